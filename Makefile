@@ -1,0 +1,54 @@
+# make demo and make test set themselves up; nothing but Python 3.11 and pip is needed.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help setup setup-demo demo test check lint types unit test-slow bench clean
+
+help:
+	@echo "make demo       set up, then a one-minute tour on embedded data (no torch needed)"
+	@echo "make test       set up, then lint, types, doctests and tests"
+	@echo "make setup      only the environment, in $(VENV)"
+	@echo "make test-slow  the tests marked slow"
+	@echo "make bench      benchmarks against named rivals, JSON ratios"
+
+$(VENV)/pyvenv.cfg:
+	@$(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+
+$(VENV)/.demo: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing sottovoce into $(VENV) (once)"
+	@$(PIP_INSTALL) -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
+	@echo "installing sottovoce with its test tools into $(VENV) (once)"
+	@$(PIP_INSTALL) -e '.[deep,test]'
+	@touch $@ $(VENV)/.demo
+
+setup: $(VENV)/.test
+setup-demo: $(VENV)/.demo
+
+demo: setup-demo
+	@$(BIN)/sottovoce demo
+
+test: setup lint types unit
+
+lint:
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types:
+	$(BIN)/mypy
+
+unit:
+	$(BIN)/python -m pytest -n 2 -m "not slow and not paper"
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+bench: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

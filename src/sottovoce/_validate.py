@@ -1,0 +1,95 @@
+"""Checks at the edge: each returns the checked value or raises one sentence."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import InvalidInput
+
+
+def positive(value: float, name: str) -> float:
+    """Return ``value`` as a finite float greater than zero."""
+    number = _number(value, name)
+    if not (math.isfinite(number) and number > 0):
+        raise InvalidInput(f"{name} must be a positive finite number, got {value!r}.")
+    return number
+
+
+def non_negative(value: float, name: str) -> float:
+    """Return ``value`` as a finite float of at least zero."""
+    number = _number(value, name)
+    if not (math.isfinite(number) and number >= 0):
+        raise InvalidInput(f"{name} must be a finite number of at least 0, got {value!r}.")
+    return number
+
+
+def probability(value: float, name: str, *, zero: bool = True, one: bool = True) -> float:
+    """Return ``value`` as a float in [0, 1], ends allowed as told."""
+    number = _number(value, name)
+    if not (0 <= number <= 1) or (number == 0 and not zero) or (number == 1 and not one):
+        interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
+        raise InvalidInput(f"{name} must lie in {interval}, got {value!r}.")
+    return number
+
+
+def delta(value: float) -> float:
+    """Return a failure probability strictly between 0 and 1."""
+    number = _number(value, "delta")
+    if not 0 < number < 1:
+        raise InvalidInput(
+            f"delta must lie strictly between 0 and 1, got {value!r}; "
+            "1e-5, or less than one over the number of records, is usual."
+        )
+    return number
+
+
+def count(value: int, name: str, *, minimum: int = 1) -> int:
+    """Return ``value`` as an int of at least ``minimum``."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidInput(f"{name} must be a whole number, got {value!r}.") from None
+    if number < minimum:
+        raise InvalidInput(f"{name} must be at least {minimum}, got {number}.")
+    return number
+
+
+def nodes(values: int | Iterable[int], n: int, name: str = "observers") -> tuple[int, ...]:
+    """Return distinct node numbers in [0, n), sorted."""
+    listed: Iterable[Any] = [values] if isinstance(values, (int, np.integer)) else values
+    found = sorted({count(v, f"a node of {name}", minimum=0) for v in listed})
+    if not found:
+        raise InvalidInput(f"{name} must name at least one node, got none.")
+    if found[-1] >= n:
+        raise InvalidInput(f"{name} names node {found[-1]}, but the nodes are 0 to {n - 1}.")
+    return tuple(found)
+
+
+def rows(values: Any, n: int, name: str = "values") -> np.ndarray:
+    """Return a finite (n, dim) float array; a vector of length n becomes (n, 1)."""
+    array = np.asarray(values)
+    if array.dtype not in (np.float32, np.float64):
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InvalidInput(f"{name} must be numbers, got an array of {array.dtype}.") from None
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or array.shape[0] != n:
+        raise InvalidInput(f"{name} must have one row per node ({n}), got shape {array.shape}.")
+    if not np.isfinite(array).all():
+        bad = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
+        raise InvalidInput(f"{name} must be finite, but row {bad} holds NaN or infinity.")
+    return array
+
+
+def _number(value: Any, name: str) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} must be a number, got {value!r}.") from None

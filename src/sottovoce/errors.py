@@ -1,0 +1,107 @@
+"""Every error Sottovoce raises on purpose, in one tree.
+
+::
+
+    SottovoceError
+    ├── InvalidInput          a value the caller gave is not usable (also a ValueError)
+    │   ├── GraphError        a graph or its gossip matrix
+    │   ├── DataError         a file, a data set, a partition
+    │   └── ConfigError       a plan file, an agreement, an option
+    ├── Refused               the request is understood and will not be carried out
+    │   ├── BudgetExceeded    it would spend more than was agreed
+    │   ├── BudgetInfeasible  no noise can meet the budget
+    │   ├── CannotCompose     guarantees against unlike adversaries, adjacencies or labels
+    │   └── NotAGuarantee     a label that may not accept a budget was asked to
+    ├── MissingDependency     an optional package is not installed
+    └── PeerError             what goes wrong between machines
+        ├── IdentityError     certificates, pins, signatures
+        ├── FrameError        bytes that are not a valid message
+        ├── LedgerError       the ledger is missing, damaged, older, unwritable or of another run
+        └── LostPeer          a neighbour that did not come back
+
+Messages are one sentence: what was expected, what came, what to try. The command line prints the
+sentence and exits with 1.
+"""
+
+__all__ = [
+    "BudgetExceeded",
+    "BudgetInfeasible",
+    "CannotCompose",
+    "ConfigError",
+    "DataError",
+    "FrameError",
+    "GraphError",
+    "IdentityError",
+    "InvalidInput",
+    "LedgerError",
+    "LostPeer",
+    "MissingDependency",
+    "NotAGuarantee",
+    "PeerError",
+    "Refused",
+    "SottovoceError",
+]
+
+
+class SottovoceError(Exception):
+    """Base of every error raised on purpose."""
+
+
+class InvalidInput(SottovoceError, ValueError):
+    """A value given by the caller cannot be used."""
+
+
+class GraphError(InvalidInput):
+    """A graph, its edges or its gossip matrix is not valid."""
+
+
+class DataError(InvalidInput):
+    """A data set, a data file or a partition is not valid."""
+
+
+class ConfigError(InvalidInput):
+    """A plan file, an agreement or an option is not valid."""
+
+
+class Refused(SottovoceError):
+    """The request was understood and will not be carried out."""
+
+
+class BudgetExceeded(Refused):
+    """The release would spend more than was agreed."""
+
+
+class BudgetInfeasible(Refused):
+    """No amount of noise meets the budget."""
+
+
+class CannotCompose(Refused):
+    """Guarantees about unlike things were added."""
+
+
+class NotAGuarantee(Refused):
+    """A number that is not a guarantee was asked to accept a budget."""
+
+
+class MissingDependency(SottovoceError, ImportError):
+    """An optional package is needed and not installed."""
+
+
+class PeerError(SottovoceError):
+    """Something went wrong between machines."""
+
+
+class IdentityError(PeerError):
+    """A certificate, fingerprint or signature is not the agreed one."""
+
+
+class FrameError(PeerError):
+    """Received bytes are not a valid message."""
+
+
+class LedgerError(PeerError):
+    """The ledger cannot be trusted or written, so nothing may be sent."""
+
+
+class LostPeer(PeerError):
+    """A neighbour did not come back in time."""
