@@ -1,0 +1,244 @@
+"""Noise: the law on the wire bytes, with power both ways, and where the bits come from."""
+
+import copy
+import os
+from collections import Counter
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import noise as module
+from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise, RecordedNoise, SimulatedNoise, as_noise
+
+SOURCES = [SimulatedNoise(3), ProtectiveNoise(), RecordedNoise(ProtectiveNoise())]
+MILLION = 1_000_000
+
+
+def draws(source, std=1.0, count=MILLION, dtype=np.float64, **more):
+    return source.perturb(np.zeros((1, count), dtype), agents=[0], step=0, std=std, **more)[0]
+
+
+def accepts(sample, std):
+    """Mean and variance within five standard errors, and Kolmogorov-Smirnov on the whole law."""
+    n = len(sample)
+    z = sample / std
+    mean_ok = abs(z.mean()) < 5 / np.sqrt(n)
+    variance_ok = abs(z.var() - 1) < 5 * np.sqrt(2 / n)
+    return mean_ok and variance_ok and stats.kstest(z, "norm").pvalue > 1e-6
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
+def test_law_accepts_the_right_scale_and_rejects_one_percent(source):
+    sample = draws(source, std=2.5)
+    assert accepts(sample, 2.5)
+    assert not accepts(sample, 2.5 * 1.01)
+    assert not accepts(sample, 2.5 / 1.01)
+
+
+def test_short_rows_follow_the_law_too():
+    rows = SimulatedNoise(5).perturb(np.zeros((20_000, 50)), agents=np.arange(20_000), step=3, std=1.0)
+    assert accepts(rows.ravel(), 1.0)
+    assert not accepts(rows.ravel(), 1.01)
+    correlation = np.corrcoef(rows, rowvar=False) - np.eye(50)
+    assert np.abs(correlation).max() < 5.5 / np.sqrt(20_000)
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=repr)
+def test_neighbouring_coordinates_steps_and_agents_are_independent(source):
+    rows = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=7, std=1.0)
+    later = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=8, std=1.0)
+    other = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=7, std=1.0, stream=1)
+    bound = 5 / np.sqrt(300_000)
+    for a, b in [(rows[0], rows[1]), (rows[0], later[0]), (rows[1], other[1]), (rows[0, 1:], rows[0, :-1])]:
+        assert abs(np.corrcoef(a, b)[0, 1]) < bound
+        assert abs(np.corrcoef(a**2, b**2)[0, 1]) < bound
+
+
+def test_discrete_gaussian_agrees_with_opendp():
+    """Two-sample chi-square against OpenDP's exact sampler, on the narrow table and on the wide sum."""
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
+
+    def oracle(scale, count):
+        return np.array((space >> dp.m.then_gaussian(scale=scale))([0] * count))
+
+    words = module._random_words(60_000)
+    for ours, scale in (
+        (module._narrow_gaussian(words), 512.0),
+        (module.discrete_gaussian(60_000), module.STEPS_PER_STD),
+    ):
+        theirs = oracle(scale, 20_000)
+        edges = np.quantile(theirs, np.linspace(0, 1, 65)[1:-1])
+        table = np.array([np.bincount(np.digitize(x, edges), minlength=64) for x in (ours, theirs)])
+        assert stats.chi2_contingency(table).pvalue > 1e-6
+        wrong = np.array([np.bincount(np.digitize(ours * 1.1, edges), minlength=64), table[1]])
+        assert stats.chi2_contingency(wrong).pvalue < 1e-6
+
+
+def test_table_is_the_discrete_gaussian_exactly():
+    """Rebuild the probabilities from the alias table in rational arithmetic and compare with mpmath."""
+    import mpmath
+
+    threshold, values, low = module._table()
+    unit = 1 << (module._FIRST_BITS + module._TIE_BITS)
+    mass = Counter()
+    for slot in range(module._SLOTS):
+        own = (int(threshold[slot]) << module._TIE_BITS) + low[slot]
+        mass[int(values[module._SLOTS + slot])] += own
+        mass[int(values[slot])] += unit - own
+    assert sum(mass.values()) == unit * module._SLOTS
+    with mpmath.workprec(200):
+        norm = 512 * mpmath.sqrt(2 * mpmath.pi)  # by Poisson summation, to e^(-5 million)
+        for k in (0, 1, -1, 100, -511, 2000, -5000, 8191):
+            truth = mpmath.exp(-mpmath.mpf(k * k) / (2 * 512**2)) / norm
+            assert abs(mpmath.mpf(mass[k]) / (unit * module._SLOTS) - truth) < mpmath.mpf(2) ** -112
+
+
+def test_ties_are_decided_by_the_remaining_bits(monkeypatch):
+    threshold, values, low = module._table()
+    slot = next(s for s in range(module._SLOTS) if low[s] > 1 and values[s] != values[module._SLOTS + s])
+    word = np.array([(slot << module._FIRST_BITS) | int(threshold[slot])], np.uint32)
+    monkeypatch.setattr(os, "urandom", lambda n: (low[slot] - 1).to_bytes(n, "little"))
+    assert module._narrow_gaussian(word)[0] == values[module._SLOTS + slot]
+    monkeypatch.setattr(os, "urandom", lambda n: low[slot].to_bytes(n, "little"))
+    assert module._narrow_gaussian(word)[0] == values[slot]
+
+
+def test_no_float_holes():
+    """Precision attack: which low-bit patterns can occur must not depend on the value under the noise.
+
+    With naive floats, outputs near zero have low bits only if the input was zero; that attack is shown to
+    work on `SimulatedNoise` first, so the test has teeth.
+    """
+
+    def on_lattice(outputs, lattice):
+        steps = outputs / lattice
+        return np.mean(steps == np.rint(steps))
+
+    def attack(source):
+        base = np.zeros((1, 200_000))
+        quiet = source.perturb(base, agents=[0], step=0, std=1.0)[0]
+        loud = source.perturb(base + 1024.0, agents=[0], step=1, std=1.0)[0] - 1024.0
+        # x + 1024 is a multiple of 2^-42, a plain draw mostly is not
+        return abs(on_lattice(quiet, 2.0**-42) - on_lattice(loud, 2.0**-42))
+
+    assert attack(SimulatedNoise(1)) > 0.7
+    step = module.grid_step(1.0)
+    for value in (0.0, 1.0, 1024.0, -0.3):
+        out = ProtectiveNoise().perturb(np.full((1, 20_000), value), agents=[0], step=0, std=1.0)[0]
+        integers = np.rint(out / step)
+        assert np.array_equal(integers * step, out)  # the float is a function of the integer alone
+
+
+def test_every_integer_is_reached_whatever_the_value():
+    """Both residues, and every residue modulo 256, occur equally often: the two parts leave no gap."""
+    step = module.grid_step(1.0)
+    for value in (0.0, 1.0):
+        out = ProtectiveNoise().perturb(np.full((1, 256_000), value), agents=[0], step=0, std=1.0)[0]
+        residues = np.bincount(np.rint(out / step).astype(np.int64) % 256, minlength=256)
+        assert stats.chisquare(residues).pvalue > 1e-6
+
+
+def test_a_users_seed_never_reaches_protective_noise():
+    np.random.seed(1)  # noqa: NPY002
+    first = draws(ProtectiveNoise(), count=1000)
+    np.random.seed(1)  # noqa: NPY002
+    second = draws(ProtectiveNoise(), count=1000)
+    assert np.mean(first == second) < 0.01
+    with pytest.raises(TypeError):
+        ProtectiveNoise(1)
+
+
+def test_copies_and_forks_do_not_repeat_protective_noise():
+    source = ProtectiveNoise()
+    assert not np.array_equal(draws(source, count=100), draws(copy.deepcopy(source), count=100))
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(write, draws(source, count=100).tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    there = np.frombuffer(os.read(read, 800))
+    assert not np.array_equal(there, draws(source, count=100))
+
+
+@pytest.mark.parametrize("dim", [1, 7, 255, 256, 1000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_simulated_noise_depends_on_its_own_coordinates_only(dim, dtype):
+    source = SimulatedNoise(11)
+    zeros = np.zeros((5, dim), dtype)
+    together = source.perturb(zeros, agents=[3, 0, 9, 400, 2], step=6, std=2.0)
+    for row, agent in zip(together, [3, 0, 9, 400, 2], strict=True):
+        alone = source.perturb(zeros[:1], agents=[agent], step=6, std=2.0)[0]
+        assert np.array_equal(row, alone)
+        assert row.dtype == dtype
+        other = source.perturb(zeros[:1], agents=[agent], step=5, std=2.0)[0]
+        assert not np.array_equal(row, other)
+    assert not np.array_equal(
+        together, SimulatedNoise(12).perturb(zeros, agents=[3, 0, 9, 400, 2], step=6, std=2)
+    )
+    many = source.perturb(np.zeros((700, dim), dtype), agents=np.arange(700), step=6, std=2.0)
+    assert np.array_equal(many[[3, 0, 9, 400, 2]], together)
+    assert len(np.unique(many)) > 0.99 * many.size or dtype == np.float32
+
+
+def test_each_agent_may_have_its_own_scale():
+    rows = ProtectiveNoise().perturb(np.zeros((2, 200_000)), agents=[0, 1], step=0, std=np.array([1.0, 10.0]))
+    assert accepts(rows[0], 1.0)
+    assert accepts(rows[1], 10.0)
+
+
+def test_rounding_stays_within_the_slack():
+    """Two clipped rows stay, after rounding, within twice the clip: the slack pays, and is needed."""
+    rng = np.random.default_rng(0)
+    clip, std, dim = 1.0, 40.0, 4000
+    source = RecordedNoise(ProtectiveNoise())
+    slack = source.slack(dim, std)
+    x = rng.standard_normal(dim)
+    x *= (clip - slack) / np.linalg.norm(x)
+    far = source.perturb(np.stack([x, -x]), agents=[0, 0], step=0, std=std)
+    assert np.linalg.norm(far[0] - far[1]) <= 2 * clip
+    # values a hair above half a step all round away from each other: nearly the whole slack is used
+    half = module.grid_step(std) * 0.5000001
+    pair = source.perturb(np.stack([np.full(dim, half), np.full(dim, -half)]), agents=[0, 0], step=0, std=std)
+    gained = np.linalg.norm(pair[0] - pair[1]) - 2 * half * np.sqrt(dim)
+    assert 0.95 * 2 * slack < gained <= 2 * slack
+
+
+def test_recorded_noise_replays_bit_for_bit(tmp_path):
+    values = np.random.default_rng(1).standard_normal((3, 40))
+    for source in (ProtectiveNoise(), SimulatedNoise(2)):
+        tape = RecordedNoise(source)
+        first = tape.perturb(values, agents=[0, 1, 2], step=4, std=0.5)
+        tape.save(tmp_path / "tape.npz")
+        again = RecordedNoise.load(tmp_path / "tape.npz")
+        assert again.protective is False
+        assert np.array_equal(again.perturb(values[1:2], agents=[1], step=4, std=0.5), first[1:2])
+        assert again.slack(10, 1.0) == source.slack(10, 1.0)
+        with pytest.raises(InvalidInput, match="step 5"):
+            again.perturb(values, agents=[0, 1, 2], step=5, std=0.5)
+
+
+def test_protective_noise_refuses_what_it_cannot_protect():
+    source = ProtectiveNoise()
+    for bad in (np.nan, np.inf, 1e38):
+        with pytest.raises(InvalidInput):
+            source.perturb(np.array([[0.0, bad]]), agents=[0], step=0, std=1.0)
+    with pytest.raises(InvalidInput, match="positive"):
+        source.perturb(np.zeros((1, 2)), agents=[0], step=0, std=0.0)
+    with pytest.raises(InvalidInput):
+        source.perturb(np.zeros((1, 2)), agents=[0, 1], step=0, std=1.0)
+
+
+def test_as_noise():
+    seeded = as_noise(np.random.default_rng(4))
+    assert isinstance(seeded, SimulatedNoise)
+    assert repr(as_noise(np.random.default_rng(4))) == repr(seeded)
+    assert as_noise(5).perturb(np.zeros((1, 3)), agents=[0], step=0, std=1.0).shape == (1, 3)
+    assert all(isinstance(source, NoiseSource) for source in SOURCES)
+    with pytest.raises(InvalidInput, match="noise source"):
+        as_noise("loud")
