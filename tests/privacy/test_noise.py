@@ -29,7 +29,7 @@ def accepts(sample, std):
     return mean_ok and variance_ok and stats.kstest(z, "norm").pvalue > 1e-6
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: type(s).__name__)
 def test_law_accepts_the_right_scale_and_rejects_one_percent(source):
     sample = draws(source, std=2.5)
     assert accepts(sample, 2.5)
@@ -45,7 +45,7 @@ def test_short_rows_follow_the_law_too():
     assert np.abs(correlation).max() < 5.5 / np.sqrt(20_000)
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=repr)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda s: type(s).__name__)
 def test_neighbouring_coordinates_steps_and_agents_are_independent(source):
     rows = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=7, std=1.0)
     later = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=8, std=1.0)
