@@ -1,16 +1,35 @@
-"""What it costs: guarantees, views, accountants, noise and the ledger."""
+"""What it costs: guarantees, loss curves, exact views, published formulas, calibration, noise and the ledger.
 
-from sottovoce.privacy.ledger import Budget, Ledger, MemoryLedger, Release
-from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise, RecordedNoise, SimulatedNoise, as_noise
+Names are imported on first use, so that importing this package stays quick.
+"""
 
-__all__ = [
-    "Budget",
-    "Ledger",
-    "MemoryLedger",
-    "NoiseSource",
-    "ProtectiveNoise",
-    "RecordedNoise",
-    "Release",
-    "SimulatedNoise",
-    "as_noise",
-]
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_MODULES: dict[str, tuple[str, ...]] = {
+    "curves": ("Curve",),
+    "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_mu"),
+    "guarantees": ("Adjacency", "Adversary", "Guarantee", "Label"),
+    "ledger": ("Budget", "Ledger", "MemoryLedger", "Release"),
+    "noise": ("NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise"),
+    "renyi": (
+        "laplace_rdp", "mixture_rdp", "pure_rdp", "rdp_delta", "rdp_epsilon", "sampled_gaussian_rdp",
+        "zcdp_epsilon",
+    ),
+    "sampling": ("sampled_gaussian",),
+}  # fmt: skip
+_NAMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = list(_NAMES)  # noqa: PLE0605
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"sottovoce.privacy.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'sottovoce.privacy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,468 @@
+"""Loss curves: what a sequence of mechanisms costs, kept in the form that composes without loss.
+
+A :class:`Curve` is a bag of mechanisms with counts. Nothing is converted until epsilon or delta is asked for:
+Gaussian parts add in mu^2, everything else is kept as it is, and the count of a mechanism is applied in one
+place only, :meth:`Curve.renyi` and the composition of privacy loss distributions.
+
+How epsilon is found, best first:
+
+- only Gaussian parts: the exact formula of :mod:`sottovoce.privacy.gaussian`;
+- parts with a known privacy loss distribution (Gaussian, sampled Gaussian, Laplace, pure): numerical
+  composition by dp-accounting, every rounding upwards (:mod:`sottovoce.privacy.losses`);
+- otherwise, or with ``method="rdp"``: Rényi losses added and converted once at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sottovoce import _validate
+from sottovoce.errors import CannotCompose, InvalidInput
+from sottovoce.privacy.gaussian import gaussian_delta, gaussian_epsilon
+from sottovoce.privacy.renyi import (
+    ORDERS,
+    Conversion,
+    laplace_rdp,
+    pure_rdp,
+    rdp_delta,
+    rdp_epsilon,
+    sampled_gaussian_rdp,
+)
+
+__all__ = ["Curve"]
+
+Method = Literal["pld", "rdp"]
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """N(0, 1) against N(mu, 1)."""
+
+    mu: float
+
+    def rdp(self, alpha: float) -> float:
+        return alpha * self.mu * self.mu / 2
+
+    def __str__(self) -> str:
+        return f"Gaussian, mu = {self.mu:.6g}"
+
+
+@dataclass(frozen=True)
+class SampledGaussian:
+    """One Poisson-sampled Gaussian step; the multiplier is noise over clip norm for both adjacencies."""
+
+    sample_rate: float
+    noise_multiplier: float
+    adjacency: str = "add-remove"
+
+    def rdp(self, alpha: float) -> float:
+        return sampled_gaussian_rdp(self.sample_rate, self.noise_multiplier, alpha, self.adjacency)
+
+    def __str__(self) -> str:
+        return f"Gaussian, noise multiplier {self.noise_multiplier:.6g}, sample rate {self.sample_rate:.6g}"
+
+
+@dataclass(frozen=True)
+class Pure:
+    """Any mechanism known only to be epsilon-DP."""
+
+    epsilon: float
+
+    def rdp(self, alpha: float) -> float:
+        return pure_rdp(self.epsilon, alpha)
+
+    def __str__(self) -> str:
+        return f"pure epsilon = {self.epsilon:.6g}"
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """Laplace noise, ratio = L1 sensitivity / scale."""
+
+    ratio: float
+
+    def rdp(self, alpha: float) -> float:
+        return laplace_rdp(self.ratio, alpha)
+
+    def __str__(self) -> str:
+        return f"Laplace, ratio = {self.ratio:.6g}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rényi losses at given orders; between them the chord of (alpha - 1) D_alpha, which is convex."""
+
+    orders: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def rdp(self, alpha: float) -> float:
+        if alpha > self.orders[-1]:
+            return math.inf
+        if alpha <= self.orders[0]:
+            return self.values[0]
+        right = next(i for i, order in enumerate(self.orders) if order >= alpha)
+        a, b = self.orders[right - 1], self.orders[right]
+        if b == alpha:
+            return self.values[right]
+        chord = (b - alpha) * (a - 1) * self.values[right - 1] + (alpha - a) * (b - 1) * self.values[right]
+        # both bounds hold: the chord by convexity, the next value because the loss grows with the order
+        return min(chord / ((b - a) * (alpha - 1)), self.values[right])
+
+    def __str__(self) -> str:
+        return f"Rényi losses at {len(self.orders)} orders"
+
+
+Part = Gaussian | SampledGaussian | Pure | Laplace | Table
+_KINDS: dict[str, type[Any]] = {
+    "gaussian": Gaussian, "sampled-gaussian": SampledGaussian, "pure": Pure, "laplace": Laplace, "rdp": Table,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The composed privacy loss of a sequence of independent mechanisms.
+
+    Build one with :meth:`gaussian`, :meth:`sampled_gaussian`, :meth:`pure`, :meth:`laplace`, :meth:`rdp` or
+    :meth:`none`; add curves to compose them, multiply by a whole number to repeat them.
+
+    Guarantees
+    ----------
+    ``epsilon`` and ``delta`` are upper bounds for the composition, adaptive composition included (each
+    mechanism may depend on the outputs of those before it). They are exact for Gaussian parts alone. A
+    mechanism without noise costs infinity, not an error.
+
+    >>> curve = Curve.gaussian(0.6) + Curve.gaussian(0.8)
+    >>> curve.mu, round(curve.epsilon(1e-5), 4)
+    (1.0, 4.3772)
+    >>> (Curve.pure(0.1) * 10).epsilon(1e-300) <= 1.0
+    True
+    """
+
+    parts: tuple[tuple[Part, int], ...] = ()
+    method: Method = "pld"
+
+    # -- building ---------------------------------------------------------------------------------------
+
+    @classmethod
+    def none(cls) -> Curve:
+        """Return the curve of something that reveals nothing.
+
+        >>> Curve.none().epsilon(1e-9)
+        0.0
+        """
+        return cls()
+
+    @classmethod
+    def gaussian(cls, mu: float, count: int = 1) -> Curve:
+        """Return ``count`` Gaussian mechanisms, each with sensitivity over noise equal to ``mu``.
+
+        >>> Curve.gaussian(0.5, count=4).mu
+        1.0
+        """
+        return cls(((Gaussian(_loss(mu, "mu")), _count(count)),))._tidy()
+
+    @classmethod
+    def sampled_gaussian(
+        cls,
+        sample_rate: float,
+        noise_multiplier: float,
+        steps: int = 1,
+        *,
+        adjacency: Literal["add-remove", "replace-one"] = "add-remove",
+        method: Method = "pld",
+    ) -> Curve:
+        """Return ``steps`` Gaussian steps on Poisson samples.
+
+        ``noise_multiplier`` is noise standard deviation over clip norm; under replace-one the sum moves by up
+        to twice the clip norm, and that is accounted for here, not by the caller.
+
+        >>> curve = Curve.sampled_gaussian(0.01, 1.0, steps=1000)
+        >>> curve.epsilon(1e-5) < Curve.sampled_gaussian(0.01, 1.0, steps=1000, method="rdp").epsilon(1e-5)
+        True
+        """
+        rate = _validate.probability(sample_rate, "sample_rate")
+        noise = _validate.non_negative(noise_multiplier, "noise_multiplier")
+        if adjacency not in ("add-remove", "replace-one"):
+            raise InvalidInput(
+                f'adjacency of a sampled step must be "add-remove" or "replace-one", got {adjacency!r}.'
+            )
+        if method not in ("pld", "rdp"):
+            raise InvalidInput(f'method must be "pld" or "rdp", got {method!r}.')
+        if rate == 1 and noise > 0:
+            mu = (2 if adjacency == "replace-one" else 1) / noise
+            return replace(cls.gaussian(mu, steps), method=method)
+        return cls(((SampledGaussian(rate, noise, adjacency), _count(steps)),), method)._tidy()
+
+    @classmethod
+    def pure(cls, epsilon: float, count: int = 1) -> Curve:
+        """Return ``count`` mechanisms that are each ``epsilon``-DP with delta 0.
+
+        >>> Curve.pure(0.5).epsilon(1e-6) <= 0.5
+        True
+        """
+        return cls(((Pure(_loss(epsilon, "epsilon")), _count(count)),))._tidy()
+
+    @classmethod
+    def laplace(cls, ratio: float, count: int = 1) -> Curve:
+        """Return ``count`` Laplace mechanisms, ``ratio`` = L1 sensitivity over scale.
+
+        >>> Curve.laplace(0.5, 3).renyi(2.0) < Curve.pure(0.5, 3).renyi(2.0)
+        True
+        """
+        return cls(((Laplace(_loss(ratio, "ratio")), _count(count)),))._tidy()
+
+    @classmethod
+    def rdp(
+        cls, loss: Callable[[float], float] | tuple[Sequence[float], Sequence[float]], count: int = 1
+    ) -> Curve:
+        """Return a curve known by its Rényi losses: a function of alpha, or (orders, values).
+
+        A function is tabulated once, so that the curve can be stored and compared; between two orders the
+        table answers with an upper bound.
+
+        >>> curve = Curve.rdp(lambda alpha: alpha / 2)
+        >>> round(curve.epsilon(1e-5), 2)
+        4.73
+        """
+        if callable(loss):
+            pairs = [(a, float(loss(a))) for a in ORDERS if a <= 4096]
+        else:
+            pairs = sorted((float(a), float(v)) for a, v in zip(loss[0], loss[1], strict=True))
+        pairs = [(a, v) for a, v in pairs if not math.isinf(v)] or pairs[:1]
+        if not pairs or not all(a > 1 and v >= 0 for a, v in pairs):
+            raise InvalidInput(
+                "a Rényi curve needs orders above 1 with losses of at least 0, got none or worse."
+            )
+        orders, values = zip(*pairs, strict=True)
+        return cls(((Table(orders, values), _count(count)),), "rdp")
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    @property
+    def is_gaussian(self) -> bool:
+        """Whether every part is Gaussian, so that one number mu says all."""
+        return all(isinstance(part, Gaussian) for part, _ in self.parts)
+
+    @property
+    def mu(self) -> float:
+        """The GDP parameter of a Gaussian curve; other curves have none and raise."""
+        if not self.is_gaussian:
+            raise InvalidInput(
+                f"mu is defined for Gaussian curves only, this one is {self}; use epsilon(delta)."
+            )
+        return math.hypot(*(part.mu * math.sqrt(k) for part, k in self.parts if isinstance(part, Gaussian)))
+
+    @property
+    def rho(self) -> float:
+        """The zCDP parameter mu^2 / 2 of a Gaussian curve."""
+        return self.mu**2 / 2
+
+    def renyi(self, alpha: float) -> float:
+        """Return the Rényi loss of order ``alpha`` > 1.
+
+        >>> Curve.gaussian(2.0).renyi(3.0)
+        6.0
+        """
+        if not alpha > 1:
+            raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
+        return math.fsum(count * part.rdp(alpha) for part, count in self.parts)
+
+    def epsilon(
+        self, delta: float, *, method: Method | None = None, conversion: Conversion = "better"
+    ) -> float:
+        """Return epsilon at ``delta``: exact for Gaussian curves, otherwise an upper bound.
+
+        >>> Curve.gaussian(1.0).epsilon(1e-5) < Curve.gaussian(1.0).epsilon(1e-5, method="rdp")
+        True
+        """
+        delta = _validate.delta(delta)
+        how = method or self.method
+        if not self.parts:
+            return 0.0
+        if self._unbounded:
+            return math.inf
+        if self.is_gaussian and method != "rdp":
+            return gaussian_epsilon(self.mu, delta)
+        bound = self._pure_epsilon
+        if how == "rdp" or not self._has_distribution:
+            return min(bound, rdp_epsilon(self.renyi, delta, conversion))
+        from sottovoce.privacy.losses import composed
+
+        distribution = composed(self.parts)
+        found = min(bound, distribution.epsilon(delta))
+        if delta < distribution.trusted_delta:
+            found = min(found, rdp_epsilon(self.renyi, delta, conversion))
+        return found
+
+    def delta(
+        self, epsilon: float, *, method: Method | None = None, conversion: Conversion = "better"
+    ) -> float:
+        """Return delta at ``epsilon``: exact for Gaussian curves, otherwise an upper bound.
+
+        >>> round(Curve.gaussian(1.0).delta(4.3772), 7)
+        1e-05
+        """
+        epsilon = _validate.non_negative(epsilon, "epsilon")
+        how = method or self.method
+        if not self.parts:
+            return 0.0
+        if self._unbounded:
+            return 1.0
+        if self.is_gaussian and method != "rdp":
+            return gaussian_delta(self.mu, epsilon)
+        if epsilon >= self._pure_epsilon:
+            return 0.0
+        if how == "rdp" or not self._has_distribution:
+            return rdp_delta(self.renyi, epsilon, conversion)
+        from sottovoce.privacy.losses import composed
+
+        distribution = composed(self.parts)
+        found = distribution.delta(epsilon)
+        return (
+            found
+            if found >= distribution.trusted_delta
+            else min(found, rdp_delta(self.renyi, epsilon, conversion))
+        )
+
+    # -- composing --------------------------------------------------------------------------------------
+
+    def __add__(self, other: Curve) -> Curve:
+        if not isinstance(other, Curve):
+            return NotImplemented
+        relations = {p.adjacency for p, _ in self.parts + other.parts if isinstance(p, SampledGaussian)}
+        if len(relations) > 1:
+            raise CannotCompose("sampled steps under add/remove and under replace-one cannot be composed.")
+        method: Method = "rdp" if "rdp" in (self.method, other.method) else "pld"
+        return Curve(self.parts + other.parts, method)._tidy()
+
+    def __mul__(self, count: int) -> Curve:
+        count = _validate.count(count, "the number of repetitions", minimum=0)
+        return replace(self, parts=tuple((part, k * count) for part, k in self.parts))._tidy()
+
+    __rmul__ = __mul__
+
+    def __str__(self) -> str:
+        if not self.parts:
+            return "no loss"
+        return "; ".join(f"{count} x {part}" if count > 1 else str(part) for part, count in self.parts)
+
+    # -- storing ----------------------------------------------------------------------------------------
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description; infinities become the string "inf".
+
+        >>> Curve.from_dict(Curve.gaussian(1.5).to_dict()) == Curve.gaussian(1.5)
+        True
+        """
+        names = {kind: name for name, kind in _KINDS.items()}
+        listed = []
+        for part, count in self.parts:
+            fields = {key: _plain(value) for key, value in vars(part).items()}
+            listed.append({"kind": names[type(part)], "count": count, **fields})
+        return {"parts": listed, "method": self.method}
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Curve:
+        """Read what :meth:`to_dict` wrote, through the same checks as the builders."""
+        total = cls(method=record["method"])
+        if total.method not in ("pld", "rdp"):
+            raise InvalidInput(f'method must be "pld" or "rdp", got {total.method!r}.')
+        for entry in record["parts"]:
+            fields = {key: _value(value) for key, value in entry.items() if key not in ("kind", "count")}
+            kind, count = entry["kind"], entry["count"]
+            if kind == "gaussian":
+                one = cls.gaussian(fields["mu"], count)
+            elif kind == "sampled-gaussian":
+                one = cls.sampled_gaussian(
+                    fields["sample_rate"], fields["noise_multiplier"], count, adjacency=fields["adjacency"]
+                )
+            elif kind == "pure":
+                one = cls.pure(fields["epsilon"], count)
+            elif kind == "laplace":
+                one = cls.laplace(fields["ratio"], count)
+            elif kind == "rdp":
+                one = cls.rdp((fields["orders"], fields["values"]), count)
+            else:
+                raise InvalidInput(f"a curve part must be one of {', '.join(_KINDS)}, got {kind!r}.")
+            total = total + replace(one, method=total.method)
+        return total
+
+    # -- inside -----------------------------------------------------------------------------------------
+
+    @property
+    def _unbounded(self) -> bool:
+        for part, _ in self.parts:
+            if isinstance(part, SampledGaussian):
+                if part.noise_multiplier == 0:
+                    return True
+            elif isinstance(part, Table):
+                if math.isinf(part.values[0]):
+                    return True
+            elif any(math.isinf(v) for v in vars(part).values()):
+                return True
+        return False
+
+    @property
+    def _has_distribution(self) -> bool:
+        return not any(isinstance(part, Table) for part, _ in self.parts)
+
+    @property
+    def _pure_epsilon(self) -> float:
+        """Plain addition, where every part is pure; infinity otherwise."""
+        total = 0.0
+        for part, count in self.parts:
+            if isinstance(part, Pure):
+                total += count * part.epsilon
+            elif isinstance(part, Laplace):
+                total += count * part.ratio
+            else:
+                return math.inf
+        return total
+
+    def _tidy(self) -> Curve:
+        """Merge equal parts, all Gaussian parts into one, and drop what costs nothing."""
+        mus: list[float] = []
+        counts: dict[Part, int] = {}
+        for part, count in self.parts:
+            if isinstance(part, Gaussian):
+                mus.append(part.mu * math.sqrt(count) if count else 0.0)
+            else:
+                counts[part] = counts.get(part, 0) + count
+        free = {SampledGaussian: "sample_rate", Pure: "epsilon", Laplace: "ratio"}
+        kept = [
+            (part, count)
+            for part, count in counts.items()
+            if count > 0 and not (type(part) in free and getattr(part, free[type(part)]) == 0)
+        ]
+        mu = math.hypot(*mus)
+        gaussian: list[tuple[Part, int]] = [(Gaussian(mu), 1)] if mu > 0 else []
+        return Curve(tuple(gaussian + sorted(kept, key=repr)), self.method)
+
+
+def _loss(value: float, name: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise InvalidInput(f"{name} must be a number, got {value!r}.") from None
+    if not number >= 0:
+        raise InvalidInput(f"{name} must be at least 0 (infinity means no noise), got {value!r}.")
+    return number
+
+
+def _count(value: int) -> int:
+    return _validate.count(value, "the number of steps", minimum=0)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return "inf" if isinstance(value, float) and math.isinf(value) else value
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_value(v) for v in value)
+    return math.inf if value == "inf" else value

@@ -1,0 +1,311 @@
+"""Guarantees: a privacy loss together with what it is about.
+
+A number alone is not a promise. A :class:`Guarantee` says against whom (:class:`Adversary`), between which
+data sets (adjacency), how it is known (label), how much (:class:`~sottovoce.privacy.curves.Curve`) and what
+was assumed. Guarantees compose like with like and refuse anything else.
+
+Labels, and which of them may accept a budget:
+
+============  ==================================================================  =======
+label         how the number is known                                             accepts
+============  ==================================================================  =======
+ldp           local differential privacy: holds whatever the others see or do     yes
+exact         computed from the joint law of everything the adversary sees        yes
+conditional   exact for the linear system, not shown for the learning run         no
+published     a formula as printed in a paper, for reproduction                   no
+============  ==================================================================  =======
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from sottovoce import _validate
+from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
+from sottovoce.privacy.curves import Curve, SampledGaussian
+
+__all__ = ["Adjacency", "Adversary", "Guarantee", "Label"]
+
+Kind = Literal["central", "local", "network", "pairwise", "colluders"]
+Adjacency = Literal["user", "replace-one", "add-remove"]
+Label = Literal["ldp", "exact", "conditional", "published"]
+
+_ADJACENCY = {
+    "user": "the whole data set of one user is replaced",
+    "replace-one": "one record is replaced",
+    "add-remove": "one record is added or removed",
+}
+_LABEL = {
+    "ldp": "holds locally, whatever the others see or do",
+    "exact": "computed from everything this adversary sees",
+    "conditional": "exact for the linear system only: not a guarantee for this run",
+    "published": "a formula as printed: not a guarantee",
+}
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Who looks: the released output, every message, one node, one node at one user, or a colluding set.
+
+    ``observers`` are node numbers (none for ``central`` and ``local``, at most one for ``network`` and
+    ``pairwise``, where none means the worst node). ``user`` is the node looked at, None for the worst.
+
+    >>> print(Adversary("pairwise", observers=(3,), user=0))
+    node 3, about node 0
+    >>> print(Adversary("local"))
+    anyone who sees every message
+    """
+
+    kind: Kind
+    observers: tuple[int, ...] = ()
+    user: int | None = None
+
+    def __init__(self, kind: Kind, observers: int | Iterable[int] = (), user: int | None = None) -> None:
+        if kind not in get_args(Kind):
+            raise InvalidInput(f"an adversary is one of {', '.join(get_args(Kind))}, got {kind!r}.")
+        listed: Iterable[int] = observers if isinstance(observers, Iterable) else (observers,)
+        nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in listed}))
+        if kind in ("central", "local") and nodes:
+            raise InvalidInput(f"a {kind} adversary has no observers, got {nodes}.")
+        if kind in ("network", "pairwise") and len(nodes) > 1:
+            raise InvalidInput(f"a {kind} adversary is one node, got {nodes}; use colluders for a set.")
+        if kind == "colluders" and not nodes:
+            raise InvalidInput("colluders must name at least one node, got none.")
+        if user is not None:
+            user = _validate.count(user, "user", minimum=0)
+            if user in nodes:
+                raise InvalidInput(f"node {user} cannot be both observer and user.")
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "observers", nodes)
+        object.__setattr__(self, "user", user)
+
+    def __str__(self) -> str:
+        who = {
+            "central": "anyone who sees the released output",
+            "local": "anyone who sees every message",
+            "network": f"node {self.observers[0]}" if self.observers else "any one node",
+            "pairwise": f"node {self.observers[0]}" if self.observers else "any one node",
+            "colluders": "nodes " + ", ".join(map(str, self.observers)) + " together",
+        }[self.kind]
+        if len(self.observers) == 1 and self.kind == "colluders":
+            who = f"node {self.observers[0]}"
+        return who if self.user is None else f"{who}, about node {self.user}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description.
+
+        >>> Adversary("local").to_dict()
+        {'kind': 'local', 'observers': [], 'user': None}
+        """
+        return {"kind": self.kind, "observers": list(self.observers), "user": self.user}
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A privacy loss with adversary, adjacency, label and assumptions.
+
+    Guarantees
+    ----------
+    ``valid`` is true for the labels ``ldp`` and ``exact`` only, and only those pass :meth:`require`. ``+``
+    composes mechanisms with independent noise, adaptively chosen or not; it refuses another adversary,
+    another adjacency, and another label, with one exception: ``ldp + exact`` about the same adversary is
+    allowed, because each part is an upper bound on what that adversary learns from it, so their composition
+    is one too. The sum is labelled ``exact`` (it holds for that adversary, which is all that the weaker
+    of the two claims) and carries the remark that it is an upper bound.
+
+    >>> view = Adversary("pairwise", observers=1, user=0)
+    >>> one = Guarantee(view, "user", "exact", Curve.gaussian(0.5))
+    >>> (one * 4).mu, round((one * 4).epsilon(1e-5), 4)
+    (1.0, 4.3772)
+    >>> one + Guarantee(view, "user", "published", Curve.gaussian(0.1))
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.CannotCompose: cannot add a published number to an exact guarantee; only equal labels, or ldp with exact, compose.
+    """  # noqa: E501
+
+    adversary: Adversary
+    adjacency: Adjacency
+    label: Label
+    curve: Curve
+    assumptions: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.adversary, Adversary):
+            raise InvalidInput(
+                f'adversary must be an Adversary, got {self.adversary!r}; try Adversary("local").'
+            )
+        if self.adjacency not in _ADJACENCY:
+            raise InvalidInput(f"adjacency must be one of {', '.join(_ADJACENCY)}, got {self.adjacency!r}.")
+        if self.label not in _LABEL:
+            raise InvalidInput(f"label must be one of {', '.join(_LABEL)}, got {self.label!r}.")
+        if not isinstance(self.curve, Curve):
+            raise InvalidInput(f"curve must be a Curve, got {self.curve!r}; try Curve.gaussian(mu).")
+        object.__setattr__(self, "assumptions", tuple(dict.fromkeys(map(str, self.assumptions))))
+        needed = "add-remove" if self.adjacency == "add-remove" else "replace-one"
+        for part, _ in self.curve.parts:
+            if isinstance(part, SampledGaussian) and part.adjacency != needed:
+                raise InvalidInput(
+                    f"a guarantee under {self.adjacency} adjacency needs sampled steps booked as {needed}, "
+                    f'got {part.adjacency}; build the curve with adjacency="{needed}".'
+                )
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    @property
+    def valid(self) -> bool:
+        """Whether this is a guarantee at all: only ``ldp`` and ``exact`` are."""
+        return self.label in ("ldp", "exact")
+
+    @property
+    def mu(self) -> float:
+        """The GDP parameter, where the curve is Gaussian."""
+        return self.curve.mu
+
+    def epsilon(self, delta: float) -> float:
+        """Return epsilon at ``delta``.
+
+        >>> round(Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).epsilon(1e-5), 4)
+        4.3772
+        """
+        return self.curve.epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        """Return delta at ``epsilon``."""
+        return self.curve.delta(epsilon)
+
+    def rdp(self, alpha: float) -> float:
+        """Return the Rényi loss of order ``alpha``."""
+        return self.curve.renyi(alpha)
+
+    def require(self, epsilon: float, delta: float) -> Guarantee:
+        """Return self if it is a guarantee within (epsilon, delta); raise otherwise.
+
+        >>> Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).require(1.0, 1e-5)
+        Traceback (most recent call last):
+        ...
+        sottovoce.errors.BudgetExceeded: epsilon may be at most 1 at delta 1e-05, got 4.37718; more noise or fewer steps lower it.
+        """  # noqa: E501
+        epsilon = _validate.non_negative(epsilon, "epsilon")
+        delta = _validate.delta(delta)
+        if not self.valid:
+            raise NotAGuarantee(
+                f"only the labels ldp and exact accept a budget, got {self.label}: {_LABEL[self.label]}."
+            )
+        found = self.epsilon(delta)
+        if not found <= epsilon:
+            raise BudgetExceeded(
+                f"epsilon may be at most {epsilon:.6g} at delta {delta:.6g}, got {found:.6g}; "
+                "more noise or fewer steps lower it."
+            )
+        return self
+
+    def against(self, adversary: Adversary) -> Guarantee:
+        """Restate a local guarantee against a weaker adversary, who sees less than every message.
+
+        >>> local = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+        >>> str(local.against(Adversary("pairwise", 1, 0)).adversary)
+        'node 1, about node 0'
+        """
+        same_user = self.adversary.user is None or self.adversary.user == adversary.user
+        if self.adversary.kind != "local" or self.label != "ldp" or not same_user:
+            raise CannotCompose(
+                f"only an ldp guarantee against every message can be restated against {adversary}, "
+                f'got "{self.label}" against {self.adversary}.'
+            )
+        return replace(self, adversary=adversary)
+
+    # -- composing --------------------------------------------------------------------------------------
+
+    def __add__(self, other: Guarantee) -> Guarantee:
+        if not isinstance(other, Guarantee):
+            return NotImplemented
+        if self.adversary != other.adversary:
+            raise CannotCompose(
+                f"cannot add guarantees against different adversaries ({self.adversary}; {other.adversary}); "
+                "restate a local one with against()."
+            )
+        if self.adjacency != other.adjacency:
+            raise CannotCompose(
+                f"cannot add guarantees under different adjacencies ({self.adjacency}; {other.adjacency})."
+            )
+        label: Label = self.label
+        remark: tuple[str, ...] = ()
+        if self.label != other.label:
+            if not (self.valid and other.valid):
+                raise CannotCompose(
+                    f"cannot add {_with_article(other.label)} to {_with_article(self.label)}; "
+                    "only equal labels, or ldp with exact, compose."
+                )
+            label, remark = "exact", ("upper bound: one part is known by local privacy only",)
+        return Guarantee(
+            self.adversary, self.adjacency, label, self.curve + other.curve,
+            (*self.assumptions, *other.assumptions, *remark),
+        )  # fmt: skip
+
+    def __mul__(self, count: int) -> Guarantee:
+        return replace(self, curve=self.curve * count)
+
+    __rmul__ = __mul__
+
+    # -- saying -----------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return f"[{self.label}] {self.adjacency}, against {self.adversary}: {self.curve}"
+
+    def statement(self, delta: float) -> str:
+        """Return one paragraph that says everything: loss, adversary, adjacency, label, assumptions.
+
+        >>> print(Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).statement(1e-5))
+        epsilon = 4.37718 at delta = 1e-05, against anyone who sees every message, when the whole data set of one user is replaced. Label ldp: holds locally, whatever the others see or do. Mechanism: Gaussian, mu = 1. Assumes: nothing further.
+        """  # noqa: E501
+        return (
+            f"epsilon = {self.epsilon(delta):.6g} at delta = {delta:g}, against {self.adversary}, "
+            f"when {_ADJACENCY[self.adjacency]}. Label {self.label}: {_LABEL[self.label]}. "
+            f"Mechanism: {self.curve}. Assumes: {'; '.join(self.assumptions) or 'nothing further'}."
+        )
+
+    def to_dict(self, delta: float | None = None) -> dict[str, Any]:
+        """Return a JSON-ready record; with ``delta`` it also holds epsilon.
+
+        >>> one = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+        >>> Guarantee.from_dict(one.to_dict(delta=1e-5)) == one
+        True
+        """
+        record: dict[str, Any] = {
+            "adversary": self.adversary.to_dict(),
+            "adjacency": self.adjacency,
+            "label": self.label,
+            "valid": self.valid,
+            "curve": self.curve.to_dict(),
+            "assumptions": list(self.assumptions),
+        }
+        if self.curve.is_gaussian:
+            record["mu"] = _finite(self.mu)
+        if delta is not None:
+            record |= {"delta": delta, "epsilon": _finite(self.epsilon(delta))}
+        return record
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Guarantee:
+        """Read what :meth:`to_dict` wrote; derived numbers in it are ignored, not trusted."""
+        try:
+            who = record["adversary"]
+            adversary = Adversary(who["kind"], tuple(who["observers"]), who["user"])
+            curve = Curve.from_dict(record["curve"])
+            return cls(adversary, record["adjacency"], record["label"], curve, tuple(record["assumptions"]))
+        except (KeyError, TypeError) as problem:
+            raise InvalidInput(
+                f"this is not a stored guarantee: {problem!r} is missing or malformed."
+            ) from None
+
+
+def _with_article(label: str) -> str:
+    noun = "guarantee" if label in ("ldp", "exact") else "number"
+    return f"{'an' if label[0] in 'aeiou' or label == 'ldp' else 'a'} {label} {noun}"
+
+
+def _finite(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value

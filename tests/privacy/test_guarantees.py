@@ -1,0 +1,190 @@
+"""Guarantees say what they are about, compose like with like and survive storage."""
+
+import itertools
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sottovoce.privacy as privacy
+from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
+from sottovoce.privacy import Adversary, Curve, Guarantee
+
+LOCAL = Adversary("local")
+PAIR = Adversary("pairwise", observers=1, user=0)
+CURVES = [
+    Curve.none(),
+    Curve.gaussian(0.7),
+    Curve.gaussian(math.inf),
+    Curve.pure(0.2, 5),
+    Curve.laplace(0.3, 4),
+    Curve.rdp(lambda a: a / 20),
+    Curve.rdp(([2, 4, 8], [0.1, 0.2, 0.5])),
+    Curve.sampled_gaussian(0.02, 1.1, 50),
+    Curve.sampled_gaussian(0.02, 1.1, 50, method="rdp"),
+    Curve.sampled_gaussian(0.02, 0.9, 10) + Curve.gaussian(0.5) + Curve.pure(0.1),
+]
+
+
+def guarantee(curve=None, adversary=PAIR, adjacency="user", label="exact", **more):
+    return Guarantee(adversary, adjacency, label, Curve.gaussian(0.5) if curve is None else curve, **more)
+
+
+def test_all_names_exist():
+    assert all(getattr(privacy, name) is not None for name in privacy.__all__)
+    with pytest.raises(AttributeError):
+        privacy.no_such_name
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=str)
+def test_json_round_trip(curve):
+    adjacency = "add-remove" if "sampled" in json.dumps(curve.to_dict()) else "user"
+    one = guarantee(curve, adjacency=adjacency, assumptions=("the schedule is known",))
+    text = json.dumps(one.to_dict(delta=1e-5), allow_nan=False)
+    again = Guarantee.from_dict(json.loads(text))
+    assert again == one
+    assert hash(again) == hash(one)
+    assert again.epsilon(1e-5) == one.epsilon(1e-5)
+    assert "the schedule is known" in one.statement(1e-5)
+
+
+def test_stored_numbers_are_not_trusted():
+    record = guarantee().to_dict(delta=1e-5)
+    record["epsilon"] = record["mu"] = 0.0
+    assert Guarantee.from_dict(record).epsilon(1e-5) == guarantee().epsilon(1e-5)
+    with pytest.raises(InvalidInput, match="not a stored guarantee"):
+        Guarantee.from_dict({"adversary": 3})
+
+
+@pytest.mark.parametrize("curve", CURVES[1:], ids=str)
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 7.3])
+def test_n_fold_is_n_times(curve, alpha):
+    five = curve + curve + curve + curve + curve
+    assert five == curve * 5 or five.renyi(alpha) == pytest.approx((curve * 5).renyi(alpha), rel=1e-13)
+    assert (curve * 5).renyi(alpha) == pytest.approx(5 * curve.renyi(alpha), rel=1e-13)
+    assert (curve * 0).epsilon(1e-5) == 0
+    assert (5 * curve) == curve * 5
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), list(itertools.combinations(CURVES, 2)), ids=lambda c: str(c)[:18]
+)
+def test_more_mechanisms_cost_more(first, second):
+    both = first + second
+    for delta in (1e-3, 1e-6):
+        assert both.epsilon(delta) >= max(first.epsilon(delta), second.epsilon(delta)) * (1 - 1e-3)
+    assert both.renyi(3.0) == pytest.approx(first.renyi(3.0) + second.renyi(3.0), rel=1e-13)
+
+
+@pytest.mark.parametrize("curve", CURVES, ids=str)
+def test_delta_and_epsilon_agree_and_fall(curve):
+    previous = math.inf
+    for delta in (1e-12, 1e-8, 1e-5, 1e-2):
+        epsilon = curve.epsilon(delta)
+        assert epsilon <= previous
+        previous = epsilon
+        if math.isfinite(epsilon):
+            assert curve.delta(epsilon) <= delta * (1 + 1e-4)
+    assert curve.delta(1.0) >= curve.delta(2.0)
+
+
+def test_gaussians_add_in_squares():
+    total = guarantee(Curve.gaussian(3.0)) + guarantee(Curve.gaussian(4.0))
+    assert total.mu == 5.0
+    assert total.curve.rho == 12.5
+    assert guarantee(Curve.gaussian(1e-200, 4)).mu == 2e-200  # squares would underflow
+    with pytest.raises(InvalidInput, match="Gaussian curves only"):
+        Curve.pure(1.0).mu
+
+
+@pytest.mark.parametrize("other", [
+    guarantee(adversary=Adversary("pairwise", 2, 0)), guarantee(adversary=Adversary("pairwise", 1, 3)),
+    guarantee(adversary=LOCAL), guarantee(adjacency="replace-one"), guarantee(label="conditional"),
+    guarantee(label="published"),
+])  # fmt: skip
+def test_unlike_things_are_refused_with_a_sentence(other):
+    for first, second in ((guarantee(), other), (other, guarantee())):
+        with pytest.raises(CannotCompose) as caught:
+            first + second
+        assert str(caught.value).endswith(".")
+
+
+def test_ldp_with_exact_is_exact_and_says_so():
+    local = guarantee(adversary=LOCAL, label="ldp")
+    both = guarantee() + local.against(PAIR)
+    assert both.label == "exact"
+    assert both.valid
+    assert any("upper bound" in line for line in both.assumptions)
+    assert both.mu == pytest.approx(math.sqrt(0.5))
+    with pytest.raises(CannotCompose):
+        guarantee().against(LOCAL)
+    with pytest.raises(CannotCompose):  # a guarantee about user 5 says nothing about user 0
+        guarantee(adversary=Adversary("local", user=5), label="ldp").against(PAIR)
+
+
+@pytest.mark.parametrize("label", ["conditional", "published"])
+def test_only_guarantees_accept_budgets(label):
+    with pytest.raises(NotAGuarantee):
+        guarantee(label=label).require(100.0, 1e-5)
+    assert not guarantee(label=label).valid
+
+
+def test_require():
+    one = guarantee(label="ldp")
+    assert one.require(one.epsilon(1e-6), 1e-6) is one
+    with pytest.raises(BudgetExceeded):
+        one.require(one.epsilon(1e-6) * (1 - 1e-12), 1e-6)
+    with pytest.raises(BudgetExceeded):
+        guarantee(Curve.gaussian(math.inf)).require(1e9, 1e-6)
+
+
+def test_sampled_steps_must_match_the_adjacency():
+    curve = Curve.sampled_gaussian(0.1, 1.0, 10)
+    with pytest.raises(InvalidInput, match="replace-one"):
+        guarantee(curve, adjacency="replace-one")
+    with pytest.raises(InvalidInput, match="replace-one"):
+        guarantee(curve, adjacency="user")
+    with pytest.raises(CannotCompose):
+        curve + Curve.sampled_gaussian(0.1, 1.0, 10, adjacency="replace-one")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Adversary("nosy"),
+        lambda: Adversary("local", 1),
+        lambda: Adversary("network", (1, 2)),
+        lambda: Adversary("colluders"),
+        lambda: Adversary("pairwise", 1, 1),
+        lambda: Adversary("network", -1),
+        lambda: guarantee(adjacency="record"),
+        lambda: guarantee(label="proved"),
+        lambda: guarantee(adversary="local"),
+        lambda: guarantee(curve=1.0),
+        lambda: Curve.gaussian(-1),
+        lambda: Curve.gaussian(math.nan),
+        lambda: Curve.sampled_gaussian(1.1, 1, 1),
+        lambda: Curve.sampled_gaussian(0.1, -1, 1),
+        lambda: Curve.pure(1, 1.5),
+        lambda: Curve.rdp(([0.5], [1.0])),
+        lambda: Curve.gaussian(1).renyi(1.0),
+        lambda: Curve.gaussian(1).epsilon(0),
+    ],
+)
+def test_bad_input(make):
+    with pytest.raises(InvalidInput) as caught:
+        make()
+    assert str(caught.value).endswith(".")
+
+
+@given(
+    orders=st.lists(st.floats(1.05, 60), min_size=3, max_size=12, unique=True),
+    mu=st.floats(0.01, 3),
+    alpha=st.floats(1.01, 70),
+)
+@settings(deadline=None, max_examples=100)
+def test_a_table_never_answers_below_the_curve_it_was_made_from(orders, mu, alpha):
+    table = Curve.rdp((orders, [Curve.laplace(mu).renyi(a) for a in orders]))
+    assert table.renyi(alpha) >= Curve.laplace(mu).renyi(alpha) * (1 - 1e-12)
