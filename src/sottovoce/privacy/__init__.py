@@ -22,7 +22,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}
 
-__all__ = list(_NAMES)  # noqa: PLE0605
+__all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:
