@@ -86,3 +86,16 @@ def test_a_release_without_sensitivity_costs_nothing():
     ledger = MemoryLedger(Budget(0.1, 1e-5), price=linear)
     ledger.charge(Release(sender=1, step=0, sensitivity=0.0, noise_std=8.0))
     assert ledger.epsilon() == 0.0
+
+
+def test_sampled_releases_are_priced_under_their_own_adjacency():
+    from sottovoce.privacy import Curve
+    from sottovoce.privacy.ledger import Kind, epsilon_of
+
+    both = {Kind("add-remove", 1.5, 0.05): 40, Kind("add-remove", 10.0, 1.0): 4}
+    expected = Curve.sampled_gaussian(0.05, 1.5, 40) + Curve.gaussian(0.2)
+    assert epsilon_of(both, 1e-5) == pytest.approx(expected.epsilon(1e-5), rel=1e-12)
+    # noise over sensitivity 1.5 with sensitivity twice the clip norm: clip multiplier 3
+    replaced = Curve.sampled_gaussian(0.05, 3.0, 40, adjacency="replace-one").epsilon(1e-5)
+    assert epsilon_of({Kind("replace-one", 1.5, 0.05): 40}, 1e-5) == replaced
+    assert replaced != pytest.approx(Curve.sampled_gaussian(0.05, 3.0, 40).epsilon(1e-5), rel=0.1)

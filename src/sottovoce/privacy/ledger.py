@@ -8,7 +8,6 @@ refused and leaves no trace. Simulations keep a `MemoryLedger`; a peer keeps the
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -146,11 +145,17 @@ def epsilon_of(counts: Mapping[Kind, int], delta: float) -> float:
         from sottovoce.privacy.gaussian import gaussian_epsilon
 
         return float(gaussian_epsilon(mu, delta)) if mu else 0.0
-    Curve = vars(importlib.import_module("sottovoce.privacy"))["Curve"]
-    curve = Curve.gaussian(mu) if mu else Curve.none()
+    from sottovoce.privacy.curves import Curve
+
+    curve = Curve.gaussian(mu)
     for kind, count in sampled.items():
-        curve = curve + Curve.sampled_gaussian(kind.sample_rate, kind.noise_multiplier, count)
-    return float(curve.epsilon(delta))
+        if kind.adjacency == "add-remove":
+            step = Curve.sampled_gaussian(kind.sample_rate, kind.noise_multiplier, count)
+        else:  # a record replaced moves the sum by twice the clip norm, and curves count in clip norms
+            clip_multiplier = 2 * kind.noise_multiplier
+            step = Curve.sampled_gaussian(kind.sample_rate, clip_multiplier, count, adjacency="replace-one")
+        curve = curve + step
+    return curve.epsilon(delta)
 
 
 class Spending:
