@@ -1,0 +1,227 @@
+"""A data set, and the same records dealt out to users.
+
+Preparation steps that look at all records (standardising) say so in `Dataset.notes`: they are not
+private by themselves. Steps that treat every record alone (unit length, an intercept column) are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from sottovoce._validate import probability
+from sottovoce.errors import DataError
+
+__all__ = ["Dataset", "Shards", "signed_labels"]
+
+
+def is_sparse(X: Any) -> bool:
+    """Return whether ``X`` is a scipy sparse array."""
+    return bool(sp.issparse(X))
+
+
+def signed_labels(y: Any) -> np.ndarray:
+    """Return two-class labels as -1.0 and 1.0.
+
+    Labels may be given as {0, 1}, {-1, 1} or booleans; anything else is refused.
+
+    Examples
+    --------
+    >>> signed_labels([0, 1, 1]).tolist()
+    [-1.0, 1.0, 1.0]
+    """
+    array = np.asarray(y)
+    if array.dtype == bool:
+        array = array.astype(np.int8)
+    try:
+        values = set(np.unique(array).astype(float).tolist())
+    except (TypeError, ValueError):
+        raise DataError(
+            f"Labels must be 0/1 or -1/1, got {array.dtype}; map the class names first."
+        ) from None
+    if values <= {-1.0, 1.0}:
+        return array.astype(np.float64)
+    if values <= {0.0, 1.0}:
+        return array.astype(np.float64) * 2 - 1
+    shown = ", ".join(f"{v:g}" for v in sorted(values)[:5])
+    raise DataError(f"Labels must be 0/1 or -1/1, got the values {shown}; map them to two classes first.")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Records with labels, optionally the site each came from, and a held-out part.
+
+    Parameters
+    ----------
+    name : what it is called.
+    X : (n, p) float array, or scipy CSR.
+    y : (n,) labels or targets.
+    feature_names : p names.
+    groups : (n,) site of each record.
+    X_test, y_test : records kept apart for evaluation.
+    notes : what was done to the data that looked at more than one record at a time.
+
+    Examples
+    --------
+    >>> data = Dataset("two", np.array([[3.0, 4.0], [0.0, 2.0]]), np.array([1, -1]))
+    >>> data.unit_rows().X.tolist()
+    [[0.6, 0.8], [0.0, 1.0]]
+    """
+
+    name: str
+    X: Any = field(repr=False)
+    y: np.ndarray = field(repr=False)
+    feature_names: tuple[str, ...] = ()
+    groups: np.ndarray | None = field(default=None, repr=False)
+    X_test: Any = field(default=None, repr=False)
+    y_test: np.ndarray | None = field(default=None, repr=False)
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.X.ndim != 2 or self.X.shape[0] != len(self.y):
+            raise DataError(
+                f"{self.name}: expected one label per row, got {self.X.shape} and {len(self.y)} labels."
+            )
+        if self.groups is not None and len(self.groups) != len(self.y):
+            raise DataError(
+                f"{self.name}: expected {len(self.y)} sites, one per row, got {len(self.groups)}."
+            )
+
+    @property
+    def n(self) -> int:
+        """Number of training records."""
+        return int(self.X.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return int(self.X.shape[1])
+
+    def standardised(self) -> Dataset:
+        """Return features with mean 0 and standard deviation 1 over the training records.
+
+        Guarantees
+        ----------
+        None: mean and deviation are read from the private records, and `notes` says so. With public
+        figures, compute ``(X - mean) / std`` yourself.
+        """
+        if is_sparse(self.X):
+            raise DataError(
+                f"{self.name} is sparse; standardising would make it dense, use unit_rows instead."
+            )
+        mean, std = self.X.mean(axis=0), self.X.std(axis=0)
+        std = np.where(std > 0, std, 1.0)
+        test = None if self.X_test is None else (self.X_test - mean) / std
+        note = "standardised with the mean and deviation of the private records (not private)"
+        return replace(self, X=(self.X - mean) / std, X_test=test, notes=(*self.notes, note))
+
+    def unit_rows(self) -> Dataset:
+        """Return every record scaled to unit Euclidean length (record by record, so it costs nothing)."""
+        return replace(self, X=_unit(self.X), X_test=None if self.X_test is None else _unit(self.X_test))
+
+    def with_intercept(self) -> Dataset:
+        """Return the data with a last column of ones."""
+
+        def add(X: Any) -> Any:
+            ones = np.ones((X.shape[0], 1))
+            return sp.csr_array(sp.hstack([X, sp.csr_array(ones)])) if is_sparse(X) else np.hstack([X, ones])
+
+        names = (*self.feature_names, "intercept") if self.feature_names else ()
+        return replace(
+            self, X=add(self.X), X_test=None if self.X_test is None else add(self.X_test), feature_names=names
+        )
+
+    def split(self, test_share: float, rng: np.random.Generator) -> Dataset:
+        """Return the data with a random share of the records held out."""
+        probability(test_share, "test_share", zero=False, one=False)
+        order = rng.permutation(self.n)
+        test, train = np.split(order, [round(test_share * self.n)])
+        return replace(
+            self,
+            X=self.X[train],
+            y=self.y[train],
+            groups=None if self.groups is None else self.groups[train],
+            X_test=self.X[test],
+            y_test=self.y[test],
+        )
+
+    def shards(self, parts: Sequence[np.ndarray]) -> Shards:
+        """Deal the training records out: user ``i`` gets the rows ``parts[i]``."""
+        if is_sparse(self.X):
+            raise DataError(f"{self.name} is sparse; sharding among users needs a dense array.")
+        return Shards.from_parts(self.X, self.y, parts)
+
+
+@dataclass(frozen=True, eq=False)
+class Shards:
+    """The records of several users, one after another: user ``i`` holds rows offsets[i] to offsets[i+1].
+
+    Examples
+    --------
+    >>> shards = Shards.from_parts(np.eye(3), np.array([1, -1, 1]), [np.array([2]), np.array([0, 1])])
+    >>> shards.n, shards.sizes.tolist(), shards.user(0)[0].tolist()
+    (2, [1, 2], [[0.0, 0.0, 1.0]])
+    """
+
+    X: np.ndarray = field(repr=False)
+    y: np.ndarray = field(repr=False)
+    offsets: np.ndarray = field(repr=False)
+
+    def __post_init__(self) -> None:
+        sizes = np.diff(self.offsets)
+        if len(self.offsets) < 2 or self.offsets[0] != 0 or self.offsets[-1] != len(self.y):
+            raise DataError("Offsets must run from 0 to the number of records.")
+        if (sizes < 0).any():
+            raise DataError("Offsets must not fall.")
+        if (sizes == 0).any():
+            user = int(np.flatnonzero(sizes == 0)[0])
+            raise DataError(
+                f"User {user} has no records; give every user at least one, or leave the user out."
+            )
+
+    @classmethod
+    def from_parts(cls, X: Any, y: Any, parts: Sequence[np.ndarray]) -> Shards:
+        """Return the records dealt out by row numbers; a row may belong to one user only."""
+        rows = np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])
+        if len(np.unique(rows)) != len(rows):
+            raise DataError("A record is given to two users; parts must be disjoint.")
+        offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])]).astype(np.int64)
+        X = np.ascontiguousarray(np.asarray(X)[rows], dtype=np.float64)
+        return cls(X, np.ascontiguousarray(np.asarray(y)[rows], dtype=np.float64), offsets)
+
+    @property
+    def n(self) -> int:
+        """Number of users."""
+        return len(self.offsets) - 1
+
+    @property
+    def dim(self) -> int:
+        """Number of features."""
+        return int(self.X.shape[1])
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Records per user."""
+        return np.diff(self.offsets)
+
+    def user(self, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return features and labels of one user."""
+        rows = slice(self.offsets[i], self.offsets[i + 1])
+        return self.X[rows], self.y[rows]
+
+    def take(self, users: Sequence[int]) -> Shards:
+        """Return the shards of some users, in the order given."""
+        parts = [np.arange(self.offsets[i], self.offsets[i + 1]) for i in users]
+        return Shards.from_parts(self.X, self.y, parts)
+
+
+def _unit(X: Any) -> Any:
+    if is_sparse(X):
+        norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())
+        return sp.csr_array(sp.diags_array(1 / np.where(norms > 0, norms, 1.0)) @ X)
+    norms = np.linalg.norm(X, axis=1, keepdims=True)
+    return X / np.where(norms > 0, norms, 1.0)

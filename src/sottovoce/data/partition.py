@@ -1,0 +1,121 @@
+"""Who holds which records: every function returns one array of row numbers per user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sottovoce._validate import count, positive, probability
+from sottovoce.errors import DataError
+
+__all__ = ["by_column", "by_label", "by_size", "dirichlet", "equal", "skew_matrix"]
+
+
+def equal(records: int, users: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deal records out in equal, shuffled parts; a remainder is left out so that sizes are public.
+
+    Examples
+    --------
+    >>> [len(part) for part in equal(10, 3, np.random.default_rng(0))]
+    [3, 3, 3]
+    """
+    count(users, "users")
+    if records < users:
+        raise DataError(f"{records} records cannot give each of {users} users one; take fewer users.")
+    size = records // users
+    return list(rng.permutation(records)[: size * users].reshape(users, size))
+
+
+def by_size(sizes: Sequence[int], records: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deal records out in parts of the given sizes.
+
+    Examples
+    --------
+    >>> [len(part) for part in by_size([1, 4], 6, np.random.default_rng(0))]
+    [1, 4]
+    """
+    checked = [count(size, "a part's size") for size in sizes]
+    if sum(checked) > records:
+        raise DataError(f"The parts ask for {sum(checked)} records, but there are {records}.")
+    return np.split(rng.permutation(records)[: sum(checked)], np.cumsum(checked)[:-1])
+
+
+def skew_matrix(users: int, classes: int, skew: float) -> np.ndarray:
+    """Return A(t) of Bayrooti et al. 2023, eq. (8): the share of class ``j`` that user ``i`` holds.
+
+    ``t = 0`` spreads every class evenly; ``t = 1`` gives class ``j`` to user ``j mod users`` alone.
+
+    Examples
+    --------
+    >>> skew_matrix(2, 2, 0.5).tolist()
+    [[0.75, 0.25], [0.25, 0.75]]
+    """
+    t = probability(skew, "skew")
+    A = np.full((count(users, "users"), count(classes, "classes")), (1 - t) / users)
+    A[np.arange(classes) % users, np.arange(classes)] += t
+    return A
+
+
+def by_label(y: Any, users: int, skew: float, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deal records out by class with the skew matrix A(t).
+
+    Examples
+    --------
+    >>> parts = by_label([0, 0, 1, 1], 2, skew=1.0, rng=np.random.default_rng(0))
+    >>> [sorted(part.tolist()) for part in parts]
+    [[0, 1], [2, 3]]
+    """
+    y = np.asarray(y)
+    classes = np.unique(y)
+    A = skew_matrix(users, len(classes), skew)
+    return _deal(y, classes, A, rng)
+
+
+def dirichlet(y: Any, users: int, concentration: float, rng: np.random.Generator) -> list[np.ndarray]:
+    """Deal each class out with shares drawn from a symmetric Dirichlet law; small means very uneven.
+
+    Users the draw leaves empty receive one record from the largest user.
+
+    Examples
+    --------
+    >>> parts = dirichlet([0, 1] * 10, 3, 0.5, np.random.default_rng(0))
+    >>> sum(len(part) for part in parts), min(len(part) for part in parts) >= 1
+    (20, True)
+    """
+    y = np.asarray(y)
+    positive(concentration, "concentration")
+    if len(y) < count(users, "users"):
+        raise DataError(f"{len(y)} records cannot give each of {users} users one; take fewer users.")
+    classes = np.unique(y)
+    A = rng.dirichlet(np.full(users, concentration), size=len(classes)).T
+    parts = _deal(y, classes, A, rng)
+    for i in range(users):
+        if len(parts[i]) == 0:
+            largest = max(range(users), key=lambda k: len(parts[k]))
+            parts[i], parts[largest] = parts[largest][-1:], parts[largest][:-1]
+    return parts
+
+
+def by_column(groups: Any) -> list[np.ndarray]:
+    """Give each value of a column (a site, a bank) its own records, in sorted order of the values.
+
+    Examples
+    --------
+    >>> [part.tolist() for part in by_column(["b", "a", "b"])]
+    [[1], [0, 2]]
+    """
+    values, index = np.unique(np.asarray(groups), return_inverse=True)
+    return [np.flatnonzero(index == i) for i in range(len(values))]
+
+
+def _deal(y: np.ndarray, classes: np.ndarray, A: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Split each class at the rounded cumulative shares of its column of ``A``."""
+    parts: list[list[np.ndarray]] = [[] for _ in range(A.shape[0])]
+    for j, label in enumerate(classes):
+        rows = rng.permutation(np.flatnonzero(y == label))
+        cuts = np.round(np.cumsum(A[:, j])[:-1] * len(rows)).astype(int)
+        for i, part in enumerate(np.split(rows, cuts)):
+            parts[i].append(part)
+    return [np.concatenate(part) for part in parts]

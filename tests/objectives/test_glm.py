@@ -1,0 +1,174 @@
+"""Generalised linear models against numpy twins, finite differences and scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.objectives import GLM, Regulariser, clip_rows, prox_logistic, prox_squared, prox_squared_batch
+from sottovoce.objectives.glm import clipped_sum, poisson_rows, user_gradients
+
+MODELS = [GLM("logistic"), GLM("squared"), GLM("huber", width=0.7)]
+IDS = [m.loss for m in MODELS]
+
+
+def numpy_slopes(model, m, y):
+    if model.loss == "logistic":
+        return -y * np.exp(-np.logaddexp(0, y * m))
+    r = m - y
+    return np.clip(r, -model.width, model.width) if model.loss == "huber" else r
+
+
+def numpy_clipped_sum(model, w, X, y, clip):
+    """The twin: form every gradient, clip it, add."""
+    return clip_rows(numpy_slopes(model, X @ w, y)[:, None] * X, clip).sum(axis=0)
+
+
+def problem(seed=0, n=40, p=5):
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, p)), np.sign(rng.normal(size=n)), rng.normal(size=p)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=IDS)
+def test_gradient_is_the_slope_of_the_value(model):
+    X, y, w = problem()
+    numeric = [(model.value(w + h, X, y) - model.value(w - h, X, y)) / 2e-6 for h in 1e-6 * np.eye(len(w))]
+    assert np.allclose(model.gradient(w, X, y), numeric, atol=1e-8)
+
+
+@pytest.mark.parametrize("clip", [0.1, 1.0, math.inf])
+@pytest.mark.parametrize("model", MODELS, ids=IDS)
+def test_clipped_sum_equals_the_numpy_twin(model, clip):
+    X, y, w = problem(1)
+    fast = clipped_sum(model.kind, model.width, w, X, y, np.arange(len(y)), clip)
+    assert np.allclose(fast, numpy_clipped_sum(model, w, X, y, clip), rtol=1e-12, atol=1e-12)
+    if clip == math.inf:
+        assert np.allclose(fast / len(y), model.gradient(w, X, y), rtol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=IDS)
+def test_user_gradients_equal_user_after_user(model):
+    X, y, _ = problem(2, n=12, p=3)
+    theta = np.random.default_rng(3).normal(size=(3, 3))
+    offsets = np.array([0, 2, 7, 12])
+    include = np.random.default_rng(4).random(12) < 0.7
+    got = user_gradients(model.kind, model.width, theta, X, y, offsets, include, np.array([2.0, 5, 5]), 0.5)
+    for u in range(3):
+        rows = np.arange(offsets[u], offsets[u + 1])
+        rows = rows[include[rows]]
+        want = numpy_clipped_sum(model, theta[u], X[rows], y[rows], 0.5) / [2, 5, 5][u]
+        assert np.allclose(got[u], want, atol=1e-13)
+
+
+HOSTILE = st.sampled_from([0.0, 1.0, -3.0, 1e38, -1e300, 1e308, 5e-324, math.inf, -math.inf, math.nan])
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    x=st.lists(HOSTILE, min_size=3, max_size=3),
+    w=st.lists(HOSTILE, min_size=3, max_size=3),
+    k=st.integers(0, 2),
+)
+def test_no_record_adds_more_than_the_clip(x, w, k):
+    model = MODELS[k]
+    out = clipped_sum(
+        model.kind, model.width, np.array(w), np.array([x]), np.array([1.0]), np.array([0]), 0.5
+    )
+    assert np.isfinite(out).all()
+    assert np.linalg.norm(out) <= 0.5 * (1 + 1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=st.lists(st.lists(HOSTILE, min_size=2, max_size=2), min_size=1, max_size=3))
+def test_clipped_rows_are_finite_and_short(rows):
+    out = clip_rows(np.array(rows), 2.0)
+    assert np.isfinite(out).all()
+    assert (np.linalg.norm(out, axis=1) <= 2.0 * (1 + 1e-12)).all()
+
+
+def test_a_broken_record_changes_nothing_else():
+    X, y, w = problem(5)
+    clean = clipped_sum(0, 1.0, w, X[1:], y[1:], np.arange(len(y) - 1), 1.0)
+    for bad in (np.nan, np.inf):
+        X[0, 2] = bad
+        assert (clipped_sum(0, 1.0, w, X, y, np.arange(len(y)), 1.0) == clean).all()
+
+
+@pytest.mark.parametrize(
+    "regulariser",
+    [Regulariser(l1=0.3), Regulariser(l2=0.5), Regulariser(0.2, 0.4), Regulariser(0.2, 0.4, box=0.5),
+     Regulariser(0.2, 0.4, ball=0.7)],
+)  # fmt: skip
+def test_prox_is_the_minimiser(regulariser):
+    rng = np.random.default_rng(6)
+    v, step = rng.normal(size=4), 0.6
+    w = regulariser.prox(v, step)
+
+    def value(z):
+        return regulariser.value(z) + ((z - v) ** 2).sum() / (2 * step)
+
+    for _ in range(500):
+        z = w + rng.normal(scale=0.05, size=4)
+        if regulariser.box is not None:
+            z = np.clip(z, -regulariser.box, regulariser.box)
+        if regulariser.ball is not None:
+            z *= min(1.0, regulariser.ball / np.linalg.norm(z))
+        assert value(z) >= value(w) - 1e-12
+
+
+def test_record_proxes_are_stationary_and_move_at_most_the_step():
+    rng = np.random.default_rng(7)
+    for _ in range(200):
+        x, v = rng.normal(size=3) * 10 ** rng.uniform(-2, 2), rng.normal(size=3)
+        y, step = float(rng.choice([-1, 1])), 10 ** rng.uniform(-2, 2)
+        w = prox_logistic(v, x, y, step)
+        gradient = -y * x / (1 + np.exp(np.clip(y * (x @ w), -700, 700)))
+        assert np.allclose(w - v + step * gradient, 0, atol=1e-9 * (1 + step * np.linalg.norm(x)))
+        assert np.linalg.norm(w - v) <= step * np.linalg.norm(x) * (1 + 1e-9)
+        u = prox_squared(v, x, y, step)
+        assert np.allclose(u - v + step * (x @ u - y) * x, 0, atol=1e-8 * (1 + step * (x @ x)))
+        assert np.allclose(u, prox_squared_batch(v, x[None], np.array([y]), step), atol=1e-7)
+
+
+def test_minimisers_agree_with_scikit_learn():
+    from sklearn.linear_model import Lasso, LogisticRegression, Ridge
+
+    X, y, _ = problem(8, n=200, p=6)
+    t = X @ np.arange(6.0) + 0.1 * y
+    n = len(y)
+    lasso = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12).fit(X, t).coef_
+    assert np.allclose(GLM("squared", l1=0.1).minimise(X, t), lasso, atol=1e-6)
+    ridge = Ridge(alpha=0.1 * n, fit_intercept=False).fit(X, t).coef_
+    assert np.allclose(GLM("squared", l2=0.1).minimise(X, t), ridge, atol=1e-6)
+    logistic = LogisticRegression(C=1 / (0.01 * n), fit_intercept=False, tol=1e-10).fit(X, y).coef_[0]
+    assert np.allclose(GLM("logistic", l2=0.01).minimise(X, y), logistic, atol=1e-4)
+
+
+def test_poisson_sampling_includes_each_record_independently():
+    """Chi-square on inclusion counts and on sample sizes: the sampler is the one that is accounted."""
+    rng = np.random.default_rng(9)
+    n, q, trials = 50, 0.1, 20_000
+    counts, sizes = np.zeros(n), np.zeros(n + 1)
+    for _ in range(trials):
+        rows = poisson_rows(n, q, 1.0 - rng.random(n))
+        assert (rows >= 0).all()
+        counts[rows] += 1
+        sizes[len(rows)] += 1
+    chi = ((counts - q * trials) ** 2 / (q * (1 - q) * trials)).sum()
+    assert 22 < chi < 90  # 50 degrees of freedom: beyond these with probability below 1e-3
+    size_variance = (sizes * (np.arange(n + 1) - q * n) ** 2).sum() / trials
+    assert abs(size_variance / (n * q * (1 - q)) - 1) < 0.05  # a fixed-size sample would give 0
+
+
+def test_bad_input_is_refused_in_one_sentence():
+    with pytest.raises(DataError, match="NaN or infinity"):
+        GLM().check([[np.nan]], [1])
+    with pytest.raises(DataError, match="Expected features"):
+        GLM().check(np.eye(2), [1])
+    with pytest.raises(InvalidInput, match="loss must be one of"):
+        GLM("hinge")
+    with pytest.raises(InvalidInput, match="box or a ball"):
+        GLM(box=1, ball=1)
