@@ -70,6 +70,14 @@ def nodes(values: int | Iterable[int], n: int, name: str = "observers") -> tuple
     return tuple(found)
 
 
+def node(value: int, n: int) -> int:
+    """Return one node number in [0, n)."""
+    number = count(value, "a node", minimum=0)
+    if number >= n:
+        raise InvalidInput(f"There is no node {number}: the nodes are 0 to {n - 1}.")
+    return number
+
+
 def rows(values: Any, n: int, name: str = "values") -> np.ndarray:
     """Return a finite (n, dim) float array; a vector of length n becomes (n, 1)."""
     array = np.asarray(values)

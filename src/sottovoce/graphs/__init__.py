@@ -1,1 +1,24 @@
-""""""
+"""Who can talk to whom: graph families, gossip weights, spectra and graph files, all as `Network`."""
+
+from sottovoce.graphs.families import (
+    complete,
+    exponential,
+    florentine,
+    from_networkx,
+    grid,
+    hypercube,
+    karate,
+    path,
+    ring,
+    star,
+    torus,
+)
+from sottovoce.graphs.network import Network, Translations, from_matrix, network_of
+from sottovoce.graphs.random import erdos_renyi, gnp_edges, regular
+from sottovoce.graphs.weights import lazy, max_degree, metropolis, uniform
+
+__all__ = [
+    "Network", "Translations", "complete", "erdos_renyi", "exponential", "florentine", "from_matrix",
+    "from_networkx", "gnp_edges", "grid", "hypercube", "karate", "lazy", "max_degree", "metropolis",
+    "network_of", "path", "regular", "ring", "star", "torus", "uniform",
+]  # fmt: skip

@@ -1,0 +1,513 @@
+"""A network: who can talk to whom, and with which weights they average.
+
+Everything downstream (protocols, accountants, attacks, peers) trusts a `Network`, so it is checked once,
+when it is made, and cannot be changed afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from sottovoce import _validate as check
+from sottovoce.errors import GraphError
+from sottovoce.graphs import spectra
+from sottovoce.graphs.weights import WEIGHTS, rule
+
+__all__ = ["Network", "Translations", "component_labels", "from_matrix", "network_of"]
+
+TOLERANCE = 1e-12  # symmetry and row sums
+_TRY = "metropolis(graph) builds valid weights"
+
+
+@dataclass(frozen=True)
+class Translations:
+    """The translations of the group Z_a x Z_b x ..., acting on nodes numbered in row-major order.
+
+    Translation ``v`` carries node 0 to node v. On a vertex-transitive family every translation leaves
+    the gossip matrix as it is, so what holds for one observer holds, moved along, for all of them.
+
+    Examples
+    --------
+    >>> Translations((4,))(1)
+    array([1, 2, 3, 0])
+    >>> Translations((2, 2))(3)
+    array([3, 2, 1, 0])
+    """
+
+    shape: tuple[int, ...]
+
+    def __call__(self, v: int) -> np.ndarray:
+        """The permutation p with ``p[0] = v`` and ``W[p][:, p] == W``."""
+        size = int(np.prod(self.shape))
+        nodes = np.unravel_index(np.arange(size), self.shape)
+        shift = np.unravel_index(v, self.shape)
+        moved = [(x + s) % side for x, s, side in zip(nodes, shift, self.shape, strict=True)]
+        return np.asarray(np.ravel_multi_index(moved, self.shape))
+
+    @property
+    def generators(self) -> list[int]:
+        """One unit step per factor: what these leave unchanged, every translation leaves unchanged."""
+        return [int(np.prod(self.shape[k + 1 :])) for k in range(len(self.shape)) if self.shape[k] > 1]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Network:
+    """A connected graph and its gossip matrix, checked at birth and immutable.
+
+    Parameters
+    ----------
+    edges : (m, 2) node pairs, in any order and direction; kept sorted, each once, smaller node first.
+    W : (n, n) gossip matrix, dense or sparse: symmetric to 1e-12, non-negative, rows summing to 1,
+        no weight outside the edges and the diagonal, connected, and able to converge (a bipartite
+        graph with an empty diagonal swaps its two halves for ever).
+    name : what it is called in tables.
+    labels : one name per node where nodes have names.
+    symmetry : for vertex-transitive families, ``symmetry(v)`` is a permutation p with ``p[0] = v`` and
+        ``W[p][:, p] == W``. Taken on trust here; whoever uses it checks it (`leaves_unchanged`).
+    averaging : False admits a matrix that is not symmetric, whose rounds therefore do not keep the mean.
+
+    Examples
+    --------
+    >>> from sottovoce import graphs
+    >>> pair = graphs.Network([(0, 1)], [[0.5, 0.5], [0.5, 0.5]], name="pair")
+    >>> pair
+    Network('pair', n=2, edges=1)
+    >>> pair.spectral_gap
+    1.0
+    >>> graphs.Network([(0, 1)], [[0.5, 0.5], [0.5, 0.44]])
+    Traceback (most recent call last):
+    sottovoce.errors.GraphError: Row 1 of the gossip matrix sums to 0.94, expected 1; \
+metropolis(graph) builds valid weights.
+    """
+
+    edges: np.ndarray
+    W: sp.csr_array
+    name: str = "network"
+    labels: tuple[Hashable, ...] | None = None
+    symmetry: Callable[[int], np.ndarray] | None = None
+    averaging: bool = True
+
+    def __post_init__(self) -> None:
+        W = _as_csr(self.W)
+        edges = canonical_edges(self.edges, W.shape[0])
+        _check_values(W)
+        if self.averaging:
+            _check_symmetric(W)
+        _check_support(W, edges)
+        _check_connected(W)
+        labels = None if self.labels is None else tuple(self.labels)
+        if labels is not None and len(set(labels)) != W.shape[0]:
+            raise GraphError(f"Expected {W.shape[0]} distinct labels, got {len(set(labels))}.")
+        for array in (edges, W.data, W.indices, W.indptr):
+            array.setflags(write=False)
+        object.__setattr__(self, "W", W)
+        object.__setattr__(self, "edges", edges)
+        object.__setattr__(self, "labels", labels)
+
+    def __repr__(self) -> str:
+        return f"Network({self.name!r}, n={self.n}, edges={len(self.edges)})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # through the constructor: a copy is checked and frozen like its original
+        return Network, (self.edges, self.W, self.name, self.labels, self.symmetry, self.averaging)
+
+    @property
+    def n(self) -> int:
+        """Number of nodes.
+
+        >>> from sottovoce import graphs
+        >>> graphs.ring(5).n
+        5
+        """
+        return int(self.W.shape[0])
+
+    @cached_property
+    def adjacency(self) -> sp.csr_array:
+        """(n, n) matrix of ones on the edges, no diagonal.
+
+        >>> from sottovoce import graphs
+        >>> graphs.path(3).adjacency.toarray()
+        array([[0., 1., 0.],
+               [1., 0., 1.],
+               [0., 1., 0.]])
+        """
+        matrix = adjacency_matrix(self.edges, self.n)
+        for array in (matrix.data, matrix.indices, matrix.indptr):
+            array.setflags(write=False)
+        return matrix
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """(n,) numbers of neighbours.
+
+        >>> from sottovoce import graphs
+        >>> graphs.star(4).degrees
+        array([3, 1, 1, 1])
+        """
+        degrees = np.bincount(self.edges.ravel(), minlength=self.n)
+        degrees.setflags(write=False)
+        return degrees
+
+    def neighbours(self, v: int) -> np.ndarray:
+        """The nodes next to ``v``, sorted, without ``v``.
+
+        >>> from sottovoce import graphs
+        >>> graphs.ring(5).neighbours(0)
+        array([1, 4])
+        """
+        v = check.node(v, self.n)
+        row = slice(self.adjacency.indptr[v], self.adjacency.indptr[v + 1])
+        return self.adjacency.indices[row].astype(np.int64)
+
+    def label(self, v: int) -> Hashable:
+        """The name of node ``v``: its label, or its number where nodes have no labels.
+
+        >>> from sottovoce import graphs
+        >>> graphs.florentine().label(0), graphs.ring(5).label(3)
+        ('Acciaiuoli', 3)
+        """
+        v = check.node(v, self.n)
+        return v if self.labels is None else self.labels[v]
+
+    def node(self, label: Hashable) -> int:
+        """The number of the node called ``label``; the inverse of `label`.
+
+        >>> from sottovoce import graphs
+        >>> graphs.florentine().node("Medici")
+        1
+        """
+        if self.labels is None:
+            return check.node(label, self.n)  # type: ignore[arg-type]
+        if label not in self.labels:
+            near = suggestions(str(label), [str(known) for known in self.labels])
+            raise GraphError(f"No node of {self.name} is called {label!r}{near}.")
+        return self.labels.index(label)
+
+    @cached_property
+    def spectral_gap(self) -> float:
+        """``1 - max |lambda|`` over every eigenvalue of W but one 1; both ends of the spectrum count.
+
+        >>> from sottovoce import graphs
+        >>> round(graphs.hypercube(10).spectral_gap, 4)
+        0.1818
+        """
+        self._require_averaging("spectral gap")
+        return 1.0 - spectra.largest_modulus(self.W, self._group)
+
+    @cached_property
+    def second_eigenvalue(self) -> float:
+        """The second largest eigenvalue of W (with its sign; the other end is not looked at).
+
+        >>> from sottovoce import graphs
+        >>> round(graphs.ring(6).second_eigenvalue, 6)
+        0.666667
+        """
+        self._require_averaging("second eigenvalue")
+        return spectra.second_eigenvalue(self.W, self._group)
+
+    @cached_property
+    def fiedler_normalized(self) -> float:
+        """``lambda_2(L) / n`` of the unweighted graph Laplacian: 1 on the complete graph, towards 0 on paths.
+
+        >>> from sottovoce import graphs
+        >>> round(graphs.complete(10).fiedler_normalized, 9), round(graphs.star(10).fiedler_normalized, 9)
+        (1.0, 0.1)
+        """
+        if self.n == 1:
+            return 1.0
+        # max-degree weights are I - L / (1 + d_max)
+        second = spectra.second_eigenvalue(WEIGHTS["max_degree"](self), self._group)
+        return (1.0 + int(self.degrees.max())) * (1.0 - second) / self.n
+
+    @cached_property
+    def diameter(self) -> int:
+        """The longest shortest path, in edges.
+
+        Eccentricities are bounded from both sides after each breadth-first search (Takes and Kosters
+        2011), which mostly needs a handful of searches; a vertex-transitive family needs one.
+
+        >>> from sottovoce import graphs
+        >>> graphs.hypercube(6).diameter, graphs.grid(3, 4).diameter
+        (6, 5)
+        """
+        if self._group is not None:
+            return int(self.distances_from(0).max())
+        lower = np.zeros(self.n, dtype=np.int64)
+        upper = np.full(self.n, self.n, dtype=np.int64)
+        open_ = np.ones(self.n, dtype=bool)
+        turn = 0
+        while open_.any():
+            among = np.flatnonzero(open_)
+            # alternate between the likely rim and the likely centre
+            bound = upper[among] if turn % 2 == 0 else -lower[among]
+            best = among[bound == bound.max()]
+            v = int(best[np.argmax(self.degrees[best])])
+            distance = self.distances_from(v)
+            far = int(distance.max())
+            np.maximum(lower, np.maximum(distance, far - distance), out=lower)
+            np.minimum(upper, far + distance, out=upper)
+            lower[v] = upper[v] = far
+            open_ &= (upper > lower.max()) & (lower < upper)
+            turn += 1
+        return int(lower.max())
+
+    def distances_from(self, v: int) -> np.ndarray:
+        """(n,) numbers of edges on a shortest path from ``v``.
+
+        >>> from sottovoce import graphs
+        >>> graphs.path(4).distances_from(1)
+        array([1, 0, 1, 2])
+        """
+        from scipy.sparse.csgraph import breadth_first_order
+
+        v = check.node(v, self.n)
+        order, parent = breadth_first_order(self.adjacency, v)
+        place = np.empty(self.n, dtype=np.int64)
+        place[order] = np.arange(self.n)
+        # in breadth-first order the parents' places never decrease, so each level is one stretch of it
+        parents = place[parent[order[1:]]]
+        distance = np.zeros(self.n, dtype=np.int64)
+        start, end, level = 0, 1, 0
+        while end < self.n:
+            start, end, level = end, 1 + int(np.searchsorted(parents, end)), level + 1
+            distance[order[start:end]] = level
+        return distance
+
+    def leaves_unchanged(self, permutation: np.ndarray) -> bool:
+        """Whether ``W[p][:, p] == W``, to the last bit: whether p is a symmetry of this network.
+
+        >>> from sottovoce import graphs
+        >>> graphs.ring(4).leaves_unchanged([1, 2, 3, 0]), graphs.path(4).leaves_unchanged([1, 2, 3, 0])
+        (True, False)
+        """
+        p = np.asarray(permutation)
+        if p.shape != (self.n,) or not np.array_equal(np.sort(p), np.arange(self.n)):
+            return False
+        moved = self.W[p][:, p]
+        moved.sort_indices()
+        return (
+            np.array_equal(moved.indptr, self.W.indptr)
+            and np.array_equal(moved.indices, self.W.indices)
+            and np.array_equal(moved.data, self.W.data)
+        )
+
+    def reweighted(self, weights: str | sp.csr_array | np.ndarray) -> Network:
+        """The same graph under other weights: a rule by name, or a matrix of its own.
+
+        >>> from sottovoce import graphs
+        >>> graphs.path(3).reweighted("lazy").W.toarray()[0].round(3)
+        array([0.833, 0.167, 0.   ])
+        """
+        if isinstance(weights, str):
+            averaging = weights != "row_stochastic"
+            return replace(self, W=rule(weights)(self), averaging=averaging)
+        # a matrix of the caller's own need not share the family's symmetry
+        return replace(self, W=_as_csr(weights), symmetry=None, averaging=True)
+
+    @cached_property
+    def _group(self) -> tuple[int, ...] | None:
+        """The shape of the translation group, once its generators are seen to leave W unchanged."""
+        if not isinstance(self.symmetry, Translations):
+            return None
+        moves = (self.symmetry(g) for g in self.symmetry.generators)
+        return self.symmetry.shape if all(self.leaves_unchanged(p) for p in moves) else None
+
+    def _require_averaging(self, what: str) -> None:
+        if not self.averaging:
+            raise GraphError(
+                f"The {what} speaks of averaging, and the weights of {self.name} are only row-stochastic; "
+                'take network.reweighted("metropolis").'
+            )
+
+
+def from_matrix(W: Any, name: str = "matrix", labels: Sequence[Hashable] | None = None) -> Network:
+    """A network from a gossip matrix; its edges are where the matrix has weight.
+
+    Examples
+    --------
+    >>> from sottovoce import graphs
+    >>> graphs.from_matrix([[0.75, 0.25], [0.25, 0.75]]).edges
+    array([[0, 1]])
+    """
+    W = _as_csr(W)
+    rows, columns = W.nonzero()
+    off = rows != columns
+    pairs = np.column_stack([rows[off], columns[off]])
+    return Network(pairs, W, name=name, labels=None if labels is None else tuple(labels))
+
+
+def network_of(
+    edges: np.ndarray,
+    n: int,
+    name: str,
+    weights: str = "metropolis",
+    labels: Sequence[Hashable] | None = None,
+    symmetry: Callable[[int], np.ndarray] | None = None,
+) -> Network:
+    """The network of ``n`` nodes with these edges and weights by rule; what every family calls last.
+
+    Examples
+    --------
+    >>> from sottovoce.graphs.network import network_of
+    >>> network_of([(0, 1), (1, 2)], 3, "vee").degrees
+    array([1, 2, 1])
+    """
+    edges = canonical_edges(edges, n)
+    W = rule(weights)(adjacency_matrix(edges, n))
+    kept = None if labels is None else tuple(labels)
+    return Network(edges, W, name, kept, symmetry, averaging=weights != "row_stochastic")
+
+
+def canonical_edges(edges: Any, n: int) -> np.ndarray:
+    """(m, 2) int64 pairs, smaller node first, sorted, each once; loops and strangers are errors."""
+    pairs = np.asarray(edges)
+    if pairs.size == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
+        raise GraphError(f"Edges must be an (m, 2) array of node numbers, got {pairs.dtype} {pairs.shape}.")
+    if pairs.min() < 0 or pairs.max() >= n:
+        k = int(np.flatnonzero((pairs < 0).any(axis=1) | (pairs >= n).any(axis=1))[0])
+        raise GraphError(f"Edge {k} is {tuple(pairs[k].tolist())}, but the nodes are 0 to {n - 1}.")
+    low, high = pairs.min(axis=1).astype(np.int64), pairs.max(axis=1).astype(np.int64)
+    if (low == high).any():
+        k = int(np.flatnonzero(low == high)[0])
+        raise GraphError(
+            f"Edge {k} joins node {low[k]} to itself; a node's own weight is on the diagonal of W."
+        )
+    keys = low * n + high
+    if (keys[1:] <= keys[:-1]).any():
+        keys = np.unique(keys)
+    return np.column_stack(np.divmod(keys, n))
+
+
+def adjacency_matrix(edges: np.ndarray, n: int) -> sp.csr_array:
+    """Ones on canonical edges, both directions, indices sorted."""
+    u, v = edges[:, 0].astype(np.int32), edges[:, 1].astype(np.int32)
+    # Edges are sorted, so one stable conversion of (v, u) below and (u, v) above leaves rows sorted.
+    ones = np.ones(2 * len(edges))
+    matrix = sp.coo_array((ones, (np.concatenate([v, u]), np.concatenate([u, v]))), shape=(n, n)).tocsr()
+    matrix.sort_indices()
+    return matrix
+
+
+def component_labels(edges: np.ndarray, n: int) -> np.ndarray:
+    """(n,) number of the connected component each node lies in.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sottovoce.graphs.network import component_labels
+    >>> component_labels(np.array([[0, 2]]), 3)
+    array([0, 1, 0])
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    u, v = edges[:, 0], edges[:, 1]
+    half = sp.csr_array((np.ones(len(edges)), (u, v)), shape=(n, n))
+    return connected_components(half, directed=False)[1].astype(np.int64)
+
+
+def suggestions(name: str, known: Sequence[str]) -> str:
+    """``"; did you mean 'ring'?"`` when something known is near, else nothing."""
+    from difflib import get_close_matches
+
+    lowered = {k.lower(): k for k in known}
+    near = [lowered[k] for k in get_close_matches(name.lower(), list(lowered), n=2, cutoff=0.5)]
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _as_csr(matrix: Any) -> sp.csr_array:
+    """An own, canonical float64 copy."""
+    try:
+        W = sp.csr_array(matrix, dtype=np.float64, copy=True)
+    except (TypeError, ValueError) as error:
+        raise GraphError(
+            f"A gossip matrix must be a square array of numbers, got {type(matrix).__name__} ({error})."
+        ) from None
+    if W.ndim != 2 or W.shape[0] != W.shape[1] or W.shape[0] == 0:
+        raise GraphError(f"A gossip matrix must be square with at least one row, got shape {W.shape}.")
+    W.sum_duplicates()
+    W.eliminate_zeros()
+    return W
+
+
+def _check_values(W: sp.csr_array) -> None:
+    bad = ~np.isfinite(W.data) | (W.data < 0)
+    if bad.any():
+        k = int(np.flatnonzero(bad)[0])
+        u = int(np.searchsorted(W.indptr, k, side="right")) - 1
+        raise GraphError(
+            f"W[{u}, {W.indices[k]}] is {W.data[k]:g}, expected a finite number of at least 0; {_TRY}."
+        )
+    sums = W.sum(axis=1)
+    off = np.abs(sums - 1.0) > TOLERANCE
+    if off.any():
+        u = int(np.flatnonzero(off)[0])
+        raise GraphError(f"Row {u} of the gossip matrix sums to {sums[u]:.12g}, expected 1; {_TRY}.")
+
+
+def _check_symmetric(W: sp.csr_array) -> None:
+    T = W.T.tocsr()
+    same_pattern = np.array_equal(W.indptr, T.indptr) and np.array_equal(W.indices, T.indices)
+    if same_pattern and (np.abs(W.data - T.data) <= TOLERANCE).all():
+        return
+    apart = abs(W - T).tocoo()
+    k = int(np.argmax(apart.data)) if apart.nnz else 0
+    if apart.nnz == 0 or apart.data[k] <= TOLERANCE:
+        return
+    u, v = int(apart.row[k]), int(apart.col[k])
+    raise GraphError(
+        f"The gossip matrix is not symmetric: W[{u}, {v}] is {W[u, v]:.12g} and W[{v}, {u}] is "
+        f"{W[v, u]:.12g}; {_TRY}."
+    )
+
+
+def _check_support(W: sp.csr_array, edges: np.ndarray) -> None:
+    n = W.shape[0]
+    rows = np.repeat(np.arange(n, dtype=np.int64), np.diff(W.indptr))
+    upper = W.indices > rows
+    keys = rows[upper] * n + W.indices[upper]
+    allowed = edges[:, 0] * n + edges[:, 1]
+    if 2 * len(keys) + int((W.indices == rows).sum()) != W.nnz or not np.array_equal(keys, allowed):
+        off = W.indices != rows
+        low, high = np.minimum(rows[off], W.indices[off]), np.maximum(rows[off], W.indices[off])
+        strange = ~np.isin(low * n + high, allowed)
+        if strange.any():
+            k = int(np.flatnonzero(strange)[0])
+            u, v = int(rows[off][k]), int(W.indices[off][k])
+            raise GraphError(
+                f"W[{u}, {v}] is {W[u, v]:.12g}, but {u} and {v} are not joined by an edge; "
+                "add the edge or move the weight to the diagonal."
+            )
+
+
+def _check_connected(W: sp.csr_array) -> None:
+    from scipy.sparse.csgraph import connected_components
+
+    count, part = connected_components(W, directed=False)
+    if count > 1:
+        away = int(np.flatnonzero(part != part[0])[0])
+        raise GraphError(
+            f"The network must be connected, but it falls into {count} parts (no path from node 0 to node "
+            f"{away}); add edges, or keep the largest part with largest_component=True."
+        )
+    # With weight on the diagonal anywhere, or an odd cycle, -1 is not an eigenvalue (Perron-Frobenius).
+    if W.shape[0] > 1 and not W.diagonal().any() and _is_bipartite(W):
+        raise GraphError(
+            "The gossip matrix never converges: the graph is bipartite and the diagonal is zero "
+            "(eigenvalue -1); take lazy weights."
+        )
+
+
+def _is_bipartite(W: sp.csr_array) -> bool:
+    """Whether the two-fold cover of a connected graph falls into two parts."""
+    from scipy.sparse.csgraph import connected_components
+
+    cover = sp.block_array([[None, W], [W, None]], format="csr")
+    return connected_components(cover, directed=False)[0] == 2

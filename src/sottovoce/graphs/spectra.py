@@ -1,0 +1,95 @@
+"""Eigenvalues of gossip matrices and graph Laplacians.
+
+Three methods, by what the graph offers: dense ``eigvalsh`` up to `DENSE` nodes; the Fourier transform of
+one row when the graph is a Cayley graph of a known abelian group (ring, torus, hypercube, ...); Lanczos
+with the constant vector projected out for the rest, and shift-invert where Lanczos does not settle
+(long, thin graphs, whose factorisations are cheap). The absolute error is about 1e-14 for the first two
+and about 1e-10 for the last.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+__all__ = ["DENSE", "largest_modulus", "second_eigenvalue"]
+
+DENSE = 3000
+
+
+def second_eigenvalue(W: sp.csr_array, shape: tuple[int, ...] | None = None) -> float:
+    """The second largest eigenvalue of a symmetric matrix whose rows sum to 1; 0 for one node.
+
+    Parameters
+    ----------
+    W : (n, n) symmetric, connected; its eigenvalue 1 belongs to the constant vector.
+    shape : when given, ``W`` is known to commute with the translations of Z_a x Z_b x ... .
+
+    Examples
+    --------
+    >>> from sottovoce import graphs
+    >>> from sottovoce.graphs.spectra import second_eigenvalue
+    >>> round(second_eigenvalue(graphs.ring(4).W), 12)
+    0.333333333333
+    """
+    if W.shape[0] == 1:
+        return 0.0
+    values = _all_but_one(W, shape)
+    return _lanczos(W, "LA") if values is None else float(values.max())
+
+
+def largest_modulus(W: sp.csr_array, shape: tuple[int, ...] | None = None) -> float:
+    """The largest ``|lambda|`` of ``W`` when one eigenvalue 1 is dropped: both ends are looked at.
+
+    Examples
+    --------
+    >>> from sottovoce import graphs
+    >>> from sottovoce.graphs.spectra import largest_modulus
+    >>> bipartite = graphs.max_degree([[0, 1], [1, 0]])
+    >>> round(largest_modulus(bipartite), 12)
+    0.0
+    """
+    if W.shape[0] == 1:
+        return 0.0
+    values = _all_but_one(W, shape)
+    if values is not None:
+        return float(np.abs(values).max())
+    upper = _lanczos(W, "LA")
+    # Gershgorin: no eigenvalue lies below 2 min(W_uu) - 1, which often settles the lower end
+    if upper >= 1.0 - 2.0 * W.diagonal().min():
+        return upper
+    return max(upper, -_lanczos(W, "SA"))
+
+
+def _all_but_one(W: sp.csr_array, shape: tuple[int, ...] | None) -> np.ndarray | None:
+    """Every eigenvalue except one 1, or None where that costs too much."""
+    if W.shape[0] <= DENSE:
+        return np.linalg.eigvalsh(W.toarray())[:-1]
+    if shape is not None:
+        # the eigenvectors are the characters of the group, and the first of them is the constant vector
+        return np.fft.fftn(W[[0]].toarray().reshape(shape)).real.ravel()[1:]
+    return None
+
+
+def _lanczos(W: sp.csr_array, which: Literal["LA", "SA"]) -> float:
+    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+
+    n = W.shape[0]
+    # any start does; a fixed one makes the printed digits repeatable
+    start = np.random.default_rng(0).standard_normal(n)
+    start -= start.mean()
+
+    def apply(x: np.ndarray) -> np.ndarray:
+        y = W @ x.ravel()
+        return y - y.mean()
+
+    projected = LinearOperator((n, n), matvec=apply, dtype=np.float64)
+    options: dict[str, Any] = {"v0": start, "return_eigenvectors": False, "tol": 1e-10}
+    try:
+        return float(eigsh(projected, k=1, which=which, ncv=40, maxiter=50, **options)[0])
+    except ArpackNoConvergence:
+        # Beyond either end of the spectrum; next to 1 the nearest eigenvalue is the 1 that is dropped.
+        beyond = 1.0 + 1e-9 if which == "LA" else -1.0 - 1e-9
+        return float(eigsh(W.tocsc(), k=2, sigma=beyond, which="LM", **options).min())
