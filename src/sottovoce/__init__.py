@@ -11,7 +11,14 @@ _SUBPACKAGES = (
     "algorithms", "attacks", "data", "errors", "experiments", "graphs", "objectives", "peers", "privacy",
     "protocols", "report", "runners",
 )  # fmt: skip
-_NAMES: dict[str, str] = {}  # public name -> module that defines it
+_NAMES: dict[str, str] = {  # public name -> module that defines it
+    "Guarantee": "sottovoce.privacy",
+    "Muffliato": "sottovoce.algorithms",
+    "Network": "sottovoce.graphs",
+    "Plan": "sottovoce.algorithms",
+    "Protocol": "sottovoce.protocols",
+    "Result": "sottovoce.runners",
+}
 
 __all__ = ["__version__", *_SUBPACKAGES, *_NAMES]
 

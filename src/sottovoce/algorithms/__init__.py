@@ -1,1 +1,25 @@
-""""""
+"""One file per published algorithm; each gives a `Plan` that knows its own price."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_MODULES: dict[str, tuple[str, ...]] = {
+    "muffliato": ("Muffliato", "averaging"),
+    "plan": ("Plan",),
+}
+_NAMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = list(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import an algorithm on first use; some need numba or torch."""
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"sottovoce.algorithms.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'sottovoce.algorithms' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -61,6 +61,10 @@ class Protocol(ABC):
         """Return what a set of colluding nodes sees of the noise and the values."""
 
     @abstractmethod
+    def output_view(self, nodes: Nodes) -> GaussianView:
+        """Return what somebody learns who sees nothing but the final rows of ``nodes``."""
+
+    @abstractmethod
     def observe(self, rows: Any, observers: Nodes, own_noise: bool = True) -> np.ndarray:
         """Run the protocol and return what the observers see, in the order of `GaussianView.messages`."""
 
@@ -212,6 +216,29 @@ class LinearProtocol(Protocol):
             messages=self._seen(chosen, own_noise),
             own_noise=own_noise,
             decode=lambda seen: self._decode(chosen, own_noise, seen),
+        )
+
+    def output_view(self, nodes: Nodes) -> GaussianView:
+        """Return what somebody learns who sees nothing but the final rows of ``nodes``.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.Exchange(4).output_view(0).leakage().round(9).tolist()
+        [0.25, 0.25, 0.25, 0.25]
+        """
+        chosen = _validate.nodes(nodes, self.n, "nodes")
+        basis = Basis(self.memory * self.n)
+        basis.add_unit(chosen)
+        for t in reversed(range(self.rounds)):
+            self._step_back(basis, t)
+        if self.memory > 1:
+            basis.columns = basis.columns[: self.n]
+            basis.orthonormalise()
+        owners = np.full(basis.columns.shape[0], -1)
+        owners[: self.n] = np.arange(self.n)
+        return GaussianView(
+            n=self.n, observers=(), basis=basis.columns, owners=owners, messages=(), own_noise=False
         )
 
     def observe(self, rows: Any, observers: Nodes, own_noise: bool = True, noise: Any = None) -> np.ndarray:

@@ -1,0 +1,316 @@
+"""Gossip with a fixed matrix: plain, Chebyshev-accelerated, refreshed, and one round of neighbour sums.
+
+.. math:: x^{k+1} = W x^k, \\qquad x^{k+1} = \\gamma W x^k + (1-\\gamma) x^{k-1}
+
+References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Algorithm 1 and equation (1).
+Departures from [1]: the accelerated recursion starts with x^1 = W x^0 (the printed start leaves x^{-1}
+undefined, and zero there multiplies the mean); refreshed gossip, fresh noise in every round, is added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sottovoce import _validate
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network
+from sottovoce.protocols.base import LinearLocal, LinearProtocol, Local, Nodes
+from sottovoce.protocols.views import GaussianView, krylov_basis
+
+__all__ = ["Chebyshev", "Gossip", "NeighbourSum", "Refreshed", "rounds_for"]
+
+
+class Gossip(LinearProtocol):
+    """Plain gossip: in every round each node replaces its row by the weighted mean of its neighbourhood.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> gossip = sv.protocols.Gossip(sv.graphs.complete(4), rounds=1)
+    >>> gossip.apply(np.array([0.0, 0.0, 0.0, 8.0])).ravel().tolist()
+    [2.0, 2.0, 2.0, 2.0]
+    """
+
+    name = "gossip"
+
+    def __init__(self, network: Network, rounds: int) -> None:
+        self.network = network
+        self.n = network.n
+        self.rounds = _validate.count(rounds, "rounds", minimum=0)
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the gossip matrix, the same in every round."""
+        return self.network.W
+
+    @property
+    def messages(self) -> int:
+        """Two rows per edge and round."""
+        return 2 * len(self.network.edges) * self.rounds
+
+    def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
+        """Return the neighbours of the observers, sorted."""
+        return self._heard(_validate.nodes(observers, self.n))
+
+    def _heard(self, observers: tuple[int, ...]) -> tuple[int, ...]:
+        return super().senders(0, observers) if self.rounds else ()
+
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
+        """Return what a set of colluding nodes sees, by the block Krylov recursion."""
+        chosen = _validate.nodes(observers, self.n)
+        known = chosen if own_noise else ()
+        heard = self._heard(chosen)
+        return GaussianView(
+            n=self.n,
+            observers=chosen,
+            basis=krylov_basis(self.network.W, heard, self.rounds, known),
+            owners=np.arange(self.n),
+            messages=self._seen(chosen, own_noise),
+            own_noise=own_noise,
+            decode=lambda seen: self._decode(chosen, own_noise, seen),
+        )
+
+    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
+        own = set(observers) if own_noise else set()
+        everyone = sorted(own | set(self._heard(observers)))
+        return tuple((t, w) for t in range(self.rounds) for w in everyone)
+
+
+class Chebyshev(Gossip):
+    """Accelerated gossip: the same messages in number, errors that fall like exp(-k sqrt(gap)).
+
+    What an observer learns is identical to plain gossip of the same number of rounds: its messages are an
+    invertible recombination of the plain ones.
+
+    Parameters
+    ----------
+    network : the graph and its weights.
+    rounds : number of rounds.
+    gamma : the momentum; by default that of Muffliato, 2 / (1 + sqrt(gap (1 - gap / 4))).
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> fast = sv.protocols.Chebyshev(sv.graphs.florentine(), rounds=40)
+    >>> values = np.arange(15.0)
+    >>> bool(abs(fast.apply(values) - 7).max() < 1e-3)
+    True
+    """
+
+    name = "chebyshev"
+
+    def __init__(self, network: Network, rounds: int, gamma: float | None = None) -> None:
+        super().__init__(network, rounds)
+        self._gamma = gamma
+
+    @cached_property
+    def gamma(self) -> float:
+        """Momentum of the recursion; 1 (plain gossip) where one plain round already averages."""
+        if self._gamma is not None:
+            return float(self._gamma)
+        gap = self.network.spectral_gap
+        return 1.0 if self.n == 1 or gap > 1 - 1e-12 else chebyshev_gamma(gap)
+
+    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+        """Run the accelerated recursion, started with one plain round."""
+        *_, last = self._all_states(_validate.rows(rows, self.n))
+        return last
+
+    def _states(self, state: np.ndarray, noise: Any = None) -> Iterable[np.ndarray]:
+        return list(self._all_states(state))[:-1]
+
+    def _all_states(self, state: np.ndarray) -> Iterable[np.ndarray]:
+        yield state
+        previous = state
+        for t in range(self.rounds):
+            mixed = self._cast(t, state.dtype) @ state
+            previous, state = state, self.combine(t, mixed, previous)
+            yield state
+
+    def combine(self, t: int, mixed: np.ndarray, previous: np.ndarray) -> np.ndarray:
+        """Return the next row(s) from ``W x[t]`` and ``x[t - 1]``."""
+        if t == 0 or self.gamma == 1.0:
+            return mixed
+        gamma = mixed.dtype.type(self.gamma)
+        return gamma * mixed + (1 - gamma) * previous
+
+    @property
+    def memory(self) -> int:
+        """Present and previous rows."""
+        return 2
+
+    def transition(self, t: int) -> sparse.csr_array:
+        """Return the (2n, 2n) matrix on (present, previous)."""
+        identity = sparse.eye_array(self.n, format="csr")
+        gamma = 1.0 if t == 0 else self.gamma
+        upper = sparse.hstack([gamma * self.network.W, (1 - gamma) * identity])
+        lower = sparse.hstack([identity, sparse.csr_array((self.n, self.n))])
+        return sparse.csr_array(sparse.vstack([upper, lower], format="csr"))
+
+    def local(self, node: int) -> Local:
+        """Return the state machine of one node, which remembers its previous row."""
+        (v,) = _validate.nodes(node, self.n, "node")
+        return _ChebyshevLocal(self, v)
+
+
+class _ChebyshevLocal(LinearLocal):
+    protocol: Chebyshev
+
+    def start(self, row: np.ndarray) -> None:
+        super().start(row)
+        self._previous = self._present
+
+    def mixed(self, t: int, rows: Mapping[int, np.ndarray]) -> np.ndarray:
+        after = self.protocol.combine(t, super().mixed(t, rows), self._previous)
+        self._previous = self._present
+        return after
+
+
+class Refreshed(Gossip):
+    """Gossip with a little fresh noise at every node in every round, which restores pairwise decay.
+
+    .. math:: y^0 = x + \\mathcal N(0, \\sigma^2), \\qquad y^{t+1} = W y^t + \\mathcal N(0, \\tau^2)
+
+    No noise is added after the last round, where it would protect nothing.
+
+    Parameters
+    ----------
+    network, rounds : as in `Gossip`.
+    tau : standard deviation of the fresh noise.
+    sigma : standard deviation of the first noise, which is added before the protocol begins.
+
+    Examples
+    --------
+    One per cent of fresh variance on a path of eight: distance now protects.
+
+    >>> import sottovoce as sv
+    >>> view = sv.protocols.Refreshed(sv.graphs.path(8), rounds=10, tau=0.1).view(0)
+    >>> view.leakage().round(3).tolist()
+    [0.0, 1.0, 0.921, 0.616, 0.256, 0.086, 0.022, 0.006]
+    """
+
+    name = "refreshed"
+
+    def __init__(self, network: Network, rounds: int, tau: float, sigma: float = 1.0) -> None:
+        super().__init__(network, rounds)
+        self.tau = _validate.non_negative(tau, "tau")
+        self.sigma = _validate.positive(sigma, "sigma")
+        self.fresh_std = self.tau / self.sigma
+
+    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+        """Run the protocol, drawing the fresh noise from ``noise``."""
+        *_, last = self._states(_validate.rows(rows, self.n), noise, step)
+        return self._cast(self.rounds - 1, last.dtype) @ last if self.rounds else last
+
+    def _states(self, state: np.ndarray, noise: Any = None, step: int = 0) -> Iterable[np.ndarray]:
+        yield state
+        for t in range(self.rounds - 1):
+            mixed = self._cast(t, state.dtype) @ state
+            state = self.refresh(mixed, range(self.n), noise, step, t)
+            yield state
+
+    def refresh(self, mixed: np.ndarray, agents: Any, noise: Any, step: int, t: int) -> np.ndarray:
+        """Return the rows with the fresh noise of round ``t`` added."""
+        if not self.tau:
+            return mixed
+        if noise is None:
+            raise InvalidInput(
+                "Refreshed gossip draws fresh noise; pass noise=..., for example as_noise(rng)."
+            )
+        return np.asarray(noise.perturb(mixed, agents=agents, step=step, std=self.tau, stream=1 + t))
+
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
+        """Return what a set of colluding nodes sees; coordinates are (round, node) noises."""
+        if not self.tau:
+            return super().view(observers, own_noise)
+        return LinearProtocol.view(self, observers, own_noise)
+
+    def local(self, node: int) -> Local:
+        """Return the state machine of one node, which adds its fresh noise."""
+        (v,) = _validate.nodes(node, self.n, "node")
+        return _RefreshedLocal(self, v)
+
+
+class _RefreshedLocal(LinearLocal):
+    protocol: Refreshed
+
+    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Any = None, step: int = 0) -> None:
+        super().receive(t, rows)
+        if t < self.rounds - 1:
+            self._state = self.protocol.refresh(self._present[None], [self.node], noise, step, t)[0]
+
+
+class NeighbourSum(Gossip):
+    """One round in which each node receives its neighbours' rows and adds them up (no own row).
+
+    It is not an averaging protocol; algorithms that penalise disagreement edge by edge (DiNNO) use it.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> sv.protocols.NeighbourSum(sv.graphs.path(3)).apply(np.array([1.0, 2.0, 4.0])).ravel().tolist()
+    [2.0, 5.0, 2.0]
+    """
+
+    name = "neighbour-sum"
+
+    def __init__(self, network: Network) -> None:
+        super().__init__(network, rounds=1)
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the adjacency matrix."""
+        return self.network.adjacency
+
+
+def chebyshev_gamma(gap: float) -> float:
+    """Return Muffliato's momentum for a spectral gap in (0, 1]."""
+    _validate.probability(gap, "spectral gap", zero=False)
+    return 2 / (1 + math.sqrt(gap * (1 - gap / 4)))
+
+
+def rounds_for(
+    network: Network,
+    *,
+    noise_std: float = 1.0,
+    variance: float = 0.25,
+    kind: str = "synchronous",
+    dim: int = 1,
+) -> int:
+    """Return the theoretical number of rounds after which gossip noise, not disagreement, dominates.
+
+    Parameters
+    ----------
+    network : the graph and its weights.
+    noise_std : sigma, in the unit of the values.
+    variance : a public bound on the mean squared distance of the values from their mean (never computed
+        from private data); 1/4 suits values in [0, 1].
+    kind : ``"synchronous"`` (accelerated; Muffliato Theorem 2), ``"randomized"`` (Theorem 3, ticks), or
+        ``"descent"`` (Theorem 5, rounds within a gradient step; ``variance`` is then the gradients').
+    dim : dimension of the rows (used by ``"descent"``).
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> sv.protocols.rounds_for(sv.graphs.hypercube(11)), sv.protocols.rounds_for(sv.graphs.path(8))
+    (19, 10)
+    """
+    sigma2 = _validate.positive(noise_std, "noise_std") ** 2
+    spread = _validate.non_negative(variance, "variance")
+    if network.n == 1:
+        return 0
+    gap = network.spectral_gap
+    wanted = math.log(network.n / sigma2 * max(sigma2, spread))
+    if kind == "synchronous":
+        length = wanted / math.sqrt(gap)
+    elif kind == "randomized":
+        length = wanted * network.n / (1 - network.second_eigenvalue)
+    elif kind == "descent":
+        length = math.log(max(network.n, spread / (dim * sigma2))) / math.sqrt(gap)
+    else:
+        raise InvalidInput(f"kind must be synchronous, randomized or descent, got {kind!r}.")
+    return max(1, math.ceil(length - 1e-9))

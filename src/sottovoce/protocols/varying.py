@@ -1,0 +1,326 @@
+"""Protocols whose matrix changes from round to round: given lists, fresh graphs, dropout, random edges.
+
+References: Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Algorithm 2 (randomized) and
+Section 3.3 (time-varying graphs). Departures: an edge tick that is not an edge (the missing mass of the
+edge probabilities) is an idle tick, not a redraw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sottovoce import _validate
+from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.graphs import Network, erdos_renyi
+from sottovoce.protocols.base import LinearProtocol
+from sottovoce.protocols.views import TOLERANCE, Basis
+
+__all__ = ["Dropout", "Randomized", "TimeVarying", "fresh_erdos_renyi"]
+
+
+class TimeVarying(LinearProtocol):
+    """Gossip with one public matrix per round, given as networks or as symmetric stochastic matrices.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> ring, star = sv.graphs.ring(4), sv.graphs.star(4)
+    >>> protocol = sv.protocols.TimeVarying([ring, star, ring])
+    >>> protocol.rounds, float(protocol.apply(np.arange(4.0)).mean())
+    (3, 1.5)
+    """
+
+    name = "time-varying"
+
+    def __init__(self, matrices: Sequence[Network | sparse.csr_array]) -> None:
+        if not len(matrices):
+            raise InvalidInput("A time-varying protocol needs at least one matrix, got none.")
+        self._matrices = [m.W if isinstance(m, Network) else _checked(m, t) for t, m in enumerate(matrices)]
+        self.n = int(self._matrices[0].shape[0])
+        self.rounds = len(self._matrices)
+        for t, matrix in enumerate(self._matrices):
+            if matrix.shape[0] != self.n:
+                raise GraphError(f"Round {t} has {matrix.shape[0]} nodes, expected {self.n} as in round 0.")
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the matrix of round ``t``."""
+        return self._matrices[t]
+
+
+def fresh_erdos_renyi(n: int, rounds: int, rng: np.random.Generator, c: float = 1.5) -> TimeVarying:
+    """Return gossip over a fresh connected Erdős-Rényi graph in every round, edge probability c ln(n)/n.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> sv.protocols.fresh_erdos_renyi(20, rounds=3, rng=np.random.default_rng(0)).rounds
+    3
+    """
+    return TimeVarying([erdos_renyi(n, c, rng) for _ in range(_validate.count(rounds, "rounds"))])
+
+
+class Dropout(TimeVarying):
+    """Gossip in which some edges and nodes are silent in some rounds, at both ends.
+
+    The weight of a silent edge moves to the diagonal of both its ends, so every round's matrix stays
+    symmetric and stochastic and the mean is kept. A silent node keeps its row.
+
+    Parameters
+    ----------
+    network, rounds : the gossip that would run without faults.
+    nodes : round -> nodes silent in it.
+    edges : round -> edges (u, v) silent in it.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> protocol = sv.protocols.Dropout(sv.graphs.ring(4), rounds=2, nodes={0: [1]})
+    >>> protocol.apply(np.array([0.0, 9.0, 0.0, 0.0]))[:, 0].round(6).tolist()
+    [3.0, 3.0, 3.0, 0.0]
+    """
+
+    name = "dropout"
+
+    def __init__(
+        self,
+        network: Network,
+        rounds: int,
+        *,
+        nodes: Mapping[int, Iterable[int]] | None = None,
+        edges: Mapping[int, Iterable[tuple[int, int]]] | None = None,
+    ) -> None:
+        self.network = network
+        rounds = _validate.count(rounds, "rounds")
+        quiet_nodes, quiet_edges = dict(nodes or {}), dict(edges or {})
+        for t in [*quiet_nodes, *quiet_edges]:
+            if not 0 <= t < rounds:
+                raise InvalidInput(f"Dropout names round {t}, but the rounds are 0 to {rounds - 1}.")
+        super().__init__(
+            [
+                silenced(network, quiet_nodes[t] if t in quiet_nodes else (), quiet_edges.get(t, ()))
+                if t in quiet_nodes or t in quiet_edges
+                else network
+                for t in range(rounds)
+            ]
+        )
+
+    @classmethod
+    def random(
+        cls,
+        network: Network,
+        rounds: int,
+        rng: np.random.Generator,
+        *,
+        node_rate: float = 0.0,
+        edge_rate: float = 0.0,
+    ) -> Dropout:
+        """Draw faults independently: each node, and each edge, silent in each round with its rate.
+
+        Examples
+        --------
+        >>> import numpy as np, sottovoce as sv
+        >>> rng = np.random.default_rng(0)
+        >>> sv.protocols.Dropout.random(sv.graphs.ring(6), 4, rng, node_rate=0.2).rounds
+        4
+        """
+        node_rate = _validate.probability(node_rate, "node_rate")
+        edge_rate = _validate.probability(edge_rate, "edge_rate")
+        nodes, edges = {}, {}
+        for t in range(rounds):
+            nodes[t] = np.flatnonzero(rng.random(network.n) < node_rate).tolist()
+            lost = network.edges[rng.random(len(network.edges)) < edge_rate]
+            edges[t] = [(int(u), int(v)) for u, v in lost]
+        return cls(network, rounds, nodes=nodes, edges=edges)
+
+
+def silenced(network: Network, nodes: Iterable[int], edges: Iterable[tuple[int, int]]) -> sparse.csr_array:
+    """Return the gossip matrix with some nodes and edges silent, their weight moved to the diagonal."""
+    quiet = np.zeros(network.n, dtype=bool)
+    listed = list(nodes)
+    if listed:
+        quiet[list(_validate.nodes(listed, network.n, "dropped nodes"))] = True
+    entries = network.W.tocoo()
+    off = entries.row != entries.col
+    lost = off & (quiet[entries.row] | quiet[entries.col])
+    pairs = np.array([(min(e), max(e)) for e in edges], dtype=np.int64).reshape(-1, 2)
+    if len(pairs):
+        known = {(int(u), int(v)) for u, v in network.edges}
+        for u, v in pairs:
+            if (int(u), int(v)) not in known:
+                raise GraphError(f"Dropout names ({u}, {v}), which is not an edge of {network.name}.")
+        low, high = np.minimum(entries.row, entries.col), np.maximum(entries.row, entries.col)
+        lost |= off & np.isin(low * network.n + high, pairs[:, 0] * network.n + pairs[:, 1])
+    kept = off & ~lost
+    matrix = sparse.csr_array(
+        (entries.data[kept], (entries.row[kept], entries.col[kept])), shape=network.W.shape
+    )
+    diagonal = 1.0 - np.asarray(matrix.sum(axis=1)).ravel()
+    return _sorted(matrix + sparse.diags_array(diagonal))
+
+
+class Randomized(LinearProtocol):
+    """Randomized gossip: in every tick one edge is drawn and its two ends keep their mean.
+
+    Edges are drawn with probability ``2 W_uv / n``; the rest of the mass is an idle tick. The drawn edges
+    are public, and part of the protocol: what is accounted is what runs.
+
+    Parameters
+    ----------
+    network : the graph and its weights.
+    ticks : number of ticks.
+    rng : draws the edges; or give ``edges``, an integer (ticks, 2) array with (-1, -1) for idle ticks.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> protocol = sv.protocols.Randomized(sv.graphs.ring(4), 200, np.random.default_rng(0))
+    >>> bool(np.abs(protocol.apply(np.arange(4.0)) - 1.5).max() < 1e-6)
+    True
+    """
+
+    name = "randomized"
+
+    def __init__(
+        self,
+        network: Network,
+        ticks: int,
+        rng: np.random.Generator | None = None,
+        *,
+        edges: Any = None,
+    ) -> None:
+        self.network = network
+        self.n = network.n
+        self.rounds = _validate.count(ticks, "ticks", minimum=0)
+        if edges is None:
+            if rng is None:
+                raise InvalidInput("Randomized gossip needs rng=... to draw its edges, or edges=... drawn.")
+            edges = draw_edges(network, self.rounds, rng)
+        self.edges = np.array(edges, dtype=np.int64).reshape(-1, 2)
+        if len(self.edges) != self.rounds:
+            raise InvalidInput(f"edges must hold one row per tick ({self.rounds}), got {len(self.edges)}.")
+        active = self.edges[self.edges[:, 0] >= 0]
+        low, high = active.min(axis=1, initial=self.n), active.max(axis=1, initial=-1)
+        known = network.edges[:, 0] * self.n + network.edges[:, 1]
+        foreign = ~np.isin(low * self.n + high, known)
+        if foreign.any():
+            u, v = active[np.flatnonzero(foreign)[0]]
+            raise GraphError(f"Randomized gossip was given ({u}, {v}), not an edge of {network.name}.")
+        self.edges.setflags(write=False)
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the pair average of tick ``t``, or the identity when idle."""
+        u, v = (int(x) for x in self.edges[t])
+        identity = sparse.eye_array(self.n, format="csr")
+        if u < 0:
+            return sparse.csr_array(identity)
+        pair = sparse.csr_array(
+            ([-0.5, 0.5, 0.5, -0.5], ([u, u, v, v], [u, v, u, v])), shape=(self.n, self.n)
+        )
+        return _sorted(identity + pair)
+
+    @property
+    def messages(self) -> int:
+        """Two rows per tick that is not idle."""
+        return 2 * int((self.edges[:, 0] >= 0).sum())
+
+    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+        """Average pair after pair."""
+        *_, last = self._all_states(_validate.rows(rows, self.n))
+        return last
+
+    def _all_states(self, rows: np.ndarray) -> Iterable[np.ndarray]:
+        """Yield the rows before every tick, then the last ones; one array, overwritten."""
+        state = rows.copy()
+        half = state.dtype.type(0.5)
+        yield state
+        for u, v in self.edges:
+            if u >= 0:
+                state[u] = state[v] = half * state[u] + half * state[v]
+            yield state
+
+    def _states(self, state: np.ndarray, noise: Any = None) -> Iterable[np.ndarray]:
+        return [rows.copy() for rows in self._all_states(state)][:-1]
+
+    def senders(self, t: int, observers: Any) -> tuple[int, ...]:
+        """Return the ends of this tick's edge whose partner observes."""
+        chosen = set(_validate.nodes(observers, self.n))
+        u, v = (int(x) for x in self.edges[t])
+        return tuple(sorted(w for w, partner in ((u, v), (v, u)) if partner in chosen)) if u >= 0 else ()
+
+    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
+        """Own rows are listed at the start; later ones follow from them and the messages."""
+        own = [(0, v) for v in observers] if own_noise and self.rounds else []
+        heard = [(t, w) for t in range(self.rounds) for w in self.senders(t, observers)]
+        return tuple(sorted(set(own) | set(heard)))
+
+    def _step_back(self, basis: Basis, t: int) -> None:
+        """Pull the basis back through one pair average, in time proportional to its size.
+
+        A reflection gathers the difference of the two rows in the first column; all other columns are
+        then untouched by the average, so only the first has to be normalised again, or dropped.
+        """
+        u, v = self.edges[t]
+        if u < 0 or not basis.columns.shape[1]:
+            return
+        basis.columns, basis.values = _gather(
+            basis.columns, basis.values, basis.columns[u] - basis.columns[v]
+        )
+        first = basis.columns[:, 0]
+        first[u] = first[v] = 0.5 * (first[u] + first[v])
+        size = float(np.linalg.norm(first))
+        if size > TOLERANCE:
+            first /= size
+            basis.values[0] /= size
+        else:
+            basis.columns, basis.values = basis.columns[:, 1:], basis.values[1:]
+
+
+def _gather(columns: np.ndarray, values: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rotate the basis by a Householder reflection that maps ``row`` to a multiple of the first column."""
+    mirror = row.copy()
+    mirror[0] += math.copysign(float(np.linalg.norm(row)), row[0])
+    size = float(mirror @ mirror)
+    if size == 0.0:
+        return columns.copy(), values.copy()
+    return (
+        columns - np.outer(columns @ mirror, mirror * (2 / size)),
+        values - np.outer(mirror * (2 / size), mirror @ values),
+    )
+
+
+def draw_edges(network: Network, ticks: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw one edge per tick with probability ``2 W_uv / n``; (-1, -1) marks an idle tick."""
+    weights = np.asarray(network.W[network.edges[:, 0], network.edges[:, 1]]).ravel() * (2 / network.n)
+    steps = np.cumsum(weights)
+    picked = np.searchsorted(steps, rng.random(ticks), side="right")
+    listed = np.vstack([network.edges, [[-1, -1]]])
+    return np.asarray(listed[np.minimum(picked, len(network.edges))])
+
+
+def _checked(matrix: Any, t: int) -> sparse.csr_array:
+    """Return a symmetric, non-negative, stochastic csr matrix, or say what is wrong with it."""
+    csr = _sorted(sparse.csr_array(matrix, dtype=np.float64))
+    if csr.shape[0] != csr.shape[1]:
+        raise GraphError(f"The matrix of round {t} must be square, got shape {csr.shape}.")
+    sums = np.asarray(csr.sum(axis=1)).ravel()
+    off = np.flatnonzero(np.abs(sums - 1) > 1e-9)
+    if len(off):
+        raise GraphError(
+            f"Row {off[0]} of the matrix of round {t} sums to {sums[off[0]]:.6g}, expected 1; "
+            "metropolis(graph) builds valid weights."
+        )
+    if (csr.data < 0).any() or abs(csr - csr.T).max() > 1e-12:
+        raise GraphError(f"The matrix of round {t} must be symmetric without negative entries.")
+    return csr
+
+
+def _sorted(matrix: Any) -> sparse.csr_array:
+    csr = sparse.csr_array(matrix)
+    csr.eliminate_zeros()
+    csr.sort_indices()
+    return csr

@@ -1,0 +1,245 @@
+"""A token that walks along the edges and gathers a noisy contribution from every node it visits.
+
+References: Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
+2024. Here the walk carries a running sum (averaging); random-walk SGD is built on the same path law, and
+its accountant is in `sottovoce.privacy.walks`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.graphs import Network
+from sottovoce.protocols.base import Local, Nodes, Protocol
+from sottovoce.protocols.views import GaussianView
+
+__all__ = ["Walk", "draw_path"]
+
+
+class Walk(Protocol):
+    """Averaging by a random walk: the holder adds its row with fresh noise and passes the sum on.
+
+    The next holder is drawn from the gossip matrix, ``W[holder, :]``; staying is a hop without a message.
+    The path is public in the view accounted here (it does not depend on data), so the guarantee also
+    holds when senders are visible. Each contribution carries fresh noise; a user visited several times
+    contributes several times and pays for each.
+
+    Parameters
+    ----------
+    network : the graph and the transition weights.
+    steps : number of contributions.
+    rng : draws the path; or give ``path``, the holder of every step.
+    std : standard deviation of the fresh noise of one contribution; `apply` draws it from its noise source.
+    final_public : whether the last sum is broadcast, so that every node sees it.
+
+    Examples
+    --------
+    The token goes 0 - 1 - 2 - 1: node 0 sees nothing after its own contribution, node 2 sees one sum.
+
+    >>> import numpy as np, sottovoce as sv
+    >>> walk = sv.protocols.Walk(sv.graphs.path(3), 4, path=[0, 1, 2, 1])
+    >>> walk.view(2).leakage().round(9).tolist(), walk.view(0).leakage().tolist()
+    ([0.5, 0.5, 0.0], [0.0, 0.0, 0.0])
+    """
+
+    name = "walk"
+
+    def __init__(
+        self,
+        network: Network,
+        steps: int,
+        rng: np.random.Generator | None = None,
+        *,
+        path: Any = None,
+        std: float = 0.0,
+        final_public: bool = False,
+    ) -> None:
+        self.network, self.n = network, network.n
+        self.rounds = _validate.count(steps, "steps")
+        self.std = _validate.non_negative(std, "std")
+        self.final_public = final_public
+        if path is None:
+            if rng is None:
+                raise InvalidInput("A walk needs rng=... to draw its path, or path=... drawn.")
+            path = draw_path(network, self.rounds, rng)
+        self.path = _checked_path(np.asarray(path, dtype=np.int64), network, self.rounds)
+
+    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+        """Return, per node, the running mean it held last; the final mean everywhere when it is public.
+
+        A node the token never reached keeps its own row.
+        """
+        values = _validate.rows(rows, self.n)
+        sums = self._sums(values, noise, step)
+        out = values.copy()
+        for t, holder in enumerate(self.path):
+            out[holder] = sums[t] / values.dtype.type(t + 1)
+        if self.final_public:
+            out[:] = sums[-1] / values.dtype.type(self.rounds)
+        return out
+
+    def _sums(self, values: np.ndarray, noise: Any, step: int) -> np.ndarray:
+        contributions = values[self.path]
+        if noise is not None and self.std:
+            contributions = np.concatenate(
+                [
+                    noise.perturb(values[[v]], agents=[int(v)], step=step, std=self.std, stream=1 + t)
+                    for t, v in enumerate(self.path)
+                ]
+            )
+        return np.cumsum(contributions, axis=0)
+
+    @property
+    def messages(self) -> int:
+        """Hops between different nodes, and the broadcast of a public result."""
+        hops = int((self.path[1:] != self.path[:-1]).sum())
+        return hops + (self.n - 1 if self.final_public else 0)
+
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
+        """Return what a set of colluding nodes sees: the sum of each stretch between two of its visits.
+
+        Coordinates are the contributions; the supports of different stretches are disjoint. Own noise is
+        always taken as known: a holder adds it itself.
+        """
+        chosen = _validate.nodes(observers, self.n)
+        own = np.isin(self.path, chosen)
+        ends = [t for t in range(1, self.rounds) if own[t] and not own[t - 1]]
+        if self.final_public and not own[-1]:
+            ends.append(self.rounds)
+        columns, start = [], 0
+        for end in ends:
+            stretch = np.zeros(self.rounds)
+            stretch[start:end] = ~own[start:end]
+            columns.append(stretch / np.linalg.norm(stretch))
+            start = end
+        basis = np.array(columns).reshape(-1, self.rounds).T
+        return GaussianView(
+            n=self.n,
+            observers=chosen,
+            basis=basis,
+            owners=np.where(own, -1, self.path),
+            messages=tuple((end, int(self.path[end - 1])) for end in ends),
+            own_noise=True,
+            decode=None,
+        )
+
+    def output_view(self, nodes: Nodes) -> GaussianView:
+        """Return what somebody learns who sees nothing but the last running mean of each of ``nodes``."""
+        chosen = _validate.nodes(nodes, self.n, "nodes")
+        last = {int(v): t + 1 for t, v in enumerate(self.path)}
+        ends = {self.rounds} if self.final_public else {last[v] for v in chosen if v in last}
+        starts = [0, *sorted(ends)]
+        columns = np.zeros((self.rounds, len(ends)))
+        for j, (start, end) in enumerate(itertools.pairwise(starts)):
+            columns[start:end, j] = 1 / np.sqrt(end - start)
+        return GaussianView(
+            n=self.n, observers=(), basis=columns, owners=self.path, messages=(), own_noise=False
+        )
+
+    def observe(self, rows: Any, observers: Nodes, own_noise: bool = True) -> np.ndarray:
+        """Return the sums that reach the observers, in the order of `GaussianView.messages`."""
+        values = _validate.rows(rows, self.n)
+        sums = self._sums(values, None, 0)
+        listed = self.view(observers).messages
+        return np.array([sums[t - 1] for t, _ in listed]).reshape(len(listed), values.shape[1])
+
+    def local(self, node: int) -> Local:
+        """Return the state machine of one node: it acts only when it holds the token."""
+        (v,) = _validate.nodes(node, self.n, "node")
+        return _WalkLocal(self, v)
+
+
+class _WalkLocal(Local):
+    """Round t: the holder ``path[t]`` adds its contribution and passes the sum to ``path[t + 1]``."""
+
+    def __init__(self, walk: Walk, node: int) -> None:
+        self.walk, self.node, self.rounds = walk, node, walk.rounds
+
+    def start(self, row: np.ndarray) -> None:
+        self._row = np.array(row, copy=True)
+        self._token: np.ndarray | None = None
+        self._result = self._row
+        if self.walk.path[0] == self.node:
+            self._hold(np.zeros_like(self._row), 0)
+
+    def _hold(self, token: np.ndarray, t: int, noise: Any = None, step: int = 0) -> None:
+        own = self._row
+        if noise is not None and self.walk.std:
+            own = noise.perturb(own[None], agents=[self.node], step=step, std=self.walk.std, stream=1 + t)[0]
+        self._token = token + own
+        self._result = self._token / own.dtype.type(t + 1)
+
+    def sends(self, t: int) -> tuple[int, ...]:
+        path = self.walk.path
+        if path[t] != self.node:
+            return ()
+        if t + 1 < self.rounds:
+            return () if path[t + 1] == self.node else (int(path[t + 1]),)
+        return tuple(v for v in range(self.walk.n) if v != self.node) if self.walk.final_public else ()
+
+    def expects(self, t: int) -> tuple[int, ...]:
+        path = self.walk.path
+        if path[t] == self.node:
+            return ()
+        last = t + 1 == self.rounds
+        wanted = self.walk.final_public if last else path[t + 1] == self.node
+        return (int(path[t]),) if wanted else ()
+
+    def message(self, t: int) -> np.ndarray:
+        if self._token is None:
+            raise InvalidInput(f"Node {self.node} does not hold the token in step {t}.")
+        return self._token
+
+    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Any = None, step: int = 0) -> None:
+        path = self.walk.path
+        if t + 1 < self.rounds and path[t + 1] == self.node:
+            token = self._token if path[t] == self.node else rows[int(path[t])]
+            assert token is not None
+            self._hold(token, t + 1, noise, step)
+        elif t + 1 == self.rounds and self.walk.final_public:
+            token = self._token if path[t] == self.node else rows[int(path[t])]
+            assert token is not None
+            self._result = token / token.dtype.type(self.rounds)
+
+    def result(self) -> np.ndarray:
+        return self._result
+
+
+def draw_path(network: Network, steps: int, rng: np.random.Generator, start: int | None = None) -> np.ndarray:
+    """Draw the holders of a walk with transition law ``W``; the first is uniform unless given.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> sv.protocols.draw_path(sv.graphs.ring(4), 5, np.random.default_rng(0), start=2).shape
+    (5,)
+    """
+    W = network.W
+    path = np.empty(_validate.count(steps, "steps"), dtype=np.int64)
+    path[0] = rng.integers(network.n) if start is None else _validate.nodes(start, network.n, "start")[0]
+    draws = rng.random(len(path))
+    for t in range(1, len(path)):
+        low, high = W.indptr[path[t - 1]], W.indptr[path[t - 1] + 1]
+        place = int(np.searchsorted(np.cumsum(W.data[low:high]), draws[t], side="right"))
+        path[t] = W.indices[low + min(place, high - low - 1)]
+    return path
+
+
+def _checked_path(path: np.ndarray, network: Network, steps: int) -> np.ndarray:
+    if path.shape != (steps,) or (path < 0).any() or (path >= network.n).any():
+        raise InvalidInput(f"path must hold {steps} nodes from 0 to {network.n - 1}, got shape {path.shape}.")
+    hop = np.flatnonzero(path[1:] != path[:-1])
+    known = set(map(tuple, network.edges.tolist()))
+    for t in hop:
+        u, v = sorted((int(path[t]), int(path[t + 1])))
+        if (u, v) not in known:
+            raise GraphError(f"The walk hops from {path[t]} to {path[t + 1]}, not an edge of {network.name}.")
+    path = path.copy()
+    path.setflags(write=False)
+    return path

@@ -1,0 +1,326 @@
+"""What an observer sees: closed forms, a second method, and properties."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sottovoce as sv
+from sottovoce.protocols import (
+    Chebyshev,
+    Dropout,
+    Exchange,
+    Gossip,
+    LinearProtocol,
+    Randomized,
+    Refreshed,
+    TimeVarying,
+    Tree,
+    Walk,
+)
+
+
+def explicit_rows(protocol, observers, own_noise=True):
+    """The messages as rows over the first noises, by multiplying matrices: the naive second method."""
+    chosen = [observers] if isinstance(observers, int) else list(observers)
+    state = np.eye(protocol.n)
+    rows = []
+    for t in range(protocol.rounds):
+        rows += [state[w] for w in protocol.senders(t, chosen)]
+        state = protocol.matrix(t) @ state
+    rows = np.array(rows).reshape(-1, protocol.n)
+    if own_noise:
+        rows[:, chosen] = 0
+    return rows
+
+
+def projector_leakage(rows):
+    return np.diag(np.linalg.pinv(rows, rcond=1e-9) @ rows)
+
+
+def small_networks():
+    rng = np.random.default_rng(5)
+    return [
+        sv.graphs.path(5),
+        sv.graphs.ring(6),
+        sv.graphs.star(6),
+        sv.graphs.hypercube(3),
+        sv.graphs.complete(5),
+        sv.graphs.grid(3, 3),
+        sv.graphs.erdos_renyi(12, 1.4, rng),
+    ]
+
+
+def small_protocols():
+    rng = np.random.default_rng(7)
+    ring, path, er = sv.graphs.ring(6), sv.graphs.path(6), sv.graphs.erdos_renyi(9, 1.5, rng)
+    return [
+        Gossip(ring, 4),
+        Gossip(er, 3),
+        Chebyshev(er, 3),
+        Randomized(er, 25, rng),
+        Randomized(path, 30, rng),
+        TimeVarying([ring, path, ring, path]),
+        Dropout.random(er, 5, rng, node_rate=0.2, edge_rate=0.2),
+        Exchange(8),
+        Tree(er, kind="bfs"),
+        Tree(er, kind="uniform", rng=rng),
+        Tree(er, kind="capped", rng=rng),
+    ]
+
+
+protocols = pytest.mark.parametrize("protocol", small_protocols(), ids=lambda p: f"{p.name}-{p.n}")
+
+
+@protocols
+@pytest.mark.parametrize("observers", [[0], [3], [0, 4]])
+@pytest.mark.parametrize("own_noise", [True, False])
+def test_leakage_is_the_projector_of_the_messages(protocol, observers, own_noise):
+    rows = explicit_rows(protocol, observers, own_noise)
+    view = protocol.view(observers, own_noise)
+    np.testing.assert_allclose(view.leakage(), projector_leakage(rows), atol=2e-7)
+    assert view.rank == np.linalg.matrix_rank(rows, tol=1e-9)
+
+
+@protocols
+@pytest.mark.parametrize("observers", [[1], [0, 3]])
+def test_general_recursion_agrees_with_the_special_forms(protocol, observers):
+    general = LinearProtocol.view(protocol, observers)
+    special = protocol.view(observers)
+    assert general.rank == special.rank
+    np.testing.assert_allclose(general.leakage(), special.leakage(), atol=1e-9)
+
+
+@protocols
+@pytest.mark.parametrize("own_noise", [True, False])
+def test_reconstruction_is_exact_where_the_leakage_is_one(protocol, own_noise):
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(protocol.n, 2))
+    view = protocol.view(0, own_noise)
+    estimate = view.reconstruct(protocol.observe(values, 0, own_noise))
+    known = view.leakage() > 1 - 1e-8
+    np.testing.assert_allclose(estimate[known], values[known], atol=1e-6)
+    unknown = [u for u in range(protocol.n) if not known[u] and u != 0]
+    assert all(np.abs(estimate[u] - values[u]).max() > 1e-6 for u in unknown)
+
+
+def test_ring_of_four_by_hand():
+    ring = sv.graphs.ring(4)
+    np.testing.assert_allclose(Gossip(ring, 1).view(0).leakage(), [0, 1, 0, 1], atol=1e-12)
+    np.testing.assert_allclose(Gossip(ring, 2).view(0).leakage(), [0, 1, 1, 1], atol=1e-12)
+    loose = Gossip(ring, 2).view(0, own_noise=False)
+    np.testing.assert_allclose(loose.leakage(), [0.5, 1, 0.5, 1], atol=1e-12)
+    assert loose.rank == 3
+
+
+def test_path_of_three_where_the_published_formula_fails():
+    path = Gossip(sv.graphs.path(3), 2)
+    assert path.view(2, own_noise=False).leakage()[0] == pytest.approx(0.5)
+    assert path.view(2).leakage()[0] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 7])
+def test_complete_graph(rounds):
+    h = Gossip(sv.graphs.complete(5), rounds).view(2).leakage()
+    np.testing.assert_allclose(np.delete(h, 2), 1.0)
+
+
+@pytest.mark.parametrize("n", [4, 7, 20])
+def test_star_seen_from_a_leaf(n):
+    network = sv.graphs.star(n)
+    centre = int(np.argmax(network.degrees))
+    leaf = (centre + 1) % n
+    h = Gossip(network, 5).view(leaf).leakage()
+    others = [u for u in range(n) if u not in (centre, leaf)]
+    assert h[centre] == pytest.approx(1.0)
+    np.testing.assert_allclose(h[others], 1 / (n - 2))
+
+
+@pytest.mark.parametrize("d", [3, 4, 6, 10])
+def test_hypercube(d):
+    view = Gossip(sv.graphs.hypercube(d), d).view(0)
+    distance = np.array([bin(u).count("1") for u in range(2**d)])
+    for k in range(1, d):
+        np.testing.assert_allclose(view.leakage()[distance == k], d / math.comb(d, k), atol=1e-9)
+    assert view.leakage()[-1] == pytest.approx(1.0)
+    assert view.rank == d * (d - 1) + 1
+
+
+@pytest.mark.parametrize("n", [5, 12, 30])
+@pytest.mark.parametrize("inner", [0, 2])
+def test_paths_and_rings_leak_everything_in_time(n, inner):
+    for network, rounds in ((sv.graphs.path(n), n - 1), (sv.graphs.ring(n), n)):
+        h = Gossip(network, rounds).view(inner).leakage()
+        np.testing.assert_allclose(np.delete(h, inner), 1.0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        (0.001, [1, 0.991, 0.923, 0.662, 0.321, 0.112, 0.037]),
+        (0.01, [1, 0.921, 0.616, 0.256, 0.086, 0.022, 0.0056]),
+        (0.05, [1, 0.713, 0.274, 0.084, 0.024, 0.0054, 0.0013]),
+    ],
+)
+def test_refreshed_gossip_restores_the_decay(share, expected):
+    network = sv.graphs.path(8)
+    rounds = sv.protocols.rounds_for(network)
+    assert rounds == 10
+    h = Refreshed(network, rounds, tau=math.sqrt(share)).view(0).leakage()
+    np.testing.assert_allclose(h[1:], expected, rtol=0.02, atol=6e-4)
+
+
+def refreshed_by_formula(network, rounds, tau, observer):
+    """h = A_u' S^+ A_u with S = A A' + tau^2 sum_s R_s R_s', own columns deleted: the textbook form."""
+    W = network.W.toarray()
+    powers = [np.linalg.matrix_power(W, k) for k in range(rounds)]
+    heard = network.neighbours(observer)
+    keep = [u for u in range(network.n) if u != observer]
+    blocks = []
+    for s in range(rounds):
+        block = [
+            powers[t - s][w, keep] if t >= s else np.zeros(len(keep)) for t in range(rounds) for w in heard
+        ]
+        blocks.append(np.array(block))
+    S = blocks[0] @ blocks[0].T + tau**2 * sum(b @ b.T for b in blocks[1:])
+    h = np.zeros(network.n)
+    h[keep] = np.einsum("iu,ij,ju->u", blocks[0], np.linalg.pinv(S, rcond=1e-12), blocks[0])
+    return h
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.3, 0.1])
+@pytest.mark.parametrize("network", small_networks(), ids=lambda g: g.name)
+def test_refreshed_gossip_against_the_covariance_formula(network, tau):
+    h = Refreshed(network, 4, tau=tau).view(1).leakage()
+    np.testing.assert_allclose(h, refreshed_by_formula(network, 4, tau, 1), atol=1e-6)
+
+
+def test_refreshed_without_fresh_noise_is_plain_and_continuous():
+    network = sv.graphs.ring(7)
+    plain = Gossip(network, 5).view(0).leakage()
+    np.testing.assert_allclose(Refreshed(network, 5, tau=0.0).view(0).leakage(), plain, atol=1e-12)
+    np.testing.assert_allclose(Refreshed(network, 5, tau=1e-6).view(0).leakage(), plain, atol=1e-4)
+
+
+def test_tree_closed_form():
+    rng = np.random.default_rng(0)
+    network = sv.graphs.geometric(30, 0.35, rng)
+    for kind in ("bfs", "capped", "uniform"):
+        tree = Tree(network, kind=kind, rng=rng)
+        degree = np.bincount(tree.parents[tree.parents >= 0], minlength=tree.n) + (tree.parents >= 0)
+        total = np.array([tree.view(v).leakage().sum() for v in range(tree.n)])
+        np.testing.assert_allclose(total, degree)
+        assert total.mean() == pytest.approx(2 * (tree.n - 1) / tree.n)
+        size = np.ones(tree.n)
+        for u in np.argsort(-tree.depths):
+            if tree.parents[u] >= 0:
+                size[tree.parents[u]] += size[u]
+        for v in range(tree.n):
+            h = LinearProtocol.view(tree, v).leakage()
+            child = np.flatnonzero(tree.parents == v)
+            np.testing.assert_allclose(h[child], 1 / size[child], atol=1e-9)
+            if tree.parents[v] >= 0:
+                assert h[tree.parents[v]] == pytest.approx(1 / (tree.n - size[v]))
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_exchange_closed_form(m):
+    exchange = Exchange(2**m)
+    for v in (0, 2**m - 1):
+        h = LinearProtocol.view(exchange, v).leakage()
+        expected = [0 if u == v else 2.0 ** -((u ^ v).bit_length() - 1) for u in range(2**m)]
+        np.testing.assert_allclose(h, expected, atol=1e-9)
+        assert h.sum() == pytest.approx(m)
+
+
+def test_walk_view_against_the_projector():
+    rng = np.random.default_rng(4)
+    network = sv.graphs.erdos_renyi(6, 1.5, rng)
+    for final_public in (False, True):
+        walk = Walk(network, 40, rng, final_public=final_public)
+        for observers in ([0], [1, 4]):
+            own = np.isin(walk.path, observers)
+            ends = [t for t in range(1, 40) if own[t]] + ([40] if final_public else [])
+            rows = np.array([(np.arange(40) < end) & ~own for end in ends], dtype=float)
+            P = np.linalg.pinv(rows) @ rows
+            by_user = np.array(
+                [[walk.path[s] == u and not own[s] for s in range(40)] for u in range(6)], float
+            )
+            np.testing.assert_allclose(
+                walk.view(observers).leakage(), np.diag(by_user @ P @ by_user.T), atol=1e-9
+            )
+
+
+connected = st.builds(
+    lambda n, seed, c: sv.graphs.erdos_renyi(n, c, np.random.default_rng(seed)),
+    st.integers(4, 14),
+    st.integers(0, 10_000),
+    st.floats(1.1, 2.0),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(connected, st.integers(1, 8), st.integers(0, 10_000))
+def test_properties_of_the_exact_loss(network, rounds, seed):
+    rng = np.random.default_rng(seed)
+    v, w = (int(x) for x in rng.permutation(network.n)[:2])
+    view = Gossip(network, rounds).view(v)
+    h = view.leakage()
+    assert h.min() >= 0
+    assert h.max() <= 1 + 1e-9
+    assert h.sum() == pytest.approx(view.rank, abs=1e-8)
+    more = Gossip(network, rounds + 1).view(v).leakage()
+    assert (more >= h - 1e-8).all()
+    both = Gossip(network, rounds).view([v, w]).leakage()
+    rest = [u for u in range(network.n) if u not in (v, w)]
+    assert (both[rest] >= h[rest] - 1e-8).all()
+    loose = Gossip(network, rounds).view(v, own_noise=False).leakage()
+    assert (h[rest] >= loose[rest] - 1e-8).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(connected, st.integers(1, 6), st.integers(0, 10_000))
+def test_permuting_nodes_permutes_the_result(network, rounds, seed):
+    order = np.random.default_rng(seed).permutation(network.n)
+    W = network.W.toarray()[np.ix_(order, order)]
+    renamed = TimeVarying([W] * rounds)
+    for new_v, old_v in enumerate(order[:3]):
+        np.testing.assert_allclose(
+            renamed.view(new_v).leakage(),
+            Gossip(network, rounds).view(int(old_v)).leakage()[order],
+            atol=1e-7,
+        )
+
+
+@settings(max_examples=25, deadline=None)
+@given(connected, st.integers(1, 7))
+def test_acceleration_changes_nothing_for_the_observer(network, rounds):
+    fast = LinearProtocol.view(Chebyshev(network, rounds), 0)
+    plain = Gossip(network, rounds).view(0)
+    assert fast.rank == plain.rank
+    np.testing.assert_allclose(fast.leakage(), plain.leakage(), atol=1e-6)
+
+
+def test_group_leakage_bounds_every_joint_change():
+    rng = np.random.default_rng(1)
+    view = Gossip(sv.graphs.grid(3, 4), 3).view(0)
+    group = [5, 7, 11]
+    P = view.basis @ view.basis.T
+    bound = view.group_leakage(group)
+    for _ in range(200):
+        change = rng.normal(size=(3, 5))
+        change /= np.linalg.norm(change, axis=1, keepdims=True)
+        reached = np.einsum("ij,id,jd->", P[np.ix_(group, group)], change, change)
+        assert reached <= bound + 1e-9
+    assert view.group_leakage([5]) == pytest.approx(view.leakage()[5])
+
+
+def test_a_naive_projector_from_powers_understates():
+    """The reason for the recursion: explicit powers lose directions on a long path."""
+    gossip = Gossip(sv.graphs.path(40), 39)
+    rows = explicit_rows(gossip, 0)
+    naive = np.diag(np.linalg.pinv(rows) @ rows)
+    assert naive[39] < 0.5
+    assert gossip.view(0).leakage()[39] == pytest.approx(1.0, abs=1e-6)
