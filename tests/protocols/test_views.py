@@ -206,7 +206,7 @@ def test_refreshed_without_fresh_noise_is_plain_and_continuous():
 
 def test_tree_closed_form():
     rng = np.random.default_rng(0)
-    network = sv.graphs.geometric(30, 0.35, rng)
+    network = sv.graphs.erdos_renyi(30, 1.5, rng)
     for kind in ("bfs", "capped", "uniform"):
         tree = Tree(network, kind=kind, rng=rng)
         degree = np.bincount(tree.parents[tree.parents >= 0], minlength=tree.n) + (tree.parents >= 0)
@@ -285,7 +285,7 @@ def test_properties_of_the_exact_loss(network, rounds, seed):
 def test_permuting_nodes_permutes_the_result(network, rounds, seed):
     order = np.random.default_rng(seed).permutation(network.n)
     W = network.W.toarray()[np.ix_(order, order)]
-    renamed = TimeVarying([W] * rounds)
+    renamed = Gossip(sv.graphs.from_matrix(W), rounds)
     for new_v, old_v in enumerate(order[:3]):
         np.testing.assert_allclose(
             renamed.view(new_v).leakage(),

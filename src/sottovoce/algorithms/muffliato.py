@@ -22,9 +22,10 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.algorithms.plan import Plan, View, clipped_rows, known_view
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.privacy import Adversary, Curve, Guarantee, averaging_guarantee, calibrate
+from sottovoce.privacy import Adversary, Curve, Guarantee, averaging_guarantee
+from sottovoce.privacy.gaussian import gaussian_mu
 from sottovoce.privacy.noise import as_noise
 from sottovoce.protocols import Chebyshev, Protocol, Refreshed, Walk, rounds_for
 from sottovoce.runners import Algorithm, Result, run_stacked
@@ -78,7 +79,9 @@ class Muffliato(Plan):
             rounds = rounds_for(network, noise_std=self.noise_std / self.radius)
             object.__setattr__(self, "protocol", Chebyshev(network, rounds))
         if not isinstance(self.protocol, Protocol):
-            raise InvalidInput(f"protocol must be a protocol or a network, got {type(self.protocol).__name__}.")
+            raise InvalidInput(
+                f"protocol must be a protocol or a network, got {type(self.protocol).__name__}."
+            )
         object.__setattr__(self, "protocol", _scaled(self.protocol, self.noise_std))
 
     # ---- what it costs -----------------------------------------------------------------------------
@@ -201,18 +204,23 @@ class Muffliato(Plan):
         if isinstance(protocol, Network):
             protocol = Chebyshev(protocol, rounds_for(protocol, noise_std=1.0))
         start = cls(protocol, noise_std=2 * radius, radius=radius, centre=centre)
-        multiplier_one = start.privacy(view, **who)
-        # The share h does not depend on the noise, so the loss at noise multiplier z is that at 1 over z.
-        share = multiplier_one.mu
-
-        def forward(multiplier: float) -> Guarantee:
-            return replace(multiplier_one, curve=Curve.gaussian(share / multiplier))
-
-        noise_std = 2 * radius * calibrate(forward, epsilon=epsilon, delta=delta)
-        plan = cls(protocol, noise_std=noise_std, radius=radius, centre=centre)
-        while plan.privacy(view, **who).epsilon(delta) > epsilon:  # rounding in the last place
-            plan = replace(plan, noise_std=math.nextafter(plan.noise_std, math.inf))
-        return plan
+        allowed = gaussian_mu(epsilon, delta)
+        if allowed <= 0:
+            raise BudgetInfeasible(
+                f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger epsilon or delta."
+            )
+        # The share h does not depend on the noise, so mu at noise multiplier z is mu at 1, over z.
+        at_one = start.privacy(view, **who)
+        noise_std = 2 * radius * at_one.mu / allowed
+        if noise_std == 0:
+            raise BudgetInfeasible(
+                "This observer learns nothing of this user at any noise; calibrate for another pair or view."
+            )
+        while (
+            replace(at_one, curve=Curve.gaussian(at_one.mu * 2 * radius / noise_std)).epsilon(delta) > epsilon
+        ):
+            noise_std *= 1 + 1e-14  # rounding in the last places: never above the target
+        return cls(protocol, noise_std=noise_std, radius=radius, centre=centre)
 
     # ---- how it runs -------------------------------------------------------------------------------
 
@@ -244,9 +252,12 @@ class Muffliato(Plan):
             config=dict(self.describe()),
             outputs={"rows": out},
             metrics=metrics,
-            guarantees=[g.to_dict() for g in self.guarantees()] if self.n <= 256 else [self._local().to_dict()],
+            guarantees=[g.to_dict() for g in self.guarantees()]
+            if self.n <= 256
+            else [self._local().to_dict()],
             provenance=provenance_now(
-                started, noise="protective" if noise.protective else "simulation: reproducible, not protective"
+                started,
+                noise="protective" if noise.protective else "simulation: reproducible, not protective",
             ),
         )
 

@@ -30,7 +30,7 @@ class Plan(ABC):
     >>> import numpy as np, sottovoce as sv
     >>> plan = sv.Muffliato(sv.graphs.hypercube(4), noise_std=2.0, radius=0.5)
     >>> plan.privacy("local").label, plan.cost()["messages"]
-    ('ldp', 448)
+    ('ldp', 320)
     """
 
     name: str
@@ -70,9 +70,7 @@ class Plan(ABC):
         """Return the statements worth printing by default; every plan has at least the local one."""
         return [self.privacy("local")]
 
-    def require(
-        self, epsilon: float, delta: float, view: View = "local", **who: Any
-    ) -> Guarantee:
+    def require(self, epsilon: float, delta: float, view: View = "local", **who: Any) -> Guarantee:
         """Return the guarantee if it meets the budget, else raise with a sentence."""
         guarantee = self.privacy(view, **who)
         guarantee.require(epsilon, delta)
@@ -86,9 +84,7 @@ class Plan(ABC):
 def known_view(view: str) -> str:
     """Return ``view`` if it is one of the five, else raise a sentence that lists them."""
     if view not in ("local", "pairwise", "network", "colluders", "central"):
-        raise InvalidInput(
-            f"view must be local, pairwise, network, colluders or central, got {view!r}."
-        )
+        raise InvalidInput(f"view must be local, pairwise, network, colluders or central, got {view!r}.")
     return view
 
 

@@ -10,6 +10,10 @@ from typing import Any
 
 _MODULES: dict[str, tuple[str, ...]] = {
     "curves": ("Curve",),
+    "exact": (
+        "LearningView", "averaging_guarantee", "consensus_guarantee", "consensus_leakage", "exact_loss",
+        "learning_guarantee", "learning_view",
+    ),
     "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_mu"),
     "guarantees": ("Adjacency", "Adversary", "Guarantee", "Label"),
     "ledger": ("Budget", "Ledger", "MemoryLedger", "Release"),
@@ -20,14 +24,15 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "sampling": ("sampled_gaussian",),
 }  # fmt: skip
-_NAMES = {name: module for module, names in _MODULES.items() for name in names}
+_NAMES = {name: f"sottovoce.privacy.{module}" for module, names in _MODULES.items() for name in names}
+_NAMES["GaussianView"] = "sottovoce.protocols"
 
 __all__ = list(_NAMES)
 
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        return getattr(importlib.import_module(f"sottovoce.privacy.{_NAMES[name]}"), name)
+        return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'sottovoce.privacy' has no attribute {name!r}")
 
 

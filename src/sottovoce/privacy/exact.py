@@ -183,7 +183,7 @@ def consensus_leakage(protocols: Iterable[Protocol], observers: int | Iterable[i
     Examples
     --------
     >>> import sottovoce as sv
-    >>> sv.privacy.consensus_leakage([sv.protocols.Exchange(4)] * 2, 0).tolist()
+    >>> sv.privacy.consensus_leakage([sv.protocols.Exchange(4)] * 2, 0).round(9).tolist()
     [[0.0, 1.0, 0.5, 0.5], [0.0, 1.0, 0.5, 0.5]]
     """
     cache: dict[int, np.ndarray] = {}
@@ -230,10 +230,9 @@ def consensus_guarantee(
     --------
     >>> import numpy as np, sottovoce as sv
     >>> shares = sv.privacy.consensus_leakage([sv.protocols.Exchange(4)] * 4, 0)[:, 3]
-    >>> sv.privacy.consensus_guarantee(
-    ...     shares, sensitivity=1.0, noise_std=2.0, observers=[0], user=3
-    ... ).mu.round(6)
-    np.float64(0.707107)
+    >>> g = sv.privacy.consensus_guarantee(shares, sensitivity=1.0, noise_std=2.0, observers=[0], user=3)
+    >>> g.label, round(g.mu, 6)
+    ('exact', 0.707107)
     """
     h = np.clip(np.asarray(shares, dtype=float).ravel(), 0.0, None)
     delta = _validate.positive(sensitivity, "sensitivity")

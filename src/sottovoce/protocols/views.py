@@ -32,9 +32,11 @@ from sottovoce.errors import InvalidInput
 __all__ = ["TOLERANCE", "GaussianView"]
 
 # One step of a recursion maps a unit vector to a vector of norm about one; what is left of it after
-# orthogonalisation is rounding (1e-16 to 1e-14) or information. Keeping a rounding vector overstates
-# the loss, dropping information understates it, so the line is drawn close to the rounding.
-TOLERANCE = 1e-11
+# orthogonalisation is information or rounding (1e-16, more after an ill-conditioned step). Keeping a
+# rounding vector overstates the loss, dropping information understates it, so the line is drawn near the
+# rounding. Against exact rational ranks of 300 random gossips the Krylov form was never off between 1e-8
+# and 1e-12, the backward form never low, and once too high.
+TOLERANCE = 1e-10
 
 DETERMINED = 1e-8  # 1 - h below this: the noisy value is determined
 
