@@ -194,10 +194,11 @@ class Muffliato(Plan):
         Examples
         --------
         >>> import sottovoce as sv
+        >>> pair = {"observer": 0, "user": 8}
         >>> plan = sv.Muffliato.for_budget(
-        ...     sv.protocols.Exchange(16), epsilon=1.0, delta=1e-5, radius=0.5, view="pairwise", observer=0, user=8
+        ...     sv.protocols.Exchange(16), epsilon=1.0, delta=1e-5, radius=0.5, view="pairwise", **pair
         ... )
-        >>> plan.privacy("pairwise", observer=0, user=8).epsilon(1e-5) <= 1.0
+        >>> plan.privacy("pairwise", **pair).epsilon(1e-5) <= 1.0
         True
         """
         _validate.positive(radius, "radius")

@@ -49,8 +49,8 @@ class Plan(ABC):
         Parameters
         ----------
         view : ``"local"`` (anyone who sees every message), ``"pairwise"`` (``observer`` about ``user``),
-            ``"network"`` (``observer``, or the worst node, about its worst user), ``"colluders"`` (``observer``
-            and ``colluders`` together) or ``"central"`` (only what is finally released).
+            ``"network"`` (``observer``, or the worst node, about its worst user), ``"colluders"``
+            (``observer`` and ``colluders`` together) or ``"central"`` (only what is finally released).
         observer, user, colluders : node numbers.
         """
 
