@@ -1,0 +1,181 @@
+"""Clipped sums of per-sample gradients against Opacus, and a whole DP-DSGD step; medians, JSON.
+
+    python -m benchmarks.deep [--quick]
+
+Rivals run in the same process, interleaved with ours, on the same lots. Times are wall-clock medians;
+memory is the growth of the process' peak while one form runs in its own process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sottovoce.objectives.models import b23_mnist, resnet9
+from sottovoce.objectives.nets import NetObjective
+from sottovoce.objectives.nets_b23 import B23Objective
+
+
+def opacus_hooks(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip: float) -> Callable:
+    """One agent's clipped sum as Opacus' hooks give it."""
+    from opacus.grad_sample import GradSampleModule
+
+    model = GradSampleModule(module)
+
+    def work():
+        for p in model.parameters():
+            p.grad_sample, p.grad = None, None
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        each = [p.grad_sample.flatten(1) for p in model.parameters()]
+        norms = torch.stack([g.norm(dim=1) for g in each], 1).norm(dim=1)
+        weights = (clip / norms).clamp(max=1)
+        return torch.cat([weights @ g for g in each])
+
+    return work
+
+
+def opacus_ghost(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip: float) -> Callable:
+    """One agent's clipped sum as Opacus' fast gradient clipping gives it (two backward passes)."""
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+    model = GradSampleModuleFastGradientClipping(module, max_grad_norm=clip, use_ghost_clipping=True)
+
+    def work():
+        model.zero_grad(set_to_none=True)
+        losses = torch.nn.functional.cross_entropy(model(x), y, reduction="none")
+        losses.mean().backward(retain_graph=True)
+        weights = model.get_clipping_coef()
+        model.disable_hooks()
+        model.zero_grad(set_to_none=True)
+        (losses * weights).sum().backward()
+        model.enable_hooks()
+        return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+    return work
+
+
+def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
+    """Median seconds of each form, taken in turns."""
+    times: dict[str, list[float]] = {name: [] for name in forms}
+    for turn in range(repeats + 1):
+        for name, work in forms.items():
+            begin = time.perf_counter()
+            work()
+            if turn:  # the first turn compiles and warms up
+                times[name].append(time.perf_counter() - begin)
+    return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def mnist_sums(repeats: int, agents: int = 10, lot: int = 256) -> dict[str, object]:
+    """Ten agents, 256 samples each, the network of B23."""
+    fast, generic = B23Objective(max_grad_norm=10.0), NetObjective(b23_mnist(), max_grad_norm=10.0)
+    theta = fast.initial(np.random.default_rng(0), agents)
+    x, y = torch.randn(agents, lot, 1, 32, 32), torch.randint(0, 10, (agents, lot))
+    hooks = [opacus_hooks(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]
+    ghost = [opacus_ghost(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]
+    plain = [fast.module(theta[a]) for a in range(agents)]
+
+    def autograd():
+        for a, model in enumerate(plain):
+            model.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[a]), y[a]).backward()
+
+    seconds = interleaved(
+        {
+            "fast": lambda: fast.clipped_sums(theta, x, y),
+            "generic": lambda: generic.clipped_sums(theta, x, y),
+            "opacus_hooks": lambda: [work() for work in hooks],
+            "opacus_ghost": lambda: [work() for work in ghost],
+            "plain_autograd": autograd,
+        },
+        repeats,
+    )
+    ours, theirs = fast.clipped_sums(theta, x, y), torch.stack([work() for work in hooks])
+    flop = 1.19e9 * agents * lot / 2560
+    return {
+        "ms": {name: round(1e3 * s, 1) for name, s in seconds.items()},
+        "fast_over_opacus_hooks": round(seconds["opacus_hooks"] / seconds["fast"], 2),
+        "fast_over_opacus_ghost": round(seconds["opacus_ghost"] / seconds["fast"], 2),
+        "generic_over_opacus_hooks": round(seconds["opacus_hooks"] / seconds["generic"], 2),
+        "relative_difference": float((ours - theirs).norm() / theirs.norm()),
+        "times_the_matrix_peak_bound": round(seconds["fast"] / (flop / matrix_peak()), 1),
+    }
+
+
+def matrix_peak() -> float:
+    """Measured float32 matrix-multiply rate, flop per second."""
+    a = torch.randn(1500, 1500)
+    return 2 * 1500**3 / interleaved({"mm": lambda: a @ a}, 5)["mm"]
+
+
+def resnet(repeats: int, batch: int = 50) -> dict[str, object]:
+    """ResNet-9 with GroupNorm, one agent; memory measured in a process of its own for each form."""
+    forms = resnet_forms(batch)
+    seconds = interleaved(forms, repeats)
+    memory = {}
+    for name in forms:
+        command = [sys.executable, "-m", "benchmarks.deep", "--memory", name]
+        memory[name] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {
+        "seconds": {name: round(s, 3) for name, s in seconds.items()},
+        "peak_mb": memory,
+        "over_opacus_hooks": round(seconds["opacus_hooks"] / seconds["sottovoce"], 2),
+        "memory_share_of_opacus_hooks": round(memory["sottovoce"] / memory["opacus_hooks"], 2),
+    }
+
+
+def resnet_forms(batch: int = 50) -> dict[str, Callable]:
+    """Our clipped sum and Opacus' on the same lot."""
+    objective = NetObjective(resnet9(), max_grad_norm=1.0)
+    theta = objective.start(1)
+    x, y = torch.randn(1, batch, 3, 32, 32), torch.randint(0, 100, (1, batch))
+    return {
+        "sottovoce": lambda: objective.clipped_sums(theta, x, y),
+        "opacus_hooks": opacus_hooks(objective.module(theta[0]), x[0], y[0], 1.0),
+    }
+
+
+def peak_of(name: str) -> int:
+    """Growth of the peak resident set, in MB, while one form runs."""
+    work = resnet_forms()[name]
+    before = high_water()
+    work()
+    return (high_water() - before) // 1024
+
+
+def high_water() -> int:
+    """Peak resident set of this process in kB (`ru_maxrss` would count the parent's as well)."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--memory", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    torch.manual_seed(0)
+    if options.memory:
+        print(peak_of(options.memory))
+        return
+    record = {
+        "threads": torch.get_num_threads(),
+        "matrix_peak_gflops": round(matrix_peak() / 1e9, 1),
+        "mnist_10x256": mnist_sums(2 if options.quick else 9),
+        "resnet9_batch50": resnet(1 if options.quick else 3),
+    }
+    print(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    main()

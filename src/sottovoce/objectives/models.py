@@ -1,0 +1,121 @@
+"""Networks: the two of B23, and a small zoo that trains well under noise.
+
+Bounded activations and group norms are the known friends of per-sample clipping (Papernot et al. 2021,
+"Tempered Sigmoid Activations"); none of these has a layer that mixes samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from sottovoce.errors import InvalidInput
+
+__all__ = ["MODELS", "b23_mnist", "build", "linear", "mlp", "resnet9", "tanh_cnn"]
+
+
+def b23_mnist() -> nn.Module:
+    """Return the MNIST network of B23: conv 1->3, linear 588->64, linear 64->10, Mish; 32x32 inputs.
+
+    Examples
+    --------
+    >>> sum(p.numel() for p in b23_mnist().parameters())
+    38424
+    """
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 5), nn.Mish(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(588, 64), nn.Mish(), nn.Linear(64, 10),
+    )  # fmt: skip
+
+
+class _Residual(nn.Module):
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+
+    def forward(self, x: Tensor) -> Any:
+        return x + self.body(x)
+
+
+def resnet9(classes: int = 100, channels: int = 3) -> nn.Module:
+    """Return the ResNet-9 of B23, batch norms replaced by GroupNorm(16); 32x32 inputs.
+
+    Examples
+    --------
+    >>> sum(p.numel() for p in resnet9().parameters())
+    7802724
+    """
+
+    def block(c_in: int, c_out: int, pool: bool = False) -> nn.Module:
+        first = [nn.Conv2d(c_in, c_out, 3, padding=1), *([nn.MaxPool2d(2)] if pool else [])]
+        return nn.Sequential(*first, nn.GroupNorm(16, c_out), nn.LeakyReLU(0.1))
+
+    def residual(c: int) -> nn.Module:
+        return _Residual(nn.Sequential(block(c, c), block(c, c)))
+
+    return nn.Sequential(
+        block(channels, 64),
+        block(64, 128, pool=True), residual(128),
+        block(128, 256, pool=True), residual(256),
+        block(256, 512, pool=True), residual(512),
+        nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(512, classes),
+    )  # fmt: skip
+
+
+def tanh_cnn(classes: int = 10, channels: int = 1, side: int = 28) -> nn.Module:
+    """Return the small convolutional network with tanh of Papernot et al. 2021.
+
+    Examples
+    --------
+    >>> sum(p.numel() for p in tanh_cnn().parameters())
+    26010
+    """
+    after = ((side + 6 - 8) // 2 + 1) - 1
+    after = ((after - 4) // 2 + 1) - 1
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 8, stride=2, padding=3), nn.Tanh(), nn.MaxPool2d(2, 1),
+        nn.Conv2d(16, 32, 4, stride=2), nn.Tanh(), nn.MaxPool2d(2, 1),
+        nn.Flatten(), nn.Linear(32 * after * after, 32), nn.Tanh(), nn.Linear(32, classes),
+    )  # fmt: skip
+
+
+def mlp(inputs: int = 784, hidden: int = 64, classes: int = 10) -> nn.Module:
+    """Return a network with one hidden tanh layer.
+
+    Examples
+    --------
+    >>> mlp(4, 2, 3)[1]
+    Linear(in_features=4, out_features=2, bias=True)
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, classes))
+
+
+def linear(inputs: int, classes: int = 10) -> nn.Module:
+    """Return a linear classifier, for features that need no learning.
+
+    Examples
+    --------
+    >>> linear(392)[1]
+    Linear(in_features=392, out_features=10, bias=True)
+    """
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes))
+
+
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "b23_mnist": b23_mnist, "resnet9": resnet9, "tanh_cnn": tanh_cnn, "mlp": mlp, "linear": linear,
+}  # fmt: skip
+
+
+def build(name: str, **options: int) -> nn.Module:
+    """Return a model of the zoo by name.
+
+    Examples
+    --------
+    >>> build("mlp", inputs=64, hidden=8)[3].out_features
+    10
+    """
+    if name not in MODELS:
+        raise InvalidInput(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
+    return MODELS[name](**options)

@@ -1,0 +1,431 @@
+"""Layers whose weights differ from agent to agent, and the norms and sums of their per-sample gradients.
+
+A twin stands in for one layer. Its call takes the lots of all agents laid end to end, (agents * lot, ...),
+and uses the weights of row ``a`` for the samples of agent ``a``. In the backward pass it keeps the input and
+the gradient of its output; from these come, per sample, the squared norm of the weight gradient, and then
+the weighted sum over the lot. With T positions, D inputs and p outputs a sample's gradient
+``sum_t g_t x_t^T`` has p D numbers, its ghost norm ``sum_{t,s} <g_t, g_s> <x_t, x_s>`` needs T (D + p) of
+them: the smaller form is taken.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn import grad as convolution
+
+__all__ = ["Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedScale", "stacked_twin"]
+
+_PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
+
+
+class Seen(NamedTuple):
+    """What one call of a layer left behind, one row per sample.
+
+    Examples
+    --------
+    >>> Seen(torch.zeros(2, 3), torch.zeros(2, 1), None).inputs.shape
+    torch.Size([2, 3])
+    """
+
+    inputs: Tensor
+    gradient: Tensor  # of the layer's output
+    weight_gradient: Tensor | None  # per sample, where it is the smaller form
+
+
+class Stacked:
+    """What the twins share: weights by agent, a record of the backward pass.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(3, 2, bias=False)
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> [type(twin).__name__ for twin in NetObjective(layer)._twins]
+    ['StackedLinear']
+    """
+
+    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+        self.layer = layer
+        self.slots = slots
+        self.seen: list[Seen] = []
+
+    def load(self, theta: Tensor, anchor: Tensor) -> None:
+        """Take the weights of every agent from the rows of ``theta`` (views, no copy)."""
+        self.agents = theta.shape[0]
+        self.anchor = anchor
+        self.weights = {
+            key: theta[:, slot.start : slot.stop].view(-1, *slot.shape) for key, slot in self.slots.items()
+        }
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what the last lot left."""
+        self.seen = []
+
+    def __call__(self, inputs: Tensor) -> Any:
+        return _Recorded.apply(self.anchor, inputs, self)
+
+    def by_agent(self, tensor: Tensor) -> Tensor:
+        """Return ``(agents * lot, ...)`` as ``(agents, lot, ...)``."""
+        return tensor.view(self.agents, -1, *tensor.shape[1:])
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        self.seen.append(Seen(inputs, gradient, None))
+
+    def _add(self, sums: Tensor, key: str, value: Tensor) -> None:
+        slot = self.slots[key]
+        sums[:, slot.start : slot.stop] += value.reshape(self.agents, -1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the layer's output."""
+        raise AssertionError("each twin has its own")
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        """Return the gradient of the input from that of the output."""
+        raise AssertionError("each twin has its own")
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared norm of each sample's gradient of this layer, (agents * lot,)."""
+        raise AssertionError("each twin has its own")
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        """Add the weighted sum over each lot to this layer's columns; ``bad`` samples count zero."""
+        raise AssertionError("each twin has its own")
+
+
+class _Recorded(torch.autograd.Function):
+    """One call of a twin; the anchor makes autograd come by although no weight asks for a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, inputs: Tensor, twin: Stacked) -> Tensor:
+        ctx.twin = twin
+        ctx.save_for_backward(inputs)
+        return twin.forward(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (inputs,) = ctx.saved_tensors
+        twin = ctx.twin
+        gradient = gradient.contiguous()
+        twin.record(inputs, gradient)
+        wanted = ctx.needs_input_grad[1]
+        return torch.zeros_like(twin.anchor), twin.input_gradient(inputs, gradient) if wanted else None, None
+
+
+class StackedLinear(Stacked):
+    """``y = x W_a^T + b_a``; positions between the first and the last axis are summed over.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> objective = NetObjective(nn.Linear(3, 2), "squared_error", max_grad_norm=0.5)
+    >>> sums = objective.clipped_sums(objective.start(1), torch.ones(1, 1, 3), torch.full((1, 1, 2), 9.0))
+    >>> round(sums.norm().item(), 6)
+    0.5
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias = self.weights["weight"], self.weights.get("bias")
+        rows = inputs.reshape(self.agents, -1, inputs.shape[-1])
+        out = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+        return out.view(*inputs.shape[:-1], -1)
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        rows = gradient.reshape(self.agents, -1, gradient.shape[-1])
+        return torch.bmm(rows, self.weights["weight"]).view(inputs.shape)
+
+    def squared_norms(self) -> Tensor:
+        x, g = self._positions()
+        squared = _matrix_norms(x, g)
+        return squared + g.sum(1).square().sum(1) if "bias" in self.slots else squared
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        x, g = _without(bad, *self._positions())
+        g = g * weights[:, None, None]
+        rows = [t.reshape(self.agents, -1, t.shape[-1]) for t in (g, x)]
+        self._add(sums, "weight", torch.bmm(rows[0].mT, rows[1]))
+        if "bias" in self.slots:
+            self._add(sums, "bias", rows[0].sum(1))
+
+    def _positions(self) -> tuple[Tensor, Tensor]:
+        """Inputs and output gradients as (samples, positions, channels), calls laid after one another."""
+        x = [s.inputs.reshape(s.inputs.shape[0], -1, s.inputs.shape[-1]) for s in self.seen]
+        g = [s.gradient.reshape(s.gradient.shape[0], -1, s.gradient.shape[-1]) for s in self.seen]
+        return (x[0], g[0]) if len(x) == 1 else (torch.cat(x, 1), torch.cat(g, 1))
+
+
+class StackedConv(Stacked):
+    """Convolution in one or two dimensions; agent after agent, since each has its own kernel.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    >>> NetObjective(net).clipped_sums(
+    ...     NetObjective(net).start(2), torch.ones(2, 3, 1, 4, 4), torch.zeros(2, 3, dtype=torch.long)
+    ... ).shape
+    torch.Size([2, 38])
+    """
+
+    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+        super().__init__(layer, slots)
+        flat = isinstance(layer, nn.Conv1d)
+        one, none = ((1,), (0,)) if flat else ((), ())  # a sequence is an image of height one
+        self.kernel, self.stride = one + tuple(layer.kernel_size), one + tuple(layer.stride)
+        self.dilation, self.padding = one + tuple(layer.dilation), none + tuple(layer.padding)
+        self.options: dict[str, Any] = {
+            "stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": layer.groups
+        }  # fmt: skip
+        self.flat = flat
+
+    def __call__(self, inputs: Tensor) -> Any:
+        if not self.flat:
+            return super().__call__(inputs)
+        return super().__call__(inputs.unsqueeze(2)).squeeze(2)
+
+    def _kernel(self, a: int) -> Tensor:
+        weight = self.weights["weight"][a]
+        return weight.unsqueeze(2) if self.flat else weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        bias = self.weights.get("bias")
+        parts = [
+            F.conv2d(part, self._kernel(a), None if bias is None else bias[a], **self.options)
+            for a, part in enumerate(inputs.chunk(self.agents))
+        ]
+        return parts[0] if self.agents == 1 else torch.cat(parts)
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        pairs = zip(inputs.chunk(self.agents), gradient.chunk(self.agents), strict=True)
+        parts = [
+            convolution.conv2d_input(part.shape, self._kernel(a), g, **self.options)
+            for a, (part, g) in enumerate(pairs)
+        ]
+        return parts[0] if self.agents == 1 else torch.cat(parts)
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        positions = gradient.shape[2] * gradient.shape[3]
+        outputs, per_patch = self._kernel(0).shape[0] // self.layer.groups, self._kernel(0)[0].numel()
+        small = outputs * per_patch <= positions * (outputs + per_patch)
+        weight_gradient = self._each(inputs, gradient, keep=True) if small or self.seen else None
+        if weight_gradient is not None:
+            # the input is not needed again: the small gradients serve both the norm and the sum
+            self.seen.append(Seen(inputs.new_empty(0), gradient.sum((2, 3)), weight_gradient))
+        else:
+            self.seen.append(Seen(inputs, gradient, None))
+
+    def _each(self, inputs: Tensor, gradient: Tensor, *, keep: bool) -> Tensor:
+        """Per-sample weight gradients (samples, p D) if ``keep``, else their squared norms (samples,)."""
+        groups = self.layer.groups
+        patch_floats = gradient[0, 0].numel() * self._kernel(0)[0].numel() * groups
+        step = max(1, _PATCH_FLOATS // patch_floats)
+        found = []
+        for x, g in zip(inputs.split(step), gradient.split(step), strict=True):
+            patches = self._patches(x)
+            patches = patches.view(x.shape[0] * groups, -1, patches.shape[-1])
+            g = g.reshape(x.shape[0] * groups, -1, patches.shape[-1])
+            if keep:
+                found.append(torch.bmm(g, patches.mT).view(x.shape[0], -1))
+            else:
+                found.append(_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1))
+        return torch.cat(found)
+
+    def _patches(self, x: Tensor) -> Tensor:
+        """(samples, inputs per patch, positions); rows are copied whole, several times faster than im2col."""
+        if self.dilation != (1, 1):
+            return F.unfold(x, self.kernel, self.dilation, self.padding, self.stride)
+        (up, left), (k, m) = self.padding, self.kernel
+        if up or left:
+            x = F.pad(x, (left, left, up, up))
+        windows = x.unfold(2, k, self.stride[0]).unfold(3, m, self.stride[1])
+        return windows.permute(0, 1, 4, 5, 2, 3).reshape(x.shape[0], x.shape[1] * k * m, -1)
+
+    def squared_norms(self) -> Tensor:
+        if len(self.seen) > 1:
+            self._merge()
+        seen = self.seen[0]
+        bias_gradient = seen.gradient if seen.gradient.ndim == 2 else seen.gradient.sum((2, 3))
+        if seen.weight_gradient is None:
+            squared = self._each(seen.inputs, seen.gradient, keep=False)
+        else:
+            squared = seen.weight_gradient.square().sum(1)
+        return squared + bias_gradient.square().sum(1) if "bias" in self.slots else squared
+
+    def _merge(self) -> None:
+        """A layer called several times: add up each sample's gradients."""
+        weight: Any = 0
+        bias: Any = 0
+        for seen in self.seen:
+            each = seen.weight_gradient
+            weight = weight + (self._each(seen.inputs, seen.gradient, keep=True) if each is None else each)
+            bias = bias + (seen.gradient if seen.gradient.ndim == 2 else seen.gradient.sum((2, 3)))
+        self.seen = [Seen(self.seen[0].inputs, bias, weight)]
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        seen = self.seen[0]
+        if seen.weight_gradient is not None:
+            each, g = _without(bad, seen.weight_gradient, seen.gradient)
+            rows = self.by_agent(weights)[:, None]
+            self._add(sums, "weight", torch.bmm(rows, self.by_agent(each)))
+            if "bias" in self.slots:
+                self._add(sums, "bias", torch.bmm(rows, self.by_agent(g)))
+            return
+        x, g = _without(bad, seen.inputs, seen.gradient)
+        g = g * weights[:, None, None, None]
+        parts = [
+            convolution.conv2d_weight(part, self._kernel(a).shape, ga, **self.options)
+            for a, (part, ga) in enumerate(zip(x.chunk(self.agents), g.chunk(self.agents), strict=True))
+        ]
+        self._add(sums, "weight", torch.stack(parts))
+        if "bias" in self.slots:
+            self._add(sums, "bias", self.by_agent(g.sum((2, 3))).sum(1))
+
+
+class StackedScale(Stacked):
+    """The affine part of GroupNorm and LayerNorm; the normalisation itself has no parameters.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    >>> NetObjective(net, "squared_error").clipped_sums(
+    ...     NetObjective(net).start(1), torch.ones(1, 2, 4), torch.zeros(1, 2, 4)
+    ... ).shape
+    torch.Size([1, 28])
+    """
+
+    def __call__(self, inputs: Tensor) -> Any:
+        layer = self.layer
+        if isinstance(layer, nn.GroupNorm):
+            normal = F.group_norm(inputs, layer.num_groups, eps=layer.eps)
+        else:
+            normal = F.layer_norm(inputs, layer.normalized_shape, eps=layer.eps)
+        return super().__call__(normal)
+
+    def _spread(self, key: str, like: Tensor) -> Tensor:
+        """The weights of every agent, broadcast against (agents, lot, ...)."""
+        weight = self.weights[key]
+        if isinstance(self.layer, nn.GroupNorm):
+            return weight.view(self.agents, 1, -1, *[1] * (like.ndim - 2))
+        return weight.view(self.agents, *[1] * (like.ndim - weight.ndim + 1), *weight.shape[1:])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out = self.by_agent(inputs) * self._spread("weight", inputs)
+        if "bias" in self.weights:
+            out += self._spread("bias", inputs)
+        return out.view(inputs.shape)
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        return (self.by_agent(gradient) * self._spread("weight", inputs)).view(inputs.shape)
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        """Keep the sums over positions: they are the per-sample gradients, and small."""
+        per_sample = [self._reduce(inputs * gradient), self._reduce(gradient)]
+        if self.seen:
+            per_sample = [old + new for old, new in zip(self.seen[0][:2], per_sample, strict=True)]
+        self.seen = [Seen(per_sample[0], per_sample[1], None)]
+
+    def _reduce(self, product: Tensor) -> Tensor:
+        if isinstance(self.layer, nn.GroupNorm):
+            return product.flatten(2).sum(2) if product.ndim > 2 else product
+        size = self.weights["weight"][0].numel()
+        return product.reshape(product.shape[0], -1, size).sum(1)
+
+    def squared_norms(self) -> Tensor:
+        squared = self.seen[0].inputs.square().sum(1)
+        return squared + self.seen[0].gradient.square().sum(1) if "bias" in self.slots else squared
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        scale, shift = _without(bad, self.seen[0].inputs, self.seen[0].gradient)
+        rows = self.by_agent(weights)[:, None]
+        self._add(sums, "weight", torch.bmm(rows, self.by_agent(scale)))
+        if "bias" in self.slots:
+            self._add(sums, "bias", torch.bmm(rows, self.by_agent(shift)))
+
+
+class StackedEmbedding(Stacked):
+    """Table look-up: tokens that repeat within a sample add up before the norm is taken.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> net = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
+    >>> tokens = torch.tensor([[[1, 1, 3]]])
+    >>> NetObjective(net).clipped_sums(NetObjective(net).start(1), tokens, torch.tensor([[0]])).shape
+    torch.Size([1, 24])
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        tokens = self.by_agent(inputs)
+        table = self.weights["weight"]
+        agent = torch.arange(self.agents, device=inputs.device).view(-1, *[1] * (tokens.ndim - 1))
+        return table[agent, tokens].view(*inputs.shape, table.shape[-1])
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        raise AssertionError("tokens have no gradient")
+
+    def _tokens(self) -> tuple[Tensor, Tensor]:
+        tokens = torch.cat([s.inputs.reshape(s.inputs.shape[0], -1) for s in self.seen], 1)
+        size = self.weights["weight"].shape[-1]
+        g = torch.cat([s.gradient.reshape(s.gradient.shape[0], -1, size) for s in self.seen], 1)
+        if self.layer.padding_idx is not None:
+            g = torch.where((tokens == self.layer.padding_idx)[..., None], 0.0, g)
+        return tokens, g
+
+    def squared_norms(self) -> Tensor:
+        tokens, g = self._tokens()
+        same = tokens[:, :, None] == tokens[:, None]
+        return torch.where(same, torch.bmm(g, g.mT), 0.0).sum((1, 2))
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        tokens, g = self._tokens()
+        (g,) = _without(bad, g)
+        vocabulary, size = self.weights["weight"].shape[1:]
+        row = self.by_agent(tokens) + vocabulary * torch.arange(self.agents, device=g.device)[:, None, None]
+        table = g.new_zeros(self.agents * vocabulary, size)
+        table.index_add_(0, row.flatten(), (g * weights[:, None, None]).reshape(-1, size))
+        self._add(sums, "weight", table)
+
+
+def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
+    """Return the twin of ``layer``, or None where there is none (`torch.func` serves then).
+
+    Examples
+    --------
+    >>> stacked_twin(nn.Bilinear(2, 2, 2), {}) is None
+    True
+    """
+    kind = type(layer)
+    if kind is nn.Linear:
+        return StackedLinear(layer, slots)
+    if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and kind in (nn.Conv1d, nn.Conv2d):
+        plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+        return StackedConv(layer, slots) if plain else None
+    if kind in (nn.GroupNorm, nn.LayerNorm):
+        return StackedScale(layer, slots)
+    if kind is nn.Embedding:
+        return StackedEmbedding(layer, slots)
+    return None
+
+
+def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:
+    """Return ``|sum_t g_t x_t^T|^2`` per sample for x (N, T, D), g (N, T, p), by the smaller form."""
+    positions, inputs, outputs = x.shape[1], x.shape[2], g.shape[2]
+    if positions == 1:
+        return x.square().sum((1, 2)) * g.square().sum((1, 2))
+    if positions * (inputs + outputs) < inputs * outputs:
+        return (torch.bmm(x, x.mT) * torch.bmm(g, g.mT)).sum((1, 2))
+    return torch.bmm(g.mT, x).square().sum((1, 2))
+
+
+def _without(bad: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors with the rows of bad samples set to zero (0 times NaN would be NaN)."""
+    if bad is None:
+        return tensors
+    return tuple(torch.where(bad.view(-1, *[1] * (t.ndim - 1)), 0.0, t) for t in tensors)

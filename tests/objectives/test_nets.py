@@ -1,0 +1,240 @@
+"""Clipped sums against per-sample autograd, layer by layer and on random networks."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from sottovoce.errors import InvalidInput
+from sottovoce.objectives.nets import NetObjective, clip_weights
+
+pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+def reference(objective, theta, x, y, clip):
+    """One backward pass per sample; the slow truth."""
+    sums = torch.zeros(x.shape[0], objective.n_params)
+    for a in range(x.shape[0]):
+        module = objective.module(theta[a])
+        for i in range(x.shape[1]):
+            module.zero_grad()
+            objective.loss(module(x[a, i : i + 1]), y[a, i : i + 1]).sum().backward()
+            g = torch.cat([p.grad.flatten() for p in module.parameters()])
+            sums[a] += g * min(1.0, clip / g.norm().item())
+    return sums
+
+
+def close(ours, theirs, relative=1e-5):
+    return (ours - theirs).norm().item() <= relative * theirs.norm().item()
+
+
+class Twice(nn.Module):
+    """Calls the same layers twice: gradients of one sample add up before the norm."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(torch.tanh(self.layer(x)))
+
+
+class Residual(nn.Module):
+    def __init__(self, *layers):
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x):
+        return x + self.layers(x)
+
+
+LAYERS = {
+    "linear": (nn.Linear(6, 5), (6,)),
+    "linear without bias": (nn.Linear(6, 5, bias=False), (6,)),
+    "linear over positions, ghost": (nn.Linear(40, 30), (3, 40)),
+    "linear over positions, formed": (nn.Linear(3, 2), (20, 3)),
+    "linear twice": (Twice(nn.Linear(6, 6)), (6,)),
+    "conv2d formed": (nn.Conv2d(1, 3, 5), (1, 12, 12)),
+    "conv2d ghost": (nn.Conv2d(16, 24, 3, padding=1), (16, 3, 3)),
+    "conv2d options": (nn.Conv2d(2, 4, 3, stride=2, padding=(1, 0), dilation=2, bias=False), (2, 11, 12)),
+    "conv2d groups": (nn.Conv2d(4, 6, 3, groups=2), (4, 6, 6)),
+    "conv2d groups ghost": (nn.Conv2d(32, 48, 3, groups=2, padding=1), (32, 2, 2)),
+    "conv2d twice": (Twice(nn.Conv2d(2, 2, 3, padding=1)), (2, 5, 5)),
+    "conv2d twice ghost": (Twice(nn.Conv2d(16, 16, 3, padding=1)), (16, 2, 2)),
+    "conv1d": (nn.Conv1d(3, 4, 3, stride=2, padding=1), (3, 9)),
+    "group norm": (nn.Sequential(nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4)), (2, 6, 6)),
+    "group norm twice": (Twice(nn.GroupNorm(2, 4)), (4, 3)),
+    "layer norm": (nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6)), (3, 4)),
+    "layer norm of images": (nn.LayerNorm([2, 5]), (2, 5)),
+    "embedding": (nn.Embedding(7, 4), None),
+    "embedding with padding": (nn.Embedding(7, 4, padding_idx=2), None),
+    "no twin": (nn.Sequential(nn.Linear(6, 4), nn.PReLU()), (6,)),
+    "residual": (Residual(nn.Linear(6, 6), nn.Tanh()), (6,)),
+}
+
+
+@pytest.mark.parametrize("clip", [0.05, 0.5, 1e6], ids=["all clipped", "some", "none"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_layer_equals_per_sample_autograd(name, clip):
+    layer, shape = LAYERS[name]
+    torch.manual_seed(1)
+    agents, lot = 3, 5
+    x = torch.randint(0, 7, (agents, lot, 4)) if shape is None else torch.randn(agents, lot, *shape)
+    head = nn.Sequential(layer, nn.Flatten())
+    width = head(x[0]).shape[1]
+    net = nn.Sequential(head, nn.Tanh(), nn.Linear(width, 3))
+    objective = NetObjective(net, max_grad_norm=clip)
+    assert objective.uses_fallback == (name == "no twin")
+    theta = objective.start(agents) + 0.1 * np.random.default_rng(0).normal(
+        size=(agents, objective.n_params)
+    ).astype(np.float32)
+    y = torch.randint(0, 3, (agents, lot))
+    assert close(objective.clipped_sums(theta, x, y), reference(objective, theta, x, y, clip))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.data())
+def test_random_networks(data):
+    """Any chain of supported layers."""
+    torch.manual_seed(data.draw(st.integers(0, 2**31)))
+    channels = data.draw(st.integers(1, 3))
+    layers, c = [], channels
+    for _ in range(data.draw(st.integers(1, 3))):
+        out = 2 * data.draw(st.integers(1, 4))
+        layers.append(
+            nn.Conv2d(c, out, data.draw(st.sampled_from([1, 3])), padding=1, bias=data.draw(st.booleans()))
+        )
+        layers.append(
+            data.draw(
+                st.sampled_from(
+                    [nn.Mish(), nn.Tanh(), nn.GroupNorm(2, out), Residual(nn.Conv2d(out, out, 1))]
+                )
+            )
+        )
+        c = out
+    layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LayerNorm(4 * c), nn.Linear(4 * c, 3)]
+    objective = NetObjective(
+        nn.Sequential(*layers), max_grad_norm=data.draw(st.sampled_from([0.1, 1.0, 100.0]))
+    )
+    x, y = torch.randn(2, 4, channels, 6, 6), torch.randint(0, 3, (2, 4))
+    theta = objective.initial(np.random.default_rng(data.draw(st.integers(0, 99))), agents=2)
+    expected = reference(objective, theta, x, y, objective.max_grad_norm)
+    assert close(objective.clipped_sums(theta, x, y), expected, 2e-5)
+
+
+def small():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Mish(), nn.Flatten(), nn.Linear(32, 3))
+    return NetObjective(net, max_grad_norm=0.7), torch.randn(2, 6, 1, 6, 6), torch.randint(0, 3, (2, 6))
+
+
+def test_padding_and_chunks_change_nothing():
+    objective, x, y = small()
+    theta = objective.start(2)
+    whole = objective.clipped_sums(theta, x, y)
+    present = torch.zeros(2, 9, dtype=torch.bool)
+    present[:, :6] = True
+    padded = (
+        torch.cat([x, torch.randn(2, 3, 1, 6, 6)], 1),
+        torch.cat([y, torch.zeros(2, 3, dtype=torch.long)], 1),
+    )
+    assert close(objective.clipped_sums(theta, *padded, present), whole, 1e-6)
+    objective.physical_batch = 4
+    assert close(objective.clipped_sums(theta, x, y), whole, 1e-6)
+
+
+def test_agents_permute():
+    objective, x, y = small()
+    theta = objective.initial(np.random.default_rng(0), 2)
+    theta[1] *= 1.5
+    sums = objective.clipped_sums(theta, x, y)
+    swapped = objective.clipped_sums(theta[::-1].copy(), x.flip(0), y.flip(0))
+    assert close(swapped.flip(0), sums, 1e-6)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e38, -1e30])
+@pytest.mark.parametrize("fallback", [False, True])
+def test_one_record_moves_the_sum_by_at_most_the_clip(value, fallback):
+    """Influence of one record, whatever it holds; the others' contribution does not move."""
+    objective, x, y = small()
+    if fallback:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.PReLU(), nn.Linear(4, 3))
+        objective = NetObjective(net, max_grad_norm=0.7)
+        assert objective.uses_fallback
+    theta = objective.start(2)
+    without = objective.clipped_sums(theta, x[:, 1:], y[:, 1:])
+    x[0, 0, 0, 2, 3] = value
+    with_it = objective.clipped_sums(theta, x, y)
+    assert torch.isfinite(with_it).all()
+    assert (with_it - without)[0].norm() <= 0.7 * (1 + 1e-5)
+    if not np.isfinite(value):
+        assert close(with_it[0], without[0], 1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**31), st.floats(1e-3, 1e4))
+def test_influence_on_random_batches(seed, scale):
+    objective, _, _ = small()
+    g = torch.Generator().manual_seed(seed)
+    x, y = scale * torch.randn(1, 5, 1, 6, 6, generator=g), torch.randint(0, 3, (1, 5), generator=g)
+    theta = objective.initial(np.random.default_rng(seed))
+    change = objective.clipped_sums(theta, x, y) - objective.clipped_sums(theta, x[:, :4], y[:, :4])
+    assert change.norm() <= 0.7 * (1 + 1e-4)
+
+
+def test_empty_lot_gives_zero():
+    objective, x, y = small()
+    assert not objective.clipped_sums(objective.start(2), x[:, :0], y[:, :0]).any()
+    none = torch.zeros(2, 6, dtype=torch.bool)
+    assert not objective.clipped_sums(objective.start(2), x, y, none).any()
+
+
+def test_layers_that_mix_samples_are_refused_by_name():
+    with pytest.raises(InvalidInput, match=r"'1' \(BatchNorm2d\).*GroupNorm\(4, 4\)"):
+        NetObjective(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)))
+    with pytest.raises(InvalidInput, match="running statistics"):
+        NetObjective(nn.Sequential(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True)))
+    with pytest.raises(InvalidInput, match="max_norm"):
+        NetObjective(nn.Embedding(3, 2, max_norm=1.0))
+
+
+def test_mixing_without_a_layer_is_refused_by_the_probe():
+    class Centred(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.linear(x - x.mean(0))
+
+    objective = NetObjective(Centred())
+    with pytest.raises(InvalidInput, match="other samples of the lot"):
+        objective.clipped_sums(objective.start(1), torch.randn(1, 4, 4), torch.zeros(1, 4, dtype=torch.long))
+
+
+def test_tied_weights_fall_back_and_are_right():
+    net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    net[2].weight = net[0].weight
+    objective = NetObjective(net, max_grad_norm=0.1)
+    assert objective.uses_fallback
+    x, y = torch.randn(1, 5, 4), torch.randint(0, 4, (1, 5))
+    theta = objective.start(1)
+    assert close(objective.clipped_sums(theta, x, y), reference(objective, theta, x, y, 0.1))
+
+
+def test_bad_shapes_and_losses_are_refused():
+    objective, x, y = small()
+    with pytest.raises(InvalidInput, match="one row per lot"):
+        objective.clipped_sums(objective.start(1), x, y)
+    averaged = NetObjective(nn.Linear(2, 2), lambda out, y: out.mean())
+    with pytest.raises(InvalidInput, match="reduction='none'"):
+        averaged.clipped_sums(averaged.start(1), torch.randn(1, 3, 2), torch.zeros(1, 3))
+    with pytest.raises(InvalidInput, match="cross_entropy"):
+        NetObjective(nn.Linear(2, 2), "hinge")
+
+
+def test_clip_weights_at_the_edges():
+    weights = clip_weights(torch.tensor([0.0, 4.0, float("inf")]), float("inf"))
+    assert weights.tolist() == [1.0, 1.0, 0.0]
