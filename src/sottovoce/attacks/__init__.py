@@ -1,1 +1,45 @@
-""""""
+"""What an observer can really learn: reconstruction, inversion, membership, audits of our own claims."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_MODULES = {
+    "Audit": "audit",
+    "Combination": "gossip",
+    "GradientAttack": "dgd",
+    "LinearInversion": "inversion",
+    "LowerBound": "bounds",
+    "Reconstruction": "gossip",
+    "Transcript": "dgd",
+    "audit_averaging": "audit",
+    "audit_view": "audit",
+    "clopper_pearson": "bounds",
+    "epsilon_lower": "bounds",
+    "gossip_attack": "gossip",
+    "gradient_attack": "dgd",
+    "input_direction": "inversion",
+    "invert_gradients": "inversion",
+    "invert_linear": "inversion",
+    "lower_bound": "bounds",
+    "mu_lower": "bounds",
+    "one_run_epsilon": "bounds",
+    "psnr": "inversion",
+    "reconstruct_gossip": "gossip",
+    "reconstructed_by_each": "gossip",
+    "run_descent": "dgd",
+}
+
+__all__ = sorted(_MODULES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use: numba, torch and scipy stay out of the way of the command line."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"sottovoce.attacks.{_MODULES[name]}"), name)
+    raise AttributeError(f"module 'sottovoce.attacks' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

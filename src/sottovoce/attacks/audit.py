@@ -1,0 +1,388 @@
+"""Audits: try to break a claim with the sharpest test the view allows.
+
+Two hypotheses differ in one user (or one record). Many runs under each give many views; a test is chosen
+on the first part of them and judged on the rest, and what it proves is put beside what was claimed.
+For a Gaussian view the best test is linear and its statistic is nothing but the attackers' own estimate
+of the user's value (`GaussianView.reconstruct`). Beside it a linear discriminant is fitted to the first
+part of the views, which finds noise that is correlated where it should not be. Both are judged on runs
+they have not seen, so an audit may be weak but never wrong beyond its level.
+
+References: [1] Nasr et al. 2023, "Tight auditing of differentially private machine learning".
+[2] Dong, Roth, Su 2022 (a mu-GDP view has power ``Phi(Phi^-1(FPR) + mu)``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.attacks.bounds import LowerBound, lower_bound
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network
+from sottovoce.privacy import Adversary, Curve, Guarantee, as_noise, averaging_guarantee
+from sottovoce.protocols import LinearProtocol, Protocol
+
+__all__ = ["Audit", "audit_averaging", "audit_consensus", "audit_view", "standard_views"]
+
+_SELECT = 0.2  # share of the runs on which a test is chosen
+
+Release = Callable[[np.ndarray, Any, int], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One lower bound beside the claim it was held against.
+
+    Attributes
+    ----------
+    view : who looked, in words.
+    guarantee : the claim.
+    bound : what the experiment proves.
+    runs : views used, both hypotheses together.
+
+    Guarantees
+    ----------
+    If the claim is true, ``refuted`` is True with probability at most ``bound.level``.
+
+    Examples
+    --------
+    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
+    >>> claim = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+    >>> bound = LowerBound(2.0, 0.9, 1e-2, 0.05, 0.0, True, 60, 100, 40, 100)
+    >>> Audit("everybody", claim, bound, 200).tightness
+    0.9
+    """
+
+    view: str
+    guarantee: Guarantee
+    bound: LowerBound
+    runs: int
+
+    @property
+    def mu_claimed(self) -> float | None:
+        """The claimed mu, or None if the claim is not Gaussian."""
+        return float(self.guarantee.mu) if self.guarantee.curve.is_gaussian else None
+
+    @property
+    def epsilon_claimed(self) -> float:
+        """The claimed epsilon at the delta of the bound."""
+        return float(self.guarantee.epsilon(self.bound.delta))
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the experiment contradicts the claim."""
+        mu = self.mu_claimed
+        if mu is not None:
+            return self.bound.mu > mu
+        return self.bound.epsilon > self.epsilon_claimed or self.bound.refutes(self.guarantee)
+
+    @property
+    def tightness(self) -> float:
+        """Lower bound over claim: in mu where the claim is Gaussian, else in epsilon. Above 1: broken."""
+        mu = self.mu_claimed
+        low, high = (self.bound.mu, mu) if mu is not None else (self.bound.epsilon, self.epsilon_claimed)
+        if high == 0:
+            return 0.0 if low == 0 else float("inf")
+        return low / high
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready form."""
+        return {
+            "view": self.view, "claim": self.guarantee.to_dict(), "label": self.guarantee.label,
+            "epsilon_claimed": self.epsilon_claimed, "mu_claimed": self.mu_claimed,
+            **self.bound.to_dict(), "tightness": self.tightness, "refuted": self.refuted, "runs": self.runs,
+        }  # fmt: skip
+
+
+def audit_view(
+    member_views: np.ndarray,
+    other_views: np.ndarray,
+    guarantee: Guarantee,
+    *,
+    view: str = "the observers",
+    statistics: Sequence[tuple[np.ndarray, np.ndarray]] = (),
+    delta: float = 1e-2,
+    level: float = 0.05,
+) -> Audit:
+    """Hold views collected under both hypotheses against a claim.
+
+    Parameters
+    ----------
+    member_views, other_views : ``(runs, features)``, what was seen with and without the change.
+    guarantee : the claim about exactly this view and this change.
+    statistics : pairs of scores ``(runs,)`` computed by the caller, tried beside the fitted discriminant.
+    delta, level : where the claim is read, and the error probability of the audit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
+    >>> claim = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(2.0))
+    >>> rng = np.random.default_rng(0)
+    >>> fair = audit_view(rng.normal(2, 1, (10_000, 1)), rng.normal(0, 1, (10_000, 1)), claim)
+    >>> fair.refuted, fair.tightness > 0.9
+    (False, True)
+    >>> halved = audit_view(rng.normal(2, 0.5, (10_000, 1)), rng.normal(0, 0.5, (10_000, 1)), claim)
+    >>> halved.refuted
+    True
+    """
+    inside, outside = (_matrix(v) for v in (member_views, other_views))
+    if inside.shape[1] != outside.shape[1]:
+        raise InvalidInput(
+            f"views of both hypotheses need the same width, got {inside.shape[1]} and {outside.shape[1]}."
+        )
+    candidates = [*statistics, _discriminant(inside, outside)]
+    first_in, first_out = (max(2, int(_SELECT * len(v))) for v in (inside, outside))
+    by = "mu" if guarantee.curve.is_gaussian else "epsilon"
+    chosen, best = candidates[0], -np.inf
+    for member, other in candidates:
+        trial = lower_bound(member[:first_in], other[:first_out], delta=delta, level=0.05, by=by)
+        value = trial.mu if by == "mu" else trial.epsilon
+        if value > best:
+            chosen, best = (member, other), value
+    bound = lower_bound(*chosen, delta=delta, level=level, select=_SELECT, by=by)
+    return Audit(view, guarantee, bound, len(inside) + len(outside))
+
+
+def audit_averaging(
+    protocol: Protocol,
+    *,
+    user: int,
+    observers: int | Iterable[int],
+    sensitivity: float,
+    noise_std: float,
+    runs: int,
+    rng: np.random.Generator,
+    guarantee: Guarantee | None = None,
+    own_noise: bool = True,
+    release: Release | None = None,
+    delta: float = 1e-2,
+    level: float = 0.05,
+) -> Audit:
+    """Run one private averaging many times and test for a change of one user's value.
+
+    Parameters
+    ----------
+    protocol, user, observers : who averages, whose value changes by ``sensitivity``, who looks.
+    runs : runs in all, half under each hypothesis; they are columns of one array.
+    guarantee : the claim; by default the accountant's exact one.
+    release : how values become noisy rows, a function of ``(rows, noise, step)``; by default the
+        library's noise source, and a planted bug in the tests.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> audit = audit_averaging(
+    ...     sv.protocols.Gossip(sv.graphs.path(3), 2), user=2, observers=0, sensitivity=2.0, noise_std=1.0,
+    ...     runs=20_000, rng=np.random.default_rng(0),
+    ... )
+    >>> audit.refuted, audit.tightness > 0.9
+    (False, True)
+    """
+    half = _validate.count(runs, "runs", minimum=20) // 2
+    seen = protocol.view(observers, own_noise)
+    if _validate.nodes(user, protocol.n, "user")[0] in seen.observers:
+        raise InvalidInput(f"user {user} is one of the observers; audit what somebody else learns.")
+    if guarantee is None:
+        guarantee = averaging_guarantee(seen, user, sensitivity=sensitivity, noise_std=noise_std)
+    noise = as_noise(rng)
+    publish = release or _simulated_release(noise_std)
+    views, estimates = [], []
+    for step, shift in enumerate((sensitivity, 0.0)):
+        rows = np.zeros((protocol.n, half))
+        rows[user] = shift
+        noisy = publish(rows, noise, step)
+        observed = _observe(protocol, noisy, seen.observers, own_noise, noise, step)
+        views.append(observed.T)
+        estimates.append(_estimate(seen, observed, user))
+    who = "node " + ", ".join(map(str, seen.observers)) + f" about node {user}"
+    return audit_view(
+        *views, guarantee, view=who, statistics=[tuple(estimates)], delta=delta, level=level
+    )  # fmt: skip
+
+
+def audit_consensus(
+    schedule: Callable[[int], Protocol],
+    *,
+    steps: int,
+    user: int,
+    observers: int | Iterable[int],
+    sensitivity: float,
+    noise_std: float,
+    runs: int,
+    rng: np.random.Generator,
+    guarantee: Guarantee | None = None,
+    release: Release | None = None,
+    delta: float = 1e-2,
+    level: float = 0.05,
+) -> Audit:
+    """Audit several averagings in a row: the user contributes in every step, with alternating sign.
+
+    The views of all steps are tested together. With fresh noise the loss is the composition of the
+    steps; noise that is used twice cancels between a step and the next, and the discriminant finds it.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> tree = sv.protocols.Tree(sv.graphs.path(4))
+    >>> audit = audit_consensus(
+    ...     lambda step: tree, steps=3, user=3, observers=0, sensitivity=4.0, noise_std=1.0,
+    ...     runs=4_000, rng=np.random.default_rng(0),
+    ... )
+    >>> audit.refuted
+    False
+    """
+    half = _validate.count(runs, "runs", minimum=20) // 2
+    protocols = [schedule(k) for k in range(_validate.count(steps, "steps"))]
+    seen = [p.view(observers) for p in protocols]
+    if guarantee is None:
+        guarantee = _composed(seen, user, sensitivity, noise_std)
+    noise = as_noise(rng)
+    publish = release or _simulated_release(noise_std)
+    views, scores = [], []
+    for hypothesis, shift in enumerate((sensitivity, 0.0)):
+        features, score = [], np.zeros(half)
+        for k, (protocol, view) in enumerate(zip(protocols, seen, strict=True)):
+            sign, step = (-1) ** k, hypothesis * steps + k
+            rows = np.zeros((protocol.n, half))
+            rows[user] = sign * shift
+            noisy = publish(rows, noise, step)
+            observed = _observe(protocol, noisy, view.observers, True, noise, step)
+            estimate = _estimate(view, observed, user)
+            features.append(estimate)
+            score = score + sign * estimate
+        views.append(np.array(features).T)
+        scores.append(score)
+    who = "node " + ", ".join(map(str, seen[0].observers)) + f" about node {user}, {steps} steps"
+    return audit_view(*views, guarantee, view=who, statistics=[tuple(scores)], delta=delta, level=level)
+
+
+def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
+    """Return the observers a privacy officer asks about: a neighbour, the farthest node, two colluders.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> standard_views(sv.graphs.path(5), 0)
+    {'neighbour': (1,), 'distant node': (4,), 'two colluders': (3, 4)}
+    """
+    (u,) = _validate.nodes(user, network.n, "user")
+    if network.n < 4:
+        raise InvalidInput(f"the standard views need at least 4 nodes, got {network.n}.")
+    distance = np.asarray(network.distances_from(u))
+    order = sorted(range(network.n), key=lambda v: (distance[v], v))
+    far = order[-1]
+    second = order[-2]
+    return {
+        "neighbour": (int(order[1]),),
+        "distant node": (int(far),),
+        "two colluders": tuple(sorted((int(far), int(second)))),
+    }
+
+
+def audit_outputs(
+    protocol: LinearProtocol,
+    *,
+    user: int,
+    sensitivity: float,
+    noise_std: float,
+    runs: int,
+    rng: np.random.Generator,
+    release: Release | None = None,
+    delta: float = 1e-2,
+    level: float = 0.05,
+) -> Audit:
+    """Audit what the public sees when node 0 publishes the average it ends with.
+
+    The claim is that of one Gaussian release: the published row weighs the user's value by ``w_u`` and
+    carries noise of standard deviation ``noise_std * ||w||``.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> audit = audit_outputs(
+    ...     sv.protocols.Exchange(4), user=1, sensitivity=4.0, noise_std=1.0, runs=10_000,
+    ...     rng=np.random.default_rng(0),
+    ... )
+    >>> round(audit.mu_claimed, 6), audit.refuted
+    (2.0, False)
+    """
+    half = _validate.count(runs, "runs", minimum=20) // 2
+    weights = np.asarray(protocol.apply(np.eye(protocol.n)))[0]
+    mu = sensitivity * abs(weights[user]) / (noise_std * np.linalg.norm(weights))
+    claim = Guarantee(Adversary("central", user=user), "user", "exact", Curve.gaussian(float(mu)))
+    noise = as_noise(rng)
+    publish = release or _simulated_release(noise_std)
+    scores = []
+    for step, shift in enumerate((sensitivity, 0.0)):
+        rows = np.zeros((protocol.n, half))
+        rows[user] = shift
+        scores.append(np.asarray(protocol.apply(publish(rows, noise, step)))[0])
+    views = [s[:, None] for s in scores]
+    return audit_view(*views, claim, view=f"the public about node {user}", delta=delta, level=level)
+
+
+def _composed(views: Sequence[Any], user: int, sensitivity: float, noise_std: float) -> Guarantee:
+    """Compose the exact losses of the steps: mu squared adds up."""
+    parts = [averaging_guarantee(v, user, sensitivity=sensitivity, noise_std=noise_std) for v in views]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total
+
+
+def _simulated_release(noise_std: float) -> Release:
+    def publish(rows: np.ndarray, noise: Any, step: int) -> np.ndarray:
+        return noise.perturb(rows, agents=range(len(rows)), step=step, std=noise_std)
+
+    return publish
+
+
+def _observe(
+    protocol: Protocol, rows: np.ndarray, observers: tuple[int, ...], own_noise: bool, noise: Any, step: int
+) -> np.ndarray:
+    """Run the protocol; fresh noise, if it has any, is drawn by the same source."""
+    if isinstance(protocol, LinearProtocol) and protocol.fresh_std:
+        return protocol.observe(rows, observers, own_noise, noise=noise)
+    return protocol.observe(rows, observers, own_noise)
+
+
+def _estimate(view: Any, observed: np.ndarray, user: int) -> np.ndarray:
+    """The observers' estimate of the user's value; zeros where a broken run has no finite view."""
+    clean = np.where(np.isfinite(observed), observed, 0.0)
+    estimate = np.asarray(view.reconstruct(clean))[user]
+    return np.where(np.isfinite(observed).all(axis=0), estimate, np.nan)
+
+
+def _discriminant(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fit Fisher's direction on the first part; rows that are not finite score NaN, which is evidence."""
+    first_in, first_out = (max(2, int(_SELECT * len(v))) for v in (inside, outside))
+    ok_in, ok_out = (np.isfinite(v).all(axis=1) for v in (inside, outside))
+    a, b = inside[:first_in][ok_in[:first_in]], outside[:first_out][ok_out[:first_out]]
+    if len(a) < 2 or len(b) < 2:
+        direction = np.zeros(inside.shape[1])
+    else:
+        centred = np.vstack([a - a.mean(0), b - b.mean(0)])
+        scale = np.where(centred.std(0) > 0, centred.std(0), 1.0)
+        covariance = np.atleast_2d(np.cov((centred / scale).T))
+        ridge = 1e-9 * np.trace(covariance) / len(covariance) + 1e-300
+        gap = (a.mean(0) - b.mean(0)) / scale
+        direction = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), gap) / scale
+    scores = []
+    for values, ok in ((inside, ok_in), (outside, ok_out)):
+        score = np.where(ok[:, None], values, 0.0) @ direction
+        scores.append(np.where(ok, score, np.nan))
+    return scores[0], scores[1]
+
+
+def _matrix(values: np.ndarray) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2 or len(array) < 10:
+        raise InvalidInput(f"views must have shape (runs, features) with 10 runs or more, got {array.shape}.")
+    return array

@@ -1,0 +1,350 @@
+"""Reconstruction of averaging: which values a set of curious nodes computes from what it received.
+
+Everything a node receives in a linear protocol is a known combination of the starting values,
+:math:`K X = Y`. Node ``u`` is determined exactly when :math:`e_u` lies in the row space of the knowledge
+matrix :math:`K`, that is, when the reduced row echelon form of :math:`K` has the row :math:`e_u`; the
+other rows of that form are combinations of several values that the attackers know. On a noisy run the
+same attack returns value plus noise, exactly where the accountant says ``h = 1``.
+
+The row space is found in exact arithmetic (`attacks.modular`) where the weights are known and the graph
+is small enough, and from the orthonormal basis of the protocol's `GaussianView` elsewhere.
+
+References: [1] El Mrini, Cyffers, Bellet 2024, "Privacy attacks in decentralized learning"; Bellet, talk
+"Privacy in decentralized machine learning", 2024, slides "Attack on gossip averaging".
+Departures from [1]: any linear protocol, exact arithmetic modulo primes instead of floating row reduction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.attacks import modular
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network
+from sottovoce.protocols import Chebyshev, Gossip, LinearProtocol, Protocol
+
+__all__ = ["Combination", "Reconstruction", "gossip_attack", "reconstruct_gossip", "reconstructed_by_each"]
+
+_EXACT_WORK = 4e9  # residue operations allowed before the floating basis takes over
+
+
+def reconstruct_gossip(network: Network, attackers: int | Iterable[int], rounds: int) -> set[int]:
+    """Return the nodes whose value the attackers compute after ``rounds`` rounds of gossip.
+
+    Parameters
+    ----------
+    network : the graph and its gossip weights, known to the attackers.
+    attackers : one node or several that share what they see; they are not in the answer.
+    rounds : number of rounds.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> sorted(reconstruct_gossip(sv.graphs.path(5), attackers=0, rounds=3))
+    [1, 2, 3]
+    """
+    return set(gossip_attack(Gossip(network, _validate.count(rounds, "rounds")), attackers).nodes)
+
+
+@dataclass(frozen=True)
+class Combination:
+    """One linear combination of several values that the attackers know.
+
+    Examples
+    --------
+    >>> str(Combination({2: Fraction(1), 3: Fraction(1)}))
+    'x2 + x3'
+    """
+
+    coefficients: dict[int, Fraction] | dict[int, float]
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """The nodes whose values are mixed."""
+        return tuple(self.coefficients)
+
+    def value(self, rows: np.ndarray) -> np.ndarray:
+        """Return the combination of the rows ``(n, dim)``."""
+        weights = np.array([float(c) for c in self.coefficients.values()])
+        return np.asarray(weights @ np.asarray(rows)[list(self.coefficients)])
+
+    def __str__(self) -> str:
+        terms = []
+        for node, c in self.coefficients.items():
+            size = f"{abs(c):.6g}" if isinstance(c, float) else str(abs(c))
+            terms.append(f"{'-' if c < 0 else '+'} {'' if size == '1' else size + ' '}x{node}")
+        return " ".join(terms).removeprefix("+ ")
+
+
+@dataclass(frozen=True, eq=False)
+class Reconstruction:
+    """What a set of attackers learns from a protocol.
+
+    Attributes
+    ----------
+    nodes : the determined nodes, sorted, attackers excluded.
+    rank : number of independent combinations of other nodes' values that the attackers know.
+    exact : whether exact arithmetic decided, or the floating basis of the view.
+
+    Examples
+    --------
+    A leaf of a star learns the centre, and of the other leaves only the sum.
+
+    >>> import numpy as np, sottovoce as sv
+    >>> gossip = sv.protocols.Gossip(sv.graphs.star(4), rounds=3)
+    >>> attack = gossip_attack(gossip, attackers=1)
+    >>> attack.nodes, [str(c) for c in attack.combinations]
+    ((0,), ['x2 + x3'])
+    >>> seen = gossip.observe(np.array([10.0, 20.0, 30.0, 40.0]), observers=1)
+    >>> attack.values(seen)[0].round(9).tolist(), attack.combined(seen).round(9).tolist()
+    ([10.0], [[70.0]])
+    """
+
+    protocol: Protocol = field(repr=False)
+    attackers: tuple[int, ...]
+    nodes: tuple[int, ...]
+    rank: int
+    exact: bool
+
+    @cached_property
+    def combinations(self) -> tuple[Combination, ...]:
+        """Every known combination of several undetermined values, one per row of the reduced form."""
+        if self.exact:
+            assert isinstance(self.protocol, LinearProtocol)
+            return _exact_combinations(_Solver(self.protocol), self.attackers)
+        return _floating_combinations(self.protocol, self.attackers, self.nodes)
+
+    def values(self, observations: Any) -> dict[int, np.ndarray]:
+        """Return the determined rows, from observations in the order of `GaussianView.messages`.
+
+        On a noisy run these are value plus noise.
+        """
+        estimate = self.protocol.view(self.attackers).reconstruct(observations)
+        return {u: estimate[u] for u in self.nodes}
+
+    def combined(self, observations: Any) -> np.ndarray:
+        """Return the value ``(len(combinations), dim)`` of every known combination."""
+        estimate = self.protocol.view(self.attackers).reconstruct(observations)
+        rows = [c.value(estimate) for c in self.combinations]
+        return np.array(rows).reshape(len(rows), estimate.shape[1])
+
+    def amplification(self) -> dict[int, float]:
+        """Return, per determined node, by how much an error in the observations grows in its value.
+
+        Rounding the messages to a relative ``r`` leaves an error of about ``r`` times this number: it
+        says which reconstructions survive 32-bit messages.
+        """
+        view = self.protocol.view(self.attackers)
+        solve = view.reconstruct(np.eye(len(view.messages)))
+        return {u: float(np.linalg.norm(solve[u])) for u in self.nodes}
+
+
+def gossip_attack(
+    protocol: Protocol, attackers: int | Iterable[int], exact: bool | None = None
+) -> Reconstruction:
+    """Return what ``attackers`` learn from running ``protocol``.
+
+    Parameters
+    ----------
+    protocol : any protocol; gossip, Chebyshev, randomized, time-varying, tree, exchange ...
+    attackers : one node or several that share what they see.
+    exact : decide by exact arithmetic (True), by the floating basis (False), or exactly if that is
+        affordable (None). Exact arithmetic reads a stored 0.333... as a third.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> gossip_attack(sv.protocols.Exchange(8), attackers=0).nodes
+    (1,)
+    """
+    return _attack(protocol, attackers, exact, None)
+
+
+def reconstructed_by_each(protocol: Protocol, exact: bool | None = None) -> list[tuple[int, ...]]:
+    """Return, for every node as the only attacker, the nodes it determines.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> reconstructed_by_each(sv.protocols.Gossip(sv.graphs.path(4), rounds=2))
+    [(1, 2), (0, 2, 3), (0, 1, 3), (1, 2)]
+    """
+    solver = _Solver(protocol) if isinstance(protocol, LinearProtocol) and exact is not False else None
+    return [_attack(protocol, v, exact, solver).nodes for v in range(protocol.n)]
+
+
+def _attack(
+    protocol: Protocol, attackers: int | Iterable[int], exact: bool | None, solver: _Solver | None
+) -> Reconstruction:
+    chosen = _validate.nodes(attackers, protocol.n, "attackers")
+    if len(chosen) == protocol.n:
+        raise InvalidInput(f"attackers names all {protocol.n} nodes, so there is nobody left to attack.")
+    if protocol.rounds < 1:
+        raise InvalidInput("an attack needs at least 1 round, got a protocol of 0 rounds.")
+    possible = isinstance(protocol, LinearProtocol) and protocol.fresh_std == 0
+    if exact and not possible:
+        raise InvalidInput(
+            f"exact arithmetic needs a linear protocol without fresh noise, got {protocol.name!r}; "
+            "use exact=False."
+        )
+    if possible and exact is not False:
+        assert isinstance(protocol, LinearProtocol)
+        solver = solver or _Solver(protocol)
+        if exact or solver.work(chosen) <= _EXACT_WORK:
+            return _decide_exactly(solver, chosen)
+    view = protocol.view(chosen)
+    found = tuple(u for u in np.flatnonzero(view.leakage() > 1 - 1e-8).tolist() if u not in chosen)
+    return Reconstruction(protocol, chosen, found, view.rank, exact=False)
+
+
+def _decide_exactly(solver: _Solver, attackers: tuple[int, ...]) -> Reconstruction:
+    """Ask two primes; on the rare disagreement go on until two primes agree on the larger rank."""
+    spaces: list[modular.RowSpace] = []
+    for prime in modular.PRIMES:
+        spaces.append(solver.row_space(attackers, prime))
+        best = max(space.rank for space in spaces)
+        answers = [tuple(space.determined()) for space in spaces if space.rank == best]
+        for answer in answers:
+            if answers.count(answer) >= 2:
+                nodes = tuple(u for u in answer if u not in attackers)
+                return Reconstruction(solver.protocol, attackers, nodes, best - len(attackers), exact=True)
+    raise InvalidInput("the weights defeat exact arithmetic modulo ten primes; use exact=False.")
+
+
+class _Solver:
+    """The matrices of a protocol as residues, converted once and used for any set of attackers."""
+
+    def __init__(self, protocol: LinearProtocol) -> None:
+        self.protocol = protocol
+        # Chebyshev's messages are an invertible triangular recombination of plain gossip's: same span.
+        self._plain: LinearProtocol = protocol
+        if isinstance(protocol, Chebyshev):
+            self._plain = Gossip(protocol.network, protocol.rounds)
+        first = self._plain.matrix(0)
+        self._fixed = all(self._plain.matrix(t) is first for t in range(1, self._plain.rounds))
+        self._entries: dict[int, tuple[Any, list[Fraction]]] = {}
+        self._residues: dict[tuple[int, int], np.ndarray] = {}
+
+    def work(self, attackers: tuple[int, ...]) -> float:
+        """Estimate the residue operations of one prime."""
+        n, rounds = self.protocol.n, self._plain.rounds
+        seen = sum(len(self._plain.senders(t, attackers)) for t in range(1 if self._fixed else rounds))
+        rank = min(n, len(attackers) + seen * (rounds if self._fixed else 1))
+        changing = 0 if self._fixed else sum(self._plain.matrix(t).nnz * n for t in range(rounds))
+        return float(n) * rank * rank + changing
+
+    def row_space(self, attackers: tuple[int, ...], prime: int) -> modular.RowSpace:
+        """Return the span of everything the attackers know, over one prime field."""
+        space = modular.RowSpace(self.protocol.n, prime)
+        space.add(np.eye(self.protocol.n, dtype=np.uint64)[list(attackers)])
+        (self._krylov if self._fixed else self._forward)(space, attackers, prime)
+        return space
+
+    def _krylov(self, space: modular.RowSpace, attackers: tuple[int, ...], prime: int) -> None:
+        senders = list(self._plain.senders(0, attackers))
+        new = len(space.add(np.eye(self.protocol.n, dtype=np.uint64)[senders]))
+        transposed = self._matrix(0, prime, transposed=True)
+        for _ in range(1, self._plain.rounds):
+            if not new or space.full:
+                return
+            block = np.ascontiguousarray(space.newest(new).T)
+            new = len(space.add(modular.sparse_times(*transposed, block, prime).T))
+
+    def _forward(self, space: modular.RowSpace, attackers: tuple[int, ...], prime: int) -> None:
+        state = np.eye(self.protocol.n, dtype=np.uint64)
+        for t in range(self._plain.rounds):
+            senders = list(self._plain.senders(t, attackers))
+            if senders:
+                space.add(state[senders])
+            if space.full:
+                return
+            if t + 1 < self._plain.rounds:
+                state = modular.sparse_times(*self._matrix(t, prime), state, prime)
+
+    def _matrix(self, t: int, prime: int, transposed: bool = False) -> tuple[np.ndarray, ...]:
+        if t not in self._entries:
+            matrix = self._plain.matrix(t)
+            if transposed:
+                # the entries keep their rational values: convert first, then permute
+                marks = matrix.copy()
+                marks.data = np.arange(1.0, matrix.nnz + 1)
+                flipped = marks.T.tocsr()
+                entries = modular.rational_entries(matrix)
+                order = flipped.data.astype(np.int64) - 1
+                self._entries[t] = flipped, [entries[i] for i in order.tolist()]
+            else:
+                self._entries[t] = matrix, modular.rational_entries(matrix)
+        matrix, entries = self._entries[t]
+        if (t, prime) not in self._residues:
+            self._residues[t, prime] = modular.residues(entries, prime)
+        return matrix.indptr, matrix.indices, self._residues[t, prime]
+
+
+def _exact_combinations(solver: _Solver, attackers: tuple[int, ...]) -> tuple[Combination, ...]:
+    """Lift the reduced form to the rationals: more primes until every coefficient stands still."""
+    used: list[int] = []
+    forms: list[np.ndarray] = []
+    pivots: np.ndarray | None = None
+    lifted: list[Fraction | None] | None = None
+    for prime in modular.primes_below():
+        found, rows = solver.row_space(attackers, prime).reduced()
+        if pivots is None or len(found) > len(pivots):
+            pivots, used, forms, lifted = found, [], [], None
+        elif not np.array_equal(found, pivots):
+            continue
+        several = rows[np.count_nonzero(rows, axis=1) > 1]
+        used.append(prime)
+        forms.append(several)
+        if len(used) in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80):
+            now = _lift(forms, used)
+            if now == lifted and None not in now:
+                return _as_combinations(now, forms[0])
+            lifted = now
+    return _floating_combinations(solver.protocol, attackers, _decide_exactly(solver, attackers).nodes)
+
+
+def _lift(forms: list[np.ndarray], primes: list[int]) -> list[Fraction | None]:
+    where = np.argwhere(forms[0] != 0)
+    memory: dict[tuple[int, ...], Fraction | None] = {}
+    lifted = []
+    for i, j in where.tolist():
+        values = tuple(int(form[i, j]) for form in forms)
+        if values not in memory:
+            memory[values] = modular.rational_from_residues(values, primes)
+        lifted.append(memory[values])
+    return lifted
+
+
+def _as_combinations(lifted: list[Any], form: np.ndarray) -> tuple[Combination, ...]:
+    rows: list[dict[int, Any]] = [{} for _ in range(len(form))]
+    for (i, j), coefficient in zip(np.argwhere(form != 0).tolist(), lifted, strict=True):
+        rows[i][j] = coefficient
+    return tuple(Combination(row) for row in rows)
+
+
+def _floating_combinations(
+    protocol: Protocol, attackers: tuple[int, ...], nodes: tuple[int, ...]
+) -> tuple[Combination, ...]:
+    """Reduce the orthonormal basis of the view with full pivoting; small entries are rounded to zero."""
+    from scipy.linalg import qr
+
+    view = protocol.view(attackers)
+    if not np.array_equal(view.owners[: protocol.n], np.arange(protocol.n)):
+        return ()
+    rows = view.basis.T[:, : protocol.n].copy()
+    rows[:, [*attackers, *nodes]] = 0.0
+    if view.basis.shape[0] > protocol.n or not rows.size:
+        return ()
+    _, triangle, order = qr(rows, mode="economic", pivoting=True)
+    rank = int(np.sum(np.abs(np.diag(triangle)) > 1e-8))
+    reduced = np.zeros((rank, protocol.n))
+    reduced[:, order] = np.linalg.solve(triangle[:rank, :rank], triangle[:rank])
+    reduced[np.abs(reduced) < 1e-8] = 0.0
+    return tuple(Combination({int(j): float(row[j]) for j in np.flatnonzero(row)}) for row in reduced)

@@ -1,0 +1,193 @@
+"""Audits hold the claims, come close to them, and find planted bugs."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+import sottovoce as sv
+from sottovoce.attacks import audit, bounds
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import Adversary, Curve, Guarantee
+from sottovoce.protocols import Chebyshev, Exchange, Gossip, Randomized, Tree
+
+FAMILY = 0.001  # no audit of a right claim may exceed it, with family-wise confidence 99.9 %
+
+
+def cases():
+    """Protocols, observers, users: every kind of view."""
+    rng = np.random.default_rng(7)
+    path, ring, florentine = sv.graphs.path(5), sv.graphs.ring(6), sv.graphs.florentine()
+    hypercube = sv.graphs.hypercube(3)
+    return [
+        ("path of three", Gossip(sv.graphs.path(3), 2), 0, 2),
+        ("neighbour", Gossip(florentine, 3), 2, 1),
+        ("distant", Gossip(florentine, 3), 0, 5),
+        ("hypercube", Gossip(hypercube, 4), 0, 3),
+        ("chebyshev", Chebyshev(ring, 3), 0, 3),
+        ("two colluders", Gossip(path, 2), (0, 4), 2),
+        ("randomized", Randomized(ring, 60, rng), 1, 4),
+        ("tree", Tree(florentine), 3, 9),
+        ("exchange", Exchange(8), 0, 7),
+    ]
+
+
+@pytest.mark.parametrize(("name", "protocol", "observers", "user"), cases(), ids=[c[0] for c in cases()])
+def test_no_audit_of_averaging_exceeds_the_claim_and_all_are_tight(name, protocol, observers, user):
+    """20,000 runs: the lower bound is at least 90 % of the exact mu, and never above it."""
+    h = float(protocol.view(observers).leakage()[user])
+    assert h > 0
+    found = audit.audit_averaging(
+        protocol, user=user, observers=observers, sensitivity=2.0 / np.sqrt(h), noise_std=1.0, runs=20_000,
+        rng=np.random.default_rng(11), level=FAMILY / len(cases()),
+    )  # fmt: skip
+    assert found.mu_claimed == pytest.approx(2.0)
+    assert not found.refuted, name
+    usual = audit.audit_averaging(
+        protocol, user=user, observers=observers, sensitivity=2.0 / np.sqrt(h), noise_std=1.0, runs=20_000,
+        rng=np.random.default_rng(12),
+    )  # fmt: skip
+    assert 0.9 <= usual.tightness <= 1, name
+
+
+def test_power_at_ten_percent_is_the_predicted_one():
+    """Path of three, own noise unknown, Delta 2: TPR at FPR 0.1 is 0.5528; eq. (6) would cap it at 0.4495."""
+    protocol, runs = Gossip(sv.graphs.path(3), 2), 200_000
+    rng = np.random.default_rng(0)
+    view = protocol.view(0, own_noise=False)
+    mu = 2 * np.sqrt(view.leakage()[2])
+    assert mu**2 == pytest.approx(2.0)
+    scores = []
+    for shift in (2.0, 0.0):
+        rows = rng.normal(size=(3, runs))
+        rows[2] += shift
+        scores.append(view.reconstruct(protocol.observe(rows, 0, own_noise=False))[2])
+    power = (scores[0] > np.quantile(scores[1], 0.9)).mean()
+    assert power == pytest.approx(stats.norm.cdf(stats.norm.ppf(0.1) + mu), abs=0.006)
+    assert power == pytest.approx(0.5528, abs=0.006)
+
+
+def planted(**changes):
+    """Audit a path of three with Delta = sigma = 1 (mu = 1) and a bug."""
+    options = {
+        "user": 2, "observers": 0, "sensitivity": 1.0, "noise_std": 1.0, "runs": 20_000,
+        "rng": np.random.default_rng(5), "level": FAMILY,
+    }  # fmt: skip
+    return audit.audit_averaging(Gossip(sv.graphs.path(3), 2), **(options | changes))
+
+
+def test_the_unplanted_run_is_not_refuted():
+    assert not planted().refuted
+
+
+def test_planted_half_noise_is_found():
+    def half(rows, noise, step):
+        return noise.perturb(rows, agents=range(len(rows)), step=step, std=0.5)
+
+    assert planted(release=half).refuted
+
+
+def test_planted_noise_reuse_is_found():
+    def reused(rows, noise, step):
+        first = step - step % 4  # one noise for all four steps of a hypothesis
+        return noise.perturb(rows, agents=range(len(rows)), step=first, std=1.0)
+
+    schedule = {
+        "steps": 4, "user": 2, "observers": 0, "sensitivity": 1.0, "noise_std": 1.0, "runs": 20_000,
+        "level": FAMILY,
+    }  # fmt: skip
+    protocol = Gossip(sv.graphs.path(3), 2)
+    bad = audit.audit_consensus(lambda k: protocol, rng=np.random.default_rng(6), release=reused, **schedule)
+    good = audit.audit_consensus(lambda k: protocol, rng=np.random.default_rng(6), **schedule)
+    assert bad.refuted
+    assert not good.refuted
+    assert good.tightness > 0.85
+
+
+def test_planted_equation_six_is_found_as_a_claim():
+    W = sv.graphs.path(3).W.toarray()
+    rows = [np.linalg.matrix_power(W, t)[1] for t in range(2)]
+    share = sum(row[2] ** 2 / (row @ row) for row in rows)
+    assert share == pytest.approx(1 / 3)
+    claim = Guarantee(Adversary("pairwise", 0, 2), "user", "published", Curve.gaussian(np.sqrt(share)))
+    found = planted(guarantee=claim)
+    assert found.refuted
+    assert found.tightness > 1.5
+    without_own = planted(guarantee=claim, own_noise=False, sensitivity=3.0, noise_std=3.0)
+    assert without_own.mu_claimed < np.sqrt(0.5)
+
+
+def test_planted_noise_of_one_node_missing_is_found():
+    def one_forgets(rows, noise, step):
+        noisy = noise.perturb(rows, agents=range(len(rows)), step=step, std=1.0)
+        noisy[1] = rows[1]
+        return noisy
+
+    tree = Tree(sv.graphs.path(3), root=0)
+    options = {
+        "user": 2, "observers": 0, "sensitivity": 3.0, "noise_std": 1.0, "runs": 20_000, "level": FAMILY,
+    }  # fmt: skip
+    assert audit.audit_averaging(tree, rng=np.random.default_rng(1), release=one_forgets, **options).refuted
+    assert not audit.audit_averaging(tree, rng=np.random.default_rng(1), **options).refuted
+
+
+def test_refreshed_gossip_is_audited_with_its_fresh_noise():
+    protocol = sv.protocols.Refreshed(sv.graphs.path(4), 4, 0.3)
+    h = protocol.view(0).leakage()[2]
+    assert 0.05 < h < 0.99
+    found = audit.audit_averaging(
+        protocol, user=2, observers=0, sensitivity=2 / np.sqrt(h), noise_std=1.0, runs=20_000,
+        rng=np.random.default_rng(2), level=FAMILY,
+    )  # fmt: skip
+    assert not found.refuted
+    assert found.tightness > 0.85
+
+
+def test_public_view_and_standard_views():
+    network = sv.graphs.florentine()
+    views = audit.standard_views(network, 0)
+    assert set(views) == {"neighbour", "distant node", "two colluders"}
+    assert len(views["two colluders"]) == 2
+    found = audit.audit_outputs(
+        Gossip(network, 8), user=1, sensitivity=8.0, noise_std=1.0, runs=20_000,
+        rng=np.random.default_rng(0), level=FAMILY,
+    )  # fmt: skip
+    assert not found.refuted
+    assert found.tightness > 0.8
+
+
+def test_a_claim_that_is_not_gaussian_is_refuted_along_its_curve():
+    rng = np.random.default_rng(3)
+    claim = Guarantee(Adversary("local"), "add-remove", "ldp", Curve.pure(0.5, 1))
+    lap = rng.laplace(size=(2, 20_000))
+    fair = audit.audit_view(lap[0] * 2 + 1, lap[1] * 2, claim, delta=1e-3, level=FAMILY)
+    assert not fair.refuted
+    halved = audit.audit_view(lap[0] + 1, lap[1], claim, delta=1e-3, level=FAMILY)
+    assert halved.refuted
+
+
+def test_broken_views_are_evidence():
+    claim = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+    rng = np.random.default_rng(4)
+    broken = rng.normal(size=(1000, 2))
+    broken[:, 1] = np.nan
+    found = audit.audit_view(broken, rng.normal(size=(1000, 2)), claim)
+    assert found.refuted
+    assert found.bound.epsilon > 4
+
+
+def test_record_is_plain():
+    record = planted(runs=2000).to_dict()
+    assert {"view", "epsilon_lower", "epsilon_claimed", "tightness", "refuted"} <= set(record)
+
+
+def test_bad_input():
+    with pytest.raises(InvalidInput, match="one of the observers"):
+        planted(user=0)
+    claim = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+    with pytest.raises(InvalidInput, match="same width"):
+        audit.audit_view(np.zeros((20, 2)), np.zeros((20, 3)), claim)
+    with pytest.raises(InvalidInput, match="10 runs"):
+        audit.audit_view(np.zeros((2, 2)), np.zeros((2, 2)), claim)
+    with pytest.raises(InvalidInput, match="at least 4 nodes"):
+        audit.standard_views(sv.graphs.path(3), 0)
+    assert bounds.lower_bound(np.zeros(30), np.ones(30)).mu > 1

@@ -1,0 +1,157 @@
+"""Reconstruction of decentralized gradient descent: system, covariance, variance, accountant, bad input."""
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.attacks import dgd, gossip, inversion
+from sottovoce.errors import InvalidInput
+from sottovoce.protocols import Chebyshev, Gossip, TimeVarying
+
+
+def averagings():
+    ring, star = sv.graphs.ring(7), sv.graphs.star(7)
+    return [sv.graphs.florentine(), Gossip(sv.graphs.path(6), 3), TimeVarying([ring, star])]
+
+
+@pytest.mark.parametrize("averaging", averagings(), ids=["florentine-1", "path-3", "varying-2"])
+@pytest.mark.parametrize("method", ["gls", "ls"])
+def test_constant_gradients_come_back_exactly(averaging, method):
+    rng = np.random.default_rng(0)
+    attack = dgd.gradient_attack(averaging, attackers=(0, 2), steps=6)
+    n = attack.protocol.n
+    gradients, start = rng.normal(size=(n, 4)), rng.normal(size=4)
+    seen = dgd.run_descent(attack, lambda theta, t: gradients, np.tile(start, (n, 1)), step_size=0.05)
+    found = attack.gradients(seen, start, 0.05, method=method)
+    assert attack.identifiable
+    np.testing.assert_allclose(
+        found[list(attack.identifiable)], gradients[list(attack.identifiable)], atol=1e-6
+    )
+    assert np.isnan(found[[0, 2]]).all()
+
+
+def test_known_matrix_for_one_round_a_step():
+    """MATH 8.2: the row of (t, w) is the sum of the powers of the targets' block."""
+    network = sv.graphs.florentine()
+    attack = dgd.gradient_attack(network, attackers=(4,), steps=4)
+    targets = list(attack.targets)
+    block = network.W.toarray()[np.ix_(targets, targets)]
+    for row, (t, _, w) in enumerate(attack.messages):
+        power = sum(np.linalg.matrix_power(block, i) for i in range(t + 1))
+        np.testing.assert_allclose(attack.knowledge[row], power[targets.index(w)], atol=1e-12)
+    for i, (t, _, w) in enumerate(attack.messages):
+        for j, (s, _, x) in enumerate(attack.messages):
+            expected = sum(
+                np.linalg.matrix_power(block, t + s - 2 * r)[targets.index(w), targets.index(x)]
+                for r in range(min(t, s) + 1)
+            )
+            assert attack.covariance[i, j] == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("averaging", averagings()[:2], ids=["florentine-1", "path-3"])
+def test_covariance_and_variance_match_monte_carlo(averaging):
+    rng = np.random.default_rng(1)
+    attack = dgd.gradient_attack(averaging, attackers=3, steps=3)
+    n, runs = attack.protocol.n, 40_000
+    # independent runs are columns; the gradient of node u is u in all of them, plus fluctuations
+    mean = np.tile(np.arange(n, dtype=float)[:, None], (1, runs))
+    seen = dgd.run_descent(attack, lambda theta, t: mean, np.zeros((n, runs)), 1.0, rng=rng, noise_std=0.5)
+    clean = attack._without_own(seen, np.zeros(runs))
+    sampled = np.cov(clean)
+    predicted = 0.25 * attack.covariance
+    spread = np.sqrt(np.outer(np.diag(predicted), np.diag(predicted)))
+    assert np.abs((sampled - predicted) / spread).max() < 0.03  # five standard errors
+    assert np.abs((sampled - 1.5 * predicted) / spread).max() > 0.3  # and it would notice another scale
+    found = attack.gradients(seen, np.zeros(runs), 1.0)
+    for u in attack.identifiable:
+        assert found[u].mean() == pytest.approx(u, abs=5 * np.sqrt(attack.variance(0.5)[u] / runs))
+        assert found[u].var() == pytest.approx(attack.variance(0.5)[u], rel=0.06)
+
+
+def test_gls_beats_least_squares():
+    rng = np.random.default_rng(2)
+    attack = dgd.gradient_attack(sv.graphs.path(6), attackers=0, steps=12)
+    zero = np.zeros((6, 4000))
+    seen = dgd.run_descent(attack, lambda theta, t: zero, zero, 1.0, rng=rng, noise_std=1.0)
+    gls, ls = (
+        np.mean(attack.gradients(seen, zero[0], 1.0, method=m)[1:] ** 2, axis=1) for m in ("gls", "ls")
+    )
+    assert (gls <= 1.02 * ls).all()
+    assert gls[-1] < 0.97 * ls[-1]
+
+
+def test_identifiable_nodes_are_those_of_gossip_with_all_rounds():
+    network = sv.graphs.florentine()
+    for steps, rounds in ((3, 1), (2, 2), (1, 4), (14, 1)):
+        for v in range(15):
+            attack = dgd.gradient_attack(Gossip(network, rounds), v, steps)
+            assert set(attack.identifiable) == gossip.reconstruct_gossip(network, v, steps * rounds)
+
+
+def test_information_equals_the_accountants_projection():
+    """1^T H 1 of the learning view, from the attack and from an explicit projector."""
+    network, steps, v = sv.graphs.path(5), 5, 0
+    W = network.W.toarray()
+    rows = []
+    for t in range(steps):
+        block = np.zeros((steps, 5))
+        for s in range(t + 1):
+            block[s] = np.linalg.matrix_power(W, t - s)[1]
+        rows.append(block)
+    B = np.array(rows)
+    B[:, :, v] = 0
+    flat = B.reshape(steps, -1)
+    projector = (np.linalg.pinv(flat) @ flat).reshape(steps, 5, steps, 5)
+    found = dgd.gradient_attack(network, v, steps).information()
+    for u in range(1, 5):
+        assert found[u] == pytest.approx(projector[:, u, :, u].sum(), abs=1e-8)
+    np.testing.assert_allclose(found[2:], [0.713, 0.087, 0.007], atol=1e-3)
+    assert found[1] <= 4.866
+
+
+def test_noise_lowers_the_psnr_as_the_variance_formula_predicts():
+    """Line of 8, softmax regression: gradients, then inputs; PSNR falls with 10 log10 of the variance."""
+    rng = np.random.default_rng(3)
+    n, dim, steps, nu, classes = 8, 400, 10, 1e-6, 2
+    x, labels = rng.uniform(size=(n, dim)), rng.integers(0, classes, n)
+
+    def gradients(theta, t):
+        weights = theta.reshape(n, classes, dim + 1)
+        logits = np.einsum("ncd,nd->nc", weights[:, :, :-1], x) + weights[:, :, -1]
+        p = np.exp(logits - logits.max(1, keepdims=True))
+        error = p / p.sum(1, keepdims=True) - np.eye(classes)[labels]
+        return np.concatenate([error[:, :, None] * x[:, None], error[:, :, None]], axis=2).reshape(n, -1)
+
+    attack = dgd.gradient_attack(sv.graphs.path(n), 0, steps)
+    start = np.zeros((n, classes * (dim + 1)))
+    scores = {}
+    for std in (0.0, 0.002):
+        seen = dgd.run_descent(attack, gradients, start, nu, rng=rng, noise_std=std)
+        g = attack.gradients(seen, start[0], nu).reshape(n, classes, dim + 1)[1:]
+        scores[std] = inversion.psnr(inversion.invert_linear(g[:, :, :-1], g[:, :, -1]).inputs, x[1:])
+    assert (scores[0.0][:4] > 40).all()
+    predicted = 10 * np.log10(0.5**2 / attack.variance(0.002)[1:])  # |delta| is 1/2 at the start
+    near = predicted > 15  # where the error of the bias itself is negligible
+    assert near.sum() >= 3
+    np.testing.assert_allclose(scores[0.002][near], predicted[near], atol=1.5)
+    assert (np.diff(predicted) < 0).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: dgd.gradient_attack(sv.graphs.path(4), 9, 3), "attackers names node 9"),
+        (lambda: dgd.gradient_attack(sv.graphs.path(4), range(4), 3), "nobody left"),
+        (lambda: dgd.gradient_attack(sv.graphs.path(4), 0, 0), "steps must be at least 1"),
+        (lambda: dgd.gradient_attack(Chebyshev(sv.graphs.path(4), 2), 0, 3), "memory"),
+        (
+            lambda: dgd.gradient_attack(sv.graphs.path(4), 0, 3).gradients(
+                dgd.Transcript(np.zeros((2, 1)), np.zeros((3, 1, 1, 1))), np.zeros(1), 0.1
+            ),
+            "transcript must hold 3 received rows",
+        ),
+    ],
+)
+def test_bad_input(call, words):
+    with pytest.raises(InvalidInput, match=words):
+        call()

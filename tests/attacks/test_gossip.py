@@ -1,0 +1,172 @@
+"""Reconstruction of averaging: printed numbers, agreement with the accountant, every protocol, bad input."""
+
+from fractions import Fraction
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.attacks import gossip
+from sottovoce.errors import InvalidInput
+from sottovoce.protocols import Chebyshev, Dropout, Exchange, Gossip, Randomized, Refreshed, TimeVarying, Tree
+
+FLORENTINE_AFTER_3 = [2, 15, 9, 9, 9, 3, 5, 5, 4, 3, 3, 7, 5, 2, 2]
+
+
+def test_florentine_counts():
+    network = sv.graphs.florentine()
+    assert [len(sv.attacks.reconstruct_gossip(network, v, 3)) + 1 for v in range(15)] == FLORENTINE_AFTER_3
+    for rounds in (14, 20):
+        assert all(len(gossip.reconstruct_gossip(network, v, rounds)) == 14 for v in range(15))
+    assert any(len(gossip.reconstruct_gossip(network, v, 13)) < 14 for v in range(15))
+
+
+def random_network(rng, n):
+    while True:
+        graph = nx.gnp_random_graph(n, rng.uniform(0.25, 0.7), seed=int(rng.integers(2**31)))
+        if nx.is_connected(graph):
+            return sv.graphs.from_networkx(graph)
+
+
+def random_protocol(rng):
+    n = int(rng.integers(4, 12))
+    network, rounds = random_network(rng, n), int(rng.integers(1, n + 2))
+    kind = int(rng.integers(8))
+    if kind == 0:
+        return Chebyshev(network, rounds)
+    if kind == 1:
+        return Randomized(network, 6 * n, rng)
+    if kind == 2:
+        return TimeVarying([random_network(rng, n) for _ in range(min(rounds, 6))])
+    if kind == 3:
+        quiet = {t: [int(rng.integers(n))] for t in range(rounds) if rng.uniform() < 0.5}
+        return Dropout(network, rounds, nodes=quiet)
+    if kind == 4:
+        return Tree(network, kind="uniform", rng=rng)
+    if kind == 5:
+        return Exchange(8)
+    return Gossip(network, rounds)
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_attack_succeeds_exactly_where_the_accountant_says_one(batch):
+    """A thousand random graphs and protocols, one to three attackers, exact arithmetic against the view."""
+    rng = np.random.default_rng(batch)
+    accurate = 0
+    for trial in range(100):
+        protocol = random_protocol(rng)
+        attackers = tuple(rng.choice(protocol.n, int(rng.integers(1, 4)), replace=False).tolist())
+        attack = gossip.gossip_attack(protocol, attackers, exact=True)
+        view = protocol.view(attackers)
+        certain = {u for u in np.flatnonzero(view.leakage() > 1 - 1e-8).tolist() if u not in attackers}
+        assert set(attack.nodes) == certain, (protocol, attackers)
+        assert attack.rank == view.rank
+        if trial % 5:
+            continue
+        values = rng.normal(size=(protocol.n, 2))
+        found, gain = attack.values(protocol.observe(values, attackers)), attack.amplification()
+        for u, row in found.items():  # messages are rounded to 53 bits, and solving amplifies that
+            np.testing.assert_allclose(row, values[u], rtol=0, atol=1e-9 + 1e-13 * gain[u])
+        accurate += sum(gain[u] < 1e6 for u in found)
+    assert accurate > 20
+
+
+def test_noisy_runs_give_value_plus_noise():
+    rng = np.random.default_rng(0)
+    protocol = Gossip(sv.graphs.florentine(), 14)
+    noisy = rng.normal(size=(15, 3)) + rng.normal(0, 2, (15, 3))
+    found = gossip.gossip_attack(protocol, 4).values(protocol.observe(noisy, 4))
+    assert len(found) == 14
+    np.testing.assert_allclose(np.array(list(found.values())), np.delete(noisy, 4, axis=0), atol=1e-5)
+
+
+def test_fresh_noise_stops_the_attack_beyond_neighbours():
+    network = sv.graphs.path(6)
+    attack = gossip.gossip_attack(Refreshed(network, 8, 0.1), 0)
+    assert attack.nodes == (1,)
+    with pytest.raises(InvalidInput, match="fresh noise"):
+        gossip.gossip_attack(Refreshed(network, 8, 0.1), 0, exact=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["hypercube:5", "ring:12", "torus:4:4", "star:7", "complete:6", "karate", "grid:3:4"]
+)
+def test_symmetric_graphs_by_both_ways(name):
+    network = sv.graphs.parse(name)
+    for rounds in (1, 2, 5, network.n):
+        exact = gossip.gossip_attack(Gossip(network, rounds), (0, 2), exact=True)
+        assert exact.nodes == gossip.gossip_attack(Gossip(network, rounds), (0, 2), exact=False).nodes
+
+
+def test_exact_arithmetic_decides_where_floating_rows_cannot():
+    """Rows of explicit powers become parallel: their floating rank is too small, the exact one is not."""
+    network, rounds = sv.graphs.path(60), 59
+    W = network.W.toarray()
+    rows = [np.linalg.matrix_power(W, k)[1] for k in range(rounds)]
+    assert np.linalg.matrix_rank(np.array(rows)) < rounds
+    attack = gossip.gossip_attack(Gossip(network, rounds), 0, exact=True)
+    assert attack.rank == rounds
+    assert attack.nodes == tuple(range(1, 60))
+
+
+def test_combinations_are_the_rows_of_the_reduced_form():
+    network = sv.graphs.florentine()
+    protocol = Gossip(network, 3)
+    values = np.random.default_rng(1).normal(size=(15, 2))
+    for attacker in (2, 6, 8, 11):
+        attack = gossip.gossip_attack(protocol, attacker)
+        assert len(attack.nodes) + len(attack.combinations) == attack.rank
+        known = attack.combined(protocol.observe(values, attacker))
+        for combination, value in zip(attack.combinations, known, strict=True):
+            assert all(isinstance(c, Fraction) for c in combination.coefficients.values())
+            assert len(combination.nodes) >= 2
+            assert not set(combination.nodes) & {attacker, *attack.nodes}
+            np.testing.assert_allclose(value, combination.value(values), atol=1e-8)
+        floating = gossip.gossip_attack(protocol, attacker, exact=False)
+        assert len(floating.combinations) == len(attack.combinations)
+
+
+def test_combinations_with_large_coefficients_are_lifted():
+    network = sv.graphs.from_networkx(nx.random_regular_graph(3, 30, seed=4))
+    attack = gossip.gossip_attack(Gossip(network, 6), 0)
+    assert len(attack.combinations) > 3
+    rows = np.array([[float(c.coefficients.get(u, 0)) for u in range(30)] for c in attack.combinations])
+    basis = Gossip(network, 6).view(0).basis
+    residual = rows - rows @ basis @ basis.T
+    assert np.abs(residual).max() < 1e-6 * max(1, np.abs(rows).max())
+
+
+def test_every_attacker_at_once_equals_one_by_one():
+    protocol = Gossip(sv.graphs.karate(), 4)
+    together = gossip.reconstructed_by_each(protocol)
+    assert together == [gossip.gossip_attack(protocol, v).nodes for v in range(34)]
+    assert together == gossip.reconstructed_by_each(protocol, exact=False)
+
+
+def test_amplification_bounds_the_error_of_rounded_messages():
+    protocol = Gossip(sv.graphs.path(6), 5)
+    attack = gossip.gossip_attack(protocol, 0)
+    values = np.random.default_rng(0).uniform(size=(6, 50))
+    seen = protocol.observe(values, 0)
+    rounded = seen.astype(np.float32).astype(np.float64)
+    error = {u: np.abs(row - values[u]).max() for u, row in attack.values(rounded).items()}
+    gain = attack.amplification()
+    assert all(error[u] <= gain[u] * np.linalg.norm(rounded - seen, axis=0).max() for u in attack.nodes)
+    assert gain[5] > 10 * gain[1]
+
+
+@pytest.mark.parametrize(
+    ("attackers", "rounds", "words"),
+    [
+        (7, 2, "attackers names node 7, but the nodes are 0 to 4"),
+        (-1, 2, "at least 0"),
+        ((), 2, "at least one node"),
+        (range(5), 2, "nobody left"),
+        (0, 0, "rounds must be at least 1"),
+        ("a", 2, "whole number"),
+    ],
+)
+def test_bad_input(attackers, rounds, words):
+    with pytest.raises(InvalidInput, match=words):
+        gossip.reconstruct_gossip(sv.graphs.path(5), attackers, rounds)
