@@ -25,7 +25,7 @@ def cases():
         ("hypercube", Gossip(hypercube, 4), 0, 3),
         ("chebyshev", Chebyshev(ring, 3), 0, 3),
         ("two colluders", Gossip(path, 2), (0, 4), 2),
-        ("randomized", Randomized(ring, 60, rng), 1, 4),
+        ("randomized", Randomized(ring, 60, rng), 1, 3),
         ("tree", Tree(florentine), 3, 9),
         ("exchange", Exchange(8), 0, 7),
     ]

@@ -90,10 +90,14 @@ def test_fresh_noise_stops_the_attack_beyond_neighbours():
 
 
 @pytest.mark.parametrize(
-    "name", ["hypercube:5", "ring:12", "torus:4:4", "star:7", "complete:6", "karate", "grid:3:4"]
-)
-def test_symmetric_graphs_by_both_ways(name):
-    network = sv.graphs.parse(name)
+    "network",
+    [
+        sv.graphs.hypercube(5), sv.graphs.ring(12), sv.graphs.torus(4, 4), sv.graphs.star(7),
+        sv.graphs.complete(6), sv.graphs.karate(), sv.graphs.grid(3, 4),
+    ],
+    ids=lambda network: network.name,
+)  # fmt: skip
+def test_symmetric_graphs_by_both_ways(network):
     for rounds in (1, 2, 5, network.n):
         exact = gossip.gossip_attack(Gossip(network, rounds), (0, 2), exact=True)
         assert exact.nodes == gossip.gossip_attack(Gossip(network, rounds), (0, 2), exact=False).nodes

@@ -200,9 +200,10 @@ def audit_averaging(
         views.append(observed.T)
         estimates.append(_estimate(seen, observed, user))
     who = "node " + ", ".join(map(str, seen.observers)) + f" about node {user}"
+    statistics = [(estimates[0], estimates[1])]
     return audit_view(
-        *views, guarantee, view=who, statistics=[tuple(estimates)], delta=delta, level=level
-    )  # fmt: skip
+        views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
+    )
 
 
 def audit_consensus(
@@ -258,7 +259,10 @@ def audit_consensus(
         views.append(np.array(features).T)
         scores.append(score)
     who = "node " + ", ".join(map(str, seen[0].observers)) + f" about node {user}, {steps} steps"
-    return audit_view(*views, guarantee, view=who, statistics=[tuple(scores)], delta=delta, level=level)
+    statistics = [(scores[0], scores[1])]
+    return audit_view(
+        views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
+    )
 
 
 def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
@@ -322,8 +326,8 @@ def audit_outputs(
         rows = np.zeros((protocol.n, half))
         rows[user] = shift
         scores.append(np.asarray(protocol.apply(publish(rows, noise, step)))[0])
-    views = [s[:, None] for s in scores]
-    return audit_view(*views, claim, view=f"the public about node {user}", delta=delta, level=level)
+    who = f"the public about node {user}"
+    return audit_view(scores[0], scores[1], claim, view=who, delta=delta, level=level)
 
 
 def _composed(views: Sequence[Any], user: int, sensitivity: float, noise_std: float) -> Guarantee:

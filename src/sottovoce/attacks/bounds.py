@@ -71,8 +71,8 @@ def epsilon_lower(
     6.98
     """
     _validate.probability(delta, "delta", one=False)
-    tpr_low, tpr_high = clopper_pearson(tp, members, level)
-    fpr_low, fpr_high = clopper_pearson(fp, others, level)
+    tpr_low, _ = clopper_pearson(tp, members, level)
+    _, fpr_high = clopper_pearson(fp, others, level)
     first = _log_ratio(tpr_low - delta, fpr_high)
     second = _log_ratio(1 - fpr_high - delta, 1 - tpr_low)
     return max(first, second, 0.0)

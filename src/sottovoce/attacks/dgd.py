@@ -312,9 +312,7 @@ def _responses(
     return tuple(messages), np.array(response)
 
 
-def _block(
-    protocol: LinearProtocol, k: int, targets: tuple[int, ...], prime: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _block(protocol: LinearProtocol, k: int, targets: tuple[int, ...], prime: int) -> modular.Residues:
     """Return the targets' block of round ``k`` as residues of the rational weights."""
     matrix = protocol.matrix(k)
     residues = modular.residues(modular.rational_entries(matrix), prime)

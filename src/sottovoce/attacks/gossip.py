@@ -268,7 +268,7 @@ class _Solver:
             if t + 1 < self._plain.rounds:
                 state = modular.sparse_times(*self._matrix(t, prime), state, prime)
 
-    def _matrix(self, t: int, prime: int, transposed: bool = False) -> tuple[np.ndarray, ...]:
+    def _matrix(self, t: int, prime: int, transposed: bool = False) -> modular.Residues:
         if t not in self._entries:
             matrix = self._plain.matrix(t)
             if transposed:

@@ -28,6 +28,9 @@ PRIMES: tuple[int, ...] = tuple(2**31 - c for c in _OFFSETS)
 _LARGEST_OFFSET = 2**11  # two folds of a 62-bit product stay below 2 p up to here
 
 
+Residues = tuple[np.ndarray, np.ndarray, np.ndarray]  # indptr, indices and residues of a csr matrix
+
+
 class RowSpace:
     """A growing row space over one prime field, kept in echelon form.
 
