@@ -217,11 +217,10 @@ class Muffliato(Plan):
             raise BudgetInfeasible(
                 "This observer learns nothing of this user at any noise; calibrate for another pair or view."
             )
-        while (
-            replace(at_one, curve=Curve.gaussian(at_one.mu * 2 * radius / noise_std)).epsilon(delta) > epsilon
-        ):
-            noise_std *= 1 + 1e-14  # rounding in the last places: never above the target
-        return cls(protocol, noise_std=noise_std, radius=radius, centre=centre)
+        plan = cls(protocol, noise_std=noise_std, radius=radius, centre=centre)
+        while plan.privacy(view, **who).epsilon(delta) > epsilon:  # the last places: never above the target
+            plan = replace(plan, noise_std=plan.noise_std * (1 + 1e-12))
+        return plan
 
     # ---- how it runs -------------------------------------------------------------------------------
 

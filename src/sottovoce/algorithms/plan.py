@@ -104,10 +104,9 @@ def clipped_rows(rows: Any, centre: np.ndarray | float, radius: float) -> np.nda
         array = array.astype(np.float64)
     offset = array - np.asarray(centre, dtype=array.dtype)
     offset[~np.isfinite(offset).all(axis=1)] = 0.0
-    # A row of 1e200 has an infinite norm in floating point; scale by its largest entry first.
+    # A row of 1e200 has an infinite norm in floating point; so divide by the largest entry first.
     largest = np.abs(offset).max(axis=1, initial=0.0, keepdims=True)
-    safe = np.where(largest > 0, largest, 1.0)
-    norm = safe * np.linalg.norm(offset / safe, axis=1, keepdims=True)
-    with np.errstate(over="ignore", invalid="ignore"):
-        shrink = np.where(norm > radius, radius / np.where(norm > 0, norm, 1.0), 1.0)
-    return np.asarray(centre, dtype=array.dtype) + offset * shrink.astype(array.dtype)
+    shape = offset / np.where(largest > 0, largest, 1)
+    length = np.maximum(np.linalg.norm(shape, axis=1, keepdims=True), 1)
+    too_long = largest > radius / length
+    return np.asarray(centre, dtype=array.dtype) + np.where(too_long, shape * (radius / length), offset)

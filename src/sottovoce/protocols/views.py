@@ -91,7 +91,10 @@ class GaussianView:
 
         A user who contributes several times (a walk) may exceed 1: the unit is one contribution.
         """
-        return np.einsum("ij,ij->i", *(2 * [self._by_user()]))
+        rows = self._by_user()
+        h = np.einsum("ij,ij->i", rows, rows)
+        contributions = np.bincount(self.owners[self.owners >= 0], minlength=self.n)
+        return np.minimum(h, np.maximum(contributions, 1) ** 2)  # rounding may exceed it by an ulp
 
     def covers(self, user: int) -> bool:
         """Whether the observers can compute the noisy value of ``user``."""

@@ -1,0 +1,203 @@
+"""Private averaging as a plan: its price, its run, its budget, and records that try to break it."""
+
+import math
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.algorithms.plan import clipped_rows
+from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput
+from sottovoce.privacy.noise import ProtectiveNoise, SimulatedNoise
+from sottovoce.protocols import Chebyshev, Exchange, Gossip, Randomized, Refreshed, Tree, Walk
+
+
+def plans():
+    rng = np.random.default_rng(0)
+    grid = sv.graphs.grid(4, 4)
+    return [
+        sv.Muffliato(protocol, noise_std=1.0, radius=0.5)
+        for protocol in (
+            Gossip(grid, 9),
+            Chebyshev(grid, 9),
+            Randomized(grid, 200, rng),
+            Refreshed(grid, 9, tau=0.1),
+            Exchange(16),
+            Tree(grid),
+            Walk(grid, 60, rng, final_public=True),
+        )
+    ]
+
+
+every_plan = pytest.mark.parametrize("plan", plans(), ids=lambda p: p.protocol.name)
+
+
+@every_plan
+def test_no_view_exceeds_the_local_guarantee(plan):
+    local = plan.privacy("local")
+    assert local.label == "ldp"
+    for view, who in (
+        ("pairwise", {"observer": 0, "user": 15}),
+        ("network", {"observer": 3}),
+        ("colluders", {"colluders": [0, 5, 6]}),
+        ("central", {}),
+    ):
+        guarantee = plan.privacy(view, **who)
+        assert guarantee.label == "exact"
+        assert guarantee.mu <= local.mu * (1 + 1e-9)
+
+
+@every_plan
+def test_colluders_learn_at_least_as_much_as_each_of_them(plan):
+    together = plan.privacy("colluders", colluders=[0, 5], user=15).mu
+    for v in (0, 5):
+        assert together >= plan.privacy("pairwise", observer=v, user=15).mu - 1e-9
+
+
+@every_plan
+def test_error_has_the_predicted_size(plan):
+    rng = np.random.default_rng(1)
+    values = np.full((16, 4000), 0.0)
+    values[:, 0] = rng.uniform(-0.3, 0.3, 16)
+    result = plan.run(values, rng)
+    spread = result.outputs["rows"][:, 1:]
+    share = plan.protocol.output_view(0).basis if not isinstance(plan.protocol, Walk) else None
+    if share is not None:
+        expected = np.linalg.norm(plan.protocol.apply(np.eye(16), noise=SimulatedNoise(0))[0]) ** 2
+        if not isinstance(plan.protocol, Refreshed):
+            assert spread[0].var() == pytest.approx(expected, rel=0.1)
+    assert result.config["noise_std"] == 1.0
+    assert "simulation" in result.provenance["noise"]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_another_does_not():
+    plan = sv.Muffliato(sv.graphs.ring(5), noise_std=1.0, radius=1.0)
+    values = np.linspace(-1, 1, 5)
+    runs = [plan.run(values, np.random.default_rng(seed)).outputs["rows"] for seed in (1, 1, 2)]
+    assert runs[0].tobytes() == runs[1].tobytes()
+    assert runs[0].tobytes() != runs[2].tobytes()
+
+
+def test_protective_noise_ignores_every_seed():
+    plan = sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0)
+    runs = [plan.run(np.zeros(4), ProtectiveNoise()).outputs["rows"] for _ in range(2)]
+    assert (runs[0] != runs[1]).all()
+    record = plan.run(np.zeros(4), ProtectiveNoise()).record()
+    assert "mean_squared_error" not in record["metrics"]  # a function of the data: not for the record
+    assert record["provenance"]["noise"] == "protective"
+
+
+class Silent:
+    """No noise at all: what is left is what one user can move."""
+
+    protective = False
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return values
+
+    def slack(self, dim, std=1.0):
+        return 0.0
+
+
+@every_plan
+@pytest.mark.parametrize("evil", [1e300, -1e300, np.nan, np.inf, -np.inf, 0.0, 3.0])
+def test_influence_of_one_user_is_at_most_the_sensitivity(plan, evil):
+    """With the noise off, replacing one row moves the first message by at most the booked sensitivity."""
+    from sottovoce.algorithms.muffliato import averaging
+
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(16, 3))
+    other = values.copy()
+    other[7] = evil
+    first, second = (
+        averaging(rows, range(16), Silent(), noise_std=1.0, radius=0.5).init() for rows in (values, other)
+    )
+    moved = np.linalg.norm(first - second, axis=1)
+    assert np.isfinite(moved).all()
+    assert moved[7] <= plan.sensitivity * (1 + 1e-12)
+    assert (np.delete(moved, 7) == 0).all()
+
+
+def test_clipping_happens_before_the_noise_only():
+    plan = sv.Muffliato(Exchange(2), noise_std=100.0, radius=1.0)
+    rows = plan.run(np.zeros((2, 50)), np.random.default_rng(0)).outputs["rows"]
+    assert np.abs(rows).max() > 50  # noise is never clipped away
+
+
+def test_clipped_rows_keep_direction_and_precision():
+    rows = np.array([[3.0, 4.0], [0.3, 0.4], [1e308, 1e308], [-1e308, 1e308]])
+    out = clipped_rows(rows, 0.0, 1.0)
+    np.testing.assert_allclose(out[0], [0.6, 0.8])
+    np.testing.assert_array_equal(out[1], rows[1])
+    np.testing.assert_allclose(np.linalg.norm(out[2:], axis=1), 1.0)
+    centred = clipped_rows(np.array([[10.0]]), np.array([4.0]), 2.0)
+    assert centred.item() == 6.0
+    assert clipped_rows(rows[:2].astype(np.float32), 0.0, 1.0).dtype == np.float32
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+@pytest.mark.parametrize(
+    ("view", "who"),
+    [("local", {}), ("pairwise", {"observer": 0, "user": 15}), ("network", {}), ("central", {})],
+)
+def test_for_budget_meets_the_target_and_not_much_more(epsilon, view, who):
+    for protocol in (Exchange(16), Refreshed(sv.graphs.path(16), 16, tau=0.1)):
+        plan = sv.Muffliato.for_budget(protocol, epsilon=epsilon, delta=1e-6, radius=0.5, view=view, **who)
+        found = plan.privacy(view, **who).epsilon(1e-6)
+        assert found <= epsilon
+        assert found > epsilon * (1 - 1e-6)
+        plan.require(epsilon, 1e-6, view, **who)
+        with pytest.raises(BudgetExceeded):
+            plan.require(epsilon * 0.99, 1e-6, view, **who)
+
+
+def test_infeasible_budgets_are_refused():
+    with pytest.raises((BudgetInfeasible, InvalidInput), match="epsilon"):
+        sv.Muffliato.for_budget(Exchange(4), epsilon=-1.0, delta=1e-5, radius=1.0)
+    with pytest.raises(InvalidInput, match="delta"):
+        sv.Muffliato.for_budget(Exchange(4), epsilon=1.0, delta=0.0, radius=1.0)
+    with pytest.raises(BudgetInfeasible, match="learns nothing"):
+        sv.Muffliato.for_budget(
+            Gossip(sv.graphs.path(5), 1), epsilon=1, delta=1e-5, radius=1, view="pairwise", observer=0, user=4
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: sv.Muffliato(Exchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
+        (lambda: sv.Muffliato(Exchange(4), noise_std=0.0, radius=1.0), "noise_std"),
+        (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=0.0), "radius"),
+        (lambda: sv.Muffliato("ring", noise_std=1.0, radius=1.0), "protocol or a network"),
+        (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("secret"), "view must be"),
+        (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("pairwise"), "observer"),
+        (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("colluders"), "colluders"),
+        (
+            lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).run(
+                np.zeros(3), np.random.default_rng(0)
+            ),
+            "one row per node",
+        ),
+    ],
+)
+def test_bad_input(call, words):
+    with pytest.raises(InvalidInput, match=words):
+        call()
+
+
+def test_exact_consensus_is_within_a_factor_two_of_a_curator_on_a_tree():
+    plan = sv.Muffliato(Tree(sv.graphs.grid(8, 8)), noise_std=1.0, radius=0.5)
+    mean = np.mean([plan.protocol.view(v).leakage().sum() / 64 for v in range(64)])
+    assert mean == pytest.approx(2 * 63 / 64**2)
+    assert plan.privacy("central").mu == pytest.approx(math.sqrt(1 / 64))
+
+
+def test_halving_the_noise_is_noticed():
+    """Power both ways: the output variance accepts the right scale and rejects 2/3 and 3/2 of it."""
+    plan = sv.Muffliato(Exchange(8), noise_std=1.0, radius=1.0)
+    rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(3)).outputs["rows"]
+    variance = rows[0].var() * 8
+    spread = 4 * math.sqrt(2 / 20_000)
+    assert abs(variance - 1.0) < spread
+    for wrong in (2 / 3, 1.5):
+        assert abs(variance - wrong**2) > spread
