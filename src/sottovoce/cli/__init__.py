@@ -1,1 +1,1 @@
-""""""
+"""Arguments in, one call, text out."""

@@ -1,0 +1,163 @@
+"""The command `sottovoce`: a table of commands, and the one place where errors become sentences.
+
+How to add a command
+--------------------
+1. Write ``cli/NAME.py`` with a typer function (or a `typer.Typer` for a command with sub-commands)::
+
+       from sottovoce.cli.output import Json, emit
+
+       def guess(graph: str, json: Json = False) -> None:
+           \"\"\"One sentence. Then, after an empty line, more, and an example in a backspace block.\"\"\"
+           from sottovoce.attacks import ...        # heavy imports inside the function
+           emit({"answer": 42}, json, text)
+
+2. Add one line to `COMMANDS` below::
+
+       "guess": Command("sottovoce.cli.guess:guess", "What it does.", AFTER),
+
+The module is imported only when its command is called, so ``sottovoce --help`` stays quick. Raise
+`SottovoceError` for whatever is wrong with the input: `main` prints its sentence on standard error (with
+``--json``: ``{"error": sentence}`` on standard output) and exits with 1. Usage errors exit with 2, Ctrl-C
+with 130. Commands print nothing else on standard output under ``--json``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import typer
+
+from sottovoce import __version__
+from sottovoce.errors import SottovoceError
+
+__all__ = ["COMMANDS", "Command", "build", "main"]
+
+
+class Command(NamedTuple):
+    """Where a command lives (``module:name``), one line about it, and the group it is listed under."""
+
+    target: str
+    summary: str
+    panel: str
+
+    def load(self) -> Any:
+        """Import the command."""
+        module, _, name = self.target.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+
+FIRST = "First contact"
+BEFORE = "Before anything runs"
+RUN = "Run"
+AFTER = "Check and show"
+
+COMMANDS: dict[str, Command] = {
+    "doctor": Command(
+        "sottovoce.cli.doctor:doctor", "What is installed, what is missing, what to do.", FIRST
+    ),
+}
+
+ABOUT = """Private learning without a server: peers exchange noisy numbers with their neighbours, and each \
+can say exactly what it told whom.
+
+Start with [bold]sottovoce demo[/bold]; then ask what a network would reveal:
+
+\b
+    sottovoce account --graph hypercube:4 --rounds 4 --observer 0
+"""
+
+
+def build(only: str | None = None) -> typer.Typer:
+    """Return the application; only the command called ``only`` is imported, the others are names.
+
+    Examples
+    --------
+    >>> sorted(group.name for group in build().registered_commands) == sorted(COMMANDS)
+    True
+    """
+    app = typer.Typer(
+        name="sottovoce",
+        help=ABOUT,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name, command in COMMANDS.items():
+        target = command.load() if name == only else _listed
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=name, rich_help_panel=command.panel)
+        else:
+            help_text = None if name == only else command.summary
+            app.command(name, help=help_text, rich_help_panel=command.panel)(target)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 refused or failed with a sentence, 2 usage, 130 Ctrl-C."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    called = next((word for word in given if not word.startswith("-")), None)
+    try:
+        app = build(called if called in COMMANDS else None)
+        typer.main.get_command(app)(args=given, prog_name="sottovoce")
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except SottovoceError as error:
+        _refuse(str(error), given)
+    except OSError as error:
+        _refuse(_about_file(error), given)
+    except MemoryError:
+        _refuse("There is not enough memory for this; try fewer nodes, rounds or coordinates.", given)
+    except Exception as error:
+        if os.environ.get("SOTTOVOCE_TRACEBACK"):
+            raise
+        _refuse(
+            f"A mistake of ours, not of yours ({type(error).__name__}: {error}); "
+            "set SOTTOVOCE_TRACEBACK=1, run it again, and report what it prints.",
+            given,
+        )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sottovoce {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    """Hold the options of the whole application."""
+
+
+def _listed() -> None:
+    """Stand for a command that is listed but not called."""
+
+
+def _refuse(sentence: str, given: Sequence[str]) -> None:
+    """Say why not, in one line, where the caller looks for it, and exit with 1."""
+    line = " ".join(sentence.split())
+    if "--json" in given:
+        print(json.dumps({"error": line}))
+    else:
+        print(f"sottovoce: {line}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _about_file(error: OSError) -> str:
+    name = error.filename if isinstance(error.filename, str) else None
+    reason = error.strerror or str(error)
+    return f"{reason}: {name}." if name else f"{reason}."
+
+
+if __name__ == "__main__":
+    main()

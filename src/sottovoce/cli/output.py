@@ -1,0 +1,125 @@
+"""What commands share: options, the console, tables, progress bars, JSON.
+
+Text goes to standard output and stays readable when piped; progress bars go to standard error and show
+only on a terminal. Under ``--json`` standard output holds one JSON object and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json as _json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["Json", "console", "emit", "number", "plain", "progress", "table"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+
+
+def console(*, error: bool = False) -> Console:
+    """Return a console for standard output, or standard error.
+
+    Piped text is not cut to a terminal's width: it is 100 columns wide unless COLUMNS says otherwise.
+    """
+    import os
+
+    from rich.console import Console
+
+    made = Console(stderr=error, highlight=False, soft_wrap=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made = Console(stderr=error, highlight=False, width=100)
+    return made
+
+
+def emit(payload: Mapping[str, Any], json: bool, text: Callable[[Console], None]) -> None:
+    """Print ``payload`` as JSON, or call ``text`` with a console.
+
+    Examples
+    --------
+    >>> emit({"n": 3}, True, lambda out: None)
+    {
+     "n": 3
+    }
+    """
+    if json:
+        print(_json.dumps(plain(payload), indent=1))
+    else:
+        text(console())
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` as JSON knows it: arrays become lists, NaN null, infinity a word.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> plain({"h": np.array([0.5, np.inf])})
+    {'h': [0.5, 'inf']}
+    """
+    from sottovoce.runners.base import _plain
+
+    return _plain(value)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
+    """Return a quiet table; numbers are aligned to the right, text to the left."""
+    from rich import box
+    from rich.table import Table
+
+    listed = [list(row) for row in rows]
+    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    for k, column in enumerate(columns):
+        numeric = bool(listed) and all(isinstance(row[k], (int, float)) for row in listed)
+        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in listed:
+        made.add_row(*[cell if not isinstance(cell, (int, float)) else number(cell) for cell in row])
+    return made
+
+
+def number(value: float | str | None) -> str:
+    """Return a number as a person writes it.
+
+    Examples
+    --------
+    >>> number(0.123456), number(3), number(1234567), number(float("inf")), number(2e-9)
+    ('0.123', '3', '1,234,567', '∞', '2.0e-09')
+    """
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return "∞" if value == "inf" else value
+    if value != value:
+        return "–"
+    if value in (float("inf"), float("-inf")):
+        return "∞" if value > 0 else "-∞"
+    if isinstance(value, int) or (abs(value) >= 1000 and value == int(value)):
+        return f"{int(value):,}"
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3:
+        return f"{value:.1e}"
+    return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error while the body runs; yields a function that takes the count done."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    out = console(error=True)
+    if quiet or not out.is_terminal:
+        yield lambda done: None
+        return
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=out, transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,30 @@
+import importlib.metadata
+
+from sottovoce.cli import doctor
+
+
+def test_doctor_finds_what_is_installed(call):
+    found = call("doctor", "--json").json
+    assert found["ready"] is True
+    assert found["packages"]["numpy"]["installed"] == importlib.metadata.version("numpy")
+
+
+def test_doctor_says_what_to_do_about_a_missing_extra(monkeypatch):
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else version(name))
+    found = doctor.diagnosis()
+    assert found["ready"] is True
+    assert any("torch is not installed" in line and "sottovoce[deep]" in line for line in found["todo"])
+
+
+def test_doctor_is_not_ready_without_a_needed_package(monkeypatch):
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "scipy" else version(name))
+    assert doctor.diagnosis()["ready"] is False
+
+
+def test_doctor_lists_the_data_folder(call, monkeypatch, tmp_path):
+    (tmp_path / "data" / "houses").mkdir(parents=True)
+    monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path / "data"))
+    answer = call("doctor")
+    assert "holds houses" in " ".join(answer.out.split())
