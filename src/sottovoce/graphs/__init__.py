@@ -13,12 +13,22 @@ from sottovoce.graphs.families import (
     star,
     torus,
 )
+from sottovoce.graphs.files import from_edges
+from sottovoce.graphs.names import parse
 from sottovoce.graphs.network import Network, Translations, from_matrix, network_of
-from sottovoce.graphs.random import erdos_renyi, gnp_edges, regular
+from sottovoce.graphs.random import (
+    erdos_renyi,
+    geometric,
+    gnp_edges,
+    random_connected,
+    regular,
+    small_world,
+)
 from sottovoce.graphs.weights import lazy, max_degree, metropolis, uniform
 
 __all__ = [
-    "Network", "Translations", "complete", "erdos_renyi", "exponential", "florentine", "from_matrix",
-    "from_networkx", "gnp_edges", "grid", "hypercube", "karate", "lazy", "max_degree", "metropolis",
-    "network_of", "path", "regular", "ring", "star", "torus", "uniform",
+    "Network", "Translations", "complete", "erdos_renyi", "exponential", "florentine", "from_edges",
+    "from_matrix", "from_networkx", "geometric", "gnp_edges", "grid", "hypercube", "karate", "lazy",
+    "max_degree", "metropolis", "network_of", "parse", "path", "random_connected", "regular", "ring",
+    "small_world", "star", "torus", "uniform",
 ]  # fmt: skip

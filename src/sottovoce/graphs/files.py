@@ -1,0 +1,101 @@
+"""Edge lists: SNAP files, plain text, gzip."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import GraphError
+from sottovoce.graphs.families import relabelled
+from sottovoce.graphs.network import Network
+
+__all__ = ["from_edges"]
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
+
+
+def from_edges(
+    source: str | os.PathLike[str] | Iterable[tuple[Any, Any]],
+    *,
+    largest_component: bool = False,
+    name: str | None = None,
+    weights: str = "metropolis",
+) -> Network:
+    """A network from an edge file, or from pairs of node names.
+
+    A file holds one edge a line: two node names, separated by spaces, tabs or a comma. Lines that start
+    with ``#`` or ``%`` and empty lines are skipped; gzip is recognised by its first bytes. An edge may be
+    listed several times and in both directions (as SNAP does): it counts once. A line that names the same
+    node twice makes the node known and adds no edge, for a node's weight for itself is not an edge.
+
+    Node names that are all whole numbers are sorted; others keep the order in which they appear. They
+    are kept in ``labels``, unless they are 0 to n - 1 already.
+
+    Parameters
+    ----------
+    largest_component : keep only the largest connected part, instead of refusing a disconnected graph.
+
+    Examples
+    --------
+    >>> from sottovoce import graphs
+    >>> trio = graphs.from_edges([(10, 30), (30, 20), (20, 30)])
+    >>> trio.labels, trio.edges.tolist()
+    ((10, 20, 30), [[0, 2], [1, 2]])
+    """
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        pairs = _read(path)
+        name = name or path.name
+        where = str(path)
+    else:
+        pairs = [_pair(pair) for pair in source]
+        name = name or "edges"
+        where = "the list of edges"
+    if not pairs:
+        raise GraphError(f"Expected at least one edge in {where}, found none.")
+    left, right = zip(*pairs, strict=True)
+    labels: list[Any] = list(dict.fromkeys(end for pair in pairs for end in pair))
+    if all(isinstance(label, int) for label in labels):
+        labels.sort()
+    number = {label: k for k, label in enumerate(labels)}
+    ends = np.array([[number[u] for u in left], [number[v] for v in right]]).T
+    return relabelled(ends[ends[:, 0] != ends[:, 1]], labels, name, weights, largest_component)
+
+
+def _read(path: Path) -> list[tuple[Any, Any]]:
+    try:
+        content = path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+        text = content.decode()
+    except (OSError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise GraphError(f"Cannot read the edge file {path}: {reason}.") from None
+    except UnicodeDecodeError:
+        raise GraphError(f"The edge file {path} is not text; expected two node names a line.") from None
+    pairs = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        fields = line.replace(",", " ").split()
+        if not fields or fields[0][0] in "#%":
+            continue
+        if len(fields) != 2:
+            shown = line.strip() if len(line) < 60 else line.strip()[:57] + "..."
+            raise GraphError(f"Line {number} of {path} is {shown!r}, expected two node names.")
+        pairs.append((fields[0], fields[1]))
+    if all(_WHOLE.fullmatch(end) for pair in pairs for end in pair):
+        return [(int(u), int(v)) for u, v in pairs]
+    return pairs
+
+
+def _pair(pair: Any) -> tuple[Any, Any]:
+    try:
+        u, v = pair
+    except (TypeError, ValueError):
+        raise GraphError(f"Expected edges as pairs of nodes, got {pair!r}.") from None
+    return tuple(int(end) if isinstance(end, np.integer) else end for end in (u, v))  # type: ignore[return-value]

@@ -1,0 +1,101 @@
+"""Graphs by name, and what to say when the name is not one."""
+
+import numpy as np
+import pytest
+
+from sottovoce import graphs
+from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.graphs.names import EXAMPLES
+
+
+@pytest.mark.parametrize("text", [text for text in EXAMPLES if not text.startswith("file")])
+def test_every_example_builds_the_graph_it_names(text):
+    one, two = graphs.parse(text), graphs.parse(text)
+    assert one.name == text
+    assert (one.W != two.W).nnz == 0
+
+
+def test_every_family_has_a_name():
+    families = set(graphs.__all__) - {
+        "Network", "Translations", "from_edges", "from_matrix", "from_networkx", "gnp_edges", "lazy",
+        "max_degree", "metropolis", "network_of", "parse", "uniform",
+    }  # fmt: skip
+    assert len(families) == len(EXAMPLES) - 1
+    for family in families - {"erdos_renyi", "random_connected"}:
+        assert any(text.startswith(family) for text in EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "n", "edges"),
+    [
+        ("hypercube:10", 1024, 5120),
+        (" Ring:64 ", 64, 64),
+        ("cycle:5", 5, 5),
+        ("grid:4:6", 24, 38),
+        ("small-world:20:4:0.1:seed=1", 20, 40),
+        ("regular:20:4:seed=2", 20, 40),
+        ("florentine", 15, 20),
+    ],
+)
+def test_sizes(text, n, edges):
+    network = graphs.parse(text)
+    assert (network.n, len(network.edges)) == (n, edges)
+
+
+def test_seed_and_rng():
+    seeded = graphs.parse("er:200:1.5:seed=3")
+    drawn = graphs.erdos_renyi(200, 1.5, np.random.default_rng(3))
+    assert (seeded.edges == drawn.edges).all()
+    assert (graphs.parse("er:200:1.5", np.random.default_rng(3)).edges == drawn.edges).all()
+    assert graphs.parse("geometric:50:0.2:seed=1").n == 50
+
+
+def test_weights():
+    W = graphs.parse("star:5:weights=lazy").W
+    assert (W != graphs.star(5, weights="lazy").W).nnz == 0
+
+
+def test_files(tmp_path):
+    path = tmp_path / "odd:name=1.txt"
+    path.write_text("0 1\n1 2\n5 6\n")
+    with pytest.raises(GraphError, match="2 parts"):
+        graphs.parse(f"file:{path}")
+    network = graphs.parse(f"file:{path}:largest_component=yes:weights=max_degree")
+    assert (network.n, network.name) == (3, "odd:name=1.txt")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("rng:64", "Unknown graph 'rng:64'; did you mean ring"),
+        ("hypercub:3", "did you mean hypercube"),
+        ("erdos:10:2", "did you mean er"),
+        ("zzzzz", "Unknown graph 'zzzzz'. Known: path, ring"),
+        ("", "Unknown graph ''. Known:"),
+        ("ring", "Expected 1 number in 'ring', got 0; for example ring:64."),
+        ("grid:4", "Expected 2 numbers in 'grid:4', got 1; for example grid:4:6."),
+        ("karate:3", "Expected no number in 'karate:3', got 1"),
+        ("ring:six", "Expected a whole number in 'ring:six', got 'six'"),
+        ("ring:4.5", "Expected a whole number"),
+        ("er:10:x:seed=1", "Expected a number in 'er:10:x:seed=1', got 'x'"),
+        (
+            "er:200:1.5",
+            "A random graph needs a seed, and 'er:200:1.5' has none; for example er:200:1.5:seed=3.",
+        ),
+        ("er:200:1.5:seed=x", "Expected a whole number as seed"),
+        ("ring:5:seed=1", "Unknown option 'seed' in 'ring:5:seed=1'; ring takes weights"),
+        ("er:200:1.5:sede=1:seed=2", "Unknown option 'sede'"),
+        ("ring:5:weights=fair", "Unknown weights 'fair'; the rules are metropolis"),
+        ("star:5:weights=uniform", "Uniform weights average only on regular graphs"),
+        ("ring:2", "at least 3, got 2"),
+        ("file:", "Expected a path in 'file:'"),
+        ("file:none.txt", "Cannot read the edge file none.txt: No such file"),
+        ("file:none.txt:largest_component=maybe", "Expected largest_component=yes or no"),
+        ("er:10:nan:seed=1", "positive finite number"),
+    ],
+)
+def test_what_is_said_to_bad_names(text, sentence):
+    with pytest.raises(InvalidInput) as caught:
+        graphs.parse(text)
+    assert sentence in str(caught.value)
+    assert "\n" not in str(caught.value)
