@@ -261,6 +261,12 @@ def test_record_level_consensus_uses_the_sampled_gaussian():
     )
     direct = sv.privacy.sampled_gaussian(0.1, 2 / math.sqrt(0.5), 10)
     assert record.epsilon(1e-5) == pytest.approx(direct.epsilon(1e-5), rel=1e-6)
+    replaced = consensus_guarantee(
+        shares, sensitivity=2, noise_std=2, observers=[0], user=3, adjacency="replace-one", sample_rate=0.1
+    )
+    twice = sv.privacy.sampled_gaussian(0.1, 2 / math.sqrt(0.5), 10, adjacency="replace-one")
+    assert replaced.epsilon(1e-5) == pytest.approx(twice.epsilon(1e-5), rel=1e-6)
+    assert replaced.epsilon(1e-5) > record.epsilon(1e-5)
     full = consensus_guarantee(
         shares, sensitivity=1, noise_std=2, observers=[0], user=3, adjacency="add-remove"
     )

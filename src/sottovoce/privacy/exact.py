@@ -243,12 +243,14 @@ def consensus_guarantee(
         raise InvalidInput("Sampling records does not amplify user-level privacy; leave sample_rate out.")
     else:
         rate = _validate.probability(sample_rate, "sample_rate", zero=False)
+        # The sampled curve takes noise over clip norm; replacing a record moves the sum by twice that norm.
+        multiplier = sigma / (delta / 2 if adjacency == "replace-one" else delta)
         curve = Curve.none()
-        values, counts = np.unique(np.round(h, 12), return_counts=True)
+        values, counts = np.unique(np.ceil(h * 1e12) / 1e12, return_counts=True)  # upwards: never below
         for value, count in zip(values, counts, strict=True):
             if value > 0:
                 curve = curve + Curve.sampled_gaussian(
-                    rate, sigma / delta / float(np.sqrt(value)), int(count), adjacency=adjacency
+                    rate, multiplier / float(np.sqrt(value)), int(count), adjacency=adjacency
                 )
     return Guarantee(
         adversary=_adversary(_validate.nodes(observers, 1 << 62), user),
