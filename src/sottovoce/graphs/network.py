@@ -46,6 +46,9 @@ class Translations:
     def __call__(self, v: int) -> np.ndarray:
         """The permutation p with ``p[0] = v`` and ``W[p][:, p] == W``."""
         size = int(np.prod(self.shape))
+        v = check.node(v, size)
+        if all(side == 2 for side in self.shape):
+            return np.arange(size) ^ v
         nodes = np.unravel_index(np.arange(size), self.shape)
         shift = np.unravel_index(v, self.shape)
         moved = [(x + s) % side for x, s, side in zip(nodes, shift, self.shape, strict=True)]
