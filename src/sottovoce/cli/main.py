@@ -57,6 +57,10 @@ RUN = "Run"
 AFTER = "Check and show"
 
 COMMANDS: dict[str, Command] = {
+    "attack": Command(
+        "sottovoce.cli.attack:app", "What a curious set of nodes computes from what it receives.", AFTER
+    ),
+    "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
     "doctor": Command(
         "sottovoce.cli.doctor:doctor", "What is installed, what is missing, what to do.", FIRST
     ),
