@@ -10,7 +10,13 @@ from sottovoce.cli.output import Json, emit, number, table
 
 __all__ = ["app"]
 
-app = typer.Typer(no_args_is_help=True, help="What a curious set of nodes computes from what it receives.")
+ABOUT = """What a curious set of nodes computes from what it receives.
+
+\b
+    sottovoce attack gossip --graph florentine --attackers 0 --rounds 7
+    sottovoce attack dgd --graph path:12 --attackers 0
+"""
+app = typer.Typer(no_args_is_help=True, help=ABOUT)
 
 Graph = Annotated[
     str, typer.Option("--graph", help="The graph, for example florentine, ring:64, file:edges.txt.")
