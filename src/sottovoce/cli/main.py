@@ -57,14 +57,11 @@ RUN = "Run"
 AFTER = "Check and show"
 
 COMMANDS: dict[str, Command] = {
-    "attack": Command(
-        "sottovoce.cli.attack:app", "What a curious set of nodes computes from what it receives.", AFTER
-    ),
-    "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
-    "doctor": Command(
-        "sottovoce.cli.doctor:doctor", "What is installed, what is missing, what to do.", FIRST
-    ),
-}
+    "doctor": Command("sottovoce.cli.doctor:doctor", "What is installed, what is missing.", FIRST),
+    "account": Command("sottovoce.cli.account:account", "What each node learns of each other.", BEFORE),
+    "plan": Command("sottovoce.cli.average:plan", "Privacy, cost and feasibility of a plan file.", BEFORE),
+    "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
+}  # fmt: skip
 
 ABOUT = """Private learning without a server: peers exchange noisy numbers with their neighbours, and each \
 can say exactly what it told whom.

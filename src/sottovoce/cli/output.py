@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.console import Console, Group
 
-__all__ = ["Json", "console", "emit", "number", "plain", "progress", "table"]
+__all__ = ["Json", "console", "emit", "number", "plain", "progress", "safe", "table"]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -67,19 +66,34 @@ def plain(value: Any) -> Any:
     return _plain(value)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Table:
-    """Return a quiet table; numbers are aligned to the right, text to the left."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Group:
+    """Return a quiet table under its title; numbers are aligned to the right, text to the left."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
+    from rich.text import Text
 
     listed = [list(row) for row in rows]
-    made = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False)
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for k, column in enumerate(columns):
         numeric = bool(listed) and all(isinstance(row[k], (int, float)) for row in listed)
         made.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in listed:
         made.add_row(*[cell if not isinstance(cell, (int, float)) else number(cell) for cell in row])
-    return made
+    return Group(Text(title, style="bold"), made) if title else Group(made)
+
+
+def safe(text: Any) -> str:
+    """Return text of the user's (a name, a label) so that its brackets are not taken for styles.
+
+    Examples
+    --------
+    >>> safe("[red]")
+    '\\\\[red]'
+    """
+    from rich.markup import escape
+
+    return escape(str(text))
 
 
 def number(value: float | str | None) -> str:

@@ -1,0 +1,104 @@
+"""Result records on disk: small JSON files, written whole or not at all.
+
+A record is what `Result.record` gives: name, config, metrics, history, guarantees, provenance. The report
+reads records and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import DataError
+
+__all__ = ["read_record", "write_bytes", "write_record", "write_text"]
+
+_FIELDS: dict[str, type] = {
+    "name": str, "config": dict, "metrics": dict, "history": list, "guarantees": list, "provenance": dict,
+}  # fmt: skip
+
+
+def write_bytes(path: str | Path, content: bytes) -> Path:
+    """Write a file so that a reader sees the old one or the new one, never half of one.
+
+    The folder is made if it is missing; the bytes go to a temporary file beside the target, which then
+    takes its name.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_bytes(Path(folder) / "new" / "a.txt", b"whole").read_bytes()
+    b'whole'
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise DataError(f"{target} is a folder, expected a file name.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(part, 0o666 & ~_umask())
+        os.replace(part, target)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write text as `write_bytes` does, in UTF-8."""
+    return write_bytes(path, text.encode())
+
+
+def write_record(path: str | Path, record: Mapping[str, Any]) -> Path:
+    """Write one result record as JSON.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sottovoce.runners import Result
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = write_record(Path(folder) / "r.json", Result("demo", metrics={"error": 0.5}).record())
+    ...     read_record(file)["metrics"]
+    {'error': 0.5}
+    """
+    return write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def read_record(path: str | Path) -> dict[str, Any]:
+    """Read a result record; anything else is refused with a sentence."""
+    source = Path(path)
+    try:
+        record = json.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"There is no file {source}; --out FILE.json of a command writes a record.") from None
+    except OSError as error:
+        raise DataError(f"Cannot read {source}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{source} is not text; expected a result record in JSON.") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise DataError(f"{source} is not JSON (line {line}); expected a result record.") from None
+    if not isinstance(record, dict) or not isinstance(record.get("name"), str):
+        raise DataError(f"{source} is not a result record: it has no name; --out FILE.json writes one.")
+    for field, kind in _FIELDS.items():
+        if not isinstance(record.setdefault(field, kind()), kind):
+            raise DataError(
+                f"{field!r} of {source} must be {'an object' if kind is dict else 'a list'}, "
+                f"got {type(record[field]).__name__}."
+            )
+    return record
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

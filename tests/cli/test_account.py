@@ -1,0 +1,153 @@
+import json
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+
+KEYS = [
+    "n", "edges", "spectral_gap", "protocol", "rounds", "observer", "rank", "exact", "published",
+    "mean_exact", "max_exact", "mean_published", "understated_pairs",
+]  # fmt: skip
+
+
+published = pytest.mark.skipif(
+    not hasattr(sv.privacy, "published_loss"), reason="the published formulas are not in this version"
+)
+
+
+def account(call, *arguments):
+    answer = call("account", *arguments, "--json")
+    assert answer.code == 0, answer
+    return answer.json
+
+
+def test_keys_are_the_documented_ones(call):
+    assert list(account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)) == KEYS
+    assert list(account(call, "--graph", "path:3", "--rounds", 2)) == KEYS
+
+
+@published
+def test_the_far_end_of_a_path_of_three_is_determined_though_published_says_a_third(call):
+    found = account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)
+    np.testing.assert_allclose(found["exact"], [1, 1, 0], atol=1e-9)
+    np.testing.assert_allclose(found["published"][0], 1 / 3)
+    assert (found["n"], found["edges"], found["rank"], found["rounds"]) == (3, 2, 2, 2)
+    assert found["understated_pairs"] == 0.5
+
+
+@published
+def test_hypercube_ten_at_ten_rounds(call):
+    found = account(call, "--graph", "hypercube:10", "--rounds", 10, "--observer", 0)
+    h = np.array(found["exact"])
+    distance = sv.graphs.hypercube(10).distances_from(0)
+    np.testing.assert_allclose(h[distance == 9], 1.0, atol=1e-8)
+    assert max(np.array(found["published"])[distance == 9]) < 0.1
+    assert found["rank"] == 91
+
+
+@pytest.mark.parametrize("rounds", [None, 5])
+def test_rounds_default_to_the_theoretical_number(call, rounds):
+    chosen = [] if rounds is None else ["--rounds", rounds]
+    found = account(call, "--graph", "ring:8", *chosen)
+    assert found["rounds"] == (rounds or sv.protocols.rounds_for(sv.graphs.ring(8)))
+
+
+@published
+def test_means_are_over_pairs_of_different_nodes(call):
+    found = account(call, "--graph", "star:6", "--rounds", 3)
+    h = sv.privacy.exact_loss(sv.graphs.star(6), rounds=3)
+    f = sv.privacy.published_loss(sv.graphs.star(6), rounds=3)
+    off = ~np.eye(6, dtype=bool)
+    assert found["mean_exact"] == pytest.approx(h[off].mean())
+    assert found["mean_published"] == pytest.approx(f[off].mean())
+    assert found["understated_pairs"] == pytest.approx((h[off] > f[off] + 1e-9).mean())
+    assert found["exact"] is None
+
+
+@pytest.mark.parametrize("protocol", ["tree", "exchange", "refreshed"])
+def test_nothing_was_published_about_the_others(call, protocol):
+    found = account(call, "--graph", "hypercube:3", "--protocol", protocol, "--observer", 0)
+    assert (found["protocol"], found["published"], found["understated_pairs"]) == (protocol, None, None)
+    assert found["exact"][0] == 0
+
+
+def test_tree_on_sixty_four_nodes_has_the_mean_of_the_closed_form(call):
+    found = account(call, "--graph", "geometric:64:0.3:seed=1", "--protocol", "tree")
+    assert found["mean_exact"] == pytest.approx(2 / 64)
+
+
+@published
+@pytest.mark.parametrize("protocol", ["chebyshev", "randomized"])
+def test_other_gossips_are_accounted(call, protocol):
+    found = account(call, "--graph", "ring:6", "--protocol", protocol, "--rounds", 4, "--observer", 1)
+    assert found["protocol"] == protocol
+    assert len(found["published"]) == 6
+
+
+def test_acceleration_changes_neither_number(call):
+    common = ("--graph", "florentine", "--rounds", 6, "--observer", 2)
+    plain, fast = account(call, *common), account(call, *common, "--protocol", "chebyshev")
+    np.testing.assert_allclose(plain["exact"], fast["exact"], atol=1e-9)
+    assert plain["published"] == fast["published"]
+
+
+def test_colluders_learn_more(call):
+    common = ("--graph", "ring:12", "--rounds", 3, "--observer", 0)
+    alone, together = account(call, *common), account(call, *common, "--collude", "5,6")
+    assert together["colluders"] == [5, 6]
+    assert (np.array(together["exact"])[[1, 2, 3]] >= np.array(alone["exact"])[[1, 2, 3]] - 1e-12).all()
+    np.testing.assert_allclose(together["exact"], sv.privacy.exact_loss(sv.graphs.ring(12), 3, 0, (5, 6)))
+
+
+def test_every_epsilon_comes_with_adversary_adjacency_and_label(call):
+    found = account(call, "--graph", "ring:8", "--observer", 0, "--noise", 2, "--delta", "1e-6")
+    local, near = found["guarantees"]
+    assert (local["label"], near["label"]) == ("ldp", "exact")
+    for g in (local, near):
+        assert g["adjacency"] == "user"
+        assert g["delta"] == 1e-6
+        assert g["against"]
+    assert local["epsilon"] == pytest.approx(sv.privacy.gaussian_epsilon(0.5, 1e-6))
+
+
+def test_a_budget_gives_the_least_noise(call):
+    found = account(
+        call, "--graph", "hypercube:3", "--protocol", "exchange", "--epsilon", 1, "--delta", "1e-5"
+    )
+    z = found["noise_for_budget"][0]["noise_multiplier"]
+    assert sv.privacy.gaussian_epsilon(1 / z, 1e-5) == pytest.approx(1.0)
+
+
+def test_the_worst_node_is_priced_when_no_observer_is_named(call):
+    found = account(call, "--graph", "star:5", "--protocol", "tree", "--noise", 1)
+    plan = sv.Muffliato(sv.protocols.Tree(sv.graphs.star(5)), noise_std=1.0, radius=0.5)
+    assert found["guarantees"][1]["mu"] == pytest.approx(plan.privacy("network").mu)
+    assert found["guarantees"][1]["adversary"]["observers"] == []
+
+
+def test_exchange_over_links_that_are_not_there_is_noted(call):
+    assert "not joined" in account(call, "--graph", "ring:8", "--protocol", "exchange")["notes"][0]
+    assert "notes" not in account(call, "--graph", "hypercube:3", "--protocol", "exchange")
+
+
+def test_text_names_the_nodes_and_the_distances(call):
+    answer = call("account", "--graph", "florentine", "--rounds", 4, "--observer", 1, "--noise", 3)
+    assert answer.code == 0
+    assert "Medici" in answer.out
+    assert "by distance" in answer.out
+    assert "anyone who sees every message" in answer.out
+
+
+def test_a_record_for_the_report(call, tmp_path):
+    assert call("account", "--graph", "ring:5", "--observer", 0, "--out", "a.json").code == 0
+    record = json.loads((tmp_path / "a.json").read_text())
+    assert record["name"] == "account"
+    assert len(record["metrics"]["edge_list"]) == 5
+    assert list(tmp_path.iterdir()) == [tmp_path / "a.json"]
+
+
+def test_a_matrix_of_ones_own(call, tmp_path):
+    (tmp_path / "W.csv").write_text("0.5,0.5,0\n0.5,0,0.5\n0,0.5,0.5\n")
+    found = account(call, "--matrix", "W.csv", "--rounds", 2, "--observer", 0)
+    assert (found["n"], found["edges"]) == (3, 2)

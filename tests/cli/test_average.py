@@ -1,0 +1,123 @@
+import json
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.cli.average import noise_in_result
+
+PLAN = """title = "Waiting times"
+[network]
+graph = "hypercube:3"
+[protocol]
+name = "exchange"
+[average]
+radius = 0.5
+centre = 0.5
+values = [0, 0, 0, 0, 1, 1, 1, 1]
+[budget]
+epsilon = 1.0
+delta = 1e-5
+view = "network"
+"""
+
+
+@pytest.fixture
+def plan_file(tmp_path):
+    file = tmp_path / "plan.toml"
+    file.write_text(PLAN)
+    return file
+
+
+def test_a_plan_is_priced_before_it_runs(call, plan_file):
+    found = call("plan", "plan.toml", "--json").json
+    assert found["feasible"] is True
+    assert found["cost"]["messages"] == 24
+    assert found["plan"]["protocol"] == "exchange"
+    assert {g["label"] for g in found["guarantees"]} == {"ldp", "exact"}
+    assert all(g["adjacency"] == "user" and g["against"] for g in found["guarantees"])
+    assert max(g["epsilon"] for g in found["guarantees"]) <= 1.0
+
+
+def test_a_plan_over_its_budget_is_priced_and_exits_with_1(call, plan_file):
+    plan_file.write_text(PLAN + "[noise]\nmultiplier = 0.5\n")
+    answer = call("plan", "plan.toml", "--json")
+    assert answer.code == 1
+    assert answer.json["feasible"] is False
+    assert "more than the budget of 1" in answer.json["verdict"]
+    text = call("plan", "plan.toml")
+    assert text.code == 1
+    assert "What it reveals" in text.out
+    assert text.err.startswith("sottovoce: The plan spends epsilon")
+
+
+def test_a_plan_over_its_budget_does_not_run(refused, plan_file):
+    plan_file.write_text(PLAN + "[noise]\nmultiplier = 0.5\n")
+    assert "more than the budget" in refused("average", "plan.toml", "--out", "r.json")
+
+
+def test_protective_noise_by_default_and_never_twice_the_same(call, plan_file):
+    first, second = (call("average", "plan.toml", "--json").json for _ in range(2))
+    assert first["provenance"]["noise"] == "protective"
+    assert first["rows"] != second["rows"]
+    assert "mean_squared_error" not in first["metrics"]
+
+
+def test_a_seed_makes_it_a_simulation_and_says_so(call):
+    asked = ("average", "0,0,1,1", "--graph", "ring:4", "--noise", 2, "--radius", 1, "--seed", 3, "--json")
+    first, second = call(*asked).json, call(*asked).json
+    assert first["rows"] == second["rows"]
+    assert "not protective" in first["provenance"]["noise"]
+    network = sv.graphs.ring(4)
+    plan = sv.Muffliato(
+        sv.protocols.Chebyshev(network, sv.protocols.rounds_for(network)), noise_std=4.0, radius=1.0
+    )
+    expected = plan.run([0, 0, 1, 1], sv.privacy.SimulatedNoise(3)).outputs["rows"]
+    np.testing.assert_array_equal(first["rows"], expected)
+
+
+@pytest.mark.parametrize("suffix", ["json", "csv", "npz"])
+def test_results_are_written_whole(call, tmp_path, suffix):
+    np.savez(tmp_path / "rows.npz", rows=np.zeros((4, 3)))
+    out = tmp_path / "deep" / f"r.{suffix}"
+    answer = call("average", "rows.npz", "--graph", "ring:4", "--noise", 1, "--out", out)
+    assert answer.code == 0
+    assert [p.name for p in out.parent.iterdir()] == [out.name]
+    if suffix == "json":
+        rows = json.loads(out.read_text())["outputs"]["rows"]
+    elif suffix == "csv":
+        rows = np.loadtxt(out, delimiter=",")
+    else:
+        rows = np.load(out)["rows"]
+    assert np.shape(rows) == (4, 3)
+
+
+@pytest.mark.parametrize(
+    "protocol",
+    [
+        sv.protocols.Exchange(8),
+        sv.protocols.Tree(sv.graphs.hypercube(3)),
+        sv.protocols.Gossip(sv.graphs.path(5), 3),
+        sv.protocols.Chebyshev(sv.graphs.path(5), 4),
+        sv.protocols.Refreshed(sv.graphs.path(5), 4, tau=0.5),
+    ],
+    ids=lambda p: p.name,
+)
+def test_noise_in_the_result_is_what_runs_show(protocol):
+    plan = sv.Muffliato(protocol, noise_std=2.0, radius=0.5)
+    wide = np.zeros((protocol.n, 200_000), dtype=np.float32)
+    out = plan.run(wide, np.random.default_rng(5)).outputs["rows"]
+    assert noise_in_result(plan) == pytest.approx(out.std(axis=1).max(), rel=0.01)
+
+
+def test_brackets_in_names_are_not_styles(call, tmp_path):
+    (tmp_path / "plan.toml").write_text(
+        PLAN.replace('"hypercube:3"', '"path:2"\nnames = ["[red]Rosso", "[/]Slash"]')
+        .replace('"exchange"', '"tree"')
+        .replace("[0, 0, 0, 0, 1, 1, 1, 1]", "[0, 1]")
+        .replace("Waiting", "[/bold]Waiting")
+    )
+    answer = call("average", "plan.toml")
+    assert answer.code == 0
+    assert "[red]Rosso" in answer.out
+    assert "[/bold]Waiting" in answer.out
