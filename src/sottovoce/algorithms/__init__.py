@@ -6,8 +6,19 @@ import importlib
 from typing import Any
 
 _MODULES: dict[str, tuple[str, ...]] = {
+    "admm": ("CentralADMM", "FederatedADMM", "TokenADMM"),
+    "consensus_sgd": ("ConsensusSGD", "consensus_sgd"),
+    "decentralized": ("LearningPlan",),
+    "decor": ("Decor",),
+    "dp_cd": ("DPCD",),
+    "dp_gcd": ("DPGCD",),
+    "dp_sgd": ("DPSGD",),
+    "fixed_point": ("FixedPoint",),
+    "mafalda": ("Mafalda",),
     "muffliato": ("Muffliato", "averaging"),
+    "muffliato_sgd": ("MuffliatoSGD", "muffliato_sgd"),
     "plan": ("Plan",),
+    "random_walk": ("RandomWalkSGD",),
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -9,11 +9,16 @@ _MODULES = {
     "Audit": "audit",
     "Combination": "gossip",
     "GradientAttack": "dgd",
+    "InputAttack": "inputs",
     "LinearInversion": "inversion",
     "LowerBound": "bounds",
     "Reconstruction": "gossip",
     "Transcript": "dgd",
+    "attack_network": "inputs",
+    "attack_softmax": "inputs",
     "audit_averaging": "audit",
+    "audit_consensus": "audit",
+    "audit_outputs": "audit",
     "audit_view": "audit",
     "clopper_pearson": "bounds",
     "epsilon_lower": "bounds",
@@ -29,6 +34,7 @@ _MODULES = {
     "reconstruct_gossip": "gossip",
     "reconstructed_by_each": "gossip",
     "run_descent": "dgd",
+    "standard_views": "audit",
 }
 
 __all__ = sorted(_MODULES)

@@ -26,7 +26,7 @@ from sottovoce.graphs import Network
 from sottovoce.privacy import Adversary, Curve, Guarantee, as_noise, averaging_guarantee
 from sottovoce.protocols import LinearProtocol, Protocol
 
-__all__ = ["Audit", "audit_averaging", "audit_consensus", "audit_view", "standard_views"]
+__all__ = ["Audit", "audit_averaging", "audit_consensus", "audit_outputs", "audit_view", "standard_views"]
 
 _SELECT = 0.2  # share of the runs on which a test is chosen
 

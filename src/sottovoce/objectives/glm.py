@@ -79,8 +79,13 @@ class GLM:
         """Largest absolute slope: 1 for logistic, the width for Huber, infinite for squared."""
         return {"logistic": 1.0, "squared": math.inf, "huber": self.width}[self.loss]
 
-    def check(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
-        """Return features (float64, or CSR) and labels fit for the kernels, or raise one sentence."""
+    def check(
+        self, X: Any, y: Any, *, invalid: Literal["refuse", "zero"] = "refuse"
+    ) -> tuple[Any, np.ndarray]:
+        """Return features (float64, or CSR) and labels fit for the kernels, or raise one sentence.
+
+        Records with NaN or infinite features are refused, or set to zero so that they contribute nothing.
+        """
         if not is_sparse(X):
             X = np.ascontiguousarray(X, dtype=np.float64)
         y = np.asarray(y)
@@ -89,7 +94,9 @@ class GLM:
                 f"Expected features (n, p) and n >= 1 labels, got shapes {X.shape} and {y.shape}."
             )
         if not np.isfinite(X.data if is_sparse(X) else X).all():
-            raise DataError("Features hold NaN or infinity; drop or mend those records before training.")
+            if invalid == "refuse" or is_sparse(X):
+                raise DataError("Features hold NaN or infinity; drop or mend those records before training.")
+            X = np.where(np.isfinite(X).all(axis=1, keepdims=True), X, 0.0)
         if self.loss == "logistic":
             return X, signed_labels(y)
         y = y.astype(np.float64)

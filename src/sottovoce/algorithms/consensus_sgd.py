@@ -1,0 +1,188 @@
+r"""SGD over exact consensus: after every step all nodes hold the same model, so pairwise guarantees hold.
+
+.. math:: \theta^{t+1} = \mathrm{update}\Big(\theta^t,\ \frac1n\sum_u
+          \big(\mathrm{clip}_C(\nabla\ell_u(\theta^t)) + z C\,\xi_u^t\big)\Big)
+
+the mean being formed by a finite-time schedule (`Tree`, `Exchange`). Given the view so far the model is
+public, hence each step is a Gaussian mechanism of which node v learns the share h_v(u), for any loss.
+References: the finite-time schedules of `sottovoce.protocols.consensus`; the statement is derived there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sottovoce._validate import nodes, probability
+from sottovoce.algorithms.decentralized import Gradients, LearningPlan
+from sottovoce.algorithms.plan import View, known_view
+from sottovoce.data import Shards
+from sottovoce.errors import InvalidInput
+from sottovoce.objectives import GLM
+from sottovoce.privacy import Adversary, Curve, Guarantee
+from sottovoce.privacy.noise import NoiseSource
+from sottovoce.protocols.consensus import ExactConsensus
+from sottovoce.runners import Algorithm
+
+__all__ = ["ConsensusSGD", "consensus_sgd"]
+
+_ASSUMPTIONS = (
+    "every step ends in exact consensus and all nodes apply the same update",
+    "observers are honest but curious and share what they see",
+    "the schedules are public and are the ones that ran",
+)
+
+
+@dataclass(frozen=True, repr=False)
+class ConsensusSGD(LearningPlan):
+    """Gradient descent on a common model, averaged exactly over a tree or a hypercube exchange.
+
+    Parameters are those of `LearningPlan`, and
+
+    momentum : heavy-ball factor in [0, 1), applied to the released mean (post-processing).
+
+    Guarantees
+    ----------
+    "pairwise", "network", "colluders": exact for any loss, convex or not, at user and at record level. Step
+    t costs user u towards v a Gaussian of multiplier z / sqrt(h), h = h_v(u) of that step's schedule; h = 0
+    costs nothing. "central": somebody who sees every model, h = 1/n. "local": every message seen.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> plan = ConsensusSGD(GLM("logistic"), sv.protocols.Exchange(4), steps=4, step_size=0.5, l2_clip=1.0,
+    ...                     noise_multiplier=4.0)
+    >>> near, far = (plan.privacy("pairwise", observer=0, user=u) for u in (1, 3))
+    >>> near.label, near.mu, round(far.mu, 6)
+    ('exact', 1.0, 0.707107)
+    """
+
+    momentum: float = 0.0
+    name: str = field(default="consensus-sgd", init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        probability(self.momentum, "momentum", one=False)
+        if not isinstance(self.schedule(0), ExactConsensus):
+            raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {self.schedule(0).name}.")
+
+    def privacy(
+        self,
+        view: View = "local",
+        *,
+        observer: int | None = None,
+        user: int | None = None,
+        colluders: Iterable[int] = (),
+    ) -> Guarantee:
+        """Return the guarantee against one kind of adversary; all of them are valid."""
+        if known_view(view) == "local":
+            return self.local()
+        if view == "central":
+            curve = self.step_curve(1 / self.n, self.steps)
+            return Guarantee(Adversary("central"), self.adjacency, "exact", curve, _ASSUMPTIONS[:1])
+        listed = sorted({*colluders, *([] if observer is None else [observer])})
+        if listed:
+            return self._against(listed, user)
+        each = [self._against([v], user) for v in range(self.n) if v != user]
+        worst = max(each, key=lambda g: g.rdp(2.0))
+        return replace(worst, adversary=Adversary("network", user=user))
+
+    def shares(self, observers: int | Iterable[int]) -> np.ndarray:
+        """Return (steps, n): the share h of every step's release that the observers learn, per user."""
+        from sottovoce.privacy import consensus_leakage
+
+        return consensus_leakage(self.protocols(), observers)
+
+    def _against(self, observers: Sequence[int], user: int | None) -> Guarantee:
+        h = self.shares(observers)
+        if user is None:
+            u = int(np.argmax(np.where(np.isin(np.arange(self.n), observers), -1.0, h.sum(axis=0))))
+        else:
+            (u,) = nodes(user, self.n, "user")
+        curve = Curve.none()
+        for value, times in zip(*np.unique(np.round(h[:, u], 12), return_counts=True), strict=True):
+            curve = curve + self.step_curve(float(value), int(times))
+        kind = "colluders" if len(observers) > 1 else ("network" if user is None else "pairwise")
+        return Guarantee(
+            Adversary(kind, tuple(observers), user), self.adjacency, "exact", curve, _ASSUMPTIONS
+        )
+
+    def guarantees(self) -> list[Guarantee]:
+        """Return the local and released-model statements, and for small networks the worst node's."""
+        found = [self.privacy("local"), self.privacy("central")]
+        return [*found, self.privacy("network")] if self.n * self.steps <= 4096 else found
+
+    def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:
+        """Return the text of the algorithm for the hosted agents."""
+        return consensus_sgd(
+            self.objective, shards, agents, noise, step_size=self.step_size, l2_clip=self.l2_clip,
+            noise_multiplier=self.noise_multiplier, level=self.level, sample_rate=self.sample_rate,
+            momentum=self.momentum,
+        )  # fmt: skip
+
+    @classmethod
+    def for_budget(
+        cls, *, epsilon: float, delta: float, view: View = "local", who: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> ConsensusSGD:  # fmt: skip
+        """Return the plan with the least noise whose ``privacy(view, **who)`` meets the budget."""
+        from sottovoce.algorithms.budget import least_noise
+
+        trial = cls(noise_multiplier=1.0, **options)
+        return least_noise(
+            lambda z: replace(trial, noise_multiplier=z),
+            epsilon,
+            delta,
+            statement=lambda plan: plan.privacy(view, **(who or {})),
+        )
+
+
+class _State(NamedTuple):
+    theta: np.ndarray
+    velocity: np.ndarray
+
+
+def consensus_sgd(
+    objective: GLM,
+    shards: Shards,
+    agents: Sequence[int],
+    noise: NoiseSource,
+    *,
+    step_size: float,
+    l2_clip: float,
+    noise_multiplier: float,
+    level: str = "user",
+    sample_rate: float | None = None,
+    momentum: float = 0.0,
+) -> Algorithm:
+    """Return the three functions of exact-consensus SGD for the agents hosted here.
+
+    Examples
+    --------
+    >>> from sottovoce.privacy.noise import SimulatedNoise
+    >>> shards = Shards(np.eye(2), np.array([1.0, -1.0]), np.array([0, 1, 2]))
+    >>> text = consensus_sgd(GLM(), shards, [0, 1], SimulatedNoise(0), step_size=1.0, l2_clip=1.0,
+    ...                      noise_multiplier=0.0)
+    >>> text.message(text.init(), 0).tolist()
+    [[-0.5, 0.0], [0.0, 0.5]]
+    """
+    gradient = Gradients(
+        objective, shards, agents, noise, l2_clip=l2_clip, noise_multiplier=noise_multiplier, level=level,
+        sample_rate=sample_rate,
+    )  # fmt: skip
+    decay = 0.0 if level == "user" else objective.l2
+
+    def init() -> _State:
+        return _State(np.zeros((shards.n, shards.dim)), np.zeros((shards.n, shards.dim)))
+
+    def message(state: _State, k: int) -> np.ndarray:
+        return gradient.perturb(gradient(state.theta, k), k, 1.0)
+
+    def update(state: _State, received: np.ndarray, k: int) -> _State:
+        velocity = momentum * state.velocity + received + decay * state.theta
+        return _State(state.theta - step_size * velocity, velocity)
+
+    return Algorithm(init, message, update, output=lambda state: state.theta)

@@ -1,0 +1,223 @@
+"""From models on the wire to pictures: descent, gradients of everybody, inputs of everybody.
+
+Each node holds one record. The attackers watch decentralized gradient descent, solve for the gradients
+(`attacks.dgd`), and turn every gradient back into the record it came from (`attacks.inversion`): in closed
+form for softmax regression, by search for networks.
+
+References: Bellet, talk "Privacy in decentralized machine learning", 2024, figures 4 and 5 (El Mrini,
+Cyffers, Bellet 2024).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.attacks import inversion
+from sottovoce.attacks.dgd import GradientAttack, gradient_attack, run_descent
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network
+from sottovoce.protocols import LinearProtocol
+
+__all__ = ["InputAttack", "attack_network", "attack_softmax"]
+
+SUCCESS = 10.0  # decibels: the threshold of the talk
+
+
+@dataclass(frozen=True, eq=False)
+class InputAttack:
+    """Records recovered from a descent.
+
+    Attributes
+    ----------
+    attack : the linear system that was solved.
+    inputs : ``(n, ...)``, the estimates; NaN for attackers and unidentifiable nodes.
+    labels : ``(n,)``, the classes read off the gradients, -1 where unknown.
+    psnr : ``(n,)`` against the truth; minus infinity where there is no estimate.
+    grey : ``(n,)``, the score of the best constant picture: what knowing nothing but its mean gives.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> attack = InputAttack(None, np.zeros((2, 1)), np.zeros(2), np.array([-np.inf, 30.0]), np.zeros(2))
+    >>> attack.recovered
+    (1,)
+    """
+
+    attack: Any
+    inputs: np.ndarray
+    labels: np.ndarray
+    psnr: np.ndarray
+    grey: np.ndarray
+
+    @property
+    def recovered(self) -> tuple[int, ...]:
+        """Nodes whose record came back with a PSNR of at least ten."""
+        return tuple(np.flatnonzero(self.psnr >= SUCCESS).tolist())
+
+    @property
+    def success_rate(self) -> float:
+        """Share of the targets recovered."""
+        return len(self.recovered) / len(self.attack.targets)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready form, without the pictures."""
+        return {
+            "attackers": list(self.attack.attackers), "steps": self.attack.steps,
+            "identifiable": list(self.attack.identifiable), "recovered": list(self.recovered),
+            "count": len(self.recovered), "success_rate": self.success_rate,
+            "psnr": [None if not np.isfinite(p) else float(p) for p in self.psnr],
+            "psnr_of_grey": self.grey.tolist(), "labels": self.labels.tolist(),
+        }  # fmt: skip
+
+
+def attack_softmax(
+    averaging: Network | LinearProtocol,
+    attackers: int | Iterable[int],
+    images: np.ndarray,
+    labels: np.ndarray,
+    *,
+    steps: int,
+    step_size: float,
+    rng: np.random.Generator | None = None,
+    noise_std: float = 0.0,
+    classes: int | None = None,
+) -> InputAttack:
+    """Attack softmax regression with bias, one picture per node.
+
+    Parameters
+    ----------
+    averaging, attackers, steps : as in `gradient_attack`.
+    images, labels : ``(n, ...)`` pixels in [0, 1] and ``(n,)`` classes.
+    step_size : learning rate; small rates keep the gradients constant.
+    rng, noise_std : Gaussian noise on every gradient, to see the attack fail.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> rng = np.random.default_rng(0)
+    >>> pictures = rng.uniform(size=(6, 16))
+    >>> found = attack_softmax(
+    ...     sv.graphs.path(6), 0, pictures, np.array([0, 1, 2, 0, 1, 2]), steps=6, step_size=1e-5
+    ... )
+    >>> found.recovered
+    (1, 2, 3, 4, 5)
+    """
+    attack = gradient_attack(averaging, attackers, steps)
+    pixels, wanted = _records(images, labels, attack.protocol.n)
+    flat = pixels.reshape(len(pixels), -1)
+    count = int(wanted.max()) + 1 if classes is None else _validate.count(classes, "classes")
+    start = np.zeros((len(flat), count * (flat.shape[1] + 1)))
+    seen = run_descent(attack, softmax_gradients(flat, wanted, count), start, step_size, rng, noise_std)
+    found = attack.gradients(seen, start[0], step_size).reshape(len(flat), count, -1)
+    solved = list(attack.identifiable)
+    estimates = np.full(flat.shape, np.nan)
+    classes_found = np.full(len(flat), -1)
+    inverted = inversion.invert_linear(found[solved, :, :-1], found[solved, :, -1])
+    estimates[solved], classes_found[solved] = np.clip(inverted.inputs, 0.0, 1.0), inverted.labels
+    return _scored(attack, estimates.reshape(pixels.shape), classes_found, pixels)
+
+
+def attack_network(
+    averaging: Network | LinearProtocol,
+    attackers: int | Iterable[int],
+    images: np.ndarray,
+    labels: np.ndarray,
+    model: Any,
+    *,
+    steps: int,
+    step_size: float,
+    rng: np.random.Generator,
+    noise_std: float = 0.0,
+    **search: Any,
+) -> InputAttack:
+    """Attack a torch network, one picture per node; the pictures are searched by their gradients.
+
+    ``images`` are ``(n, channels, height, width)`` in [0, 1]; ``model`` carries the common first
+    parameters; ``search`` goes to `invert_gradients`.
+    """
+    attack = gradient_attack(averaging, attackers, steps)
+    pixels, wanted = _records(images, labels, attack.protocol.n)
+    gradients, start = module_gradients(model, pixels, wanted)
+    seen = run_descent(attack, gradients, np.tile(start, (len(pixels), 1)), step_size, rng, noise_std)
+    found = attack.gradients(seen, start, step_size)
+    solved = list(attack.identifiable)
+    estimates = np.full(pixels.shape, np.nan)
+    classes_found = np.full(len(pixels), -1)
+    classes_found[solved] = inversion.labels_from_gradients(model, found[solved])
+    estimates[solved], _ = inversion.invert_gradients(
+        model, found[solved], pixels.shape[1:], rng=rng, labels=classes_found[solved], **search
+    )
+    return _scored(attack, estimates, classes_found, pixels)
+
+
+def softmax_gradients(
+    images: np.ndarray, labels: np.ndarray, classes: int
+) -> Callable[[np.ndarray, int], np.ndarray]:
+    """Return the gradient function of softmax regression with bias, one record per node."""
+    n, dim = images.shape
+    target = np.eye(classes)[labels]
+
+    def gradients(theta: np.ndarray, step: int) -> np.ndarray:
+        weights = theta.reshape(n, classes, dim + 1)
+        logits = (weights[:, :, :-1] @ images[:, :, None])[:, :, 0] + weights[:, :, -1]
+        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+        error = odds / odds.sum(axis=1, keepdims=True) - target
+        out = np.empty_like(weights)
+        np.multiply(error[:, :, None], images[:, None], out=out[:, :, :-1])
+        out[:, :, -1] = error
+        return out.reshape(n, -1)
+
+    return gradients
+
+
+def module_gradients(
+    model: Any, images: np.ndarray, labels: np.ndarray
+) -> tuple[Callable[[np.ndarray, int], np.ndarray], np.ndarray]:
+    """Return the gradient function of a torch module in double precision, and its present parameters."""
+    import copy
+
+    torch = inversion._torch()
+    from torch.func import functional_call, grad, vmap
+
+    double = copy.deepcopy(model).double()
+    layout = [(name, p.shape, p.numel()) for name, p in double.named_parameters()]
+    x, y = torch.as_tensor(images, dtype=torch.float64), torch.as_tensor(labels, dtype=torch.long)
+
+    def loss(row: Any, image: Any, label: Any) -> Any:
+        parts = torch.split(row, [size for _, _, size in layout])
+        named = {name: part.view(shape) for (name, shape, _), part in zip(layout, parts, strict=True)}
+        logits = functional_call(double, named, (image[None],))
+        return torch.nn.functional.cross_entropy(logits, label[None])
+
+    each = vmap(grad(loss))
+
+    def gradients(theta: np.ndarray, step: int) -> np.ndarray:
+        return each(torch.as_tensor(theta), x, y).numpy()
+
+    start = torch.cat([p.detach().flatten() for p in double.parameters()]).numpy()
+    return gradients, start
+
+
+def _records(images: np.ndarray, labels: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    pixels, wanted = np.asarray(images, dtype=np.float64), np.asarray(labels)
+    if len(pixels) != n or wanted.shape != (n,) or pixels.ndim < 2:
+        raise InvalidInput(
+            f"the attack needs one picture and one label per node ({n}), "
+            f"got {pixels.shape} and {wanted.shape}."
+        )
+    return pixels, wanted.astype(np.int64)
+
+
+def _scored(
+    attack: GradientAttack, estimates: np.ndarray, labels: np.ndarray, truth: np.ndarray
+) -> InputAttack:
+    grey = np.broadcast_to(
+        truth.reshape(len(truth), -1).mean(axis=1).reshape((-1,) + (1,) * (truth.ndim - 1)), truth.shape
+    )
+    scores = inversion.psnr(estimates, truth)
+    return InputAttack(attack, estimates, labels, scores, inversion.psnr(grey, truth))

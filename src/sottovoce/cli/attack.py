@@ -1,0 +1,187 @@
+"""`sottovoce attack`: what a curious set of nodes computes from what it receives."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, emit, number, table
+
+__all__ = ["app"]
+
+ABOUT = """What a curious set of nodes computes from what it receives.
+
+\b
+    sottovoce attack gossip --graph florentine --attackers 0 --rounds 7
+    sottovoce attack dgd --graph path:12 --attackers 0
+"""
+app = typer.Typer(no_args_is_help=True, help=ABOUT)
+
+Graph = Annotated[
+    str, typer.Option("--graph", help="The graph, for example florentine, ring:64, file:edges.txt.")
+]
+Attackers = Annotated[str, typer.Option("--attackers", help="Nodes that share what they see, as 0 or 3,5.")]
+
+
+@app.command()
+def gossip(
+    graph: Graph,
+    attackers: Attackers,
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of averaging.")] = 10,
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="gossip, chebyshev, randomized, tree or exchange.")
+    ] = "gossip",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of randomized schedules.")] = 0,
+    json: Json = False,
+) -> None:
+    """Which nodes' values are determined by an averaging without noise (with noise: value plus noise).
+
+    \b
+        sottovoce attack gossip --graph florentine --attackers 0 --rounds 7
+    """
+    from sottovoce import graphs
+    from sottovoce.attacks.gossip import gossip_attack
+
+    network = graphs.parse(graph)
+    averaging = make_protocol(protocol, network, rounds, seed)
+    attack = gossip_attack(averaging, node_list(attackers))
+    names = range(network.n) if network.labels is None else network.labels
+    payload = {
+        "graph": network.name, "n": network.n, "protocol": averaging.name, "rounds": averaging.rounds,
+        "attackers": list(attack.attackers), "reconstructed": list(attack.nodes), "count": len(attack.nodes),
+        "names": [str(names[u]) for u in attack.nodes], "rank": attack.rank,
+        "combinations": [str(c) for c in attack.combinations], "exact_arithmetic": attack.exact,
+    }  # fmt: skip
+
+    def text(out: Any) -> None:
+        who = ", ".join(str(names[a]) for a in attack.attackers)
+        others = network.n - len(attack.attackers)
+        out.print(
+            f"After {averaging.rounds} rounds {who} knows the value of {len(attack.nodes)} of {others} nodes:"
+        )
+        out.print("  " + (", ".join(payload["names"]) or "none"))
+        if attack.combinations:
+            out.print(f"and {len(attack.combinations)} combinations of the others:")
+            for combination in attack.combinations[:10]:
+                out.print(f"  {combination}")
+            if len(attack.combinations) > 10:
+                out.print(f"  ... and {len(attack.combinations) - 10} more (--json lists them)")
+
+    emit(payload, json, text)
+
+
+@app.command()
+def dgd(
+    graph: Graph = "path:8",
+    attackers: Attackers = "0",
+    steps: Annotated[
+        int | None, typer.Option("--steps", help="Gradient steps watched; by default one per node.")
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", help="Gossip rounds after every step.")] = 1,
+    data: Annotated[
+        str, typer.Option("--data", help="One picture per node: digits, mnist or cifar10.")
+    ] = "digits",
+    rate: Annotated[float, typer.Option("--rate", help="Learning rate.")] = 1e-4,
+    noise: Annotated[float, typer.Option("--noise", help="Noise std on every gradient coordinate.")] = 0.0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the pictures and of the simulated noise.")] = 0,
+    json: Json = False,
+) -> None:
+    """Which nodes' pictures come back from decentralized gradient descent (softmax regression).
+
+    \b
+        sottovoce attack dgd --graph path:12 --attackers 0 --noise 0.01
+    """
+    import numpy as np
+
+    from sottovoce import _validate, graphs
+    from sottovoce.attacks.inputs import attack_softmax
+    from sottovoce.protocols import Gossip
+
+    network = graphs.parse(graph)
+    rng = np.random.default_rng(seed)
+    images, labels = pictures(data, network.n, rng)
+    found = attack_softmax(
+        Gossip(network, _validate.count(rounds, "rounds")), node_list(attackers), images, labels,
+        steps=network.n if steps is None else steps, step_size=rate, rng=rng,
+        noise_std=_validate.non_negative(noise, "noise"), classes=10,
+    )  # fmt: skip
+    payload = {
+        "graph": network.name,
+        "n": network.n,
+        "data": data,
+        "rate": rate,
+        "noise": noise,
+        **found.to_dict(),
+    }
+
+    def text(out: Any) -> None:
+        rows = [
+            [u, "yes" if u in found.attack.identifiable else "no", number(float(found.psnr[u])),
+             number(float(found.grey[u])), "recovered" if u in found.recovered else ""]
+            for u in found.attack.targets
+        ]  # fmt: skip
+        out.print(table(["node", "identifiable", "PSNR dB", "of a grey picture", ""], rows))
+        share = f"{len(found.recovered)} of {len(found.attack.targets)}"
+        out.print(f"{share} pictures come back with a PSNR of 10 or more.")
+
+    emit(payload, json, text)
+
+
+def node_list(text: str) -> list[int]:
+    """Return the nodes that a text like ``3,5`` names.
+
+    Examples
+    --------
+    >>> node_list("3, 5")
+    [3, 5]
+    """
+    from sottovoce.errors import InvalidInput
+
+    try:
+        return [int(word) for word in text.replace(" ", "").split(",") if word]
+    except ValueError:
+        raise InvalidInput(
+            f"nodes are given as numbers with commas between, like 3,5; got {text!r}."
+        ) from None
+
+
+def make_protocol(name: str, network: Any, rounds: int, seed: int) -> Any:
+    """Return the protocol that a word names, on a network.
+
+    Examples
+    --------
+    >>> from sottovoce import graphs
+    >>> make_protocol("exchange", graphs.hypercube(3), 5, 0).rounds
+    3
+    """
+    import numpy as np
+
+    from sottovoce import _validate, protocols
+    from sottovoce.errors import InvalidInput
+
+    _validate.count(rounds, "rounds")
+    made = {
+        "gossip": lambda: protocols.Gossip(network, rounds),
+        "chebyshev": lambda: protocols.Chebyshev(network, rounds),
+        "randomized": lambda: protocols.Randomized(network, rounds, np.random.default_rng(seed)),
+        "tree": lambda: protocols.Tree(network),
+        "exchange": lambda: protocols.Exchange(network.n),
+    }
+    if name not in made:
+        raise InvalidInput(f"the protocol must be one of {', '.join(made)}, got {name!r}.")
+    return made[name]()
+
+
+def pictures(data: str, n: int, rng: Any) -> tuple[Any, Any]:
+    """Return one picture in [0, 1] and its label for each of ``n`` nodes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pictures("digits", 3, np.random.default_rng(0))[0].shape[0]
+    3
+    """
+    from sottovoce.experiments.attack_descent import draw_pictures
+
+    return draw_pictures(data, n, rng)

@@ -1,0 +1,111 @@
+"""`sottovoce audit`: try to break the claims, view by view."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, emit, number, progress, table
+
+__all__ = ["audit"]
+
+
+def audit(
+    graph: Annotated[str, typer.Option("--graph", help="The graph, for example florentine or hypercube:4.")],
+    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of averaging.")] = 10,
+    protocol: Annotated[
+        str, typer.Option("--protocol", help="gossip, chebyshev, randomized, tree or exchange.")
+    ] = "gossip",
+    user: Annotated[int, typer.Option("--user", help="The node whose value is looked for.")] = 0,
+    observers: Annotated[
+        str | None,
+        typer.Option("--observers", help="Nodes that look, as 3 or 3,5; by default the standard views."),
+    ] = None,
+    noise_multiplier: Annotated[
+        float, typer.Option("--noise-multiplier", help="Noise std over sensitivity.")
+    ] = 0.5,
+    runs: Annotated[int, typer.Option("--runs", help="Runs per view.")] = 20_000,
+    delta: Annotated[float, typer.Option("--delta", help="Where epsilon is read.")] = 1e-2,
+    confidence: Annotated[
+        float, typer.Option("--confidence", help="Confidence of all views together.")
+    ] = 0.999,
+    claim: Annotated[
+        str,
+        typer.Option(
+            "--claim", help="exact (the accountant's), or published (equation (6), to see it fail)."
+        ),
+    ] = "exact",
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
+    json: Json = False,
+) -> None:
+    """Run a private averaging thousands of times and hold the best test against the claimed loss.
+
+    \b
+        sottovoce audit --graph path:3 --rounds 2 --user 2 --observers 0 --claim published
+    """
+    import numpy as np
+
+    from sottovoce import _validate, graphs
+    from sottovoce.attacks.audit import audit_averaging, audit_outputs, standard_views
+    from sottovoce.cli.attack import make_protocol, node_list
+    from sottovoce.errors import InvalidInput
+
+    network = graphs.parse(graph)
+    averaging = make_protocol(protocol, network, rounds, seed)
+    z = _validate.positive(noise_multiplier, "noise_multiplier")
+    _validate.probability(confidence, "confidence", zero=False, one=False)
+    _validate.delta(delta)
+    views = {"observers": tuple(node_list(observers))} if observers else standard_views(network, user)
+    if claim not in ("exact", "published"):
+        raise InvalidInput(f"claim must be exact or published, got {claim!r}.")
+    rng = np.random.default_rng(seed)
+    level = (1 - confidence) / (len(views) + (not observers))
+    common: dict[str, Any] = {
+        "user": user, "sensitivity": 1.0, "noise_std": z, "runs": runs, "rng": rng, "delta": delta,
+        "level": level,
+    }  # fmt: skip
+    found = {}
+    with progress("auditing", len(views) + (not observers), quiet=json) as done:
+        for name, who in views.items():
+            guarantee = published_claim(network, rounds, user, who, z) if claim == "published" else None
+            found[name] = audit_averaging(averaging, observers=who, guarantee=guarantee, **common)
+            done(len(found))
+        if not observers:
+            found["public"] = audit_outputs(averaging, **common)
+    payload = {
+        "graph": network.name, "protocol": averaging.name, "rounds": averaging.rounds, "user": user,
+        "noise_multiplier": z, "runs": runs, "delta": delta, "confidence": confidence, "claim": claim,
+        "audits": {name: a.to_dict() for name, a in found.items()},
+        "refuted": sorted(name for name, a in found.items() if a.refuted),
+    }  # fmt: skip
+
+    def text(out: Any) -> None:
+        rows = [
+            [name, a.view, number(a.epsilon_claimed), number(a.bound.epsilon), number(a.mu_claimed),
+             number(a.bound.mu), f"{100 * a.tightness:.0f} %", "REFUTED" if a.refuted else "holds"]
+            for name, a in found.items()
+        ]  # fmt: skip
+        columns = ["view", "who", "ε claimed", "ε at least", "μ claimed", "μ at least", "tightness", ""]
+        out.print(table(columns, rows))
+        out.print(f"ε at δ = {delta:g}; all views together at confidence {100 * confidence:g} %.")
+        if claim == "published":
+            out.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
+
+    emit(payload, json, text)
+
+
+def published_claim(
+    network: Any, rounds: int, user: int, observers: tuple[int, ...], multiplier: float
+) -> Any:
+    """Return equation (6) as a claim, added over the observers."""
+    import numpy as np
+
+    from sottovoce.errors import InvalidInput
+    from sottovoce.privacy import Adversary, Curve, Guarantee, published_loss
+
+    if user in observers or not 0 <= user < network.n:
+        raise InvalidInput(f"user must be a node that is not an observer, got {user}.")
+    share = min(1.0, float(np.sum(published_loss(network, rounds=rounds)[user, list(observers)])))
+    mu = float(np.sqrt(share)) / multiplier
+    return Guarantee(Adversary("colluders", observers, user), "user", "published", Curve.gaussian(mu))

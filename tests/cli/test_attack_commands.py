@@ -1,0 +1,93 @@
+"""`sottovoce attack` and `sottovoce audit` as a person calls them."""
+
+import json
+
+import pytest
+
+import sottovoce
+from sottovoce.cli.main import main
+
+
+def call(capsys, *words):
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    out, err = capsys.readouterr()
+    return stop.value.code, out, err
+
+
+def answer(capsys, *words):
+    code, out, err = call(capsys, *words, "--json")
+    assert code == 0, (out, err)
+    return json.loads(out)
+
+
+def test_attack_gossip_prints_the_determined_nodes(capsys):
+    found = answer(capsys, "attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "14")
+    assert found["reconstructed"] == list(range(1, 15))
+    assert found["count"] == 14
+    few = answer(capsys, "attack", "gossip", "--graph", "florentine", "--attackers", "2", "--rounds", "3")
+    assert few["count"] == 8
+    assert few["combinations"]
+
+
+@pytest.mark.parametrize("protocol", ["gossip", "chebyshev", "randomized", "tree", "exchange"])
+def test_every_protocol_can_be_attacked(capsys, protocol):
+    words = ("attack", "gossip", "--graph", "hypercube:3", "--attackers", "0,3", "--protocol", protocol)
+    found = answer(capsys, *words)
+    assert found["protocol"] == protocol
+    assert not set(found["reconstructed"]) & {0, 3}
+
+
+def test_text_names_the_nodes(capsys):
+    code, out, _ = call(capsys, "attack", "gossip", "--graph", "star:5", "--attackers", "1", "--rounds", "3")
+    assert code == 0
+    assert "1 of 4 nodes" in out
+    assert "x2 + x3 + x4" in out
+
+
+def test_attack_dgd(capsys):
+    found = answer(capsys, "attack", "dgd", "--graph", "path:6", "--attackers", "0")
+    assert found["identifiable"] == [1, 2, 3, 4, 5]
+    assert found["count"] >= 4
+    code, out, _ = call(capsys, "attack", "dgd", "--graph", "path:4", "--noise", "0.1")
+    assert code == 0
+    assert "PSNR" in out
+
+
+def test_audit_of_the_standard_views_holds(capsys):
+    words = ("audit", "--graph", "ring:6", "--rounds", "4", "--runs", "4000")
+    found = answer(capsys, *words)
+    assert found["refuted"] == []
+    assert set(found["audits"]) == {"neighbour", "distant node", "two colluders", "public"}
+
+
+@pytest.mark.skipif(not hasattr(sottovoce.privacy, "published_loss"), reason="no published formulas here")
+def test_audit_refutes_the_published_formula_on_a_path_of_three(capsys):
+    path = ("audit", "--graph", "path:3", "--rounds", "2", "--user", "2", "--observers", "0")
+    assert answer(capsys, *path)["refuted"] == []
+    assert answer(capsys, *path, "--claim", "published")["refuted"] == ["observers"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "9"), "attackers names node 9"),
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "0,1,2,3"), "nobody left"),
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "0", "--rounds", "0"), "at least 1"),
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "x"), "numbers with commas"),
+        (
+            ("attack", "gossip", "--graph", "ring:4", "--attackers", "0", "--protocol", "mail"),
+            "protocol must be",
+        ),
+        (("attack", "dgd", "--data", "letters"), "pictures come from"),
+        (("audit", "--graph", "ring:6", "--user", "6"), "nodes are 0 to 5"),
+        (("audit", "--graph", "ring:6", "--noise-multiplier", "0"), "positive"),
+        (("audit", "--graph", "ring:6", "--claim", "guess"), "exact or published"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_one(capsys, words, sentence):
+    code, out, err = call(capsys, *words)
+    assert code == 1
+    assert out == ""
+    assert sentence in err
+    assert err.count("\n") == 1
