@@ -139,6 +139,14 @@ def test_fourier_and_lanczos_agree_with_the_dense_spectrum(network, monkeypatch)
         assert again.fiedler_normalized == pytest.approx(dense[2], abs=1e-12)
 
 
+def test_lanczos_looks_at_the_lower_end_where_it_matters(monkeypatch):
+    monkeypatch.setattr(spectra, "DENSE", 0)
+    ring = graphs.ring(8)
+    restless = ring.reweighted(0.08 * np.eye(8) + 0.46 * ring.adjacency.toarray())
+    assert restless.second_eigenvalue == pytest.approx(0.08 + 0.92 * np.sqrt(0.5), abs=1e-9)
+    assert restless.spectral_gap == pytest.approx(0.16, abs=1e-9)
+
+
 @pytest.mark.parametrize(
     ("network", "gap"),
     [

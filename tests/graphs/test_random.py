@@ -99,10 +99,12 @@ def test_pairs_are_numbered_in_order(n):
     assert _pair_of(np.arange(total), n).tolist() == np.column_stack(np.triu_indices(n, 1)).tolist()
 
 
-def test_pairs_are_numbered_rightly_where_floats_round():
-    n = 3_000_000
+@pytest.mark.parametrize("n", [3_000_000, 2_000_000_000])
+def test_pairs_are_numbered_rightly_where_floats_round(n):
     total = n * (n - 1) // 2
-    index = np.concatenate([np.arange(5), total - 1 - np.arange(5), rng().integers(total, size=10_000)])
+    side = rng().integers(n - 1, size=2000)
+    corners = total - 1 - side * (side + 1) // 2  # the first pair of a row, counted from the end
+    index = np.concatenate([corners, np.minimum(corners + 1, total - 1), np.maximum(corners - 1, 0)])
     u, v = _pair_of(index, n).T
     assert ((u >= 0) & (u < v) & (v < n)).all()
     before = u * (2 * n - u - 1) // 2  # pairs whose smaller node comes earlier
