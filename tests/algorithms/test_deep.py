@@ -120,15 +120,16 @@ def test_dsgd_is_its_equation():
 def test_dinno_lowers_a_convex_loss_and_brings_agents_together():
     torch.manual_seed(0)
     objective, data = NetObjective(nn.Linear(5, 3), max_grad_norm=float("inf")), blobs(agents=4)
-    plan = sv.algorithms.DPDiNNO(
-        objective, data.sizes, 200, network=RING, learning_rate=0.02, primal_steps=2, rho=0.1
-    )
     start = np.zeros(18, np.float32)
-    rows = plan.run(data, np.random.default_rng(0), start=start).outputs["rows"]
     before = objective.losses(start[None], data.inputs, data.targets).mean()
-    after = objective.losses(rows, data.inputs, data.targets).mean(1)
-    assert (after < 0.6 * before).all()
-    assert np.abs(rows - rows.mean(0)).max() < 0.05 * np.abs(rows).max()
+    for optimiser, rate in ((Optimiser("sgd"), 0.2), (Optimiser("adam"), 0.01)):
+        plan = sv.algorithms.DPDiNNO(
+            objective, data.sizes, 200, network=RING, learning_rate=rate, optimiser=optimiser
+        )
+        rows = plan.run(data, np.random.default_rng(0), start=start).outputs["rows"]
+        after = objective.losses(rows, data.inputs, data.targets).mean(1)
+        assert (after < 0.35 * before).all()
+        assert np.abs(rows - rows.mean(0)).max() < 0.05 * np.abs(rows).max()
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -8,9 +8,9 @@ the second T times from :math:`\\psi = \\theta_i^k`, then :math:`\\theta_i^{k+1}
 
 References: [1] Bayrooti, Gao, Prorok 2023, Algorithm 3; [2] Yu, Vincent, Schwager 2022 (DiNNO).
 Departures from [1]: line 15 prints psi + G, a descent step is meant; N(i) is without i (with it only
-2 rho (psi - theta_i) is added); K*T releases are accounted, their code books K; the optimiser keeps its
-moments from round to round unless ``fresh_moments`` is set (their code rebuilds Adam every round, which
-makes its steps the sign of the gradient).
+2 rho (psi - theta_i) is added); K*T releases are accounted, their code books K. As in their code and in
+[2], Adam starts anew at every communication, so that with T = 1 its step is the sign of the gradient;
+``fresh_moments=False`` keeps the moments, which oscillates against the moving dual variable on small problems.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DPDiNNO(NetworkPlan):
     rho: float = 0.5
     rho_growth: float = 1.0003
     primal_steps: int = 1
-    fresh_moments: bool = False
+    fresh_moments: bool = True
     name: str = field(default="dp-dinno", init=False)
 
     def __post_init__(self) -> None:
