@@ -10,7 +10,7 @@ References: [1] Bayrooti, Gao, Prorok 2023, Algorithm 3; [2] Yu, Vincent, Schwag
 Departures from [1]: line 15 prints psi + G, a descent step is meant; N(i) is without i (with it only
 2 rho (psi - theta_i) is added); K*T releases are accounted, their code books K. As in their code and in
 [2], Adam starts anew at every communication, so that with T = 1 its step is the sign of the gradient;
-``fresh_moments=False`` keeps the moments, which oscillates against the moving dual variable on small problems.
+``fresh_moments=False`` keeps the moments, which oscillates against the moving dual variable.
 """
 
 from __future__ import annotations
