@@ -9,6 +9,11 @@ import importlib
 from typing import Any
 
 _MODULES: dict[str, tuple[str, ...]] = {
+    "calibration": ("calibrate", "noise_for_budget", "noise_multiplier_for_budget"),
+    "correlated": (
+        "TimeCorrelation", "decor_bound", "decor_guarantee", "decor_variances", "mafalda", "mafalda_gram",
+        "time_correlation",
+    ),
     "curves": ("Curve",),
     "exact": (
         "LearningView", "averaging_guarantee", "consensus_guarantee", "consensus_leakage", "exact_loss",
@@ -18,11 +23,18 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "guarantees": ("Adjacency", "Adversary", "Guarantee", "Label"),
     "ledger": ("Budget", "Ledger", "MemoryLedger", "Release"),
     "noise": ("NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise"),
+    "published": (
+        "corollary_loss", "erdos_renyi_loss", "erdos_renyi_published_loss", "mean_loss",
+        "published_guarantee", "published_loss", "published_mean_loss", "published_sgd_loss",
+        "published_utility",
+        "published_walk_guarantee", "published_walk_loss",
+    ),
     "renyi": (
         "laplace_rdp", "mixture_rdp", "pure_rdp", "rdp_delta", "rdp_epsilon", "sampled_gaussian_rdp",
         "zcdp_epsilon",
     ),
     "sampling": ("sampled_gaussian",),
+    "walks": ("FirstPassage", "complete_passage", "first_passage", "walk_guarantee", "walk_loss"),
 }  # fmt: skip
 _NAMES = {name: f"sottovoce.privacy.{module}" for module, names in _MODULES.items() for name in names}
 _NAMES["GaussianView"] = "sottovoce.protocols"

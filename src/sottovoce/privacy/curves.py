@@ -15,7 +15,7 @@ How epsilon is found, best first:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -239,6 +239,20 @@ class Curve:
         orders, values = zip(*pairs, strict=True)
         return cls(((Table(orders, values), _count(count)),), "rdp")
 
+    @classmethod
+    def total(cls, curves: Iterable[Curve]) -> Curve:
+        """Compose many curves at once, which is quicker than adding them one by one.
+
+        >>> Curve.total(Curve.gaussian(0.5) for _ in range(4)).mu
+        1.0
+        """
+        listed = list(curves)
+        relations = {p.adjacency for c in listed for p, _ in c.parts if isinstance(p, SampledGaussian)}
+        if len(relations) > 1:
+            raise CannotCompose("sampled steps under add/remove and under replace-one cannot be composed.")
+        method: Method = "rdp" if any(c.method == "rdp" for c in listed) else "pld"
+        return cls(tuple(part for c in listed for part in c.parts), method)._tidy()
+
     # -- reading ----------------------------------------------------------------------------------------
 
     @property
@@ -332,11 +346,7 @@ class Curve:
     def __add__(self, other: Curve) -> Curve:
         if not isinstance(other, Curve):
             return NotImplemented
-        relations = {p.adjacency for p, _ in self.parts + other.parts if isinstance(p, SampledGaussian)}
-        if len(relations) > 1:
-            raise CannotCompose("sampled steps under add/remove and under replace-one cannot be composed.")
-        method: Method = "rdp" if "rdp" in (self.method, other.method) else "pld"
-        return Curve(self.parts + other.parts, method)._tidy()
+        return Curve.total((self, other))
 
     def __mul__(self, count: int) -> Curve:
         count = _validate.count(count, "the number of repetitions", minimum=0)

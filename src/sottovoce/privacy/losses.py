@@ -4,9 +4,9 @@ A privacy loss distribution is the law of ln(P(o)/Q(o)); composition is convolut
 it so that every rounding raises the loss ("connect the dots") and convolves by FFT. This module adds what a
 sum of many unlike steps needs:
 
-- the grid: its spacing follows the spread of one step (a 32nd of the root mean square), because a grid much
-  coarser than a step's loss is safe and wasteful, and it widens where one step would need more than a few
-  million points;
+- the grid: its spacing follows the spread of one step (a 64th to an 8th of the root mean square), because a
+  grid much coarser than a step's loss is safe and wasteful, and it widens where a step would need millions
+  of points;
 - many different multipliers (learning over exact consensus has one per subtree size): equal steps are
   composed as powers, and where more than ``MAX_GROUPS`` multipliers remain, neighbours share the smaller
   multiplier, in the grouping that wastes least. A smaller multiplier only raises the loss;
@@ -30,8 +30,9 @@ import numpy as np
 if TYPE_CHECKING:
     from sottovoce.privacy.curves import Part
 
-MAX_GROUPS = 48
-_MAX_POINTS = 2_000_000
+MAX_GROUPS = 32
+_MAX_SINGLE = 50_000  # grid points of one step, where that is fine enough
+_MAX_COMPOSED = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,11 @@ def _interval(parts: list[tuple[Part, int]]) -> float:
     count = sum(k for _, k in parts)
     variance = sum(k * _spread(part)[0] ** 2 for part, k in parts)
     widest = max(_spread(part)[1] for part, _ in parts)
-    wanted = min(math.sqrt(variance / count) / 32, 2e-4)
-    return max(wanted, widest / _MAX_POINTS, 20 * math.sqrt(variance) / _MAX_POINTS)
+    typical = math.sqrt(variance / count)
+    wanted = min(typical / 64, 1e-3)
+    if widest > _MAX_SINGLE * wanted:  # dp-accounting builds the grid of one step point by point
+        wanted = min(max(wanted, widest / _MAX_SINGLE), max(typical / 8, wanted))
+    return max(wanted, widest / _MAX_COMPOSED, 20 * math.sqrt(variance) / _MAX_COMPOSED)
 
 
 def _grouped(parts: tuple[tuple[Part, int], ...]) -> list[tuple[Part, int]]:

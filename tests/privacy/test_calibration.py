@@ -1,0 +1,108 @@
+"""The smallest noise for a budget: never above the target, never far below, refused where impossible."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.errors import BudgetInfeasible, InvalidInput, NotAGuarantee
+from sottovoce.privacy import (
+    Adversary,
+    Curve,
+    Guarantee,
+    calibrate,
+    gaussian_mu,
+    noise_for_budget,
+    noise_multiplier_for_budget,
+    sampled_gaussian,
+)  # fmt: skip
+
+# noise multipliers of Bayrooti, Gao, Prorok (2023) for 2,000 steps, delta 1e-5, add/remove, Rényi accounting
+PAPER = {
+    22: {0.5: 15.78, 1: 8.359, 10: 1.296, 100: 0.4834},
+    24: {0.5: 14.375, 1: 7.656, 10: 1.218, 100: 0.4686},
+    27: {0.5: 12.81, 1: 6.797, 10: 1.125, 100: 0.4499},
+}
+
+
+def with_curve(make, label="exact"):
+    return lambda noise: Guarantee(Adversary("pairwise", 1, 0), "user", label, make(noise))
+
+
+@pytest.mark.parametrize("lots", PAPER)
+@pytest.mark.parametrize("epsilon", [0.5, 1, 10, 100])
+def test_noise_multipliers_of_the_paper(lots, epsilon):
+    z = noise_multiplier_for_budget(epsilon, 1e-5, 1 / lots, 2000, "rdp")
+    assert z == pytest.approx(PAPER[lots][epsilon], rel=0.01)
+    assert sampled_gaussian(1 / lots, z, 2000, "rdp").epsilon(1e-5) <= epsilon
+
+
+@pytest.mark.parametrize(("lots", "epsilon"), [(22, 0.5), (24, 1), (27, 10)])
+def test_loss_distributions_need_less_noise(lots, epsilon):
+    z = noise_multiplier_for_budget(epsilon, 1e-5, 1 / lots, 2000, tolerance=1e-3)
+    assert 0.88 * PAPER[lots][epsilon] < z < 0.97 * PAPER[lots][epsilon]
+    assert sampled_gaussian(1 / lots, z, 2000).epsilon(1e-5) <= epsilon
+    assert sampled_gaussian(1 / lots, z * 0.998, 2000).epsilon(1e-5) > epsilon
+
+
+@given(epsilon=st.floats(0.01, 50), exponent=st.floats(-12, -2), sensitivity=st.floats(0.01, 100))
+@settings(deadline=None, max_examples=40)
+def test_calibration_inverts_the_forward_function(epsilon, exponent, sensitivity):
+    delta = 10.0**exponent
+    forward = with_curve(lambda noise: Curve.gaussian(sensitivity / noise))
+    noise = calibrate(forward, epsilon, delta)
+    assert forward(noise).epsilon(delta) <= epsilon
+    assert forward(noise / (1 + 2e-6)).epsilon(delta) > epsilon
+    closed = noise_for_budget(epsilon, delta, sensitivity)
+    assert Curve.gaussian(sensitivity / closed).epsilon(delta) <= epsilon
+    assert noise == pytest.approx(closed, rel=2e-6)
+
+
+@given(epsilon=st.floats(0.05, 20), steps=st.integers(1, 500), leakage=st.floats(0.001, 1))
+@settings(deadline=None, max_examples=40)
+def test_gaussian_noise_for_several_steps(epsilon, steps, leakage):
+    noise = noise_for_budget(epsilon, 1e-6, 2.0, steps=steps, leakage=leakage)
+    mu = 2.0 * math.sqrt(leakage) / noise
+    assert Curve.gaussian(mu, steps).epsilon(1e-6) <= epsilon
+    assert mu * math.sqrt(steps) == pytest.approx(gaussian_mu(epsilon, 1e-6), rel=1e-9)
+
+
+def test_a_staircase_still_lands_below():
+    # a forward function with jumps, as coarse grids make them: interpolation must not decide
+    forward = with_curve(
+        lambda noise: (
+            Curve.gaussian(1 / (0.5 * math.floor(2 * noise))) if noise >= 0.5 else Curve.gaussian(math.inf)
+        )
+    )
+    noise = calibrate(forward, 1.0, 1e-5)
+    assert forward(noise).epsilon(1e-5) <= 1.0
+    assert noise == pytest.approx(4.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("label", ["conditional", "published"])
+def test_only_guarantees_are_calibrated(label):
+    with pytest.raises(NotAGuarantee):
+        calibrate(with_curve(lambda noise: Curve.gaussian(1 / noise), label), 1.0, 1e-5)
+
+
+def test_what_no_noise_can_meet():
+    fixed = with_curve(lambda noise: Curve.gaussian(1 / noise) + Curve.gaussian(1.0))
+    with pytest.raises(BudgetInfeasible, match="no noise meets epsilon 2") as caught:
+        calibrate(fixed, 2.0, 1e-5)
+    assert str(caught.value).endswith(".")
+    assert calibrate(fixed, 5.0, 1e-5) > 0
+    with pytest.raises(InvalidInput, match="needs no calibration"):
+        calibrate(with_curve(lambda noise: Curve.none()), 1.0, 1e-5)
+    with pytest.raises(InvalidInput, match="must return a Guarantee"):
+        calibrate(lambda noise: 1.0, 1.0, 1e-5)
+    with pytest.raises(InvalidInput):
+        noise_multiplier_for_budget(1.0, 0.0, 0.1, 10)
+    with pytest.raises(InvalidInput):
+        noise_multiplier_for_budget(1.0, 1e-5, 0.0, 10)
+
+
+def test_replace_one_needs_more_noise():
+    once = noise_multiplier_for_budget(1.0, 1e-5, 0.05, 100, "rdp")
+    both = noise_multiplier_for_budget(1.0, 1e-5, 0.05, 100, "rdp", adjacency="replace-one")
+    assert 1.5 * once < both < 2.1 * once

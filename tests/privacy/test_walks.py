@@ -1,0 +1,132 @@
+"""Random walks: the dynamic program against every path, closed forms and printed values."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sottovoce as sv
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import complete_passage, first_passage, walk_guarantee, walk_loss
+
+
+def over_all_paths(network, T, u, v, alpha, sigma, *, cap=None, final_public=False, convex=True, start=None):
+    W, n, c = network.W.toarray(), network.n, alpha / (2 * sigma**2)
+    total = 0.0
+    for path in itertools.product(range(n), repeat=T):
+        weight = 1 / n if start is None else float(path[0] == start)
+        for a, b in itertools.pairwise(path):
+            weight *= W[a, b]
+        if weight == 0:
+            continue
+        loss, used = 0.0, 0
+        for s in range(T):
+            if path[s] != u or (cap is not None and used == cap):
+                continue
+            used += 1
+            wait = next((t for t in range(1, T - s) if path[s + t] in (u, v)), None)
+            if wait is None and final_public:
+                wait = T - s
+            if wait is not None:
+                loss += c / (wait if convex else 1)
+        total += weight * math.exp((alpha - 1) * loss)
+    return math.log(total) / (alpha - 1)
+
+
+OPTIONS = [
+    {}, {"final_public": True}, {"convex": False}, {"convex": False, "final_public": True}, {"cap": 1},
+    {"cap": 2, "final_public": True}, {"cap": 7}, {"cap": 2, "convex": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_every_path_of_length_seven(options):
+    network = sv.graphs.path(4)
+    for u, v in [(0, 3), (1, 2)]:
+        found = walk_loss(first_passage(network, 7, u, v), [1.5, 3.0], 0.8, **options)
+        expected = [over_all_paths(network, 7, u, v, alpha, 0.8, **options) for alpha in (1.5, 3.0)]
+        np.testing.assert_allclose(found, np.minimum(expected, math.inf), rtol=1e-13, atol=1e-14)
+
+
+def test_a_fixed_start():
+    network = sv.graphs.star(4)
+    found = walk_loss(first_passage(network, 6, 1, 2, start=0), 2.0, 1.0)[0]
+    assert found == pytest.approx(over_all_paths(network, 6, 1, 2, 2.0, 1.0, start=0), rel=1e-13)
+
+
+def test_closed_form_on_the_complete_graph():
+    for n in (2, 3, 8):
+        general, closed = first_passage(sv.graphs.complete(n), 40, 0, 1), complete_passage(n, 40)
+        for name in ("back", "over", "home", "first"):
+            np.testing.assert_allclose(getattr(general, name), getattr(closed, name), rtol=1e-12, atol=1e-15)
+
+
+def test_printed_values():
+    sigma = math.sqrt(20)
+    assert walk_loss(complete_passage(64, 1280), 2.0, sigma)[0] == pytest.approx(0.1125, abs=5e-5)
+    cube = sv.graphs.hypercube(6)
+    for user, expected in [(1, 0.391), (3, 0.281), (63, 0.257)]:
+        assert walk_loss(first_passage(cube, 1280, user, 0), 2.0, sigma)[0] == pytest.approx(
+            expected, abs=5e-4
+        )
+
+
+def test_passages_are_probabilities():
+    passage = first_passage(sv.graphs.florentine(), 3000, 3, 7)
+    assert (passage.back + passage.over).sum() == pytest.approx(1.0, abs=1e-6)
+    assert passage.home.sum() == pytest.approx(1.0, abs=1e-6)
+    assert passage.first.sum() == pytest.approx(1.0, abs=1e-6)
+    # Kac: from u, the mean time of return (to u alone) is n for a doubly stochastic walk
+    alone = first_passage(sv.graphs.complete(5), 400, 0, 1)
+    assert (np.arange(400) * alone.home).sum() == pytest.approx(5.0, rel=1e-6)
+
+
+@given(
+    sigma=st.floats(0.7, 10), alpha=st.floats(1.1, 8), steps=st.integers(1, 40), factor=st.floats(1.05, 4),
+    cap=st.integers(1, 6),
+)  # fmt: skip
+@settings(deadline=None, max_examples=40)
+def test_directions(sigma, alpha, steps, factor, cap):
+    passage = first_passage(sv.graphs.ring(6), steps, 0, 2)
+    loss = walk_loss(passage, alpha, sigma)[0]
+    assert walk_loss(passage, alpha, sigma * factor)[0] <= loss
+    assert walk_loss(passage, alpha, sigma, convex=False)[0] >= loss
+    assert walk_loss(passage, alpha, sigma, final_public=True)[0] >= loss
+    capped = walk_loss(passage, alpha, sigma, cap=cap)[0]
+    assert capped <= loss * (1 + 1e-12)
+    # the bound of the strong Markov property, contribution by contribution
+    c = alpha / (2 * sigma**2)
+    waiting = passage.back + passage.over
+    t = np.arange(steps)
+    with np.errstate(divide="ignore"):
+        one = 1 + float((np.expm1((alpha - 1) * c / np.maximum(t, 1)) * waiting).sum())
+    assert capped <= cap * math.log(one) / (alpha - 1) * (1 + 1e-9) + 1e-15
+    longer = first_passage(sv.graphs.ring(6), steps + 5, 0, 2)
+    assert walk_loss(longer, alpha, sigma)[0] >= loss
+
+
+def test_overflow_is_infinite_not_small():
+    passage = complete_passage(3, 200)
+    loss = walk_loss(passage, [1.5, 400.0], 0.5)
+    assert loss[0] < math.inf
+    assert loss[1] == math.inf
+    assert walk_loss(passage, 400.0, 0.5, cap=3)[0] <= 3 * 400 / (2 * 0.25)
+
+
+def test_guarantee():
+    network = sv.graphs.hypercube(3)
+    one = walk_guarantee(network, 30, noise_multiplier=6.0, observer=0, user=7)
+    two = walk_guarantee(network, 30, noise_multiplier=6.0, observer=0, user=7, tokens=2)
+    assert one.valid
+    assert any("non-expansive" in line for line in one.assumptions)
+    assert two.rdp(2.0) == pytest.approx(2 * one.rdp(2.0))
+    plain = walk_guarantee(network, 30, noise_multiplier=6.0, observer=0, user=7, convex=False)
+    assert not any("non-expansive" in line for line in plain.assumptions)
+    assert plain.epsilon(1e-5) > one.epsilon(1e-5)
+    with pytest.raises(InvalidInput, match="must differ"):
+        walk_guarantee(network, 30, noise_multiplier=6.0, observer=3, user=3)
+    with pytest.raises(InvalidInput):
+        walk_loss(complete_passage(3, 5), 1.0, 1.0)
