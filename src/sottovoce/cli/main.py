@@ -63,6 +63,7 @@ COMMANDS: dict[str, Command] = {
     "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
     "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
+    "peer": Command("sottovoce.cli.peer:peer", "One organisation: key, agreement, run, ledger.", RUN),
 }  # fmt: skip
 
 ABOUT = """Private learning without a server: peers exchange noisy numbers with their neighbours, and each \

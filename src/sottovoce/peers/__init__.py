@@ -1,1 +1,38 @@
-""""""
+"""The same algorithms between machines of people who do not trust each other, over mutual TLS.
+
+`agreement` what runs, signed by all; `identity` who is who; `frames` the bytes; `ledger` what was spent, on
+disk; `core` one peer without IO; `programs`, `learning`, `jobs` what it computes; `simulator` consortia
+under faults; `transport` and `runtime` the real thing. Names are imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_NAMES = {
+    "Agreement": "agreement",
+    "Core": "core",
+    "Identity": "identity",
+    "Job": "jobs",
+    "Peer": "runtime",
+    "SqliteLedger": "ledger",
+    "World": "simulator",
+    "make_identity": "identity",
+    "read_agreement": "agreement",
+    "read_identity": "identity",
+    "read_status": "status",
+    "sign_agreement": "agreement",
+}
+
+__all__ = list(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"sottovoce.peers.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'sottovoce.peers' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

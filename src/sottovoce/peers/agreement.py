@@ -1,0 +1,355 @@
+"""The agreement: one TOML file that fixes everything a run does, and whose hash is the run's name.
+
+Members, graph, protocol, algorithm and its constants, model, clipping, noise, deadlines, data and budget are
+all in it. Every member signs the hash; a peer runs only what all have signed. Two agreements that differ
+in anything but layout, comments and signatures have different names, and their peers do not talk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sottovoce import graphs
+from sottovoce.errors import ConfigError, IdentityError, SottovoceError
+from sottovoce.peers.identity import Identity, check_certificate, common_name, fingerprint, verify
+from sottovoce.privacy.ledger import Budget
+
+__all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Member(_Part):
+    """One organisation: its name, where its peer listens, and its certificate."""
+
+    name: str
+    address: str
+    certificate: str
+    fingerprint: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Member:
+        pem = self.certificate.encode()
+        try:
+            if fingerprint(pem) != self.fingerprint:
+                raise ValueError(f"the fingerprint of {self.name} is not that of the certificate given")
+            if common_name(pem) != self.name:
+                raise ValueError(f"the certificate of {self.name} was made for {common_name(pem)!r}")
+        except ValueError as error:
+            if "PEM" in str(error) or "asn1" in str(error).lower():
+                raise ValueError(f"the certificate of {self.name} cannot be read") from None
+            raise
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"the address of {self.name} must be host:port, got {self.address!r}")
+        return self
+
+
+class AlgorithmPart(_Part):
+    """What is computed. Fields that an algorithm does not use stay at their defaults."""
+
+    name: Literal[
+        "averaging",
+        "exact-consensus-sgd",
+        "muffliato-sgd",
+        "dp-dsgd",
+        "dp-dsgt",
+        "dp-dinno",
+        "random-walk-sgd",
+    ]
+    protocol: Literal["gossip", "chebyshev", "refreshed", "tree", "exchange", "walk", "neighbour-sum"]
+    clip: Positive
+    noise_multiplier: Positive
+    rounds: Count = 1
+    steps: Count = 1
+    learning_rate: Positive = 0.1
+    refresh: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+    lot: Positive = 1.0
+    adjacency: Literal["user", "replace-one", "add-remove"] = "user"
+    penalty: Positive = 0.1
+    inner_steps: Count = 1
+
+    @model_validator(mode="after")
+    def _fits(self) -> AlgorithmPart:
+        allowed = {
+            "averaging": ("gossip", "chebyshev", "refreshed", "tree", "exchange"),
+            "exact-consensus-sgd": ("tree", "exchange"),
+            "muffliato-sgd": ("gossip", "chebyshev", "refreshed"),
+            "dp-dsgd": ("gossip",),
+            "dp-dsgt": ("gossip",),
+            "dp-dinno": ("neighbour-sum",),
+            "random-walk-sgd": ("walk",),
+        }[self.name]
+        if self.protocol not in allowed:
+            raise ValueError(f"{self.name} runs over {' or '.join(allowed)}, not over {self.protocol}")
+        if self.name in ("averaging", "muffliato-sgd", "random-walk-sgd") and self.adjacency != "user":
+            raise ValueError(f"{self.name} protects whole members here: adjacency must be 'user'")
+        if self.adjacency == "user" and self.sample_rate != 1.0:
+            raise ValueError("sampling records gives nothing at user level: sample_rate must be 1")
+        if self.refresh and self.protocol != "refreshed":
+            raise ValueError("refresh is the fresh noise of the refreshed protocol")
+        return self
+
+
+class ModelPart(_Part):
+    """What the numbers are: a plain mean, a linear model, or a network of the package's zoo."""
+
+    kind: Literal["mean", "logistic", "squared"]
+    parameters: Count
+    dtype: Literal["float64", "float32"] = "float64"
+
+
+class DataPart(_Part):
+    """Which columns (CSV) or arrays (NPZ) a member's file must have; the bounds are public."""
+
+    features: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    target: str = ""
+
+
+class BudgetPart(_Part):
+    """The most each member may spend."""
+
+    epsilon: Positive
+    delta: Annotated[float, Field(gt=0, lt=1)]
+
+
+class TimingPart(_Part):
+    """Seconds to wait for a neighbour before the run is given up."""
+
+    give_up: Positive = 600.0
+
+
+class Agreement(_Part):
+    """A checked agreement.
+
+    Examples
+    --------
+    `read_agreement` makes one from a file; `sottovoce peer agree` writes such a file.
+    """
+
+    title: str
+    graph: str
+    algorithm: AlgorithmPart
+    model: ModelPart
+    budget: BudgetPart
+    members: Annotated[tuple[Member, ...], Field(strict=False, min_length=2)]
+    data: DataPart = DataPart()
+    timing: TimingPart = TimingPart()
+    signatures: dict[str, str] = {}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Agreement:
+        names = [m.name for m in self.members]
+        prints = [m.fingerprint for m in self.members]
+        if len(set(names)) < len(names) or len(set(prints)) < len(prints):
+            raise ValueError("every member needs a name and a certificate of its own")
+        if len({m.address for m in self.members}) < len(names):
+            raise ValueError("every member needs an address of its own")
+        if self.network.n != len(names):
+            raise ValueError(f"the graph {self.graph} has {self.network.n} nodes for {len(names)} members")
+        if self.algorithm.protocol == "exchange" and len(names) & (len(names) - 1):
+            raise ValueError(
+                f"exchange needs a power of two members, got {len(names)}; the tree takes any number"
+            )
+        if (self.model.kind == "mean") != (self.algorithm.name == "averaging"):
+            raise ValueError("averaging goes with the model 'mean', learning with a model that learns")
+        if (
+            self.data.features
+            and self.model.kind == "mean"
+            and len(self.data.features) != self.model.parameters
+        ):
+            raise ValueError("a mean has one parameter per feature")
+        unknown = set(self.signatures) - set(names)
+        if unknown:
+            raise ValueError(f"{sorted(unknown)[0]} signed but is not a member")
+        return self
+
+    @cached_property
+    def network(self) -> graphs.Network:
+        """The graph, with its weights."""
+        if self.graph.startswith("file:"):
+            raise ValueError("the graph must be in the agreement itself; list its edges as 'edges:0-1,1-2'")
+        if self.graph.startswith("edges:"):
+            return _listed(self.graph, len(self.members))
+        return graphs.parse(self.graph)
+
+    @property
+    def wire_dim(self) -> int:
+        """How many numbers a row on the wire holds: gradient tracking sends two vectors."""
+        return self.model.parameters * (2 if self.algorithm.name == "dp-dsgt" else 1)
+
+    @property
+    def canonical(self) -> bytes:
+        """The content without signatures, independent of layout: what is hashed and signed."""
+        content = self.model_dump(mode="json", exclude={"signatures"})
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    @property
+    def run(self) -> bytes:
+        """The 32 bytes that name the run."""
+        return hashlib.sha256(b"sottovoce agreement 1\n" + self.canonical).digest()
+
+    @property
+    def member_budget(self) -> Budget:
+        """The budget of every member, local view."""
+        return Budget(self.budget.epsilon, self.budget.delta, self.algorithm.adjacency)
+
+    def index(self, name: str) -> int:
+        """Return a member's number."""
+        for number, member in enumerate(self.members):
+            if member.name == name:
+                return number
+        raise ConfigError(f"{name} is not a member of this agreement; its members are {self._names()}.")
+
+    def require_signatures(self, *, where: str = "the agreement") -> None:
+        """Raise unless every member has signed exactly this agreement, with a certificate valid today."""
+        for member in self.members:
+            signature = self.signatures.get(member.name)
+            if signature is None:
+                raise ConfigError(
+                    f"{where} is not signed by {member.name}; every member signs with `peer agree`."
+                )
+            check_certificate(member.certificate.encode(), f"of {member.name} in {where}")
+            try:
+                raw = bytes.fromhex(signature)
+            except ValueError:
+                raw = b""
+            if not verify(member.certificate.encode(), raw, self.run):
+                raise IdentityError(
+                    f"The signature of {member.name} is not for this text: {where} was changed after "
+                    "signing; sign it again."
+                )
+
+    def _names(self) -> str:
+        return ", ".join(m.name for m in self.members)
+
+
+def read_agreement(path: str | Path) -> Agreement:
+    """Read and check an agreement file; every error names the file."""
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"The agreement {path} cannot be read ({error.strerror}).") from None
+    if len(raw) > 4_000_000:
+        raise ConfigError(f"The agreement {path} is larger than 4 MB; that is not an agreement.")
+    return parse_agreement(raw, str(path))
+
+
+def parse_agreement(raw: bytes, where: str) -> Agreement:
+    """Return the agreement in ``raw``, TOML."""
+    try:
+        content = tomllib.loads(raw.decode())
+        return Agreement.model_validate(content)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{where} is not valid TOML: {error}.") from None
+    except ValidationError as error:
+        raise ConfigError(f"{where}: {_sentence(error)}.") from None
+    except SottovoceError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def sign_agreement(path: str | Path, identity: Identity) -> Agreement:
+    """Add the signature of ``identity`` to the file; the text above it stays as it is."""
+    path = Path(path)
+    agreement = read_agreement(path)
+    member = agreement.members[agreement.index(identity.name)]
+    if member.fingerprint != identity.fingerprint:
+        raise IdentityError(
+            f"{path} lists another certificate for {identity.name} ({member.fingerprint[:16]}) than this "
+            f"identity's ({identity.fingerprint[:16]}); ask for the right one to be listed."
+        )
+    return _with_signatures(path, agreement, {identity.name: identity.sign(agreement.run).hex()})
+
+
+def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
+    """Take over the signatures in another member's copy of the same agreement."""
+    agreement, theirs = read_agreement(path), read_agreement(other)
+    if theirs.run != agreement.run:
+        raise ConfigError(f"{other} is another agreement than {path}; compare the two files.")
+    return _with_signatures(Path(path), agreement, theirs.signatures)
+
+
+def _with_signatures(path: Path, agreement: Agreement, more: dict[str, str]) -> Agreement:
+    signed = {**agreement.signatures, **more}
+    body = path.read_text().split("\n[signatures]")[0].rstrip("\n")
+    lines = [body, "", "[signatures]", *[f'{name} = "{value}"' for name, value in sorted(signed.items())], ""]
+    fresh = path.with_name(path.name + ".new")
+    fresh.write_text("\n".join(lines))
+    again = read_agreement(fresh)
+    if again.run != agreement.run or again.signatures != signed:
+        fresh.unlink()
+        raise ConfigError(f"{path} could not be signed: its layout is unusual; put [signatures] last.")
+    os.replace(fresh, path)
+    return again
+
+
+def write_agreement(path: str | Path, draft: dict[str, Any], members: list[dict[str, str]]) -> Agreement:
+    """Write ``draft`` (title, graph, algorithm, model, ...) and the members as an agreement file."""
+    lines = [f"{key} = {_toml(value)}" for key, value in draft.items() if not isinstance(value, dict)]
+    for key, value in draft.items():
+        if isinstance(value, dict):
+            lines += ["", f"[{key}]", *[f"{name} = {_toml(item)}" for name, item in value.items()]]
+    for member in members:
+        lines += ["", "[[members]]", *[f"{name} = {_toml(item)}" for name, item in member.items()]]
+    text = "\n".join([*lines, ""])
+    agreement = parse_agreement(text.encode(), str(path))
+    try:
+        Path(path).write_text(text)
+    except OSError as error:
+        raise ConfigError(f"The agreement {path} cannot be written ({error.strerror}).") from None
+    return agreement
+
+
+def member_entry(certificate: bytes, address: str) -> dict[str, str]:
+    """Return the entry of one member, from its certificate and address."""
+    return {
+        "name": common_name(certificate),
+        "address": address,
+        "fingerprint": fingerprint(certificate),
+        "certificate": certificate.decode(),
+    }
+
+
+def _listed(text: str, n: int) -> graphs.Network:
+    import networkx as nx
+
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    try:
+        pairs = [
+            tuple(int(end) for end in part.split("-")) for part in text.removeprefix("edges:").split(",")
+        ]
+        graph.add_edges_from((u, v) for u, v in pairs)
+    except ValueError:
+        raise ValueError(f"edges must read like 'edges:0-1,1-2', got {text!r}") from None
+    return graphs.from_networkx(graph)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, str) and "\n" in value:
+        return f'"""\n{value}"""'
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    return json.dumps(value)
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"{place}: {message}" if place else message

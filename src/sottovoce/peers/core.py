@@ -1,0 +1,408 @@
+"""One peer's side of a run, without IO: bytes and ticks come in, bytes to send come out.
+
+The order that carries the promises is in `Core._publish`: the spend and the very bytes to be sent are
+committed to the store, which returns only when they are durable, and only then handed out for sending.
+Everything else follows from it:
+
+- a resend sends stored bytes; nothing is ever encoded or noised twice for a round;
+- after a crash the peer goes on from its last commit; whatever was drawn later never left the machine;
+- a row is consumed once, and a second, different row for the same round and sender is refused;
+- before anything new is drawn after a start, every contact has said what it has seen of this peer: a ledger
+  that is older than that (restored, cloned, truncated) is noticed and nothing is sent.
+
+The clock, the network, the disk and the randomness are the caller's: `sottovoce.peers.runtime` drives this
+class with sockets and SQLite, `sottovoce.peers.simulator` with seeded faults.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from sottovoce.errors import FrameError, LedgerError, LostPeer, SottovoceError
+from sottovoce.peers.frames import NOTHING, POSITION, REFUSAL, ROW, Frame, Position, Wire
+from sottovoce.privacy.ledger import Release, Spending
+
+__all__ = ["Core", "Entry", "Program", "Saved", "Store", "Timing"]
+
+
+class Program(Protocol):
+    """The computation of one node, round by round; see `sottovoce.peers.programs`."""
+
+    node: int
+    rounds: int
+    contacts: tuple[int, ...]
+    window: int
+
+    @property
+    def at(self) -> int:
+        """The round it is in; `rounds` when finished."""
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first row exists."""
+
+    def begin(self) -> None: ...
+
+    def sends(self, r: int) -> tuple[int, ...]: ...
+
+    def expects(self, r: int) -> tuple[int, ...]: ...
+
+    def message(self) -> np.ndarray: ...
+
+    def receive(self, rows: Mapping[int, np.ndarray]) -> None: ...
+
+    def take_releases(self) -> tuple[Release, ...]: ...
+
+    def result(self) -> np.ndarray: ...
+
+    def snapshot(self) -> bytes: ...
+
+    def restore(self, state: bytes) -> None: ...
+
+
+class Entry(NamedTuple):
+    """What one commit makes durable, all of it or nothing."""
+
+    round: int
+    releases: tuple[Release, ...]
+    frame: bytes
+    state: bytes
+    heard: tuple[tuple[int, int, bytes], ...]
+    note: str = ""
+    forget: tuple[int, ...] = ()
+
+
+@dataclass
+class Saved:
+    """What a store holds: the newest state, frames that may be asked for again, and digests."""
+
+    at: int = 0
+    state: bytes | None = None
+    outbox: dict[int, bytes] = field(default_factory=dict)
+    sent: dict[int, bytes] = field(default_factory=dict)
+    heard: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    releases: list[Release] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Store(Protocol):
+    """Where entries become durable. `commit` returns only when they are, or raises `LedgerError`."""
+
+    def load(self) -> Saved: ...
+
+    def commit(self, entry: Entry) -> None: ...
+
+
+class Timing(NamedTuple):
+    """Seconds: how soon and how often to ask again, and when to give a neighbour up."""
+
+    ask: float = 0.05
+    ask_most: float = 2.0
+    give_up: float = 600.0
+    linger: float = 5.0
+
+
+Outgoing = list[tuple[int, bytes]]
+
+
+class Core:
+    """The state machine of one peer.
+
+    Parameters
+    ----------
+    program : the node's computation.
+    wire : what the frames of this run look like.
+    store : where commits become durable.
+    spending : the budget; a release that does not fit ends the run before anything is sent.
+    timing : when to ask again and when to give up.
+
+    Guarantees
+    ----------
+    Every row returned for sending was committed by `Store.commit` before, with all releases that went
+    into it. At most one row exists per round. `receive` either raises `FrameError` and leaves the state as
+    it was, or takes the frame. After any other error the core is finished: it returns nothing more to send.
+
+    Examples
+    --------
+    See `sottovoce.peers.simulator.World`, which runs whole consortia of cores.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        wire: Wire,
+        store: Store,
+        spending: Spending | None = None,
+        timing: Timing = Timing(),  # noqa: B008 - immutable
+    ) -> None:
+        self.program, self.wire, self.store, self.timing = program, wire, store, timing
+        self.spending = spending if spending is not None else Spending()
+        saved = store.load()
+        self.sent, self.heard, self.outbox = dict(saved.sent), dict(saved.heard), dict(saved.outbox)
+        for release in saved.releases:
+            self.spending.add(release)
+        if saved.state is not None:
+            program.restore(saved.state)
+        self.durable_at = saved.at
+        self.incidents: list[str] = list(saved.notes)
+        self.failed: SottovoceError | None = None
+        self.inbox: dict[tuple[int, int], Frame] = {}
+        self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
+        self.unanswered: set[int] = set(program.contacts)
+        self._highest: dict[int, tuple[int, bytes]] = {}
+        for (r, sender), digest in self.heard.items():
+            self._note_highest(sender, r, digest)
+        self._newly_heard: list[tuple[int, int, bytes]] = []
+        self._notes: list[str] = []
+        self._final = saved.at >= wire.rounds and saved.state is not None
+        self._ask_at = 0.0
+        self._ask_gap = timing.ask
+        self._since = 0.0
+
+    # ---- what the driver calls -------------------------------------------------------------------
+
+    def start(self, now: float) -> Outgoing:
+        """Say hello to every contact; nothing new is drawn before all have answered."""
+        self._since = now
+        self._ask_again_after(now)
+        return self._go(self._positions(self.program.contacts, answer=True) + self._advance(now))
+
+    def receive(self, now: float, sender: int, raw: bytes) -> Outgoing:
+        """Take one frame that the transport received from ``sender`` (known from its certificate)."""
+        self._alive()
+        frame = self.wire.decode(raw)
+        if frame.sender != sender:
+            raise FrameError(
+                f"The frame says sender {frame.sender}, but the certificate is of member {sender}."
+            )
+        if sender not in self.passed:
+            raise FrameError(f"Member {sender} is not a neighbour in this run.")
+        if frame.kind == ROW:
+            return self._go(self._row(now, frame))
+        position = self.wire.read_position(frame)
+        if frame.kind == POSITION:
+            return self._go(self._position(now, sender, position))
+        assert frame.kind == REFUSAL
+        return self._go(self._refused(sender, frame.round, position.digest))
+
+    def tick(self, now: float) -> Outgoing:
+        """Ask again for what is missing, and give up on a neighbour that stays away."""
+        self._alive()
+        if self.released or now < self._ask_at:
+            return []
+        waiting = self.waiting_for
+        if waiting and not self.finished and now - self._since > self.timing.give_up:
+            names = ", ".join(str(s) for s in waiting)
+            self._fail(
+                LostPeer(
+                    f"Member {names} did not come back within {self.timing.give_up:g} seconds; the run "
+                    f"ends at round {self.program.at} of {self.wire.rounds}, everything spent is recorded."
+                )
+            )
+        self._ask_gap = min(2 * self._ask_gap, self.timing.ask_most)
+        self._ask_at = now + self._ask_gap
+        return self._positions(waiting, answer=True)
+
+    # ---- what the driver may look at -------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether the result is durable."""
+        return self._final
+
+    @property
+    def released(self) -> bool:
+        """Whether nobody needs this peer any more: it and all its contacts have finished."""
+        return self._final and all(at >= self.wire.rounds for at in self.passed.values())
+
+    @property
+    def waiting_for(self) -> tuple[int, ...]:
+        """Contacts whose answer or row is missing."""
+        if self._final:
+            return tuple(s for s, at in sorted(self.passed.items()) if at < self.wire.rounds)
+        if self.unanswered:
+            return tuple(sorted(self.unanswered))
+        r = self.program.at
+        return tuple(s for s in self.program.expects(r) if (r, s) not in self.inbox)
+
+    @property
+    def next_tick(self) -> float:
+        """When `tick` next has something to do."""
+        return self._ask_at
+
+    def digest(self) -> str:
+        """Hash of everything that decides the future of this peer."""
+        state = hashlib.sha256()
+        state.update(self.program.snapshot() if self.program.begun else b"not begun")
+        for part in (self.inbox, self.sent, self.heard, self.outbox, self.passed, self._highest):
+            state.update(repr(sorted(part.items())).encode())  # type: ignore[attr-defined]
+        state.update(repr((sorted(self.unanswered), self.durable_at, self.incidents, self._final)).encode())
+        state.update(repr(sorted(self.spending.counts.items())).encode())
+        return state.hexdigest()
+
+    # ---- frames ----------------------------------------------------------------------------------
+
+    def _row(self, now: float, frame: Frame) -> Outgoing:
+        r, sender = frame.round, frame.sender
+        key = (r, sender)
+        held = self.heard.get(key) or (self.inbox[key].digest if key in self.inbox else None)
+        if held is not None:
+            if held == frame.digest:
+                self.passed[sender] = max(self.passed[sender], r)
+                return []
+            note = f"second payload from member {sender} for round {r}"
+            if note not in self.incidents:
+                self.incidents.append(note)
+                self._notes.append(note)
+            return [(sender, self.wire.refusal(held, sender=self.program.node, round=r))]
+        if r < self.program.at:
+            raise FrameError(f"Round {r} is over; member {sender} was not expected in it.")
+        if r > self.program.at + self.program.window:
+            raise FrameError(f"Round {r} is too far ahead of round {self.program.at}.")
+        if sender not in self.program.expects(r):
+            raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
+        self.inbox[key] = frame
+        self._note_highest(sender, r, frame.digest)
+        self.passed[sender] = max(self.passed[sender], r)
+        return self._advance(now)
+
+    def _position(self, now: float, sender: int, position: Position) -> Outgoing:
+        self._compare(sender, position.highest, position.digest)
+        mine = [self.sent.get(r, NOTHING) for r in range(position.at) if sender in self.program.sends(r)]
+        if _lineage(mine) != position.lineage:
+            self._compare(sender, position.at - 1, NOTHING)
+        asked = position.answer or sender in self.unanswered
+        self.unanswered.discard(sender)
+        self.passed[sender] = max(self.passed[sender], position.at)
+        out = self._advance(now)
+        if not asked:
+            return out
+        again = [
+            (sender, frame)
+            for r, frame in sorted(self.outbox.items())
+            if r >= position.at and sender in self.program.sends(r) and (sender, frame) not in out
+        ]
+        reply = self._positions([sender], answer=False) if position.answer else []
+        return reply + again + out
+
+    def _refused(self, sender: int, r: int, held: bytes) -> Outgoing:
+        self._compare(sender, r, held)
+        return []
+
+    def _compare(self, sender: int, highest: int, digest: bytes) -> None:
+        """Stop if a contact has seen a row of this peer that its ledger does not know."""
+        if highest >= 0 and self.sent.get(highest) != digest:
+            self._fail(
+                LedgerError(
+                    f"Member {sender} holds another row of this peer for round {highest} than the ledger: "
+                    "the state folder was copied or is an older one; go on from the newest folder only."
+                )
+            )
+
+    # ---- progress --------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> Outgoing:
+        out: Outgoing = []
+        if self.unanswered or self._final:
+            return out
+        try:
+            if not self.program.begun:
+                self.program.begin()
+                out += self._publish()
+            while not self._final:
+                r = self.program.at
+                wanted = self.program.expects(r) if r < self.wire.rounds else ()
+                if any((r, s) not in self.inbox for s in wanted):
+                    break
+                taken = {s: self.inbox.pop((r, s)) for s in wanted}
+                for s, frame in taken.items():
+                    self.heard[r, s] = frame.digest
+                    self._newly_heard.append((r, s, frame.digest))
+                self.program.receive({s: self.wire.values(frame) for s, frame in taken.items()})
+                out += self._publish()
+                self._since = now
+                self._ask_again_after(now)
+        except SottovoceError as error:
+            self._fail(error)
+        return out
+
+    def _publish(self) -> Outgoing:
+        """Make the next row durable with its price, then give it out; in the last round, the result."""
+        r = self.program.at
+        finished = r >= self.wire.rounds
+        to = () if finished else self.program.sends(r)
+        if not to and not finished:
+            return []
+        releases = self.program.take_releases()
+        self.spending.require(*releases)
+        frame = b"" if finished else self.wire.row(self.program.message(), sender=self.program.node, round=r)
+        forget = () if finished else self._forgettable()
+        self.store.commit(
+            Entry(
+                r,
+                releases,
+                frame,
+                self.program.snapshot(),
+                tuple(self._newly_heard),
+                "; ".join(self._notes),
+                forget,
+            )
+        )
+        # from here on the row and its price are durable
+        for release in releases:
+            self.spending.add(release)
+        self._newly_heard.clear()
+        self._notes.clear()
+        self.durable_at = r
+        for old in forget:
+            del self.outbox[old]
+        if finished:
+            self._final = True
+            return self._positions(self.program.contacts, answer=False)
+        self.outbox[r] = frame
+        self.sent[r] = frame[-32:]
+        return [(s, frame) for s in to]
+
+    def _forgettable(self) -> tuple[int, ...]:
+        """Rounds whose row every destination has durably used."""
+        return tuple(r for r in self.outbox if all(self.passed[s] > r for s in self.program.sends(r)))
+
+    def _positions(self, to: Iterable[int], *, answer: bool) -> Outgoing:
+        out = []
+        for s in to:
+            highest, digest = self._highest.get(s, (-1, NOTHING))
+            theirs = [self.heard[r, s] for r in range(self.durable_at) if (r, s) in self.heard]
+            position = Position(self.durable_at, highest, digest, _lineage(theirs), answer)
+            out.append((s, self.wire.position(position, sender=self.program.node)))
+        return out
+
+    def _note_highest(self, sender: int, r: int, digest: bytes) -> None:
+        if r > self._highest.get(sender, (-1, NOTHING))[0]:
+            self._highest[sender] = (r, digest)
+
+    def _ask_again_after(self, now: float) -> None:
+        self._ask_gap = self.timing.ask
+        self._ask_at = now + self._ask_gap
+
+    # ---- ends ------------------------------------------------------------------------------------
+
+    def _go(self, out: Outgoing) -> Outgoing:
+        self._alive()
+        return out
+
+    def _alive(self) -> None:
+        if self.failed is not None:
+            raise self.failed
+
+    def _fail(self, error: SottovoceError) -> None:
+        self.failed = error
+        raise error
+
+
+def _lineage(digests: Iterable[bytes]) -> bytes:
+    return hashlib.sha256(b"".join(digests)).digest()

@@ -1,0 +1,197 @@
+"""Who a peer is: a P-256 key of its own and a certificate it signed itself.
+
+There is no authority. The agreement lists every member's certificate; a connection is accepted only from a
+certificate that is listed, byte for byte, and whose owner is a neighbour. Private keys are files that only
+their owner can read, and a key that others can read is refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import re
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from sottovoce.errors import IdentityError
+
+__all__ = ["Identity", "fingerprint", "make_identity", "read_certificate", "read_identity", "verify"]
+
+KEY, CERTIFICATE = "key.pem", "certificate.pem"
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A member's own key and certificate.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> identity = make_identity(tempfile.mkdtemp() + "/alice", "alice")
+    >>> verify(identity.certificate, identity.sign(b"yes"), b"yes")
+    True
+    """
+
+    name: str
+    key: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, in hex."""
+        return fingerprint(self.certificate)
+
+    def sign(self, content: bytes) -> bytes:
+        """Return a signature of ``content``."""
+        key = serialization.load_pem_private_key(self.key, None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return key.sign(content, ec.ECDSA(hashes.SHA256()))
+
+
+def make_identity(
+    folder: str | Path, name: str, *, days: float = 730.0, start: dt.datetime | None = None
+) -> Identity:
+    """Make a key and a certificate in a new folder that only the owner can read.
+
+    Parameters
+    ----------
+    folder : must not hold a key yet.
+    name : lower-case letters, digits and hyphens; the name in the agreement.
+    days : how long the certificate is valid.
+    start : when it becomes valid; by default now.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> make_identity(tempfile.mkdtemp() + "/bob", "bob").name
+    'bob'
+    """
+    if not _NAME.fullmatch(name):
+        raise IdentityError(
+            f"A member's name has lower-case letters, digits and hyphens, at most 63, got {name!r}."
+        )
+    folder = Path(folder)
+    if (folder / KEY).exists():
+        raise IdentityError(f"{folder / KEY} exists already; keep it, or choose another folder.")
+    key = ec.generate_private_key(ec.SECP256R1())
+    identity = Identity(name, _key_bytes(key), _certificate(key, name, days, start))
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file, content, mode in ((KEY, identity.key, 0o600), (CERTIFICATE, identity.certificate, 0o644)):
+            handle = os.open(folder / file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+    except OSError as error:
+        raise IdentityError(f"The identity cannot be written to {folder} ({error.strerror}).") from None
+    return identity
+
+
+def read_identity(folder: str | Path) -> Identity:
+    """Read an identity and check it: owner-only key, matching certificate, not expired."""
+    folder = Path(folder)
+    try:
+        mode = stat.S_IMODE((folder / KEY).stat().st_mode)
+        key_pem = (folder / KEY).read_bytes()
+    except OSError as error:
+        raise IdentityError(
+            f"The key {folder / KEY} cannot be read ({error.strerror}); `sottovoce peer keygen` makes one."
+        ) from None
+    if mode & 0o077:
+        raise IdentityError(f"The key {folder / KEY} can be read by others; run chmod 600 on it.")
+    certificate = read_certificate(folder / CERTIFICATE)
+    try:
+        key = serialization.load_pem_private_key(key_pem, None)
+    except (ValueError, TypeError):
+        raise IdentityError(f"The key {folder / KEY} is not a private key; restore it.") from None
+    parsed = x509.load_pem_x509_certificate(certificate)
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != parsed.public_key():
+        raise IdentityError(
+            f"The key {folder / KEY} does not belong to the certificate beside it; restore both."
+        )
+    return Identity(common_name(certificate), key_pem, certificate)
+
+
+def read_certificate(path: str | Path) -> bytes:
+    """Read a certificate file, check that it is one and that it has not expired; return canonical PEM."""
+    try:
+        raw = Path(path).read_bytes()
+    except OSError as error:
+        raise IdentityError(f"The certificate {path} cannot be read ({error.strerror}).") from None
+    return check_certificate(raw, str(path))
+
+
+def check_certificate(raw: bytes, where: str, now: dt.datetime | None = None) -> bytes:
+    """Return the canonical PEM of a certificate that is valid now, or raise with the remedy."""
+    try:
+        parsed = x509.load_pem_x509_certificate(raw)
+    except ValueError:
+        raise IdentityError(f"{where} is not a certificate.") from None
+    now = now or dt.datetime.now(dt.UTC)
+    if not parsed.not_valid_before_utc <= now <= parsed.not_valid_after_utc:
+        raise IdentityError(
+            f"The certificate {where} is valid from {parsed.not_valid_before_utc:%Y-%m-%d} to "
+            f"{parsed.not_valid_after_utc:%Y-%m-%d}, not today; make a new identity and a new agreement."
+        )
+    return parsed.public_bytes(serialization.Encoding.PEM)
+
+
+def fingerprint(certificate: bytes) -> str:
+    """Return the SHA-256 of a certificate's DER form, in hex."""
+    return x509.load_pem_x509_certificate(certificate).fingerprint(hashes.SHA256()).hex()
+
+
+def common_name(certificate: bytes) -> str:
+    """Return the name a certificate was made for."""
+    names = x509.load_pem_x509_certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
+
+
+def verify(certificate: bytes, signature: bytes, content: bytes) -> bool:
+    """Return whether ``signature`` of ``content`` was made with the certificate's key."""
+    key = x509.load_pem_x509_certificate(certificate).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return False
+    try:
+        key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def host_name(name: str) -> str:
+    """Return the DNS name in a member's certificate; addresses may change, it does not."""
+    return f"{name}.peer.sottovoce"
+
+
+def _certificate(key: ec.EllipticCurvePrivateKey, name: str, days: float, start: dt.datetime | None) -> bytes:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    start = start or dt.datetime.now(dt.UTC) - dt.timedelta(minutes=5)
+    usages = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    built = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(start)
+        .not_valid_after(start + dt.timedelta(days=days))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host_name(name))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usages, critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return built.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,375 @@
+"""The ledger on disk: every spend and the very bytes it paid for, durable before they are sent.
+
+SQLite in WAL mode with ``synchronous=FULL``: a commit returns after the log was synced to the disk. Rows
+are chained by SHA-256, so a changed, missing or exchanged row is noticed when the ledger is opened; what
+the chain cannot show, that the newest rows are missing altogether, is shown by the anchor file beside it
+and by the neighbours (see `sottovoce.peers.core`). Anything doubtful is an error, and then nothing is sent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import LedgerError
+from sottovoce.peers.core import Entry, Saved
+from sottovoce.privacy.ledger import Release
+
+__all__ = ["SqliteLedger", "read_ledger"]
+
+LEDGER, ANCHOR, LOCK, MARK = "ledger.sqlite", "anchor", "lock", "run"
+_HEARD = struct.Struct("<QI32s")
+_ANCHOR = struct.Struct("<Q32s")
+_FORMAT = 1
+_TABLES = """
+CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE chain (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, releases BLOB NOT NULL,
+    frame_digest BLOB NOT NULL, state_digest BLOB NOT NULL, heard BLOB NOT NULL, note TEXT NOT NULL,
+    hash BLOB NOT NULL);
+CREATE TABLE outbox (round INTEGER PRIMARY KEY, frame BLOB NOT NULL);
+CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL);
+"""
+
+
+class SqliteLedger:
+    """The durable store of one peer in one run.
+
+    Parameters
+    ----------
+    folder : the state folder; made, for the owner only, if it does not exist.
+    run : the 32 bytes that name the run.
+    node : which member this is.
+    about : public facts kept beside the ledger for `peer status` (the agreement, names).
+
+    Guarantees
+    ----------
+    `commit` returns only when spend, frame and state are on the disk together; if anything fails it raises
+    `LedgerError`, and every later commit raises too. Opening raises if the ledger is missing although the
+    folder was used, is damaged anywhere, is older than its anchor, belongs to another run or member, is in
+    use, or cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from sottovoce.peers.core import Entry
+    >>> from sottovoce.peers.frames import Wire
+    >>> folder = tempfile.mkdtemp()
+    >>> ledger = SqliteLedger(folder, run=bytes(32), node=0)
+    >>> release = Release(sender=0, step=0, sensitivity=1.0, noise_std=2.0)
+    >>> frame = Wire(bytes(32), 2, 1, 1, "float64").row(np.zeros(1), sender=0, round=0)
+    >>> ledger.commit(Entry(0, (release,), frame, b"the state", ()))
+    >>> ledger.close()
+    >>> again = SqliteLedger(folder, run=bytes(32), node=0)
+    >>> again.load().releases == [release], again.load().outbox == {0: frame}
+    (True, True)
+    >>> again.close()
+    """
+
+    def __init__(
+        self, folder: str | Path, *, run: bytes, node: int, about: dict[str, Any] | None = None
+    ) -> None:
+        self.folder, self.run, self.node = Path(folder), run, node
+        self._broken = False
+        self._connection: sqlite3.Connection | None = None
+        self._lock = self._claim()
+        try:
+            with self._explained():
+                self._open(about or {})
+            self._saved, self._count, self._head = self._verify()
+            self._anchor = self._open_anchor()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- the two calls of a store ----------------------------------------------------------------
+
+    def load(self) -> Saved:
+        """Return what was found, after the whole chain was checked."""
+        return self._saved
+
+    def commit(self, entry: Entry) -> None:
+        """Append one row and return when it is on the disk."""
+        if self._broken or self._connection is None:
+            raise LedgerError(f"The ledger in {self.folder} failed before; nothing more is sent.")
+        self._broken = True  # until all of it has gone well
+        with self._explained():
+            row = _chained(self._count, self._head, entry)
+            cursor = self._connection
+            cursor.execute("BEGIN IMMEDIATE")
+            cursor.execute("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            if entry.frame:
+                cursor.execute("INSERT INTO outbox VALUES (?, ?)", (entry.round, entry.frame))
+            cursor.executemany("DELETE FROM outbox WHERE round = ?", [(r,) for r in entry.forget])
+            cursor.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
+            cursor.execute("COMMIT")
+            self._count, self._head = self._count + 1, row[-1]
+            os.pwrite(self._anchor, _ANCHOR.pack(self._count, self._head), 0)
+        self._broken = False
+
+    def close(self) -> None:
+        """Close the files; the ledger stays."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        if getattr(self, "_anchor", None) is not None:
+            os.close(self._anchor)
+            del self._anchor
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # ---- opening ---------------------------------------------------------------------------------
+
+    def _claim(self) -> int | None:
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise LedgerError(
+                f"The state folder {self.folder} cannot be written ({error.strerror}); choose another."
+            ) from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(lock)
+            raise LedgerError(
+                f"The state folder {self.folder} is in use by another process; stop it first."
+            ) from None
+        return lock
+
+    def _open(self, about: dict[str, Any]) -> None:
+        path, mark = self.folder / LEDGER, self.folder / MARK
+        if mark.exists():
+            self._belongs(path, mark)
+        elif not path.exists():
+            self._create(path, about)
+        self._connection = connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA trusted_schema=OFF")
+        if not mark.exists():
+            if connection.execute("SELECT count(*) FROM chain").fetchone()[0]:
+                raise LedgerError(f"The mark {mark} of the run is missing; restore the state folder.")
+            _write_private(mark, (self.run.hex() + "\n").encode())
+            _sync_folder(self.folder)
+
+    def _belongs(self, path: Path, mark: Path) -> None:
+        """Check a folder that was used before."""
+        named = mark.read_text(errors="replace").strip()
+        if named != self.run.hex():
+            raise LedgerError(
+                f"The state folder {self.folder} belongs to another run ({named[:16]}); choose another "
+                "folder with --state, or the agreement of that run."
+            )
+        if not path.exists() or path.stat().st_size == 0:
+            raise LedgerError(f"The ledger {path} is missing although the folder was used; restore it.")
+
+    def _create(self, path: Path, about: dict[str, Any]) -> None:
+        """Make an empty ledger under another name first: a crash here leaves no half ledger behind."""
+        fresh = path.with_suffix(".new")
+        for leftover in self.folder.glob(fresh.name + "*"):
+            leftover.unlink()
+        os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        connection = sqlite3.connect(fresh, isolation_level=None)
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in _TABLES.strip().split(";")[:-1]:
+                connection.execute(statement)
+            facts = {"format": str(_FORMAT), "run": self.run.hex(), "node": str(self.node)}
+            facts["about"] = json.dumps(about, sort_keys=True)
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+        os.rename(fresh, path)
+        _sync_folder(self.folder)
+
+    def _verify(self) -> tuple[Saved, int, bytes]:
+        assert self._connection is not None
+        with self._explained():
+            saved, count, head = verified(self._connection, self.run, self.node, self.folder / LEDGER)
+            # a chain that reads well but cannot be written must be found before noise is drawn
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute("UPDATE meta SET value = value WHERE key = 'format'")
+            self._connection.execute("COMMIT")
+        return saved, count, head
+
+    def _open_anchor(self) -> int:
+        with self._explained():
+            anchor = os.open(self.folder / ANCHOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            known = os.pread(anchor, _ANCHOR.size, 0)
+            if known and not self._anchored(known):
+                os.close(anchor)
+                raise LedgerError(
+                    f"The ledger in {self.folder} is older than its anchor: rows are missing; "
+                    "restore the newest copy."
+                )
+            return anchor
+
+    def _anchored(self, known: bytes) -> bool:
+        """Return whether the chain contains the anchored row."""
+        if len(known) != _ANCHOR.size:
+            return False
+        count, head = _ANCHOR.unpack(known)
+        if count == self._count:
+            return bool(head == self._head)
+        assert self._connection is not None
+        found = self._connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
+        return found is not None and found[0] == head
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of the disk and of SQLite into one sentence."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            full = "full" in str(error) or "disk I/O" in str(error)
+            remedy = "make room on the disk and start again" if full else "restore the state folder"
+            raise LedgerError(
+                f"The ledger {self.folder / LEDGER} failed ({error}), so nothing was sent; {remedy}."
+            ) from None
+        except OSError as error:
+            raise LedgerError(
+                f"The state folder {self.folder} failed ({error.strerror}), so nothing was sent; "
+                "make room or restore it, and start again."
+            ) from None
+
+
+def verified(connection: sqlite3.Connection, run: bytes, node: int, path: Path) -> tuple[Saved, int, bytes]:
+    """Read the whole ledger and check it: chain, digests of frames and state, run and member."""
+
+    def refuse(what: str) -> LedgerError:
+        return LedgerError(
+            f"The ledger {path} is damaged ({what}); restore the state folder, nothing was sent."
+        )
+
+    try:
+        return _read_all(connection, run, node, path, refuse)
+    except (TypeError, ValueError, struct.error):
+        raise refuse("a value of another kind") from None
+
+
+def _read_all(
+    connection: sqlite3.Connection, run: bytes, node: int, path: Path, refuse: Callable[[str], LedgerError]
+) -> tuple[Saved, int, bytes]:
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    if meta.get("format") != str(_FORMAT):
+        raise refuse("unknown format")
+    if meta.get("run") != run.hex() or meta.get("node") != str(node):
+        raise LedgerError(
+            f"The ledger {path} belongs to another run or member; choose another folder with --state."
+        )
+    saved, head, count, state_digest = Saved(), _genesis(run, node), 0, b""
+    rows = (
+        "SELECT seq, round, releases, frame_digest, state_digest, heard, note, hash FROM chain ORDER BY seq"
+    )
+    for row in connection.execute(rows):
+        if row[0] != count or row[-1] != _row_hash(head, row[:-1]):
+            raise refuse(f"row {count} does not fit the chain")
+        _, r, releases, frame_digest, state_digest, heard, note, head = row
+        _collect(saved, r, releases, frame_digest, heard, note)
+        count += 1
+    for r, frame in connection.execute("SELECT round, frame FROM outbox"):
+        if not saved.sent.get(r) == frame[-32:] == hashlib.sha256(frame[:-32]).digest():
+            raise refuse(f"the stored row of round {r}")
+        saved.outbox[r] = frame
+    states = [value for (value,) in connection.execute("SELECT value FROM state")]
+    if bool(states) != bool(count) or (count and hashlib.sha256(states[0]).digest() != state_digest):
+        raise refuse("the saved state")
+    saved.state = states[0] if states else None
+    if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+        raise refuse("SQLite's own check")
+    return saved, count, head
+
+
+def read_ledger(folder: str | Path) -> dict[str, Any]:
+    """Return what a state folder says, without disturbing a running peer.
+
+    The keys: ``run``, ``node``, ``about``, ``saved`` (a `Saved`), ``rows``, ``head`` (hex).
+    """
+    path = Path(folder) / LEDGER
+    if not path.exists():
+        raise LedgerError(f"{folder} is not a state folder: {path} does not exist.")
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            meta = dict(connection.execute("SELECT key, value FROM meta"))
+            run, node = bytes.fromhex(meta["run"]), int(meta["node"])
+            connection.execute("BEGIN")
+            saved, count, head = verified(connection, run, node, path)
+        finally:
+            connection.close()
+    except (sqlite3.Error, KeyError, ValueError) as error:
+        raise LedgerError(f"The ledger {path} cannot be read ({error}); restore the state folder.") from None
+    return {
+        "run": run.hex(),
+        "node": node,
+        "about": json.loads(meta["about"]),
+        "saved": saved,
+        "rows": count,
+        "head": head.hex(),
+    }
+
+
+def _collect(saved: Saved, r: int, releases: bytes, frame_digest: bytes, heard: bytes, note: str) -> None:
+    saved.at = r
+    saved.releases += [Release.from_bytes(raw) for raw in releases.split(b"\n") if raw]
+    if frame_digest:
+        saved.sent[r] = frame_digest
+    for number, sender, digest in _HEARD.iter_unpack(heard):
+        saved.heard[number, sender] = digest
+    if note:
+        saved.notes.append(note)
+
+
+def _chained(count: int, head: bytes, entry: Entry) -> tuple[Any, ...]:
+    row = (
+        count,
+        entry.round,
+        b"\n".join(release.to_bytes() for release in entry.releases),
+        entry.frame[-32:],
+        hashlib.sha256(entry.state).digest(),
+        b"".join(_HEARD.pack(*item) for item in entry.heard),
+        entry.note,
+    )
+    return (*row, _row_hash(head, row))
+
+
+def _row_hash(head: bytes, row: tuple[Any, ...]) -> bytes:
+    """Hash of the previous hash and the fields, each with its length, so that no two rows look alike."""
+    total = hashlib.sha256(head)
+    for value in row:
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        total.update(struct.pack("<Q", len(raw)))
+        total.update(raw)
+    return total.digest()
+
+
+def _genesis(run: bytes, node: int) -> bytes:
+    return hashlib.sha256(b"sottovoce ledger" + run + struct.pack("<I", node)).digest()
+
+
+def _write_private(path: Path, content: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(handle, content)
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,250 @@
+"""`sottovoce peer run`: the core driven by real sockets, a real disk, the clock and protective noise."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import ConfigError, IdentityError, SottovoceError
+from sottovoce.peers.agreement import Agreement
+from sottovoce.peers.core import Core, Timing
+from sottovoce.peers.identity import Identity
+from sottovoce.peers.jobs import Job
+from sottovoce.peers.ledger import SqliteLedger
+from sottovoce.peers.records import Records
+from sottovoce.peers.transport import Transport
+from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
+
+__all__ = ["Outcome", "Peer"]
+
+MODEL, STATEMENT = "model.npz", "statement.json"
+Log = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run leaves behind."""
+
+    model: np.ndarray
+    statement: dict[str, Any]
+    rounds: int
+
+
+class Peer:
+    """One organisation's side of a run.
+
+    Parameters
+    ----------
+    agreement : signed by all members.
+    identity : this member's key; its certificate must be the one listed.
+    records : this member's data.
+    state : the state folder.
+    log : gets one small mapping per event; none of them depends on data.
+    noise : only for comparing runs bit by bit in tests; by default protective, and there is no option for it
+        on the command line.
+    revoked : fingerprints that are no longer accepted.
+
+    Guarantees
+    ----------
+    Nothing is sent before every check has passed: signatures, certificates, data, budget, ledger.
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        identity: Identity,
+        records: Records,
+        state: str | Path,
+        *,
+        log: Log = lambda event: None,
+        noise: NoiseSource | None = None,
+        timing: Timing | None = None,
+        revoked: Iterable[str] = (),
+        listen: str | None = None,
+    ) -> None:
+        agreement.require_signatures()
+        self.node = agreement.index(identity.name)
+        if agreement.members[self.node].fingerprint != identity.fingerprint:
+            raise IdentityError(
+                f"The agreement lists another certificate for {identity.name} than this identity's; "
+                "use the identity that signed it."
+            )
+        self.agreement, self.identity, self.state, self.log = agreement, identity, Path(state), log
+        self.job = Job(agreement)
+        self.listen = listen
+        program = self.job.program(self.node, records, noise if noise is not None else ProtectiveNoise())
+        spending = self.job.spending(self.node)
+        about = {
+            "title": agreement.title,
+            "members": [member.name for member in agreement.members],
+            "rounds": self.job.rounds,
+            "steps": self.job.steps,
+            "algorithm": agreement.algorithm.name,
+            "epsilon": agreement.budget.epsilon,
+            "delta": agreement.budget.delta,
+            "adjacency": agreement.algorithm.adjacency,
+            "contacts": list(program.contacts),
+        }
+        self.ledger = SqliteLedger(state, run=agreement.run, node=self.node, about=about)
+        try:
+            self.timing = timing or Timing(give_up=agreement.timing.give_up)
+            self.core = Core(program, self.job.wire, self.ledger, spending, self.timing)
+            self.transport = Transport(
+                agreement.members,
+                self.node,
+                identity,
+                program.contacts,
+                self._deliver,
+                largest=self.job.wire.largest,
+                revoked=revoked,
+            )
+        except BaseException:
+            self.ledger.close()
+            raise
+        self._wake = asyncio.Event()
+        self._told = -1
+
+    async def run(self) -> Outcome:
+        """Run to the end; write the model and the statement; close everything."""
+        try:
+            await self.transport.start(self.listen)
+            name = self.identity.name
+            self.log({"event": "listening", "member": name, "run": self.agreement.run.hex()})
+            self._send(self.core.start(time.monotonic()))
+            await self._loop()
+            await self.transport.flush(1.0)
+        finally:
+            await self.transport.stop()
+            outcome = self._write()
+            self.ledger.close()
+        if self.core.failed is not None:
+            raise self.core.failed
+        assert outcome is not None
+        return outcome
+
+    # ---- driving ---------------------------------------------------------------------------------
+
+    async def _loop(self) -> None:
+        finished_at: float | None = None
+        while not self.core.released and self.core.failed is None:
+            now = time.monotonic()
+            if self.core.finished:
+                finished_at = now if finished_at is None else finished_at
+                if now - finished_at > self.timing.linger:
+                    return
+            try:
+                self._send(self.core.tick(now))
+            except SottovoceError:
+                return
+            self._tell()
+            self._wake.clear()
+            pause = max(0.005, self.core.next_tick - time.monotonic())
+            try:
+                await asyncio.wait_for(self._wake.wait(), timeout=min(pause, 1.0))
+            except TimeoutError:
+                continue
+
+    def _deliver(self, sender: int, raw: bytes) -> None:
+        try:
+            self._send(self.core.receive(time.monotonic(), sender, raw))
+        finally:
+            if self.core.failed is not None or self.core.finished:
+                self._wake.set()
+            self._tell()
+
+    def _send(self, out: list[tuple[int, bytes]]) -> None:
+        for to, raw in out:
+            self.transport.send(to, raw)
+
+    def _tell(self) -> None:
+        at = self.core.durable_at
+        if at == self._told:
+            return
+        self._told = at
+        waiting = [self.agreement.members[s].name for s in self.core.waiting_for]
+        spent = sum(self.core.spending.counts.values())
+        self.log({"event": "round", "at": at, "of": self.job.rounds, "releases": spent, "waiting": waiting})
+
+    # ---- what is left ----------------------------------------------------------------------------
+
+    def statement(self) -> dict[str, Any]:
+        """Return what this member has revealed, to whom, under which assumptions."""
+        budget, part = self.agreement.budget, self.agreement.algorithm
+        counts = self.core.spending.counts
+        draws = int(sum(counts.values()))
+        spent = self.core.spending.epsilon() if counts else 0.0
+        numbers = draws * self.agreement.model.parameters
+        row = self.job.table()[self.node]
+        finished = self.core.finished
+        return {
+            "run": self.agreement.run.hex(),
+            "member": self.identity.name,
+            "finished": finished,
+            "rounds": self.core.durable_at,
+            "of": self.job.rounds,
+            "algorithm": part.name,
+            "protocol": part.protocol,
+            "guarantee": {
+                "adversary": "everybody who sees all messages of this member",
+                "adjacency": part.adjacency,
+                "label": "ldp",
+                "epsilon": spent,
+                "delta": budget.delta,
+                "releases": draws,
+            },
+            "against_one_member": None
+            if row["epsilon_worst_member"] is None or draws != row["releases"] or not finished
+            else {
+                "adversary": "the most curious single other member, honest but curious",
+                "adjacency": part.adjacency,
+                "label": "exact",
+                "epsilon": row["epsilon_worst_member"],
+                "epsilon_mean": row["epsilon_mean_member"],
+                "delta": budget.delta,
+                "assumptions": ["the agreed schedule ran in full", "no two members collude"],
+            },
+            "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
+            "noise": "protective: discrete Gaussian, keys from the operating system",
+            "statistical_distance": ProtectiveNoise.distance(numbers),
+            "assumptions": ["AES-256 in counter mode is a pseudorandom generator"],
+            "incidents": list(self.core.incidents),
+        }
+
+    def _write(self) -> Outcome | None:
+        program = self.core.program
+        if not program.begun or (self.core.durable_at == 0 and not self.core.sent):
+            return None
+        model = np.asarray(program.result())
+        statement = self.statement()
+        buffer = io.BytesIO()
+        np.savez(buffer, parameters=model)
+        try:
+            _replace(self.state / MODEL, buffer.getvalue())
+            _replace(self.state / STATEMENT, (json.dumps(statement, indent=1) + "\n").encode())
+        except OSError as error:
+            if self.core.failed is None:
+                raise ConfigError(
+                    f"The model cannot be written to {self.state} ({error.strerror}); make room and start "
+                    "again, the ledger is complete."
+                ) from None
+        return Outcome(model, statement, self.core.durable_at)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file for the owner only, all of it or nothing."""
+    fresh = path.with_name(path.name + ".new")
+    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(fresh, path)

@@ -1,0 +1,433 @@
+"""Whole consortia in one process, with every fault a network and a power cut can make, from one seed.
+
+A `World` runs the real `Core` of every member over simulated links, disks and clocks. Messages are delayed,
+reordered, dropped, duplicated and cut off by partitions; machines lose power at any point of a commit and
+lose whatever was not synced; state folders are rolled back or run twice. After every event the promises are
+checked against what an outside observer of all wires and disks knows:
+
+- I1: every row on a wire is in its sender's durable ledger, and the ledger has charged all that went into it;
+- I2: one payload per (round, sender), for all time and all copies;
+- I3: noise that reached a wire was drawn once for one value;
+- I6: the final rows equal the stacked runner's on the noise that became durable, bit for bit.
+
+Examples
+--------
+>>> world = World(seed=1, faults=Faults.none())
+>>> world.run()
+>>> world.finished, world.violations
+(True, [])
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sottovoce import graphs, protocols
+from sottovoce.errors import FrameError, LedgerError, PeerError
+from sottovoce.peers.core import Core, Entry, Saved, Timing
+from sottovoce.peers.frames import ROW, Wire
+from sottovoce.peers.programs import MeteredNoise, StepProgram
+from sottovoce.privacy.ledger import Budget, Spending
+from sottovoce.privacy.noise import RecordedNoise, SimulatedNoise
+from sottovoce.runners import Algorithm, run_stacked
+
+__all__ = ["Faults", "SimulatedDisk", "World"]
+
+RUN = b"a simulated run".ljust(32, b".")
+STD, MULTIPLIER = 0.5, 2.0
+
+
+class PowerLoss(Exception):
+    """The machine went off in the middle of something."""
+
+
+class Faults(NamedTuple):
+    """How often things go wrong; rates per message, per commit or per world."""
+
+    drop: float = 0.1
+    duplicate: float = 0.1
+    delay: float = 0.3
+    partitions: int = 1
+    power: float = 0.06
+    random_power: int = 1
+    rollback: float = 0.0
+    clone: float = 0.0
+
+    @classmethod
+    def none(cls) -> Faults:
+        """Nothing goes wrong."""
+        return cls(0, 0, 0.01, 0, 0, 0, 0, 0)
+
+
+@dataclass
+class SimulatedDisk:
+    """A disk whose writes are lost at a power cut unless they were synced."""
+
+    durable: list[Entry] = field(default_factory=list)
+    pending: list[Entry] = field(default_factory=list)
+
+    def write(self, entry: Entry) -> None:
+        """Hand an entry to the operating system."""
+        self.pending.append(entry)
+
+    def sync(self) -> None:
+        """Return when everything written is on the platter."""
+        self.durable += self.pending
+        self.pending.clear()
+
+    def lose_power(self) -> None:
+        """Forget what was not synced."""
+        self.pending.clear()
+
+
+class SimulatedStore:
+    """A `Store` on a simulated disk, with power cuts at every point of a commit."""
+
+    def __init__(self, disk: SimulatedDisk, interrupt: Callable[[], int]) -> None:
+        self.disk, self.interrupt = disk, interrupt
+
+    def load(self) -> Saved:
+        """Return what the disk holds."""
+        saved = Saved()
+        for entry in self.disk.durable:
+            saved.at, saved.state = entry.round, entry.state
+            saved.releases += entry.releases
+            if entry.frame:
+                saved.outbox[entry.round] = entry.frame
+                saved.sent[entry.round] = entry.frame[-32:]
+            for r in entry.forget:
+                saved.outbox.pop(r, None)
+            saved.heard.update({(r, s): digest for r, s, digest in entry.heard})
+        return saved
+
+    def commit(self, entry: Entry) -> None:
+        """Write and sync; the power may go before, between and after."""
+        point = self.interrupt()
+        if point == 1:
+            raise PowerLoss
+        self.disk.write(entry)
+        if point == 2:
+            raise PowerLoss
+        self.disk.sync()
+        if point == 3:
+            raise PowerLoss
+
+
+class Shape(NamedTuple):
+    """A small consortium: the protocol of each step, the steps, the row length."""
+
+    protocol: protocols.Protocol
+    steps: int
+    dim: int
+
+
+@lru_cache(maxsize=1)
+def shapes() -> tuple[Shape, ...]:
+    """Return the consortia that worlds are drawn from; every kind of protocol is among them."""
+    path, ring = graphs.path(3), graphs.ring(4)
+    return (
+        Shape(protocols.Gossip(path, 3), 1, 2),
+        Shape(protocols.Gossip(ring, 1), 3, 2),
+        Shape(protocols.Chebyshev(ring, 3), 1, 1),
+        Shape(protocols.Refreshed(path, 3, tau=0.1, sigma=STD), 1, 2),
+        Shape(protocols.Exchange(4), 2, 1),
+        Shape(protocols.Tree(graphs.star(4)), 2, 2),
+        Shape(protocols.Tree(path, root=0), 2, 1),
+    )
+
+
+def descent(start: np.ndarray, agents: list[int], noise: Any) -> Algorithm:
+    """Return gradient steps towards the members' points over whatever the protocol averages."""
+    return Algorithm(
+        init=lambda: np.zeros_like(start),
+        message=lambda state, k: noise.perturb(state - start, agents=agents, step=k, std=STD),
+        update=lambda state, received, k: state - 0.5 * received,
+        output=lambda state: state,
+    )
+
+
+class World:
+    """One consortium, one seed, one schedule of faults.
+
+    Parameters
+    ----------
+    seed : decides everything: the shape, the values, the noise, every fault.
+    faults : how often things go wrong.
+    budget : optional budget of every member.
+    values : the members' private points; drawn from the seed if not given (for non-interference tests).
+
+    Examples
+    --------
+    >>> world = World(seed=3, faults=Faults(power=0.3))
+    >>> world.run()
+    >>> world.violations, world.counts["power"] > 0
+    ([], True)
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        faults: Faults = Faults(),  # noqa: B008 - immutable
+        *,
+        budget: Budget | None = None,
+        values: np.ndarray | None = None,
+        horizon: float = 30.0,
+    ) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.faults, self.budget = faults, budget
+        self.shape = shapes()[seed % len(shapes())]
+        self.n = self.shape.protocol.n
+        own = np.random.default_rng((seed, 1)).standard_normal((self.n, self.shape.dim))
+        self.values = own if values is None else values
+        self.tape: dict[tuple[int, int, int], np.ndarray] = {}
+        self.draws = 0
+        self.noise_seed = seed
+        rounds = self.shape.protocol.rounds * self.shape.steps
+        self.wire = Wire(RUN, self.n, rounds, self.shape.dim, "float64")
+        self.disks = [SimulatedDisk() for _ in range(self.n)]
+        self.cores: dict[int, Core | None] = {}
+        self.on_wire: dict[tuple[int, int], bytes] = {}
+        self.violations: list[str] = []
+        self.log: list[tuple[Any, ...]] = []
+        self.stopped: dict[int, PeerError] = {}
+        self.counts = dict.fromkeys(
+            ("rows", "bytes", "power", "dropped", "duplicated", "conflicts", "events"), 0
+        )
+        self.horizon = horizon
+        self.now = 0.0
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = itertools.count()
+        self._cuts = [self._partition() for _ in range(faults.partitions)]
+        self._old: dict[int, SimulatedDisk] = {}
+        self._copied = -1
+        self.held: dict[tuple[int, int], dict[int, bytes]] = {}
+        self.equivocated = False  # whether two payloads for one (round, sender) were held at one time
+
+    @property
+    def finished(self) -> bool:
+        """Whether every member holds its final row."""
+        return all(core is not None and core.finished for core in self.cores.values())
+
+    @property
+    def noticed(self) -> bool:
+        """Whether somebody noticed a copied or rolled-back state folder."""
+        return any(isinstance(error, LedgerError) for error in self.stopped.values()) or any(
+            core is not None and core.incidents for core in self.cores.values()
+        )
+
+    def run(self, most_events: int = 20_000) -> None:
+        """Run until everybody is finished and released, or nothing more can happen."""
+        for v in range(self.n):
+            self._at(self.rng.random() * 0.1, partial(self._boot, v))
+        for _ in range(self.faults.random_power):
+            self._at(self.rng.random() * 0.6, partial(self._power_loss, int(self.rng.integers(self.n))))
+        if self.rng.random() < self.faults.rollback:
+            self._plan_copy(rollback=True)
+        elif self.rng.random() < self.faults.clone:
+            self._plan_copy(rollback=False)
+        while self._events and self.now < self.horizon and self.counts["events"] < most_events:
+            self.now, _, event = heapq.heappop(self._events)
+            self.counts["events"] += 1
+            event()
+        if not self.stopped and self._copied < 0:
+            self._check_result()
+
+    def expected(self) -> np.ndarray:
+        """Return the stacked runner's rows on the noise that became durable."""
+        noise = RecordedNoise(None, self.tape)
+        algorithm = descent(self.values, list(range(self.n)), noise)
+        state = run_stacked(algorithm, self.shape.protocol, self.shape.steps, noise=noise)
+        return np.asarray(algorithm.output(state))
+
+    # ---- machines --------------------------------------------------------------------------------
+
+    def _boot(self, v: int, disk: SimulatedDisk | None = None, slot: int | None = None) -> None:
+        slot = v if slot is None else slot
+        if slot in self.stopped or self.cores.get(slot) is not None:
+            return
+        store = SimulatedStore(self.disks[v] if disk is None else disk, self._interrupt)
+        noise = MeteredNoise(_WorldNoise(self, v), node=v, noise_multiplier=MULTIPLIER)
+        program = StepProgram(
+            descent(self.values[[v]], [v], noise), lambda k: self.shape.protocol, self.shape.steps,
+            node=v, noise=noise, fresh=_WorldNoise(self, v),
+        )  # fmt: skip
+        self.cores[slot] = core = Core(
+            program, self.wire, store, Spending(self.budget), Timing(0.05, 0.4, 1e9)
+        )
+        self._do(slot, lambda: core.start(self.now))
+        self._tick(slot, core)
+
+    def _tick(self, slot: int, core: Core) -> None:
+        if self.cores.get(slot) is not core or core.failed or core.released:
+            return
+        self._do(slot, lambda: core.tick(self.now))
+        self._at(max(core.next_tick - self.now, 0.01), lambda: self._tick(slot, core))
+
+    def _power_loss(self, slot: int) -> None:
+        if self.cores.get(slot) is None:
+            return
+        self.counts["power"] += 1
+        self.log.append(("power", slot))
+        self.cores[slot] = None
+        disk = self._disk_of(slot)
+        disk.lose_power()
+        kept = {(r, s) for entry in disk.durable for r, s, _ in entry.heard}
+        for key, holders in self.held.items():
+            if key not in kept:
+                holders.pop(slot, None)
+        self._at(0.05 + self.rng.random() * 0.3, lambda: self._boot(slot % self.n, self._disk_of(slot), slot))
+
+    def _disk_of(self, slot: int) -> SimulatedDisk:
+        return self.disks[slot] if slot < self.n else self._old[slot]
+
+    def _interrupt(self) -> int:
+        faulty = self.now < 2.0 and self.rng.random() < self.faults.power
+        return int(self.rng.integers(1, 4)) if faulty else 0
+
+    def _plan_copy(self, rollback: bool) -> None:
+        """Copy a state folder at one moment; later start from it, instead of or beside the real one."""
+        v = int(self.rng.integers(self.n))
+        slot = self.n + v
+
+        def copy_folder() -> None:
+            self._old[slot] = SimulatedDisk(copy.copy(self.disks[v].durable))
+
+        def use_copy() -> None:
+            if v in self.stopped or len(self._old[slot].durable) == len(self.disks[v].durable):
+                return  # nothing happened in between: the copy is as good as the original
+            self._copied = v
+            self.log.append(("copy", v, rollback))
+            if rollback:
+                self.cores[v] = None
+                self.disks[v] = SimulatedDisk(self._old[slot].durable)
+                self.stopped.pop(v, None)
+                self._boot(v)
+            else:
+                self._boot(v, self._old[slot], slot)
+
+        early = float(self.rng.random() * 0.3)
+        self._at(early, copy_folder)
+        self._at(early + 0.05 + float(self.rng.random() * 0.6), use_copy)
+
+    # ---- links -----------------------------------------------------------------------------------
+
+    def _do(self, slot: int, action: Callable[[], list[tuple[int, bytes]]]) -> None:
+        """Let one core act, put what it sends on the wires, and check the promises."""
+        try:
+            out = action()
+        except PowerLoss:
+            self._power_loss(slot)
+            return
+        except FrameError as error:
+            self.log.append(("refused", slot, str(error)))
+            return
+        except PeerError as error:
+            self.stopped[slot] = error
+            self.cores[slot] = None
+            self.log.append(("stopped", slot, type(error).__name__))
+            return
+        for to, raw in out:
+            self._send(slot, to, raw)
+        core = self.cores.get(slot)
+        if core is not None:
+            self.counts["conflicts"] = max(self.counts["conflicts"], len(core.incidents))
+
+    def _send(self, slot: int, to: int, raw: bytes) -> None:
+        v = slot % self.n
+        self.log.append(("send", v, to, len(raw)))
+        self.counts["bytes"] += len(raw)
+        if raw[5] == ROW:
+            self._check_row(slot, v, raw)
+        sure = self.now > 4.0  # after the storm every message arrives
+        if not sure and (self.rng.random() < self.faults.drop or self._cut(v, to)):
+            self.counts["dropped"] += 1
+            return
+        copies = 1 + int(not sure and self.rng.random() < self.faults.duplicate)
+        self.counts["duplicated"] += copies - 1
+        for _ in range(copies):
+            delay = 0.001 + self.rng.exponential(self.faults.delay if not sure else 0.01) * self.rng.random()
+            self._at(delay, lambda: self._deliver(v, to, raw))
+
+    def _deliver(self, sender: int, to: int, raw: bytes) -> None:
+        for slot in (to, self.n + to):
+            core = self.cores.get(slot)
+            if core is not None and core.failed is None:
+                if raw[5] == ROW:
+                    self._remember(slot, sender, raw)
+                self._do(slot, lambda core=core: core.receive(self.now, sender, raw))  # type: ignore[misc]
+
+    def _remember(self, slot: int, sender: int, raw: bytes) -> None:
+        """Note which payload each machine holds; what it has not committed it forgets when the power goes."""
+        holders = self.held.setdefault((self.wire.decode(raw).round, sender), {})
+        holders.setdefault(slot, raw)
+        self.equivocated |= any(other != raw for other in holders.values())
+
+    def _partition(self) -> tuple[float, float, set[int]]:
+        start = float(self.rng.random() * 0.8)
+        side = {v for v in range(self.n) if self.rng.random() < 0.5}
+        return start, start + float(self.rng.random() * 0.8), side
+
+    def _cut(self, a: int, b: int) -> bool:
+        return any(s <= self.now <= e and (a in side) != (b in side) for s, e, side in self._cuts)
+
+    def _at(self, delay: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (self.now + delay, next(self._order), event))
+
+    # ---- promises --------------------------------------------------------------------------------
+
+    def _check_row(self, slot: int, v: int, raw: bytes) -> None:
+        frame = self.wire.decode(raw)
+        self.counts["rows"] += 1
+        disk = self._disk_of(slot)
+        if not any(entry.frame == raw for entry in disk.durable):
+            self.violations.append(f"I1: row of round {frame.round} of {v} was sent before it was durable")
+        charged = sum(release.count for entry in disk.durable for release in entry.releases)
+        core = self.cores[slot]
+        assert core is not None
+        program = core.program
+        assert isinstance(program, StepProgram)
+        needed = sum(1 for start in program.starts[: program.steps] if start <= frame.round)
+        if charged < needed:
+            self.violations.append(
+                f"I1: {v} had charged {charged} of {needed} releases in round {frame.round}"
+            )
+        first = self.on_wire.setdefault((frame.round, v), raw)
+        if first != raw and self._copied != v:
+            self.violations.append(f"I2: two payloads of {v} for round {frame.round}")
+
+    def _check_result(self) -> None:
+        if not self.finished:
+            self.violations.append("I6: the run did not finish")
+            return
+        rows = np.array([self.cores[v].program.result() for v in range(self.n)])  # type: ignore[union-attr]
+        if rows.tobytes() != self.expected().tobytes():
+            self.violations.append("I6: the final rows differ from the fault-free run")
+
+
+class _WorldNoise:
+    """Fresh noise at every draw; the newest draw for (agent, step, stream) is the one that became durable."""
+
+    protective = False
+
+    def __init__(self, world: World, node: int) -> None:
+        self.world, self.node = world, node
+
+    def perturb(self, values: np.ndarray, *, agents: Any, step: int, std: Any, stream: int = 0) -> np.ndarray:
+        world = self.world
+        world.draws += 1
+        draw = SimulatedNoise(world.noise_seed).perturb(
+            np.zeros((1, values.shape[1])), agents=[self.node], step=world.draws, std=1.0, stream=7
+        )[0]
+        world.tape[self.node, step, stream] = draw
+        return values + np.float64(std) * draw
+
+    def slack(self, dim: int, std: float = 1.0) -> float:
+        return 0.0

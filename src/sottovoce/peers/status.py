@@ -1,0 +1,99 @@
+"""What a state folder says about a running or stopped peer, read without disturbing it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import LedgerError
+from sottovoce.peers.ledger import LOCK, read_ledger
+from sottovoce.privacy.ledger import Budget, Spending
+
+__all__ = ["read_proof", "read_status"]
+
+
+def read_status(folder: str | Path) -> dict[str, Any]:
+    """Return rounds, neighbours seen, spend and what is left; the whole chain is checked on the way.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sottovoce.peers.ledger import SqliteLedger
+    >>> about = {"members": ["alice", "bob"], "rounds": 3, "epsilon": 1.0, "delta": 1e-5, "adjacency": "user"}
+    >>> folder = tempfile.mkdtemp()
+    >>> SqliteLedger(folder, run=bytes(32), node=1, about=about).close()
+    >>> status = read_status(folder)
+    >>> status["member"], status["round"], status["epsilon_spent"], status["running"]
+    ('bob', 0, 0.0, False)
+    """
+    found = read_ledger(folder)
+    about, saved = found["about"], found["saved"]
+    try:
+        names = about["members"]
+        budget = Budget(about["epsilon"], about["delta"], about["adjacency"])
+        rounds, member = int(about["rounds"]), names[found["node"]]
+    except (KeyError, IndexError, TypeError) as error:
+        raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
+    spending = Spending(budget)
+    for release in saved.releases:
+        spending.add(release)
+    spent = spending.epsilon() if spending.counts else 0.0
+    newest: dict[int, int] = {}
+    for r, sender in saved.heard:
+        newest[sender] = max(newest.get(sender, -1), r)
+    return {
+        "run": found["run"],
+        "title": about.get("title", ""),
+        "member": member,
+        "running": _locked(Path(folder)),
+        "finished": saved.state is not None and saved.at >= rounds,
+        "round": saved.at,
+        "rounds": rounds,
+        "rows_sent": len(saved.sent),
+        "heard": {names[s]: newest.get(s, -1) for s in about.get("contacts", sorted(newest))},
+        "releases": sum(release.count for release in saved.releases),
+        "adjacency": budget.adjacency,
+        "label": "ldp",
+        "delta": budget.delta,
+        "epsilon_spent": spent,
+        "epsilon_left": max(0.0, budget.epsilon - spent),
+        "epsilon_budget": budget.epsilon,
+        "incidents": list(saved.notes),
+        "ledger_rows": found["rows"],
+        "ledger_head": found["head"],
+    }
+
+
+def read_proof(folder: str | Path) -> dict[str, Any]:
+    """Return the releases and the digests of all rows sent: what an auditor compares with the neighbours'."""
+    found = read_ledger(folder)
+    saved = found["saved"]
+    return {
+        "run": found["run"],
+        "node": found["node"],
+        "rows": found["rows"],
+        "head": found["head"],
+        "releases": [release.to_dict() for release in saved.releases],
+        "sent": {str(r): digest.hex() for r, digest in sorted(saved.sent.items())},
+        "heard": [
+            {"round": r, "sender": s, "digest": digest.hex()}
+            for (r, s), digest in sorted(saved.heard.items())
+        ],
+    }
+
+
+def _locked(folder: Path) -> bool:
+    """Return whether a process holds the folder."""
+    try:
+        lock = os.open(folder / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(lock)
+    return False

@@ -1,0 +1,194 @@
+"""Frames over gRPC with mutual TLS 1.3: only neighbours can connect, and the certificate is the sender.
+
+A server trusts exactly the certificates of its neighbours, a channel exactly the certificate of the one it
+calls; a stranger fails in the handshake, before any application byte. The handler then compares the
+certificate with the agreement once more and hands the frame on under that member's number, whatever the
+frame says. There is no insecure mode to switch on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import ssl
+from collections.abc import Callable, Iterable
+from typing import Any
+
+# TLS 1.2 needs a cipher that fits the certificate's key. All keys here are P-256, and the only TLS 1.2
+# ciphers offered are for RSA keys, so only TLS 1.3, whose ciphers this list does not touch, can be agreed on.
+os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+import grpc
+import grpc.aio
+
+from sottovoce.errors import FrameError, IdentityError, PeerError
+from sottovoce.peers.agreement import Member
+from sottovoce.peers.identity import Identity, host_name
+
+__all__ = ["Transport"]
+
+METHOD = "/sottovoce.Peer/Deliver"
+_QUEUE = 256
+
+
+class Transport:
+    """One peer's server and its channels to its neighbours.
+
+    Parameters
+    ----------
+    members, node : the agreement's members, and which of them this is.
+    identity : this member's key and certificate.
+    contacts : the members that may connect.
+    deliver : called with (sender, bytes) for every frame; raises `FrameError` to refuse it.
+    largest : length of the largest frame of the run; more is refused by the server unread.
+    revoked : fingerprints that are no longer accepted.
+    """
+
+    def __init__(
+        self,
+        members: Iterable[Member],
+        node: int,
+        identity: Identity,
+        contacts: Iterable[int],
+        deliver: Callable[[int, bytes], None],
+        *,
+        largest: int,
+        revoked: Iterable[str] = (),
+    ) -> None:
+        self.members, self.node, self.identity = list(members), node, identity
+        refused = set(revoked)
+        self.contacts = [s for s in contacts if self.members[s].fingerprint not in refused]
+        self.deliver, self.largest = deliver, largest
+        self.refused = 0
+        self._pins = {bytes.fromhex(self.members[s].fingerprint): s for s in self.contacts}
+        self._queues: dict[int, asyncio.Queue[bytes]] = {}
+        self._pending: dict[int, int] = dict.fromkeys(self.contacts, 0)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._channels: list[Any] = []
+        self._server: Any = None
+        self.port = 0
+
+    async def start(self, address: str | None = None) -> None:
+        """Listen at the agreed address (or ``address``) and open a channel to every contact."""
+        await self._listen(address or self.members[self.node].address)
+        for s in self.contacts:
+            self._queues[s] = asyncio.Queue(_QUEUE)
+            self._tasks.append(asyncio.create_task(self._sender(s)))
+
+    def send(self, to: int, raw: bytes) -> None:
+        """Queue bytes for a contact; what does not fit or does not arrive is asked for again."""
+        queue = self._queues.get(to)
+        if queue is None:
+            return
+        if queue.full():
+            queue.get_nowait()
+        else:
+            self._pending[to] += 1
+        queue.put_nowait(raw)
+
+    async def flush(self, seconds: float) -> None:
+        """Wait a little for queued bytes to leave."""
+        for _ in range(max(1, int(seconds / 0.01))):
+            if not any(self._pending.values()):
+                return
+            await asyncio.sleep(0.01)
+
+    async def stop(self) -> None:
+        """Close the server and the channels."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for channel in self._channels:
+            await channel.close()
+        if self._server is not None:
+            await self._server.stop(0)
+
+    # ---- receiving -------------------------------------------------------------------------------
+
+    async def _listen(self, address: str) -> None:
+        roots = b"".join(self.members[s].certificate.encode() for s in self.contacts)
+        if not roots:
+            raise IdentityError("No neighbour with a valid certificate is left; there is nobody to talk to.")
+        credentials = grpc.ssl_server_credentials(
+            [(self.identity.key, self.identity.certificate)],
+            root_certificates=roots,
+            require_client_auth=True,
+        )
+        options = [
+            ("grpc.max_receive_message_length", self.largest),
+            ("grpc.max_metadata_size", 4096),
+            ("grpc.max_concurrent_streams", 64),
+            ("grpc.so_reuseport", 0),
+        ]
+        server = grpc.aio.server(options=options)
+        handler = grpc.unary_unary_rpc_method_handler(self._handle)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("sottovoce.Peer", {"Deliver": handler}),)
+        )
+        try:
+            self.port = server.add_secure_port(address, credentials)
+        except RuntimeError:
+            self.port = 0
+        if not self.port:
+            raise PeerError(f"Cannot listen at {address}; free the address, or agree on another.")
+        await server.start()
+        self._server = server
+
+    async def _handle(self, raw: bytes, context: Any) -> bytes:
+        sender = self._sender_of(context)
+        if sender is None:
+            self.refused += 1
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not a neighbour in this run")
+            raise AssertionError("abort raises")
+        try:
+            self.deliver(sender, raw)
+        except FrameError as error:
+            self.refused += 1
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except PeerError:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this peer has stopped")
+        return b""
+
+    def _sender_of(self, context: Any) -> int | None:
+        """Return the member whose certificate made the connection, never what a field says."""
+        facts = context.auth_context()
+        certificates = facts.get("x509_pem_cert", [])
+        if len(certificates) != 1 or facts.get("ssl_tls_version", [b"TLSv1.3"])[0] != b"TLSv1.3":
+            return None
+        try:
+            der = ssl.PEM_cert_to_DER_cert(certificates[0].decode("ascii"))
+        except ValueError:
+            return None
+        return self._pins.get(hashlib.sha256(der).digest())
+
+    # ---- sending ---------------------------------------------------------------------------------
+
+    async def _sender(self, to: int) -> None:
+        member = self.members[to]
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=member.certificate.encode(),
+            private_key=self.identity.key,
+            certificate_chain=self.identity.certificate,
+        )
+        options = [
+            ("grpc.ssl_target_name_override", host_name(member.name)),
+            ("grpc.initial_reconnect_backoff_ms", 50),
+            ("grpc.min_reconnect_backoff_ms", 50),
+            ("grpc.max_reconnect_backoff_ms", 1000),
+            ("grpc.max_send_message_length", self.largest),
+            ("grpc.enable_http_proxy", 0),
+        ]
+        channel = grpc.aio.secure_channel(member.address, credentials, options=options)
+        self._channels.append(channel)
+        call = channel.unary_unary(METHOD)
+        queue = self._queues[to]
+        while True:
+            raw = await queue.get()
+            try:
+                await call(raw, timeout=30)
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.02)  # the receiver asks again for what it misses
+            finally:
+                self._pending[to] -= 1

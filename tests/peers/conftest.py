@@ -1,0 +1,98 @@
+"""Consortia on the loopback interface, made in a moment."""
+
+import asyncio
+import functools
+import socket
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
+from sottovoce.peers.identity import make_identity
+from sottovoce.peers.records import Records
+
+AVERAGING = {"name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 1.0, "rounds": 4}
+
+
+@functools.cache
+def identity(name):
+    """Identities are made once per process; keys cost time, and no test changes them."""
+    return make_identity(Path(tempfile.mkdtemp(prefix="sottovoce-test-")) / name, name)
+
+
+def free_ports(n):
+    sockets = [socket.socket() for _ in range(n)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+class Consortium:
+    """Members, a signed agreement, and everybody's records."""
+
+    def __init__(
+        self, folder, n=3, graph=None, algorithm=None, *, dim=3, kind=None, epsilon=60.0, seed=0, **more
+    ):
+        self.folder, self.n = Path(folder), n
+        algorithm = {**AVERAGING, **(algorithm or {})}
+        if algorithm["name"] != "averaging":
+            algorithm.pop("rounds") if algorithm["name"] not in ("muffliato-sgd",) else None
+        kind = kind or ("mean" if algorithm["name"] == "averaging" else "logistic")
+        self.identities = [identity(f"m{i}") for i in range(n)]
+        self.file = self.folder / "agreement.toml"
+        draft = {
+            "title": "a test",
+            "graph": graph or f"ring:{n}",
+            "algorithm": algorithm,
+            "model": {"kind": kind, "parameters": dim, **more.pop("model", {})},
+            "budget": {"epsilon": epsilon, "delta": 1e-5},
+            **more,
+        }
+        ports = free_ports(n)
+        entries = [
+            member_entry(i.certificate, f"127.0.0.1:{p}") for i, p in zip(self.identities, ports, strict=True)
+        ]
+        write_agreement(self.file, draft, entries)
+        for each in self.identities:
+            sign_agreement(self.file, each)
+        rng = np.random.default_rng(seed)
+        self.records = [
+            Records(
+                rng.standard_normal((12, dim)).astype(self.agreement.model.dtype),
+                rng.choice([-1.0, 1.0], 12).astype(self.agreement.model.dtype),
+            )
+            for _ in range(n)
+        ]
+
+    @property
+    def agreement(self):
+        return read_agreement(self.file)
+
+    def state(self, i):
+        return self.folder / f"state{i}"
+
+    def peers(self, **options):
+        from sottovoce.peers.runtime import Peer
+
+        noises = options.pop("noises", [None] * self.n)
+        agreement = self.agreement
+        return [
+            Peer(agreement, self.identities[i], self.records[i], self.state(i), noise=noises[i], **options)
+            for i in range(self.n)
+        ]
+
+    def run(self, **options):
+        async def together():
+            return await asyncio.gather(*[peer.run() for peer in self.peers(**options)])
+
+        return asyncio.run(together())
+
+
+@pytest.fixture
+def consortium(tmp_path):
+    return functools.partial(Consortium, tmp_path)

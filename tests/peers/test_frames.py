@@ -1,0 +1,247 @@
+"""Frames: read back exactly, refuse everything else, change nothing, allocate nothing unasked (I5)."""
+
+import ast
+import hashlib
+import random
+import struct
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sottovoce.peers
+from sottovoce.errors import FrameError, PeerError
+from sottovoce.peers.frames import CONTROL, DIGEST, HEADER, NOTHING, Position, Wire
+from sottovoce.peers.simulator import Faults, World
+
+WIRE = Wire(run=bytes(range(32)), members=4, rounds=20, dim=3, dtype="float64")
+
+
+def sealed(body):
+    return body + hashlib.sha256(body).digest()
+
+
+def header(**fields):
+    names = ("magic", "version", "kind", "dtype", "sender", "round", "rows", "dim", "length", "run")
+    values = dict(zip(names, (b"SVOC", 1, 1, 1, 1, 4, 1, 3, 24, WIRE.run), strict=True))
+    return HEADER.pack(*{**values, **fields}.values())
+
+
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=3, max_size=3), st.integers(0, 19))
+@settings(max_examples=50, deadline=None)
+def test_rows_read_back_bit_for_bit(values, r):
+    raw = WIRE.row(np.array(values), sender=2, round=r)
+    frame = WIRE.decode(raw)
+    assert (frame.sender, frame.round) == (2, r)
+    assert WIRE.values(frame).tobytes() == np.array(values).tobytes()
+    assert raw[-DIGEST:] == frame.digest
+
+
+def test_positions_read_back():
+    position = Position(7, 3, b"d" * 32, b"l" * 32, True)
+    frame = WIRE.decode(WIRE.position(position, sender=1))
+    assert WIRE.read_position(frame) == position
+
+
+GOOD = np.arange(3.0).tobytes()
+BAD = {
+    "empty": b"",
+    "short": b"SVOC",
+    "magic": sealed(header(magic=b"PICK") + GOOD),
+    "version": sealed(header(version=2) + GOOD),
+    "kind": sealed(header(kind=9) + GOOD),
+    "dtype": sealed(header(dtype=2) + GOOD),
+    "sender": sealed(header(sender=4) + GOOD),
+    "far sender": sealed(header(sender=2**32 - 1) + GOOD),
+    "round": sealed(header(round=20) + GOOD),
+    "a round a billion ahead": sealed(header(round=10**9) + GOOD),
+    "rows": sealed(header(rows=2) + GOOD),
+    "dim": sealed(header(dim=4) + GOOD),
+    "four gibibytes": sealed(header(length=2**32) + GOOD),
+    "length": sealed(header(length=16) + GOOD),
+    "run": sealed(header(run=bytes(32)) + GOOD),
+    "truncated": sealed(header() + GOOD)[:-1],
+    "oversized": sealed(header() + GOOD) + b"\0",
+    "digest": header() + GOOD + bytes(32),
+    "nan": sealed(header() + np.array([0.0, np.nan, 1.0]).tobytes()),
+    "inf": sealed(header() + np.array([0.0, np.inf, 1.0]).tobytes()),
+    "pad": sealed(header()[:-1] + b"x" + GOOD),
+    "pickle": sealed(header() + b"cos\nsystem\n(S'true'\ntR."),
+    "position outside": sealed(
+        header(kind=2, dtype=0, rows=0, dim=0, round=0, length=CONTROL.size)
+        + CONTROL.pack(99, -1, NOTHING, NOTHING, 0)
+    ),
+    "position flag": sealed(
+        header(kind=2, dtype=0, rows=0, dim=0, round=0, length=CONTROL.size)
+        + CONTROL.pack(1, -1, NOTHING, NOTHING, 7)
+    ),
+    "position without highest": sealed(
+        header(kind=2, dtype=0, rows=0, dim=0, round=0, length=CONTROL.size)
+        + CONTROL.pack(1, -1, b"x" * 32, NOTHING, 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_malformed_frames_are_refused(name):
+    with pytest.raises(FrameError):
+        WIRE.decode(BAD[name])
+
+
+def test_float32_rows_are_another_run():
+    other = Wire(WIRE.run, 4, 20, 6, "float32")
+    with pytest.raises(FrameError):
+        WIRE.decode(other.row(np.zeros(6, np.float32), sender=0, round=0))
+
+
+def test_a_row_that_is_not_finite_is_never_framed():
+    with pytest.raises(FrameError):
+        WIRE.row(np.array([0.0, np.nan, 0.0]), sender=0, round=0)
+
+
+def running_core():
+    """A core in the middle of a run, and frames its neighbours would send."""
+    world = World(1, Faults.none())
+    world.run(most_events=40)
+    slot, core = next((s, c) for s, c in world.cores.items() if c is not None and not c.finished)
+    frames = [raw for raw in world.on_wire.values() if raw[8] != slot]
+    contact = core.program.contacts[0]
+    frames.append(
+        core.wire.position(Position(0, -1, NOTHING, hashlib.sha256(b"").digest(), True), sender=contact)
+    )
+    return core, contact, frames
+
+
+def mutate(rng, raw):
+    """Flip, cut, stretch, or plant an extreme integer; half the time the digest is made right again.
+
+    With a right digest a changed number is a valid frame of an authenticated neighbour, so then mostly the
+    header is changed: what is under test is what must be refused.
+    """
+    draw = rng.random
+
+    def pick(n):
+        return int(draw() * n)
+
+    resealed = rng.random() < 0.5
+    body, tail = bytearray(raw), b""
+    if resealed and rng.random() < 0.998:
+        body, tail = body[:72], bytes(body[72:])
+    for _ in range(1 + pick(3)):
+        kind = pick(6)
+        if kind == 0 and body:
+            body[pick(len(body))] ^= 1 << pick(8)
+        elif kind == 1:
+            del body[pick(len(body) + 1) :]
+        elif kind == 2:
+            body += rng.randbytes(pick(40))
+        elif kind == 3 and len(body) > 16:
+            at = pick(len(body) - 8)
+            extreme = (0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, 10**9)[pick(7)]
+            body[at : at + 8] = struct.pack("<Q", extreme)
+        elif kind == 4 and len(body) > 8:
+            at = pick(len(body) - 4)
+            body[at : at + 4] = rng.randbytes(4)
+        elif body:
+            at = pick(len(body))
+            body[at] = (0, 255, 127, 128)[pick(4)]
+    out = bytes(body) + tail
+    return sealed(out[:-DIGEST]) if resealed and len(out) > DIGEST else out
+
+
+def fuzz(count, seed):
+    """Feed mutated frames to a running core; return (refused, taken). Anything but a refusal is checked."""
+    rng = random.Random(seed)
+    core, contact, frames = running_core()
+    before, refused, taken = core.digest(), 0, 0
+    for i in range(count):
+        raw = mutate(rng, frames[rng.randrange(len(frames))])
+        try:
+            core.receive(1.0, contact, raw)
+            taken += 1
+        except FrameError:
+            refused += 1
+            if i % 97 == 0:
+                assert core.digest() == before, "a refused frame changed the state"
+            continue
+        except PeerError:
+            taken += 1  # a well-formed frame that says: you were rolled back
+        if core.failed is not None or core.digest() != before:
+            core, contact, frames = running_core()
+    assert core.digest() == before
+    return refused, taken
+
+
+def test_fuzzed_frames_change_nothing_and_memory_stays_bounded():
+    """A million follow below; `make fuzz` runs 100 million."""
+    fuzz(2_000, seed=0)
+    tracemalloc.start()
+    refused, _ = fuzz(20_000, seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert refused > 19_500
+    assert peak < 2_000_000
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_million_fuzzed_frames(part):
+    """Four parts of 250,000, so that they share the cores."""
+    refused, taken = fuzz(250_000, seed=100 + part)
+    assert refused + taken == 250_000
+    assert refused > 245_000
+
+
+FORBIDDEN = {"pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "torch", "numba", "yaml"}
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(sottovoce.peers.__file__).parent.glob("*.py")), ids=lambda p: p.name
+)
+def test_no_code_on_the_receive_path(path):
+    """No pickle, no eval, no import by a name that could come from the wire (I5b)."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            assert not FORBIDDEN & {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert (node.module or "").split(".")[0] not in FORBIDDEN
+        elif isinstance(node, ast.Call):
+            name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+            assert name not in {"eval", "exec", "__import__"}, f"{path.name}:{node.lineno}"
+            if name == "import_module":
+                assert path.name == "__init__.py"
+            if name == "load" and isinstance(node.func, ast.Attribute):
+                if getattr(node.func.value, "id", "") in ("np", "numpy"):
+                    assert any(k.arg == "allow_pickle" and k.value.value is False for k in node.keywords)
+
+
+def test_receiving_imports_and_opens_nothing(tmp_path):
+    """An audit hook in a fresh process sees no import, no open, no exec while frames are received."""
+    import subprocess
+    import sys
+
+    script = tmp_path / "receive.py"
+    script.write_text(
+        "import sys, importlib.util\n"
+        f"spec = importlib.util.spec_from_file_location('t', {str(Path(__file__))!r})\n"
+        "t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)\n"
+        "t.fuzz(50, 1)\n"
+        "core, contact, frames = t.running_core()\n"
+        "seen = []\n"
+        "watch = {'import', 'exec', 'compile', 'open', 'pickle.find_class', 'subprocess.Popen'}\n"
+        "on = [False]\n"
+        "sys.addaudithook(lambda e, a: seen.append(e) if on[0] and e in watch else None)\n"
+        "import random\n"
+        "rng = random.Random(5)\n"
+        "on[0] = True\n"
+        "for raw in [*frames, *[t.mutate(rng, f) for f in frames for _ in range(50)]]:\n"
+        "    try: core.receive(1.0, contact, raw)\n"
+        "    except t.PeerError: pass\n"
+        "on[0] = False\n"
+        "assert not seen, seen\n"
+        "print('quiet')\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "quiet", done.stderr

@@ -1,0 +1,234 @@
+"""Strangers get no application byte; the sender is the certificate; TLS 1.3 or nothing (I4, I4b)."""
+
+import asyncio
+import datetime as dt
+import socket
+import ssl
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from sottovoce.errors import IdentityError
+from sottovoce.peers import transport as module
+from sottovoce.peers.agreement import Member, member_entry
+from sottovoce.peers.frames import Wire
+from sottovoce.peers.identity import CERTIFICATE, KEY, host_name, make_identity
+
+import grpc  # isort: skip - after the transport, which sets what TLS may agree on
+
+FOLDER = Path(tempfile.mkdtemp(prefix="sottovoce-test-"))
+NAMES = ("server", "friend", "distant", "stranger", "expired", "future", "revoked")
+PAST = dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
+
+
+def made(name):
+    options = {"expired": {"start": PAST, "days": 3}, "future": {"start": PAST + dt.timedelta(days=60)}}
+    return make_identity(FOLDER / name, name, **options.get(name, {}))
+
+
+IDENTITIES = {name: made(name) for name in NAMES}
+IMPOSTOR = make_identity(FOLDER / "impostor", "friend")  # the right name on another key
+LISTED = ("server", "friend", "distant", "expired", "future", "revoked")
+MEMBERS = [
+    Member(**member_entry(IDENTITIES[name].certificate, f"127.0.0.1:{7000 + i}"))
+    for i, name in enumerate(LISTED)
+]
+CONTACTS = [1, 3, 4, 5]  # all but the distant member, who is no neighbour
+WIRE = Wire(bytes(32), len(LISTED), 5, 3, "float64")
+
+
+class Listening:
+    """A server that counts what reaches the application."""
+
+    def __init__(self):
+        self.frames = []
+
+    async def __aenter__(self):
+        self.transport = module.Transport(
+            MEMBERS,
+            0,
+            IDENTITIES["server"],
+            CONTACTS,
+            lambda sender, raw: self.frames.append((sender, raw)),
+            largest=WIRE.largest,
+            revoked=[IDENTITIES["revoked"].fingerprint],
+        )
+        await self.transport._listen("127.0.0.1:0")
+        return self
+
+    async def __aexit__(self, *error):
+        await self.transport.stop()
+
+    async def call(
+        self, identity, raw=b"hello", *, roots=None, key=None, chain=None, name="server", method=module.METHOD
+    ):
+        credentials = grpc.ssl_channel_credentials(
+            root_certificates=roots or IDENTITIES["server"].certificate,
+            private_key=key or (identity.key if identity else None),
+            certificate_chain=chain or (identity.certificate if identity else None),
+        )
+        options = [("grpc.ssl_target_name_override", host_name(name))]
+        async with grpc.aio.secure_channel(
+            f"127.0.0.1:{self.transport.port}", credentials, options=options
+        ) as channel:
+            try:
+                await channel.unary_unary(method)(raw, timeout=5)
+            except grpc.aio.AioRpcError as error:
+                return error.code().name
+        return "OK"
+
+    async def plain(self, content):
+        """Raw bytes without TLS; returns whether the connection gave anything but TLS records back."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.transport.port)
+        writer.write(content)
+        await writer.drain()
+        try:
+            answer = await asyncio.wait_for(reader.read(4096), 2)
+        except (TimeoutError, ConnectionError):
+            answer = b""
+        writer.close()
+        return answer
+
+    def tls(self, **settings):
+        """Try a handshake with Python's own TLS; return the version agreed or the error's name."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(cadata=IDENTITIES["server"].certificate.decode())
+        own = settings.pop("own", "friend")
+        context.load_cert_chain(FOLDER / own / CERTIFICATE, FOLDER / own / KEY)
+        context.set_alpn_protocols(["h2"])
+        for field, value in settings.items():
+            setattr(context, field, value)
+        try:
+            with socket.create_connection(("127.0.0.1", self.transport.port), timeout=5) as raw:
+                with context.wrap_socket(raw) as wrapped:
+                    return wrapped.version()
+        except (OSError, ssl.SSLError) as error:
+            return type(error).__name__
+
+
+async def plain_grpc(server):
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.transport.port}") as channel:
+        try:
+            await channel.unary_unary(module.METHOD)(b"hello", timeout=3)
+        except grpc.aio.AioRpcError as error:
+            return error.code().name
+    return "OK"
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+async def legacy(server, version):
+    return await asyncio.to_thread(server.tls, maximum_version=version)
+
+
+CASES = {
+    "no certificate": lambda s: s.call(None),
+    "a stranger's certificate": lambda s: s.call(IDENTITIES["stranger"]),
+    "the right name on another key": lambda s: s.call(IMPOSTOR),
+    "a friend's certificate without its key": lambda s: s.call(
+        None, key=IDENTITIES["stranger"].key, chain=IDENTITIES["friend"].certificate
+    ),
+    "a member who is no neighbour": lambda s: s.call(IDENTITIES["distant"]),
+    "an expired certificate": lambda s: s.call(IDENTITIES["expired"]),
+    "a certificate not yet valid": lambda s: s.call(IDENTITIES["future"]),
+    "a revoked certificate": lambda s: s.call(IDENTITIES["revoked"]),
+    "a stranger who shows a friend's certificate as its issuer": lambda s: s.call(
+        None,
+        key=IDENTITIES["stranger"].key,
+        chain=IDENTITIES["stranger"].certificate + IDENTITIES["friend"].certificate,
+    ),
+    "the server's own certificate": lambda s: s.call(IDENTITIES["server"]),
+    "gRPC without TLS": plain_grpc,
+    "plain HTTP/1.1": lambda s: s.plain(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
+    "plain HTTP/2 preface": lambda s: s.plain(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(64)),
+    "a frame straight into the socket": lambda s: s.plain(bytes(200)),
+    "TLS 1.2": lambda s: asyncio.to_thread(s.tls, maximum_version=ssl.TLSVersion.TLSv1_2),
+    "a client that expects another server": lambda s: s.call(
+        IDENTITIES["friend"], roots=IDENTITIES["stranger"].certificate
+    ),
+    "a client that expects another name": lambda s: s.call(IDENTITIES["friend"], name="stranger"),
+}
+
+
+def meet(action):
+    async def scene():
+        async with Listening() as server:
+            outcome = await action(server)
+            return outcome, server.frames
+
+    return asyncio.run(scene())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_strangers_reach_nothing(case):
+    outcome, frames = meet(CASES[case])
+    assert frames == [], case
+    assert outcome not in ("OK", "TLSv1.2", "TLSv1.3"), case
+    if isinstance(outcome, bytes):
+        assert b"HTTP/1" not in outcome
+
+
+def test_a_neighbour_gets_through_over_tls_13():
+    outcome, frames = meet(lambda s: s.call(IDENTITIES["friend"], b"hello"))
+    assert (outcome, frames) == ("OK", [(1, b"hello")])
+    assert meet(lambda s: asyncio.to_thread(s.tls))[0] == "TLSv1.3"
+
+
+def test_the_sender_is_the_certificate_whatever_the_frame_says(consortium):
+    """I4b: a frame with another member's number is refused by the core, under the sender TLS proved."""
+    import numpy as np
+
+    from sottovoce.errors import FrameError
+
+    group = consortium(n=3, graph="complete:3")
+    peer = group.peers()[0]
+    forged = peer.job.wire.row(np.zeros(3), sender=2, round=0)
+    before = peer.core.digest()
+    with pytest.raises(FrameError, match="certificate"):
+        peer.core.receive(0.0, 1, forged)
+    assert peer.core.digest() == before
+
+
+def test_an_oversized_message_is_refused_unread():
+    outcome, frames = meet(lambda s: s.call(IDENTITIES["friend"], bytes(WIRE.largest + 1)))
+    assert outcome == "RESOURCE_EXHAUSTED"
+    assert frames == []
+
+
+def test_other_methods_do_not_exist():
+    outcome, frames = meet(lambda s: s.call(IDENTITIES["friend"], method="/sottovoce.Peer/Shell"))
+    assert outcome == "UNIMPLEMENTED"
+    assert frames == []
+
+
+def test_nobody_left_to_talk_to_refuses_to_listen():
+    async def scene():
+        alone = module.Transport(
+            MEMBERS,
+            0,
+            IDENTITIES["server"],
+            [5],
+            print,
+            largest=10,
+            revoked=[IDENTITIES["revoked"].fingerprint],
+        )
+        with pytest.raises(IdentityError, match="nobody"):
+            await alone.start("127.0.0.1:0")
+        await alone.stop()
+
+    asyncio.run(scene())
+
+
+def test_no_insecure_mode_exists():
+    """The words that would open one do not occur in the package."""
+    source = Path(module.__file__).parent
+    for path in source.glob("*.py"):
+        text = path.read_text()
+        for word in (
+            "add_insecure_port",
+            "insecure_channel",
+            "local_channel_credentials",
+            "require_client_auth=False",
+        ):
+            assert word not in text, f"{path.name}: {word}"
