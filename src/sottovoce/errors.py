@@ -13,6 +13,8 @@
     │   ├── CannotCompose     guarantees against unlike adversaries, adjacencies or labels
     │   └── NotAGuarantee     a label that may not accept a budget was asked to
     ├── MissingDependency     an optional package is not installed
+    ├── ClusterError          the ranks of one owner's cluster cannot work together
+    │   └── LostRank          a rank died, froze or failed in the middle
     └── PeerError             what goes wrong between machines
         ├── IdentityError     certificates, pins, signatures
         ├── FrameError        bytes that are not a valid message
@@ -27,6 +29,7 @@ __all__ = [
     "BudgetExceeded",
     "BudgetInfeasible",
     "CannotCompose",
+    "ClusterError",
     "ConfigError",
     "DataError",
     "FrameError",
@@ -35,6 +38,7 @@ __all__ = [
     "InvalidInput",
     "LedgerError",
     "LostPeer",
+    "LostRank",
     "MissingDependency",
     "NotAGuarantee",
     "PeerError",
@@ -85,6 +89,14 @@ class NotAGuarantee(Refused):
 
 class MissingDependency(SottovoceError, ImportError):
     """An optional package is needed and not installed."""
+
+
+class ClusterError(SottovoceError):
+    """The ranks of a cluster disagree, or one of them cannot begin."""
+
+
+class LostRank(ClusterError):
+    """A rank died, froze or failed in the middle of a run."""
 
 
 class PeerError(SottovoceError):

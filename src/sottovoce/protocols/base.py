@@ -161,6 +161,24 @@ class LinearProtocol(Protocol):
             state = self._cast(t, state.dtype) @ state
         return state
 
+    def advance(
+        self,
+        t: int,
+        mixed: np.ndarray,
+        previous: np.ndarray,
+        *,
+        agents: Any,
+        noise: Any = None,
+        step: int = 0,
+    ) -> np.ndarray:
+        """Return the rows of ``agents`` after round ``t``, from their part of ``matrix(t) @ state``.
+
+        ``previous`` are the same agents' rows of one round earlier (in round 0, the ones it began with).
+        What a protocol does to its own rows besides mixing (memory, fresh noise) is said here, for runners
+        that host some of the nodes.
+        """
+        return mixed
+
     @property
     def messages(self) -> int:
         """Number of rows sent in all, over all nodes and rounds."""

@@ -139,6 +139,19 @@ class Chebyshev(Gossip):
         gamma = mixed.dtype.type(self.gamma)
         return gamma * mixed + (1 - gamma) * previous
 
+    def advance(
+        self,
+        t: int,
+        mixed: np.ndarray,
+        previous: np.ndarray,
+        *,
+        agents: Any,
+        noise: Any = None,
+        step: int = 0,
+    ) -> np.ndarray:
+        """Return the hosted rows after round ``t`` (see `combine`)."""
+        return self.combine(t, mixed, previous)
+
     @property
     def memory(self) -> int:
         """Present and previous rows."""
@@ -213,6 +226,19 @@ class Refreshed(Gossip):
             mixed = self._cast(t, state.dtype) @ state
             state = self.refresh(mixed, range(self.n), noise, step, t)
             yield state
+
+    def advance(
+        self,
+        t: int,
+        mixed: np.ndarray,
+        previous: np.ndarray,
+        *,
+        agents: Any,
+        noise: Any = None,
+        step: int = 0,
+    ) -> np.ndarray:
+        """Return the hosted rows after round ``t``, with their fresh noise except after the last round."""
+        return self.refresh(mixed, agents, noise, step, t) if t < self.rounds - 1 else mixed
 
     def refresh(self, mixed: np.ndarray, agents: Any, noise: Any, step: int, t: int) -> np.ndarray:
         """Return the rows with the fresh noise of round ``t`` added."""

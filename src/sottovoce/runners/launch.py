@@ -1,0 +1,114 @@
+"""Start the ranks of a cluster on this machine; for several machines, torchrun does the same.
+
+The ranks meet on the loopback interface. When one of them ends badly the others get a short time to say why,
+then they are stopped too: no rank is left waiting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from sottovoce._validate import count
+from sottovoce.errors import LostRank
+
+__all__ = ["launch"]
+
+
+def launch(
+    command: Sequence[str],
+    ranks: int,
+    *,
+    threads: int | None = None,
+    grace: float = 15.0,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run ``command`` once per rank and return when all have ended well; else raise `LostRank`.
+
+    Parameters
+    ----------
+    command : program and arguments, the same for every rank, which `Cluster.join` finds in the environment.
+    ranks : number of ranks.
+    threads : threads per rank; by default the machine's cores are shared out evenly.
+    grace : seconds that the other ranks have to end by themselves after one has ended badly.
+    environment : more variables.
+
+    Examples
+    --------
+    >>> launch([sys.executable, "-c", "import os; assert os.environ['WORLD_SIZE'] == '2'"], ranks=2)
+    >>> launch([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], ranks=1)
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.LostRank: Rank 0 was killed (SIGKILL); start the same command again to go on \
+from the last checkpoint.
+    """
+    count(ranks, "ranks")
+    each = threads or max(1, (os.cpu_count() or 1) // ranks)
+    common = {
+        **os.environ,
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", _loopback()),
+        "OMP_NUM_THREADS": str(each),
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # sentences, not stacks
+        **(environment or {}),
+    }
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(ranks):
+            own = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            started.append(subprocess.Popen(list(command), env=own, preexec_fn=_die_with_parent))
+        _watch(started, grace)
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+def _watch(started: Sequence[subprocess.Popen[bytes]], grace: float) -> None:
+    """Wait until all have ended, or until ``grace`` has passed since the first bad end."""
+    deadline = None
+    while any(process.poll() is None for process in started):
+        bad = [process for process in started if process.poll() not in (None, 0)]
+        if bad and deadline is None:
+            deadline = time.monotonic() + grace
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    codes = [process.poll() for process in started]
+    killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
+    if killed:
+        name = signal.Signals(-(codes[killed[0]] or 0)).name
+        raise LostRank(
+            f"Rank {killed[0]} was killed ({name}); start the same command again to go on "
+            "from the last checkpoint."
+        )
+    failed = [rank for rank, code in enumerate(codes) if code != 0]
+    if failed:
+        raise LostRank(f"Rank {failed[0]} ended with exit code {codes[failed[0]]}; its message is above.")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _loopback() -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if name.startswith("lo")), names[0])
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to end this process when the one that started it ends; elsewhere do nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)

@@ -1,0 +1,275 @@
+"""What the ranks do in the tests of the cluster runner; see ranks.py."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import numpy as np
+
+import sottovoce as sv
+from sottovoce.algorithms.muffliato import averaging
+from sottovoce.errors import DataError
+from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.runners import Algorithm, run_stacked
+from sottovoce.runners.cluster import run_cluster
+
+N = 11
+NOISE = SimulatedNoise(3)
+
+
+def uneven():
+    """A graph whose cuts are uneven: a hub with leaves, a path hanging off it, one chord."""
+    edges = [(0, 1), (0, 2), (0, 3), (0, 4), (0, 10), (4, 5), (5, 6), (6, 7), (7, 8), (8, 9), (2, 9)]
+    return sv.graphs.from_edges(edges)
+
+
+def protocols():
+    net = uneven()
+    rng = np.random.default_rng(2)
+    return {
+        "gossip": sv.protocols.Gossip(net, 3),
+        "chebyshev": sv.protocols.Chebyshev(net, 5),
+        "refreshed": sv.protocols.Refreshed(net, 4, tau=0.1),
+        "tree": sv.protocols.Tree(net, kind="uniform", rng=rng),
+        "neighbour-sum": sv.protocols.NeighbourSum(net),
+        "randomized": sv.protocols.Randomized(net, 25, rng),
+        "dropout": sv.protocols.Dropout.random(net, 4, rng, node_rate=0.2, edge_rate=0.1),
+        "fresh graphs": sv.protocols.fresh_erdos_renyi(N, 3, rng),
+        "complete": sv.protocols.Gossip(sv.graphs.complete(N), 2),
+        "none": sv.protocols.Gossip(net, 0),
+    }
+
+
+def values(dim=3, dtype=np.float64, n=N):
+    return np.random.default_rng(7).normal(size=(n, dim)).astype(dtype)
+
+
+def text(agents, rows, noise=NOISE):
+    return averaging(rows[agents], agents, noise, noise_std=1.0, radius=1.0)
+
+
+def compare(cluster, protocol, rows, *, owner=None, steps=1):
+    """Return whether rank 0 holds the bytes of the stacked run."""
+    hosted = run_cluster(cluster, lambda a: text(a, rows), protocol, steps, noise=NOISE, owner=owner)
+    got = cluster.gather(hosted)
+    if cluster.rank:
+        return None
+    wanted = run_stacked(text(np.arange(len(rows)), rows), protocol, steps, noise=NOISE)
+    return bool(got.dtype == wanted.dtype and (got == wanted).all())
+
+
+def averaging_all(cluster):
+    out = {}
+    for dtype, dim in ((np.float64, 1), (np.float64, 3), (np.float32, 300)):
+        for name, protocol in protocols().items():
+            out[f"{name} {np.dtype(dtype)} {dim}"] = compare(cluster, protocol, values(dim, dtype))
+    out["exchange"] = compare(cluster, sv.protocols.Exchange(8), values(n=8))
+    out["several steps"] = compare(cluster, protocols()["gossip"], values(), steps=3)
+    trees = [sv.protocols.Tree(uneven(), kind="uniform", rng=np.random.default_rng(k)) for k in range(3)]
+    out["a tree per step"] = compare(cluster, lambda k: trees[k], values(), steps=3)
+    return out
+
+
+def averaging_on2(cluster, folder):
+    return averaging_all(cluster)
+
+
+def averaging_on4(cluster, folder):
+    return averaging_all(cluster)
+
+
+def scattered_on4(cluster, folder):
+    """Agents anywhere, one rank with most of them, one with nobody."""
+    owner = np.array([3, 0, 0, 1, 0, 0, 3, 0, 0, 0, 1])
+    return {name: compare(cluster, protocol, values(), owner=owner) for name, protocol in protocols().items()}
+
+
+def traffic_on2(cluster, folder):
+    """Bytes sent against a count of the cut made by hand, edge by edge."""
+    protocol, rows = sv.protocols.Gossip(uneven(), 3), values(5, np.float32)
+    run_cluster(cluster, lambda a: text(a, rows), protocol, 1)
+    owner = np.repeat([0, 1], [6, 5])
+    pairs = {(u, owner[v]) for a, b in uneven().edges for u, v in ((a, b), (b, a)) if owner[u] != owner[v]}
+    mine = [pair for pair in pairs if owner[pair[0]] == cluster.rank]
+    return {"expected": 3 * len(mine) * 5 * 4, "got": cluster.traffic.bytes}
+
+
+def remembering(agents, rows, die=None):
+    """An algorithm with a nested state: rows per agent, a common counter, something empty."""
+
+    def init():
+        return {"x": rows[agents], "more": (np.zeros((len(agents), 2), np.float32), 0), "none": np.zeros(0)}
+
+    def message(state, k):
+        if die is not None:
+            die(k)
+        return NOISE.perturb(state["x"], agents=agents, step=k, std=0.1)
+
+    def update(state, received, k):
+        total, counter = state["more"]
+        total = total + received[:, :2].astype(np.float32)
+        return {"x": received, "more": (total, counter + 1), "none": state["none"]}
+
+    return Algorithm(init, message, update, lambda s: np.hstack([s["x"], s["more"][0]]) + s["more"][1])
+
+
+def continued(cluster, folder, *, first, second, steps=8):
+    """Run to ``first``'s failure with a checkpoint every 3 steps, then go on with ``second`` cut."""
+    protocol, rows = sv.protocols.Chebyshev(uneven(), 3), values()
+
+    class Stop(Exception):
+        pass
+
+    def stop(k, hosted):
+        if k == 7:
+            raise Stop
+
+    def go(cut, after):
+        return run_cluster(
+            cluster, lambda a: remembering(a, rows), protocol, steps, after_step=after,
+            checkpoint=folder / "checkpoint", every=3, owner=cut, plan={"name": "test"},
+        )  # fmt: skip
+
+    with contextlib.suppress(Stop):
+        go(first, stop)
+    seen = []
+    hosted = go(second, lambda k, hosted: seen.append(k))
+    got = cluster.gather(hosted)
+    if cluster.rank:
+        return None
+    wanted = remembering(np.arange(N), rows)
+    wanted = wanted.output(run_stacked(wanted, protocol, steps))
+    return {"equal": bool((got == wanted).all()), "steps done": seen,
+            "files": len(list((folder / "checkpoint").glob("step-*")))}  # fmt: skip
+
+
+def resume_with_more_on4(cluster, folder):
+    two = np.repeat([0, 1], [6, 5])
+    return continued(cluster, folder, first=two, second=None)
+
+
+def resume_with_fewer_on4(cluster, folder):
+    one = np.zeros(N, int)
+    return continued(cluster, folder, first=None, second=one)
+
+
+# ---- what must fail ---------------------------------------------------------------------------------------
+
+
+def more_ranks_than_agents_on4(cluster, folder):
+    rows = values(n=3)
+    run_cluster(cluster, lambda a: text(a, rows), sv.protocols.Gossip(sv.graphs.path(3), 1), 1)
+
+
+def missing_graph_file_on2(cluster, folder):
+    path = folder / "edges.txt"
+    if cluster.rank == 0:
+        path.write_text("0 1\n1 2\n")
+    cluster.meet()
+
+    def build():
+        return sv.graphs.parse(f"file:{path if cluster.rank == 0 else folder / 'nowhere.txt'}")
+
+    cluster.agree("the graph", build)
+
+
+def missing_data_on4(cluster, folder):
+    def make(agents):
+        if cluster.rank == 2:
+            raise DataError("The shard of agent 6 is empty.")
+        return text(agents, values())
+
+    run_cluster(cluster, make, protocols()["gossip"], 1)
+
+
+def other_graph_on2(cluster, folder):
+    net = uneven() if cluster.rank == 0 else sv.graphs.ring(N)
+    run_cluster(cluster, lambda a: text(a, values()), sv.protocols.Gossip(net, 2), 1)
+
+
+def other_noise_on2(cluster, folder):
+    run_cluster(
+        cluster, lambda a: text(a, values()), protocols()["gossip"], 1, noise=SimulatedNoise(cluster.rank)
+    )
+
+
+def other_plan_on2(cluster, folder):
+    run_cluster(
+        cluster, lambda a: text(a, values()), protocols()["gossip"], 1, plan={"clip": 1.0 + cluster.rank}
+    )
+
+
+def other_checkpoint_on2(cluster, folder):
+    for clip in (1.0, 2.0):
+        run_cluster(
+            cluster, lambda a: text(a, values()), protocols()["gossip"], 1,
+            checkpoint=folder / "checkpoint", every=1, plan={"clip": clip},
+        )  # fmt: skip
+
+
+def walk_on2(cluster, folder):
+    walk = sv.protocols.Walk(uneven(), 4, np.random.default_rng(0))
+    run_cluster(cluster, lambda a: text(a, values()), walk, 1)
+
+
+def nan_on2(cluster, folder):
+    def make(agents):
+        rows = values()
+        rows[9] = np.nan
+        return Algorithm(lambda: rows[agents], lambda s, k: s, lambda s, r, k: r, lambda s: s)
+
+    run_cluster(cluster, make, protocols()["gossip"], 1)
+
+
+def dying(cluster, rank, how):
+    def die(k):
+        if k == 2 and cluster.rank == rank:
+            how()
+
+    run_cluster(cluster, lambda a: remembering(a, values(), die), protocols()["gossip"], 5)
+
+
+def _kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _stop():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _fail():
+    raise ZeroDivisionError("a mistake in step 2")
+
+
+def killed_rank2_on4(cluster, folder):
+    dying(cluster, 2, _kill)
+
+
+def killed_rank0_on2(cluster, folder):
+    dying(cluster, 0, _kill)
+
+
+def frozen_rank1_on2(cluster, folder):
+    dying(cluster, 1, _stop)
+
+
+frozen_rank1_on2.timeout = 2.0
+
+
+def failing_rank3_on4(cluster, folder):
+    dying(cluster, 3, _fail)
+
+
+def failing_rank0_on4(cluster, folder):
+    dying(cluster, 0, _fail)
+
+
+def never_comes_on2(cluster, folder):
+    if cluster.rank == 1:
+        _stop()
+    cluster.meet()
+
+
+never_comes_on2.timeout = 2.0

@@ -1,0 +1,92 @@
+"""Ranks give the bytes of the stacked run; failures end everywhere, quickly, with one sentence."""
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sottovoce
+
+HERE = Path(__file__).parent
+
+FAILURES = {  # scenario -> (ranks that end with an error, what the person reads)
+    "more_ranks_than_agents_on4": (4, "4 ranks cannot share 3 agents; start at most 3 ranks."),
+    "missing_graph_file_on2": (2, "Rank 1 cannot begin: Cannot read the edge file"),
+    "missing_data_on4": (4, "Rank 2 cannot begin: The shard of agent 6 is empty."),
+    "other_graph_on2": (2, "The ranks disagree on the plan"),
+    "other_noise_on2": (2, "The ranks disagree on the plan"),
+    "other_plan_on2": (2, "The ranks disagree on the plan"),
+    "other_checkpoint_on2": (2, "holds a checkpoint of another plan"),
+    "walk_on2": (2, "passes one token"),
+    "nan_on2": (2, "Rank 1 failed: The message of agent 9 holds NaN or infinity."),
+    "failing_rank3_on4": (4, "Rank 3 failed: ZeroDivisionError: a mistake in step 2"),
+    "failing_rank0_on4": (4, "a mistake in step 2"),
+    "killed_rank2_on4": (3, "Rank 2 was lost: it closed its connection in step 2, round 0"),
+    "killed_rank0_on2": (1, "Rank 0 was lost"),
+    "frozen_rank1_on2": (1, "Rank 1 was lost: it did not answer within 2 s in step 2, round 0"),
+    "never_comes_on2": (1, "Rank 1 was lost: it did not come within 2 s"),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory, worker_id):
+    """Run every scenario once, in one process that forks the ranks; test workers share the result."""
+    if worker_id == "master":
+        return json.loads(run_scenarios())
+    shared = tmp_path_factory.getbasetemp().parent / "cluster.json"
+    with open(f"{shared}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not shared.exists():
+            shared.write_text(run_scenarios())
+    return json.loads(shared.read_text())
+
+
+def run_scenarios():
+    source = str(Path(sottovoce.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(HERE / "ranks.py"), str(HERE / "scenarios.py")],
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", ["averaging_on2", "averaging_on4", "scattered_on4"])
+def test_ranks_give_the_bytes_of_the_stacked_run(outcomes, name):
+    assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["said"]
+    compared = outcomes[name]["said"][0]["value"]
+    assert len(compared) >= 10
+    assert [what for what, equal in compared.items() if not equal] == []
+
+
+def test_bytes_sent_are_the_rows_on_cut_edges(outcomes):
+    for said in outcomes["traffic_on2"]["said"]:
+        assert said["value"]["got"] == said["value"]["expected"] > 0
+
+
+@pytest.mark.parametrize("name", ["resume_with_more_on4", "resume_with_fewer_on4"])
+def test_a_run_goes_on_with_another_number_of_ranks(outcomes, name):
+    assert outcomes[name]["codes"] == [0] * 4, outcomes[name]["said"]
+    value = outcomes[name]["said"][0]["value"]
+    assert value["equal"]
+    assert value["steps done"] == [6, 7]  # nothing finished is done again
+    assert value["files"] == 4  # one per rank, of the last checkpoint only
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_failures_end_everywhere_with_one_sentence(outcomes, name):
+    ended, sentence = FAILURES[name]
+    outcome = outcomes[name]
+    assert sorted(outcome["codes"]).count(1) == ended, outcome
+    assert outcome["seconds"] < 60  # no hang; the limit of ranks.py is 90
+    told = [said for said in outcome["said"] if said is not None]
+    assert sum(said["speaks"] for said in told) == 1
+    for said in told:
+        assert sentence in said["error"]
+        if said["kind"] != "crash":
+            assert "\n" not in said["error"]
