@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -43,24 +44,41 @@ def least_noise(
     def spent(z: float) -> float:
         plan = make(z)
         guarantee = statement(plan) if statement is not None else plan.privacy()  # type: ignore[attr-defined]
-        return guarantee.require(1e300, delta).epsilon(delta)
+        if not guarantee.valid:
+            guarantee.require(epsilon, delta)  # raises: only guarantees accept a budget
+        return guarantee.epsilon(delta)
 
-    low, high = 0.0, 1.0
-    while spent(high) > epsilon:
-        low, high = high, high * 2
+    high, over = 1.0, spent(1.0)
+    low, under = high, over
+    while over > epsilon:
+        low, under = high, over
+        high *= 2
         if high > 1e12:
             raise BudgetInfeasible(
                 f"No noise meets epsilon {epsilon:g} at delta {delta:g}; take fewer steps or a larger budget."
             )
-    while low == 0.0 and high > 1e-9:
-        if spent(high / 2) > epsilon:
-            low = high / 2
+        over = spent(high)
+    while under <= epsilon and low > 1e-9:
+        high, over = low, under
+        low /= 2
+        under = spent(low)
+    # between low (too little noise) and high (enough) epsilon is nearly a power of the noise
+    while high - low > relative * high and under > epsilon:
+        middle = _between(low, under, high, over, epsilon)
+        found = spent(middle)
+        if found > epsilon:
+            low, under = middle, found
         else:
-            high /= 2
-    while high - low > relative * high:
-        middle = (low + high) / 2
-        if spent(middle) > epsilon:
-            low = middle
-        else:
-            high = middle
+            high, over = middle, found
+        if over > epsilon * (1 - relative):
+            break
     return make(high)
+
+
+def _between(low: float, under: float, high: float, over: float, epsilon: float) -> float:
+    """Return a trial on the line through both ends in logarithms, a little to the side of more noise."""
+    if not (math.isfinite(under) and 0 < over < under):
+        return math.sqrt(low * high)
+    share = math.log(under / epsilon) / math.log(under / over)
+    share = min(max(share, 0.0) * 0.98 + 0.02 + 1e-4, 0.95)
+    return low * (high / low) ** share

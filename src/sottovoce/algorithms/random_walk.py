@@ -24,7 +24,7 @@ from sottovoce.algorithms.blocks import fingerprint, on_grid, randomness, run_bl
 from sottovoce.algorithms.central import Evaluate, recorder
 from sottovoce.algorithms.plan import Plan, View, known_view
 from sottovoce.data import Shards
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
 from sottovoce.objectives.glm import slope
@@ -55,8 +55,8 @@ class RandomWalkSGD(Plan):
     ----------
     "local": cap (else all steps) contributions of 2/z-GDP, for any loss. "pairwise": the path accountant,
     valid with visible senders too, as it hands the observer the whole path; it counts on amplification by
-    iteration only when the loss is convex and smooth with step_size <= 2/beta, which needs
-    ``feature_norm``, and refuses a larger step. Tokens add up.
+    iteration only when ``feature_norm`` is given, the loss is smooth with step_size <= 2/beta and the clip is
+    never active; it refuses otherwise. Tokens add up.
 
     Examples
     --------
@@ -119,25 +119,31 @@ class RandomWalkSGD(Plan):
             return local.against(Adversary("central"))
         listed = sorted({*colluders, *([] if observer is None else [observer])})
         if view == "pairwise" and len(listed) == 1 and user is not None:
-            return self._along_paths(listed[0], user, times)
+            return self._along_paths(listed[0], user)
         if not listed:
             raise InvalidInput(f"The {view} view of a walk needs observer=... (or colluders=...).")
         kind = "colluders" if len(listed) > 1 else "network"
         return local.against(Adversary(kind, tuple(listed), user))
 
-    def _along_paths(self, observer: int, user: int, times: int) -> Guarantee:
+    def _along_paths(self, observer: int, user: int) -> Guarantee:
         from sottovoce.privacy import walk_guarantee
 
         contractive = self.feature_norm is not None
         if contractive:
             assert self.feature_norm is not None
             beta = self.objective.smoothness(self.feature_norm) + self.objective.l2
+            steepest = self.objective.slope_bound * self.feature_norm
+            if self.objective.l2 or steepest > self.l2_clip:
+                raise InvalidInput(
+                    "Amplification by iteration needs gradients that the clip never touches (a clipped step "
+                    f"may expand): l2 = 0 and l2_clip >= {steepest:g}; or leave feature_norm out."
+                )
             if self.step_size > 2 / beta:
                 raise InvalidInput(
                     f"Amplification by iteration needs step_size <= 2/beta = {2 / beta:.4g}, got "
                     f"{self.step_size:g}; take a smaller step, or leave feature_norm out."
                 )
-        one = walk_guarantee(
+        return walk_guarantee(
             self.network,
             self.steps,
             user=user,
@@ -145,17 +151,15 @@ class RandomWalkSGD(Plan):
             noise_multiplier=self.noise_multiplier / 2,  # relative to the sensitivity 2C
             final_public=self.final_public,
             cap=self.cap,
-            contractive=contractive,
+            tokens=self.tokens,
+            convex=contractive,
         )
-        return one * self.tokens
 
     def published(self) -> np.ndarray:
         """Return the published formula: (n, n) Rényi losses over alpha, user by observer."""
         from sottovoce.privacy import published_walk_loss
 
-        return self.tokens * published_walk_loss(
-            self.network, self.steps, noise_multiplier=self.noise_multiplier / 2
-        )
+        return (2 * self.tokens / self.noise_multiplier**2) * published_walk_loss(self.network, self.steps)
 
     def cost(self, dim: int = 1, bytes_per_number: int = 8) -> Mapping[str, Any]:
         """Return one row per hop, and the broadcast of a public result."""
@@ -197,6 +201,13 @@ class RandomWalkSGD(Plan):
         if data.n != self.n:
             raise InvalidInput(f"The plan is for {self.n} nodes, the data have {data.n} users.")
         X, y = self.objective.check(data.X, data.y)
+        if self.feature_norm is not None:
+            too_long = np.linalg.norm(X, axis=1) > self.feature_norm * (1 + 1e-9)
+            if too_long.any():
+                raise DataError(
+                    f"Record {int(np.flatnonzero(too_long)[0])} is longer than feature_norm = "
+                    f"{self.feature_norm:g}, on which the statement counts; scale the records first."
+                )
         random, p, model = randomness(rng), X.shape[1], self.objective
         std = self.noise_multiplier * self.l2_clip if self.noise_multiplier else 0.0
         clip = self.l2_clip - random.slack(p, std)
