@@ -98,7 +98,7 @@ def test_the_largest_part_keeps_its_names(write):
 
 
 @given(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), min_size=1, max_size=30), st.randoms())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_any_order_and_direction_gives_the_same_network(pairs, random):
     G = networkx.Graph(pairs)
     G.remove_edges_from(networkx.selfloop_edges(G))

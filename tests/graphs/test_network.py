@@ -128,7 +128,7 @@ def test_one_node_is_a_network():
 
 
 @given(connected_graphs(), st.sampled_from(["metropolis", "max_degree", "lazy"]))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_connected_graph_gets_valid_weights(graph, weights):
     n, edges = graph
     network = graphs.network_of(np.array(edges), n, "any", weights)
@@ -143,7 +143,7 @@ def test_any_connected_graph_gets_valid_weights(graph, weights):
 
 
 @given(connected_graphs(), st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_renumbering_the_nodes_renumbers_everything(graph, random):
     n, edges = graph
     p = np.array(random.sample(range(n), n))
@@ -157,7 +157,7 @@ def test_renumbering_the_nodes_renumbers_everything(graph, random):
 
 
 @given(connected_graphs(largest=14))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_distances_diameter_and_fiedler_agree_with_networkx(graph):
     n, edges = graph
     network = graphs.network_of(np.array(edges), n, "any")

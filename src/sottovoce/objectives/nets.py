@@ -172,6 +172,7 @@ class NetObjective:
                 module.get_parameter(name).copy_(value)
         return module
 
+    @torch.no_grad()
     def clipped_sums(
         self, theta: Any, inputs: Tensor, targets: Tensor, present: Tensor | None = None
     ) -> Tensor:
@@ -197,6 +198,7 @@ class NetObjective:
             work(theta, *(piece.to(self.device) for piece in pieces), sums)
         return sums
 
+    @torch.no_grad()
     def losses(self, theta: Any, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample under each agent's parameters, (agents, samples)."""
         return torch.stack([self.loss(out, targets.to(self.device)) for out in self._outputs(theta, inputs)])
