@@ -52,6 +52,12 @@ class LearningPlan(Plan):
     noise_multiplier : z, noise over C: std z C on a node's gradient (user) or on its clipped sum (record).
     level : "user" (a node's whole data set is replaced) or "record" (one record added or removed).
     sample_rate : Poisson rate of a node's lots; None takes all records in every step.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> issubclass(sv.algorithms.MuffliatoSGD, LearningPlan)
+    True
     """
 
     objective: GLM

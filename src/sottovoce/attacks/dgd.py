@@ -42,6 +42,14 @@ class Transcript:
     ----------
     received : ``(messages, dim)`` in the order of `GradientAttack.messages`.
     own : ``(steps, rounds, attackers, dim)``, the attackers' own rows at the start of every round.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> attack = gradient_attack(sv.graphs.path(3), attackers=0, steps=2)
+    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), step_size=0.1)
+    >>> seen.received.shape, seen.own.shape
+    ((2, 1), (2, 1, 1, 1))
     """
 
     received: np.ndarray
@@ -260,6 +268,14 @@ def run_descent(
     gradients : a function of the models ``(n, dim)`` and the step that gives one gradient per node.
     models : the first models ``(n, dim)``.
     rng, noise_std : Gaussian noise added to every gradient; a simulation, not protection.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> attack = gradient_attack(sv.graphs.path(3), attackers=0, steps=2)
+    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), step_size=0.1)
+    >>> seen.received.round(6).ravel().tolist()
+    [-0.1, -0.2]
     """
     protocol, own = attack.protocol, list(attack.attackers)
     theta = _validate.rows(models, protocol.n, "models").astype(np.float64)

@@ -139,6 +139,18 @@ def attack_network(
 
     ``images`` are ``(n, channels, height, width)`` in [0, 1]; ``model`` carries the common first
     parameters; ``search`` goes to `invert_gradients`.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv, torch
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    >>> rng = np.random.default_rng(0)
+    >>> found = attack_network(
+    ...     sv.graphs.path(3), 0, rng.random((3, 1, 2, 2)), np.array([0, 1, 0]), model,
+    ...     steps=2, step_size=0.1, rng=rng, iterations=8,
+    ... )  # fmt: skip
+    >>> found.inputs.shape
+    (3, 1, 2, 2)
     """
     attack = gradient_attack(averaging, attackers, steps)
     pixels, wanted = _records(images, labels, attack.protocol.n)

@@ -26,7 +26,15 @@ __all__ = ["LinearInversion", "input_direction", "invert_gradients", "invert_lin
 
 
 class LinearInversion(NamedTuple):
-    """Inputs and labels recovered from the gradients of a linear layer."""
+    """Inputs and labels recovered from the gradients of a linear layer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> found = LinearInversion(inputs=np.array([0.2, 0.8]), labels=np.array(1))
+    >>> found.inputs.tolist()
+    [0.2, 0.8]
+    """
 
     inputs: np.ndarray
     labels: np.ndarray
@@ -144,6 +152,17 @@ def invert_gradients(
     Returns
     -------
     images ``(n, *shape)`` and the cosine distance ``(n,)`` reached.
+
+    Examples
+    --------
+    >>> import numpy as np, torch
+    >>> model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 2))
+    >>> gradient = np.ones((1, 10))
+    >>> images, distance = invert_gradients(
+    ...     model, gradient, (1, 2, 2), rng=np.random.default_rng(0), labels=[0], iterations=8
+    ... )
+    >>> images.shape, distance.shape
+    ((1, 1, 2, 2), (1,))
     """
     torch = _torch()
     targets = torch.as_tensor(np.atleast_2d(gradients), dtype=torch.float32)

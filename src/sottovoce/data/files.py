@@ -59,6 +59,14 @@ def read_csv(
     label : name of the column to predict.
     group : name of a column that tells the records' sites apart; not a feature.
     missing : what to do with rows that have an empty, ``?`` or ``NA`` entry.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "sites.csv"
+    >>> _ = path.write_text("age,weight,ill\\n61,80,1\\n34,70,0\\n")
+    >>> read_csv(path, label="ill").X.tolist()
+    [[61.0, 80.0], [34.0, 70.0]]
     """
     with _open(path) as lines:
         sample = next(lines, "")
@@ -84,7 +92,16 @@ def read_csv(
 
 
 def read_npz(path: str | Path, *, x: str = "X", y: str = "y", missing: Missing = "refuse") -> Dataset:
-    """Read two arrays of an .npz file; objects are refused."""
+    """Read two arrays of an .npz file; objects are refused.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "pair.npz"
+    >>> np.savez(path, X=np.eye(2), y=np.array([0, 1]))
+    >>> read_npz(path).X.shape
+    (2, 2)
+    """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             if x not in arrays or y not in arrays:
@@ -102,7 +119,17 @@ def read_npz(path: str | Path, *, x: str = "X", y: str = "y", missing: Missing =
 
 
 def read_arff(path: str | Path, *, label: str = "class", missing: Missing = "refuse") -> Dataset:
-    """Read a dense ARFF table with numeric features and a nominal or numeric label."""
+    """Read a dense ARFF table with numeric features and a nominal or numeric label.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "two.arff"
+    >>> head = "@relation two\\n@attribute a numeric\\n@attribute class {x,y}\\n@data\\n"
+    >>> _ = path.write_text(head + "1,x\\n2,y\\n")
+    >>> read_arff(path).X.tolist()
+    [[1.0], [2.0]]
+    """
     names: list[str] = []
     rows: list[list[str]] = []
     in_data = False
@@ -134,7 +161,16 @@ def read_arff(path: str | Path, *, label: str = "class", missing: Missing = "ref
 
 
 def read_libsvm(path: str | Path, *, features: int | None = None, missing: Missing = "refuse") -> Dataset:
-    """Read ``label index:value ...`` lines (indices from 1, as in a9a) into a sparse data set."""
+    """Read ``label index:value ...`` lines (indices from 1, as in a9a) into a sparse data set.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "two.svm"
+    >>> _ = path.write_text("+1 1:0.5 3:2\\n-1 2:1\\n")
+    >>> read_libsvm(path).X.toarray().tolist()
+    [[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]]
+    """
     labels: list[float] = []
     indices: list[int] = []
     values: list[float] = []

@@ -133,6 +133,17 @@ class LinearProtocol(Protocol):
 
     Subclasses define `matrix`. One with memory (Chebyshev) or fresh noise overrides `transition` or
     ``fresh_std`` and the accountant follows, because it reads the same two.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> class Once(sv.protocols.LinearProtocol):
+    ...     name, n, rounds = "once", 3, 1
+    ...
+    ...     def matrix(self, t):
+    ...         return sv.graphs.complete(3).W
+    >>> Once().apply(np.array([0.0, 3.0, 6.0])).ravel().tolist(), Once().messages
+    ([3.0, 3.0, 3.0], 6)
     """
 
     fresh_std: float = (

@@ -30,6 +30,15 @@ class ExactConsensus(LinearProtocol):
 
     Subclasses give `blocks`. For one observer whose noise is known the basis of the view is then written
     down directly; any other case goes through the general recursion (a test compares the two).
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> tree = sv.protocols.Tree(sv.graphs.path(4), root=0)
+    >>> isinstance(tree, sv.protocols.ExactConsensus)
+    True
+    >>> [block.tolist() for block in tree.blocks(1)]
+    [[2, 3], [0]]
     """
 
     @abstractmethod
