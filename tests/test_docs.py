@@ -1,6 +1,8 @@
 """The documents say what the code does: their examples run, their tables are recomputed."""
 
+import contextlib
 import doctest
+import io
 import re
 from pathlib import Path
 
@@ -25,6 +27,16 @@ def test_the_examples_of_the_documents_run(page):
 def test_links_between_documents_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_first_example_of_the_readme_prints_what_it_shows():
+    code, shown = re.search(
+        r"```python\n(.*?)```\s*```(?:text|console)?\n(.*?)```", (ROOT / "README.md").read_text(), re.S
+    ).groups()
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), {})
+    assert printed.getvalue() == shown
 
 
 def test_the_table_of_the_protocols_page():

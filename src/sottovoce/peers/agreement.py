@@ -139,6 +139,9 @@ class Agreement(_Part):
     Examples
     --------
     `read_agreement` makes one from a file; `sottovoce peer agree` writes such a file.
+
+    >>> sorted(name for name, part in Agreement.model_fields.items() if part.is_required())
+    ['algorithm', 'budget', 'graph', 'members', 'model', 'title']
     """
 
     title: str
@@ -239,7 +242,14 @@ class Agreement(_Part):
 
 
 def read_agreement(path: str | Path) -> Agreement:
-    """Read and check an agreement file; every error names the file."""
+    """Read and check an agreement file; every error names the file.
+
+    Examples
+    --------
+    >>> read_agreement("none.toml")
+    Traceback (most recent call last):
+    sottovoce.errors.ConfigError: The agreement none.toml cannot be read (No such file or directory).
+    """
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -264,7 +274,26 @@ def parse_agreement(raw: bytes, where: str) -> Agreement:
 
 
 def sign_agreement(path: str | Path, identity: Identity) -> Agreement:
-    """Add the signature of ``identity`` to the file; the text above it stays as it is."""
+    """Add the signature of ``identity`` to the file; the text above it stays as it is.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sottovoce.peers.identity import make_identity
+    >>> folder = tempfile.mkdtemp()
+    >>> ada, bo = (make_identity(f"{folder}/{name}", name) for name in ("ada", "bo"))
+    >>> members = [member_entry(one.certificate, f"{one.name}.example:4433") for one in (ada, bo)]
+    >>> draft = {
+    ...     "title": "a mean",
+    ...     "graph": "path:2",
+    ...     "algorithm": {"name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 2.0},
+    ...     "model": {"kind": "mean", "parameters": 1},
+    ...     "budget": {"epsilon": 5.0, "delta": 1e-5},
+    ... }
+    >>> _ = write_agreement(f"{folder}/agreement.toml", draft, members)
+    >>> sorted(sign_agreement(f"{folder}/agreement.toml", ada).signatures)
+    ['ada']
+    """
     path = Path(path)
     agreement = read_agreement(path)
     member = agreement.members[agreement.index(identity.name)]

@@ -129,7 +129,13 @@ class Core:
 
     Examples
     --------
-    See `sottovoce.peers.simulator.World`, which runs whole consortia of cores.
+    `sottovoce.peers.simulator.World` runs whole consortia of cores.
+
+    >>> from sottovoce.peers.simulator import Faults, World
+    >>> world = World(seed=1, faults=Faults.none())
+    >>> world.run()
+    >>> world.finished, world.violations
+    (True, [])
     """
 
     def __init__(

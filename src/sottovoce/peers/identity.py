@@ -95,7 +95,16 @@ def make_identity(
 
 
 def read_identity(folder: str | Path) -> Identity:
-    """Read an identity and check it: owner-only key, matching certificate, not expired."""
+    """Read an identity and check it: owner-only key, matching certificate, not expired.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp() + "/cy"
+    >>> made = make_identity(folder, "cy")
+    >>> read_identity(folder).fingerprint == made.fingerprint
+    True
+    """
     folder = Path(folder)
     try:
         mode = stat.S_IMODE((folder / KEY).stat().st_mode)

@@ -58,6 +58,13 @@ class TimeCorrelation:
     """A lower triangular C (steps, steps) with its sensitivity and the error it gives.
 
     ``inverse @ xi`` is the noise of all steps; ``error`` is sens^2 tr(M X^-1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> plain = TimeCorrelation(C=np.eye(2), sens=1.0, error=3.0)
+    >>> plain.X.tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
     """
 
     C: np.ndarray

@@ -48,6 +48,12 @@ class FirstPassage:
 
     ``back[t]`` and ``over[t]``: from u, the first visit to {u, v} after it is at time t and to u, or to v.
     ``home[t]``: from v, the first visit to u is at time t. ``first[s]``: the walk's first visit to u is at s.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> first_passage(sv.graphs.complete(4), 3, user=0, observer=1).steps
+    3
     """
 
     back: np.ndarray
