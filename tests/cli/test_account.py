@@ -11,11 +11,6 @@ KEYS = [
 ]  # fmt: skip
 
 
-published = pytest.mark.skipif(
-    not hasattr(sv.privacy, "published_loss"), reason="the published formulas are not in this version"
-)
-
-
 def account(call, *arguments):
     answer = call("account", *arguments, "--json")
     assert answer.code == 0, answer
@@ -27,7 +22,6 @@ def test_keys_are_the_documented_ones(call):
     assert list(account(call, "--graph", "path:3", "--rounds", 2)) == KEYS
 
 
-@published
 def test_the_far_end_of_a_path_of_three_is_determined_though_published_says_a_third(call):
     found = account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)
     np.testing.assert_allclose(found["exact"], [1, 1, 0], atol=1e-9)
@@ -36,7 +30,6 @@ def test_the_far_end_of_a_path_of_three_is_determined_though_published_says_a_th
     assert found["understated_pairs"] == 0.5
 
 
-@published
 def test_hypercube_ten_at_ten_rounds(call):
     found = account(call, "--graph", "hypercube:10", "--rounds", 10, "--observer", 0)
     h = np.array(found["exact"])
@@ -53,7 +46,6 @@ def test_rounds_default_to_the_theoretical_number(call, rounds):
     assert found["rounds"] == (rounds or sv.protocols.rounds_for(sv.graphs.ring(8)))
 
 
-@published
 def test_means_are_over_pairs_of_different_nodes(call):
     found = account(call, "--graph", "star:6", "--rounds", 3)
     h = sv.privacy.exact_loss(sv.graphs.star(6), rounds=3)
@@ -77,7 +69,6 @@ def test_tree_on_sixty_four_nodes_has_the_mean_of_the_closed_form(call):
     assert found["mean_exact"] == pytest.approx(2 / 64)
 
 
-@published
 @pytest.mark.parametrize("protocol", ["chebyshev", "randomized"])
 def test_other_gossips_are_accounted(call, protocol):
     found = account(call, "--graph", "ring:6", "--protocol", protocol, "--rounds", 4, "--observer", 1)

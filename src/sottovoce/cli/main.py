@@ -64,6 +64,7 @@ COMMANDS: dict[str, Command] = {
     "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
     "peer": Command("sottovoce.cli.peer:peer", "One organisation: key, agreement, run, ledger.", RUN),
+    "report": Command("sottovoce.cli.report:report", "One self-contained page of result records.", AFTER),
 }  # fmt: skip
 
 ABOUT = """Private learning without a server: peers exchange noisy numbers with their neighbours, and each \

@@ -1,1 +1,34 @@
-""""""
+"""Reports from result records: figures, tables of guarantees in plain words, one self-contained page.
+
+How to add a section for a record of your own
+---------------------------------------------
+Write a function from a record (a dict with name, config, metrics, history, guarantees, provenance) to a
+`Section` in a module of this package, and add one line to `sottovoce.report.sections.SECTIONS`: the record's
+name, and ``"module:function"``. Records without a section of their own get a general one: their settings,
+numbers, curves of their history, and guarantees.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_NAMES = {
+    "Figure": "blocks", "Section": "blocks", "Table": "blocks",
+    "build": "page",
+    "SECTIONS": "sections", "section_of": "sections",
+    "read_record": "records", "write_bytes": "records", "write_record": "records", "write_text": "records",
+}  # fmt: skip
+
+__all__ = list(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use; matplotlib and jinja2 are not light."""
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"sottovoce.report.{_NAMES[name]}"), name)
+    raise AttributeError(f"module 'sottovoce.report' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,87 @@
+"""What a page is made of: sections with paragraphs, figures and tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Figure", "Section", "Table", "number"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture (inline SVG) and the sentence that says what it shows."""
+
+    svg: str = field(repr=False)
+    caption: str
+    kind: str = field(default="figure", init=False)
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text and numbers under headings; numbers are aligned and shortened.
+
+    ``strong`` marks rows (by index) that the reader should see first.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    caption: str = ""
+    strong: tuple[int, ...] = ()
+    kind: str = field(default="table", init=False)
+
+    def numeric(self) -> list[bool]:
+        """Return, per column, whether it holds numbers and nothing else."""
+        return [all(_numeric(row[k]) for row in self.rows) for k in range(len(self.columns))]
+
+    def cells(self) -> list[list[str]]:
+        """Return the text of every cell."""
+        return [[number(cell) for cell in row] for row in self.rows]
+
+
+@dataclass(frozen=True)
+class Section:
+    """One record, told: a title, a first paragraph, figures and tables, and its guarantees.
+
+    Examples
+    --------
+    >>> Section("Averages", "What was averaged.").blocks
+    ()
+    """
+
+    title: str
+    lead: str = ""
+    blocks: tuple[Figure | Table, ...] = ()
+    guarantees: tuple[dict[str, Any], ...] = ()
+    footnote: str = ""
+
+
+def number(value: Any) -> str:
+    """Return a number as a person writes it; text stays as it is.
+
+    Examples
+    --------
+    >>> number(0.123456), number(7), number(1e-5), number(None), number("inf"), number(12345.6)
+    ('0.123', '7', '1e-05', '–', '∞', '12,346')
+    """
+    if value is None:
+        return "–"
+    if value == "inf" or value == float("inf"):
+        return "∞"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        if value != value:
+            return "–"
+        if value and abs(value) < 1e-3:
+            return f"{value:.2g}"
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}".rstrip("0").rstrip(".")
+    return str(value)
+
+
+def _numeric(value: Any) -> bool:
+    return (
+        value is None or value == "inf" or (isinstance(value, (int, float)) and not isinstance(value, bool))
+    )

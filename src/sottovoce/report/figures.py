@@ -1,0 +1,264 @@
+"""Figures as inline SVG: transparent, in the page's own text colour, the same bytes every time."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["bars", "curves", "graph_picture", "intervals"]
+
+# Readable on white and on near-black.
+EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#e09f3e", "#7d8597", "#1d8a99", "#8d6cab"
+CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
+_INK = "#010203"  # stands for the page's text colour
+_MARK = "figure-id-"
+_SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")
+
+
+def _new(width: float, height: float) -> tuple[Any, Any, Any]:
+    """Return a figure, its axes and the settings that apply when it is drawn."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    settings: Any = {
+        "svg.fonttype": "none", "svg.hashsalt": "sottovoce", "font.size": 10, "font.family": "sans-serif",
+        "axes.edgecolor": _INK, "axes.labelcolor": _INK, "text.color": _INK, "xtick.color": _INK,
+        "ytick.color": _INK, "axes.spines.top": False, "axes.spines.right": False,
+    }  # fmt: skip
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.patch.set_alpha(0.0)
+        axes = figure.add_subplot()
+        axes.patch.set_alpha(0.0)
+    return figure, axes, settings
+
+
+def _svg(figure: Any, settings: Any, title: str) -> str:
+    """Return the figure as an <svg> element that takes the page's colour, font and width."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with matplotlib.rc_context(settings):
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
+    text = re.sub(
+        r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', text, count=1, flags=re.S
+    )
+    text = text.replace(_INK, "currentColor")
+    # several figures share a page, which gives each a prefix of its own (see `placed`)
+    text = re.sub(r'id="([^"]+)"', rf'id="{_MARK}\1"', text)
+    text = re.sub(r'(xlink:href|href)="#([^"]+)"', rf'\1="#{_MARK}\2"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{_MARK}\1)", text)
+    return text.replace(">", f"><title>{_escaped(title)}</title>", 1).replace("xlink:href", "href")
+
+
+def placed(svg: str, prefix: str) -> str:
+    """Return a figure with ids of its own, for a page that holds several."""
+    return svg.replace(f'id="{_MARK}', f'id="{prefix}').replace(f"#{_MARK}", f"#{prefix}")
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def graph_picture(
+    edges: Sequence[Sequence[int]],
+    values: Sequence[float],
+    *,
+    observers: Sequence[int] = (),
+    labels: Sequence[str] | None = None,
+    title: str = "network",
+) -> str:
+    """Return the network, every node coloured by a value in [0, 1]; observers are ringed.
+
+    Examples
+    --------
+    >>> graph_picture([(0, 1), (1, 2)], [0.0, 1.0, 0.5], observers=[0])[:4]
+    '<svg'
+    """
+    import matplotlib
+    import numpy as np
+    from matplotlib.colors import LinearSegmentedColormap
+
+    position = _layout(edges, len(values))
+    figure, axes, settings = _new(7.2, 4.6)
+    scale = LinearSegmentedColormap.from_list("loss", _SCALE)
+    with matplotlib.rc_context(settings):
+        for u, v in edges:
+            axes.plot(*position[[u, v]].T, color=LOCAL, lw=0.9, alpha=0.55, zorder=1)
+        size = 230 if len(values) <= 60 else 60
+        drawn = axes.scatter(
+            *position.T, c=np.asarray(values, dtype=float), cmap=scale, vmin=0, vmax=1, s=size, zorder=2,
+            edgecolors="none",
+        )  # fmt: skip
+        ring = position[list(observers)]
+        axes.scatter(*ring.T, s=size * 1.3, c="none", edgecolors=_INK, linewidths=2.2, zorder=3)
+        axes.scatter(*ring.T, s=size * 0.2, c=_INK, zorder=4)
+        if labels is not None and len(values) <= 40:
+            for v, name in enumerate(labels):
+                weight = "bold" if v in observers else "normal"
+                axes.annotate(
+                    str(name), position[v], xytext=(0, -15), textcoords="offset points", ha="center",
+                    fontsize=8.5, fontweight=weight,
+                )  # fmt: skip
+        axes.set_axis_off()
+        axes.margins(0.09, 0.12)
+        bar = figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02, aspect=22)
+        bar.outline.set_visible(False)
+        bar.set_label("share of local privacy lost")
+    return _svg(figure, settings, title)
+
+
+def _layout(edges: Sequence[Sequence[int]], n: int) -> Any:
+    """Return (n, 2) positions: a drawing of the hypercube's own, else springs."""
+    import networkx
+    import numpy as np
+
+    d = n.bit_length() - 1
+    pairs = {(min(e), max(e)) for e in map(tuple, edges)}
+    if (
+        n == 1 << d
+        and 3 <= d <= 5
+        and pairs == {(v, v | 1 << k) for v in range(n) for k in range(d) if not v >> k & 1}
+    ):
+        angles = np.pi * (np.arange(d) + 0.5) / d
+        steps = np.stack([np.cos(angles) * 1.5, np.sin(angles)], axis=1)
+        return np.array([sum((2 * (v >> k & 1) - 1) * steps[k] for k in range(d)) for v in range(n)])
+    graph = networkx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from(map(tuple, edges))
+    if n <= 100:
+        placed = networkx.kamada_kawai_layout(graph)
+    else:
+        placed = networkx.spring_layout(graph, seed=0, iterations=60)
+    return np.array([placed[v] for v in range(n)])
+
+
+def curves(
+    x: Sequence[float],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    title: str,
+    colours: Mapping[str, str] | None = None,
+    log: bool = False,
+    levels: Mapping[str, float] | None = None,
+    markers: bool = True,
+    limits: tuple[float, float] | None = None,
+) -> str:
+    """Return lines over a common axis; ``levels`` are horizontal lines with names.
+
+    Examples
+    --------
+    >>> picture = curves([1, 2], {"exact": [1.0, 0.5]}, xlabel="distance", ylabel="share", title="loss")
+    >>> picture.startswith("<svg"), "http" in picture
+    (True, False)
+    """
+    import matplotlib
+    import numpy as np
+
+    figure, axes, settings = _new(7.2, 3.5)
+    with matplotlib.rc_context(settings):
+        for k, (name, values) in enumerate(series.items()):
+            y = np.array([np.nan if v is None else v for v in values], dtype=float)
+            colour = (colours or {}).get(name, CYCLE[k % len(CYCLE)])
+            axes.plot(x, y, color=colour, lw=2, marker="o" if markers else None, ms=4.5, label=name)
+        for name, value in (levels or {}).items():
+            axes.axhline(value, color=LOCAL, lw=1.4, ls=(0, (5, 3)), label=name)
+        if log:
+            axes.set_yscale("log")
+        if limits is not None:
+            axes.set_ylim(*limits)
+        axes.set_xlabel(xlabel)
+        axes.set_ylabel(ylabel)
+        axes.grid(axis="y", color=LOCAL, alpha=0.25, lw=0.7)
+        axes.legend(frameon=False, fontsize=9, labelcolor=_INK)
+        if all(float(v).is_integer() for v in x) and len(x) <= 16:
+            axes.set_xticks(list(x))
+    return _svg(figure, settings, title)
+
+
+def bars(
+    names: Sequence[str],
+    values: Sequence[float],
+    *,
+    spread: Sequence[float] | None = None,
+    xlabel: str,
+    title: str,
+    start: float = 0.0,
+    colours: Sequence[str] | None = None,
+    form: str = "{:.3g}",
+) -> str:
+    """Return horizontal bars with their values written beside them, first name on top.
+
+    Examples
+    --------
+    >>> bars(["alone", "together"], [0.8, 0.9], xlabel="accuracy", title="accuracy")[:4]
+    '<svg'
+    """
+    import matplotlib
+
+    figure, axes, settings = _new(7.2, 0.46 * len(names) + 0.9)
+    with matplotlib.rc_context(settings):
+        y = range(len(names))[::-1]
+        shades = list(colours or [GOOD] * len(names))
+        axes.barh(list(y), [v - start for v in values], left=start, color=shades, height=0.62)
+        if spread is not None:
+            axes.errorbar(
+                list(values), list(y), xerr=list(spread), fmt="none", ecolor=_INK, elinewidth=1.1, capsize=3
+            )
+        for k, value in enumerate(values):
+            reach = value + (spread[k] if spread is not None else 0.0)
+            axes.annotate(
+                form.format(value), (reach, y[k]), xytext=(6, 0), textcoords="offset points", va="center"
+            )
+        axes.set_yticks(list(y), list(names))
+        axes.set_xlabel(xlabel)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(start, start + 1.12 * (max(values) - start))
+    return _svg(figure, settings, title)
+
+
+def intervals(
+    names: Sequence[str], lower: Sequence[float], claimed: Sequence[float], *, xlabel: str, title: str
+) -> str:
+    """Return, per name, what was shown (bar) against what was claimed (tick): a bar past its tick breaks it.
+
+    Examples
+    --------
+    >>> intervals(["neighbour"], [0.9], [1.0], xlabel="mu", title="audit")[:4]
+    '<svg'
+    """
+    import matplotlib
+
+    figure, axes, settings = _new(7.2, 0.46 * len(names) + 1.0)
+    with matplotlib.rc_context(settings):
+        y = list(range(len(names)))[::-1]
+        shades = [EXACT if low > high else GOOD for low, high in zip(lower, claimed, strict=True)]
+        axes.barh(y, list(lower), color=shades, height=0.5, label="shown by the attack (lower bound)")
+        axes.plot(
+            list(claimed), y, ls="none", marker="|", ms=20, mew=2.5, color=_INK, label="claimed (upper bound)"
+        )
+        axes.set_yticks(y, list(names))
+        axes.set_xlabel(xlabel)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlim(0, 1.15 * max([*lower, *claimed, 1e-9]))
+        handles, said = axes.get_legend_handles_labels()
+        figure.legend(
+            handles,
+            said,
+            loc="outside upper left",
+            ncols=2,
+            frameon=False,
+            fontsize=9,
+            labelcolor=_INK,
+            markerscale=0.5,
+        )
+    return _svg(figure, settings, title)

@@ -1,0 +1,311 @@
+"""One function per kind of record: what a reader should see of it, in which words."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sottovoce.errors import DataError
+from sottovoce.report.blocks import Figure, Section, Table, number
+
+__all__ = ["SECTIONS", "section_of"]
+
+# record name -> "module:function"; one line for every kind of record with a section of its own
+SECTIONS: dict[str, str] = {
+    "account": "sottovoce.report.sections:account",
+    "plan": "sottovoce.report.sections:plan",
+    "reconstruction": "sottovoce.report.sections:reconstruction",
+    "averages": "sottovoce.report.sections:averages",
+    "training": "sottovoce.report.sections:training",
+    "audit": "sottovoce.report.sections:audit",
+}
+
+
+def section_of(record: Mapping[str, Any]) -> Section:
+    """Return the section of a record: its own kind's, or the general one.
+
+    Examples
+    --------
+    >>> from sottovoce.runners import Result
+    >>> section_of(Result("something-new", metrics={"error": 0.5}).record()).title
+    'Something new'
+    """
+    if record["name"] not in SECTIONS:
+        return general(record)
+    module, _, name = SECTIONS[record["name"]].partition(":")
+    tell: Callable[[Mapping[str, Any]], Section] = getattr(importlib.import_module(module), name)
+    try:
+        return tell(record)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+        raise DataError(
+            f"The record {record['name']!r} lacks what its section shows ({type(problem).__name__}: "
+            f"{problem}); write it again with this version."
+        ) from None
+
+
+def general(record: Mapping[str, Any]) -> Section:
+    """Settings, numbers, and curves of the history."""
+    settings = _scalars(record["config"])
+    measured = _scalars(record["metrics"])
+    blocks: list[Figure | Table] = []
+    if measured:
+        blocks.append(Table(("measured", "value"), tuple(measured.items())))
+    blocks += _history(record["history"])
+    if settings:
+        blocks.append(Table(("setting", "value"), tuple(settings.items())))
+    title = str(record["config"].get("title") or record["name"]).replace("-", " ").replace("_", " ")
+    return Section(
+        title[:1].upper() + title[1:],
+        str(record["config"].get("about", "")),
+        tuple(blocks),
+        tuple(record["guarantees"]),
+        provenance(record),
+    )
+
+
+def provenance(record: Mapping[str, Any]) -> str:
+    """Return where the numbers come from, in one line."""
+    said = [f"{key} {number(value)}" for key, value in _scalars(record["provenance"]).items()]
+    return "Record: " + ", ".join(said) + "." if said else ""
+
+
+def _scalars(values: Mapping[str, Any]) -> dict[str, Any]:
+    kept = {k: v for k, v in values.items() if isinstance(v, (str, int, float, bool)) and v != ""}
+    return {key.replace("_", " "): value for key, value in kept.items()}
+
+
+def _history(history: list[Any]) -> list[Figure | Table]:
+    from sottovoce.report import figures
+
+    rows = [row for row in history if isinstance(row, dict)]
+    if len(rows) < 2:
+        return []
+    axis = next((k for k in ("step", "round", "rounds", "epoch") if k in rows[0]), None)
+    x = [row[axis] for row in rows] if axis else list(range(len(rows)))
+    names = [k for k in rows[0] if k != axis and all(isinstance(r.get(k), (int, float)) for r in rows)]
+    return [
+        Figure(
+            figures.curves(
+                x, {name.replace("_", " "): [r[name] for r in rows]}, xlabel=axis or "record",
+                ylabel=name.replace("_", " "), title=f"{name} over the run", markers=len(x) <= 30,
+            ),
+            f"{name.replace('_', ' ').capitalize()} over the run.",
+        )
+        for name in names[:4]
+    ]  # fmt: skip
+
+
+def _called(record: Mapping[str, Any], v: int) -> str:
+    labels = record["config"].get("labels")
+    return str(labels[v]) if labels else f"participant {v}"
+
+
+# ---- what an account shows ---------------------------------------------------------------------------
+
+
+def account(record: Mapping[str, Any]) -> Section:
+    """The graph coloured by what one node learns, and the loss against distance."""
+    from sottovoce.report import figures
+
+    config, found = record["config"], record["metrics"]
+    observer = found["observer"]
+    blocks: list[Figure | Table] = []
+    who = "every participant in turn" if observer is None else _called(record, observer)
+    if observer is not None and found.get("edge_list") is not None:
+        group = [observer, *found.get("colluders", ())]
+        picture = figures.graph_picture(
+            found["edge_list"], found["exact"], observers=group, labels=config.get("labels"),
+            title=f"What {who} learns",
+        )  # fmt: skip
+        named = " and ".join(_called(record, v) for v in group)
+        text = f"What {named} (ringed) learns about each other participant from one private averaging."
+        blocks.append(Figure(picture, text + " Red: as much as if there were no network at all."))
+    rows = found["by_distance"]
+    if rows:
+        series = {
+            "exact, largest": [r["exact_max"] for r in rows],
+            "exact, mean": [r["exact_mean"] for r in rows],
+        }
+        colours = {"exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
+        if rows[0]["published_mean"] is not None:
+            series["published formula"] = [r["published_mean"] for r in rows]
+            colours["published formula"] = figures.PUBLISHED
+        picture = figures.curves(
+            [r["distance"] for r in rows], series, xlabel="distance in the network",
+            ylabel="share of local privacy lost", title="Loss against distance", colours=colours,
+            levels={"local privacy (no network)": 1.0},
+            limits=(0.0, 1.05 * max(1.0, *map(max, series.values()))),
+        )  # fmt: skip
+        blocks.append(
+            Figure(picture, "Privacy loss against distance: the exact value, and the published formula.")
+        )
+        blocks.append(_distance_table(rows))
+    share = found["understated_pairs"]
+    lead = (
+        f"On {config['graph']} with {found['protocol']} over {found['rounds']} rounds, seen by {who}: on "
+        f"average {100 * found['mean_exact']:.0f}% of what local privacy would reveal, at worst "
+        f"{100 * found['max_exact']:.0f}%."
+    )
+    if share is not None:
+        lead += f" The published formula understates {100 * share:.0f}% of these pairs."
+    return Section("Who learns what", lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
+
+
+def _distance_table(rows: list[Any]) -> Table:
+    columns = (
+        "distance",
+        "participants",
+        "exact, mean",
+        "exact, largest",
+        "fully determined",
+        "published, mean",
+    )
+    keys = ("distance", "pairs", "exact_mean", "exact_max", "determined", "published_mean")
+    kept = [k for k in range(6) if k < 5 or rows[0]["published_mean"] is not None]
+    return Table(tuple(columns[k] for k in kept), tuple(tuple(r[keys[k]] for k in kept) for r in rows))
+
+
+def plan(record: Mapping[str, Any]) -> Section:
+    """What a plan costs, and whether its budget is met."""
+    found = record["metrics"]
+    verdict = found.get("verdict", "")
+    lead = f"{'Feasible.' if found.get('feasible') else 'Not feasible.'} {verdict}" if verdict else ""
+    blocks = (
+        Table(("what travels", "amount"), tuple((k.replace("_", " "), v) for k, v in found["cost"].items())),
+        Table(("setting", "value"), tuple(_scalars(record["config"]).items())),
+    )
+    title = found.get("title") or "The plan"
+    return Section(title, lead, blocks, tuple(record["guarantees"]), provenance(record))
+
+
+# ---- the demonstration's records -----------------------------------------------------------------------
+
+
+def reconstruction(record: Mapping[str, Any]) -> Section:
+    """Whose values one participant computes when no noise is added."""
+    from sottovoce.report import figures
+
+    found = record["metrics"]
+    observer = found["observer"]
+    rows = tuple((r["name"], r["true"], r["recovered"], r["error"]) for r in found["recovered"])
+    colours = [1.0 if v in found["reconstructed"] else 0.0 for v in range(found["n"])]
+    picture = figures.graph_picture(
+        found["edge_list"], colours, observers=[observer], labels=record["config"].get("labels"),
+        title="Reconstructed without noise",
+    )  # fmt: skip
+    return Section(
+        "Without noise: averaging reveals",
+        f"{_called(record, observer)} follows the protocol, breaks nothing, and solves linear "
+        f"equations in what it received: the private numbers of {len(rows)} of the {found['n'] - 1} others "
+        "come out exactly.",
+        (
+            Figure(picture, f"Red: computed exactly by {_called(record, observer)} (ringed)."),
+            Table(
+                ("participant", f"true {found['quantity']}", "computed by the observer", "difference"), rows
+            ),
+        ),
+        (),
+        provenance(record),
+    )
+
+
+def averages(record: Mapping[str, Any]) -> Section:
+    """The same accuracy, very different exposure: error and epsilon per method."""
+    from sottovoce.report import figures
+
+    found = record["metrics"]
+    columns = (
+        "method",
+        "trusted",
+        "epsilon, worst pair",
+        "epsilon, typical pair",
+        "error of the answer",
+        "messages",
+    )
+    keys = ("method", "trusts", "epsilon_worst", "epsilon_typical", "error", "messages")
+    rows = tuple(tuple(r[k] for k in keys) for r in found["methods"])
+    history = record["history"]
+    series = {name: [h[name] for h in history] for name in history[0] if name != "round"}
+    picture = figures.curves(
+        [h["round"] for h in history], series, xlabel="rounds of communication",
+        ylabel="root mean squared error", title="Error against rounds", log=True,
+        levels={"noise alone (same for all)": found["noise_floor"]}, markers=False,
+    )  # fmt: skip
+    return Section(
+        "Private averages: the same answer, less exposure",
+        f"The true {found['quantity']} is {number(found['truth'])}. Every method below adds the same noise, "
+        "so that the answers are equally accurate; they differ in what one participant learns about a "
+        "patient of another.",
+        (
+            Table(columns, rows, f"Epsilon at delta = {found['delta']:g}, when {found['adjacency_words']}."),
+            Figure(
+                picture, "How far each participant's answer is from the truth, by rounds of communication."
+            ),
+        ),
+        tuple(record["guarantees"]),
+        provenance(record),
+    )
+
+
+def training(record: Mapping[str, Any]) -> Section:
+    """Accuracy of private training against its yardsticks."""
+    from sottovoce.report import figures
+
+    found = record["metrics"]
+    methods = found["methods"]
+    shades = [figures.GOOD if m.get("private") else figures.LOCAL for m in methods]
+    picture = figures.bars(
+        [m["method"] for m in methods], [100 * m["accuracy"] for m in methods],
+        spread=[100 * m["spread"] for m in methods], xlabel="accuracy on patients nobody trained on, %",
+        title="Accuracy", start=found.get("start", 50.0), colours=shades, form="{:.1f}",
+    )  # fmt: skip
+    columns = ("method", "accuracy", "±", "epsilon", "against", "label")
+    rows = tuple(
+        (m["method"], m["accuracy"], m["spread"], m["epsilon"], m["against"], m["label"]) for m in methods
+    )
+    return Section(
+        "Private training",
+        found["lead"],
+        (
+            Figure(
+                picture, "Teal: private. Grey: yardsticks. Whiskers: standard deviation over the repetitions."
+            ),
+            Table(columns, rows, f"Epsilon at delta = {found['delta']:g}."),
+        ),
+        tuple(record["guarantees"]),
+        provenance(record),
+    )
+
+
+def audit(record: Mapping[str, Any]) -> Section:
+    """What the sharpest test shows, against what was claimed."""
+    from sottovoce.report import figures
+
+    found = record["metrics"]
+    audits = list(found["audits"].items())
+    broken = [name for name, a in audits if a["refuted"]]
+    picture = figures.intervals(
+        [name for name, _ in audits], [a["mu"] for _, a in audits], [a["mu_claimed"] for _, a in audits],
+        xlabel="μ (0: nothing learnt; larger: easier to tell two data sets apart)", title="Audit",
+    )  # fmt: skip
+    columns = ("view", "claim", "μ claimed, at most", "μ shown, at least", "tightness", "verdict")
+    rows = tuple(
+        (name, a["label"], a["mu_claimed"], a["mu"], a["tightness"], "broken" if a["refuted"] else "holds")
+        for name, a in audits
+    )
+    valid_broken = [name for name, a in audits if a["refuted"] and a["label"] in ("ldp", "exact")]
+    verdict = (
+        "No guarantee was broken." if not valid_broken else f"BROKEN GUARANTEES: {', '.join(valid_broken)}."
+    )
+    if set(broken) - set(valid_broken):
+        verdict += " The published formula, which is not a guarantee, was broken."
+    strong = tuple(k for k, (_, a) in enumerate(audits) if a["refuted"])
+    return Section(
+        "An attack on our own claims",
+        f"The averaging was run {found['runs']:,} times per view under two neighbouring data sets, and the "
+        f"best test was asked to tell them apart. {verdict}",
+        (Figure(picture, "A bar that passes its tick breaks the claim."), Table(columns, rows, "", strong)),
+        (),
+        provenance(record),
+    )
