@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-import sottovoce
 from sottovoce.cli.main import main
 
 
@@ -61,7 +60,6 @@ def test_audit_of_the_standard_views_holds(capsys):
     assert set(found["audits"]) == {"neighbour", "distant node", "two colluders", "public"}
 
 
-@pytest.mark.skipif(not hasattr(sottovoce.privacy, "published_loss"), reason="no published formulas here")
 def test_audit_refutes_the_published_formula_on_a_path_of_three(capsys):
     path = ("audit", "--graph", "path:3", "--rounds", "2", "--user", "2", "--observers", "0")
     assert answer(capsys, *path)["refuted"] == []

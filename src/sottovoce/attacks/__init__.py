@@ -12,15 +12,20 @@ _MODULES = {
     "InputAttack": "inputs",
     "LinearInversion": "inversion",
     "LowerBound": "bounds",
+    "MembershipProblem": "membership",
     "Reconstruction": "gossip",
+    "SmallNet": "small_net",
+    "Trained": "membership",
     "Transcript": "dgd",
     "attack_network": "inputs",
     "attack_softmax": "inputs",
     "audit_averaging": "audit",
     "audit_consensus": "audit",
+    "audit_membership": "membership",
     "audit_outputs": "audit",
     "audit_view": "audit",
     "clopper_pearson": "bounds",
+    "digits_problem": "membership",
     "epsilon_lower": "bounds",
     "gossip_attack": "gossip",
     "gradient_attack": "dgd",
@@ -35,6 +40,7 @@ _MODULES = {
     "reconstructed_by_each": "gossip",
     "run_descent": "dgd",
     "standard_views": "audit",
+    "train_models": "membership",
 }
 
 __all__ = sorted(_MODULES)

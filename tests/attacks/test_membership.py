@@ -1,0 +1,184 @@
+"""Membership audits of learning: the stacked trainer is the library's, claims hold, bugs are found."""
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+import sottovoce as sv
+from sottovoce.attacks import membership
+from sottovoce.attacks.small_net import SmallNet
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import SimulatedNoise
+
+torch = pytest.importorskip("torch")
+
+from sottovoce.algorithms.deep_consensus import DeepConsensus  # noqa: E402
+from sottovoce.algorithms.deep_sgd import DeepSGD  # noqa: E402
+from sottovoce.algorithms.dp_dinno import DPDiNNO  # noqa: E402
+from sottovoce.algorithms.dp_dsgd import DPDSGD  # noqa: E402
+from sottovoce.algorithms.dp_dsgt import DPDSGT  # noqa: E402
+from sottovoce.objectives.nets import NetObjective  # noqa: E402
+
+NET = SmallNet()
+START = NET.initial(np.random.default_rng(0))
+PLANS = {"dp-dsgd": DPDSGD, "dp-dsgt": DPDSGT, "dp-dinno": DPDiNNO, "exact consensus": DeepConsensus}
+FAMILY = 0.001
+
+
+def problem(records=20, canary="blank"):
+    digits = load_digits()
+    return membership.digits_problem(digits.images / 16, digits.target, records=records, canary=canary)
+
+
+def plan_for(kind, data, *, steps=6, z=4.0, lot=None, clip=1.0, rate=0.05):
+    objective = NetObjective(NET.module(START), max_grad_norm=clip)
+    options = {"steps": steps, "lot": lot, "noise_multiplier": z, "learning_rate": rate}
+    if kind is DeepSGD:
+        return kind(objective, data.sizes, **options)
+    return kind(objective, data.sizes, network=sv.graphs.path(3), **options)
+
+
+def test_the_small_net_is_the_torch_network():
+    rng = np.random.default_rng(1)
+    images, labels = rng.normal(size=(2, 9, 14, 14)).astype(np.float32), rng.integers(0, 3, (2, 9))
+    theta = np.stack([NET.initial(rng), NET.initial(rng)]) * 3
+    patches = np.stack([NET.patches(x) for x in images])
+    present = rng.uniform(size=(2, 9)) < 0.7
+    objective = NetObjective(NET.module(theta[0]), max_grad_norm=1.5)
+    ours = NET.clipped_sums(theta, np.arange(2), patches, labels, present, 1.5)
+    theirs = objective.clipped_sums(
+        theta, torch.as_tensor(images)[:, :, None], torch.as_tensor(labels), torch.as_tensor(present)
+    )
+    np.testing.assert_allclose(ours, theirs.detach().numpy(), atol=2e-5)
+    losses = objective.losses(theta, torch.as_tensor(images[0])[:, None], torch.as_tensor(labels[0]))
+    np.testing.assert_allclose(NET.losses(theta, images[0], labels[0]), losses.detach().numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", PLANS.values(), ids=PLANS)
+def test_stacked_copies_equal_one_run_of_the_plan(kind):
+    """Without sampling and noise every copy is the plan's own run, message by message."""
+    from sottovoce.objectives.lots import AgentData
+
+    data = problem()
+    plan = plan_for(kind, data, z=0.0, clip=2.0)
+    copies = membership.train_models(
+        plan, NET, data, member=False, models=3, start=START, rng=np.random.default_rng(0),
+    )  # fmt: skip
+    images = data.images.reshape(-1, 1, 14, 14).astype(np.float32)
+    whole = AgentData(images, data.labels.ravel(), np.arange(60).reshape(3, 20))
+    rows = plan.run(whole, np.random.default_rng(0), start=START).outputs["rows"]
+    expected = NET.losses(rows[:1], data.canary[None], np.array([0]))[0, 0]
+    np.testing.assert_allclose(copies.losses, expected, rtol=2e-4)
+
+
+def test_replicated_protocols_are_the_protocol():
+    rng = np.random.default_rng(2)
+    base = sv.protocols.Gossip(sv.graphs.path(4), 3)
+    rows = rng.normal(size=(5, 4, 2))
+    many = membership.Replicated(base, 5)
+    np.testing.assert_allclose(
+        many.apply(rows.reshape(20, 2)).reshape(5, 4, 2), [base.apply(copy) for copy in rows], atol=1e-12
+    )
+    np.testing.assert_allclose(
+        many.observe(rows.reshape(20, 2), 1).transpose(1, 0, 2),
+        [base.observe(c, 1) for c in rows],
+        atol=1e-12,
+    )
+    rows[2, 1] = np.nan
+    out = many.apply(rows.reshape(20, 2)).reshape(5, 4, 2)
+    assert np.isnan(out[2]).all()
+    assert np.isfinite(np.delete(out, 2, axis=0)).all()
+    assert many.messages == 5 * base.messages
+
+
+def views():
+    return {"neighbour": (1,), "distant": (2,), "colluders": (1, 2)}
+
+
+@pytest.mark.parametrize("kind", [*PLANS.values(), DeepSGD], ids=[*PLANS, "dp-sgd"])
+def test_no_audit_of_learning_exceeds_its_claim(kind):
+    data = problem() if kind is not DeepSGD else problem().merged()
+    plan = plan_for(kind, data, lot=10, z=2.0)
+    found, _ = membership.audit_membership(
+        plan, NET, data, models=2000, start=START, rng=np.random.default_rng(3),
+        views=None if kind is DeepSGD else views(), level=FAMILY / 20,
+    )  # fmt: skip
+    assert not any(audit.refuted for audit in found.values())
+
+
+def test_white_box_audits_come_close_and_keep_the_order_of_the_views():
+    """Full lots, canary at the clip: the neighbour's test is near the claim, the distant node's far below."""
+    data = problem()
+    plan = plan_for(DPDSGD, data, steps=5, z=1.5, rate=0.01)
+    found, _ = membership.audit_membership(
+        plan, NET, data, models=4000, start=START, rng=np.random.default_rng(4), views=views()
+    )
+    assert 0.75 < found["neighbour"].tightness <= 1
+    assert found["distant"].tightness < 0.7 * found["neighbour"].tightness
+    assert found["colluders"].tightness >= 0.9 * found["neighbour"].tightness
+    exact = plan_for(DeepConsensus, data, steps=5, z=1.5, rate=0.01)
+    found, _ = membership.audit_membership(
+        exact, NET, data, models=4000, start=START, rng=np.random.default_rng(4), views=views()
+    )
+    assert not any(audit.refuted for audit in found.values())
+    assert found["distant"].epsilon_claimed < found["loss"].epsilon_claimed
+    assert found["distant"].tightness > 0.6
+
+
+class Halved(SimulatedNoise):
+    """Planted: half the noise that was accounted."""
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return super().perturb(values, agents=agents, step=step, std=np.asarray(std) / 2, stream=stream)
+
+
+class Reused(SimulatedNoise):
+    """Planted: all agents of a model draw the same noise, as with one seed for everybody."""
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        return super().perturb(values, agents=np.asarray(agents) // 3, step=step, std=std, stream=stream)
+
+
+@pytest.mark.parametrize(("kind", "caught"), [(SimulatedNoise, False), (Halved, True), (Reused, True)])
+def test_planted_noise_bugs_are_found_in_training(kind, caught):
+    """A neighbour whose own noise is everybody's noise subtracts it."""
+    data = problem()
+    plan = plan_for(DPDSGD, data, steps=4, z=1.5, rate=0.01)
+    inside, outside = (
+        membership.train_models(
+            plan, NET, data, member=member, models=1500, start=START, rng=np.random.default_rng(seed),
+            views=views(), noise=kind(seed),
+        )
+        for seed, member in ((1, True), (2, False))
+    )  # fmt: skip
+    claim = plan.privacy("pairwise", observer=1, user=0)
+    seen = inside.views["neighbour"], outside.views["neighbour"]
+    assert membership.audit_view(*seen, claim, level=FAMILY).refuted is caught
+
+
+@pytest.mark.parametrize("guard", [True, False])
+def test_a_broken_record_says_nothing_unless_the_guard_is_removed(guard):
+    data = problem(canary="nan")
+    plan = plan_for(DPDSGD, data, steps=3)
+    found, (inside, _) = membership.audit_membership(
+        plan, NET, data, models=600, start=START, rng=np.random.default_rng(5), guard=guard, level=FAMILY,
+        views={"neighbour": (1,)},
+    )  # fmt: skip
+    assert np.isnan(inside.losses).any() == (not guard)
+    assert found["loss"].refuted == found["neighbour"].refuted == (not guard)
+
+
+def test_bad_input():
+    digits = load_digits()
+    with pytest.raises(InvalidInput, match="1000 pictures"):
+        membership.digits_problem(digits.images / 16, digits.target, records=1000)
+    data = problem()
+    user_level = DPDSGD(
+        NetObjective(NET.module(START)), data.sizes, 2, noise_multiplier=1.0, adjacency="user",
+        network=sv.graphs.path(3),
+    )  # fmt: skip
+    options = {"member": True, "models": 2, "start": START, "rng": np.random.default_rng(0)}
+    with pytest.raises(InvalidInput, match="add-remove"):
+        membership.train_models(user_level, NET, data, **options)
+    with pytest.raises(InvalidInput, match="3 agents, the problem 1"):
+        membership.train_models(plan_for(DPDSGD, data), NET, data.merged(), **options)
