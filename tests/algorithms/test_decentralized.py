@@ -8,7 +8,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.decor import Decor
-from sottovoce.algorithms.mafalda import Mafalda, error, factorise, noise_gram
+from sottovoce.algorithms.mafalda import Mafalda
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.data import Shards
 from sottovoce.errors import ConfigError, DataError, InvalidInput, NotAGuarantee
@@ -138,14 +138,14 @@ def test_influence_of_a_user_on_a_release(name, bad):
 def test_influence_of_a_user_on_correlated_releases():
     """MAFALDA: over the whole run |C (G - G')| / std stays below the one number booked."""
     plan, data = plans()["mafalda"], shards()
-    found = plan.factorisation()
+    found = plan.correlation()
     rng = np.random.default_rng(2)
     for _ in range(50):
         gap = rng.normal(size=(plan.steps, P))
         gap *= 2 * plan.l2_clip / np.linalg.norm(gap, axis=1, keepdims=True)
         if rng.random() < 0.5:
             gap[:] = gap[0] * np.sign(rng.normal(size=(plan.steps, 1)))
-        std = plan.noise_multiplier * plan.l2_clip * found.sensitivity
+        std = plan.noise_multiplier * plan.l2_clip * found.sens
         assert np.linalg.norm(found.C @ gap) / std <= plan.privacy().mu * (1 + 1e-9)
     assert data.n == N
 
@@ -278,29 +278,23 @@ def test_decor_numbers():
     assert np.allclose(loud.mean(axis=0), clear.message(np.zeros((N, P)), 0).mean(axis=0), atol=1e-12)
 
 
-def test_mafalda_numbers():
-    golden = (1 + math.sqrt(5)) / 2
-    once = factorise(noise_gram([1.0], 2), "once")
-    X = once.C.T @ once.C
-    assert once.error == pytest.approx(golden**2, rel=1e-9)
-    assert X[0, 1] == pytest.approx((3 - math.sqrt(5)) / 2, rel=1e-9)
-    W = sv.graphs.ring(8).W.toarray()
-    M = noise_gram(np.linalg.eigvalsh(W), 16)
-    assert error(np.eye(16), M, "once") == pytest.approx(194.63, abs=0.01)
-    assert factorise(M, "once").error == pytest.approx(91.03, abs=0.01)
-    # M against the explicit product over time and nodes
-    T, n = 4, 8
-    blocks = [[np.linalg.matrix_power(W, t - s + 1) if s <= t else np.zeros((n, n)) for s in range(T)]
-              for t in range(T)]  # fmt: skip
-    A = np.block(blocks)
-    small = noise_gram(np.linalg.eigvalsh(W), T)
-    direct = np.array([[np.trace(A[:, s * n : (s + 1) * n].T @ A[:, r * n : (r + 1) * n]) for r in range(T)]
-                       for s in range(T)])  # fmt: skip
-    assert np.allclose(small, direct, atol=1e-9)
-    # every-step participation: better than independent noise, factor lower triangular
-    every = factorise(M, "every")
-    assert every.error < error(np.eye(16), M, "every")
-    assert np.allclose(np.triu(every.C, 1), 0)
+def test_mafalda_adds_the_noise_of_its_correlation():
+    """Over many runs the noise of the steps has covariance (z C sens)^2 (X^-1), X = C'C."""
+    plan = Mafalda(GLM(), sv.protocols.Gossip(RING, 1), 4, 1.0, 0.5, 2.0)
+    found = plan.correlation()
+    zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
+    rows = []
+    for seed in range(300):
+        text = plan.algorithm(zeros, range(N), SimulatedNoise(seed))
+        state, steps = text.init(), []
+        for k in range(4):
+            sent = text.message(state, k)
+            steps.append(state.theta - sent)
+            state = text.update(state, sent, k)
+        rows.append(np.stack(steps))
+    Z = np.stack(rows).transpose(2, 3, 0, 1).reshape(-1, 4)  # nodes, coordinates and runs by steps
+    want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.X)
+    assert np.allclose(np.cov(Z.T), want, atol=0.06 * want.max())
 
 
 @pytest.mark.parametrize("name", ["muffliato-gossip", "exchange", "mafalda"])

@@ -113,7 +113,7 @@ class ConsensusSGD(LearningPlan):
     def guarantees(self) -> list[Guarantee]:
         """Return the local and released-model statements, and for small networks the worst node's."""
         found = [self.privacy("local"), self.privacy("central")]
-        return [*found, self.privacy("network")] if self.n * self.steps <= 4096 else found
+        return [*found, self.privacy("network")] if self.n**2 * self.steps <= 8192 else found
 
     def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:
         """Return the text of the algorithm for the hosted agents."""

@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from sottovoce._validate import nodes, non_negative
+from sottovoce._validate import non_negative
 from sottovoce.algorithms.decentralized import Gradients, LearningPlan
 from sottovoce.algorithms.plan import View, known_view
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.privacy import Adversary, Curve, Guarantee
+from sottovoce.privacy.correlated import decor_variances
 from sottovoce.privacy.noise import NoiseSource
 from sottovoce.protocols import Gossip
 from sottovoce.runners import Algorithm
@@ -78,15 +79,10 @@ class Decor(LearningPlan):
 
     def variance_share(self, colluders: Iterable[int] = (), user: int | None = None) -> float:
         """Return the worst user's entry of (s_d^2 I + s_c^2 L_H)^{-1}, in units of 1/C^2."""
-        away = set(nodes(list(colluders), self.n, "colluders")) if list(colluders) else set()
-        honest = np.array([v for v in range(self.n) if v not in away])
-        A = self.network.adjacency[honest][:, honest].toarray().astype(float)
-        L = np.diag(A.sum(axis=1)) - A
-        covariance = self.noise_multiplier**2 * np.eye(len(honest)) + self.pair_multiplier**2 * L
         if self.noise_multiplier == 0:
             return math.inf
-        entries = np.diag(np.linalg.inv(covariance))
-        return float(entries.max() if user is None else entries[int(np.flatnonzero(honest == user)[0])])
+        entries = decor_variances(self.network, self.noise_multiplier, self.pair_multiplier, colluders)
+        return float(entries[np.isfinite(entries)].max() if user is None else entries[user])
 
     def privacy(
         self,

@@ -201,7 +201,7 @@ class DPCD(CentralPlan):
         return Result(
             name=self.name,
             config=config,
-            outputs={"coef": w, "smoothness": M},
+            outputs={"coef": w, "last": state["w"], "mean": state["total"] / length, "smoothness": M},
             history=history,
             guarantees=[self.privacy().to_dict()],
             provenance=provenance_now(started, noise=random.said),

@@ -153,7 +153,7 @@ class DPSGD(CentralPlan):
         return Result(
             name=self.name,
             config=config,
-            outputs={"coef": w},
+            outputs={"coef": w, "last": state["w"], "mean": state["total"] / self.steps},
             history=history,
             guarantees=[self.privacy().to_dict()],
             provenance=provenance_now(started, noise=random.said),

@@ -1,0 +1,188 @@
+"""DP-GCD where few coordinates matter: madelon (p = 501) and dorothea (p = 100,000, sparse).
+
+Bellet's 2024 talk on private optimisation (Mangold et al. 2023): on madelon, standardised, DP-GCD should
+reach a lower training objective than DP-CD and DP-SGD at epsilon 1, delta 1/n^2. All are accounted under
+add/remove and tuned on the same grid of clips and relative steps; the tuning is not charged, as in the paper.
+
+The talk says "regularised" and no more. With an l1 penalty the solution is sparse, the case DP-GCD is for;
+with a small l2 penalty it is dense. Both are run.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sottovoce.data import load
+from sottovoce.experiments.registry import Experiment
+from sottovoce.runners.base import Result, provenance_now
+
+__all__ = ["EXPERIMENTS", "Config"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Budget, grid and repetitions; ``clips`` are per coordinate (times sqrt(p) they give C)."""
+
+    epsilon: float = 1.0
+    l1: float = 0.02
+    l2: float = 0.01
+    clips: tuple[float, ...] = (0.1, 0.3, 1.0)
+    steps: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)
+    greedy: tuple[int, ...] = (1, 3, 5, 10)
+    passes: tuple[float, ...] = (0.1, 1.0, 5.0)
+    lots: tuple[float, ...] = (0.1, 1.0)
+    runs: int = 5
+    seed: int = 0
+
+
+QUICK = Config(clips=(0.3,), steps=(0.3,), greedy=(2,), passes=(0.1,), lots=(1.0,), runs=2)
+
+
+def madelon(quick: bool = False, **options: Any) -> Result:
+    """Return training objectives of DP-GCD, DP-CD and DP-SGD on madelon, medians over runs."""
+    from sottovoce.objectives import GLM
+
+    started = time.perf_counter()
+    config = replace(QUICK if quick else Config(), **options)
+    data = load("madelon").standardised().with_intercept()
+    forms = {"l1": GLM("logistic", l1=config.l1), "l2": GLM("logistic", l2=config.l2)}
+    metrics = {name: _compared(data, model, config) for name, model in forms.items()}
+    return Result(
+        name="dpgcd-madelon",
+        config=asdict(config),
+        metrics=metrics,
+        provenance=provenance_now(started, paper="DP-GCD below DP-CD and DP-SGD in training objective"),
+    )
+
+
+def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
+    from sottovoce.algorithms.dp_cd import DPCD
+    from sottovoce.algorithms.dp_gcd import DPGCD
+    from sottovoce.algorithms.dp_sgd import DPSGD
+
+    n, p = data.X.shape
+    budget: dict[str, Any] = {"epsilon": config.epsilon, "delta": 1 / n**2, "objective": model, "records": n}
+    grid = list(itertools.product([c * math.sqrt(p) for c in config.clips], config.steps))
+    plans: dict[str, list[Any]] = {"dp-gcd": [], "dp-cd": [], "dp-sgd": []}
+    for steps in config.greedy:
+        plan = DPGCD.for_budget(steps=steps, l2_clip=1.0, adjacency="add-remove", **budget)
+        plans["dp-gcd"] += [replace(plan, l2_clip=C, step_scale=s) for C, s in grid]
+    for passes in config.passes:
+        steps = max(1, round(passes * p))
+        other = DPCD.for_budget(
+            steps=steps, l2_clip=1.0, smoothness=(0.25,) * p, adjacency="add-remove", **budget
+        )
+        plans["dp-cd"] += [replace(other, l2_clip=C, step_scale=s) for C, s in grid]
+        for share in config.lots:
+            count = max(1, round(max(passes, 1.0) / share))
+            sgd = DPSGD.for_budget(steps=count, lot=share * n, step_size=1.0, l2_clip=1.0, **budget)
+            plans["dp-sgd"] += [replace(sgd, l2_clip=C, step_size=s / (0.25 * p)) for C, s in grid]
+
+    def value(plan: Any, seed: int) -> float:
+        w = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs["coef"]
+        return model.value(w, data.X, data.y)
+
+    best = model.value(model.minimise(data.X, data.y, iterations=5000), data.X, data.y)
+    metrics: dict[str, Any] = {"optimum": best, "at_zero": math.log(2)}
+    for method, candidates in plans.items():
+        i = int(np.argmin([value(plan, 0) for plan in candidates]))
+        fresh = [value(candidates[i], 1 + k) for k in range(config.runs)]
+        chosen = {k: v for k, v in candidates[i].describe().items() if k not in ("objective", "smoothness")}
+        metrics[method] = {
+            "median": float(np.median(fresh)),
+            "values": fresh,
+            "grid_points": len(candidates),
+            "chosen": chosen,
+            "epsilon": candidates[i].privacy().epsilon(1 / n**2),
+        }
+    return metrics
+
+
+def dorothea(quick: bool = False, **options: Any) -> Result:
+    """Return what DP-GCD gains on dorothea without a dense copy: objective and balanced accuracy."""
+    from sottovoce.algorithms.dp_gcd import DPGCD
+    from sottovoce.objectives import GLM
+
+    started = time.perf_counter()
+    config = replace(QUICK if quick else Config(runs=5, greedy=(1, 2, 5), clips=(0.1, 0.3)), **options)
+    data = load("dorothea")
+    n, p = data.X.shape
+    model = GLM("logistic", l1=config.l1)
+
+    def value(plan: Any, seed: int) -> tuple[float, np.ndarray]:
+        out = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs
+        return model.value(out["coef"], data.X, data.y), out["coef"]
+
+    tuned: list[tuple[float, int, Any]] = []
+    for steps in config.greedy:
+        plan = DPGCD.for_budget(
+            steps=steps,
+            l2_clip=1.0,
+            epsilon=config.epsilon,
+            delta=1 / n**2,
+            objective=model,
+            records=n,
+            adjacency="add-remove",
+        )
+        for clip, scale in itertools.product(config.clips, config.steps):
+            made = replace(plan, l2_clip=clip * math.sqrt(p), step_scale=scale)
+            tuned.append((value(made, 0)[0], len(tuned), made))
+    chosen = min(tuned)[2]
+    fresh = [value(chosen, 1 + k) for k in range(config.runs)]
+    accuracy = [_balanced(model.predict(w, data.X_test), data.y_test) for _, w in fresh]
+    metrics = {
+        "at_zero": math.log(2),
+        "median": float(np.median([v for v, _ in fresh])),
+        "values": [v for v, _ in fresh],
+        "balanced_accuracy": float(np.median(accuracy)),
+        "non_zeros": int(data.X.nnz),
+        "chosen": {k: v for k, v in chosen.describe().items() if k != "objective"},
+        "epsilon": chosen.privacy().epsilon(1 / n**2),
+    }
+    return Result(
+        name="dpgcd-dorothea", config=asdict(config), metrics=metrics, provenance=provenance_now(started)
+    )
+
+
+def _balanced(guess: np.ndarray, truth: np.ndarray | None) -> float:
+    assert truth is not None
+    return float(np.mean([np.mean(guess[truth == label] == label) for label in (-1, 1)]))
+
+
+def plot(record: dict[str, Any]) -> Any:
+    """Draw the training objectives of the methods beside zero and the optimum."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3))
+    axes = figure.subplots()
+    metrics = record["metrics"].get("l1", record["metrics"])
+    methods = [name for name in ("dp-gcd", "dp-cd", "dp-sgd") if name in metrics]
+    values = [metrics[name]["values"] for name in methods] or [metrics["values"]]
+    for i, points in enumerate(values):
+        axes.scatter([i] * len(points), points)
+    axes.set_xticks(range(len(values)), methods or ["dp-gcd"])
+    axes.axhline(metrics["at_zero"], linestyle=":", label="w = 0")
+    if "optimum" in metrics:
+        axes.axhline(metrics["optimum"], linestyle="--", label="without privacy")
+    axes.set(ylabel="training objective", title=record["name"])
+    axes.legend()
+    return figure
+
+
+EXPERIMENTS = {
+    "dpgcd-madelon": Experiment(
+        "DP-GCD against DP-CD and DP-SGD on madelon, p = 501",
+        "Bellet 2024 (talk); Mangold et al. 2023",
+        madelon,
+        plot,
+    ),
+    "dpgcd-dorothea": Experiment(
+        "DP-GCD on dorothea: 100,000 sparse features", "Mangold et al. 2023, sparse problems", dorothea, plot
+    ),
+}

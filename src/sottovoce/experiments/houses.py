@@ -1,0 +1,273 @@
+"""Learning over networks on houses: Muffliato-GD, exact consensus, a trusted aggregator, a random walk.
+
+Muffliato (M22) figure 1(c): logistic regression on binarised California housing, features standardised and
+every record scaled to unit length, records dealt out to n = 2000 and 4000 users, a fresh Erdős-Rényi graph
+for every gradient step, against a trusted aggregator. `walk-vs-gossip` is the picture of Bellet's 2024 talk.
+
+Every method gets the same mean privacy loss: the mean over ordered pairs of nodes of mu^2 (twice the Rényi
+loss per order). Per gradient step and in units of (2C/sigma)^2 it is, for
+
+- trees: 2 (n - 1) / n^2, exact, a guarantee (a fresh uniform spanning tree of the step's graph);
+- Muffliato: rank of a node's view over n, at most (messages received) / n; the value of the linear
+  system for one step, "conditional" for learning. Equation (9) of M22 prints the same mean. With the
+  theoretical number of rounds, and (muffliato-1, muffliato-4) with fewer;
+- the aggregator: 1 / n, what everybody learns from the released mean.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sottovoce.data import Dataset, Shards, equal, load
+from sottovoce.experiments.registry import Experiment
+from sottovoce.runners.base import Result, provenance_now
+
+__all__ = ["EXPERIMENTS", "Config", "prepared"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Users, steps and the mean loss at which all are compared."""
+
+    users: tuple[int, ...] = (2000, 4000)
+    steps: int = 50
+    step_sizes: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    l2_clip: float = 1.0
+    density: float = 1.5
+    short_rounds: tuple[int, ...] = (1, 4)
+    mean_mu: float = 0.25
+    runs: int = 5
+    seed: int = 0
+
+
+QUICK = Config(users=(128,), steps=8, step_sizes=(2.0,), runs=2, mean_mu=1.0)
+
+
+def prepared(seed: int = 0) -> Dataset:
+    """Return houses as in the paper: standardised, unit records, 80 % for training."""
+    return load("houses").standardised().unit_rows().split(0.2, np.random.default_rng(seed))
+
+
+def run(quick: bool = False, **options: Any) -> Result:
+    """Return test accuracies at one mean privacy loss, medians over runs, with the noise each needed."""
+    started = time.perf_counter()
+    config = replace(QUICK if quick else Config(), **options)
+    data = prepared(config.seed)
+    metrics = {f"n={n}": _at(data, n, config) for n in config.users}
+    return Result(
+        name="muffliato-houses",
+        config=asdict(config),
+        metrics=metrics,
+        provenance=provenance_now(started, paper="gossip and trusted aggregator behave alike in accuracy"),
+    )
+
+
+def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
+    import sottovoce as sv
+    from sottovoce.algorithms.consensus_sgd import ConsensusSGD
+    from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
+    from sottovoce.objectives import GLM
+
+    shards = data.shards(equal(data.n, n, np.random.default_rng(config.seed)))
+    # the step's graphs are public randomness, the same for every method
+    graphs = [
+        sv.graphs.erdos_renyi(n, config.density, np.random.default_rng([config.seed, n, k]))
+        for k in range(config.steps)
+    ]
+    rounds = sv.protocols.rounds_for(graphs[0], noise_std=1.0, variance=1.0)
+    gamma = sv.protocols.Chebyshev(graphs[0], rounds).gamma
+    gossip: dict[str, Any] = {
+        "muffliato": [sv.protocols.Chebyshev(g, rounds, gamma=gamma) for g in graphs],
+        **{f"muffliato-{k}": [sv.protocols.Gossip(g, k) for g in graphs] for k in config.short_rounds},
+    }
+    trees = [
+        sv.protocols.Tree(g, kind="uniform", rng=np.random.default_rng([config.seed, n, k, 1]))
+        for k, g in enumerate(graphs)
+    ]
+    shares = {"aggregator": 1 / n, "tree": 2 * (n - 1) / n**2}
+    for name, schedule in gossip.items():
+        ranks = [sv.protocols.Gossip(graphs[k], schedule[0].rounds).view(k).rank for k in range(3)]
+        shares[name] = float(np.mean(ranks)) / n
+    common: dict[str, Any] = {"objective": GLM("logistic"), "steps": config.steps, "l2_clip": config.l2_clip}
+    found: dict[str, Any] = {"rounds": rounds, "mean_degree": float(np.mean(graphs[0].degrees))}
+    for method, share in shares.items():
+        # mean over pairs of mu^2: steps * share * (2 / z)^2 = mean_mu^2
+        z = 2 * math.sqrt(config.steps * share) / config.mean_mu
+
+        def make(step: float, method: str = method, z: float = z) -> Any:
+            if method in gossip:
+                return MuffliatoSGD(protocol=gossip[method], step_size=step, noise_multiplier=z, **common)
+            return ConsensusSGD(protocol=trees, step_size=step, noise_multiplier=z, **common)
+
+        found[method] = {
+            "noise_multiplier": z,
+            "mean_share_per_step": share,
+            "messages_per_node": make(1.0).cost()["messages_per_node"] if method != "aggregator" else 1.0,
+            **_tuned(make, shards, data, config),
+        }
+    base = found["aggregator"]["median"]
+    found["points_below_aggregator"] = {
+        method: round(100 * (base - found[method]["median"]), 3) for method in ("tree", *gossip)
+    }
+    found["without_noise"] = _accuracy(
+        ConsensusSGD(
+            protocol=trees, step_size=max(config.step_sizes), noise_multiplier=0.0, **common
+        ).run(shards, np.random.default_rng(0)).outputs["rows"],
+        data,
+    )  # fmt: skip
+    return found
+
+
+def _tuned(make: Any, shards: Shards, data: Dataset, config: Config) -> dict[str, Any]:
+    """Return accuracies of fresh runs at the step size that was best in one."""
+
+    def accuracy(step: float, seed: int) -> float:
+        rows = make(step).run(shards, np.random.default_rng([config.seed, seed])).outputs["rows"]
+        return _accuracy(rows, data)
+
+    best = max(config.step_sizes, key=lambda step: accuracy(step, 0))
+    fresh = [accuracy(best, 1 + k) for k in range(config.runs)]
+    return {"step_size": best, "median": float(np.median(fresh)), "accuracies": fresh}
+
+
+def _accuracy(rows: np.ndarray, data: Dataset) -> float:
+    """Mean over nodes of the test accuracy of their models."""
+    assert data.y_test is not None
+    return float(np.mean(np.sign(data.X_test @ rows.T) == data.y_test[:, None]))
+
+
+# --- a walk against gossip ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class WalkConfig:
+    """A token of ``visits * users`` hops against gossip with ``gossip_steps`` steps, at one mean loss."""
+
+    users: int = 2000
+    visits: int = 20
+    gossip_steps: int = 50
+    step_sizes: tuple[float, ...] = (0.02, 0.05, 0.1, 0.5, 2.0)
+    mean_mu: float = 0.25
+    runs: int = 5
+    seed: int = 0
+
+
+WALK_QUICK = WalkConfig(users=128, visits=4, gossip_steps=8, step_sizes=(0.1, 1.0), runs=2, mean_mu=1.0)
+
+
+def walk(quick: bool = False, **options: Any) -> Result:
+    """Return accuracy along the run for a random walk and for Muffliato-GD on the complete graph's users.
+
+    The walk's loss is the path accountant's (a guarantee: convex loss, step below 2/beta, any sender), at
+    order 2 and equal for all pairs of the complete graph; gossip's is that of `run`.
+    """
+    import sottovoce as sv
+    from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
+    from sottovoce.algorithms.random_walk import RandomWalkSGD
+    from sottovoce.objectives import GLM
+    from sottovoce.privacy.walks import complete_passage, walk_loss
+
+    started = time.perf_counter()
+    config = replace(WALK_QUICK if quick else WalkConfig(), **options)
+    n, data = config.users, prepared(config.seed)
+    shards = data.shards(equal(data.n, n, np.random.default_rng(config.seed)))
+    hops = config.visits * n
+    passage = complete_passage(n, hops)
+    target = config.mean_mu**2  # alpha mu^2 / 2 at alpha = 2
+
+    low, high = 1e-3, 1e3
+    for _ in range(30):
+        sigma = math.sqrt(low * high)
+        low, high = (
+            (sigma, high) if walk_loss(passage, 2.0, sigma, final_public=True)[0] > target else (low, sigma)
+        )
+    z_walk = 2 * high
+    model = GLM("logistic")
+    graph = sv.graphs.erdos_renyi(n, 1.5, np.random.default_rng([config.seed, n]))
+    rounds = sv.protocols.rounds_for(graph, noise_std=1.0, variance=1.0)
+    share = sv.protocols.Gossip(graph, rounds).view(0).rank / n
+    z_gossip = 2 * math.sqrt(config.gossip_steps * share) / config.mean_mu
+    complete = sv.graphs.complete(n)
+
+    def one(method: str, step: float, seed: int) -> list[dict[str, float]]:
+        rng = np.random.default_rng([config.seed, seed])
+        if method == "walk":
+            plan: Any = RandomWalkSGD(model, complete, hops, step, 1.0, z_walk, final_public=True)
+            result = plan.run(shards, rng, evaluate=lambda w: {"accuracy": _accuracy(w[None], data)})
+        else:
+            gossip = sv.protocols.Chebyshev(graph, rounds)
+            plan = MuffliatoSGD(model, gossip, config.gossip_steps, step, 1.0, z_gossip)
+            result = plan.run(shards, rng, evaluate=lambda rows: {"accuracy": _accuracy(rows, data)})
+        return [dict(row) for row in result.history]
+
+    metrics: dict[str, Any] = {"hops": hops, "rounds": rounds}
+    for method, z in (("walk", z_walk), ("gossip", z_gossip)):
+        best = max(config.step_sizes, key=lambda s: one(method, s, 0)[-1]["accuracy"])
+        curves = [one(method, best, 1 + k) for k in range(config.runs)]
+        messages = hops if method == "walk" else config.gossip_steps * rounds * 2 * len(graph.edges)
+        metrics[method] = {
+            "noise_multiplier": z,
+            "step_size": best,
+            "median": float(np.median([c[-1]["accuracy"] for c in curves])),
+            "accuracies": [c[-1]["accuracy"] for c in curves],
+            "curve": curves[0],
+            "messages": messages,
+        }
+    return Result(
+        name="walk-vs-gossip", config=asdict(config), metrics=metrics, provenance=provenance_now(started)
+    )
+
+
+def plot(record: dict[str, Any]) -> Any:
+    """Draw accuracies by method and number of users."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3))
+    axes = figure.subplots()
+    for i, (users, found) in enumerate(record["metrics"].items()):
+        for j, method in enumerate(("aggregator", "tree", "muffliato")):
+            points = found[method]["accuracies"]
+            axes.scatter(
+                [i + 0.2 * (j - 1)] * len(points), points, color=f"C{j}", label=method if i == 0 else None
+            )
+        axes.text(i, axes.get_ylim()[0], users)
+    axes.set(ylabel="test accuracy", title="houses, equal mean privacy loss", xticks=[])
+    axes.legend()
+    return figure
+
+
+def plot_walk(record: dict[str, Any]) -> Any:
+    """Draw accuracy along both runs, each over its own share done."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 3))
+    axes = figure.subplots()
+    for method in ("walk", "gossip"):
+        curve = record["metrics"][method]["curve"]
+        axes.plot(
+            [row["step"] / curve[-1]["step"] for row in curve],
+            [row["accuracy"] for row in curve],
+            label=method,
+        )
+    axes.set(xlabel="share of the run", ylabel="test accuracy", title="houses, equal mean privacy loss")
+    axes.legend()
+    return figure
+
+
+EXPERIMENTS = {
+    "muffliato-houses": Experiment(
+        "Muffliato-GD, exact consensus and a trusted aggregator on houses at one mean loss",
+        "Cyffers et al. 2022, figure 1(c)",
+        run,
+        plot,
+    ),
+    "walk-vs-gossip": Experiment(
+        "Random-walk SGD against gossip on houses at one mean loss", "Bellet 2024 (talk on walks)",
+        walk, plot_walk,
+    ),
+}  # fmt: skip

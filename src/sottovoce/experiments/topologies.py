@@ -1,0 +1,146 @@
+"""Privacy loss by distance: synthetic graphs and the Facebook ego networks.
+
+Muffliato (M22) figures 1(a) and 1(b): one averaging with the theoretical number of rounds, sigma 1; the loss
+of node u towards an observer v, by their distance. M22 plots its equation (6); here the exact loss stands
+beside it, in units of the local loss, with the share of pairs the equation understates.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sottovoce.experiments.registry import Experiment
+from sottovoce.runners.base import Result, provenance_now
+
+__all__ = ["EXPERIMENTS", "Config", "by_distance"]
+
+EGOS = (0, 107, 348, 414, 686, 698, 1684, 3437, 3980)
+
+
+@dataclass(frozen=True)
+class Config:
+    """Graph sizes; ``egos`` are read from the data folder when it is there."""
+
+    dimension: int = 11
+    density: float = 1.5
+    side: int = 45
+    radius: float = 0.06
+    egos: tuple[int, ...] = EGOS
+    observers: int = 3
+    seed: int = 0
+
+
+QUICK = Config(dimension=5, side=5, radius=0.35, egos=(), observers=1)
+
+
+def run(quick: bool = False, **options: Any) -> Result:
+    """Return mean losses by distance, exact and published, per graph."""
+    import sottovoce as sv
+
+    started = time.perf_counter()
+    config = replace(QUICK if quick else Config(), **options)
+    n = 2**config.dimension
+    rng = np.random.default_rng(config.seed)
+    graphs = {
+        "hypercube": sv.graphs.hypercube(config.dimension),
+        "erdos-renyi": sv.graphs.erdos_renyi(n, config.density, rng),
+        "grid": sv.graphs.grid(config.side, config.side),
+        "geometric": sv.graphs.geometric(n, config.radius, rng),
+    }
+    skipped = []
+    for ego in config.egos:
+        network = _ego(ego)
+        if network is None:
+            skipped.append(ego)
+        else:
+            graphs[f"ego-{ego}"] = network
+    metrics: dict[str, Any] = {name: by_distance(g, config.observers, rng) for name, g in graphs.items()}
+    return Result(
+        name="topologies",
+        config={**asdict(config), "skipped_egos": skipped},
+        metrics=metrics,
+        provenance=provenance_now(started),
+    )
+
+
+def by_distance(network: Any, observers: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return rounds and, per distance, the mean exact and published loss over a few observers.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> found = by_distance(sv.graphs.hypercube(4), 1, np.random.default_rng(0))
+    >>> found["distances"], [round(h, 3) for h in found["exact"]]
+    ([1, 2, 3, 4], [1.0, 0.667, 1.0, 1.0])
+    """
+    import sottovoce as sv
+
+    rounds = sv.protocols.rounds_for(network, noise_std=1.0)
+    who = rng.choice(network.n, size=min(observers, network.n), replace=False)
+    published = sv.privacy.published_loss(network, rounds=rounds)
+    rows: dict[int, list[tuple[float, float]]] = {}
+    understated, pairs = 0, 0
+    for v in who.tolist():
+        h = sv.privacy.exact_loss(network, rounds=rounds, observer=v)
+        far = network.distances_from(v)
+        for u in range(network.n):
+            if u != v:
+                rows.setdefault(int(far[u]), []).append((float(h[u]), float(published[u, v])))
+                understated += h[u] > published[u, v] * (1 + 1e-9) + 1e-9
+                pairs += 1
+    distances = sorted(rows)
+    return {
+        "n": network.n,
+        "rounds": rounds,
+        "distances": distances,
+        "exact": [float(np.mean([a for a, _ in rows[d]])) for d in distances],
+        "published": [float(np.mean([b for _, b in rows[d]])) for d in distances],
+        "understated_pairs": float(understated / pairs),
+        "mean_exact": float(np.mean([a for d in distances for a, _ in rows[d]])),
+    }
+
+
+def _ego(ego: int) -> Any:
+    """The largest component of a Facebook ego network, or None without the data."""
+    import networkx as nx
+
+    import sottovoce as sv
+    from sottovoce.data import data_folder
+    from sottovoce.errors import DataError
+
+    try:
+        file = data_folder("facebook_ego") / "facebook_ego.npz"
+    except DataError:
+        return None
+    with np.load(file, allow_pickle=False) as arrays:
+        graph = nx.Graph(arrays[f"ego{ego}"].tolist())
+    largest = graph.subgraph(max(nx.connected_components(graph), key=len))
+    return sv.graphs.from_networkx(nx.convert_node_labels_to_integers(largest))
+
+
+def plot(record: dict[str, Any]) -> Any:
+    """Draw exact (solid) and published (dotted) loss over distance, one colour per graph."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.5))
+    axes = figure.subplots()
+    for i, (name, found) in enumerate(record["metrics"].items()):
+        axes.plot(found["distances"], found["exact"], color=f"C{i % 10}", label=name)
+        axes.plot(found["distances"], found["published"], color=f"C{i % 10}", linestyle=":")
+    axes.set(
+        yscale="log", xlabel="distance", ylabel="loss / local loss", title="exact (solid), published (dotted)"
+    )
+    axes.legend(fontsize=6)
+    return figure
+
+
+EXPERIMENTS = {
+    "topologies": Experiment(
+        "Privacy loss by distance, synthetic graphs and Facebook egos", "Cyffers et al. 2022, figure 1(a, b)",
+        run, plot,
+    )
+}  # fmt: skip
