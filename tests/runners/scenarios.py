@@ -155,6 +155,135 @@ def resume_with_fewer_on4(cluster, folder):
     return continued(cluster, folder, first=None, second=one)
 
 
+# ---- plans ------------------------------------------------------------------------------------------------
+
+
+def small_net():
+    import torch
+    from torch import nn
+
+    from sottovoce.objectives.nets import NetObjective
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    return NetObjective(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), max_grad_norm=1.0)
+
+
+def blobs():
+    from sottovoce.objectives.lots import AgentData
+
+    rng = np.random.default_rng(0)
+    sizes = 20 + 3 * np.arange(N)  # agents differ, so lots, rates and noise do
+    y = rng.integers(0, 3, sizes.sum())
+    x = (rng.normal(size=(len(y), 5)) + 2 * np.eye(3, 5)[y]).astype(np.float32)
+    return AgentData(x, y, np.split(np.arange(len(y)), np.cumsum(sizes)[:-1]), test=(x, y), classes=3)
+
+
+def shards(n=N):
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(7 * n, 4)), rng.choice([-1.0, 1.0], 7 * n)
+    return sv.data.Shards(X, y, np.arange(0, 7 * n + 1, 7))
+
+
+def network_plans():
+    data, objective = blobs(), small_net()
+    common = {"lot": 10, "noise_multiplier": tuple(0.5 + 0.1 * np.arange(N)), "learning_rate": 0.3,
+              "network": uneven()}  # fmt: skip
+    algorithms = sv.algorithms
+    return {
+        "dp-dsgd": (algorithms.DPDSGD(objective, data.sizes, 4, **common), data),
+        "dp-dsgt": (algorithms.DPDSGT(objective, data.sizes, 4, **common), data),
+        "dp-dinno": (
+            algorithms.DPDiNNO(
+                objective, data.sizes, 3, primal_steps=2,
+                optimiser=algorithms.schedules.Optimiser("adam"), **common,
+            ),
+            data,
+        ),
+        "consensus": (algorithms.DeepConsensus(objective, data.sizes, 3, **common), data),
+        "muffliato": (algorithms.DeepMuffliato(objective, data.sizes, 3, gossip_rounds=3, **common), data),
+    }  # fmt: skip
+
+
+def linear_plans():
+    model = sv.objectives.GLM("logistic", l2=0.01)
+    common = {"steps": 4, "step_size": 0.5, "l2_clip": 1.0, "noise_multiplier": 1.0}
+    net, algorithms = uneven(), sv.algorithms
+    record = {"level": "record", "sample_rate": 0.5}
+    trees = [sv.protocols.Tree(net, kind="uniform", rng=np.random.default_rng(k)) for k in range(4)]
+    plans = {
+        "muffliato-sgd": algorithms.MuffliatoSGD(model, sv.protocols.Chebyshev(net, 3), **common),
+        "muffliato-sgd record": algorithms.MuffliatoSGD(
+            model, sv.protocols.Gossip(net, 1), **common, **record
+        ),
+        "consensus-sgd": algorithms.ConsensusSGD(model, trees, momentum=0.5, **common),
+        "refreshed": algorithms.MuffliatoSGD(model, sv.protocols.Refreshed(net, 3, tau=0.05), **common),
+    }
+    return {name: (plan, shards()) for name, plan in plans.items()}
+
+
+def averaging_plans():
+    return {"averaging": (sv.Muffliato(uneven(), noise_std=1.0, radius=0.5), values())}
+
+
+def furthest(cluster, plans, owner=None):
+    """Return, per plan, the largest relative difference between the ranks' rows and the stacked ones."""
+    out = {}
+    for name, (plan, data) in plans.items():
+        result = sv.algorithms.run_on_ranks(cluster, plan, data, np.random.default_rng(5), owner=owner)
+        if cluster.rank == 0:
+            wanted = plan.run(data, np.random.default_rng(5)).outputs["rows"]
+            got = result.outputs["rows"]
+            assert got.dtype == wanted.dtype
+            moved = 0.0 if (got == wanted).all() else np.abs(got - wanted).max() / np.abs(wanted).max()
+            out[name] = {
+                "difference": float(moved),
+                "bytes": sum(t["bytes"] for t in result.provenance["traffic"]),
+            }
+    return out
+
+
+def plans_on2(cluster, folder):
+    return furthest(cluster, {**averaging_plans(), **linear_plans(), **network_plans()})
+
+
+def plans_on4(cluster, folder):
+    return furthest(cluster, {**averaging_plans(), **linear_plans(), **network_plans()})
+
+
+def plans_scattered_on4(cluster, folder):
+    """One rank with most of the agents, one with a single agent, one with nobody."""
+    owner = np.array([3, 0, 0, 1, 0, 0, 3, 0, 0, 0, 3])
+    return furthest(cluster, {**averaging_plans(), **network_plans()}, owner)
+
+
+def protective_on2(cluster, folder):
+    """Noise that nobody can repeat: all ranks still begin at the same point."""
+    from sottovoce.privacy.noise import ProtectiveNoise
+
+    plan, data = network_plans()["consensus"]
+    result = sv.algorithms.run_on_ranks(cluster, plan, data, ProtectiveNoise())
+    return (
+        None
+        if result is None
+        else {"same": bool((result.outputs["rows"] == result.outputs["rows"][0]).all())}
+    )
+
+
+def evaluated_on2(cluster, folder):
+    plan, data = network_plans()["dp-dsgd"]
+    told = []
+    result = sv.algorithms.run_on_ranks(
+        cluster,
+        plan,
+        data,
+        np.random.default_rng(5),
+        evaluate_every=2,
+        on_step=lambda k, entry: told.append(k),
+    )
+    return None if result is None else {"history": result.history, "told": told, "record": result.record()}
+
+
 # ---- what must fail ---------------------------------------------------------------------------------------
 
 
@@ -207,6 +336,24 @@ def other_checkpoint_on2(cluster, folder):
             cluster, lambda a: text(a, values()), protocols()["gossip"], 1,
             checkpoint=folder / "checkpoint", every=1, plan={"clip": clip},
         )  # fmt: skip
+
+
+def token_on2(cluster, folder):
+    data = blobs()
+    plan = sv.algorithms.DeepWalk(small_net(), data.sizes, 6, noise_multiplier=1.0, network=uneven())
+    sv.algorithms.run_on_ranks(cluster, plan, data, np.random.default_rng(0))
+
+
+def alone_on2(cluster, folder):
+    plan = sv.algorithms.DPGCD(
+        sv.objectives.GLM("logistic"), records=9, steps=4, l2_clip=1.0, noise_ratio=20.0, smoothness=0.25
+    )
+    sv.algorithms.run_on_ranks(cluster, plan, None, np.random.default_rng(0))
+
+
+def other_seed_on2(cluster, folder):
+    plan, data = linear_plans()["muffliato-sgd"]
+    sv.algorithms.run_on_ranks(cluster, plan, data, np.random.default_rng(cluster.rank))
 
 
 def walk_on2(cluster, folder):

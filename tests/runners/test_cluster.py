@@ -22,6 +22,9 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "other_plan_on2": (2, "The ranks disagree on the plan"),
     "other_checkpoint_on2": (2, "holds a checkpoint of another plan"),
     "walk_on2": (2, "passes one token"),
+    "token_on2": (2, "A walk has one holder at a time"),
+    "alone_on2": (2, "runs in one process"),
+    "other_seed_on2": (2, "The ranks disagree on the plan"),
     "nan_on2": (2, "Rank 1 failed: The message of agent 9 holds NaN or infinity."),
     "failing_rank3_on4": (4, "Rank 3 failed: ZeroDivisionError: a mistake in step 2"),
     "failing_rank0_on4": (4, "a mistake in step 2"),
@@ -76,6 +79,29 @@ def test_a_run_goes_on_with_another_number_of_ranks(outcomes, name):
     assert value["equal"]
     assert value["steps done"] == [6, 7]  # nothing finished is done again
     assert value["files"] == 4  # one per rank, of the last checkpoint only
+
+
+@pytest.mark.parametrize("name", ["plans_on2", "plans_on4", "plans_scattered_on4"])
+def test_plans_give_what_one_process_gives(outcomes, name):
+    assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["said"]
+    compared = outcomes[name]["said"][0]["value"]
+    assert {"averaging", "dp-dsgd", "dp-dsgt", "dp-dinno", "consensus", "muffliato"} <= set(compared)
+    for what, seen in compared.items():
+        # a batched product of another number of networks may be summed in another order
+        networks = what.startswith("dp-") or what in ("consensus", "muffliato")
+        assert seen["difference"] <= (1e-6 if networks else 0.0), what
+        assert seen["bytes"] > 0
+
+
+def test_protective_runs_begin_at_one_point(outcomes):
+    assert outcomes["protective_on2"]["said"][0]["value"] == {"same": True}
+
+
+def test_rank_0_evaluates_and_makes_the_record(outcomes):
+    value = outcomes["evaluated_on2"]["said"][0]["value"]
+    assert value["told"] == [2, 4] == [entry["step"] for entry in value["history"]]
+    assert value["record"]["provenance"]["ranks"] == 2
+    assert value["record"]["guarantees"][0]["label"] == "ldp"
 
 
 @pytest.mark.parametrize("name", FAILURES)

@@ -27,6 +27,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "muffliato_sgd": ("MuffliatoSGD", "muffliato_sgd"),
     "plan": ("Plan",),
     "random_walk": ("RandomWalkSGD",),
+    "ranks": ("run_on_ranks",),
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}
 
