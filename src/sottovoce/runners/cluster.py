@@ -35,7 +35,7 @@ from sottovoce.runners.cut import Cut, cut_matrix, slices
 __all__ = ["Cluster", "Hosted", "Traffic", "fingerprint", "run_cluster"]
 
 T = TypeVar("T")
-_GRACE = 3.0  # seconds in which the ranks of a failed run still find each other to say why
+_GRACE = 15.0  # seconds in which the ranks of a failed run still find each other to say why
 _CUTS_KEPT = 256
 
 

@@ -26,7 +26,7 @@ def launch(
     ranks: int,
     *,
     threads: int | None = None,
-    grace: float = 15.0,
+    grace: float = 30.0,
     environment: Mapping[str, str] | None = None,
 ) -> None:
     """Run ``command`` once per rank and return when all have ended well; else raise `LostRank`.
