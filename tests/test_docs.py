@@ -39,6 +39,19 @@ def test_the_first_example_of_the_readme_prints_what_it_shows():
     assert printed.getvalue() == shown
 
 
+@pytest.mark.parametrize(
+    "line", re.findall(r"^    sottovoce ([^#\n]*)", (ROOT / "README.md").read_text(), re.M)
+)
+def test_the_commands_of_the_readme_work(line, monkeypatch, tmp_path, capsys):
+    from sottovoce.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stopped:
+        main(line.split())
+    assert not stopped.value.code, capsys.readouterr().err
+    assert capsys.readouterr().out
+
+
 def test_the_table_of_the_protocols_page():
     network = sv.graphs.grid(4, 4)
     rounds = sv.protocols.rounds_for(network)
