@@ -136,6 +136,12 @@ class Trained:
     ----------
     losses : ``(models,)``, the canary's loss under its owner's model.
     views : by name, ``(models, features)``, what the observers saw, projected on the canary's direction.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Trained(losses=np.zeros(4), views={"all": np.zeros((4, 2))}).views["all"].shape
+    (4, 2)
     """
 
     losses: np.ndarray
@@ -237,6 +243,23 @@ def train_models(
     start : the common first parameters ``(n_params,)``.
     views : by name, the observers whose messages are recorded.
     noise : a noise source; by default simulated, seeded from ``rng``.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> from sottovoce.algorithms.dp_dsgd import DPDSGD
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> rng, net = np.random.default_rng(0), SmallNet()
+    >>> start = net.initial(rng)
+    >>> problem = MembershipProblem(
+    ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
+    ... )
+    >>> plan = DPDSGD(
+    ...     NetObjective(net.module(start), max_grad_norm=1.0), problem.sizes, network=sv.graphs.path(3),
+    ...     steps=2, noise_multiplier=4.0, learning_rate=0.05,
+    ... )  # fmt: skip
+    >>> train_models(plan, net, problem, member=True, models=2, start=start, rng=rng).losses.shape
+    (2,)
     """
     if getattr(plan, "adjacency", None) != "add-remove":
         raise InvalidInput("a membership audit adds or removes one record; make the plan with add-remove.")
@@ -289,6 +312,24 @@ def audit_membership(
     Guarantees
     ----------
     Each audit errs with probability at most ``level``; for several together divide it by their number.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> from sottovoce.algorithms.dp_dsgd import DPDSGD
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> rng, net = np.random.default_rng(0), SmallNet()
+    >>> start = net.initial(rng)
+    >>> problem = MembershipProblem(
+    ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
+    ... )
+    >>> plan = DPDSGD(
+    ...     NetObjective(net.module(start), max_grad_norm=1.0), problem.sizes, network=sv.graphs.path(3),
+    ...     steps=2, noise_multiplier=4.0, learning_rate=0.05,
+    ... )  # fmt: skip
+    >>> audits, _ = audit_membership(plan, net, problem, models=20, start=start, rng=rng)
+    >>> list(audits)
+    ['loss']
     """
     half = _validate.count(models, "models", minimum=20) // 2
     options |= {"models": half, "start": start, "views": views}

@@ -10,7 +10,13 @@ __all__ = ["Figure", "Section", "Table", "number"]
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture (inline SVG) and the sentence that says what it shows."""
+    """A picture (inline SVG) and the sentence that says what it shows.
+
+    Examples
+    --------
+    >>> Figure("<svg></svg>", caption="Nothing yet.")
+    Figure(caption='Nothing yet.', kind='figure')
+    """
 
     svg: str = field(repr=False)
     caption: str
@@ -22,6 +28,11 @@ class Table:
     """Rows of text and numbers under headings; numbers are aligned and shortened.
 
     ``strong`` marks rows (by index) that the reader should see first.
+
+    Examples
+    --------
+    >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 1.0))).numeric()
+    [False, True]
     """
 
     columns: tuple[str, ...]

@@ -54,7 +54,15 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write text as `write_bytes` does, in UTF-8."""
+    """Write text as `write_bytes` does, in UTF-8.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_text(Path(folder) / "page.html", "<p>done</p>").name
+    'page.html'
+    """
     return write_bytes(path, text.encode())
 
 
@@ -74,7 +82,14 @@ def write_record(path: str | Path, record: Mapping[str, Any]) -> Path:
 
 
 def read_record(path: str | Path) -> dict[str, Any]:
-    """Read a result record; anything else is refused with a sentence."""
+    """Read a result record; anything else is refused with a sentence.
+
+    Examples
+    --------
+    >>> read_record("none.json")
+    Traceback (most recent call last):
+    sottovoce.errors.DataError: There is no file none.json; --out FILE.json of a command writes a record.
+    """
     source = Path(path)
     try:
         record = json.loads(source.read_text(encoding="utf-8"))
