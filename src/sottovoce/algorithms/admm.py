@@ -260,7 +260,12 @@ class FederatedADMM(Plan):
     def cost(self, dim: int = 1, bytes_per_number: int = 8) -> Mapping[str, Any]:
         """Return rounds and rows sent: model down, noisy move up, for every client and round."""
         messages = 2 * self.users * self.steps
-        return {"rounds": 2 * self.steps, "messages": messages, "bytes": messages * dim * bytes_per_number}
+        return {
+            "rounds": 2 * self.steps,
+            "messages": messages,
+            "messages_per_node": messages / self.users,
+            "bytes": messages * dim * bytes_per_number,
+        }
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values."""
@@ -395,7 +400,12 @@ class TokenADMM(Plan):
 
     def cost(self, dim: int = 1, bytes_per_number: int = 8) -> Mapping[str, Any]:
         """Return one row per hop."""
-        return {"rounds": self.steps, "messages": self.steps, "bytes": self.steps * dim * bytes_per_number}
+        return {
+            "rounds": self.steps,
+            "messages": self.steps,
+            "messages_per_node": self.steps / self.users,
+            "bytes": self.steps * dim * bytes_per_number,
+        }
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values."""

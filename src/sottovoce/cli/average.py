@@ -44,7 +44,10 @@ __all__ = ["KINDS", "average", "plan", "price"]
 
 EVERY_NODE = 512  # nodes up to which the worst observer is looked for without being asked
 # What a plan file is about, by the section it has: a function (file, tables) that returns its price.
-KINDS: dict[str, str] = {"average": "sottovoce.cli.average:price_file"}
+KINDS: dict[str, str] = {
+    "train": "sottovoce.cli.train:price_file",
+    "average": "sottovoce.cli.average:price_file",
+}
 ACCURACY_NODES = 2048  # nodes up to which the protocol is applied to the identity
 
 

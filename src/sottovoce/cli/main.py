@@ -61,6 +61,8 @@ COMMANDS: dict[str, Command] = {
     "account": Command("sottovoce.cli.account:account", "What each node learns of each other.", BEFORE),
     "plan": Command("sottovoce.cli.average:plan", "Privacy, cost and feasibility of a plan file.", BEFORE),
     "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
+    "train": Command("sottovoce.cli.train:train", "Train by a plan file; checkpoint and resume.", RUN),
+    "reproduce": Command("sottovoce.cli.reproduce:reproduce", "The papers' tables and figures.", AFTER),
     "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
     "peer": Command("sottovoce.cli.peer:peer", "One organisation: key, agreement, run, ledger.", RUN),
