@@ -65,10 +65,12 @@ class Gossip(LinearProtocol):
         chosen = _validate.nodes(observers, self.n)
         known = chosen if own_noise else ()
         heard = self._heard(chosen)
+        # The message of w in round k is row w of W^k: column w of (W^T)^k, which is W^k when W averages.
+        W = self.network.W if self.network.averaging else self.network.W.T.tocsr()
         return GaussianView(
             n=self.n,
             observers=chosen,
-            basis=krylov_basis(self.network.W, heard, self.rounds, known),
+            basis=krylov_basis(W, heard, self.rounds, known),
             owners=np.arange(self.n),
             messages=self._seen(chosen, own_noise),
             own_noise=own_noise,
