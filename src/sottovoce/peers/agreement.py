@@ -128,8 +128,9 @@ class BudgetPart(_Part):
 
 
 class TimingPart(_Part):
-    """Seconds to wait for a neighbour before the run is given up."""
+    """Seconds to wait for a row before asking for it again, and before the run is given up."""
 
+    ask_again: Positive = 1.0
     give_up: Positive = 600.0
 
 

@@ -99,10 +99,14 @@ class Store(Protocol):
 
 
 class Timing(NamedTuple):
-    """Seconds: how soon and how often to ask again, and when to give a neighbour up."""
+    """Seconds: how soon to ask again (at the start; for a missing row), at most how late, when to give up.
 
-    ask: float = 0.05
-    ask_most: float = 2.0
+    A row that is asked for is sent again, so asking for rows too eagerly costs traffic, never correctness.
+    """
+
+    ask: float = 0.1
+    ask_row: float = 1.0
+    ask_most: float = 4.0
     give_up: float = 600.0
     linger: float = 5.0
 
@@ -282,9 +286,12 @@ class Core:
         mine = [self.sent.get(r, NOTHING) for r in range(position.at) if sender in self.program.sends(r)]
         if _lineage(mine) != position.lineage:
             self._compare(sender, position.at - 1, NOTHING)
-        asked = position.answer or sender in self.unanswered
+        first = sender in self.unanswered
+        asked = position.answer or first
         self.unanswered.discard(sender)
         self.passed[sender] = max(self.passed[sender], position.at)
+        if first and not self.unanswered:
+            self._ask_again_after(now)
         out = self._advance(now)
         if not asked:
             return out
@@ -392,7 +399,7 @@ class Core:
             self._highest[sender] = (r, digest)
 
     def _ask_again_after(self, now: float) -> None:
-        self._ask_gap = self.timing.ask
+        self._ask_gap = self.timing.ask if self.unanswered else self.timing.ask_row
         self._ask_at = now + self._ask_gap
 
     # ---- ends ------------------------------------------------------------------------------------

@@ -199,7 +199,8 @@ class SqliteLedger:
             saved, count, head = verified(self._connection, self.run, self.node, self.folder / LEDGER)
             # a chain that reads well but cannot be written must be found before noise is drawn
             self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.execute("UPDATE meta SET value = value WHERE key = 'format'")
+            again = "INSERT INTO meta VALUES ('opened', 1) ON CONFLICT DO UPDATE SET value = value + 1"
+            self._connection.execute(again)
             self._connection.execute("COMMIT")
         return saved, count, head
 

@@ -118,7 +118,11 @@ class Peer:
         }
         self.ledger = SqliteLedger(state, run=agreement.run, node=self.node, about=about)
         try:
-            self.timing = timing or Timing(give_up=agreement.timing.give_up)
+            self.timing = timing or Timing(
+                ask_row=agreement.timing.ask_again,
+                ask_most=max(4.0, agreement.timing.ask_again),
+                give_up=agreement.timing.give_up,
+            )
             self.core = Core(program, self.job.wire, self.ledger, spending, self.timing)
             self.transport = Transport(
                 agreement.members,

@@ -260,7 +260,7 @@ class World:
             node=v, noise=noise, fresh=_WorldNoise(self, v),
         )  # fmt: skip
         self.cores[slot] = core = Core(
-            program, self.wire, store, Spending(self.budget), Timing(0.05, 0.4, 1e9)
+            program, self.wire, store, Spending(self.budget), Timing(0.05, 0.05, 0.4, 1e9)
         )
         self._do(slot, lambda: core.start(self.now))
         self._tick(slot, core)

@@ -1,0 +1,364 @@
+"""Agreements, identities and the command line: what is wrong is said in one sentence, and nothing is sent."""
+
+import datetime as dt
+import json
+import os
+import shutil
+import stat
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import (
+    BudgetExceeded,
+    ConfigError,
+    DataError,
+    IdentityError,
+    LedgerError,
+    SottovoceError,
+)
+from sottovoce.peers.agreement import merge_signatures, parse_agreement, read_agreement, sign_agreement
+from sottovoce.peers.identity import make_identity, read_certificate, read_identity, verify
+from sottovoce.peers.jobs import Job
+from sottovoce.peers.records import read_records
+from sottovoce.peers.runtime import Peer
+
+
+def edited(group, old, new, count=1):
+    text = group.file.read_text()
+    assert old in text
+    group.file.write_text(text.replace(old, new, count))
+
+
+def start(group, i=0, **options):
+    return Peer(group.agreement, group.identities[i], group.records[i], group.state(i), **options)
+
+
+def test_the_name_is_the_content_not_the_layout(consortium):
+    group = consortium()
+    before = group.agreement.run
+    group.file.write_text("# a comment\n\n" + group.file.read_text().replace(" = ", "  =   "))
+    assert group.agreement.run == before
+    edited(group, "noise_multiplier  =   1.0", "noise_multiplier = 1.5")
+    assert group.agreement.run != before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("rounds = 4", "rounds = 0"),
+        ("rounds = 4", "rounds = 2.5"),
+        ("rounds = 4", "rounds = 4\nsurprise = 1"),
+        ("clip = 1.0", "clip = -1.0"),
+        ("clip = 1.0", "clip = nan"),
+        ('graph = "ring:3"', 'graph = "ring:5"'),
+        ('graph = "ring:3"', 'graph = "triangle-ish"'),
+        ('graph = "ring:3"', 'graph = "file:edges.txt"'),
+        ('graph = "ring:3"', 'graph = "edges:0-1,x"'),
+        ('protocol = "gossip"', 'protocol = "exchange"'),
+        ('protocol = "gossip"', 'protocol = "walk"'),
+        ('kind = "mean"', 'kind = "logistic"'),
+        ('name = "averaging"', 'name = "dp-dsgd"'),
+        ("epsilon = 60.0", "epsilon = 0.0"),
+        ("delta = 1e-05", "delta = 1.0"),
+        ('name = "m1"', 'name = "m0"'),
+        ("127.0.0.1:", "127.0.0.1:x"),
+        ("[budget]", "[budget"),
+        ('fingerprint = "', 'fingerprint = "00'),
+    ],
+)
+def test_a_wrong_agreement_is_one_sentence_that_names_the_file(old, new, consortium):
+    group = consortium()
+    edited(group, old, new)
+    with pytest.raises(ConfigError) as caught:
+        read_agreement(group.file)
+    assert str(group.file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_edges_can_be_listed(consortium):
+    group = consortium(graph="edges:0-1,1-2")
+    assert group.agreement.network.edges.tolist() == [[0, 1], [1, 2]]
+
+
+def test_only_what_all_signed_runs(consortium):
+    group = consortium()
+    edited(group, "noise_multiplier = 1.0", "noise_multiplier = 0.5")
+    with pytest.raises(IdentityError, match="changed after signing"):
+        start(group)
+    assert not group.state(0).exists()
+    sign_agreement(group.file, group.identities[0])
+    with pytest.raises(IdentityError, match="m1"):
+        start(group)
+
+
+def test_a_missing_signature_names_the_member(consortium):
+    group = consortium()
+    text = group.file.read_text()
+    group.file.write_text("\n".join(line for line in text.split("\n") if not line.startswith("m2 = ")))
+    with pytest.raises(ConfigError, match="m2"):
+        start(group)
+
+
+def test_signatures_are_merged_from_other_copies(consortium, tmp_path):
+    group = consortium()
+    whole = group.file.read_text()
+    parts = []
+    for keep in ("m0", "m1", "m2"):
+        lines = [
+            x
+            for x in whole.split("\n")
+            if not x.startswith(("m0 = ", "m1 = ", "m2 = ")) or x.startswith(keep)
+        ]
+        parts.append(tmp_path / f"{keep}.toml")
+        parts[-1].write_text("\n".join(lines))
+    merge_signatures(parts[0], parts[1])
+    merge_signatures(parts[0], parts[2])
+    read_agreement(parts[0]).require_signatures()
+    parts[1].write_text(parts[1].read_text().replace("a test", "another"))
+    with pytest.raises(ConfigError, match="another agreement"):
+        merge_signatures(parts[0], parts[1])
+
+
+def test_a_stranger_cannot_sign_or_run(consortium, tmp_path):
+    group = consortium()
+    stranger = make_identity(tmp_path / "x", "stranger")
+    with pytest.raises(ConfigError, match="not a member"):
+        sign_agreement(group.file, stranger)
+    impostor = make_identity(tmp_path / "y", "m0")
+    with pytest.raises(IdentityError, match="another certificate"):
+        sign_agreement(group.file, impostor)
+    with pytest.raises(IdentityError, match="another certificate"):
+        Peer(group.agreement, impostor, group.records[0], group.state(0))
+    assert not group.state(0).exists()
+
+
+def test_keys_are_for_their_owner(tmp_path):
+    made = make_identity(tmp_path / "id", "alice")
+    assert stat.S_IMODE((tmp_path / "id" / "key.pem").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "id").stat().st_mode) == 0o700
+    assert read_identity(tmp_path / "id") == made
+    assert "PRIVATE" not in repr(made)
+    assert verify(made.certificate, made.sign(b"x"), b"x")
+    assert not verify(made.certificate, made.sign(b"x"), b"y")
+    assert not verify(made.certificate, b"junk", b"x")
+    with pytest.raises(IdentityError, match="exists"):
+        make_identity(tmp_path / "id", "alice")
+    os.chmod(tmp_path / "id" / "key.pem", 0o644)
+    with pytest.raises(IdentityError, match="chmod 600"):
+        read_identity(tmp_path / "id")
+
+
+def test_missing_mixed_and_expired_identities_are_refused(tmp_path):
+    with pytest.raises(IdentityError, match="keygen"):
+        read_identity(tmp_path / "none")
+    for name in ("a", "b"):
+        make_identity(tmp_path / name, name)
+    shutil.copy(tmp_path / "a" / "certificate.pem", tmp_path / "b" / "certificate.pem")
+    with pytest.raises(IdentityError, match="does not belong"):
+        read_identity(tmp_path / "b")
+    past = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
+    make_identity(tmp_path / "c", "c", days=1, start=past)
+    with pytest.raises(IdentityError, match="not today"):
+        read_identity(tmp_path / "c")
+    (tmp_path / "d.pem").write_text("hello")
+    with pytest.raises(IdentityError, match="not a certificate"):
+        read_certificate(tmp_path / "d.pem")
+    with pytest.raises(IdentityError):
+        make_identity(tmp_path / "e", "Not A Name")
+
+
+def test_a_plan_beyond_the_budget_is_refused_before_anything_is_written(consortium):
+    group = consortium(epsilon=0.5)
+    with pytest.raises(BudgetExceeded, match="more noise"):
+        start(group)
+    assert not group.state(0).exists()
+
+
+def test_the_table_says_what_each_number_is(consortium):
+    group = consortium(n=4, graph="path:4", algorithm={"protocol": "tree"})
+    rows = Job(group.agreement).table()
+    assert [row["member"] for row in rows] == ["m0", "m1", "m2", "m3"]
+    for row in rows:
+        assert row["label_local"] == "ldp"
+        assert row["label_member"] == "exact"
+        assert (
+            0
+            < row["epsilon_mean_member"]
+            <= row["epsilon_worst_member"]
+            <= row["epsilon_local"] * (1 + 1e-12)
+        )
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("a,b\n1,2\n", "no column 'c'"),
+        ("a,b,c\n1,2\n", "line 2"),
+        ("a,b,c\n", "at least one record"),
+        ("a,b,c\n1,2,x\n", "one number per record"),
+        ("a,b,c\n1,2,nan\n", "not finite"),
+    ],
+)
+def test_data_that_does_not_fit_names_the_file(content, words, consortium, tmp_path):
+    group = consortium(data={"features": ["a", "b", "c"]})
+    file = tmp_path / "mine.csv"
+    file.write_text(content)
+    with pytest.raises(DataError, match=words) as caught:
+        read_records(file, group.agreement)
+    assert str(file) in str(caught.value)
+
+
+def test_csv_and_npz_give_the_same_records(consortium, tmp_path):
+    group = consortium(
+        algorithm={"name": "dp-dsgd", "steps": 2}, data={"features": ["a", "b", "c"], "target": "t"}
+    )
+    (tmp_path / "m.csv").write_text("t,c,b,a\n1,3,2,1\n0,6,5,4\n")
+    np.savez(tmp_path / "m.npz", a=[1.0, 4.0], b=[2.0, 5.0], c=[3.0, 6.0], t=[1.0, 0.0])
+    first, second = (read_records(tmp_path / name, group.agreement) for name in ("m.csv", "m.npz"))
+    assert np.array_equal(first.X, second.X)
+    assert first.y.tolist() == second.y.tolist() == [1.0, -1.0]
+    np.savez(tmp_path / "o.npz", a=np.array([{"x": 1}], dtype=object), b=[1.0], c=[1.0], t=[1.0])
+    with pytest.raises(DataError, match="plain arrays"):
+        read_records(tmp_path / "o.npz", group.agreement)
+
+
+def test_a_state_folder_of_another_run_is_refused(consortium, tmp_path_factory):
+    group = consortium()
+    peer = start(group)
+    peer.ledger.close()
+    edited(group, 'title = "a test"', 'title = "another test"')
+    for each in group.identities:
+        sign_agreement(group.file, each)
+    with pytest.raises(LedgerError, match="another run"):
+        start(group)
+
+
+def test_a_small_agreement_in_memory_is_read_too():
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        parse_agreement(b"\xff\xfe", "it")
+    with pytest.raises(ConfigError):
+        parse_agreement(b"title = 'x'", "it")
+
+
+# ---- the command line ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cli(capsys):
+    from sottovoce.cli.main import main
+
+    def call(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(["peer", *map(str, words), "--json"])
+        out = capsys.readouterr()
+        return ended.value.code, json.loads(out.out.strip().split("\n")[-1] if words[0] == "run" else out.out)
+
+    return call
+
+
+def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
+    for name in ("north", "south"):
+        code, made = cli("keygen", tmp_path / name, "--name", name)
+        assert code == 0
+        assert len(made["fingerprint"]) == 64
+    draft = tmp_path / "draft.toml"
+    draft.write_text(
+        'title = "two"\ngraph = "path:2"\n[algorithm]\nname = "averaging"\nprotocol = "gossip"\nrounds = 2\n'
+        'clip = 1.0\nnoise_multiplier = 2.0\n[model]\nkind = "mean"\nparameters = 2\n'
+        "[budget]\nepsilon = 5.0\ndelta = 1e-5\n"
+    )
+    members = [
+        w
+        for i, n in enumerate(("north", "south"))
+        for w in ("-m", f"{tmp_path / n}/certificate.pem@127.0.0.1:{7100 + i}")
+    ]
+    agreed = tmp_path / "agreement.toml"
+    code, built = cli("agree", draft, *members, "-o", agreed)
+    assert (code, built["missing"]) == (0, ["north", "south"])
+    assert built["members"][0]["label_local"] == "ldp"
+    for name in ("north", "south"):
+        code, signed = cli("agree", agreed, "--sign", tmp_path / name)
+        assert code == 0
+    assert signed["missing"] == []
+    read_agreement(agreed).require_signatures()
+
+
+def test_bad_input_on_the_command_line_is_a_sentence_and_code_1(cli, consortium, tmp_path):
+    group = consortium()
+    key = tmp_path / "own"
+    key.mkdir(mode=0o700)
+    (key / "key.pem").touch(mode=0o600)
+    (key / "key.pem").write_bytes(group.identities[0].key)
+    (key / "certificate.pem").write_bytes(group.identities[0].certificate)
+    data = tmp_path / "mine.npz"
+    np.savez(data, X=np.zeros((3, 3)))
+    wrong = tmp_path / "wrong.npz"
+    np.savez(wrong, X=np.zeros((3, 2)))
+    state = tmp_path / "state"
+    cases = {
+        "no agreement": ("run", tmp_path / "none.toml", "--identity", key, "--data", data, "--state", state),
+        "no key": ("run", group.file, "--identity", tmp_path / "no", "--data", data, "--state", state),
+        "no data": ("run", group.file, "--identity", key, "--data", tmp_path / "no.npz", "--state", state),
+        "wrong data": ("run", group.file, "--identity", key, "--data", wrong, "--state", state),
+        "state is a file": ("run", group.file, "--identity", key, "--data", data, "--state", data),
+        "no state": ("status", tmp_path / "nothing"),
+        "no ledger": ("ledger", tmp_path / "nothing"),
+        "no address": ("agree", group.file, "-m", "x.pem", "-o", tmp_path / "o.toml"),
+    }
+    for name, words in cases.items():
+        code, said = cli(*words)
+        assert code == 1, name
+        assert set(said) == {"error"}, name
+        assert said["error"].endswith("."), name
+    assert not state.exists()
+
+
+def test_status_and_ledger_of_a_finished_run(cli, consortium):
+    group = consortium()
+    group.run()
+    code, status = cli("status", group.state(0))
+    assert code == 0
+    assert status["finished"]
+    assert not status["running"]
+    assert status["round"] == status["rounds"] == 4
+    assert status["heard"] == {"m1": 3, "m2": 3}
+    assert 0 < status["epsilon_spent"] <= 60
+    code, ledgers = cli("ledger", group.state(0))
+    assert len(ledgers["releases"]) == 1
+    _, other = cli("ledger", group.state(1))
+    heard = {h["round"]: h["digest"] for h in other["heard"] if h["sender"] == 0}
+    assert heard == {int(r): digest for r, digest in ledgers["sent"].items()}
+
+
+def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
+    """A neighbour that never comes back: one sentence, the spend on record, the last model kept."""
+    import asyncio
+
+    from sottovoce.errors import LostPeer
+    from sottovoce.peers.core import Timing
+    from sottovoce.peers.status import read_status
+
+    algorithm = {"name": "exact-consensus-sgd", "protocol": "tree", "steps": 400, "noise_multiplier": 60.0}
+    group = consortium(n=3, graph="path:3", algorithm=algorithm, epsilon=500.0)
+    timing = Timing(ask_row=0.1, ask_most=0.2, give_up=1.5)
+
+    async def scene():
+        peers = group.peers(timing=timing)
+        tasks = [asyncio.create_task(peer.run()) for peer in peers]
+        for _ in range(2000):
+            await asyncio.sleep(0.005)
+            if peers[2].core.durable_at > 8:
+                break
+        tasks[2].cancel()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    ends = asyncio.run(scene())
+    assert any(isinstance(end, LostPeer) for end in ends[:2]), ends
+    assert all(isinstance(end, SottovoceError) for end in ends[:2]), ends
+    status = read_status(group.state(1))
+    said = json.loads((group.state(1) / "statement.json").read_text())
+    assert not status["finished"]
+    assert not said["finished"]
+    assert status["releases"] == said["guarantee"]["releases"] > 0
+    assert np.load(group.state(1) / "model.npz")["parameters"].shape == (3,)
