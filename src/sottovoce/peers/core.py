@@ -249,7 +249,8 @@ class Core:
         """Hash of everything that decides the future of this peer."""
         state = hashlib.sha256()
         state.update(self.program.snapshot() if self.program.begun else b"not begun")
-        for part in (self.inbox, self.sent, self.heard, self.outbox, self.passed, self._highest):
+        waiting = {key: frame.digest for key, frame in self.inbox.items()}
+        for part in (waiting, self.sent, self.heard, self.outbox, self.passed, self._highest):
             state.update(repr(sorted(part.items())).encode())  # type: ignore[attr-defined]
         state.update(repr((sorted(self.unanswered), self.durable_at, self.incidents, self._final)).encode())
         state.update(repr(sorted(self.spending.counts.items())).encode())

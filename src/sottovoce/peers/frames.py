@@ -39,7 +39,7 @@ class Frame(NamedTuple):
     kind: int
     sender: int
     round: int
-    content: bytes
+    content: memoryview
     digest: bytes
 
 
@@ -117,7 +117,7 @@ class Wire:
         array = np.ascontiguousarray(values, DTYPES[self.code])
         if array.shape != (self.dim,) or not np.isfinite(array).all():
             raise FrameError(f"A row to send must hold {self.dim} finite numbers, got shape {array.shape}.")
-        return self._frame(ROW, self.code, sender, round, self.dim, array.tobytes())
+        return self._frame(ROW, self.code, sender, round, self.dim, array.data.cast("B"))
 
     def position(self, position: Position, *, sender: int) -> bytes:
         """Return the frame that tells a neighbour where this peer is."""
@@ -143,10 +143,11 @@ class Wire:
             raise FrameError("The frame's unused bytes must be zero.")
         if sender >= self.members or number >= max(self.rounds, 1):
             raise FrameError(f"Sender {sender} or round {number} lies outside the run.")
-        digest = hashlib.sha256(raw[:-DIGEST]).digest()
+        view = memoryview(raw)
+        digest = hashlib.sha256(view[:-DIGEST]).digest()
         if digest != raw[-DIGEST:]:
             raise FrameError("The frame's digest does not match its bytes.")
-        frame = Frame(kind, sender, number, raw[HEADER.size : -DIGEST], digest)
+        frame = Frame(kind, sender, number, view[HEADER.size : -DIGEST], digest)
         if kind == ROW:
             if not np.isfinite(self.values(frame)).all():
                 raise FrameError("The row holds NaN or infinity.")
@@ -182,9 +183,12 @@ class Wire:
         if not shape_ok:
             raise FrameError(f"The {name} has another shape or element type than agreed.")
 
-    def _frame(self, kind: int, dtype: int, sender: int, round: int, dim: int, content: bytes) -> bytes:
+    def _frame(
+        self, kind: int, dtype: int, sender: int, round: int, dim: int, content: bytes | memoryview
+    ) -> bytes:
         head = HEADER.pack(
             MAGIC, VERSION, kind, dtype, sender, round, int(kind == ROW), dim, len(content), self.run
         )
-        body = head + content
-        return body + hashlib.sha256(body).digest()
+        digest = hashlib.sha256(head)
+        digest.update(content)
+        return b"".join((head, content, digest.digest()))

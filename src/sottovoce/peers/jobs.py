@@ -201,7 +201,7 @@ class Job:
     def _pairwise(self) -> list[tuple[float, float]]:
         """Return, per member, epsilon against the worst and the average other member; empty if not exact."""
         part, delta = self.agreement.algorithm, self.agreement.budget.delta
-        if part.name not in ("averaging", "exact-consensus-sgd") or part.adjacency != "user" or self.n > 64:
+        if part.name not in ("averaging", "exact-consensus-sgd") or part.sample_rate < 1 or self.n > 64:
             return []
         total = np.zeros((self.n, self.n))
         for protocol, times in self._used():

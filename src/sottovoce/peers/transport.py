@@ -31,6 +31,8 @@ __all__ = ["Transport"]
 
 METHOD = "/sottovoce.Peer/Deliver"
 _QUEUE = 256
+# A row travels in few large pieces: windows and frames of the default sizes stall on a megabyte.
+_WHOLE_ROWS = (("grpc.http2.lookahead_bytes", 4 << 20), ("grpc.http2.max_frame_size", 4 << 20))
 
 
 class Transport:
@@ -121,6 +123,7 @@ class Transport:
             ("grpc.max_metadata_size", 4096),
             ("grpc.max_concurrent_streams", 64),
             ("grpc.so_reuseport", 0),
+            *_WHOLE_ROWS,
         ]
         server = grpc.aio.server(options=options)
         handler = grpc.unary_unary_rpc_method_handler(self._handle)
@@ -179,6 +182,7 @@ class Transport:
             ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.max_send_message_length", self.largest),
             ("grpc.enable_http_proxy", 0),
+            *_WHOLE_ROWS,
         ]
         channel = grpc.aio.secure_channel(member.address, credentials, options=options)
         self._channels.append(channel)
