@@ -1,0 +1,169 @@
+"""The core, call by call: windows, expectations, resends, refusals."""
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from sottovoce import graphs, protocols
+from sottovoce.errors import FrameError, LedgerError, LostPeer
+from sottovoce.peers.core import Core, Timing
+from sottovoce.peers.frames import NOTHING, POSITION, ROW, Position, Wire
+from sottovoce.peers.programs import MeteredNoise, StepProgram
+from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent
+from sottovoce.privacy.ledger import Spending
+from sottovoce.privacy.noise import ProtectiveNoise
+
+EMPTY = hashlib.sha256(b"").digest()
+STAR = graphs.star(4)
+
+
+class Scene:
+    """The hub of a star, and hand-made frames of its leaves."""
+
+    def __init__(self, protocol=None, steps=30, node=0, disk=None):
+        self.protocol = protocol or protocols.Gossip(STAR, 1)
+        self.disk = disk if disk is not None else SimulatedDisk()
+        self.wire = Wire(b"w" * 32, 4, steps * self.protocol.rounds, 2, "float64")
+        noise = MeteredNoise(ProtectiveNoise(), node=node, noise_multiplier=2.0)
+        program = StepProgram(
+            descent(np.ones((1, 2)), [node], noise), lambda k: self.protocol, steps, node=node, noise=noise
+        )
+        self.core = Core(
+            program, self.wire, SimulatedStore(self.disk, lambda: 0), Spending(), Timing(give_up=50.0)
+        )
+
+    def hello(self):
+        self.core.start(0.0)
+        out = []
+        for s in self.core.program.contacts:
+            out += self.core.receive(0.0, s, self.position(s))
+        return out
+
+    def position(self, sender, at=0, highest=-1, digest=NOTHING, lineage=EMPTY, answer=False):
+        return self.wire.position(Position(at, highest, digest, lineage, answer), sender=sender)
+
+    def row(self, sender, r, value=0.0):
+        return self.wire.row(np.full(2, value), sender=sender, round=r)
+
+
+def kinds(out):
+    return [raw[5] for _, raw in out]
+
+
+def test_nothing_new_is_drawn_before_everybody_answered():
+    scene = Scene()
+    assert kinds(scene.core.start(0.0)) == [POSITION] * 3
+    assert scene.core.receive(0.0, 1, scene.position(1)) == []
+    assert scene.core.receive(0.0, 2, scene.position(2)) == []
+    assert not scene.core.program.begun
+    assert kinds(scene.core.receive(0.0, 3, scene.position(3))) == [ROW] * 3
+    assert len(scene.disk.durable) == 1
+
+
+def test_the_same_bytes_go_to_everybody_and_on_every_resend():
+    scene = Scene()
+    sent = {raw for _, raw in scene.hello()}
+    assert len(sent) == 1
+    for _ in range(1000):
+        again = scene.core.receive(1.0, 1, scene.position(1, answer=True))
+        assert [raw for _, raw in again if raw[5] == ROW] == list(sent)
+    assert len(scene.disk.durable) == 1
+    assert sum(scene.core.spending.counts.values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("sender", "r", "words"), [(1, 4, "too far ahead"), (1, 29, "too far ahead")], ids=["window", "end"]
+)
+def test_rounds_outside_the_window_are_refused(sender, r, words):
+    scene = Scene()
+    scene.hello()
+    before = scene.core.digest()
+    with pytest.raises(FrameError, match=words):
+        scene.core.receive(0.0, sender, scene.row(sender, r))
+    assert scene.core.digest() == before
+
+
+def test_rows_that_nobody_expects_are_refused():
+    tree = protocols.Tree(STAR, root=0)  # leaves send up in round 0 only
+    scene = Scene(tree, steps=5)
+    scene.hello()
+    before = scene.core.digest()
+    with pytest.raises(FrameError, match="sends nothing"):
+        scene.core.receive(0.0, 1, scene.row(1, 1))
+    assert scene.core.digest() == before
+    leaf = Scene(tree, steps=5, node=1)
+    leaf.hello()
+    with pytest.raises(FrameError, match="not a neighbour"):
+        leaf.core.receive(0.0, 2, leaf.row(2, 1))
+
+
+def test_a_late_row_of_a_finished_round_is_refused_or_recognised():
+    scene = Scene()
+    scene.hello()
+    for s in (1, 2, 3):
+        scene.core.receive(0.0, s, scene.row(s, 0))
+    assert scene.core.program.at == 1
+    assert scene.core.receive(0.0, 1, scene.row(1, 0)) == []
+    refusal = scene.core.receive(0.0, 1, scene.row(1, 0, value=9.0))
+    assert kinds(refusal) == [3]
+    assert scene.core.incidents == ["second payload from member 1 for round 0"]
+
+
+@pytest.mark.parametrize("seen", [0, 5])
+def test_a_peer_that_was_rolled_back_stops(seen):
+    scene = Scene()
+    scene.core.start(0.0)
+    with pytest.raises(LedgerError, match="copied or is an older one"):
+        scene.core.receive(0.0, 1, scene.position(1, highest=seen, digest=b"d" * 32))
+    with pytest.raises(LedgerError):
+        scene.core.tick(1.0)
+    assert not scene.core.program.begun
+
+
+def test_a_refusal_stops_the_copy_that_gets_it():
+    scene = Scene()
+    scene.hello()
+    refusal = scene.wire.refusal(b"other bytes".ljust(32), sender=2, round=0)
+    with pytest.raises(LedgerError):
+        scene.core.receive(0.0, 2, refusal)
+
+
+def test_the_spend_survives_a_restart():
+    scene = Scene()
+    scene.hello()
+    for r in range(3):
+        for s in (1, 2, 3):
+            scene.core.receive(0.0, s, scene.row(s, r))
+    spent = scene.core.spending.counts
+    again = Scene(disk=scene.disk)
+    assert again.core.spending.counts == spent
+    assert sum(spent.values()) == 4
+    assert again.core.program.at == scene.core.program.at == 3
+
+
+def test_rows_are_forgotten_only_when_everybody_has_used_them():
+    scene = Scene()
+    scene.hello()
+    for r in range(2):
+        for s in (1, 2, 3):
+            scene.core.receive(0.0, s, scene.row(s, r))
+    assert sorted(scene.core.outbox) == [1, 2]
+    assert sorted(scene.core.sent) == [0, 1, 2]
+
+
+def test_asking_gets_slower_and_ends():
+    scene = Scene()
+    scene.core.start(0.0)
+    asked, now = [], 0.0
+
+    def wait_for_ever():
+        nonlocal now
+        for _ in range(2000):
+            now = max(now + 0.001, scene.core.next_tick)
+            asked.extend(scene.core.tick(now))
+
+    with pytest.raises(LostPeer, match="did not come back"):
+        wait_for_ever()
+    assert now > 50
+    assert len(asked) < 120
