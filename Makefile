@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup setup-demo demo test check lint types unit test-slow bench clean
+.PHONY: help setup setup-demo demo test check lint types unit test-slow bench clean kills fuzz bugs
 
 help:
 	@echo "make demo       set up, then a one-minute tour on embedded data (no torch needed)"
 	@echo "make test       set up, then lint, types, doctests and tests"
 	@echo "make setup      only the environment, in $(VENV)"
 	@echo "make test-slow  the tests marked slow"
+	@echo "make kills      kill a peer 10,000 times; make fuzz: 100 million frames; make bugs: planted bugs"
 	@echo "make bench      benchmarks against named rivals, JSON ratios"
 
 $(VENV)/pyvenv.cfg:
@@ -49,6 +50,16 @@ test-slow: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# Long forms of what CI shows in short: 10,000 kills, 100 million frames, every planted bug.
+kills: setup
+	$(BIN)/python scripts/kill_loop.py --kills 10000
+
+fuzz: setup
+	$(BIN)/python scripts/fuzz_frames.py --frames 100000000
+
+bugs: setup
+	$(BIN)/python scripts/plant_bugs.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
