@@ -50,6 +50,41 @@ def test_peers_equal_the_stacked_runner(case, dtype, consortium):
         assert np.array_equal(np.load(group.state(i) / "model.npz")["parameters"], rows[i])
 
 
+NETS = {
+    "dp-dsgd": {"name": "dp-dsgd", "protocol": "gossip", "steps": 3, **RECORD},
+    "dp-dinno": {"name": "dp-dinno", "protocol": "neighbour-sum", "steps": 2, **RECORD},
+    "exact consensus": {**CONSENSUS, "protocol": "tree"},
+    "random walk": {"name": "random-walk-sgd", "protocol": "walk", "steps": 5},
+}
+
+
+@pytest.mark.parametrize("case", NETS)
+def test_networks_between_peers_equal_the_stacked_runner(case, consortium):
+    """Stacked products sum in another order, so 1e-6 here; members of one consensus still agree exactly."""
+    pytest.importorskip("torch")
+    from sottovoce.peers.records import Records
+
+    model = {
+        "kind": "net",
+        "net": "mlp",
+        "options": {"inputs": 6, "hidden": 5, "classes": 3},
+        "dtype": "float32",
+    }
+    group = consortium(
+        n=3, graph="path:3", algorithm=NETS[case], dim=6 * 5 + 5 + 5 * 3 + 3, model=model, epsilon=300.0
+    )
+    rng = np.random.default_rng(2)
+    group.records = [
+        Records(rng.standard_normal((9, 6)).astype(np.float32), rng.integers(0, 3, 9)) for _ in range(3)
+    ]
+    tapes = [RecordedNoise(ProtectiveNoise()) for _ in range(3)]
+    rows = np.array([outcome.model for outcome in group.run(noises=tapes)])
+    assert np.allclose(rows, stacked(group, tapes), rtol=1e-6, atol=1e-6)
+    assert len({len(tape.tape) for tape in tapes}) == 1 or case == "random walk"
+    if case in ("exact consensus", "random walk"):
+        assert all(row.tobytes() == rows[0].tobytes() for row in rows)
+
+
 def job_of(group):
     from sottovoce.peers.jobs import Job
 

@@ -108,9 +108,19 @@ class AlgorithmPart(_Part):
 class ModelPart(_Part):
     """What the numbers are: a plain mean, a linear model, or a network of the package's zoo."""
 
-    kind: Literal["mean", "logistic", "squared"]
+    kind: Literal["mean", "logistic", "squared", "net"]
     parameters: Count
     dtype: Literal["float64", "float32"] = "float64"
+    net: str = ""
+    options: dict[str, int] = {}
+
+    @model_validator(mode="after")
+    def _fits(self) -> ModelPart:
+        if (self.kind == "net") != bool(self.net):
+            raise ValueError("a model of kind 'net' names its network in net = \"...\", others have none")
+        if self.kind == "net" and self.dtype != "float32":
+            raise ValueError("networks compute in float32: dtype must be 'float32'")
+        return self
 
 
 class DataPart(_Part):
@@ -373,6 +383,8 @@ def _listed(text: str, n: int) -> graphs.Network:
 def _toml(value: Any) -> str:
     if isinstance(value, str) and "\n" in value:
         return f'"""\n{value}"""'
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return json.dumps(value)

@@ -59,7 +59,7 @@ class Job:
         part = agreement.algorithm
         self.path: list[int] = []
         if part.name == "random-walk-sgd":
-            drawn = protocols.draw_path(agreement.network, part.steps, self._public(0))
+            drawn = protocols.draw_path(agreement.network, part.steps, self.public(0))
             self.path = [int(v) for v in drawn]
         self.steps = 1 if part.name == "averaging" else part.steps
         self.schedule: Callable[[int], protocols.Protocol] = lru_cache(maxsize=None)(self._protocol)
@@ -92,6 +92,7 @@ class Job:
     def algorithm(self, agents: list[int], records: list[Records], noise: Any) -> Algorithm:
         """Return the algorithm hosting ``agents``: one in a peer, all in the stacked runner."""
         part, dim = self.agreement.algorithm, self.agreement.model.parameters
+        noisy: learning.NoisyGradient
         dtype = np.dtype(self.agreement.model.dtype)
         if part.name == "averaging":
             rows = np.stack([r.X.mean(axis=0) for r in records]).astype(dtype)
@@ -101,9 +102,14 @@ class Job:
         clip = part.clip - share * noise.slack(dim, self.noise_std)
         if clip <= 0:
             raise BudgetExceeded("The rounding slack of the noise exceeds the clip; agree on a larger clip.")
-        gradient = _gradient(self.agreement, records, clip)
-        noisy = learning.Noisy(gradient, noise, agents, self.noise_std)
-        start = np.zeros((len(agents), dim), dtype)
+        if self.agreement.model.kind == "net":
+            from sottovoce.peers.nets import net_gradients
+
+            noisy, start = net_gradients(self, agents, records, noise)
+        else:
+            gradient = _gradient(self.agreement, records, clip)
+            noisy = learning.Noisy(gradient, noise, agents, self.noise_std)
+            start = np.zeros((len(agents), dim), dtype)
         rate = part.learning_rate
         if part.name == "exact-consensus-sgd":
             return learning.exact_consensus_sgd(noisy, start, rate)
@@ -233,7 +239,7 @@ class Job:
                 return learning.Handover(self.n, here, [v for v in range(self.n) if v != here])
             return learning.Handover(self.n, here, [self.path[k + 1]])
         if part.protocol == "tree" and part.name != "averaging":
-            return protocols.Tree(network, kind="uniform", rng=self._public(k))
+            return protocols.Tree(network, kind="uniform", rng=self.public(k))
         return self._fixed
 
     @property
@@ -259,7 +265,7 @@ class Job:
             return protocols.NeighbourSum(network)
         return protocols.Tree(network)
 
-    def _public(self, k: int) -> np.random.Generator:
+    def public(self, k: int) -> np.random.Generator:
         """Public chance: the same at every member, drawn from the run's name."""
         return np.random.default_rng([*self.agreement.run, k])
 

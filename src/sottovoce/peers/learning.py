@@ -13,7 +13,7 @@ Algorithm 3 prints a plus) and sums over the neighbours without the node itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from scipy import sparse
@@ -25,6 +25,17 @@ from sottovoce.runners.base import Algorithm
 __all__ = ["Handover", "dp_dinno", "dp_dsgd", "dp_dsgt", "exact_consensus_sgd", "muffliato_sgd", "walk_sgd"]
 
 Gradient = Callable[[np.ndarray, int], np.ndarray]
+
+
+class NoisyGradient(Protocol):
+    """What the algorithms need of a gradient: noisy rows at given parameters, in a given step."""
+
+    @property
+    def agents(self) -> Sequence[int]: ...
+
+    def __call__(self, theta: np.ndarray, step: int, stream: int = 0, /) -> np.ndarray: ...
+
+    def rows(self, theta: np.ndarray, step: int, stream: int, places: Sequence[int]) -> np.ndarray: ...
 
 
 class Noisy(NamedTuple):
@@ -40,8 +51,16 @@ class Noisy(NamedTuple):
         clean = self.gradient(theta, k)
         return self.noise.perturb(clean, agents=self.agents, step=k, std=self.std, stream=stream)
 
+    def rows(self, theta: np.ndarray, step: int, stream: int, places: Sequence[int]) -> np.ndarray:
+        """Return the noisy gradients of the hosted agents at ``places``, whose rows ``theta`` holds."""
+        agents = [self.agents[place] for place in places]
+        whole = np.zeros((len(self.agents), theta.shape[1]), theta.dtype)
+        whole[list(places)] = theta
+        clean = self.gradient(whole, step)[list(places)]
+        return self.noise.perturb(clean, agents=agents, step=step, std=self.std, stream=stream)
 
-def exact_consensus_sgd(noisy: Noisy, start: np.ndarray, rate: float) -> Algorithm:
+
+def exact_consensus_sgd(noisy: NoisyGradient, start: np.ndarray, rate: float) -> Algorithm:
     """Average the noisy gradients exactly, then all take the same step.
 
     >>> import numpy as np
@@ -59,7 +78,7 @@ def exact_consensus_sgd(noisy: Noisy, start: np.ndarray, rate: float) -> Algorit
     )
 
 
-def muffliato_sgd(noisy: Noisy, start: np.ndarray, rate: float) -> Algorithm:
+def muffliato_sgd(noisy: NoisyGradient, start: np.ndarray, rate: float) -> Algorithm:
     """Step with the noisy gradient, then gossip the parameters [1]."""
     return Algorithm(
         init=lambda: start,
@@ -69,7 +88,7 @@ def muffliato_sgd(noisy: Noisy, start: np.ndarray, rate: float) -> Algorithm:
     )
 
 
-def dp_dsgd(noisy: Noisy, start: np.ndarray, rate: float) -> Algorithm:
+def dp_dsgd(noisy: NoisyGradient, start: np.ndarray, rate: float) -> Algorithm:
     """Mix the parameters of one snapshot, then step with the noisy gradient taken at that snapshot [2]."""
     return Algorithm(
         init=lambda: start,
@@ -87,7 +106,7 @@ class Tracking(NamedTuple):
     stored: np.ndarray
 
 
-def dp_dsgt(noisy: Noisy, start: np.ndarray, rate: float) -> Algorithm:
+def dp_dsgt(noisy: NoisyGradient, start: np.ndarray, rate: float) -> Algorithm:
     """Gradient tracking [2]: a row on the wire is (theta - rate * y, y)."""
     dim = start.shape[1]
 
@@ -111,7 +130,13 @@ class Dual(NamedTuple):
 
 
 def dp_dinno(
-    noisy: Noisy, start: np.ndarray, rate: float, *, penalty: float, inner_steps: int, degrees: np.ndarray
+    noisy: NoisyGradient,
+    start: np.ndarray,
+    rate: float,
+    *,
+    penalty: float,
+    inner_steps: int,
+    degrees: np.ndarray,
 ) -> Algorithm:
     """DiNNO [2]: what comes in is the sum of the neighbours' parameters (protocol `NeighbourSum`)."""
     number = start.dtype.type
@@ -124,7 +149,7 @@ def dp_dinno(
         middle = (degree * theta + total) / number(2)
         psi = theta
         for inner in range(inner_steps):
-            slope = noisy(psi, k, stream=inner) + y + number(2) * rho * (degree * psi - middle)
+            slope = noisy(psi, k, inner) + y + number(2) * rho * (degree * psi - middle)
             psi = psi - eta * slope
         return Dual(psi, y)
 
@@ -134,7 +159,7 @@ def dp_dinno(
     )
 
 
-def walk_sgd(noisy: Noisy, start: np.ndarray, rate: float, path: Sequence[int]) -> Algorithm:
+def walk_sgd(noisy: NoisyGradient, start: np.ndarray, rate: float, path: Sequence[int]) -> Algorithm:
     """Random-walk SGD [3]: in step k the holder ``path[k]`` steps and hands over; then all get the result.
 
     ``noisy.agents`` are the hosted agents; only the holder computes, so only the holder pays.
@@ -145,8 +170,7 @@ def walk_sgd(noisy: Noisy, start: np.ndarray, rate: float, path: Sequence[int]) 
         if k >= len(path) or path[k] not in place:
             return theta
         row = place[path[k]]
-        clean = noisy.gradient(theta, k)[[row]]
-        step = noisy.noise.perturb(clean, agents=[path[k]], step=k, std=noisy.std)
+        step = noisy.rows(theta[[row]], k, 0, [row])
         moved = theta.copy()
         moved[row] -= theta.dtype.type(rate) * step[0]
         return moved

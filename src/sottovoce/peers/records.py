@@ -36,7 +36,7 @@ def read_records(path: str | Path, agreement: Agreement) -> Records:
             raise DataError(f"{path} has no column {missing[0]!r}, which the agreement asks for; add it.")
         X = np.column_stack([_flat(table[name], name, path) for name in wanted])
     elif "X" in table:
-        X = np.asarray(table["X"], dtype=np.float64)
+        X = np.asarray(table["X"], dtype=np.float64 if table["X"].dtype.kind in "iub" else None)
     else:
         raise DataError(f"{path} has no array 'X'; give one, or name the columns in the agreement's [data].")
     return check_records(X, _target(table, agreement, path), agreement, path)
@@ -45,6 +45,8 @@ def read_records(path: str | Path, agreement: Agreement) -> Records:
 def check_records(X: np.ndarray, y: np.ndarray, agreement: Agreement, path: str | Path) -> Records:
     """Return the records if they fit the agreement's model."""
     model = agreement.model
+    if model.kind == "net":
+        return _labelled(X, y, path)
     if X.ndim != 2 or X.shape[0] < 1 or X.shape[1] != model.parameters:
         raise DataError(
             f"{path} holds features of shape {X.shape}, the agreement's model takes "
@@ -60,6 +62,17 @@ def check_records(X: np.ndarray, y: np.ndarray, agreement: Agreement, path: str 
         y = np.where(y > 0, 1.0, -1.0)
     dtype = np.dtype(model.dtype)
     return Records(np.ascontiguousarray(X, dtype), np.ascontiguousarray(y, dtype))
+
+
+def _labelled(X: np.ndarray, y: np.ndarray, path: str | Path) -> Records:
+    """Return inputs of any shape and whole-number labels, for a network."""
+    if X.dtype.kind != "f" or X.ndim < 2 or len(X) < 1 or y.shape != (len(X),):
+        raise DataError(
+            f"{path} holds inputs of shape {X.shape} and {y.size} labels; one is needed for each."
+        )
+    if not np.isfinite(X).all() or not np.isfinite(y).all() or (y != np.rint(y)).any() or (y < 0).any():
+        raise DataError(f"{path}: inputs must be finite, and labels whole numbers from 0.")
+    return Records(np.ascontiguousarray(X, np.float32), y.astype(np.int64))
 
 
 def _target(table: dict[str, np.ndarray], agreement: Agreement, path: Path) -> np.ndarray:
