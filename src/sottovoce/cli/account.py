@@ -323,7 +323,8 @@ def by_distance(network: Network, found: dict[str, Any]) -> list[dict[str, Any]]
             "exact_mean": float(exact[at].mean()),
             "exact_max": float(exact[at].max()),
             "determined": int((exact[at] > 1 - 1e-8).sum()),
-            "published_mean": None if published is None else float(published[at].mean()),
+            # eq. (6) can exceed local privacy, which always holds: shown at most 1
+            "published_mean": None if published is None else float(np.minimum(published[at], 1.0).mean()),
         }
         rows.append(row)
     return rows
@@ -347,7 +348,7 @@ def show(screen: Console, network: Network, found: dict[str, Any]) -> None:
         rows.append([*shown, row["published_mean"]] if found["mean_published"] is not None else shown)
     columns = ["distance", "pairs", "exact, mean", "exact, largest", "determined"]
     if found["mean_published"] is not None:
-        columns.append("published, mean")
+        columns.append("published (at most 1), mean")
     if rows:
         screen.print(table(columns, rows, title="Share of local privacy lost, by distance"))
     rank = "" if found["rank"] is None else f", {found['rank']} independent numbers seen"

@@ -57,6 +57,7 @@ RUN = "Run"
 AFTER = "Check and show"
 
 COMMANDS: dict[str, Command] = {
+    "demo": Command("sottovoce.cli.demo:demo", "The tour: sixteen clinics, about a minute.", FIRST),
     "doctor": Command("sottovoce.cli.doctor:doctor", "What is installed, what is missing.", FIRST),
     "account": Command("sottovoce.cli.account:account", "What each node learns of each other.", BEFORE),
     "plan": Command("sottovoce.cli.average:plan", "Privacy, cost and feasibility of a plan file.", BEFORE),

@@ -74,8 +74,11 @@ def graph_picture(
     observers: Sequence[int] = (),
     labels: Sequence[str] | None = None,
     title: str = "network",
+    scale_label: str | None = "share of local privacy lost",
 ) -> str:
     """Return the network, every node coloured by a value in [0, 1]; observers are ringed.
+
+    ``scale_label`` None leaves the colour scale out.
 
     Examples
     --------
@@ -109,9 +112,10 @@ def graph_picture(
                 )  # fmt: skip
         axes.set_axis_off()
         axes.margins(0.09, 0.12)
-        bar = figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02, aspect=22)
-        bar.outline.set_visible(False)
-        bar.set_label("share of local privacy lost")
+        if scale_label is not None:
+            bar = figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02, aspect=22)
+            bar.outline.set_visible(False)
+            bar.set_label(scale_label)
     return _svg(figure, settings, title)
 
 

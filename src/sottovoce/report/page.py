@@ -50,6 +50,7 @@ def build(
         lead=lead,
         told=told,
         labels=[(name, *LABELS[name]) for name in LABELS if name in used],
+        weak=any(g["verdict"].startswith("No protection") for t in told for g in t["guarantees"]),
         version=__version__,
         simulated=any("not protective" in str(r["provenance"].get("noise", "")) for r in listed),
     )

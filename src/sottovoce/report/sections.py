@@ -123,11 +123,9 @@ def account(record: Mapping[str, Any]) -> Section:
         blocks.append(Figure(picture, text + " Red: as much as if there were no network at all."))
     rows = found["by_distance"]
     if rows:
-        series = {
-            "exact, largest": [r["exact_max"] for r in rows],
-            "exact, mean": [r["exact_mean"] for r in rows],
-        }
-        colours = {"exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
+        largest, mean = ([r[key] for r in rows] for key in ("exact_max", "exact_mean"))
+        series = {"exact, largest": largest, "exact, mean": mean} if largest != mean else {"exact": mean}
+        colours = {"exact": figures.EXACT, "exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
         if rows[0]["published_mean"] is not None:
             series["published formula"] = [r["published_mean"] for r in rows]
             colours["published formula"] = figures.PUBLISHED
@@ -135,10 +133,13 @@ def account(record: Mapping[str, Any]) -> Section:
             [r["distance"] for r in rows], series, xlabel="distance in the network",
             ylabel="share of local privacy lost", title="Loss against distance", colours=colours,
             levels={"local privacy (no network)": 1.0},
-            limits=(0.0, 1.05 * max(1.0, *map(max, series.values()))),
+            limits=(0.0, 1.08),
         )  # fmt: skip
         blocks.append(
-            Figure(picture, "Privacy loss against distance: the exact value, and the published formula.")
+            Figure(
+                picture,
+                "Privacy loss against distance; the published formula is shown at most as 1.",
+            )
         )
         blocks.append(_distance_table(rows))
     share = found["understated_pairs"]
@@ -192,7 +193,7 @@ def reconstruction(record: Mapping[str, Any]) -> Section:
     colours = [1.0 if v in found["reconstructed"] else 0.0 for v in range(found["n"])]
     picture = figures.graph_picture(
         found["edge_list"], colours, observers=[observer], labels=record["config"].get("labels"),
-        title="Reconstructed without noise",
+        title="Reconstructed without noise", scale_label=None,
     )  # fmt: skip
     return Section(
         "Without noise: averaging reveals",
@@ -254,11 +255,13 @@ def training(record: Mapping[str, Any]) -> Section:
 
     found = record["metrics"]
     methods = found["methods"]
+    start = found.get("start", 50.0)
     shades = [figures.GOOD if m.get("private") else figures.LOCAL for m in methods]
     picture = figures.bars(
         [m["method"] for m in methods], [100 * m["accuracy"] for m in methods],
-        spread=[100 * m["spread"] for m in methods], xlabel="accuracy on patients nobody trained on, %",
-        title="Accuracy", start=found.get("start", 50.0), colours=shades, form="{:.1f}",
+        spread=[100 * m["spread"] for m in methods],
+        xlabel=f"accuracy on unseen patients, % (from {start:g}%)",
+        title="Accuracy", start=start, colours=shades, form="{:.1f}",
     )  # fmt: skip
     columns = ("method", "accuracy", "±", "epsilon", "against", "label")
     rows = tuple(
@@ -286,12 +289,21 @@ def audit(record: Mapping[str, Any]) -> Section:
     audits = list(found["audits"].items())
     broken = [name for name, a in audits if a["refuted"]]
     picture = figures.intervals(
-        [name for name, _ in audits], [a["mu"] for _, a in audits], [a["mu_claimed"] for _, a in audits],
+        [name for name, _ in audits],
+        [a["mu_lower"] for _, a in audits],
+        [a["mu_claimed"] for _, a in audits],
         xlabel="μ (0: nothing learnt; larger: easier to tell two data sets apart)", title="Audit",
     )  # fmt: skip
     columns = ("view", "claim", "μ claimed, at most", "μ shown, at least", "tightness", "verdict")
     rows = tuple(
-        (name, a["label"], a["mu_claimed"], a["mu"], a["tightness"], "broken" if a["refuted"] else "holds")
+        (
+            name,
+            a["label"],
+            a["mu_claimed"],
+            a["mu_lower"],
+            a["tightness"],
+            "broken" if a["refuted"] else "holds",
+        )
         for name, a in audits
     )
     valid_broken = [name for name, a in audits if a["refuted"] and a["label"] in ("ldp", "exact")]

@@ -13,6 +13,7 @@ LABELS = {
     "conditional": ("Not a guarantee", "Exact for a simplified (linear) system; not shown for this run."),
     "published": ("Not a guarantee", "A formula as printed in a paper; it can understate the loss."),
 }
+CERTAIN = 0.99  # a best guess above this protects nobody in practice
 ADJACENCY = {
     "user": "one participant's whole data set is replaced",
     "replace-one": "one person's record is exchanged for another",
@@ -94,13 +95,16 @@ def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dic
         value = Guarantee.from_dict(stored).epsilon(delta)
         epsilon = "inf" if math.isinf(value) else value
     verdict, meaning = said_label(str(stored.get("label")))
+    guess = best_guess(epsilon, delta)
+    if verdict == "Guarantee" and guess is not None and guess > CERTAIN:
+        verdict = "No protection in practice"
     return {
         "against": adversary(stored.get("adversary") or stored.get("against") or "", names),
         "what": stored.get("what", ""),
         "adjacency": ADJACENCY.get(str(stored.get("adjacency")), str(stored.get("adjacency"))),
         "epsilon": epsilon,
         "delta": delta,
-        "guess": best_guess(epsilon, delta),
+        "guess": guess,
         "label": stored.get("label"),
         "verdict": verdict,
         "meaning": meaning,

@@ -1,0 +1,50 @@
+import json
+
+from sottovoce.experiments import clinics
+from sottovoce.report import page
+from sottovoce.report.records import read_record
+from sottovoce.runners import Result
+
+
+def test_the_tour(call, tmp_path):
+    answer = call("demo", "--quick")
+    assert answer.code == 0, answer.err
+    assert answer.err == ""
+    for heading in (
+        "Without noise",
+        "The plan",
+        "Private averages",
+        "Private training",
+        "An attack",
+        "The report",
+    ):
+        assert heading in answer.out
+    for word in ("Acquarosa", "Torrelieve", "9 of 15", "exact", "ldp", "replace-one", "add-remove", "1e-05"):
+        assert word in answer.out
+    assert "No guarantee was broken" in answer.out
+    assert "\x1b[" not in answer.out  # readable when piped
+    assert max(map(len, answer.out.splitlines())) <= 120
+    folder = tmp_path / "sottovoce-demo"
+    names = ["account", "audit", "averages", "reconstruction", "training"]
+    assert sorted(p.stem for p in (folder / "records").iterdir()) == names
+    made = (folder / "report.html").read_text()
+    assert made.count("<figure>") == 6
+    assert "Simulation." in made
+    assert sorted(p.name for p in folder.iterdir()) == ["records", "report.html"]
+    # the report can be made again from the records alone
+    again = call("report", *sorted((folder / "records").iterdir()), "-o", "again.html", "--json")
+    assert again.json["records"] == 5
+    assert read_record(folder / "records" / "audit.json")["metrics"]["runs"] == 8000
+
+
+def test_the_tour_as_json(call, monkeypatch, tmp_path):
+    for part in ("averages", "training", "audit"):
+        monkeypatch.setattr(clinics, part, lambda *a, name=part, **k: Result(name, metrics={"done": True}))
+    monkeypatch.setattr(page, "build", lambda *a: "<!doctype html>")
+    answer = call("demo", "--quick", "--json", "--out", "tour")
+    assert answer.code == 0
+    found = json.loads(answer.out)
+    assert found["reconstruction"]["count"] == 9
+    assert found["audit"] == {"done": True}
+    assert found["report"] == "tour/report.html"
+    assert (tmp_path / "tour" / "report.html").read_text() == "<!doctype html>"
