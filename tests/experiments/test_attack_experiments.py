@@ -41,3 +41,11 @@ def test_line_recovers_pictures_far_from_the_attacker_and_noise_hides_them():
 def test_every_experiment_names_its_paper():
     assert set(ATTACKS) <= set(registry())
     assert all(e.title and e.paper for e in registry().values())
+
+
+def test_no_membership_bound_exceeds_the_nominal_loss():
+    pytest.importorskip("torch")
+    record = find("audit-table5").run(quick=True).record()
+    assert record["metrics"]["exceeds_claim"] == []
+    assert {h["algorithm"] for h in record["history"]} == set(record["metrics"]["lower_bounds"])
+    assert all(h["epsilon_lower"] <= h["epsilon_claimed"] <= 1.0 for h in record["history"])
