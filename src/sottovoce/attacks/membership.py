@@ -201,6 +201,16 @@ class StackedGradients:
         self.held[:, -1] = False
         self.held[problem.owner, -1] = member
 
+    def add_records(self, owner: int, images: np.ndarray, labels: np.ndarray, held: np.ndarray) -> None:
+        """Give further records to one agent, those that ``held`` marks."""
+        n = len(self.patches)
+        more = np.broadcast_to(self.net.patches(images), (n, len(images), *self.patches.shape[2:]))
+        self.patches = np.concatenate([self.patches, more], axis=1)
+        self.labels = np.concatenate([self.labels, np.tile(np.asarray(labels), (n, 1))], axis=1)
+        extra = np.zeros((n, len(images)), dtype=bool)
+        extra[owner] = held
+        self.held = np.concatenate([self.held, extra], axis=1)
+
     def __call__(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
         """Return one noisy gradient per row."""
         lots = self.held[self.agents]

@@ -126,7 +126,8 @@ def _histogram(inside: np.ndarray, outside: np.ndarray) -> dict[str, Any]:
     """Return both loss histograms on common bins, for the report."""
     together = np.concatenate([inside, outside])
     together = together[np.isfinite(together)]
-    edges = np.linspace(*np.quantile(together, [0.001, 0.999]), 41)
+    low, high = np.quantile(together, [0.001, 0.999])
+    edges = np.linspace(low, high, 41)
     return {
         "edges": edges, "with": np.histogram(inside, edges)[0], "without": np.histogram(outside, edges)[0],
     }  # fmt: skip
