@@ -66,6 +66,7 @@ COMMANDS: dict[str, Command] = {
     "reproduce": Command("sottovoce.cli.reproduce:reproduce", "The papers' tables and figures.", AFTER),
     "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
+    "sweep": Command("sottovoce.cli.sweep:sweep", "Many trials on workers, one record each.", AFTER),
     "peer": Command("sottovoce.cli.peer:peer", "One organisation: key, agreement, run, ledger.", RUN),
     "report": Command("sottovoce.cli.report:report", "One self-contained page of result records.", AFTER),
 }  # fmt: skip

@@ -1,0 +1,389 @@
+"""Many independent trials: spread over workers, one record each, resumable, every seed derived from its name.
+
+Workers come from joblib: ``loky`` (processes of this machine), ``ray`` or ``dask`` (a cluster that is already
+running, or a local one). A record is written under its final name when its trial ends and not before, so an
+interrupted sweep goes on where it stopped and repeats nothing that was finished.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce._validate import count
+from sottovoce.errors import ClusterError, InvalidInput, MissingDependency, SottovoceError
+from sottovoce.runners import Result
+from sottovoce.runners.base import _plain
+from sottovoce.runners.checkpoint import _durably
+
+__all__ = [
+    "Trial", "audit_trial", "experiment_trial", "grid", "repeated", "seed_of", "sweep", "target",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One independent job: a name that is unique in its sweep, and the options of the function.
+
+    Examples
+    --------
+    >>> Trial("ring", {"n": 8}).name
+    'ring'
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def seed_of(seed: int, name: str) -> int:
+    """Return the seed of the trial called ``name`` in a sweep seeded with ``seed``.
+
+    It depends on the two and nothing else: adding, leaving out or reordering trials changes no other trial.
+
+    Examples
+    --------
+    >>> seed_of(0, "n=8") == seed_of(0, "n=8"), seed_of(0, "n=8") == seed_of(1, "n=8")
+    (True, False)
+    """
+    return int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest()[:8], "big") >> 1
+
+
+def grid(**choices: Sequence[Any]) -> list[Trial]:
+    """Return one trial per combination, named after it.
+
+    Examples
+    --------
+    >>> [trial.name for trial in grid(n=[8, 16], repeat=range(2))]
+    ['n=8 repeat=0', 'n=8 repeat=1', 'n=16 repeat=0', 'n=16 repeat=1']
+    """
+    combinations = [
+        dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())
+    ]
+    return [Trial(" ".join(f"{k}={v}" for k, v in chosen.items()), chosen) for chosen in combinations]
+
+
+def repeated(trials: Sequence[Trial], times: int, fixed: Mapping[str, Any] | None = None) -> list[Trial]:
+    """Return every trial ``times`` times under different names, with the options ``fixed`` added.
+
+    Examples
+    --------
+    >>> [trial.name for trial in repeated(grid(n=[8]), 2)]
+    ['n=8 repeat=0', 'n=8 repeat=1']
+    """
+    count(times, "repeats")
+    return [
+        Trial(f"{trial.name} repeat={k}".strip(), {**(fixed or {}), **trial.options})
+        for trial in trials
+        for k in range(times)
+    ]
+
+
+def target(what: str, quick: bool = False) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the function that ``sottovoce sweep WHAT`` runs, and the options it always gets.
+
+    Examples
+    --------
+    >>> target("audit")[0].__name__
+    'audit_trial'
+    """
+    if what == "audit":
+        return audit_trial, {}
+    from sottovoce.experiments.registry import find
+
+    find(what)
+    return experiment_trial, {"experiment": what, "quick": quick}
+
+
+def experiment_trial(*, seed: int, experiment: str, quick: bool = False, **options: Any) -> Result:
+    """Run one registered experiment with a derived seed; a job for `sweep`."""
+    from inspect import signature
+
+    from sottovoce.experiments.registry import find
+
+    function = find(experiment).run
+    if "seed" in signature(function).parameters:
+        options["seed"] = seed % 2**31
+    return function(quick=quick, **options)
+
+
+def sweep(
+    function: Callable[..., Any],
+    trials: Iterable[Trial],
+    folder: str | Path,
+    *,
+    seed: int = 0,
+    jobs: int = 1,
+    backend: str = "loky",
+    progress: Callable[[int], None] | None = None,
+) -> list[dict[str, Any]]:
+    """Run ``function(seed=..., **options)`` for every trial and return the records, in the trials' order.
+
+    Parameters
+    ----------
+    function : gives a `Result` or plain values; importable, so that workers find it.
+    trials : what to run; `grid` builds them.
+    folder : one JSON record per finished trial; those already there are read, not run.
+    seed : every trial gets ``seed_of(seed, its name)``, whichever worker runs it and whenever.
+    jobs : number of workers.
+    backend : where workers come from. ``ray`` joins the cluster that RAY_ADDRESS names, ``dask`` the
+        scheduler that DASK_SCHEDULER_ADDRESS names; without them both start workers on this machine.
+    progress : called with the number of records that are there, as they come.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> records = sweep(audit_trial, grid(graph=["path:3"], runs=[200]), folder)
+    >>> records[0]["value"]["refuted"], len(list(Path(folder).glob("*.json")))
+    (False, 1)
+    """
+    listed = list(trials)
+    _checked(listed, jobs, backend)
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    work = [_Job(function, t.name, dict(t.options), seed_of(seed, t.name), str(place)) for t in listed]
+    left = [job for job in work if job.finished() is None]
+    done = len(work) - len(left)
+    tell = progress or (lambda number: None)
+    tell(done)
+    failed = []
+    for name, error in _outcomes(left, jobs, backend, place):
+        if error is None:
+            done += 1
+            tell(done)
+        else:
+            failed.append(f"{name}: {error}")
+    if failed:
+        raise ClusterError(
+            f"{len(failed)} of {len(work)} trials failed, first {failed[0]} (finished ones are in {place})"
+        )
+    return [job.finished() or {} for job in work]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A trial with everything a worker needs."""
+
+    function: Callable[..., Any]
+    name: str
+    options: dict[str, Any]
+    seed: int
+    folder: str
+
+    @property
+    def path(self) -> Path:
+        said = [
+            self.function.__module__,
+            self.function.__qualname__,
+            self.name,
+            _plain(self.options),
+            self.seed,
+        ]
+        digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).hexdigest()
+        readable = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.name)[:80]
+        return Path(self.folder) / f"{readable}-{digest[:12]}.json"
+
+    @property
+    def mark(self) -> Path:
+        """A file that is there while the trial runs, and tells which process runs it."""
+        return self.path.with_suffix(".running")
+
+    def finished(self) -> dict[str, Any] | None:
+        try:
+            return dict(json.loads(self.path.read_text()))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            raise InvalidInput(f"{self.path} is not a record; remove it and run the sweep again.") from None
+
+    def __call__(self) -> tuple[str, str | None, dict[str, Any] | None]:
+        """Run, write the record, and return (name, error sentence, record)."""
+        started = time.perf_counter()
+        with contextlib.suppress(OSError):
+            self.mark.write_text(str(os.getpid()))
+        try:
+            value = self.function(seed=self.seed, **self.options)
+        except Exception as error:
+            line = " ".join(str(error).split())
+            kind = "" if isinstance(error, (SottovoceError, OSError)) else f"{type(error).__name__}: "
+            return self.name, kind + line, None
+        else:
+            record = {
+                "trial": self.name,
+                "options": _plain(self.options),
+                "seed": self.seed,
+                "value": value.record() if isinstance(value, Result) else _plain(value),
+                "seconds": round(time.perf_counter() - started, 3),
+            }
+            self.write(record)
+            return self.name, None, record
+        finally:
+            self.mark.unlink(missing_ok=True)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        text = json.dumps(record, indent=1).encode()
+        Path(self.folder).mkdir(parents=True, exist_ok=True)
+        _durably(self.path, lambda file: file.write(text))
+
+
+def _outcomes(
+    jobs: Sequence[_Job], workers: int, backend: str, place: Path
+) -> Iterator[tuple[str, str | None]]:
+    """Run the jobs and yield (name, error) as they end."""
+    by_name = {job.name: job for job in jobs}
+    try:
+        for name, error, record in _results(jobs, workers, backend):
+            if (
+                record is not None and not by_name[name].path.exists()
+            ):  # a worker that does not see the folder
+                by_name[name].write(record)
+            yield name, error
+    except SottovoceError:
+        raise
+    except Exception as error:
+        died = [job for job in jobs if _dead(job.mark)]
+        for job in died:
+            job.mark.unlink(missing_ok=True)
+        named = f" while it ran {', '.join(repr(job.name) for job in died[:3])}" if died else ""
+        kept = len(jobs) - sum(job.finished() is None for job in jobs)
+        raise ClusterError(
+            f"A {backend} worker died{named} ({type(error).__name__}); {kept} of {len(jobs)} trials ended "
+            f"before and are kept in {place}: start the same command again to run the rest."
+        ) from None
+
+
+def _results(jobs: Sequence[_Job], workers: int, backend: str) -> Iterator[Any]:
+    if not jobs:
+        return
+    if workers == 1 and backend == "loky":
+        for job in jobs:
+            yield job()
+        return
+    import joblib
+
+    with _backend(backend, workers) as more:
+        parallel = joblib.Parallel(return_as=more, batch_size=1, pre_dispatch="2*n_jobs")
+        yield from parallel(joblib.delayed(_run)(job) for job in jobs)
+
+
+def _run(job: _Job) -> tuple[str, str | None, dict[str, Any] | None]:
+    return job()
+
+
+@contextlib.contextmanager
+def _backend(backend: str, workers: int) -> Iterator[str]:
+    """Choose where joblib's workers come from; yields how its results can be read."""
+    import joblib
+
+    if backend == "loky":
+        with joblib.parallel_config(backend="loky", n_jobs=workers, inner_max_num_threads=1):
+            yield "generator_unordered"
+    elif backend == "dask":
+        distributed = _module("distributed", "dask")
+        address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+        local = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+        with (
+            distributed.Client(address, **({} if address else local)) as client,
+            joblib.parallel_config(backend="dask", n_jobs=workers, client=client),
+        ):
+            yield "generator_unordered"
+    else:
+        ray, helper = _module("ray", "ray"), _module("ray.util.joblib", "ray")
+        if not ray.is_initialized():
+            where = os.environ.get("RAY_ADDRESS")
+            ray.init(
+                address=where,
+                **({} if where else {"num_cpus": workers}),
+                include_dashboard=False,
+                log_to_driver=False,
+            )
+        helper.register_ray()
+        try:
+            with joblib.parallel_config(backend="ray", n_jobs=workers):
+                yield "list"
+        finally:
+            ray.shutdown()
+
+
+def _module(name: str, extra: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise MissingDependency(
+            f"The {extra} backend needs {extra}; install it with `pip install 'sottovoce[{extra}]'`."
+        ) from None
+
+
+def _dead(mark: Path) -> bool:
+    """Whether a trial was begun by a process of this machine that is gone."""
+    try:
+        os.kill(int(mark.read_text()), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return False
+
+
+def _checked(trials: Sequence[Trial], jobs: int, backend: str) -> None:
+    count(jobs, "jobs")
+    if backend not in ("loky", "ray", "dask"):
+        raise InvalidInput(f"backend must be loky, ray or dask, got {backend!r}.")
+    names = [trial.name for trial in trials]
+    twice = (
+        next((name for name in names if names.count(name) > 1), None)
+        if len(set(names)) < len(names)
+        else None
+    )
+    if twice is not None:
+        raise InvalidInput(f"Two trials are called {twice!r}; their seeds and records would be the same.")
+    for trial in trials:
+        if "seed" in trial.options:
+            raise InvalidInput(
+                f"Trial {trial.name!r} sets a seed; seeds are derived, use repeat=... instead."
+            )
+
+
+def audit_trial(
+    *,
+    seed: int,
+    graph: str,
+    rounds: int = 3,
+    user: int = 0,
+    observer: int | None = None,
+    noise_multiplier: float = 0.5,
+    runs: int = 20_000,
+    delta: float = 1e-2,
+    level: float = 1e-3,
+    repeat: int = 0,
+) -> dict[str, Any]:
+    """Audit what one node (the furthest by default) claims to learn of ``user`` by gossip; a job for `sweep`.
+
+    Examples
+    --------
+    >>> audit_trial(seed=1, graph="path:3", runs=200)["refuted"]
+    False
+    """
+    from sottovoce import graphs
+    from sottovoce.attacks.audit import audit_averaging
+    from sottovoce.protocols import Gossip
+
+    network = graphs.parse(graph)
+    who = int(np.argmax(network.distances_from(user))) if observer is None else observer
+    found = audit_averaging(
+        Gossip(network, rounds), user=user, observers=(who,), sensitivity=1.0, noise_std=noise_multiplier,
+        runs=runs, rng=np.random.default_rng(seed), delta=delta, level=level,
+    )  # fmt: skip
+    return {"observer": who, **found.to_dict(), "refuted": found.refuted}
