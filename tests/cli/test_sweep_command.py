@@ -36,7 +36,7 @@ def test_a_sweep_leaves_one_record_per_trial_and_repeats_none(tmp_path, capsys):
 
 
 def test_an_experiment_gets_derived_seeds(tmp_path, capsys):
-    code, said = run(capsys, "attack-geometric", "--quick", "--repeats", "2", "-o", str(tmp_path), "--json")
+    code, _ = run(capsys, "attack-geometric", "--quick", "--repeats", "2", "-o", str(tmp_path), "--json")
     assert code == 0
     records = [json.loads(path.read_text())["value"]["config"]["seed"] for path in tmp_path.glob("*.json")]
     assert len(set(records)) == 2
