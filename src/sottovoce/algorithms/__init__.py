@@ -13,6 +13,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "dp_cd": ("DPCD",),
     "dp_gcd": ("DPGCD",),
     "dp_sgd": ("DPSGD",),
+    "estimators": ("PrivateLasso", "PrivateLogisticRegression", "PrivateRidge"),
     "fixed_point": ("FixedPoint",),
     "mafalda": ("Mafalda",),
     "deep": ("DeepPlan",),

@@ -1,0 +1,324 @@
+"""Private linear models in the manner of scikit-learn: fit, predict, score, pipelines and searches.
+
+Every number that shapes the noise is a public parameter: the budget, bounds on features and targets, clips
+and steps. Records outside the bounds are pulled in one by one, which costs nothing. What a fit spent is in
+``privacy_``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sottovoce._validate import count, positive
+from sottovoce.algorithms.budget import least_noise
+from sottovoce.algorithms.plan import Plan
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.objectives import GLM, clip_rows
+from sottovoce.privacy import Guarantee, ProtectiveNoise
+
+__all__ = ["PrivateLasso", "PrivateLogisticRegression", "PrivateRidge", "SearchSpendsBudget"]
+
+SOLVERS = ("dp-sgd", "dp-cd", "dp-gcd", "admm")
+
+
+class SearchSpendsBudget(UserWarning):
+    """A private model is fitted again and again on the same records, and each fit spends its budget."""
+
+
+class _PrivateLinear(BaseEstimator):
+    """What the three estimators share: parameters, preparation, calibration, the fit itself."""
+
+    _loss = "logistic"
+    _penalty = "l2"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        solver: str = "dp-sgd",
+        alpha: float = 1e-3,
+        feature_norm: float = 1.0,
+        fit_intercept: bool = True,
+        l2_clip: float | None = None,
+        steps: int | None = None,
+        step_scale: float = 1.0,
+        sample_rate: float = 0.1,
+        fits: int = 1,
+        random_state: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.delta = delta
+        self.solver = solver
+        self.alpha = alpha
+        self.feature_norm = feature_norm
+        self.fit_intercept = fit_intercept
+        self.l2_clip = l2_clip
+        self.steps = steps
+        self.step_scale = step_scale
+        self.sample_rate = sample_rate
+        self.fits = fits
+        self.random_state = random_state
+
+    def _fit(self, X: np.ndarray, y: np.ndarray, target_bound: float) -> None:
+        if self.solver not in SOLVERS:
+            raise InvalidInput(f"solver must be one of {', '.join(SOLVERS)}, got {self.solver!r}.")
+        positive(self.feature_norm, "feature_norm")
+        if count(self.fits, "fits") == 1 and _inside_search():
+            warnings.warn(
+                "This fit is one of several in a search or cross-validation; each spends the whole epsilon. "
+                "Pass fits=<number of fits> to charge all of them to one budget.",
+                SearchSpendsBudget,
+                stacklevel=3,
+            )
+        X = self._prepared(X)
+        plan = self._plan(len(y), X.shape[1], target_bound)
+        noise = ProtectiveNoise() if self.random_state is None else np.random.default_rng(self.random_state)
+        coef = plan.run((X, y), noise).outputs["coef"]
+        self.plan_ = plan
+        self.privacy_ = plan.privacy("central")
+        self.total_privacy_ = self.privacy_ * self.fits
+        self.coef_ = coef[:-1] if self.fit_intercept else coef
+        self.intercept_ = float(coef[-1]) if self.fit_intercept else 0.0
+        self.n_iter_ = self._steps(X.shape[1])
+
+    def _prepared(self, X: np.ndarray) -> np.ndarray:
+        """Return records of length at most ``feature_norm``, and the intercept column."""
+        X = clip_rows(X, self.feature_norm)
+        return np.hstack([X, np.full((len(X), 1), 1.0)]) if self.fit_intercept else X
+
+    def _steps(self, dim: int) -> int:
+        default = {"dp-sgd": 100, "dp-cd": 20 * dim, "dp-gcd": min(20, 2 * dim), "admm": 30}[self.solver]
+        return default if self.steps is None else count(self.steps, "steps")
+
+    def _plan(self, n: int, dim: int, target_bound: float) -> Plan:
+        """Return the solver's plan with the least noise for ``fits`` fits within the budget."""
+        from sottovoce.algorithms.admm import CentralADMM
+        from sottovoce.algorithms.dp_cd import DPCD
+        from sottovoce.algorithms.dp_gcd import DPGCD
+        from sottovoce.algorithms.dp_sgd import DPSGD
+
+        model = GLM(self._loss, **{self._penalty: self.alpha})  # type: ignore[arg-type]
+        square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
+        clip = self.l2_clip
+        if clip is None:  # the largest gradient at w = 0
+            clip = math.sqrt(square) * (0.5 if self._loss == "logistic" else target_bound)
+        beta, steps = model.curvature * square, self._steps(dim)
+        common: dict[str, Any] = {"objective": model, "records": n, "steps": steps, "l2_clip": clip}
+
+        def make(noise: float) -> Any:
+            if self.solver == "dp-sgd":
+                lot = max(1.0, self.sample_rate * n)
+                return DPSGD(noise_multiplier=noise, lot=lot, step_size=self.step_scale / beta, **common)
+            if self.solver == "dp-cd":
+                bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
+                # a tenth of the loss goes to the coordinates' smoothness: mu_M^2 = T / (9 z^2)
+                mu = math.sqrt(steps / 9) / noise
+                return DPCD(
+                    noise_multiplier=noise, bounds=bounds, smoothness_mu=mu, step_scale=self.step_scale,
+                    output="last", **common,
+                )  # fmt: skip
+            if self.solver == "dp-gcd":
+                largest = (self.feature_norm**2,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
+                M = tuple(model.curvature * b for b in largest)
+                options = {**common, "l2_clip": clip * math.sqrt(dim)}
+                return DPGCD(noise_ratio=noise, smoothness=M, step_scale=self.step_scale, **options)
+            gamma = self.step_scale / beta
+            options = {**common, "l2_clip": clip * gamma}
+            return CentralADMM(noise_std=noise, gamma=gamma, **options)
+
+        return least_noise(
+            make, self.epsilon, self.delta, statement=lambda plan: plan.privacy("central") * self.fits
+        )
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = validate_data(self, X, reset=False, dtype=np.float64)
+        return clip_rows(X, self.feature_norm) @ self.coef_ + self.intercept_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.non_deterministic = True
+        return tags
+
+
+class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
+    """Two-class logistic regression with differential privacy for the records.
+
+    Parameters
+    ----------
+    epsilon, delta : the budget of all ``fits`` together.
+    solver : "dp-sgd", "dp-cd", "dp-gcd" or "admm".
+    alpha : weight of the l2 penalty (alpha/2) |w|^2, intercept included.
+    feature_norm : public bound on the length of a record; longer ones are scaled down.
+    fit_intercept : whether to add a column of ones.
+    l2_clip : clip of one record's gradient; by default the largest gradient at w = 0.
+    steps : iterations of the solver (coordinates for dp-cd and dp-gcd).
+    step_scale : step relative to one over the smoothness.
+    sample_rate : dp-sgd's Poisson rate.
+    fits : how often these records will be fitted in all, tuning included.
+    random_state : None draws protective noise; a seed makes a simulation that protects nobody.
+
+    Attributes
+    ----------
+    coef_, intercept_, classes_, n_iter_ : as in scikit-learn.
+    plan_, privacy_, total_privacy_ : what ran, what this fit spent, what ``fits`` fits spend.
+
+    Guarantees
+    ----------
+    ``total_privacy_.epsilon(delta) <= epsilon``: dp-sgd under add/remove of a record, the other solvers
+    under replacement. The class names are taken as public. Inputs are checked (finite numbers, two
+    classes) before anything is spent; that a fit was refused may tell something about the records.
+
+    Examples
+    --------
+    >>> X = np.array([[0.9, 0.1], [0.8, -0.2], [-0.9, 0.1], [-0.7, 0.3]] * 100)
+    >>> y = np.array(["yes", "yes", "no", "no"] * 100)
+    >>> model = PrivateLogisticRegression(epsilon=1.0, delta=1e-5, solver="admm", random_state=0).fit(X, y)
+    >>> model.score(X, y), bool(model.privacy_.epsilon(1e-5) <= 1.0)
+    (1.0, True)
+    """
+
+    def fit(self, X: Any, y: Any) -> PrivateLogisticRegression:
+        """Fit on records ``X`` (n, p) with two classes ``y``."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(y)
+        self.classes_, signs = np.unique(y, return_inverse=True)
+        if len(self.classes_) != 2:
+            raise DataError(
+                f"Only binary classification is supported, got {len(self.classes_)} class labels."
+            )
+        self._fit(X, 2.0 * signs - 1.0, 1.0)
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return x.w + intercept for every record; positive means the second class."""
+        return self._scores(X)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return the more likely class of every record."""
+        scores = self._scores(X)
+        return self.classes_[(scores > 0).astype(int)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return (n, 2) probabilities."""
+        scores = self._scores(X)
+        share = np.exp(-np.logaddexp(0, -scores))
+        return np.column_stack([1 - share, share])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.poor_score = True
+        return tags
+
+
+class _PrivateRegressor(RegressorMixin, _PrivateLinear):
+    _loss = "squared"
+
+    def __init__(
+        self,
+        epsilon: float = 1.0,
+        delta: float = 1e-5,
+        *,
+        solver: str = "dp-sgd",
+        alpha: float = 1e-3,
+        feature_norm: float = 1.0,
+        target_bound: float = 1.0,
+        fit_intercept: bool = True,
+        l2_clip: float | None = None,
+        steps: int | None = None,
+        step_scale: float = 1.0,
+        sample_rate: float = 0.1,
+        fits: int = 1,
+        random_state: int | None = None,
+    ) -> None:
+        super().__init__(
+            epsilon, delta, solver=solver, alpha=alpha, feature_norm=feature_norm,
+            fit_intercept=fit_intercept, l2_clip=l2_clip, steps=steps, step_scale=step_scale,
+            sample_rate=sample_rate, fits=fits, random_state=random_state,
+        )  # fmt: skip
+        self.target_bound = target_bound
+
+    def fit(self, X: Any, y: Any) -> Any:
+        """Fit on records ``X`` (n, p) with targets ``y``, which are clipped to the public bound."""
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        bound = positive(self.target_bound, "target_bound")
+        self._fit(X, np.clip(y, -bound, bound), bound)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """Return x.w + intercept for every record."""
+        return self._scores(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True
+        return tags
+
+
+class PrivateRidge(_PrivateRegressor):
+    """Least squares with an l2 penalty: (1/2n) |y - Xw|^2 + (alpha/2) |w|^2, private for the records.
+
+    Parameters are those of `PrivateLogisticRegression`, and ``target_bound``, a public bound to which targets
+    are clipped.
+
+    Examples
+    --------
+    >>> X = np.linspace(-1, 1, 500)[:, None]
+    >>> model = PrivateRidge(epsilon=2.0, solver="admm", random_state=0).fit(X, 0.5 * X[:, 0])
+    >>> bool(abs(model.coef_[0] - 0.5) < 0.2), model.privacy_.adjacency
+    (True, 'replace-one')
+    """
+
+    _penalty = "l2"
+
+
+class PrivateLasso(_PrivateRegressor):
+    """Least squares with an l1 penalty: (1/2n) |y - Xw|^2 + alpha |w|_1, private for the records.
+
+    Parameters are those of `PrivateRidge`.
+
+    Examples
+    --------
+    >>> X = np.linspace(-1, 1, 500)[:, None]
+    >>> model = PrivateLasso(epsilon=2.0, solver="dp-gcd", steps=4, random_state=0).fit(X, 0.5 * X[:, 0])
+    >>> model.coef_.shape, bool(model.privacy_.epsilon(1e-5) <= 2.0)
+    ((1,), True)
+    """
+
+    _penalty = "l1"
+
+
+def total_guarantee(*models: Any) -> Guarantee:
+    """Return what several fitted models spent together on the same records.
+
+    Examples
+    --------
+    >>> X, y = np.eye(4), np.array([0, 1, 0, 1])
+    >>> fitted = [PrivateLogisticRegression(solver="admm", random_state=s).fit(X, y) for s in range(2)]
+    >>> round(total_guarantee(*fitted).epsilon(1e-5), 2)
+    1.47
+    """
+    found = models[0].privacy_
+    for model in models[1:]:
+        found = found + model.privacy_
+    return found
+
+
+def _inside_search() -> bool:
+    """Return whether a caller is scikit-learn's search or cross-validation."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").startswith("sklearn.model_selection."):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False

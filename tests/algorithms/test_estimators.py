@@ -1,0 +1,98 @@
+"""The scikit-learn side: conventions, pipelines, searches, budgets."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import Normalizer, StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from sottovoce.algorithms.estimators import (
+    SOLVERS,
+    PrivateLasso,
+    PrivateLogisticRegression,
+    PrivateRidge,
+    SearchSpendsBudget,
+    total_guarantee,
+)
+from sottovoce.errors import DataError, InvalidInput
+
+
+def cancer():
+    X, y = load_breast_cancer(return_X_y=True)
+    return make_pipeline(StandardScaler(), Normalizer()).fit_transform(X), y
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_every_solver_learns_and_spends_its_budget(solver):
+    X, y = cancer()
+    model = PrivateLogisticRegression(2.0, 1e-5, solver=solver, random_state=1).fit(X, y)
+    assert model.score(X, y) > 0.85
+    assert 1.98 < model.privacy_.epsilon(1e-5) <= 2.0
+    assert model.privacy_.valid
+    assert model.predict_proba(X).sum(axis=1) == pytest.approx(1)
+    assert model.coef_.shape == (30,)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("kind", [PrivateRidge, PrivateLasso])
+def test_regressors_learn(solver, kind):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 3))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    y = X @ np.array([0.8, -0.4, 0.0])
+    model = kind(4.0, 1e-6, solver=solver, fit_intercept=False, random_state=0).fit(X, y)
+    assert model.score(X, y) > 0.8
+    assert model.privacy_.epsilon(1e-6) <= 4.0
+
+
+@pytest.mark.parametrize("model", [
+    PrivateLogisticRegression(solver="admm", steps=3, random_state=0),
+    PrivateRidge(solver="admm", steps=3, random_state=0),
+    PrivateLasso(solver="dp-cd", steps=5, random_state=0),
+])  # fmt: skip
+def test_scikit_learn_conventions(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_estimator(model)
+
+
+def test_pipeline_search_and_the_honest_warning():
+    X, y = cancer()
+    pipeline = make_pipeline(Normalizer(), PrivateLogisticRegression(solver="admm", steps=5, random_state=0))
+    assert pipeline.fit(X, y).score(X, y) > 0.5
+    grid = {"privatelogisticregression__steps": [3, 5]}
+    with pytest.warns(SearchSpendsBudget, match="fits="):
+        GridSearchCV(pipeline, grid, cv=2).fit(X, y)
+    with pytest.warns(SearchSpendsBudget):
+        cross_val_score(PrivateLogisticRegression(solver="admm", steps=3, random_state=0), X, y, cv=2)
+    charged = PrivateLogisticRegression(1.0, 1e-5, solver="admm", steps=5, fits=5, random_state=0)
+    search = GridSearchCV(charged, {"steps": [3, 5]}, cv=2).fit(X, y)  # 2 x 2 fits and the last one
+    best = search.best_estimator_
+    assert best.total_privacy_.epsilon(1e-5) <= 1.0
+    assert best.privacy_.epsilon(1e-5) < 0.6
+    assert total_guarantee(*[best] * 5).epsilon(1e-5) == pytest.approx(best.total_privacy_.epsilon(1e-5))
+
+
+def test_noise_protects_unless_a_seed_says_otherwise():
+    X, y = cancer()
+    make = lambda seed: PrivateLogisticRegression(solver="admm", steps=3, random_state=seed).fit(X, y).coef_  # noqa: E731
+    assert (make(3) == make(3)).all()
+    assert (make(None) != make(None)).any()
+
+
+def test_bad_input_is_a_sentence():
+    X, y = cancer()
+    with pytest.raises(InvalidInput, match="solver must be one of"):
+        PrivateLogisticRegression(solver="newton").fit(X, y)
+    with pytest.raises(DataError, match="got 3 class labels"):
+        PrivateLogisticRegression().fit(X[:6], [0, 1, 2, 0, 1, 2])
+    with pytest.raises(ValueError, match="NaN"):
+        PrivateLogisticRegression().fit(X * np.nan, y)
+    with pytest.raises(InvalidInput, match="epsilon must be a positive"):
+        PrivateLogisticRegression(epsilon=0.0).fit(X, y)
+    with pytest.raises(InvalidInput, match="delta must lie"):
+        PrivateRidge(delta=2.0).fit(X, y)
