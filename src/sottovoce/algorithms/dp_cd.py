@@ -307,10 +307,12 @@ def _block(
     u += delta * Z[previous]
 
 
-_FAST = {"reassoc", "contract", "arcp", "nsz"}  # lets sums be vectorised; NaN and infinity keep their meaning
+# Sums may be reordered and divisions need no check for zero, so that loops become vector instructions;
+# NaN and infinity keep their meaning.
+_FAST = {"reassoc", "contract", "arcp", "nsz"}
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
 def _pass_logistic(u, delta, before, column, C):
     """Move the margins by the last step and sum the clipped coordinate gradients of the next, in one pass.
 
@@ -351,7 +353,7 @@ def _pass_logistic(u, delta, before, column, C):
     return G
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
 def _pass_squared(u, delta, before, column, C):
     G = 0.0
     for i in range(len(u)):
@@ -364,7 +366,7 @@ def _pass_squared(u, delta, before, column, C):
     return G
 
 
-@njit(cache=True, fastmath=_FAST)
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
 def _pass_huber(u, delta, before, column, C, width):
     G = 0.0
     for i in range(len(u)):

@@ -212,8 +212,8 @@ class RandomWalkSGD(Plan):
         std = self.noise_multiplier * self.l2_clip if self.noise_multiplier else 0.0
         clip = self.l2_clip - random.slack(p, std)
         W = self.network.W
-        cumulative = _cumulative(W)
-        uniform = bool(W.nnz == self.n**2 and np.allclose(W.data, 1 / self.n, atol=1e-12))
+        uniform = bool(W.nnz == self.n**2 and np.ptp(W.data) < 1e-12)
+        cumulative = np.zeros(0) if uniform else _cumulative(W)
         cap = self.steps * self.tokens if self.cap is None else self.cap
 
         def advance(state: dict[str, np.ndarray], block: int, size: int) -> dict[str, np.ndarray]:

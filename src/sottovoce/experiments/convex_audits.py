@@ -1,0 +1,269 @@
+"""Attempts to refute every convex plan's statement on the data that make it tightest.
+
+For each plan two neighbouring data sets are chosen so that the changed record or user pulls in opposite
+directions in every step (or is there and is not); the score is the optimal linear test where the view is
+Gaussian. A lower bound above the claim would prove a mistake. The ratio of the two says how tight the claim
+is: about 1 minus what the number of runs costs, less where a claim covers more than this attack uses.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sottovoce.experiments.registry import Experiment
+from sottovoce.runners.base import Result, provenance_now
+
+__all__ = ["EXPERIMENTS", "Case", "Config", "cases"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Runs on each side, and the delta of the claims."""
+
+    runs: int = 4000
+    delta: float = 1e-2
+    seed: int = 0
+
+
+QUICK = Config(runs=150)
+
+
+class Case(NamedTuple):
+    """A statement, and the score of one run with (True) or without the change."""
+
+    claim: Any
+    score: Callable[[bool, np.random.Generator], float]
+
+
+def run(quick: bool = False, **options: Any) -> Result:
+    """Return, per plan: the claim, what was refuted, their ratio; in mu where the claim is Gaussian."""
+    from sottovoce.attacks.bounds import lower_bound
+
+    started = time.perf_counter()
+    config = replace(QUICK if quick else Config(), **options)
+    metrics: dict[str, Any] = {}
+    for name, case in cases().items():
+        rng = np.random.default_rng([config.seed, len(metrics)])
+        scores = [np.array([case.score(side, rng) for _ in range(config.runs)]) for side in (True, False)]
+        gaussian = case.claim.curve.is_gaussian
+        bound = lower_bound(scores[0], scores[1], delta=config.delta, by="mu" if gaussian else "epsilon")
+        claimed = case.claim.mu if gaussian else case.claim.epsilon(config.delta)
+        refuted = bound.mu if gaussian else bound.epsilon
+        metrics[name] = {
+            "measure": "mu" if gaussian else f"epsilon at delta {config.delta:g}",
+            "claimed": claimed,
+            "lower_bound": refuted,
+            "tightness": refuted / claimed,
+            "refuted": bool(refuted > claimed),
+            "against": str(case.claim.adversary),
+            "label": case.claim.label,
+        }
+    return Result(
+        name="convex-audits", config=asdict(config), metrics=metrics, provenance=provenance_now(started)
+    )
+
+
+def cases() -> dict[str, Case]:
+    """Return the cases by plan name."""
+    return {**_central(), **_users(), **_networks()}
+
+
+def _pull(side: bool, size: float = 50.0) -> np.ndarray:
+    """Targets so far away that a clipped gradient has full length in every step, up or down."""
+    return np.array([size if side else -size])
+
+
+def _central() -> dict[str, Case]:
+    from sottovoce.algorithms.admm import CentralADMM
+    from sottovoce.algorithms.dp_cd import DPCD
+    from sottovoce.algorithms.dp_gcd import DPGCD
+    from sottovoce.algorithms.dp_sgd import DPSGD
+    from sottovoce.objectives import GLM
+
+    model, one = GLM("squared"), np.ones((1, 1))
+    cd = DPCD(model, 1, 4, 1.0, 2 / 3, smoothness=(1.0,), output="last")
+    gcd = DPGCD(model, 1, 2, 1.0, 1.0, smoothness=1.0)
+    admm = CentralADMM(model, 1, 4, 1.0, 1.0, 4 / 3)
+    full = DPSGD(model, 2, 4, 2, 1.0, 1.0, 2 / 3)
+    sampled = DPSGD(model, 2, 4, 1, 1.0, 1.0, 1.0)
+
+    def replaced(plan: Any) -> Case:
+        def score(side: bool, rng: np.random.Generator) -> float:
+            return float(plan.run((one, _pull(side)), rng).outputs["coef"][0])
+
+        return Case(plan.privacy("central"), score)
+
+    def removed(plan: Any) -> Case:
+        def score(side: bool, rng: np.random.Generator) -> float:
+            X = np.array([[1.0], [0.0]]) if side else np.zeros((1, 1))  # the zero record contributes nothing
+            y = np.array([50.0, 0.0]) if side else np.zeros(1)
+            return float(plan.run((X, y), rng).outputs["coef"][0])
+
+        return Case(plan.privacy("central"), score)
+
+    return {
+        "dp-cd": replaced(cd),
+        "dp-gcd": replaced(gcd),
+        "admm": replaced(admm),
+        "dp-sgd, full lots": removed(full),
+        "dp-sgd, Poisson lots": removed(sampled),
+    }
+
+
+def _users() -> dict[str, Case]:
+    from sottovoce.algorithms.admm import FederatedADMM, TokenADMM
+    from sottovoce.algorithms.random_walk import RandomWalkSGD
+    from sottovoce.data import Shards
+    from sottovoce.graphs import complete
+    from sottovoce.objectives import GLM
+
+    model = GLM("squared")
+
+    def two(side: bool) -> Shards:
+        return Shards(np.array([[1.0], [0.0]]), np.array([_pull(side, 500.0)[0], 0.0]), np.arange(3))
+
+    fed = FederatedADMM(model, 2, 4, 1.0, 1.0, 1.0, 8 / 3, secure_sum=False)
+    secure = FederatedADMM(model, 2, 4, 1.0, 1.0, 1.0, 2.0)
+    token = TokenADMM(model, 2, 8, 1.0, 1.0, 8 / 3, cap=4)
+    walk = RandomWalkSGD(model, complete(2), 8, 1.0, 1.0, 4 / 3, cap=4)
+
+    def noise_known(plan: Any) -> Callable[[bool, np.random.Generator], float]:
+        # everything but user 0's own data and noise is known; the sum of its releases is sufficient
+        def score(side: bool, rng: np.random.Generator) -> float:
+            tape = Tape(int(rng.integers(2**62)))
+            plan.run(two(side), tape)
+            return float(np.sum([values[0, 0] for values, agents in tape.out if agents[0] == 0]))
+
+        return score
+
+    def mean(plan: Any) -> Callable[[bool, np.random.Generator], float]:
+        return lambda side, rng: float(plan.run(two(side), rng).outputs["mean"][0])
+
+    def visits(side: bool, rng: np.random.Generator) -> float:
+        from sottovoce.algorithms.random_walk import hop
+
+        theta, total = np.zeros(1), 0.0
+        shard = two(side).user(0)
+        for _ in range(4):  # four contributions of user 0, every model before and after them seen
+            after = hop(model, *shard, theta, step_size=1.0, clip=1.0, noise=4 / 3 * rng.standard_normal(1))
+            total, theta = total + float(after[0] - theta[0]), after
+        return total
+
+    return {
+        "admm-federated, local": Case(fed.privacy("local"), noise_known(fed)),
+        "admm-federated, secure sum": Case(secure.privacy("central"), mean(secure)),
+        "admm-token, local": Case(token.privacy("local"), mean(token)),
+        "random-walk-sgd, local": Case(walk.privacy("local"), visits),
+    }
+
+
+def _networks() -> dict[str, Case]:
+    import sottovoce as sv
+    from sottovoce.algorithms.consensus_sgd import ConsensusSGD
+    from sottovoce.algorithms.decor import Decor
+    from sottovoce.algorithms.mafalda import Mafalda
+    from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
+    from sottovoce.data import Shards
+    from sottovoce.objectives import GLM
+    from sottovoce.privacy.noise import SimulatedNoise
+
+    model, n, user = GLM("squared"), 4, 3
+    ring = sv.protocols.Gossip(sv.graphs.ring(n), 1)
+
+    def shards(side: bool) -> Shards:
+        y = np.zeros(n)
+        y[user] = _pull(side, 500.0)[0]
+        X = np.zeros((n, 1))
+        X[user] = 1.0
+        return Shards(X, y, np.arange(n + 1))
+
+    muffliato = MuffliatoSGD(model, ring, 4, 1.0, 1.0, 4 / 3)
+    consensus = ConsensusSGD(model, sv.protocols.Exchange(n), 4, 0.1, 1.0, 1.0)
+    decor = Decor(model, ring, 4, 1.0, 1.0, 1.0, pair_multiplier=1.0)
+    mafalda = Mafalda(model, ring, 4, 1.0, 1.0, 2 / 3)
+
+    def steps(plan: Any, side: bool, rng: np.random.Generator) -> Any:
+        """Yield (step, public state before it, messages)."""
+        noise = SimulatedNoise(int(rng.integers(2**62)))
+        text = plan.algorithm(shards(side), range(n), noise)
+        state = text.init()
+        for k in range(plan.steps):
+            sent = text.message(state, k)
+            yield k, getattr(state, "theta", state), sent
+            state = text.update(state, plan.schedule(k).apply(sent, noise=noise, step=k), k)
+
+    def moved(side: bool, rng: np.random.Generator) -> float:
+        return float(sum((theta - sent)[user, 0] for _, theta, sent in steps(muffliato, side, rng)))
+
+    def seen(side: bool, rng: np.random.Generator) -> float:
+        # node 0 sees, in round 1, the mean over the block {2, 3}
+        return float(sum(sent[[2, 3], 0].mean() for _, _, sent in steps(consensus, side, rng)))
+
+    A = sv.graphs.ring(n).adjacency.toarray()
+    weights = np.linalg.inv(np.eye(n) + np.diag(A.sum(axis=1)) - A)[user]
+
+    def decorrelated(side: bool, rng: np.random.Generator) -> float:
+        return float(sum(weights @ (theta - sent)[:, 0] for _, theta, sent in steps(decor, side, rng)))
+
+    C = mafalda.correlation().C
+
+    def whitened(side: bool, rng: np.random.Generator) -> float:
+        y = np.array([(theta - sent)[user, 0] for _, theta, sent in steps(mafalda, side, rng)])
+        return float(C.sum(axis=1) @ (C @ y))
+
+    return {
+        "muffliato-sgd, local": Case(muffliato.privacy("local"), moved),
+        "consensus-sgd, node 0 about 3": Case(consensus.privacy("pairwise", observer=0, user=user), seen),
+        "decor, all messages": Case(decor.privacy("local"), decorrelated),
+        "mafalda-sgd, local": Case(mafalda.privacy("local"), whitened),
+    }
+
+
+class Tape:
+    """Simulated noise that keeps everything it lets out."""
+
+    protective = False
+
+    def __init__(self, seed: int) -> None:
+        from sottovoce.privacy.noise import SimulatedNoise
+
+        self.source, self.out = SimulatedNoise(seed), []  # type: ignore[var-annotated]
+
+    def perturb(self, values: np.ndarray, *, agents: Any, step: int, std: Any, stream: int = 0) -> np.ndarray:
+        """Return the noisy values, and remember them."""
+        noisy = self.source.perturb(values, agents=agents, step=step, std=std, stream=stream)
+        if stream == 0:
+            self.out.append((noisy, np.asarray(agents)))
+        return noisy
+
+    def slack(self, dim: int, std: float = 1.0) -> float:
+        """Return 0: nothing is rounded."""
+        return 0.0
+
+
+def plot(record: dict[str, Any]) -> Any:
+    """Draw claim and lower bound per plan."""
+    from matplotlib.figure import Figure
+
+    names = list(record["metrics"])
+    figure = Figure(figsize=(6, 0.4 * len(names) + 1))
+    axes = figure.subplots()
+    for i, name in enumerate(names):
+        row = record["metrics"][name]
+        axes.plot([0, row["lower_bound"]], [i, i], linewidth=6, color="C0")
+        axes.plot([row["claimed"]], [i], "k|", markersize=12)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(xlabel="loss, as claimed (line) and as refuted below (bar)")
+    return figure
+
+
+EXPERIMENTS = {
+    "convex-audits": Experiment(
+        "Attempts to refute the statement of every convex plan", "no paper: audits of this library", run, plot
+    )
+}
