@@ -146,6 +146,25 @@ def one_run_training(
     ----------
     plan, net, problem, start : as in `train_models`; the problem's own canary is not used.
     canaries, labels : pictures ``(m, side, side)`` and classes; each is given to the owner by a fair coin.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> from sottovoce.algorithms.dp_dsgd import DPDSGD
+    >>> from sottovoce.attacks.small_net import SmallNet
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> rng, net = np.random.default_rng(0), SmallNet()
+    >>> start = net.initial(rng)
+    >>> problem = sv.attacks.MembershipProblem(
+    ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
+    ... )
+    >>> plan = DPDSGD(
+    ...     NetObjective(net.module(start), max_grad_norm=1.0), problem.sizes, network=sv.graphs.path(3),
+    ...     steps=2, noise_multiplier=4.0, learning_rate=0.05,
+    ... )  # fmt: skip
+    >>> canaries, classes = rng.random((8, 14, 14)), np.zeros(8, int)
+    >>> one_run_training(plan, net, problem, canaries, classes, start=start, rng=rng).refuted
+    False
     """
     from sottovoce.attacks.membership import StackedGradients
     from sottovoce.runners import run_stacked
