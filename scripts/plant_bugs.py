@@ -93,7 +93,7 @@ BUGS = [
         PEERS + "core.py",
         "self.unanswered: set[int] = set(program.contacts)",
         "self.unanswered: set[int] = set()",
-        SIM,
+        "tests/peers/test_core.py",
     ),
     Bug(
         "neighbours' memory of this peer ignored",

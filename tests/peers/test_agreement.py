@@ -76,6 +76,13 @@ def test_a_wrong_agreement_is_one_sentence_that_names_the_file(old, new, consort
     assert "\n" not in str(caught.value)
 
 
+def test_leaving_exchanges_out_is_for_plain_gossip(consortium):
+    timing = {"late": "drop", "deadline": 30.0}
+    assert consortium(timing=timing).agreement.timing.late == "drop"
+    with pytest.raises(ConfigError, match="must wait"):
+        consortium(algorithm={"protocol": "tree"}, timing=timing)
+
+
 def test_edges_can_be_listed(consortium):
     group = consortium(graph="edges:0-1,1-2")
     assert group.agreement.network.edges.tolist() == [[0, 1], [1, 2]]

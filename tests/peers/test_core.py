@@ -8,7 +8,7 @@ import pytest
 from sottovoce import graphs, protocols
 from sottovoce.errors import FrameError, LedgerError, LostPeer
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.frames import NOTHING, POSITION, ROW, Position, Wire
+from sottovoce.peers.frames import DROP, NOTHING, POSITION, ROW, Position, Wire
 from sottovoce.peers.programs import MeteredNoise, StepProgram
 from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent
 from sottovoce.privacy.ledger import Spending
@@ -150,6 +150,65 @@ def test_rows_are_forgotten_only_when_everybody_has_used_them():
             scene.core.receive(0.0, s, scene.row(s, r))
     assert sorted(scene.core.outbox) == [1, 2]
     assert sorted(scene.core.sent) == [0, 1, 2]
+
+
+class TestLeavingOut:
+    """The rule `drop`: a question is durable before it is asked, and binds until it is answered."""
+
+    def waiting(self):
+        scene = Scene()
+        scene.core.timing = scene.core.timing._replace(drop_after=5.0)
+        scene.hello()
+        for s in (2, 3):
+            scene.core.receive(0.0, s, scene.row(s, 0))
+        out = scene.core.tick(6.0)
+        assert kinds(out) == [POSITION, DROP]
+        assert scene.disk.durable[-1].note == "ask 0 1"
+        return scene
+
+    def word(self, scene, *, ask, agreed, sender=1, r=0):
+        return scene.wire.drop(r, sender=sender, ask=ask, agreed=agreed)
+
+    def test_a_row_that_comes_after_the_question_waits_for_the_answer(self):
+        scene = self.waiting()
+        assert scene.core.receive(6.0, 1, scene.row(1, 0)) == []
+        assert scene.core.program.at == 0
+        scene.core.receive(6.0, 1, self.word(scene, ask=False, agreed=False))
+        assert scene.core.program.at == 1
+        assert (0, 1) in scene.core.heard
+        assert scene.core.dropped == set()
+
+    def test_a_yes_leaves_it_out_for_good(self):
+        scene = self.waiting()
+        scene.core.receive(6.0, 1, self.word(scene, ask=False, agreed=True))
+        assert scene.core.program.at == 1
+        assert scene.core.dropped == {(0, 1)}
+        assert scene.core.receive(6.0, 1, scene.row(1, 0)) == []
+        assert (0, 1) not in scene.core.heard
+        again = Scene(disk=scene.disk)
+        assert again.core.dropped == {(0, 1)}
+        assert again.core.proposed == set()
+
+    def test_a_question_survives_a_restart(self):
+        scene = self.waiting()
+        assert Scene(disk=scene.disk).core.proposed == {(0, 1)}
+
+    def test_the_other_end_says_no_once_the_row_was_used(self):
+        scene = Scene()
+        scene.core.timing = scene.core.timing._replace(drop_after=5.0)
+        scene.hello()
+        for s in (1, 2, 3):
+            scene.core.receive(0.0, s, scene.row(s, 0))
+        out = scene.core.receive(0.0, 1, self.word(scene, ask=True, agreed=False))
+        assert kinds(out) == [DROP, ROW]
+        assert scene.wire.read_position(scene.wire.decode(out[0][1])).digest == NOTHING
+        assert scene.core.dropped == set()
+
+    def test_without_the_rule_the_question_is_refused(self):
+        scene = Scene()
+        scene.hello()
+        with pytest.raises(FrameError, match="cannot be left out"):
+            scene.core.receive(0.0, 1, self.word(scene, ask=True, agreed=False))
 
 
 def test_asking_gets_slower_and_ends():

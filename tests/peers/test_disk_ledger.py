@@ -78,8 +78,14 @@ def test_stores_agree(kind, tmp_path):
     assert saved.outbox[4] == entry(4).frame
     assert len(saved.heard) == 5
     assert [release.step for release in saved.releases] == [0, 1, 2, 3, 4]
+    again.commit(Entry(4, (), b"", b"state", (), "drop 4 1"))
     if kind == "sqlite":
         again.close()
+    last = store()
+    assert last.load().notes == ["drop 4 1"]
+    assert last.load().sent == saved.sent
+    if kind == "sqlite":
+        last.close()
 
 
 def test_files_are_for_the_owner_only(tmp_path):

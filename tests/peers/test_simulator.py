@@ -41,6 +41,18 @@ def test_copied_and_rolled_back_folders_are_noticed():
     assert equivocated > 3
 
 
+def test_exchanges_are_left_out_at_both_ends_or_at_none():
+    """With the rule `drop`: ends always agree, and the result is that of the schedule that really ran."""
+    left_out = 0
+    for seed in range(150):
+        world = World(seed, Faults(partitions=2, random_power=2), drop_after=0.15)
+        world.run()
+        assert world.violations == [], f"world {seed}"
+        assert not world.stopped, f"world {seed}"
+        left_out += sum(len(pairs) for pairs in world.left_out().values()) // 2
+    assert left_out > 200
+
+
 def test_a_missing_sync_is_seen(monkeypatch):
     """The simulated disk catches a store that forgets to sync (kill -9 alone never would)."""
 

@@ -138,9 +138,15 @@ class BudgetPart(_Part):
 
 
 class TimingPart(_Part):
-    """Seconds to wait for a row before asking for it again, and before the run is given up."""
+    """Seconds: before a row is asked for again, before its exchange is left out, before the run is given up.
+
+    ``late = "drop"`` leaves an exchange out, at both ends and only if both agree, when a neighbour is later
+    than ``deadline``; each then keeps its own row for it. ``"wait"`` waits.
+    """
 
     ask_again: Positive = 1.0
+    late: Literal["wait", "drop"] = "wait"
+    deadline: Positive = 60.0
     give_up: Positive = 600.0
 
 
@@ -187,6 +193,10 @@ class Agreement(_Part):
             and len(self.data.features) != self.model.parameters
         ):
             raise ValueError("a mean has one parameter per feature")
+        if self.timing.late == "drop" and self.algorithm.protocol not in ("gossip", "refreshed"):
+            raise ValueError(
+                f"late = 'drop' needs plain gossip; over {self.algorithm.protocol} peers must wait"
+            )
         unknown = set(self.signatures) - set(names)
         if unknown:
             raise ValueError(f"{sorted(unknown)[0]} signed but is not a member")

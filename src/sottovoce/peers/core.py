@@ -7,6 +7,8 @@ Everything else follows from it:
 - a resend sends stored bytes; nothing is ever encoded or noised twice for a round;
 - after a crash the peer goes on from its last commit; whatever was drawn later never left the machine;
 - a row is consumed once, and a second, different row for the same round and sender is refused;
+- a neighbour that is late past the deadline is either waited for, or, if the agreement says so and both
+  ends agree, the exchange of that one round is left out at both ends and each keeps its own row for it;
 - before anything new is drawn after a start, every contact has said what it has seen of this peer: a ledger
   that is older than that (restored, cloned, truncated) is noticed and nothing is sent.
 
@@ -24,7 +26,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from sottovoce.errors import FrameError, LedgerError, LostPeer, SottovoceError
-from sottovoce.peers.frames import NOTHING, POSITION, REFUSAL, ROW, Frame, Position, Wire
+from sottovoce.peers.frames import DROP, NOTHING, POSITION, REFUSAL, ROW, Frame, Position, Wire
 from sottovoce.privacy.ledger import Release, Spending
 
 __all__ = ["Core", "Entry", "Program", "Saved", "Store", "Timing"]
@@ -109,6 +111,7 @@ class Timing(NamedTuple):
     ask_most: float = 4.0
     give_up: float = 600.0
     linger: float = 5.0
+    drop_after: float = float("inf")  # only for gossip, where an exchange can be left out at both ends
 
 
 Outgoing = list[tuple[int, bytes]]
@@ -159,7 +162,11 @@ class Core:
         if saved.state is not None:
             program.restore(saved.state)
         self.durable_at = saved.at
-        self.incidents: list[str] = list(saved.notes)
+        self.incidents: list[str] = []
+        self.dropped: set[tuple[int, int]] = set()  # exchanges left out at both ends: (round, member)
+        self.proposed: set[tuple[int, int]] = set()  # asked for and not answered yet
+        for note in saved.notes:
+            self._recall(note)
         self.failed: SottovoceError | None = None
         self.inbox: dict[tuple[int, int], Frame] = {}
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
@@ -197,6 +204,8 @@ class Core:
         position = self.wire.read_position(frame)
         if frame.kind == POSITION:
             return self._go(self._position(now, sender, position))
+        if frame.kind == DROP:
+            return self._go(self._drop(now, frame, position))
         assert frame.kind == REFUSAL
         return self._go(self._refused(sender, frame.round, position.digest))
 
@@ -216,7 +225,10 @@ class Core:
             )
         self._ask_gap = min(2 * self._ask_gap, self.timing.ask_most)
         self._ask_at = now + self._ask_gap
-        return self._positions(waiting, answer=True)
+        out = self._positions(waiting, answer=True)
+        if not self.finished and not self.unanswered and now - self._since > self.timing.drop_after:
+            out += self._propose(waiting)
+        return out
 
     # ---- what the driver may look at -------------------------------------------------------------
 
@@ -237,8 +249,7 @@ class Core:
             return tuple(s for s, at in sorted(self.passed.items()) if at < self.wire.rounds)
         if self.unanswered:
             return tuple(sorted(self.unanswered))
-        r = self.program.at
-        return tuple(s for s in self.program.expects(r) if (r, s) not in self.inbox)
+        return tuple(s for s in self.program.expects(self.program.at) if self._missing(s))
 
     @property
     def next_tick(self) -> float:
@@ -253,6 +264,7 @@ class Core:
         for part in (waiting, self.sent, self.heard, self.outbox, self.passed, self._highest):
             state.update(repr(sorted(part.items())).encode())  # type: ignore[attr-defined]
         state.update(repr((sorted(self.unanswered), self.durable_at, self.incidents, self._final)).encode())
+        state.update(repr((sorted(self.dropped), sorted(self.proposed))).encode())
         state.update(repr(sorted(self.spending.counts.items())).encode())
         return state.hexdigest()
 
@@ -261,6 +273,8 @@ class Core:
     def _row(self, now: float, frame: Frame) -> Outgoing:
         r, sender = frame.round, frame.sender
         key = (r, sender)
+        if key in self.dropped:
+            return []
         held = self.heard.get(key) or (self.inbox[key].digest if key in self.inbox else None)
         if held is not None:
             if held == frame.digest:
@@ -284,8 +298,13 @@ class Core:
 
     def _position(self, now: float, sender: int, position: Position) -> Outgoing:
         self._compare(sender, position.highest, position.digest)
-        mine = [self.sent.get(r, NOTHING) for r in range(position.at) if sender in self.program.sends(r)]
-        if _lineage(mine) != position.lineage:
+        mine = [
+            self.sent.get(r, NOTHING)
+            for r in range(position.at)
+            if sender in self.program.sends(r) and (r, sender) not in self.dropped
+        ]
+        open_question = any(s == sender and r < position.at for r, s in self.proposed)
+        if _lineage(mine) != position.lineage and not open_question:
             self._compare(sender, position.at - 1, NOTHING)
         first = sender in self.unanswered
         asked = position.answer or first
@@ -303,6 +322,80 @@ class Core:
         ]
         reply = self._positions([sender], answer=False) if position.answer else []
         return reply + again + out
+
+    def _drop(self, now: float, frame: Frame, word: Position) -> Outgoing:
+        """Answer a neighbour that asks to leave an exchange out, or take its answer."""
+        r, sender = frame.round, frame.sender
+        key = (r, sender)
+        if sender not in self.program.expects(r) or self.timing.drop_after == float("inf"):
+            raise FrameError(f"The exchange of round {r} cannot be left out in this run.")
+        if not self.program.begun:
+            return []  # it will be asked again
+        if not word.answer:
+            if key not in self.proposed:
+                return []  # an answer to a question that is settled
+            self._settle(key, word.digest != NOTHING)
+            return self._advance(now)
+        if key in self.dropped or r >= self.program.at:
+            if key not in self.dropped:
+                if r > self.program.at + self.program.window:
+                    raise FrameError(f"Round {r} is too far ahead of round {self.program.at}.")
+                self._settle(key, True)
+            agreed = True
+        else:
+            agreed = False  # the other's row was used, so it must use ours
+        answer = (sender, self.wire.drop(r, sender=self.program.node, ask=False, agreed=agreed))
+        again = [(sender, self.outbox[r])] if not agreed and r in self.outbox else []
+        return [answer, *again, *self._advance(now)]
+
+    def _propose(self, late: Iterable[int]) -> Outgoing:
+        """Ask late neighbours to leave this round's exchange out; it is durable before it is asked."""
+        r = self.program.at
+        fresh = [s for s in late if (r, s) not in self.proposed]
+        for s in fresh:
+            self.proposed.add((r, s))
+            self._notes.append(f"ask {r} {s}")
+        if fresh:
+            self._commit_notes()
+        return [(s, self.wire.drop(r, sender=self.program.node, ask=True, agreed=False)) for s in late]
+
+    def _settle(self, key: tuple[int, int], left_out: bool) -> None:
+        """Make the end of a question durable; only then may it decide anything."""
+        self.proposed.discard(key)
+        if left_out:
+            self.dropped.add(key)
+            self.inbox.pop(key, None)
+        self._notes.append(f"{'drop' if left_out else 'keep'} {key[0]} {key[1]}")
+        self._commit_notes()
+
+    def _commit_notes(self) -> None:
+        """Commit notes alone; the state is that of the last row, which a gossip node is still in."""
+        try:
+            self.store.commit(
+                Entry(self.durable_at, (), b"", self.program.snapshot(), (), "; ".join(self._notes))
+            )
+        except SottovoceError as error:
+            self._fail(error)
+        self._notes.clear()
+
+    def _recall(self, note: str) -> None:
+        """Take a stored note up again."""
+        for part in note.split("; "):
+            word, *numbers = part.split(" ")
+            if word not in ("ask", "drop", "keep"):
+                self.incidents.append(part)
+                continue
+            key = (int(numbers[0]), int(numbers[1]))
+            self.proposed.discard(key)
+            if word == "ask":
+                self.proposed.add(key)
+            elif word == "drop":
+                self.dropped.add(key)
+
+    def _missing(self, s: int) -> bool:
+        """Whether the present round still waits for ``s``: for its row, or for its answer to a question."""
+        key = (self.program.at, s)
+        return key not in self.dropped and (key not in self.inbox or key in self.proposed)
 
     def _refused(self, sender: int, r: int, held: bytes) -> Outgoing:
         self._compare(sender, r, held)
@@ -331,13 +424,17 @@ class Core:
             while not self._final:
                 r = self.program.at
                 wanted = self.program.expects(r) if r < self.wire.rounds else ()
-                if any((r, s) not in self.inbox for s in wanted):
+                if any(self._missing(s) for s in wanted):
                     break
-                taken = {s: self.inbox.pop((r, s)) for s in wanted}
+                taken = {s: self.inbox.pop((r, s)) for s in wanted if (r, s) not in self.dropped}
                 for s, frame in taken.items():
                     self.heard[r, s] = frame.digest
                     self._newly_heard.append((r, s, frame.digest))
-                self.program.receive({s: self.wire.values(frame) for s, frame in taken.items()})
+                rows = {s: self.wire.values(frame) for s, frame in taken.items()}
+                for s in wanted:
+                    if s not in rows:  # left out at both ends: its weight goes to this node's own row
+                        rows[s] = self.program.message()
+                self.program.receive(rows)
                 out += self._publish()
                 self._since = now
                 self._ask_again_after(now)

@@ -6,8 +6,9 @@ Layout, little endian::
     | length u64 | run 32s | 0 0 0 0 | payload (length bytes) | SHA-256 of all that precedes
 
 A `Wire` states what the frames of one run must look like; `Wire.decode` compares sizes with it before it
-touches the payload, so nothing that arrives decides how much is allocated. There are three kinds: a row
-of numbers, a position (how far a peer is, what it has seen of the other), and a refusal.
+touches the payload, so nothing that arrives decides how much is allocated. There are four kinds: a row
+of numbers, a position (how far a peer is, what it has seen of the other), a refusal, and a word about
+leaving one exchange of one round out.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ __all__ = ["Frame", "Position", "Wire"]
 
 MAGIC = b"SVOC"
 VERSION = 1
-ROW, POSITION, REFUSAL = 1, 2, 3
+ROW, POSITION, REFUSAL, DROP = 1, 2, 3, 4
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
 CONTROL = struct.Struct("<qq32s32sB7x")
 DIGEST = 32
 DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f8"), 2: np.dtype("<f4")}
 NOTHING = bytes(DIGEST)
+_YES = b"\1" * DIGEST
 
 
 class Frame(NamedTuple):
@@ -128,6 +130,14 @@ class Wire:
         """Return the frame that says: another row of yours is already held for this round."""
         return self._frame(REFUSAL, 0, sender, round, 0, CONTROL.pack(round, round, held, NOTHING, 0))
 
+    def drop(self, round: int, *, sender: int, ask: bool, agreed: bool) -> bytes:
+        """Return the frame that asks to leave out the exchange of one round, or answers such a question.
+
+        ``agreed`` is the answer: yes, both ends leave it out; no, the row was used and comes again.
+        """
+        mark = _YES if agreed else NOTHING
+        return self._frame(DROP, 0, sender, round, 0, CONTROL.pack(round, round, mark, NOTHING, ask))
+
     def decode(self, raw: bytes) -> Frame:
         """Return the checked frame, or raise `FrameError` and leave nothing behind."""
         size = len(raw)
@@ -172,7 +182,7 @@ class Wire:
         if kind == ROW:
             expected, name = self.row_bytes, "row"
             shape_ok = dtype == self.code and rows == 1 and dim == self.dim
-        elif kind in (POSITION, REFUSAL):
+        elif kind in (POSITION, REFUSAL, DROP):
             expected, name = CONTROL.size, "position"
             shape_ok = dtype == 0 and rows == 0 and dim == 0
         else:

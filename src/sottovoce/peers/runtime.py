@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable
@@ -122,6 +123,7 @@ class Peer:
                 ask_row=agreement.timing.ask_again,
                 ask_most=max(4.0, agreement.timing.ask_again),
                 give_up=agreement.timing.give_up,
+                drop_after=agreement.timing.deadline if agreement.timing.late == "drop" else math.inf,
             )
             self.core = Core(program, self.job.wire, self.ledger, spending, self.timing)
             self.transport = Transport(
@@ -211,6 +213,8 @@ class Peer:
         numbers = draws * self.agreement.model.parameters
         row = self.job.table()[self.node]
         finished = self.core.finished
+        may_drop = self.agreement.timing.late == "drop"  # then nobody knows the whole schedule that ran
+        left_out = [[r, self.agreement.members[s].name] for r, s in sorted(self.core.dropped)]
         return {
             "run": self.agreement.run.hex(),
             "member": self.identity.name,
@@ -228,7 +232,7 @@ class Peer:
                 "releases": draws,
             },
             "against_one_member": None
-            if row["epsilon_worst_member"] is None or draws != row["releases"] or not finished
+            if row["epsilon_worst_member"] is None or draws != row["releases"] or not finished or may_drop
             else {
                 "adversary": "the most curious single other member, honest but curious",
                 "adjacency": part.adjacency,
@@ -242,6 +246,7 @@ class Peer:
             "noise": "protective: discrete Gaussian, keys from the operating system",
             "statistical_distance": ProtectiveNoise.distance(numbers),
             "assumptions": ["AES-256 in counter mode is a pseudorandom generator"],
+            "left_out": left_out,
             "incidents": list(self.core.incidents),
         }
 

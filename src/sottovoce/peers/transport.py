@@ -12,6 +12,7 @@ import asyncio
 import hashlib
 import os
 import ssl
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -25,12 +26,14 @@ import grpc.aio
 
 from sottovoce.errors import FrameError, IdentityError, PeerError
 from sottovoce.peers.agreement import Member
+from sottovoce.peers.frames import HEADER, POSITION
 from sottovoce.peers.identity import Identity, host_name
 
 __all__ = ["Transport"]
 
 METHOD = "/sottovoce.Peer/Deliver"
 _QUEUE = 256
+_FLAG = HEADER.size + 80  # where a position says whether it wants an answer
 # A row travels in few large pieces: windows and frames of the default sizes stall on a megabyte.
 _WHOLE_ROWS = (("grpc.http2.lookahead_bytes", 4 << 20), ("grpc.http2.max_frame_size", 4 << 20))
 
@@ -65,8 +68,9 @@ class Transport:
         self.deliver, self.largest = deliver, largest
         self.refused = 0
         self._pins = {bytes.fromhex(self.members[s].fingerprint): s for s in self.contacts}
-        self._queues: dict[int, asyncio.Queue[bytes]] = {}
-        self._pending: dict[int, int] = dict.fromkeys(self.contacts, 0)
+        self._queues: dict[int, deque[bytes]] = {s: deque(maxlen=_QUEUE) for s in self.contacts}
+        self._waiting = {s: asyncio.Event() for s in self.contacts}
+        self._busy: set[int] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._channels: list[Any] = []
         self._server: Any = None
@@ -76,7 +80,6 @@ class Transport:
         """Listen at the agreed address (or ``address``) and open a channel to every contact."""
         await self._listen(address or self.members[self.node].address)
         for s in self.contacts:
-            self._queues[s] = asyncio.Queue(_QUEUE)
             self._tasks.append(asyncio.create_task(self._sender(s)))
 
     def send(self, to: int, raw: bytes) -> None:
@@ -84,16 +87,16 @@ class Transport:
         queue = self._queues.get(to)
         if queue is None:
             return
-        if queue.full():
-            queue.get_nowait()
-        else:
-            self._pending[to] += 1
-        queue.put_nowait(raw)
+        if raw[5] == POSITION:  # only the newest of each kind of position is worth sending
+            for old in [q for q in queue if q[5] == POSITION and q[_FLAG] == raw[_FLAG]]:
+                queue.remove(old)
+        queue.append(raw)
+        self._waiting[to].set()
 
     async def flush(self, seconds: float) -> None:
         """Wait a little for queued bytes to leave."""
         for _ in range(max(1, int(seconds / 0.01))):
-            if not any(self._pending.values()):
+            if not self._busy and not any(self._queues.values()):
                 return
             await asyncio.sleep(0.01)
 
@@ -187,12 +190,15 @@ class Transport:
         channel = grpc.aio.secure_channel(member.address, credentials, options=options)
         self._channels.append(channel)
         call = channel.unary_unary(METHOD)
-        queue = self._queues[to]
+        queue, waiting = self._queues[to], self._waiting[to]
         while True:
-            raw = await queue.get()
-            try:
-                await call(raw, timeout=30)
-            except grpc.aio.AioRpcError:
-                await asyncio.sleep(0.02)  # the receiver asks again for what it misses
-            finally:
-                self._pending[to] -= 1
+            await waiting.wait()
+            waiting.clear()
+            while queue:
+                self._busy.add(to)
+                try:
+                    await call(queue.popleft(), timeout=30, wait_for_ready=True)
+                except grpc.aio.AioRpcError:
+                    await asyncio.sleep(0.02)  # the receiver asks again for what it misses
+                finally:
+                    self._busy.discard(to)
