@@ -65,8 +65,11 @@ def test_the_same_bytes_go_to_everybody_and_on_every_resend():
     scene = Scene()
     sent = {raw for _, raw in scene.hello()}
     assert len(sent) == 1
-    for _ in range(1000):
-        again = scene.core.receive(1.0, 1, scene.position(1, answer=True))
+    for second in range(1, 1001):
+        again = scene.core.receive(float(second), 1, scene.position(1, answer=True))
+        assert (
+            len(scene.core.receive(second + 0.5, 1, scene.position(1, answer=True))) == 1
+        )  # too soon for a row
         assert [raw for _, raw in again if raw[5] == ROW] == list(sent)
     assert len(scene.disk.durable) == 1
     assert sum(scene.core.spending.counts.values()) == 1

@@ -19,6 +19,7 @@ class with sockets and SQLite, `sottovoce.peers.simulator` with seeded faults.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -111,7 +112,7 @@ class Timing(NamedTuple):
     ask_most: float = 4.0
     give_up: float = 600.0
     linger: float = 5.0
-    drop_after: float = float("inf")  # only for gossip, where an exchange can be left out at both ends
+    drop_after: float = math.inf  # only for gossip, where an exchange can be left out at both ends
 
 
 Outgoing = list[tuple[int, bytes]]
@@ -174,6 +175,7 @@ class Core:
         self._highest: dict[int, tuple[int, bytes]] = {}
         for (r, sender), digest in self.heard.items():
             self._note_highest(sender, r, digest)
+        self._given_out: dict[tuple[int, int], float] = {}  # when each stored row was last given out, to whom
         self._newly_heard: list[tuple[int, int, bytes]] = []
         self._notes: list[str] = []
         self._final = saved.at >= wire.rounds and saved.state is not None
@@ -315,19 +317,26 @@ class Core:
         out = self._advance(now)
         if not asked:
             return out
-        again = [
+        again: Outgoing = [
             (sender, frame)
             for r, frame in sorted(self.outbox.items())
-            if r >= position.at and sender in self.program.sends(r) and (sender, frame) not in out
+            if r >= position.at and sender in self.program.sends(r) and self._due(now, r, sender)
         ]
         reply = self._positions([sender], answer=False) if position.answer else []
         return reply + again + out
+
+    def _due(self, now: float, r: int, to: int) -> bool:
+        """Whether a row may be sent once more: not while the last sending is probably still on its way."""
+        due = now - self._given_out.get((r, to), -math.inf) >= self.timing.ask_row
+        if due:
+            self._given_out[r, to] = now
+        return due
 
     def _drop(self, now: float, frame: Frame, word: Position) -> Outgoing:
         """Answer a neighbour that asks to leave an exchange out, or take its answer."""
         r, sender = frame.round, frame.sender
         key = (r, sender)
-        if sender not in self.program.expects(r) or self.timing.drop_after == float("inf"):
+        if sender not in self.program.expects(r) or self.timing.drop_after == math.inf:
             raise FrameError(f"The exchange of round {r} cannot be left out in this run.")
         if not self.program.begun:
             return []  # it will be asked again
@@ -420,7 +429,7 @@ class Core:
         try:
             if not self.program.begun:
                 self.program.begin()
-                out += self._publish()
+                out += self._publish(now)
             while not self._final:
                 r = self.program.at
                 wanted = self.program.expects(r) if r < self.wire.rounds else ()
@@ -435,14 +444,14 @@ class Core:
                     if s not in rows:  # left out at both ends: its weight goes to this node's own row
                         rows[s] = self.program.message()
                 self.program.receive(rows)
-                out += self._publish()
+                out += self._publish(now)
                 self._since = now
                 self._ask_again_after(now)
         except SottovoceError as error:
             self._fail(error)
         return out
 
-    def _publish(self) -> Outgoing:
+    def _publish(self, now: float) -> Outgoing:
         """Make the next row durable with its price, then give it out; in the last round, the result."""
         r = self.program.at
         finished = r >= self.wire.rounds
@@ -472,11 +481,14 @@ class Core:
         self.durable_at = r
         for old in forget:
             del self.outbox[old]
+            for s in self.program.sends(old):
+                self._given_out.pop((old, s), None)
         if finished:
             self._final = True
             return self._positions(self.program.contacts, answer=False)
         self.outbox[r] = frame
         self.sent[r] = frame[-32:]
+        self._given_out.update({(r, s): now for s in to})
         return [(s, frame) for s in to]
 
     def _forgettable(self) -> tuple[int, ...]:
