@@ -47,6 +47,16 @@ def test_a_bad_record_moves_nothing_else(value, place):
         assert (with_it - without)[1].norm() <= 1e-5
 
 
+def test_outputs_equal_the_module():
+    fast, generic = both()
+    theta = fast.initial(np.random.default_rng(1), agents=2)
+    theta[1] *= 2
+    x, y = lot(1, 9)
+    ours, theirs = fast.losses(theta, x[0], y[0]), generic.losses(theta, x[0], y[0])
+    assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert (fast.accuracy(theta, x[0], y[0]) == generic.accuracy(theta, x[0], y[0])).all()
+
+
 def test_chunks_are_one_lot():
     fast, _ = both()
     theta = fast.initial(np.random.default_rng(1), agents=3)

@@ -82,6 +82,18 @@ class B23Objective(NetObjective):
         )  # fmt: skip
         sums += torch.cat([piece.reshape(agents, -1) for piece in pieces], 1)
 
+    def _outputs(self, theta: Any, inputs: Tensor, chunk: int = 2000) -> Any:
+        for row in torch.as_tensor(theta, dtype=torch.float32).split(1):
+            conv, bias, w1, b1, w2, b2 = _split(row)
+            found = []
+            for part in inputs.split(chunk):
+                images = part.reshape(len(part), SIDE * SIDE).contiguous().numpy()
+                features, slope, place = _buffers(len(part))
+                _conv_mish_pool(images, conv.numpy(), bias.numpy(), len(part), features, slope, place)
+                hidden = _mish(torch.addmm(b1[0], torch.from_numpy(features), w1[0].mT))[0]
+                found.append(torch.addmm(b2[0], hidden, w2[0].mT))
+            yield torch.cat(found)
+
 
 def _split(theta: Tensor) -> tuple[Tensor, ...]:
     """Rows of parameters as (agents, ...) weights, in the order of the module."""

@@ -1,0 +1,205 @@
+"""Beyond B23: exact-consensus DP-SGD on full MNIST, one digit per agent, on the sparsest graph.
+
+Ten agents, record-level (epsilon, 1e-5) add/remove against anyone who sees every message, as B23 accounts.
+The model is linear on fixed, data-independent features (oriented filters, whitened on random pen strokes),
+every step uses all records, and the mean of the ten noisy gradients is exact after one pass over a fresh
+public spanning tree. So neither the graph nor the split enters the result, except through rounding.
+
+Learning rate, steps, clip, ridge and feature size were chosen on MNIST itself, with a seed that is not among
+the trials, and are not charged, as B23 did; `GRID` lists what was tried.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.experiments.registry import Experiment
+from sottovoce.runners import Result
+from sottovoce.runners.base import provenance_now
+
+__all__ = ["EXPERIMENTS", "Recipe", "run_trial"]
+
+DELTA = 1e-5
+WANTED = {0.5: (93.0, 95.0), 1.0: (94.5, 96.0), 10.0: (96.5, 98.0)}  # must, aim
+B23_CENTRAL = {0.5: 90.82, 1.0: 92.04, 10.0: 94.73}
+GRID = (
+    "features: 8 or 12 directions, one or two blurs, stride 3 or 4, raw, centred or whitened; clip .5 or 1; "
+    "steps 40 to 150; learning rate 4 to 64; momentum .9; last iterate or mean of the second half"
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that was chosen, per budget.
+
+    Examples
+    --------
+    >>> Recipe().momentum
+    0.9
+    """
+
+    directions: int = 8
+    blurs: tuple[float, ...] = (0.8,)
+    ridge: float = 0.1
+    steps: int = 40
+    rate: float = 12.0
+    momentum: float = 0.9
+    clip: float = 1.0
+    average_from: float = 1.0
+
+
+RECIPES: dict[float, Recipe] = {0.5: Recipe(rate=8.0), 1.0: Recipe(rate=16.0), 10.0: Recipe(rate=32.0)}
+
+
+class Joined:
+    """Several feature maps side by side.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.features import OrientedFeatures
+    >>> Joined([OrientedFeatures(4), OrientedFeatures(2)])(np.zeros((1, 28, 28), np.float32)).shape
+    (1, 294)
+    """
+
+    def __init__(self, maps: list[Any]) -> None:
+        self.maps = maps
+
+    def __call__(self, images: Any) -> np.ndarray:
+        return np.concatenate([each(images) for each in self.maps], axis=1)
+
+
+@cache
+def features(name: str, directions: int, blurs: tuple[float, ...], ridge: float) -> tuple[Any, ...]:
+    """Return training rows, labels, test rows and labels; computed once per choice of features."""
+    from sottovoce.data.images import load_images
+    from sottovoce.objectives.features import OrientedFeatures, StrokeWhitening
+
+    images = load_images(name)
+    oriented = Joined([OrientedFeatures(directions, blur) for blur in blurs])
+    whiten = StrokeWhitening(oriented, ridge=ridge)
+    side = 28
+    rows = [whiten(images.floats(x, side=side)[:, 0]) for x in (images.x, images.x_test)]
+    return rows[0], images.y, rows[1], images.y_test
+
+
+def run_trial(
+    epsilon: float,
+    trial: int,
+    *,
+    recipe: Recipe | None = None,
+    fiedler: float = 0.06,
+    skew: float = 1.0,
+    data: str = "mnist",
+    agents: int = 10,
+    results: str | Path | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Run one trial and return its record; a record already in ``results`` is read instead."""
+    from torch import nn
+
+    from sottovoce import graphs
+    from sottovoce.algorithms.deep_consensus import DeepConsensus
+    from sottovoce.algorithms.schedules import Optimiser
+    from sottovoce.data.partition import by_label
+    from sottovoce.objectives.lots import AgentData
+    from sottovoce.objectives.nets import NetObjective
+
+    chosen = recipe or RECIPES.get(epsilon, Recipe())
+    key = f"consensus_eps{epsilon:g}_fiedler{fiedler:g}_t{skew:g}_trial{trial}.json"
+    path = None if results is None else Path(results) / key
+    if path is not None and path.is_file():
+        stored: dict[str, Any] = json.loads(path.read_text())
+        return stored
+    started = time.perf_counter()
+    rng = np.random.default_rng([20240229, trial])
+    network = graphs.complete(agents) if fiedler == 1 else graphs.random_connected(agents, fiedler, rng)
+    x, y, x_test, y_test = features(data, chosen.directions, chosen.blurs, chosen.ridge)
+    parts = by_label(y, agents, skew, rng)
+    records = AgentData(x, y, parts, test=(x_test, y_test), classes=10)
+    objective = NetObjective(nn.Linear(x.shape[1], 10, bias=False), max_grad_norm=chosen.clip)
+    plan = DeepConsensus.for_budget(
+        objective, records.sizes, chosen.steps, network=network,
+        target_epsilon=epsilon, target_delta=DELTA, learning_rate=chosen.rate,
+        optimiser=Optimiser("momentum", beta=chosen.momentum), average_from=chosen.average_from,
+        schedule_seed=trial,
+    )  # fmt: skip
+    found = plan.run(records, rng, progress=progress, start=np.zeros(objective.n_params, np.float32))
+    worst = plan.privacy("network")
+    record = {
+        "epsilon": epsilon,
+        "delta": DELTA,
+        "trial": trial,
+        "recipe": asdict(chosen),
+        "n_params": objective.n_params,
+        "fiedler": round(float(network.fiedler_normalized), 4),
+        "skew": skew,
+        "accuracy": round(found.metrics["accuracy"], 2),
+        "bit_identical": bool((found.outputs["rows"] == found.outputs["rows"][0]).all()),
+        "noise_multiplier": round(plan.noise_multiplier[0], 4),
+        "epsilon_spent": round(plan.get_epsilon(DELTA), 6),
+        "epsilon_of_the_worst_pair": round(worst.epsilon(DELTA), 4),
+        "guarantee": plan.privacy("local").statement(DELTA),
+        "provenance": provenance_now(started, noise="simulation: reproducible, not protective"),
+    }
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(record, indent=1) + "\n")
+    return record
+
+
+def consensus_mnist(
+    quick: bool = False,
+    *,
+    epsilon: float | None = None,
+    fiedler: float = 0.06,
+    skew: float = 1.0,
+    trials: int = 5,
+    results: str | None = None,
+    progress: bool = False,
+) -> Result:
+    """Run the budgets .5, 1 and 10, five trials each, and put B23's central baseline beside them."""
+    started = time.perf_counter()
+    options: dict[str, Any] = {"fiedler": fiedler, "skew": skew, "results": results, "progress": progress}
+    if quick:
+        small = Recipe(directions=4, steps=8)
+        options |= {"data": "digits", "agents": 5, "recipe": small, "results": None, "fiedler": 0.39}
+        trials = 1
+    rows = []
+    for budget in (0.5, 1.0, 10.0) if epsilon is None else (epsilon,):
+        records = [run_trial(budget, trial, **options) for trial in range(trials)]
+        accuracy = np.array([record["accuracy"] for record in records])
+        must, aim = WANTED.get(budget, (None, None))
+        rows.append(
+            {
+                "epsilon": budget,
+                "accuracy": round(float(accuracy.mean()), 2),
+                "std": round(float(accuracy.std(ddof=1)), 2) if trials > 1 else None,
+                "trials": trials,
+                "must": must,
+                "aim": aim,
+                "paper_central": None if quick else B23_CENTRAL.get(budget),
+                "epsilon_spent": max(record["epsilon_spent"] for record in records),
+                "epsilon_of_the_worst_pair": max(r["epsilon_of_the_worst_pair"] for r in records),
+            }
+        )
+    return Result(
+        name="consensus-mnist",
+        config={"delta": DELTA, "fiedler": fiedler, "skew": skew, "quick": quick, "grid": GRID},
+        history=rows,
+        metrics={f"accuracy_at_{row['epsilon']:g}": row["accuracy"] for row in rows},
+        provenance=provenance_now(started, noise="simulation: reproducible, not protective"),
+    )
+
+
+EXPERIMENTS = {
+    "consensus-mnist": Experiment(
+        "exact consensus and fixed features, ten agents, MNIST", "beyond B23, Table 1", consensus_mnist
+    ),
+}
