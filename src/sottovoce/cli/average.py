@@ -45,6 +45,7 @@ __all__ = ["KINDS", "average", "plan", "price"]
 EVERY_NODE = 512  # nodes up to which the worst observer is looked for without being asked
 # What a plan file is about, by the section it has: a function (file, tables) that returns its price.
 KINDS: dict[str, str] = {
+    "model": "sottovoce.cli.train_deep:price_file",
     "train": "sottovoce.cli.train:price_file",
     "average": "sottovoce.cli.average:price_file",
 }

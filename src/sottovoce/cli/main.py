@@ -64,6 +64,7 @@ COMMANDS: dict[str, Command] = {
     "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
     "train": Command("sottovoce.cli.train:train", "Train by a plan file; checkpoint and resume.", RUN),
     "reproduce": Command("sottovoce.cli.reproduce:reproduce", "The papers' tables and figures.", AFTER),
+    "search": Command("sottovoce.cli.train_deep:search", "Try rates and clips; what that spends.", RUN),
     "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
     "sweep": Command("sottovoce.cli.sweep:sweep", "Many trials on workers, one record each.", AFTER),

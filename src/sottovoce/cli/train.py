@@ -315,6 +315,9 @@ def train(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Go on from this file if it exists, and keep it up to date.")
     ] = None,
+    logs: Annotated[
+        Path | None, typer.Option(help="Folder for TensorBoard files (plans with a [model] section).")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train by a plan file: price it, then run it, with a progress bar.
@@ -346,7 +349,15 @@ def train(
     from sottovoce.cli.average import _noise, show_price
     from sottovoce.cli.output import console
 
-    settings = read_plan(file, TrainFile, read_toml(file))
+    tables = read_toml(file)
+    if "model" in tables:  # a network
+        from sottovoce.cli.train_deep import train_network
+
+        train_network(file, tables, out=out, checkpoint=checkpoint, logs=logs, json=json)
+        return
+    if logs is not None:
+        raise ConfigError("--logs is for plans with a [model] section; this file has none.")
+    settings = read_plan(file, TrainFile, tables)
     built = build(settings, file.parent)
     found = price(built, settings)
     if found.get("feasible") is False:

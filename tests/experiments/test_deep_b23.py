@@ -1,0 +1,93 @@
+"""B23's tables: the quick forms run, cells are kept, printed values are found."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.experiments import find
+from sottovoce.experiments.deep_b23 import Cell, Settings, run_cell, settings_of
+from sottovoce.experiments.deep_consensus_mnist import Recipe, run_trial
+
+SMALL = {"data": "digits", "steps": 6, "lot": 32, "agents": 5}
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "figure1", "consensus-mnist"])
+def test_quick_forms_run(name):
+    result = find(name).run(quick=True)
+    assert result.history
+    for row in result.history:
+        assert 0 <= row["accuracy"] <= 100
+        assert row["epsilon_spent"] <= float(row["epsilon"])
+    json.dumps(result.record())
+    if name == "figure1":
+        assert find(name).plot(result.record()) is not None
+
+
+def test_one_cell_by_name():
+    result = find("table1").run(quick=True, method="dsgt", epsilon=10.0, fiedler=0.39)
+    assert [row["method"] for row in result.history] == ["dsgt"]
+
+
+def test_a_finished_cell_is_not_run_again(tmp_path):
+    cell = Cell("dsgd", 10.0, 0.39, 1.0, **SMALL)
+    first = run_cell(cell, 0, results=tmp_path)
+    kept = next(tmp_path.iterdir())
+    changed = {**json.loads(kept.read_text()), "accuracy": -1.0}
+    kept.write_text(json.dumps(changed))
+    assert run_cell(cell, 0, results=tmp_path)["accuracy"] == -1.0
+    assert run_cell(cell, 0)["accuracy"] == first["accuracy"]  # same seed, same answer
+
+
+def test_printed_values():
+    assert Cell("dsgt", 1.0, 0.06).printed() == (89.16, 0.82)
+    assert Cell("central", 0.5).printed() == (90.82, 1.14)
+    assert Cell("dinno", 0.5, 0.06, 0.25).printed() == (86.19, None)
+    assert Cell("dsgd", 10.0, 0.39, 1.0, "cifar100").printed() == (21.25, None)
+    assert Cell("dsgd", 3.0, 0.06).printed() is None
+
+
+def test_settings_and_bad_cells():
+    assert isinstance(settings_of("dsgd", 10.0), Settings)
+    with pytest.raises(InvalidInput, match="method must be one of"):
+        Cell("sgd", 1.0)
+    with pytest.raises(InvalidInput, match="positive"):
+        Cell("dsgd", -1.0)
+
+
+def test_table_4_asks_for_its_files(monkeypatch, tmp_path):
+    monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with pytest.raises(DataError, match="CIFAR-100"):
+        find("table4").run()
+
+
+def test_table_4_on_a_small_file_of_the_same_format(monkeypatch, tmp_path):
+    from sottovoce.experiments import deep_b23
+
+    rng = np.random.default_rng(0)
+    (tmp_path / "cifar100").mkdir()
+    for file, count in (("train.bin", 100), ("test.bin", 10)):
+        rows = rng.integers(0, 256, (count, 3074), dtype=np.uint8)
+        rows[:, 1] = np.arange(count) % 100
+        (tmp_path / "cifar100" / file).write_bytes(rows.tobytes())
+    monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path))
+    cell = Cell("dsgd", 10.0, 1.0, 0.0, "cifar100", steps=1, lot=2, agents=2)
+    try:
+        record = run_cell(cell, 0)
+    finally:
+        deep_b23._images.cache_clear()
+        deep_b23._tensors.cache_clear()
+    assert 0 <= record["accuracy"] <= 100
+    assert os.environ["SOTTOVOCE_DATA"] == str(tmp_path)
+
+
+def test_consensus_does_not_depend_on_graph_and_split_without_noise_to_speak_of():
+    options = {"recipe": Recipe("oriented", 4, steps=5), "data": "digits", "agents": 5}
+    seen = [
+        run_trial(1e6, 0, fiedler=fiedler, skew=skew, **options)["accuracy"]
+        for fiedler, skew in ((1.0, 1.0), (0.39, 1.0), (0.39, 0.0))
+    ]
+    assert max(seen) - min(seen) < 0.6
