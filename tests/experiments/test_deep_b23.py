@@ -11,7 +11,7 @@ from sottovoce.experiments import find
 from sottovoce.experiments.deep_b23 import Cell, Settings, run_cell, settings_of
 from sottovoce.experiments.deep_consensus_mnist import Recipe, run_trial
 
-SMALL = {"data": "digits", "steps": 6, "lot": 32, "agents": 5}
+SMALL = {"data": "digits", "steps": 4, "lot": 32, "agents": 5}
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "figure1", "consensus-mnist"])
@@ -69,7 +69,7 @@ def test_table_4_on_a_small_file_of_the_same_format(monkeypatch, tmp_path):
 
     rng = np.random.default_rng(0)
     (tmp_path / "cifar100").mkdir()
-    for file, count in (("train.bin", 100), ("test.bin", 10)):
+    for file, count in (("train.bin", 200), ("test.bin", 5)):
         rows = rng.integers(0, 256, (count, 3074), dtype=np.uint8)
         rows[:, 1] = np.arange(count) % 100
         (tmp_path / "cifar100" / file).write_bytes(rows.tobytes())
@@ -85,7 +85,7 @@ def test_table_4_on_a_small_file_of_the_same_format(monkeypatch, tmp_path):
 
 
 def test_consensus_does_not_depend_on_graph_and_split_without_noise_to_speak_of():
-    options = {"recipe": Recipe("oriented", 4, steps=5), "data": "digits", "agents": 5}
+    options = {"recipe": Recipe("oriented", 4, steps=5, drawings=300), "data": "digits", "agents": 5}
     seen = [
         run_trial(1e6, 0, fiedler=fiedler, skew=skew, **options)["accuracy"]
         for fiedler, skew in ((1.0, 1.0), (0.39, 1.0), (0.39, 0.0))

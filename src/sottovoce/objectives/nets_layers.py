@@ -418,7 +418,8 @@ def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:
     """Return ``|sum_t g_t x_t^T|^2`` per sample for x (N, T, D), g (N, T, p), by the smaller form."""
     positions, inputs, outputs = x.shape[1], x.shape[2], g.shape[2]
     if positions == 1:
-        return x.square().sum((1, 2)) * g.square().sum((1, 2))
+        # reductions without a temporary as large as the lot
+        return (torch.linalg.vector_norm(x, dim=(1, 2)) * torch.linalg.vector_norm(g, dim=(1, 2))).square()
     if positions * (inputs + outputs) < inputs * outputs:
         return (torch.bmm(x, x.mT) * torch.bmm(g, g.mT)).sum((1, 2))
     return torch.bmm(g.mT, x).square().sum((1, 2))
