@@ -98,7 +98,7 @@ def test_search_says_what_it_spends(tmp_path, capsys):
     [
         ({"lot": "5000"}, DataError, "fewer than the lot"),
         ({"name": '"nothing"'}, DataError, "no image set"),
-        ({"method": '"dp"'}, ConfigError, "method"),
+        ({"accounting": '"magic"'}, ConfigError, "accounting"),
         ({"steps": "0"}, ConfigError, "steps"),
     ],
 )

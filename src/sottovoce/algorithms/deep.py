@@ -219,7 +219,12 @@ class DeepPlan(Plan):
         each = [protocol(k) for k in range(self.steps)] if callable(protocol) else [protocol] * self.steps
         messages = sum(p.messages for p in each)
         row = self.row_length * 4
-        return {"rounds": sum(p.rounds for p in each), "messages": messages, "bytes": messages * row}
+        return {
+            "rounds": sum(p.rounds for p in each),
+            "messages": messages,
+            "messages_per_node": messages / self.n,
+            "bytes": messages * row,
+        }
 
     @property
     def row_length(self) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class Settings:
     first: float
     last: float
     steps: int | None = None
-    optimiser: str | None = None
+    optimiser: Literal["sgd", "momentum", "adam"] | None = None
     rho: float | None = None
 
 
