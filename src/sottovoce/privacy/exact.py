@@ -120,10 +120,10 @@ def _as_protocol(source: Network | Protocol, rounds: int | None) -> Protocol:
 def _by_symmetry(protocol: Gossip, own_noise: bool) -> np.ndarray | None:
     """All observers from one, when the graph's translations are verified symmetries of its matrix."""
     network, n = protocol.network, protocol.n
-    if network.symmetry is None or n > 8192:
+    if network.symmetry is None or n > 4096:
         return None
     shifts = np.array([network.symmetry(v) for v in range(n)])
-    dense = np.zeros((n, n), dtype=np.float32) if n > 2048 else np.zeros((n, n))
+    dense = np.zeros((n, n))
     entries = protocol.matrix(0).tocoo()
     dense[entries.row, entries.col] = entries.data
     wanted = dense[entries.row, entries.col]
