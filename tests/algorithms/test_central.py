@@ -253,3 +253,29 @@ def test_bad_plans_and_data_are_refused():
         DPSGD(**{**good, "noise_multiplier": 0.0}, lot=5, step_size=1.0).privacy().epsilon(1e-5)
     )
     assert DPCD(**good, smoothness=(1.0,)).privacy().epsilon(1e-5) == gaussian_epsilon(math.sqrt(3), 1e-5)
+
+
+def test_rounding_to_the_grid_is_paid_for_by_the_clip():
+    """With a protective source two neighbouring sums, each rounded, differ by at most what is booked."""
+    from sottovoce.algorithms.decentralized import Gradients
+    from sottovoce.data import Shards
+
+    class Rounds(ProtectiveNoise):
+        """Rounds to the grid and adds nothing."""
+
+        def _draw(self, agents, dim, dtype, step, stream):
+            return np.zeros((len(agents), dim))
+
+    coarse, dim = 400.0, 64  # a grid coarse enough to matter: noise 400 times the clip
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2, dim))
+    empty = np.array([X[0], np.zeros(dim)])
+    for level, booked in (("user", 2.0), ("record", 1.0)):
+        released = []
+        for D in (X, empty if level == "record" else -X):
+            shards = Shards(D, np.full(2, 1e6), np.array([0, 2]))
+            source = Gradients(
+                GLM("squared"), shards, [0], Rounds(), l2_clip=1.0, noise_multiplier=coarse, level=level
+            )
+            released.append(source.perturb(source(np.zeros((1, dim)), 0), 0, 1.0))
+        assert np.linalg.norm(released[0] - released[1]) / source.std[0] <= booked / coarse

@@ -254,7 +254,8 @@ class Gradients:
                 noise.slack(shards.dim, scale * s) / (scale * u)
                 for s, u in {*zip(self.std, unit, strict=True)}
             )
-        self.clip = l2_clip - slack
+        # both of two neighbouring releases are rounded: 2 slack beside 2C (user) or beside C (record)
+        self.clip = l2_clip - (slack if self.user_level else 2 * slack)
         if self.clip <= 0:
             raise InvalidInput(f"The rounding slack exceeds the clip {l2_clip}; clip less or add less noise.")
 

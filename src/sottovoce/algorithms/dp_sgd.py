@@ -125,7 +125,7 @@ class DPSGD(CentralPlan):
         random, p = randomness(rng), X.shape[1]
         r = self.objective.regulariser
         std = self.noise_multiplier * self.l2_clip if self.noise_multiplier > 0 else 0.0
-        clip = max(self.l2_clip - random.slack(p, std), 0.0)
+        clip = max(self.l2_clip - 2 * random.slack(p, std), 0.0)  # both of two neighbouring sums are rounded
 
         def advance(state: dict[str, np.ndarray], block: int, size: int) -> dict[str, np.ndarray]:
             noise = random.gaussian(size, p, block=block, std=std)

@@ -36,7 +36,7 @@ class Config:
 
     users: tuple[int, ...] = (2000, 4000)
     steps: int = 50
-    step_sizes: tuple[float, ...] = (0.5, 1.0, 2.0, 4.0)
+    step_sizes: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
     l2_clip: float = 1.0
     density: float = 1.5
     short_rounds: tuple[int, ...] = (1, 4)
