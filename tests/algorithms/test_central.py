@@ -279,3 +279,15 @@ def test_rounding_to_the_grid_is_paid_for_by_the_clip():
             )
             released.append(source.perturb(source(np.zeros((1, dim)), 0), 0, 1.0))
         assert np.linalg.norm(released[0] - released[1]) / source.std[0] <= booked / coarse
+
+
+def test_the_divisor_is_the_expected_lot_not_the_realised_one():
+    """Twenty records that all pull with the full clip: a step is (realised lot) / (expected lot)."""
+    X, y = np.ones((20, 1)), np.full(20, 1e6)
+    plan = DPSGD(GLM("squared"), 20, 1, 2, 1.0, 1.0, 0.0)
+    rng = np.random.default_rng(0)
+    counts = np.array([plan.run((X, y), rng).outputs["coef"][0] * 2 for _ in range(300)])
+    assert np.allclose(counts, np.round(counts))
+    assert counts.min() == 0  # an empty lot moves nothing
+    assert abs(counts.mean() - 2) < 0.3
+    assert abs(counts.var() - 20 * 0.1 * 0.9) < 0.5
