@@ -5,6 +5,7 @@ import json
 import pytest
 
 from sottovoce.experiments import find, registry
+from sottovoce.report.sections import section_of
 
 ATTACKS = [
     "attack-geometric", "attack-erdos-renyi", "attack-ego414", "attack-line-cifar10", "attack-line-mnist",
@@ -19,6 +20,13 @@ def test_quick_forms_run_and_leave_a_record(name):
     record = find(name).run(quick=True).record()
     assert json.loads(json.dumps(record))["name"] == name
     assert record["provenance"]["seconds"] >= 0
+    assert_has_pictures(record)
+
+
+def assert_has_pictures(record):
+    figures = [block for block in section_of(json.loads(json.dumps(record))).blocks if block.kind == "figure"]
+    assert figures
+    assert all(figure.svg.startswith("<svg") and figure.caption for figure in figures)
 
 
 def test_reconstruction_grows_with_rounds_and_attackers():
@@ -49,3 +57,4 @@ def test_no_membership_bound_exceeds_the_nominal_loss():
     assert record["metrics"]["exceeds_claim"] == []
     assert {h["algorithm"] for h in record["history"]} == set(record["metrics"]["lower_bounds"])
     assert all(h["epsilon_lower"] <= h["epsilon_claimed"] <= 1.0 for h in record["history"])
+    assert_has_pictures(record)

@@ -19,6 +19,13 @@ SECTIONS: dict[str, str] = {
     "averages": "sottovoce.report.sections:averages",
     "training": "sottovoce.report.sections:training",
     "audit": "sottovoce.report.sections:audit",
+    "attack-geometric": "sottovoce.report.attack_sections:one_attacker",
+    "attack-erdos-renyi": "sottovoce.report.attack_sections:shares",
+    "attack-ego414": "sottovoce.report.attack_sections:each_attacker",
+    "attack-line-cifar10": "sottovoce.report.attack_sections:descent",
+    "attack-line-mnist": "sottovoce.report.attack_sections:descent",
+    "attack-florentine": "sottovoce.report.attack_sections:families",
+    "audit-table5": "sottovoce.report.attack_sections:membership",
 }
 
 
