@@ -121,6 +121,21 @@ class Reconstruction:
             return _exact_combinations(_Solver(self.protocol), self.attackers)
         return _floating_combinations(self.protocol, self.attackers, self.nodes)
 
+    @cached_property
+    def nearly(self) -> tuple[int, ...]:
+        """Nodes that are not determined, yet known up to a share of 1e-8: as good as lost.
+
+        Exact arithmetic tells them from the determined ones; a floating projector cannot.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> gossip_attack(sv.protocols.Gossip(sv.graphs.path(5), 3), attackers=0).nearly
+        ()
+        """
+        close = np.flatnonzero(self.protocol.view(self.attackers).leakage() > 1 - 1e-8)
+        return tuple(u for u in close.tolist() if u not in self.attackers and u not in self.nodes)
+
     def values(self, observations: Any) -> dict[int, np.ndarray]:
         """Return the determined rows, from observations in the order of `GaussianView.messages`.
 
