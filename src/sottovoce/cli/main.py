@@ -28,12 +28,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple
-
-import typer
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sottovoce import __version__
 from sottovoce.errors import SottovoceError
+
+if TYPE_CHECKING:
+    import typer
 
 __all__ = ["COMMANDS", "Command", "build", "main"]
 
@@ -90,6 +91,20 @@ def build(only: str | None = None) -> typer.Typer:
     >>> sorted(group.name for group in build().registered_commands) == sorted(COMMANDS)
     True
     """
+    import typer  # here, so that Ctrl-C is met by `main` from the first import on
+
+    def print_version(wanted: bool) -> None:
+        if wanted:
+            print(f"sottovoce {__version__}")
+            raise typer.Exit
+
+    def options(
+        version: bool = typer.Option(
+            False, "--version", help="Print the version and stop.", is_eager=True, callback=print_version
+        ),
+    ) -> None:
+        """Hold the options of the whole application."""
+
     app = typer.Typer(
         name="sottovoce",
         help=ABOUT,
@@ -99,7 +114,7 @@ def build(only: str | None = None) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    app.callback()(_options)
+    app.callback()(options)
     for name, command in COMMANDS.items():
         target = command.load() if name == only else _listed
         if isinstance(target, typer.Typer):
@@ -116,7 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     called = next((word for word in given if not word.startswith("-")), None)
     try:
         app = build(called if called in COMMANDS else None)
-        typer.main.get_command(app)(args=given, prog_name="sottovoce")
+        from typer.main import get_command
+
+        get_command(app)(args=given, prog_name="sottovoce")
     except KeyboardInterrupt:
         sys.exit(130)
     except SottovoceError as error:
@@ -133,20 +150,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "set SOTTOVOCE_TRACEBACK=1, run it again, and report what it prints.",
             given,
         )
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        print(f"sottovoce {__version__}")
-        raise typer.Exit
-
-
-def _options(
-    version: bool = typer.Option(
-        False, "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
-    ),
-) -> None:
-    """Hold the options of the whole application."""
 
 
 def _listed() -> None:
