@@ -41,6 +41,7 @@ from sottovoce.objectives.glm import slope
 from sottovoce.objectives.prox import logistic_margin
 from sottovoce.privacy import Adversary, Curve, Guarantee
 from sottovoce.privacy.guarantees import Adjacency
+from sottovoce.privacy.noise import NoiseSource
 from sottovoce.runners.base import Result, provenance_now
 
 __all__ = ["CentralADMM", "FederatedADMM", "TokenADMM", "local_step"]
@@ -328,6 +329,44 @@ class FederatedADMM(Plan):
             guarantees=[g.to_dict() for g in self.guarantees()],
             provenance=provenance_now(started, noise=random.said),
         )
+
+    # ---- one side at a time: what a federation's client and server call ---------------------------------
+
+    def client(
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        u: np.ndarray,
+        z: np.ndarray,
+        *,
+        agent: int,
+        step: int,
+        noise: NoiseSource,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return (the row client ``agent`` sends, its new dual) of one round, as `run` computes them.
+
+        Examples
+        --------
+        >>> from sottovoce.privacy.noise import SimulatedNoise
+        >>> plan = FederatedADMM(GLM("squared"), users=1, steps=1, sample_rate=1.0, gamma=1.0, l2_clip=9.0,
+        ...                      noise_std=0.0, secure_sum=False)
+        >>> row, u = plan.client(np.ones((1, 1)), np.array([2.0]), np.zeros(1), np.zeros(1), agent=0, step=0,
+        ...                      noise=SimulatedNoise(0))
+        >>> row.tolist(), u.tolist()
+        ([2.0], [1.0])
+        """
+        slack = noise.slack(len(u), self.noise_std) if self.noise_std else 0.0
+        clip = max(self.l2_clip - slack / 2, 0.0)
+        model = self.objective
+        row = 2.0 * client_move(model.kind, model.width, X, y, u, z, self.gamma, clip)
+        sent = row
+        if self.noise_std:
+            sent = noise.perturb(row[None], agents=[agent], step=step, std=self.noise_std)[0]
+        return sent, u + self.relaxation * (row if self.secure_sum else sent)
+
+    def server(self, zh: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the mean of the duals after one round; ``rows``: one per client, zero if not asked."""
+        return zh + (self.relaxation / self.users) * rows.sum(axis=0)
 
 
 @dataclass(frozen=True, repr=False)

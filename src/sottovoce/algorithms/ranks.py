@@ -49,6 +49,7 @@ def run_on_ranks(
     evaluate_every: int = 0,
     owner: np.ndarray | None = None,
     on_step: Callable[[int, Mapping[str, Any]], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Result | None:
     """Run a plan on all ranks and return its result on rank 0, None elsewhere.
 
@@ -62,6 +63,7 @@ def run_on_ranks(
     evaluate_every : gather the rows and evaluate every so many steps; 0: only at the end.
     owner : (n,) rank of every agent; even slices by default.
     on_step : called on rank 0 with (step, what was recorded).
+    progress : called on rank 0 with the number of steps done.
 
     Guarantees
     ----------
@@ -83,7 +85,9 @@ def run_on_ranks(
     history: list[dict[str, Any]] = []
 
     def after(k: int, hosted: Hosted) -> None:
-        if (k + 1) % evaluate_every == 0 and k + 1 < parts.steps:
+        if progress is not None and cluster.rank == 0:
+            progress(k + 1)
+        if evaluate_every and (k + 1) % evaluate_every == 0 and k + 1 < parts.steps:
             record(k + 1, cluster.gather(hosted))
 
     def record(step: int, rows: np.ndarray | None) -> None:
@@ -95,7 +99,7 @@ def run_on_ranks(
     hosted = run_cluster(
         cluster, parts.make, parts.protocol, parts.steps, noise=parts.noise, owner=owner,
         checkpoint=checkpoint, every=every, plan={**plan.describe(), **parts.public},
-        after_step=after if evaluate_every else None,
+        after_step=after if evaluate_every or progress else None,
     )  # fmt: skip
     rows = cluster.gather(hosted)
     sent = cluster.meet(cluster.traffic.record())

@@ -318,6 +318,10 @@ def train(
     logs: Annotated[
         Path | None, typer.Option(help="Folder for TensorBoard files (plans with a [model] section).")
     ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(help="Split the agents over this many processes; --checkpoint is then a folder."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train by a plan file: price it, then run it, with a progress bar.
@@ -346,29 +350,36 @@ def train(
       delta = 1e-5
       view = "network"
     """
-    from sottovoce.cli.average import _noise, show_price
-    from sottovoce.cli.output import console
+    from sottovoce.cli import ranks as split
+    from sottovoce.cli.average import _noise
 
-    tables = read_toml(file)
-    if "model" in tables:  # a network
+    if ranks is not None and not split.inside():
+        split.start(ranks)
+        return
+    if not split.inside() and "model" in read_toml(file):  # a network
         from sottovoce.cli.train_deep import train_network
 
-        train_network(file, tables, out=out, checkpoint=checkpoint, logs=logs, json=json)
+        train_network(file, read_toml(file), out=out, checkpoint=checkpoint, logs=logs, json=json)
         return
     if logs is not None:
-        raise ConfigError("--logs is for plans with a [model] section; this file has none.")
-    settings = read_plan(file, TrainFile, tables)
-    built = build(settings, file.parent)
-    found = price(built, settings)
-    if found.get("feasible") is False:
-        raise BudgetExceeded(found["verdict"])
-    if not json:
-        show_price(console(), found)
-    options: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
-    run: Any = built.plan.run
-    result = run(
-        built.data, _noise(settings.noise.seed), progress=not json and sys.stderr.isatty(), **options
-    )
+        raise ConfigError("--logs is for plans with a [model] section in one process.")
+    if split.inside():
+        run_split = split.Split(ranks, checkpoint, show=not json)
+        with run_split as cluster:
+            if "model" in cluster.agree("the plan file", lambda: read_toml(file)):
+                split.train_network(run_split, file, out=out, json=json)
+                return
+            settings, built, found = cluster.agree("the plan file", lambda: _priced(file, json, cluster.rank))
+            result = run_split.train(built, _noise(settings.noise.seed))
+        if result is None:
+            return
+    else:
+        settings, built, found = _priced(file, json)
+        options: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
+        run: Any = built.plan.run
+        result = run(
+            built.data, _noise(settings.noise.seed), progress=not json and sys.stderr.isatty(), **options
+        )
     metrics = {
         **result.metrics,
         **_test_score(result.outputs["coef"], built, settings),
@@ -381,6 +392,21 @@ def train(
 
         write_record(out, record)
     emit(record, json, lambda screen: _show(screen, record, out))
+
+
+def _priced(file: Path, json: bool, rank: int = 0) -> tuple[TrainFile, Built, dict[str, Any]]:
+    """Return settings, plan with data, and price, which is shown; refuse what passes the budget."""
+    from sottovoce.cli.average import show_price
+    from sottovoce.cli.output import console
+
+    settings = read_plan(file, TrainFile, read_toml(file))
+    built = build(settings, file.parent)
+    found = price(built, settings)
+    if found.get("feasible") is False:
+        raise BudgetExceeded(found["verdict"])
+    if not json and rank == 0:
+        show_price(console(), found)
+    return settings, built, found
 
 
 def _test_score(coef: np.ndarray, built: Built, settings: TrainFile) -> dict[str, float]:

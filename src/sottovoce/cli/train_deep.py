@@ -161,6 +161,11 @@ def train_network(
     result = train_file(
         file, tables, checkpoint=checkpoint, resume=checkpoint is not None, logs=logs, progress=show
     )
+    show_network(result, found, out=out, json=json)
+
+
+def show_network(result: Any, found: Mapping[str, Any], *, out: Path | None, json: bool) -> None:
+    """Print and write the record of a finished run."""
     record = plain(result.record() | {"guarantees": found["guarantees"]})
     if out is not None:
         from sottovoce.report.records import write_record

@@ -134,6 +134,8 @@ class Cluster:
         try:
             store, rank, size = next(iter(dist.rendezvous("env://", timeout=patience)))
             store.set_timeout(patience)
+            # torchrun keeps its meeting point over restarts; what an earlier attempt left there is not ours
+            store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
             dist.init_process_group(
                 backend,
                 store=dist.PrefixStore("group", store),

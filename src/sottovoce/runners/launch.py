@@ -45,7 +45,7 @@ def launch(
     >>> launch([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], ranks=1)
     Traceback (most recent call last):
     ...
-    sottovoce.errors.LostRank: Rank 0 was killed (SIGKILL); start the same command again to go on \
+    sottovoce.runners.launch.Ended: Rank 0 was killed (SIGKILL); start the same command again to go on \
 from the last checkpoint.
     """
     count(ranks, "ranks")
@@ -74,6 +74,14 @@ from the last checkpoint.
                 process.wait()
 
 
+class Ended(LostRank):
+    """The ranks ended badly; ``told`` says whether one of them has already told the person why."""
+
+    def __init__(self, sentence: str, told: bool) -> None:
+        super().__init__(sentence)
+        self.told = told
+
+
 def _watch(started: Sequence[subprocess.Popen[bytes]], grace: float) -> None:
     """Wait until all have ended, or until ``grace`` has passed since the first bad end."""
     deadline = None
@@ -88,13 +96,12 @@ def _watch(started: Sequence[subprocess.Popen[bytes]], grace: float) -> None:
     killed = [rank for rank, code in enumerate(codes) if code is not None and code < 0]
     if killed:
         name = signal.Signals(-(codes[killed[0]] or 0)).name
-        raise LostRank(
-            f"Rank {killed[0]} was killed ({name}); start the same command again to go on "
-            "from the last checkpoint."
-        )
+        sentence = f"Rank {killed[0]} was killed ({name}); start the same command again to go on "
+        raise Ended(sentence + "from the last checkpoint.", told=1 in codes)
     failed = [rank for rank, code in enumerate(codes) if code != 0]
     if failed:
-        raise LostRank(f"Rank {failed[0]} ended with exit code {codes[failed[0]]}; its message is above.")
+        sentence = f"Rank {failed[0]} ended with exit code {codes[failed[0]]}; its message is above."
+        raise Ended(sentence, told=1 in codes)
 
 
 def _free_port() -> int:

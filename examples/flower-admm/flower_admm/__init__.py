@@ -1,0 +1,1 @@
+"""Federated private ADMM on the breast-cancer data, as a Flower app."""

@@ -1,0 +1,389 @@
+"""Federated private ADMM with Flower: one server; duals, noise and ledger stay with the clients.
+
+`ClientSide` and `ServerSide` are the two halves without any Flower in them; `client_app` and `server_app`
+carry their rows as Flower messages. The step itself is that of `sottovoce.algorithms.admm`. The server sees
+every message, so the statement is the local one; clients need not trust it.
+
+A client commits the spend, the row and its new dual together before the row leaves (`SqliteLedger`), and
+answers a repeated request with the stored row. The name of a run is the digest of its configuration, not
+Flower's run number: a client or a server that was killed goes on in the next ``flwr run`` of the same
+configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.algorithms.admm import FederatedADMM
+from sottovoce.algorithms.blocks import randomness
+from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency
+from sottovoce.objectives import GLM
+from sottovoce.peers.core import Entry
+from sottovoce.peers.frames import Wire
+from sottovoce.peers.ledger import SqliteLedger
+from sottovoce.privacy.ledger import Budget, Release, Spending
+from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise, SimulatedNoise
+from sottovoce.runners.checkpoint import Checkpoint
+
+__all__ = ["ClientSide", "ServerSide", "client_app", "plan_of", "server_app"]
+
+Records = Callable[[Any], tuple[np.ndarray, np.ndarray]]
+
+
+def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
+    """Return the plan that a Flower run configuration describes (keys with dashes, as Flower writes them).
+
+    Examples
+    --------
+    >>> plan = plan_of({"users": 10, "rounds": 5, "sample-rate": 0.5, "gamma": 1.0, "l2-clip": 1.0,
+    ...                 "noise-std": 4.0})
+    >>> plan.steps, plan.privacy("local").label
+    (5, 'ldp')
+    """
+    try:
+        return FederatedADMM(
+            GLM(
+                config.get("loss", "logistic"),
+                l2=float(config.get("l2", 0.0)),
+                l1=float(config.get("l1", 0.0)),
+            ),
+            users=int(config["users"]),
+            steps=int(config["rounds"]),
+            sample_rate=float(config.get("sample-rate", 1.0)),
+            gamma=float(config["gamma"]),
+            l2_clip=float(config["l2-clip"]),
+            noise_std=float(config["noise-std"]),
+            relaxation=float(config.get("relaxation", 0.5)),
+            secure_sum=False,
+        )
+    except KeyError as missing:
+        raise ConfigError(
+            f"The run configuration lacks {missing}; set it in [tool.flwr.app.config]."
+        ) from None
+
+
+def run_name(plan: FederatedADMM, dim: int, seed: int | None) -> bytes:
+    """Return the 32 bytes that name a run: the same configuration is the same run."""
+    said = {**plan.describe(), "dim": dim, "seed": seed}
+    return hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).digest()
+
+
+def noise_of(seed: int | None) -> NoiseSource:
+    """Return protective noise, or for a seed simulated noise that protects nobody."""
+    return ProtectiveNoise() if seed is None else SimulatedNoise(seed)
+
+
+class ClientSide:
+    """One client: its records, its dual, its noise, its ledger.
+
+    Parameters
+    ----------
+    plan : the same at all clients and the server.
+    X, y : this client's records.
+    user : its number.
+    folder : where its ledger and dual are durable; nobody else's.
+    seed : None draws protective noise; a number simulates.
+    budget : optional; a release that would pass it is refused and nothing is sent.
+
+    Guarantees
+    ----------
+    User level, against everybody who sees all messages, the server included: each round answered costs one
+    Gaussian release of sensitivity 4 C. A round is charged once, however often it is asked for, and the
+    answer is then the same bytes. Nothing is returned before ledger, row and dual are on the disk.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> plan = plan_of({"users": 1, "rounds": 2, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 4.0})
+    >>> folder = tempfile.mkdtemp()
+    >>> with ClientSide(plan, np.ones((2, 1)), np.ones(2), user=0, folder=folder) as client:
+    ...     row = client.answer(0, np.zeros(1))
+    >>> with ClientSide(plan, np.ones((2, 1)), np.ones(2), user=0, folder=folder) as client:  # restarted
+    ...     bool((client.answer(0, np.zeros(1)) == row).all()), len(client.releases)
+    (True, 1)
+    """
+
+    def __init__(
+        self,
+        plan: FederatedADMM,
+        X: np.ndarray,
+        y: np.ndarray,
+        *,
+        user: int,
+        folder: str | Path,
+        seed: int | None = None,
+        budget: Budget | None = None,
+    ) -> None:
+        self.plan, self.user, self.noise = plan, user, noise_of(seed)
+        self.X, self.y = plan.objective.check(X, y)
+        if not plan.noise_std > 0:
+            raise ConfigError("A federation needs noise-std above 0; without noise nothing is protected.")
+        run = run_name(plan, self.X.shape[1], seed)
+        self.wire = Wire(run, plan.users, plan.steps, self.X.shape[1], "float64")
+        self.ledger = SqliteLedger(folder, run=run, node=user, about={"algorithm": plan.name, "user": user})
+        saved = self.ledger.load()
+        self.releases, self.outbox, self.sent = list(saved.releases), dict(saved.outbox), set(saved.sent)
+        self.u = np.zeros(self.X.shape[1]) if saved.state is None else np.frombuffer(saved.state).copy()
+        self.spending = Spending(budget)
+        for release in self.releases:
+            self.spending.add(release)
+
+    def __enter__(self) -> ClientSide:
+        return self
+
+    def __exit__(self, *problem: Any) -> None:
+        self.ledger.close()
+
+    def answer(self, k: int, z: np.ndarray) -> np.ndarray:
+        """Return this client's noisy move of round ``k`` from the server's model ``z``."""
+        if k not in self.outbox:
+            self._commit(k, self._checked(z))
+        return self.wire.values(self.wire.decode(self.outbox[k])).copy()
+
+    def _commit(self, k: int, z: np.ndarray) -> None:
+        if not 0 <= k < self.plan.steps or (self.sent and k <= max(self.sent)):
+            raise ConfigError(
+                f"Round {k} was asked for, but client {self.user} is past it or the run is over."
+            )
+        release = Release(
+            sender=self.user, step=k, sensitivity=4 * self.plan.l2_clip, noise_std=self.plan.noise_std
+        )
+        self.spending.require(release)
+        row, u = self.plan.client(self.X, self.y, self.u, z, agent=self.user, step=k, noise=self.noise)
+        frame = self.wire.row(row, sender=self.user, round=k)
+        self.ledger.commit(Entry(k, (release,), frame, u.tobytes(), (), forget=tuple(self.outbox)))
+        self.spending.add(release)
+        self.releases.append(release)
+        self.outbox, self.u = {k: frame}, u
+        self.sent.add(k)
+
+    def _checked(self, z: np.ndarray) -> np.ndarray:
+        array = np.asarray(z)
+        if array.shape != self.u.shape or array.dtype != np.float64 or not np.isfinite(array).all():
+            raise DataError(
+                f"The server's model must hold {len(self.u)} finite numbers, got shape {array.shape}."
+            )
+        return array
+
+
+class ServerSide:
+    """The server: the running mean of the duals, and whom to ask in a round.
+
+    Parameters
+    ----------
+    plan, dim : the plan and the number of features.
+    seed : as at the clients; decides who is asked in simulations.
+    folder : optional; where the mean is kept after every round, so that the next run goes on.
+
+    Examples
+    --------
+    >>> plan = plan_of({"users": 2, "rounds": 1, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 4.0})
+    >>> server = ServerSide(plan, dim=1, seed=0)
+    >>> server.chosen().tolist()
+    [0, 1]
+    >>> server.absorb({0: np.ones(1), 1: np.zeros(1)})
+    >>> server.k, server.z.tolist()
+    (1, [0.25])
+    """
+
+    def __init__(
+        self, plan: FederatedADMM, dim: int, *, seed: int | None = None, folder: str | Path | None = None
+    ) -> None:
+        self.plan, self.k, self.zh = plan, 0, np.zeros(dim)
+        self.random = randomness(noise_of(seed))
+        self.kept = None if folder is None else Checkpoint(folder, run_name(plan, dim, seed).hex())
+        found = None if self.kept is None else self.kept.found()
+        if found is not None and self.kept is not None:
+            self.k, self.zh = found.step, self.kept.read(np.zeros(1, int), self.zh[None])[0]
+
+    @property
+    def z(self) -> np.ndarray:
+        """The model of this round."""
+        return self.plan.objective.regulariser.prox(self.zh, self.plan.gamma)
+
+    def chosen(self) -> np.ndarray:
+        """Return the clients to ask in this round: each with the sampling rate, independently."""
+        drawn = self.random.draws(0, self.k).random(self.plan.users)
+        return np.flatnonzero(drawn < self.plan.sample_rate)
+
+    def absorb(self, rows: Mapping[int, np.ndarray]) -> None:
+        """Take the answers of this round and move on."""
+        noisy = np.zeros((self.plan.users, len(self.zh)))
+        for user, row in rows.items():
+            if np.shape(row) != self.zh.shape or not np.isfinite(row).all():
+                raise DataError(
+                    f"Client {user} must send {len(self.zh)} finite numbers, got {np.shape(row)}."
+                )
+            noisy[user] = row
+        self.zh = self.plan.server(self.zh, noisy)
+        self.k += 1
+        if self.kept is not None:
+            name = self.kept.write(self.k, np.zeros(1, int), self.zh[None], part=0)
+            self.kept.commit(self.k, [name])
+
+
+# ---- Flower ----------------------------------------------------------------------------------------------
+
+
+def client_app(records: Records) -> Any:
+    """Return a Flower ClientApp; ``records(context) -> (X, y)`` reads this client's own data.
+
+    ``node-config`` names the client (``partition-id``) and its folder (``state``); in simulations the
+    folders are made below ``state-dir`` of the run configuration.
+    """
+    flwr = _flower()
+    app = flwr.clientapp.ClientApp()
+
+    def who(message: Any, context: Any) -> Any:
+        X, _ = records(context)
+        said = {"user": int(context.node_config["partition-id"]), "dim": int(X.shape[1])}
+        return flwr.app.Message(flwr.app.RecordDict({"who": flwr.app.ConfigRecord(said)}), reply_to=message)
+
+    def step(message: Any, context: Any) -> Any:
+        config, user = context.run_config, int(context.node_config["partition-id"])
+        X, y = records(context)
+        k, z = int(message.content["round"]["k"]), message.content["model"]["z"].numpy()
+        with ClientSide(
+            plan_of(config),
+            X,
+            y,
+            user=user,
+            folder=_folder(context, user),
+            seed=_seed(config),
+            budget=_budget(config),
+        ) as client:
+            row = client.answer(k, z)
+        answer = flwr.app.ArrayRecord({"row": flwr.app.Array(row)})
+        return flwr.app.Message(flwr.app.RecordDict({"answer": answer}), reply_to=message)
+
+    app.query()(who)
+    app.train()(step)
+    return app
+
+
+def server_app(finished: Callable[[np.ndarray, FederatedADMM], None] | None = None) -> Any:
+    """Return a Flower ServerApp that runs the plan of the run configuration and hands the model on."""
+    flwr = _flower()
+    app = flwr.serverapp.ServerApp()
+
+    def main(grid: Any, context: Any) -> None:
+        config = context.run_config
+        plan, patience = plan_of(config), float(config.get("patience", 120.0))
+        nodes, dim = _meet(flwr, grid, plan.users, patience)
+        server = ServerSide(plan, dim, seed=_seed(config), folder=config.get("server-state") or None)
+        while server.k < plan.steps:
+            server.absorb(_ask(flwr, grid, nodes, server, patience))
+        _say(plan, server, finished)
+
+    app.main()(main)
+    return app
+
+
+def _meet(flwr: Any, grid: Any, users: int, patience: float) -> tuple[dict[int, int], int]:
+    """Wait for all clients and return {user: Flower node}, and the number of features."""
+    deadline = time.monotonic() + patience
+    known: dict[int, int] = {}
+    dims: set[int] = set()
+    while len(known) < users:
+        ask = flwr.app.RecordDict({"ask": flwr.app.ConfigRecord({"what": "who"})})
+        new = [node for node in grid.get_node_ids() if node not in known.values()]
+        sent = [flwr.app.Message(ask, dst_node_id=node, message_type="query") for node in new]
+        for reply in (
+            grid.send_and_receive(sent, timeout=max(1.0, deadline - time.monotonic())) if sent else ()
+        ):
+            if not reply.has_error():
+                said = reply.content["who"]
+                known[int(said["user"])] = reply.metadata.src_node_id
+                dims.add(int(said["dim"]))
+        absent = sorted(set(range(users)) - set(known))
+        if absent and time.monotonic() > deadline:
+            raise LostPeer(
+                f"Client {absent[0]} of {users} did not come within {patience:g} s; start it and run again."
+            )
+        if absent:
+            time.sleep(0.2)
+    if len(dims) > 1 or set(known) != set(range(users)):
+        raise DataError(f"The clients hold {sorted(dims)} features; all must hold the same columns.")
+    return known, dims.pop()
+
+
+def _ask(
+    flwr: Any, grid: Any, nodes: dict[int, int], server: ServerSide, patience: float
+) -> dict[int, np.ndarray]:
+    """Return the answers of the chosen clients, asking again while patience lasts: an answer costs once."""
+    wanted = [int(user) for user in server.chosen()]
+    rows: dict[int, np.ndarray] = {}
+    deadline = time.monotonic() + patience
+    why = "it did not answer"
+    while len(rows) < len(wanted):
+        content = {
+            "model": flwr.app.ArrayRecord({"z": flwr.app.Array(server.z)}),
+            "round": flwr.app.ConfigRecord({"k": server.k}),
+        }
+        missing = [user for user in wanted if user not in rows]
+        sent = [
+            flwr.app.Message(flwr.app.RecordDict(content), dst_node_id=nodes[user], message_type="train")
+            for user in missing
+        ]
+        users = {node: user for user, node in nodes.items()}
+        for reply in grid.send_and_receive(sent, timeout=max(1.0, deadline - time.monotonic())):
+            if reply.has_error():
+                why = f"it failed: {reply.error.reason}"
+                continue
+            user = users[reply.metadata.src_node_id]
+            rows[user] = reply.content["answer"]["row"].numpy()
+        if len(rows) < len(wanted):
+            if time.monotonic() > deadline:
+                lost = next(user for user in wanted if user not in rows)
+                raise LostPeer(
+                    f"Client {lost} was lost in round {server.k} ({' '.join(why.split())}); start it again, "
+                    "then the same flwr run goes on from this round."
+                )
+            nodes.update(_meet(flwr, grid, server.plan.users, max(1.0, deadline - time.monotonic()))[0])
+            time.sleep(0.2)
+    return rows
+
+
+def _say(plan: FederatedADMM, server: ServerSide, finished: Any) -> None:
+    print(plan.privacy("local").statement(1e-5))
+    if finished is not None:
+        finished(server.z, plan)
+
+
+def _folder(context: Any, user: int) -> Path:
+    own = context.node_config.get("state")
+    common = context.run_config.get("state-dir")
+    if not own and not common:
+        raise ConfigError(
+            "The client needs a folder for its ledger: state in node-config, or state-dir in the app's."
+        )
+    return Path(str(own)) if own else Path(str(common)) / f"client-{user:05d}"
+
+
+def _seed(config: Mapping[str, Any]) -> int | None:
+    seed = int(config.get("simulation-seed", -1))
+    return None if seed < 0 else seed
+
+
+def _budget(config: Mapping[str, Any]) -> Budget | None:
+    epsilon = float(config.get("budget-epsilon", 0.0))
+    return Budget(epsilon, float(config.get("budget-delta", 1e-5))) if epsilon > 0 else None
+
+
+def _flower() -> Any:
+    try:
+        import flwr.app
+        import flwr.clientapp
+        import flwr.serverapp
+    except ImportError:
+        raise MissingDependency(
+            "The federation needs Flower; `make flower` installs it in an environment of its own."
+        ) from None
+    return flwr
