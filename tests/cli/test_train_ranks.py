@@ -27,8 +27,8 @@ seed = 3
 """
 
 
-def sottovoce_train(folder, *words):
-    (folder / "plan.toml").write_text(PLAN)
+def sottovoce_train(folder, *words, graph="ring:5"):
+    (folder / "plan.toml").write_text(PLAN.replace("ring:5", graph))
     source = str(Path(sottovoce.__file__).parents[1])
     return subprocess.run(
         [sys.executable, "-m", "sottovoce.cli.main", "train", "plan.toml", "--json", *words],
@@ -49,7 +49,7 @@ def test_ranks_give_the_model_of_one_process(tmp_path):
 
 
 def test_too_many_ranks_is_one_sentence_and_exit_1(tmp_path):
-    done = sottovoce_train(tmp_path, "--ranks", "6")
+    done = sottovoce_train(tmp_path, "--ranks", "3", graph="path:2")
     assert done.returncode == 1
-    assert json.loads(done.stdout) == {"error": "6 ranks cannot share 5 agents; start at most 5 ranks."}
+    assert json.loads(done.stdout) == {"error": "3 ranks cannot share 2 agents; start at most 2 ranks."}
     assert done.stderr == ""
