@@ -196,6 +196,8 @@ def test_random_walk_printed_values():
     )
     cube = published.published_walk_loss(sv.graphs.hypercube(6), 1280)[:, 0] * per_unit
     np.testing.assert_allclose(cube[[1, 3, 63]], [0.550, 0.230, 0.142], atol=5e-4)
+    given = published.published_walk_loss(sv.graphs.hypercube(6), 1280, noise_multiplier=20**0.5)
+    np.testing.assert_allclose(2 * given[:, 0], cube, rtol=1e-12)
     with pytest.raises(InvalidInput, match="needs a noise multiplier"):
         published.published_walk_guarantee(sv.graphs.ring(4), 9, noise_multiplier=1e-3, observer=0, user=1)
     one = published.published_walk_guarantee(sv.graphs.ring(4), 9, noise_multiplier=3.0, observer=0, user=1)

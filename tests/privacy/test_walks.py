@@ -13,7 +13,9 @@ from sottovoce.errors import InvalidInput
 from sottovoce.privacy import complete_passage, first_passage, walk_guarantee, walk_loss
 
 
-def over_all_paths(network, T, u, v, alpha, sigma, *, cap=None, final_public=False, convex=True, start=None):
+def over_all_paths(
+    network, T, u, v, alpha, sigma, *, cap=None, final_public=False, contractive=True, start=None
+):
     W, n, c = network.W.toarray(), network.n, alpha / (2 * sigma**2)
     total = 0.0
     for path in itertools.product(range(n), repeat=T):
@@ -31,14 +33,14 @@ def over_all_paths(network, T, u, v, alpha, sigma, *, cap=None, final_public=Fal
             if wait is None and final_public:
                 wait = T - s
             if wait is not None:
-                loss += c / (wait if convex else 1)
+                loss += c / (wait if contractive else 1)
         total += weight * math.exp((alpha - 1) * loss)
     return math.log(total) / (alpha - 1)
 
 
 OPTIONS = [
-    {}, {"final_public": True}, {"convex": False}, {"convex": False, "final_public": True}, {"cap": 1},
-    {"cap": 2, "final_public": True}, {"cap": 7}, {"cap": 2, "convex": False},
+    {}, {"final_public": True}, {"contractive": False}, {"contractive": False, "final_public": True}, {"cap": 1},
+    {"cap": 2, "final_public": True}, {"cap": 7}, {"cap": 2, "contractive": False},
 ]  # fmt: skip
 
 
@@ -93,7 +95,7 @@ def test_directions(sigma, alpha, steps, factor, cap):
     passage = first_passage(sv.graphs.ring(6), steps, 0, 2)
     loss = walk_loss(passage, alpha, sigma)[0]
     assert walk_loss(passage, alpha, sigma * factor)[0] <= loss
-    assert walk_loss(passage, alpha, sigma, convex=False)[0] >= loss
+    assert walk_loss(passage, alpha, sigma, contractive=False)[0] >= loss
     assert walk_loss(passage, alpha, sigma, final_public=True)[0] >= loss
     capped = walk_loss(passage, alpha, sigma, cap=cap)[0]
     assert capped <= loss * (1 + 1e-12)
@@ -123,7 +125,7 @@ def test_guarantee():
     assert one.valid
     assert any("non-expansive" in line for line in one.assumptions)
     assert two.rdp(2.0) == pytest.approx(2 * one.rdp(2.0))
-    plain = walk_guarantee(network, 30, noise_multiplier=6.0, observer=0, user=7, convex=False)
+    plain = walk_guarantee(network, 30, noise_multiplier=6.0, observer=0, user=7, contractive=False)
     assert not any("non-expansive" in line for line in plain.assumptions)
     assert plain.epsilon(1e-5) > one.epsilon(1e-5)
     with pytest.raises(InvalidInput, match="must differ"):

@@ -228,11 +228,15 @@ def erdos_renyi_loss(n: int, degree: int, rounds: int, alpha: float, unit: float
 
 
 def published_walk_loss(
-    network: Network, steps: int, form: Literal["printed", "bound", "sum"] = "printed"
+    network: Network,
+    steps: int,
+    form: Literal["printed", "bound", "sum"] = "printed",
+    *,
+    noise_multiplier: float | None = None,
 ) -> np.ndarray:
     """Return the published loss of a token's walk [2], (n, n) ``[u, v]``, in units of alpha / (2 sigma^2).
 
-    ``sigma`` is a multiplier of the sensitivity. With :math:`L = \\ln(I - W + J)`, per unit:
+    ``sigma`` is a multiplier of the sensitivity; given as ``noise_multiplier``, the result is per alpha. With :math:`L = \\ln(I - W + J)`, per unit:
 
     - ``"sum"``: (2 T / n) sum_{t=1..T} (W^t)_uv / t;
     - ``"bound"``: 2 T (ln T + 1) / n^2 - (2 T / n) L_uv, an upper bound on the sum in the limit;
@@ -246,6 +250,9 @@ def published_walk_loss(
     4.4716
     """
     T, n = _validate.count(steps, "steps"), network.n
+    if noise_multiplier is not None:
+        sigma = _validate.positive(noise_multiplier, "noise_multiplier")
+        return published_walk_loss(network, T, form) / (2 * sigma**2)
     if form == "sum":
         total, power = np.zeros((n, n)), np.eye(n)
         for t in range(1, T + 1):

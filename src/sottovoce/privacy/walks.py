@@ -121,7 +121,7 @@ def walk_loss(
     *,
     cap: int | None = None,
     final_public: bool = False,
-    convex: bool = True,
+    contractive: bool = True,
 ) -> np.ndarray:
     """Return the Rényi loss from u to v of one token's walk, one value per order in ``alpha``.
 
@@ -131,12 +131,12 @@ def walk_loss(
     noise_multiplier : noise standard deviation over the sensitivity of one gradient.
     cap : after this many contributions a node adds noise only; None for no cap.
     final_public : whether the last model is published, so that v sees it too.
-    convex : whether every local update is non-expansive (convex, beta-smooth loss, step at most 2 / beta).
+    contractive : whether every local update is non-expansive (convex, beta-smooth loss, step at most 2 / beta).
         Without it nothing is amplified by iteration: every contribution that is seen later costs in full.
 
     Guarantees
     ----------
-    An upper bound for any graph, noise and order; with ``convex=False`` for any loss. An order at which the
+    An upper bound for any graph, noise and order; with ``contractive=False`` for any loss. An order at which the
     expectation exceeds double precision costs infinity.
 
     >>> import sottovoce as sv
@@ -154,7 +154,7 @@ def walk_loss(
     t = np.arange(1, T + 1, dtype=np.float64)
     rate = (orders - 1) * orders / (2 * sigma**2)
     with np.errstate(over="ignore", invalid="ignore"):
-        cost = np.exp(rate[:, None] / (t if convex else np.ones(T)))  # cost[:, t - 1] = F(t)
+        cost = np.exp(rate[:, None] / (t if contractive else np.ones(T)))  # cost[:, t - 1] = F(t)
         expectation = _expectation(passage, cost, cap, final_public)
         loss = np.log(expectation) / (orders - 1)
     loss = np.where(np.isnan(loss), math.inf, np.maximum(loss, 0.0))
@@ -174,7 +174,7 @@ def walk_guarantee(
     start: int | None = None,
     cap: int | None = None,
     final_public: bool = False,
-    convex: bool = True,
+    contractive: bool = True,
     orders: Sequence[float] = WALK_ORDERS,
 ) -> Guarantee:
     """Return the guarantee of random-walk learning from ``user`` to ``observer``.
@@ -185,8 +185,8 @@ def walk_guarantee(
     Guarantees
     ----------
     User level, against one honest-but-curious node that may see the whole path, label ``exact`` (an upper
-    bound computed from the law of the walk). With ``convex=True`` it rests on non-expansive updates, which
-    is listed among the assumptions; ``convex=False`` needs no assumption on the loss.
+    bound computed from the law of the walk). With ``contractive=True`` it rests on non-expansive updates, which
+    is listed among the assumptions; ``contractive=False`` needs no assumption on the loss.
 
     >>> import sottovoce as sv
     >>> near = walk_guarantee(sv.graphs.ring(8), 16, noise_multiplier=10.0, observer=1, user=0)
@@ -196,9 +196,11 @@ def walk_guarantee(
     """
     u, v = _pair(user, observer, network.n)
     passage = first_passage(network, steps, u, v, start)
-    values = walk_loss(passage, orders, noise_multiplier, cap=cap, final_public=final_public, convex=convex)
+    values = walk_loss(
+        passage, orders, noise_multiplier, cap=cap, final_public=final_public, contractive=contractive
+    )
     assumptions = ["the path does not depend on data", "the observer is honest but curious"]
-    if convex:
+    if contractive:
         assumptions.append(
             "local updates are non-expansive: convex, beta-smooth losses, step at most 2 / beta"
         )
