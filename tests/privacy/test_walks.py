@@ -39,8 +39,8 @@ def over_all_paths(
 
 
 OPTIONS = [
-    {}, {"final_public": True}, {"contractive": False}, {"contractive": False, "final_public": True}, {"cap": 1},
-    {"cap": 2, "final_public": True}, {"cap": 7}, {"cap": 2, "contractive": False},
+    {}, {"final_public": True}, {"contractive": False}, {"contractive": False, "final_public": True}, {"cap":
+    1}, {"cap": 2, "final_public": True}, {"cap": 7}, {"cap": 2, "contractive": False},
 ]  # fmt: skip
 
 

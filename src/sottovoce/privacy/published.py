@@ -236,7 +236,8 @@ def published_walk_loss(
 ) -> np.ndarray:
     """Return the published loss of a token's walk [2], (n, n) ``[u, v]``, in units of alpha / (2 sigma^2).
 
-    ``sigma`` is a multiplier of the sensitivity; given as ``noise_multiplier``, the result is per alpha. With :math:`L = \\ln(I - W + J)`, per unit:
+    ``sigma`` is a multiplier of the sensitivity; given as ``noise_multiplier``, the result is per alpha.
+    With :math:`L = \\ln(I - W + J)`, per unit:
 
     - ``"sum"``: (2 T / n) sum_{t=1..T} (W^t)_uv / t;
     - ``"bound"``: 2 T (ln T + 1) / n^2 - (2 T / n) L_uv, an upper bound on the sum in the limit;

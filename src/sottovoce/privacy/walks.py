@@ -131,13 +131,14 @@ def walk_loss(
     noise_multiplier : noise standard deviation over the sensitivity of one gradient.
     cap : after this many contributions a node adds noise only; None for no cap.
     final_public : whether the last model is published, so that v sees it too.
-    contractive : whether every local update is non-expansive (convex, beta-smooth loss, step at most 2 / beta).
+    contractive : whether every local update is non-expansive (convex, beta-smooth loss, step at most
+        2 / beta).
         Without it nothing is amplified by iteration: every contribution that is seen later costs in full.
 
     Guarantees
     ----------
-    An upper bound for any graph, noise and order; with ``contractive=False`` for any loss. An order at which the
-    expectation exceeds double precision costs infinity.
+    An upper bound for any graph, noise and order; with ``contractive=False`` for any loss. An order at which
+    the expectation exceeds double precision costs infinity.
 
     >>> import sottovoce as sv
     >>> passage = first_passage(sv.graphs.complete(64), 1280, user=0, observer=1)
@@ -185,8 +186,8 @@ def walk_guarantee(
     Guarantees
     ----------
     User level, against one honest-but-curious node that may see the whole path, label ``exact`` (an upper
-    bound computed from the law of the walk). With ``contractive=True`` it rests on non-expansive updates, which
-    is listed among the assumptions; ``contractive=False`` needs no assumption on the loss.
+    bound computed from the law of the walk). With ``contractive=True`` it rests on non-expansive updates,
+    which is listed among the assumptions; ``contractive=False`` needs no assumption on the loss.
 
     >>> import sottovoce as sv
     >>> near = walk_guarantee(sv.graphs.ring(8), 16, noise_multiplier=10.0, observer=1, user=0)
