@@ -23,6 +23,9 @@ from sottovoce.graphs.weights import rule
 __all__ = ["Network", "Translations", "component_labels", "from_matrix", "network_of"]
 
 TOLERANCE = 1e-12  # symmetry and row sums
+FAINTEST = (
+    1e-8  # a message through a fainter weight still reveals its sender exactly, but not to an accountant
+)
 _TRY = "metropolis(graph) builds valid weights"
 
 
@@ -460,6 +463,14 @@ def _check_values(W: sp.csr_array) -> None:
         raise GraphError(
             f"W[{u}, {W.indices[k]}] is {W.data[k]:g}, expected a finite number of at least 0; {_TRY}."
         )
+    faint = (W.data > 0) & (W.data < FAINTEST)
+    if faint.any():
+        rows = np.repeat(np.arange(W.shape[0]), np.diff(W.indptr))
+        for k in np.flatnonzero(faint & (rows != W.indices))[:1]:  # a faint diagonal reveals nothing
+            raise GraphError(
+                f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected 0 or at least {FAINTEST:g}, because "
+                f"what a fainter weight reveals cannot be told from rounding; {_TRY}."
+            )
     sums = W.sum(axis=1)
     off = np.abs(sums - 1.0) > TOLERANCE
     if off.any():

@@ -17,6 +17,7 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, erdos_renyi
+from sottovoce.graphs.network import FAINTEST
 from sottovoce.protocols.base import LinearProtocol
 from sottovoce.protocols.views import TOLERANCE, Basis
 
@@ -316,6 +317,13 @@ def _checked(matrix: Any, t: int) -> sparse.csr_array:
         )
     if (csr.data < 0).any() or abs(csr - csr.T).max() > 1e-12:
         raise GraphError(f"The matrix of round {t} must be symmetric without negative entries.")
+    entries = csr.tocoo()
+    faint = (entries.row != entries.col) & (entries.data > 0) & (entries.data < FAINTEST)
+    if faint.any():
+        raise GraphError(
+            f"The matrix of round {t} has the weight {entries.data[faint][0]:g}, expected 0 or at least "
+            f"{FAINTEST:g}; metropolis(graph) builds valid weights."
+        )
     return csr
 
 

@@ -53,6 +53,7 @@ class GaussianView:
     owners : (coordinates,) the user whose value enters a coordinate, or -1 for noise without data.
     messages : (round, sender) of every row an observation must give to `reconstruct`, in order.
     own_noise : whether the observers' own noise was taken as known (it is, unless a source is reproduced).
+    slack : what rounding may have taken from the leakage of a user; `leakage` adds it.
 
     Guarantees
     ----------
@@ -80,6 +81,7 @@ class GaussianView:
     messages: tuple[tuple[int, int], ...] = field(repr=False)
     own_noise: bool = True
     decode: Callable[[np.ndarray], np.ndarray] | None = field(default=None, repr=False)
+    slack: float = 0.0
 
     @property
     def rank(self) -> int:
@@ -93,6 +95,9 @@ class GaussianView:
         """
         rows = self._by_user()
         h = np.einsum("ij,ij->i", rows, rows)
+        if self.slack:
+            others = np.setdiff1d(np.arange(self.n), self.observers if self.own_noise else ())
+            h[others] += self.slack
         contributions = np.bincount(self.owners[self.owners >= 0], minlength=self.n)
         return np.minimum(h, np.maximum(contributions, 1) ** 2)  # rounding may exceed it by an ulp
 
@@ -118,7 +123,8 @@ class GaussianView:
         members = _validate.nodes(users, self.n, "users")
         block = self._by_user()[list(members)]
         gram = block @ block.T
-        return float(min(np.abs(gram).sum(), len(members) * np.linalg.eigvalsh(gram)[-1]))
+        bound = float(min(np.abs(gram).sum(), len(members) * np.linalg.eigvalsh(gram)[-1]))
+        return bound + len(members) ** 2 * self.slack
 
     def reconstruct(self, observations: Any) -> np.ndarray:
         """Return the observers' best estimate (n, dim) of every user's noisy value.
