@@ -468,7 +468,7 @@ def _check_values(W: sp.csr_array) -> None:
         rows = np.repeat(np.arange(W.shape[0]), np.diff(W.indptr))
         for k in np.flatnonzero(faint & (rows != W.indices))[:1]:  # a faint diagonal reveals nothing
             raise GraphError(
-                f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected 0 or at least {FAINTEST:g}, because "
+                f"W[{rows[k]}, {W.indices[k]}] is {W.data[k]:g}, expected 0 or at least {FAINTEST:g}, for "
                 f"what a fainter weight reveals cannot be told from rounding; {_TRY}."
             )
     sums = W.sum(axis=1)

@@ -297,8 +297,8 @@ class LinearProtocol(Protocol):
 
         A round that nearly loses a direction passes its rounding error on, enlarged; over many rounds on
         slowly mixing graphs the error reaches the leading digits, and it may be on either side. So the
-        recursion runs twice, the second time with every number disturbed in its last bits. A hundred times
-        the difference is added to the leakage; where that is too much, a wider span takes its place.
+        recursion runs twice, the second time with every number disturbed by 1e-14, and ten times the
+        difference is added to the leakage; where that is much, a wider span takes its place.
         """
         columns = self._pull_back(observers, own_noise).columns
         if self.memory > 1 or self.rounds < 3:
@@ -309,10 +309,13 @@ class LinearProtocol(Protocol):
             np.einsum("ij,ij->i", left[: self.n], left[: self.n])
             for left in (_without(c, _copies(known, c.shape[0], self.n)) for c in (columns, disturbed))
         ]
-        slack = 100 * float(np.abs(shares[0] - shares[1]).max())
-        if slack > COARSE:
-            return self._wider(observers, own_noise), 0.0
-        return columns, slack if slack > RESOLVED else 0.0
+        slack = 10 * float(np.abs(shares[0] - shares[1]).max())
+        if slack <= RESOLVED:
+            return columns, 0.0
+        wider = self._wider(observers, own_noise)
+        if slack > COARSE or wider.shape[1] <= columns.shape[1]:  # it holds all that is seen, and no more
+            return wider, 0.0
+        return columns, slack
 
     def _wider(self, observers: tuple[int, ...], own_noise: bool) -> np.ndarray:
         """Return a span that contains all that is seen, without enlarging errors.
@@ -355,7 +358,7 @@ class LinearProtocol(Protocol):
         for t in reversed(range(self.rounds)):
             self._step_back(basis, t)
             if disturb is not None:
-                basis.columns = basis.columns * (1 + 4e-16 * disturb.standard_normal(basis.columns.shape))
+                basis.columns = basis.columns * (1 + 1e-14 * disturb.standard_normal(basis.columns.shape))
             rows = known.get(t, [])
             basis.add_unit([listed[r][1] for r in rows], None if seen is None else seen[rows])
         if self.memory > 1:  # the memory is empty before the first round
