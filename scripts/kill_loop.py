@@ -213,6 +213,8 @@ def loop(kills: int, seed: int = 0, longest: float = 0.03) -> dict[str, object]:
             done, runs, rows = done + run.kills, runs + 1, rows + len(run.on_wire)
             violations += run.violations
             shutil.rmtree(base / str(runs - 1))
+    except KeyboardInterrupt:
+        print("interrupted; counting what was done", file=sys.stderr)
     finally:
         shutil.rmtree(base, ignore_errors=True)
     seconds = round(time.monotonic() - started, 1)

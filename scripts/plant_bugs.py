@@ -110,6 +110,20 @@ BUGS = [
         SIM,
     ),
     Bug(
+        "a row is used although leaving it out was asked for",
+        PEERS + "core.py",
+        "(key not in self.inbox or key in self.proposed)",
+        "(key not in self.inbox)",
+        "tests/peers/test_core.py",
+    ),
+    Bug(
+        "leaving out is forgotten in a restart",
+        PEERS + "core.py",
+        "        for note in saved.notes:\n            self._recall(note)\n",
+        "",
+        "tests/peers/test_core.py",
+    ),
+    Bug(
         "the sender is what the frame says",
         PEERS + "core.py",
         "        if frame.sender != sender:",
@@ -176,8 +190,8 @@ BUGS = [
     Bug(
         "missing ledger made anew",
         PEERS + "ledger.py",
-        "        if not path.exists() or path.stat().st_size == 0:",
-        "        if False:",
+        "        if mark.exists():\n            self._belongs(path, mark)",
+        "        if mark.exists() and path.exists():\n            self._belongs(path, mark)",
         LEDGER,
     ),
     Bug(
