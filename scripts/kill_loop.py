@@ -233,6 +233,7 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     result = loop(given.kills, given.seed)
     print(json.dumps(result))
     sys.exit(1 if result["violations"] or result["kills"] < given.kills else 0)
