@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup setup-demo demo test check lint types unit test-slow bench clean kills fuzz bugs
+.PHONY: help setup setup-demo demo test check lint types unit test-slow bench flower clean kills fuzz bugs
 
 help:
 	@echo "make demo       set up, then a one-minute tour on embedded data (no torch needed)"
@@ -60,6 +60,12 @@ fuzz: setup
 
 bugs: setup
 	$(BIN)/python scripts/plant_bugs.py
+
+# Flower pins its own typer, rich and protobuf, so the federation has an environment of its own.
+flower:
+	@$(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
+	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' pytest
+	.venv-flower/bin/python -m pytest tests/peers/test_flower.py tests/peers/flower_deployment.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

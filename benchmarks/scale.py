@@ -1,0 +1,155 @@
+"""Scale-out: ranks against one process, workers against one worker, what starting costs; prints JSON.
+
+    python -m benchmarks.scale [resnet|traffic|audits|start ...]
+
+The rival of every figure is the same work on one rank or one worker of one thread, in the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ONE = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+RANK = """
+import json, sys, time
+import numpy as np, torch
+import sottovoce as sv
+from sottovoce.objectives.lots import AgentData
+from sottovoce.objectives.models import resnet9
+from sottovoce.objectives.nets import NetObjective
+from sottovoce.runners.cluster import Cluster
+torch.set_num_threads(1)
+agents, lot, steps = 10, int(sys.argv[2]), int(sys.argv[3])
+rng = np.random.default_rng(0)
+x = rng.normal(size=(agents * 4 * lot, 3, 32, 32)).astype(np.float32)
+y = rng.integers(0, 10, len(x))
+data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
+torch.manual_seed(0)
+plan = sv.algorithms.DPDSGD(NetObjective(resnet9(classes=10), max_grad_norm=1.0), data.sizes, steps, lot=lot,
+                            noise_multiplier=1.0, network=sv.graphs.ring(agents))
+times = []
+with Cluster.join(timeout=300) as cluster:
+    result = sv.algorithms.run_on_ranks(cluster, plan, data, np.random.default_rng(1),
+                                        progress=lambda k: times.append(time.perf_counter()))
+    traffic = cluster.meet(cluster.traffic.record())
+    row = plan.row_length * 4
+if cluster.rank == 0:
+    json.dump({"seconds_per_step": float(np.median(np.diff(times))), "traffic": traffic, "row_bytes": row},
+              open(sys.argv[1], "w"))
+"""
+AVERAGE = """
+import json, sys, time
+import numpy as np
+import sottovoce as sv
+from sottovoce.algorithms.muffliato import averaging
+from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.runners.cluster import Cluster, run_cluster
+n, rounds = int(sys.argv[2]), 10
+with Cluster.join(timeout=300) as cluster:
+    network = sv.graphs.regular(n, 8, np.random.default_rng(0))
+    values = np.random.default_rng(1).uniform(-0.5, 0.5, size=(n, 1))
+    noise = SimulatedNoise(2)
+    begin = time.perf_counter()
+    hosted = run_cluster(cluster, lambda a: averaging(values[a], a, noise, noise_std=1.0, radius=0.5),
+                         sv.protocols.Gossip(network, rounds), 1, noise=noise)
+    seconds = time.perf_counter() - begin
+    rows = cluster.gather(hosted)
+    traffic = cluster.meet(cluster.traffic.record())
+    owner = np.repeat(np.arange(cluster.size), np.bincount(hosted.owner))
+if cluster.rank == 0:
+    u, v = network.edges.T
+    cut = owner[u] != owner[v]
+    pairs = np.concatenate([u[cut] * cluster.size + owner[v[cut]], v[cut] * cluster.size + owner[u[cut]]])
+    json.dump({"n": n, "rounds": rounds, "seconds": seconds, "cut_edges": int(cut.sum()),
+               "bytes_sent_per_round": sum(t["bytes"] for t in traffic) // rounds,
+               "bytes_of_rows_on_cut_edges": int(len(np.unique(pairs)) * 8),
+               "error": float(abs(rows.mean() - values.mean()))}, open(sys.argv[1], "w"))
+"""
+
+
+def on_ranks(script: str, ranks: int, *arguments: object) -> dict:
+    from sottovoce.runners.launch import launch
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "rank.py", Path(folder) / "out.json"
+        path.write_text(script)
+        launch([sys.executable, str(path), str(out), *map(str, arguments)], ranks, threads=1, grace=60)
+        return json.loads(out.read_text())
+
+
+def resnet(lot: int = 16, steps: int = 5) -> dict:
+    """ResNet-9, ten agents on a ring: two ranks of one thread against one rank of one thread."""
+    one, two = on_ranks(RANK, 1, lot, steps), on_ranks(RANK, 2, lot, steps)
+    sent = sum(t["bytes"] for t in two["traffic"]) / steps
+    return {
+        "seconds_per_step_1_rank": one["seconds_per_step"],
+        "seconds_per_step_2_ranks": two["seconds_per_step"],
+        "ratio": one["seconds_per_step"] / two["seconds_per_step"],
+        "bytes_sent_per_round": sent,
+        "bytes_of_rows_on_cut_edges": 4 * two["row_bytes"],  # a ring cut in two: two edges, a row each way
+    }
+
+
+def traffic(n: int = 1_000_000) -> dict:
+    """One million nodes, 8-regular, ten rounds of averaging on two ranks: bytes against the cut."""
+    return on_ranks(AVERAGE, 2, n)
+
+
+def audits(trials: int = 64, runs: int = 60_000) -> dict:
+    """Audit jobs on two workers against one worker, the workers already running."""
+    from sottovoce.experiments.sweep import audit_trial, grid, sweep
+
+    def seconds(jobs: int) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            sweep(audit_trial, grid(graph=["florentine"], runs=[500], repeat=range(jobs)), folder, jobs=jobs)
+            begin = time.perf_counter()
+            listed = grid(graph=["florentine"], runs=[runs], rounds=[6], repeat=range(trials))
+            sweep(audit_trial, listed, folder, jobs=jobs)
+            return time.perf_counter() - begin
+
+    one, two = seconds(1), seconds(2)
+    return {"trials": trials, "seconds_1_worker": one, "seconds_2_workers": two, "ratio": one / two}
+
+
+def start() -> dict:
+    """Seconds from nothing to the first result of each engine that is installed."""
+    nothing = (
+        "from sottovoce.runners.cluster import Cluster\nimport json, sys\n"
+        "with Cluster.join() as c: c.meet()\nif c.rank == 0: json.dump({}, open(sys.argv[1], 'w'))"
+    )
+    found = {}
+    begin = time.perf_counter()
+    on_ranks(nothing, 2)
+    found["cluster, 2 ranks"] = time.perf_counter() - begin
+    for backend, module in (("loky", "joblib"), ("dask", "distributed"), ("ray", "ray")):
+        code = (
+            "import tempfile\nfrom sottovoce.experiments.sweep import *\nif __name__ == '__main__':\n"
+            "    sweep(audit_trial, grid(graph=['path:3'], runs=[200], repeat=range(2)), tempfile.mkdtemp(), "
+            f"jobs=2, backend={backend!r})"
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "start.py"
+            path.write_text(f"import {module}\n{code}")
+            begin = time.perf_counter()
+            done = subprocess.run([sys.executable, str(path)], env=ONE, capture_output=True)
+            known = time.perf_counter() - begin
+        found[f"{backend}, 2 workers"] = known if done.returncode == 0 else "not installed"
+    return found
+
+
+PARTS = {"resnet": resnet, "traffic": traffic, "audits": audits, "start": start}
+
+
+def main() -> None:
+    chosen = sys.argv[1:] or list(PARTS)
+    print(json.dumps({name: PARTS[name]() for name in chosen}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,143 @@
+"""The Flower app on a SuperLink and two SuperNodes over TLS: run by `make flower`, not by the plain tests.
+
+A SuperNode is killed in the middle and started again; the model is the one of the in-process algorithm, and no round
+was charged twice.
+"""
+
+import datetime
+import ipaddress
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.peers.flower import plan_of
+from sottovoce.peers.ledger import read_ledger
+from sottovoce.privacy.noise import SimulatedNoise
+
+pytest.importorskip("flwr")
+APP = Path(__file__).parents[2] / "examples" / "flower-admm"
+BIN = Path(sys.executable).parent
+SEED, ROUNDS = 11, 30
+
+
+def certificates(folder):
+    """Make a certificate authority and a certificate for the loopback address."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    now, pem = datetime.datetime.now(datetime.UTC), serialization.Encoding.PEM
+
+    def named(text):
+        return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
+
+    def made(subject, key, issuer, signer, extension, critical):
+        builder = x509.CertificateBuilder().subject_name(named(subject)).issuer_name(named(issuer))
+        builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now).not_valid_after(now + datetime.timedelta(days=1))
+        return builder.add_extension(extension, critical).sign(signer, hashes.SHA256())
+
+    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    basic = x509.BasicConstraints(ca=True, path_length=None)
+    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    (folder / "ca.pem").write_bytes(made("ca", authority, "ca", authority, basic, True).public_bytes(pem))
+    (folder / "server.pem").write_bytes(made("link", server, "ca", authority, names, False).public_bytes(pem))
+    none = serialization.NoEncryption()
+    key = server.private_bytes(pem, serialization.PrivateFormat.PKCS8, none)
+    (folder / "server.key").write_bytes(key)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Federation:
+    """One SuperLink and its SuperNodes on this machine."""
+
+    def __init__(self, folder):
+        self.folder, self.link = folder, free_port()
+        self.environment = {**os.environ, "FLWR_HOME": str(folder / "home"), "FLWR_TELEMETRY_ENABLED": "0",
+                            "PATH": f"{BIN}:{os.environ['PATH']}"}  # fmt: skip
+        certificates(folder)
+        (folder / "home").mkdir()
+        (folder / "home" / "config.toml").write_text(
+            f'[superlink]\ndefault = "tls"\n[superlink.tls]\naddress = "127.0.0.1:{self.link}"\n'
+            f'root-certificates = "{folder / "ca.pem"}"\n'
+        )
+        self.tls = ["--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.pem"]
+        self.running = {"link": self.start("flower-superlink", *self.tls, "--host", "127.0.0.1", "--port",
+                                           str(self.link), "--disable-runtime-dependency-installation")}  # fmt: skip
+
+    def start(self, *words):
+        log = open(self.folder / f"{words[0]}-{time.monotonic_ns()}.log", "w")
+        return subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=log, stderr=log,
+                                start_new_session=True)  # fmt: skip
+
+    def node(self, user):
+        config = f"partition-id={user} state='{self.folder / f'client-{user}'}'"
+        self.running[f"node {user}"] = self.start(
+            "flower-supernode", "--root-certificates", "ca.pem", "--superlink", f"127.0.0.1:{self.link}",
+            *self.tls, "--port", str(free_port()), "--node-config", config,
+        )  # fmt: skip
+
+    def kill(self, name):
+        """Kill a process and everything it has started."""
+        os.killpg(self.running.pop(name).pid, signal.SIGKILL)
+
+    def run(self):
+        config = (f"simulation-seed={SEED} rounds={ROUNDS} patience=200.0 "
+                  f"server-state='{self.folder / 'server'}' out='{self.folder / 'model.json'}'")  # fmt: skip
+        return subprocess.Popen(["flwr", "run", str(APP), "--run-config", config, "--stream"], cwd=self.folder,
+                                env=self.environment)  # fmt: skip
+
+    def charged(self, user):
+        folder = self.folder / f"client-{user}"
+        return len(read_ledger(folder)["saved"].releases) if (folder / "run").exists() else 0
+
+
+@pytest.fixture
+def federation(tmp_path):
+    made = Federation(tmp_path)
+    yield made
+    for name in list(made.running):
+        made.kill(name)
+
+
+def wait_for(condition, seconds=300):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.2)
+
+
+def test_a_killed_client_keeps_its_ledger_and_the_model_is_the_same(federation):
+    for user in (0, 1):
+        federation.node(user)
+    run = federation.run()
+    wait_for(lambda: federation.charged(1) >= 5)
+    federation.kill("node 1")
+    before = federation.charged(1)
+    assert 5 <= before < ROUNDS
+    federation.node(1)
+    wait_for(lambda: (federation.folder / "model.json").exists(), 600)
+    run.wait(120)
+    model = json.loads((federation.folder / "model.json").read_text())["coef"]
+    data = sv.data.load("breast_cancer").unit_rows()
+    parts = [np.arange(user, data.n, 2) for user in (0, 1)]
+    config = {"users": 2, "rounds": ROUNDS, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 8.0, "l2": 0.01}
+    wanted = plan_of(config).run(data.shards(parts), SimulatedNoise(SEED)).outputs["coef"]
+    assert model == wanted.tolist()
+    for user in (0, 1):
+        saved = read_ledger(federation.folder / f"client-{user}")["saved"]
+        assert [release.step for release in saved.releases] == list(range(ROUNDS))
