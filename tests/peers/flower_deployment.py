@@ -1,7 +1,7 @@
 """The Flower app on a SuperLink and two SuperNodes over TLS: run by `make flower`, not by the plain tests.
 
-A SuperNode is killed in the middle and started again; the model is the one of the in-process algorithm, and no round
-was charged twice.
+A SuperNode is killed in the middle and started again; the model is the one of the in-process algorithm, and
+no round was charged twice.
 """
 
 import datetime
@@ -75,9 +75,16 @@ class Federation:
             f'[superlink]\ndefault = "tls"\n[superlink.tls]\naddress = "127.0.0.1:{self.link}"\n'
             f'root-certificates = "{folder / "ca.pem"}"\n'
         )
-        self.tls = ["--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key", "--ssl-ca-certfile", "ca.pem"]
-        self.running = {"link": self.start("flower-superlink", *self.tls, "--host", "127.0.0.1", "--port",
-                                           str(self.link), "--disable-runtime-dependency-installation")}  # fmt: skip
+        self.tls = [
+            "--ssl-certfile",
+            "server.pem",
+            "--ssl-keyfile",
+            "server.key",
+            "--ssl-ca-certfile",
+            "ca.pem",
+        ]
+        bare = ["--host", "127.0.0.1", "--port", str(self.link), "--disable-runtime-dependency-installation"]
+        self.running = {"link": self.start("flower-superlink", *self.tls, *bare)}
 
     def start(self, *words):
         log = open(self.folder / f"{words[0]}-{time.monotonic_ns()}.log", "w")
@@ -98,8 +105,8 @@ class Federation:
     def run(self):
         config = (f"simulation-seed={SEED} rounds={ROUNDS} patience=200.0 "
                   f"server-state='{self.folder / 'server'}' out='{self.folder / 'model.json'}'")  # fmt: skip
-        return subprocess.Popen(["flwr", "run", str(APP), "--run-config", config, "--stream"], cwd=self.folder,
-                                env=self.environment)  # fmt: skip
+        words = ["flwr", "run", str(APP), "--run-config", config, "--stream"]
+        return subprocess.Popen(words, cwd=self.folder, env=self.environment)
 
     def charged(self, user):
         folder = self.folder / f"client-{user}"

@@ -20,10 +20,10 @@ def records(context):
     return data.X[rows], sv.data.signed_labels(data.y[rows])
 
 
-def finished(model, plan):
+def finished(model, config):
     """Write the model where the server was told to."""
-    path = Path("flower-admm-model.json")
-    path.write_text(json.dumps({"coef": model.tolist(), "rounds": plan.steps}))
+    path = Path(str(config["out"]))
+    path.write_text(json.dumps({"coef": model.tolist(), "rounds": int(config["rounds"])}))
     print(f"model of {len(model)} numbers written to {path.resolve()}")
 
 

@@ -268,8 +268,11 @@ def client_app(records: Records) -> Any:
     return app
 
 
-def server_app(finished: Callable[[np.ndarray, FederatedADMM], None] | None = None) -> Any:
-    """Return a Flower ServerApp that runs the plan of the run configuration and hands the model on."""
+def server_app(finished: Callable[[np.ndarray, Mapping[str, Any]], None] | None = None) -> Any:
+    """Return a Flower ServerApp that runs the plan of the run configuration.
+
+    ``finished(model, configuration)`` gets the model at the end.
+    """
     flwr = _flower()
     app = flwr.serverapp.ServerApp()
 
@@ -280,7 +283,9 @@ def server_app(finished: Callable[[np.ndarray, FederatedADMM], None] | None = No
         server = ServerSide(plan, dim, seed=_seed(config), folder=config.get("server-state") or None)
         while server.k < plan.steps:
             server.absorb(_ask(flwr, grid, nodes, server, patience))
-        _say(plan, server, finished)
+        print(plan.privacy("local").statement(1e-5))
+        if finished is not None:
+            finished(server.z, config)
 
     app.main()(main)
     return app
@@ -349,12 +354,6 @@ def _ask(
             nodes.update(_meet(flwr, grid, server.plan.users, max(1.0, deadline - time.monotonic()))[0])
             time.sleep(0.2)
     return rows
-
-
-def _say(plan: FederatedADMM, server: ServerSide, finished: Any) -> None:
-    print(plan.privacy("local").statement(1e-5))
-    if finished is not None:
-        finished(server.z, plan)
 
 
 def _folder(context: Any, user: int) -> Path:
