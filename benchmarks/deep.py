@@ -117,6 +117,41 @@ def matrix_peak() -> float:
     return 2 * 1500**3 / interleaved({"mm": lambda: a @ a}, 5)["mm"]
 
 
+def dsgd_step(repeats: int, agents: int = 10, lot: int = 256, records: int = 6000) -> dict[str, object]:
+    """A whole DP-DSGD step (lots, gradients, noise, mixing, update) against its gradient work alone."""
+    import sottovoce as sv
+    from sottovoce.objectives.lots import AgentData, Lots, NoisyGradients
+    from sottovoce.privacy.noise import SimulatedNoise
+    from sottovoce.protocols import Gossip
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(agents * records, 1, 32, 32)).astype(np.float32)
+    y = rng.integers(0, 10, len(x))
+    data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
+    network = sv.graphs.ring(agents)
+    objective = B23Objective(max_grad_norm=10.0)
+    plan = sv.algorithms.DPDSGD(objective, data.sizes, 2000, lot=lot, noise_multiplier=1.0, network=network)
+    lots = Lots(plan.sizes, plan.sample_rates, 0)
+    noisy = NoisyGradients(objective, data, lots, SimulatedNoise(0), plan.noise_multiplier, plan.divisors())
+    algorithm = plan.algorithm(noisy, objective.initial(rng, agents))
+    gossip, state = Gossip(network, 1), algorithm.init()
+    held = data.gather(lots.draw(range(agents), 0), range(agents))
+    step = iter(range(10**9))
+
+    def whole():
+        k = next(step)
+        return algorithm.update(state, gossip.apply(algorithm.message(state, k)), k)
+
+    seconds = interleaved(
+        {"whole_step": whole, "gradients": lambda: objective.clipped_sums(state.theta, *held)}, repeats
+    )
+    return {
+        "ms": {name: round(1e3 * s, 1) for name, s in seconds.items()},
+        "step_over_gradients": round(seconds["whole_step"] / seconds["gradients"], 2),
+        "minutes_for_2000_steps": round(2000 * seconds["whole_step"] / 60, 1),
+    }
+
+
 def resnet(repeats: int, batch: int = 50) -> dict[str, object]:
     """ResNet-9 with GroupNorm, one agent; memory measured in a process of its own for each form."""
     forms = resnet_forms(batch)
@@ -172,6 +207,7 @@ def main() -> None:
         "threads": torch.get_num_threads(),
         "matrix_peak_gflops": round(matrix_peak() / 1e9, 1),
         "mnist_10x256": mnist_sums(2 if options.quick else 9),
+        "dp_dsgd_step": dsgd_step(5 if options.quick else 25),
         "resnet9_batch50": resnet(1 if options.quick else 3),
     }
     print(json.dumps(record, indent=1))
