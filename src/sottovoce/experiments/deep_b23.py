@@ -122,8 +122,8 @@ TUNED: dict[tuple[str, float, bool], Settings] = {
     ("dinno", 1.0, True): Settings(1.0, 0.4, 0.05, 500, "sgd", 0.1),
 }
 GRID = (
-    "clip 1 or 3; 200 to 800 steps; DP-DSGD: first rate .2, .5, 1 or 2, last .002 to .05; DP-DSGT: first rate "
-    ".25, .5, .8, 1, 4 or 8, last .05 to 1; DP-DiNNO: Adam with first rate .01 or .03, or SGD with first rate "
+    "clip 1 or 3; 200 to 800 steps; DP-DSGD: first rate .2, .5, 1 or 2, last .002 to .05; DP-DSGT: first "
+    ".25, .5, .8, 1, 4 or 8, last .05 to 1; DP-DiNNO: Adam with first rate .01 or .03, or SGD with first "
     ".4, .6 or 1 and rho .05, .1 or .3"
 )
 
