@@ -22,6 +22,9 @@ NEEDS = {
 }
 
 
+RAN = {}  # a quick form runs once, however many tests look at it
+
+
 @pytest.fixture
 def quick(monkeypatch):
     folder = Path(os.environ.get("SOTTOVOCE_DATA") or SHARED)
@@ -30,7 +33,9 @@ def quick(monkeypatch):
     def run(name):
         if NEEDS[name] and not (folder / NEEDS[name]).is_dir():
             pytest.skip(f"no data folder with {NEEDS[name]}; set SOTTOVOCE_DATA")
-        return find(name).run(quick=True)
+        if name not in RAN:
+            RAN[name] = find(name).run(quick=True)
+        return RAN[name]
 
     return run
 
