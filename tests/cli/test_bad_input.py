@@ -32,6 +32,7 @@ def test_delta_outside(refused, delta):
     assert "delta" in refused(
         "account", "--graph", "ring:4", "--noise", 1, "--delta", delta, "--out", "a.json"
     )
+    assert "delta" in refused("account", "--graph", "ring:4", "--delta", delta)
     assert "delta" in refused("average", "1,2,3,4", "--graph", "ring:4", "--epsilon", 1, "--delta", delta)
 
 
