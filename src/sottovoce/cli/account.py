@@ -72,7 +72,8 @@ def account(
     The exact loss is a share of local privacy: 0 when the observer learns
     nothing of a user, 1 when it can compute the user's noisy value. The
     published formula (Muffliato, eq. 6) is shown beside it; it is not a
-    guarantee, and understates wherever the exact share is larger.
+    guarantee, and understates wherever the exact share is larger. Means are
+    over all nodes, an observer counting 0 for itself, as in that paper.
 
     \b
     Examples:
@@ -122,6 +123,8 @@ def assess(
 ) -> dict[str, Any]:
     """Return the exact and the published loss of one averaging, with the summaries.
 
+    Means are those of `sottovoce.privacy.mean_loss`: over all users, the observers themselves counting 0.
+
     Examples
     --------
     >>> import sottovoce as sv
@@ -159,9 +162,9 @@ def assess(
         "rank": rank,
         "exact": None if observer is None else h,
         "published": None if observer is None or published is None else published,
-        "mean_exact": float(exact_others.mean()) if exact_others.size else 0.0,
+        "mean_exact": float(exact_others.sum() / h.size),
         "max_exact": float(exact_others.max(initial=0.0)),
-        "mean_published": None if published is None else float(published[others].mean()),
+        "mean_published": None if published is None else float(published[others].sum() / h.size),
         "understated_pairs": None
         if published is None
         else float((exact_others > published[others] + SLACK).mean()),
