@@ -33,6 +33,7 @@ from sottovoce.protocols import Chebyshev, Gossip, LinearProtocol, Protocol
 __all__ = ["Combination", "Reconstruction", "gossip_attack", "reconstruct_gossip", "reconstructed_by_each"]
 
 _EXACT_WORK = 4e9  # residue operations allowed before the floating basis takes over
+_EXACT_COEFFICIENTS = 20_000  # coefficients of combinations that are lifted to fractions
 
 
 def reconstruct_gossip(network: Network, attackers: int | Iterable[int], rounds: int) -> set[int]:
@@ -78,7 +79,9 @@ class Combination:
     def __str__(self) -> str:
         terms = []
         for node, c in self.coefficients.items():
-            size = f"{abs(c):.6g}" if isinstance(c, float) else str(abs(c))
+            size = str(abs(c))
+            if isinstance(c, float) or len(size) > 24:  # a long fraction is easier to read as a decimal
+                size = f"{abs(float(c)):.6g}"
             terms.append(f"{'-' if c < 0 else '+'} {'' if size == '1' else size + ' '}x{node}")
         return " ".join(terms).removeprefix("+ ")
 
@@ -315,6 +318,8 @@ def _exact_combinations(solver: _Solver, attackers: tuple[int, ...]) -> tuple[Co
         elif not np.array_equal(found, pivots):
             continue
         several = rows[np.count_nonzero(rows, axis=1) > 1]
+        if np.count_nonzero(several) > _EXACT_COEFFICIENTS:
+            break
         used.append(prime)
         forms.append(several)
         if len(used) in (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80):
