@@ -111,7 +111,7 @@ class Timing(NamedTuple):
     ask_row: float = 1.0
     ask_most: float = 4.0
     give_up: float = 600.0
-    linger: float = 5.0
+    linger: float = 60.0  # a finished peer stays so long for neighbours that still need its last rows
     drop_after: float = math.inf  # only for gossip, where an exchange can be left out at both ends
 
 
