@@ -66,7 +66,7 @@ bugs: setup
 # Flower pins its own typer, rich and protobuf, so the federation has an environment of its own.
 flower:
 	@$(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
-	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' pytest
+	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' pytest hypothesis
 	.venv-flower/bin/python -m pytest tests/peers/test_flower.py tests/peers/flower_deployment.py
 
 clean:
