@@ -135,6 +135,23 @@ def test_influence_of_a_user_on_a_release(name, bad):
     assert np.delete(moved, 3).max() == 0
 
 
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "mafalda"])
+def test_the_worst_change_of_a_user_moves_its_release_by_exactly_what_is_booked(name):
+    """User 3 pulls one way, then the other, with the full clip: 2C, no more and no less."""
+    plan, data = plans()[name], shards()
+    seen = []
+    for label in (1.0, -1.0):
+        X, y = data.X.copy(), data.y.copy()
+        X[data.offsets[3] : data.offsets[4]] = 1e3
+        y[data.offsets[3] : data.offsets[4]] = label
+        spy = Spy()
+        text = plan.algorithm(Shards(X, y, data.offsets), range(N), spy)
+        text.message(text.init(), 0)
+        seen.append(spy.seen[-1])
+    moved = np.linalg.norm(seen[0][0] - seen[1][0], axis=1) / seen[0][1]
+    assert moved[3] == pytest.approx(2 / plan.noise_multiplier, rel=1e-9)
+
+
 def test_influence_of_a_user_on_correlated_releases():
     """MAFALDA: over the whole run |C (G - G')| / std stays below the one number booked."""
     plan, data = plans()["mafalda"], shards()
