@@ -152,7 +152,7 @@ class RandomWalkSGD(Plan):
             final_public=self.final_public,
             cap=self.cap,
             tokens=self.tokens,
-            convex=contractive,
+            contractive=contractive,
         )
 
     def published(self) -> np.ndarray:
