@@ -183,15 +183,17 @@ class NoisyGradients:
         self.clip = objective.max_grad_norm
         if self.multipliers.any() and not np.isfinite(self.clip):
             raise InvalidInput("noise needs a finite max_grad_norm to be measured against, got inf.")
-        if adjacency == "user":
-            objective.max_grad_norm = float("inf")
-        elif noise is not None and self.multipliers.any():
-            slack = 2 * noise.slack(objective.n_params, float(self.multipliers.max()) * self.clip)
+        slack = 0.0
+        if noise is not None and self.multipliers.any():
+            # both of two neighbouring releases are rounded: 2 slack beside C (record) or beside 2C (user)
+            slack = noise.slack(objective.n_params, float(self.multipliers.max()) * self.clip)
+            slack *= 1 if adjacency == "user" else 2
             if slack >= self.clip:
                 raise InvalidInput(
                     f"the rounding slack {slack:g} exceeds max_grad_norm {self.clip:g}; less noise is needed."
                 )
-            objective.max_grad_norm = self.clip - slack
+        self.inner_clip = self.clip - slack
+        objective.max_grad_norm = float("inf") if adjacency == "user" else self.inner_clip
 
     def __call__(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
         """Return the noisy gradient of every hosted agent at its own row, (agents, n_params) float32."""
@@ -207,7 +209,7 @@ class NoisyGradients:
         if self.adjacency == "user":
             mean = sums / divisors
             norms = np.linalg.norm(mean, axis=1, keepdims=True)
-            mean *= np.minimum(1, self.clip / np.maximum(norms, 1e-30))
+            mean *= np.minimum(1, self.inner_clip / np.maximum(norms, 1e-30))
             return self._noised(mean, z, agents, step, stream)
         return self._noised(sums, z, agents, step, stream) / divisors
 

@@ -52,12 +52,8 @@ def net_gradients(
     part, model = job.agreement.algorithm, job.agreement.model
     # the agreed multiplier is over the sensitivity; the clipped sums measure their noise in clips
     per_clip = part.noise_multiplier * (1.0 if part.adjacency == "add-remove" else 2.0)
-    clip = part.clip
-    if part.adjacency == "user":  # the row itself is clipped: leave room for its rounding
-        clip = part.clip - noise.slack(model.parameters, job.noise_std)
-        per_clip *= part.clip / clip
     try:
-        objective = NetObjective(build(model.net, **model.options), max_grad_norm=clip)
+        objective = NetObjective(build(model.net, **model.options), max_grad_norm=part.clip)
     except (SottovoceError, TypeError) as error:
         raise ConfigError(f"The agreement's network {model.net!r} cannot be built: {error}") from None
     if objective.n_params != model.parameters:
