@@ -238,7 +238,8 @@ def _show_training(screen: Console, record: dict[str, Any]) -> None:
         "Exact consensus averages along another public tree in every step; its guarantee against any one "
         "clinic holds for any model. Gossip can promise local privacy only, and pays for it in accuracy. "
         "[dim]Accuracy on 114 patients nobody trained on; mean and deviation of "
-        f"{record['config']['repeats']} repetitions (alone: of the 16 clinics).[/dim]"
+        f"{record['config']['repeats']} repetitions (alone: of the 16 clinics). "
+        "The settings were chosen with these patients in view: an illustration, not a proof.[/dim]"
     )
     _show_guarantees(screen, record)
 
