@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -238,15 +239,18 @@ class LinearProtocol(Protocol):
         owners = np.full(columns.shape[0], -1)
         owners[: self.n] = np.arange(self.n)
         own = _copies(np.asarray(known, dtype=int), len(owners), self.n)
+        return replace(self._as_view(chosen, own_noise, _without(columns, own)), owners=owners, slack=slack)
+
+    def _as_view(self, observers: tuple[int, ...], own_noise: bool, basis: np.ndarray) -> GaussianView:
+        """Return the view with this basis over the nodes' noises, decodable by the backward recursion."""
         return GaussianView(
             n=self.n,
-            observers=chosen,
-            basis=_without(columns, own),
-            owners=owners,
-            messages=self._seen(chosen, own_noise),
+            observers=observers,
+            basis=basis,
+            owners=np.arange(self.n),
+            messages=self._seen(observers, own_noise),
             own_noise=own_noise,
-            decode=lambda seen: self._decode(chosen, own_noise, seen),
-            slack=slack,
+            decode=lambda seen: self._decode(observers, own_noise, seen),
         )
 
     def output_view(self, nodes: Nodes) -> GaussianView:

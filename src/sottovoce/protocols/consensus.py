@@ -54,15 +54,7 @@ class ExactConsensus(LinearProtocol):
         basis = np.zeros((self.n, len(blocks)))
         for j, block in enumerate(blocks):
             basis[block, j] = 1 / np.sqrt(len(block))
-        return GaussianView(
-            n=self.n,
-            observers=chosen,
-            basis=basis,
-            owners=np.arange(self.n),
-            messages=self._seen(chosen, own_noise),
-            own_noise=own_noise,
-            decode=lambda seen: self._decode(chosen, own_noise, seen),
-        )
+        return self._as_view(chosen, own_noise, basis)
 
 
 class Exchange(ExactConsensus):

@@ -67,15 +67,7 @@ class Gossip(LinearProtocol):
         heard = self._heard(chosen)
         # The message of w in round k is row w of W^k: column w of (W^T)^k, which is W^k when W averages.
         W = self.network.W if self.network.averaging else self.network.W.T.tocsr()
-        return GaussianView(
-            n=self.n,
-            observers=chosen,
-            basis=krylov_basis(W, heard, self.rounds, known),
-            owners=np.arange(self.n),
-            messages=self._seen(chosen, own_noise),
-            own_noise=own_noise,
-            decode=lambda seen: self._decode(chosen, own_noise, seen),
-        )
+        return self._as_view(chosen, own_noise, krylov_basis(W, heard, self.rounds, known))
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
         own = set(observers) if own_noise else set()
