@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.errors import IdentityError
+from sottovoce.errors import FrameError, IdentityError
 from sottovoce.peers import transport as module
 from sottovoce.peers.agreement import Member, member_entry
 from sottovoce.peers.frames import Wire
@@ -20,6 +20,16 @@ import grpc  # isort: skip - after the transport, which sets what TLS may agree 
 FOLDER = Path(tempfile.mkdtemp(prefix="sottovoce-test-"))
 NAMES = ("server", "friend", "distant", "stranger", "expired", "future", "revoked")
 PAST = dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
+
+
+def free_ports(n):
+    sockets = [socket.socket() for _ in range(n)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
 
 
 def made(name):
@@ -179,8 +189,6 @@ def test_the_sender_is_the_certificate_whatever_the_frame_says(consortium):
     """I4b: a frame with another member's number is refused by the core, under the sender TLS proved."""
     import numpy as np
 
-    from sottovoce.errors import FrameError
-
     group = consortium(n=3, graph="complete:3")
     peer = group.peers()[0]
     forged = peer.job.wire.row(np.zeros(3), sender=2, round=0)
@@ -200,6 +208,75 @@ def test_other_methods_do_not_exist():
     outcome, frames = meet(lambda s: s.call(IDENTITIES["friend"], method="/sottovoce.Peer/Shell"))
     assert outcome == "UNIMPLEMENTED"
     assert frames == []
+
+
+def test_one_bad_frame_spoils_nothing_that_follows():
+    """A stream carries many frames: a refused one is counted, the next are taken."""
+
+    def deliver(sender, raw):
+        if raw == b"bad":
+            raise FrameError("no frame")
+        seen.append((sender, raw))
+
+    async def scene():
+        async with Listening() as server:
+            server.transport.deliver = deliver
+            credentials = grpc.ssl_channel_credentials(
+                IDENTITIES["server"].certificate, IDENTITIES["friend"].key, IDENTITIES["friend"].certificate
+            )
+            options = [("grpc.ssl_target_name_override", host_name("server"))]
+            address = f"127.0.0.1:{server.transport.port}"
+            async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+                await channel.stream_unary(module.METHOD)(iter([b"one", b"bad", b"two"]), timeout=5)
+            return server.transport.refused
+
+    seen = []
+    assert asyncio.run(scene()) == 1
+    assert seen == [(1, b"one"), (1, b"two")]
+
+
+def test_a_broken_stream_is_opened_again_and_loses_nothing_queued():
+    """The receiver goes away and comes back at its address; what was queued meanwhile arrives, in order."""
+
+    def receiver(to):
+        return module.Transport(
+            members, 1, IDENTITIES["friend"], [0], lambda s, raw: to.append(raw), largest=WIRE.largest
+        )
+
+    async def until(condition):
+        for _ in range(1000):
+            if condition():
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it did not come")
+
+    async def scene():
+        first, second = [], []
+        friend = receiver(first)
+        await friend.start()
+        sender = module.Transport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
+        await sender.start()
+        sender.send(1, b"row one")
+        await until(lambda: first)
+        await friend.stop()
+        await asyncio.sleep(0.05)
+        sender.send(1, b"row two")
+        sender.send(1, b"row three")
+        friend = receiver(second)
+        await friend.start()
+        await until(lambda: len(second) == 2)
+        sender.send(1, b"row four")
+        await sender.flush(5.0)
+        assert second == [b"row two", b"row three", b"row four"]  # flush returned after the last was read
+        await asyncio.gather(sender.stop(), friend.stop())
+        return first
+
+    ports = free_ports(2)
+    members = [
+        Member(**member_entry(IDENTITIES[name].certificate, f"127.0.0.1:{port}"))
+        for name, port in zip(("server", "friend"), ports, strict=True)
+    ]
+    assert asyncio.run(scene()) == [b"row one"]
 
 
 def test_nobody_left_to_talk_to_refuses_to_listen():

@@ -4,6 +4,9 @@ A server trusts exactly the certificates of its neighbours, a channel exactly th
 calls; a stranger fails in the handshake, before any application byte. The handler then compares the
 certificate with the agreement once more and hands the frame on under that member's number, whatever the
 frame says. There is no insecure mode to switch on.
+
+To each neighbour leads one stream that stays open, so a row costs no call of its own; what a broken stream
+may have lost is asked for again by the one who misses it.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import asyncio
 import hashlib
 import os
 import ssl
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -36,6 +40,8 @@ _QUEUE = 256
 _FLAG = HEADER.size + 80  # where a position says whether it wants an answer
 # A row travels in few large pieces: windows and frames of the default sizes stall on a megabyte.
 _WHOLE_ROWS = (("grpc.http2.lookahead_bytes", 4 << 20), ("grpc.http2.max_frame_size", 4 << 20))
+_PAUSE = 0.02  # seconds before a broken stream is opened again; longer if it breaks at once
+_PROBE = 20_000  # milliseconds of silence before a stream's other end is asked whether it still lives
 
 
 class Transport:
@@ -70,7 +76,7 @@ class Transport:
         self._pins = {bytes.fromhex(self.members[s].fingerprint): s for s in self.contacts}
         self._queues: dict[int, deque[bytes]] = {s: deque(maxlen=_QUEUE) for s in self.contacts}
         self._waiting = {s: asyncio.Event() for s in self.contacts}
-        self._busy: set[int] = set()
+        self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self._channels: list[Any] = []
         self._server: Any = None
@@ -94,11 +100,12 @@ class Transport:
         self._waiting[to].set()
 
     async def flush(self, seconds: float) -> None:
-        """Wait a little for queued bytes to leave."""
-        for _ in range(max(1, int(seconds / 0.01))):
-            if not self._busy and not any(self._queues.values()):
-                return
-            await asyncio.sleep(0.01)
+        """Wait a little until all that is queued has been read at the other ends; nothing is sent later."""
+        self._leaving = True
+        for waiting in self._waiting.values():
+            waiting.set()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
 
     async def stop(self) -> None:
         """Close the server and the channels."""
@@ -109,6 +116,7 @@ class Transport:
             await channel.close()
         if self._server is not None:
             await self._server.stop(0)
+            await asyncio.sleep(0.01)  # the handlers of streams that were open learn of it and end
 
     # ---- receiving -------------------------------------------------------------------------------
 
@@ -124,12 +132,13 @@ class Transport:
         options = [
             ("grpc.max_receive_message_length", self.largest),
             ("grpc.max_metadata_size", 4096),
-            ("grpc.max_concurrent_streams", 64),
+            ("grpc.max_concurrent_streams", 8),  # one is used, others may be left of lost connections
             ("grpc.so_reuseport", 0),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", _PROBE // 2),
             *_WHOLE_ROWS,
         ]
         server = grpc.aio.server(options=options)
-        handler = grpc.unary_unary_rpc_method_handler(self._handle)
+        handler = grpc.stream_unary_rpc_method_handler(self._handle)
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("sottovoce.Peer", {"Deliver": handler}),)
         )
@@ -142,19 +151,19 @@ class Transport:
         await server.start()
         self._server = server
 
-    async def _handle(self, raw: bytes, context: Any) -> bytes:
+    async def _handle(self, frames: Any, context: Any) -> bytes:
         sender = self._sender_of(context)
         if sender is None:
             self.refused += 1
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not a neighbour in this run")
             raise AssertionError("abort raises")
-        try:
-            self.deliver(sender, raw)
-        except FrameError as error:
-            self.refused += 1
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except PeerError:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this peer has stopped")
+        while (raw := await context.read()) is not grpc.aio.EOF:
+            try:
+                self.deliver(sender, raw)
+            except FrameError:
+                self.refused += 1  # one bad frame spoils nothing that follows
+            except PeerError:
+                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this peer has stopped")
         return b""
 
     def _sender_of(self, context: Any) -> int | None:
@@ -185,20 +194,44 @@ class Transport:
             ("grpc.max_reconnect_backoff_ms", 1000),
             ("grpc.max_send_message_length", self.largest),
             ("grpc.enable_http_proxy", 0),
+            ("grpc.keepalive_time_ms", _PROBE),
+            ("grpc.keepalive_timeout_ms", _PROBE // 2),
+            ("grpc.http2.max_pings_without_data", 0),
             *_WHOLE_ROWS,
         ]
         channel = grpc.aio.secure_channel(member.address, credentials, options=options)
         self._channels.append(channel)
-        call = channel.unary_unary(METHOD)
+        begin = channel.stream_unary(METHOD)
+        pause = _PAUSE
+        while True:
+            stream, since = begin(wait_for_ready=True), time.monotonic()
+            try:
+                await self._pour(stream, to)
+                return
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                if self._leaving and not self._queues[to]:
+                    return
+                pause = min(2 * pause, 1.0) if time.monotonic() - since < 1.0 else _PAUSE
+                await asyncio.sleep(pause)
+            finally:
+                stream.cancel()
+
+    async def _pour(self, stream: Any, to: int) -> None:
+        """Write what is queued as it comes; when leaving, return once the other end has read it all."""
         queue, waiting = self._queues[to], self._waiting[to]
         while True:
             await waiting.wait()
             waiting.clear()
             while queue:
-                self._busy.add(to)
+                raw = queue.popleft()
                 try:
-                    await call(queue.popleft(), timeout=30, wait_for_ready=True)
-                except grpc.aio.AioRpcError:
-                    await asyncio.sleep(0.02)  # the receiver asks again for what it misses
-                finally:
-                    self._busy.discard(to)
+                    await stream.write(raw)
+                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                    queue.appendleft(raw)
+                    waiting.set()
+                    raise
+            if self._leaving:
+                waiting.set()
+                await stream.done_writing()
+                await stream
+                return
