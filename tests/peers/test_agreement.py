@@ -175,6 +175,24 @@ def test_missing_mixed_and_expired_identities_are_refused(tmp_path):
         make_identity(tmp_path / "e", "Not A Name")
 
 
+@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
+def test_keys_that_tls_does_not_take_are_refused_when_read(kind, tmp_path):
+    """Listed in an agreement, such a member would only ever fail in the handshake, or allow TLS 1.2."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+
+    key = ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else rsa.generate_private_key(65537, 2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ed")])
+    now = dt.datetime.now(dt.UTC)
+    built = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(days=1))
+    signed = built.sign(key, None if kind == "ed25519" else hashes.SHA256())
+    file = tmp_path / "certificate.pem"
+    file.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    with pytest.raises(IdentityError, match="must have a P-256 key"):
+        read_certificate(file)
+
+
 def test_a_plan_beyond_the_budget_is_refused_before_anything_is_written(consortium):
     group = consortium(epsilon=0.5)
     with pytest.raises(BudgetExceeded, match="more noise"):

@@ -3,6 +3,10 @@
 There is no authority. The agreement lists every member's certificate; a connection is accepted only from a
 certificate that is listed, byte for byte, and whose owner is a neighbour. Private keys are files that only
 their owner can read, and a key that others can read is refused.
+
+Keys are P-256 and nothing else: the TLS inside gRPC (BoringSSL) offers no Ed25519 signatures and ends such a
+handshake with NO_COMMON_SIGNATURE_ALGORITHMS, and an RSA key would make TLS 1.2 possible. Such a certificate
+is refused when it is read, not when the peers fail to meet.
 """
 
 from __future__ import annotations
@@ -143,6 +147,12 @@ def check_certificate(raw: bytes, where: str, now: dt.datetime | None = None) ->
         parsed = x509.load_pem_x509_certificate(raw)
     except ValueError:
         raise IdentityError(f"{where} is not a certificate.") from None
+    key = parsed.public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != ec.SECP256R1.name:
+        raise IdentityError(
+            f"The certificate {where} must have a P-256 key (gRPC's TLS takes no Ed25519); "
+            "`sottovoce peer keygen` makes one."
+        )
     now = now or dt.datetime.now(dt.UTC)
     if not parsed.not_valid_before_utc <= now <= parsed.not_valid_after_utc:
         raise IdentityError(
