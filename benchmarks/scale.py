@@ -15,7 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ONE = {**os.environ, "OMP_NUM_THREADS": "1", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+from sottovoce.runners.threads import thread_variables
+
+ONE = {**os.environ, **thread_variables(1), "TORCH_CPP_LOG_LEVEL": "ERROR"}
 RANK = """
 import json, sys, time
 import numpy as np, torch

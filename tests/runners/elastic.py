@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+import numba
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,4 +35,6 @@ with Cluster.join(timeout=60) as cluster:
     if cluster.rank == 0:
         assert len(rows) == N
         np.save(folder / "rows.npy", rows)
-        (folder / "said.json").write_text(json.dumps({"attempt": attempt, "done": done}))
+        (folder / "said.json").write_text(
+            json.dumps({"attempt": attempt, "done": done, "numba": numba.get_num_threads()})
+        )

@@ -25,6 +25,7 @@ from sottovoce.errors import ClusterError, InvalidInput, MissingDependency, Sott
 from sottovoce.runners import Result
 from sottovoce.runners.base import _plain
 from sottovoce.runners.checkpoint import _durably
+from sottovoce.runners.threads import limit_threads
 
 __all__ = [
     "Trial", "audit_trial", "experiment_trial", "grid", "repeated", "seed_of", "sweep", "target",
@@ -277,6 +278,8 @@ def _results(jobs: Sequence[_Job], workers: int, backend: str) -> Iterator[Any]:
 
 
 def _run(job: _Job) -> tuple[str, str | None, dict[str, Any] | None]:
+    """Run a job in a worker; there are as many workers as cores, so each keeps to one thread."""
+    limit_threads(1)
     return job()
 
 
@@ -300,6 +303,8 @@ def _backend(backend: str, workers: int) -> Iterator[str]:
     else:
         ray, helper = _module("ray", "ray"), _module("ray.util.joblib", "ray")
         if not ray.is_initialized():
+            # what Ray will do by itself: leave the list of graphics cards as it is, and not warn of it
+            os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
             where = os.environ.get("RAY_ADDRESS")
             ray.init(
                 address=where,

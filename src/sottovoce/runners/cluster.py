@@ -31,6 +31,7 @@ from sottovoce.protocols import LinearProtocol, Protocol
 from sottovoce.runners.base import Algorithm, _plain
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.cut import Cut, cut_matrix, slices
+from sottovoce.runners.threads import limit_threads, threads_said
 
 __all__ = ["Cluster", "Hosted", "Traffic", "fingerprint", "run_cluster"]
 
@@ -130,6 +131,9 @@ class Cluster:
             raise MissingDependency(
                 "A cluster needs torch; install it with `pip install 'sottovoce[deep]'`."
             ) from None
+        threads = threads_said(os.environ.get("OMP_NUM_THREADS"))
+        if threads is not None:  # torchrun's share of this machine; it says nothing to the other pools
+            limit_threads(threads)
         patience = timedelta(seconds=timeout)
         try:
             store, rank, size = next(iter(dist.rendezvous("env://", timeout=patience)))

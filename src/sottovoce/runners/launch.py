@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from sottovoce._validate import count
 from sottovoce.errors import LostRank
+from sottovoce.runners.threads import thread_variables, threads_said
 
 __all__ = ["launch"]
 
@@ -35,7 +36,7 @@ def launch(
     ----------
     command : program and arguments, the same for every rank, which `Cluster.join` finds in the environment.
     ranks : number of ranks.
-    threads : threads per rank; by default the machine's cores are shared out evenly.
+    threads : threads per rank; by default what OMP_NUM_THREADS says, else an even share of the cores.
     grace : seconds that the other ranks have to end by themselves after one has ended badly.
     environment : more variables.
 
@@ -49,15 +50,17 @@ def launch(
 from the last checkpoint.
     """
     count(ranks, "ranks")
-    each = threads or max(1, (os.cpu_count() or 1) // ranks)
+    share = max(1, (os.cpu_count() or 1) // ranks)
+    said = {} if threads is not None else {k: v for k, v in os.environ.items() if k.endswith("_NUM_THREADS")}
     common = {
         **os.environ,
+        **thread_variables(threads or threads_said(said.get("OMP_NUM_THREADS")) or share),
+        **said,
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", _loopback()),
-        "OMP_NUM_THREADS": str(each),
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # sentences, not stacks
         **(environment or {}),
     }

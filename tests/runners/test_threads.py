@@ -1,0 +1,117 @@
+"""Processes that share a machine keep to their share of it, in every pool."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sottovoce
+from sottovoce.errors import InvalidInput
+from sottovoce.runners.launch import launch
+from sottovoce.runners.threads import thread_variables, threads_said
+
+POOLS = tuple(thread_variables(1))
+
+
+def seen_in_a_process(code, **variables):
+    """Run code that fills ``seen`` in a process of its own; no pool is limited but by ``variables``."""
+    plain = {name: value for name, value in os.environ.items() if name not in POOLS}
+    source = str(Path(sottovoce.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", f"import json, os\n{code}\nprint(json.dumps(seen))"],
+        env={**plain, "PYTHONPATH": source, **variables}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_launched_ranks_limit_every_pool(tmp_path, monkeypatch):
+    for name in POOLS:
+        monkeypatch.delenv(name, raising=False)
+    code = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1] + os.environ['RANK'], 'w'))"
+    command = [sys.executable, "-c", code, str(tmp_path / "rank-")]
+
+    def pools(**options):
+        launch(command, ranks=2, **options)
+        found = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in (0, 1)]
+        assert [found[0][name] for name in POOLS] == [found[1][name] for name in POOLS]
+        return [found[0][name] for name in POOLS]
+
+    assert pools(threads=3) == ["3"] * 4
+    assert pools() == [str(max(1, os.cpu_count() // 2))] * 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert pools() == ["5"] * 4
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "2")  # what a person has set stays
+    assert pools() == ["5", "5", "5", "2"]
+    assert pools(threads=1) == ["1"] * 4
+
+
+@pytest.mark.parametrize("before", ["", "import numba\n", "import numba\nnumba.set_num_threads(2)\n"])
+def test_numba_is_limited_whether_it_is_loaded_or_not(before):
+    code = (
+        f"{before}from sottovoce.runners.threads import limit_threads\nlimit_threads(1)\n"
+        "import numba\n@numba.njit\ndef one(): return 1\n"
+        "seen = [numba.get_num_threads(), one()]"  # compiling must still work
+    )
+    allowed = {} if "set" not in before else {"NUMBA_NUM_THREADS": "2"}
+    assert seen_in_a_process(code, **allowed) == [2 if allowed else 1, 1]
+
+
+def test_loaded_blas_is_limited():
+    code = (
+        "import numpy as np\nfrom threadpoolctl import threadpool_info\n"
+        "from sottovoce.runners.threads import limit_threads\nlimit_threads(1)\n"
+        "seen = [pool['num_threads'] for pool in threadpool_info() if pool['user_api'] == 'blas']"
+    )
+    assert set(seen_in_a_process(code)) == {1}
+
+
+def test_a_rank_of_plain_torchrun_limits_numba():
+    code = (
+        "from sottovoce.runners import Cluster\n"
+        "with Cluster.join(timeout=30):\n    import numba\n    seen = numba.get_num_threads()"
+    )
+    from sottovoce.runners.launch import _free_port
+
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    assert seen_in_a_process(code, OMP_NUM_THREADS="1", **rank) == 1
+
+
+WORKERS = """
+import tempfile
+from sottovoce.experiments.sweep import Trial, sweep
+
+def look(*, seed):
+    import numba, numpy
+    from threadpoolctl import threadpool_info
+    blas = {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+    return [numba.get_num_threads(), *sorted(blas)]
+
+seen = []
+if __name__ == "__main__":
+    records = sweep(look, [Trial("a"), Trial("b")], tempfile.mkdtemp(), jobs=2, backend=BACKEND)
+    seen = [record["value"] for record in records]
+"""
+
+
+@pytest.mark.parametrize("backend", ["loky", "ray", "dask"])
+def test_workers_keep_to_one_thread(backend):
+    if backend != "loky":
+        pytest.importorskip("ray" if backend == "ray" else "distributed")
+    assert seen_in_a_process(WORKERS.replace("BACKEND", repr(backend))) == [[1, 1], [1, 1]]
+
+
+def test_words():
+    assert [threads_said(word) for word in ("2", "4,1", "0", "", None, "all")] == [
+        2,
+        4,
+        None,
+        None,
+        None,
+        None,
+    ]
+    with pytest.raises(InvalidInput, match="threads"):
+        thread_variables(0)
