@@ -2,11 +2,17 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import numpy as np
+
 import sottovoce
+from sottovoce.cli.config import read_toml
+from sottovoce.cli.train_deep import train_file
 
 PLAN = """
 [data]
@@ -27,14 +33,40 @@ seed = 3
 """
 
 
-def sottovoce_train(folder, *words, graph="ring:5"):
-    (folder / "plan.toml").write_text(PLAN.replace("ring:5", graph))
+NETWORK = """
+[network]
+graph = "ring:5"
+[data]
+name = "digits"
+[model]
+name = "mlp"
+options = { inputs = 64, hidden = 4 }
+[train]
+method = "dsgt"
+steps = 40
+lot = 16
+accounting = "rdp"
+evaluate_every = 1
+[noise]
+multiplier = 1.0
+seed = 1
+"""
+
+
+def started(folder, *words, plan=PLAN):
+    (folder / "plan.toml").write_text(plan)
     source = str(Path(sottovoce.__file__).parents[1])
-    return subprocess.run(
+    return subprocess.Popen(
         [sys.executable, "-m", "sottovoce.cli.main", "train", "plan.toml", "--json", *words],
-        cwd=folder, capture_output=True, text=True, timeout=300,
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1", "SOTTOVOCE_TIMEOUT": "100"},
     )  # fmt: skip
+
+
+def sottovoce_train(folder, *words, plan=PLAN):
+    running = started(folder, *words, plan=plan)
+    out, err = running.communicate(timeout=300)
+    return subprocess.CompletedProcess(words, running.returncode, out, err)
 
 
 def test_ranks_give_the_model_of_one_process(tmp_path):
@@ -49,7 +81,28 @@ def test_ranks_give_the_model_of_one_process(tmp_path):
 
 
 def test_too_many_ranks_is_one_sentence_and_exit_1(tmp_path):
-    done = sottovoce_train(tmp_path, "--ranks", "3", graph="path:2")
+    done = sottovoce_train(tmp_path, "--ranks", "3", plan=PLAN.replace("ring:5", "path:2"))
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"error": "3 ranks cannot share 2 agents; start at most 2 ranks."}
     assert done.stderr == ""
+
+
+def test_an_interrupted_network_goes_on_with_other_ranks(tmp_path):
+    kept = tmp_path / "kept" / "current.json"
+    running = started(tmp_path, "--ranks", "2", "--checkpoint", "kept", plan=NETWORK)
+    deadline = time.monotonic() + 200
+    while not kept.exists() and running.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGINT)  # as Ctrl-C does
+    assert running.communicate(timeout=60)[0] == ""
+    assert running.returncode == 130
+    before = json.loads(kept.read_text())["step"]
+    assert 0 < before < 40
+    done = sottovoce_train(tmp_path, "--ranks", "1", "--checkpoint", "kept", plan=NETWORK)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["history"][0]["step"] == before + 1  # nothing was done twice
+    file = tmp_path / "plan.toml"
+    rows = train_file(file, read_toml(file)).outputs["rows"]
+    parts = [np.load(part) for part in sorted((tmp_path / "kept").glob("step-*.npz"))]
+    assert len(parts) == 1
+    np.testing.assert_allclose(parts[0]["leaf0"], rows, atol=1e-6)

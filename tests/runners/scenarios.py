@@ -292,6 +292,63 @@ def more_ranks_than_agents_on4(cluster, folder):
     run_cluster(cluster, lambda a: text(a, rows), sv.protocols.Gossip(sv.graphs.path(3), 1), 1)
 
 
+PLAN_FILE = """
+[network]
+graph = "ring:5"
+[data]
+name = "digits"
+skew = 1.0
+[model]
+name = "mlp"
+options = { inputs = 64, hidden = 4 }
+[train]
+method = "METHOD"
+steps = 4
+lot = 16
+accounting = "rdp"
+evaluate_every = 2
+[noise]
+multiplier = 1.0
+seed = 1
+"""
+
+
+def plan_files_on2(cluster, folder):
+    """`sottovoce train FILE.toml` of a network on ranks against the same file in one process."""
+    import io
+    import json
+
+    from sottovoce.algorithms.event_log import read_events
+    from sottovoce.cli.config import read_toml
+    from sottovoce.cli.ranks import Split, train_network
+    from sottovoce.cli.train_deep import train_file
+
+    seen = {}
+    for method in ("dsgd", "dsgt", "dinno", "consensus", "muffliato"):
+        file = folder / f"{method}-{cluster.rank}.toml"  # every rank reads a file of its own
+        file.write_text(PLAN_FILE.replace("METHOD", method))
+        part = Split(2, folder / method, show=False)
+        part.cluster = cluster
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            train_network(part, file, logs=folder / f"{method}-logs", json=True)
+        if cluster.rank:
+            assert said.getvalue() == ""  # one rank speaks
+            continue
+        record = json.loads(said.getvalue())
+        alone = train_file(file, read_toml(file))
+        rows = alone.outputs["rows"]
+        kept = [np.load(part) for part in sorted((folder / method).glob("step-*.npz"))]
+        stored = np.concatenate([part["leaf0"].reshape(len(part["agents"]), -1) for part in kept])
+        seen[method] = {
+            "difference": float(np.abs(stored[:, : rows.shape[1]] - rows).max()),
+            "metrics": max(abs(record["metrics"][key] - value) for key, value in alone.metrics.items()),
+            "history": [entry["step"] for entry in record["history"]],
+            "alone": [entry["step"] for entry in alone.history],
+            "logged": [step for step, _ in read_events(next((folder / f"{method}-logs").iterdir()))],
+        }
+    return seen
+
+
 def missing_graph_file_on2(cluster, folder):
     path = folder / "edges.txt"
     if cluster.rank == 0:

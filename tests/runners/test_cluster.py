@@ -104,6 +104,16 @@ def test_rank_0_evaluates_and_makes_the_record(outcomes):
     assert value["record"]["guarantees"][0]["label"] == "ldp"
 
 
+@pytest.mark.parametrize("method", ["dsgd", "dsgt", "dinno", "consensus", "muffliato"])
+def test_plan_files_of_networks_give_what_one_process_gives(outcomes, method):
+    assert outcomes["plan_files_on2"]["codes"] == [0, 0], outcomes["plan_files_on2"]["said"]
+    seen = outcomes["plan_files_on2"]["said"][0]["value"][method]
+    assert seen["difference"] <= 1e-6
+    assert seen["metrics"] <= 1e-6
+    assert seen["history"] == seen["alone"] == [2, 4]
+    assert set(seen["logged"]) >= {2, 4}
+
+
 @pytest.mark.parametrize("name", FAILURES)
 def test_failures_end_everywhere_with_one_sentence(outcomes, name):
     ended, sentence = FAILURES[name]

@@ -64,8 +64,8 @@ class Split:
         if isinstance(error, SottovoceError):
             raise error
 
-    def train(self, built: Any, noise: Any) -> Result | None:
-        """Run a built plan; the result is on rank 0."""
+    def train(self, built: Any, noise: Any, **more: Any) -> Result | None:
+        """Run a built plan, with ``more`` options of `run_on_ranks`; the result is on rank 0."""
         from sottovoce.algorithms import run_on_ranks
         from sottovoce.cli.output import progress
 
@@ -77,33 +77,46 @@ class Split:
         with progress(f"{built.plan.name} on {self.cluster.size} ranks", steps, quiet=quiet) as tell:
             return run_on_ranks(
                 self.cluster, built.plan, built.data, noise,
-                checkpoint=self.checkpoint, every=max(1, steps // 50), progress=tell,
+                checkpoint=self.checkpoint, every=max(1, steps // 50), progress=tell, **more,
             )  # fmt: skip
 
 
-def train_network(part: Split, file: Path, *, out: Path | None, json: bool) -> None:
-    """Run a file with a ``[model]`` section on ranks; rank 0 prints and writes the record."""
+def train_network(
+    part: Split, file: Path, *, out: Path | None = None, logs: Path | None = None, json: bool = False
+) -> None:
+    """Run a file with a ``[model]`` section on ranks; rank 0 prints and writes the record and the logs."""
     from sottovoce.cli.average import show_price
     from sottovoce.cli.config import checked, read_toml
     from sottovoce.cli.output import console
     from sottovoce.cli.train import Built
-    from sottovoce.cli.train_deep import DeepFile, build, noise_source, price_file, show_network
+    from sottovoce.cli.train_deep import (
+        DeepFile,
+        build,
+        evaluate_every,
+        logged,
+        noise_source,
+        price_file,
+        show_network,
+    )  # fmt: skip
     from sottovoce.errors import BudgetExceeded
 
     cluster = part.cluster
     assert cluster is not None
 
-    def prepare() -> tuple[Any, Any, Any]:
+    def prepare() -> tuple[DeepFile, Any, dict[str, Any]]:
         tables = read_toml(file)
         settings = checked(DeepFile, tables, file.name)
         found = price_file(file, tables)
         if found.get("feasible") is False:
             raise BudgetExceeded(found["verdict"])
-        return Built(*build(settings, file.parent), None), noise_source(settings), found
+        return settings, Built(*build(settings, file.parent), None), found
 
-    built, noise, found = cluster.agree("the plan file", prepare)
+    settings, built, found = cluster.agree("the plan file", prepare)
     if cluster.rank == 0 and not json:
         show_price(console(), found)
-    result = part.train(built, noise)
+    plan: Any = built.plan
+    with logged(logs if cluster.rank == 0 else None, plan, settings) as tell:
+        every = evaluate_every(plan, settings)
+        result = part.train(built, noise_source(settings), evaluate_every=every, on_step=tell)
     if result is not None:
         show_network(result, found, out=out, json=json)

@@ -361,20 +361,20 @@ def train(
 
         train_network(file, read_toml(file), out=out, checkpoint=checkpoint, logs=logs, json=json)
         return
-    if logs is not None:
-        raise ConfigError("--logs is for plans with a [model] section in one process.")
     if split.inside():
         run_split = split.Split(ranks, checkpoint, show=not json)
         with run_split as cluster:
             if "model" in cluster.agree("the plan file", lambda: read_toml(file)):
-                split.train_network(run_split, file, out=out, json=json)
+                split.train_network(run_split, file, out=out, logs=logs, json=json)
                 return
-            settings, built, found = cluster.agree("the plan file", lambda: _priced(file, json, cluster.rank))
+            settings, built, found = cluster.agree(
+                "the plan file", lambda: _priced(file, json, logs, cluster.rank)
+            )
             result = run_split.train(built, _noise(settings.noise.seed))
         if result is None:
             return
     else:
-        settings, built, found = _priced(file, json)
+        settings, built, found = _priced(file, json, logs)
         options: dict[str, Any] = {} if checkpoint is None else {"checkpoint": checkpoint}
         run: Any = built.plan.run
         result = run(
@@ -394,11 +394,15 @@ def train(
     emit(record, json, lambda screen: _show(screen, record, out))
 
 
-def _priced(file: Path, json: bool, rank: int = 0) -> tuple[TrainFile, Built, dict[str, Any]]:
+def _priced(
+    file: Path, json: bool, logs: Path | None, rank: int = 0
+) -> tuple[TrainFile, Built, dict[str, Any]]:
     """Return settings, plan with data, and price, which is shown; refuse what passes the budget."""
     from sottovoce.cli.average import show_price
     from sottovoce.cli.output import console
 
+    if logs is not None:
+        raise ConfigError("--logs is for plans with a [model] section; leave it out.")
     settings = read_plan(file, TrainFile, read_toml(file))
     built = build(settings, file.parent)
     found = price(built, settings)

@@ -25,6 +25,7 @@ A file with a ``[model]`` section is about a network::
 
 from __future__ import annotations
 
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -36,7 +37,7 @@ from sottovoce.cli.output import Json, emit, plain, table
 from sottovoce.errors import BudgetExceeded, ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from rich.console import Console
 
@@ -116,25 +117,32 @@ def train_file(
 
     ``checkpoint`` is written twenty times over the run; ``logs`` is a folder for TensorBoard.
     """
-    from sottovoce.algorithms.event_log import EventLog
-
     found = checked(DeepFile, tables, file.name)
     plan, data = build(found, file.parent)
-    log = None if logs is None else EventLog(logs)
-
-    def tell(step: int, entry: Mapping[str, Any]) -> None:
-        if log is not None:
-            log.scalars(step, {**entry, "epsilon": spent(plan, found, step)})
-
-    every = found.train.evaluate_every or max(plan.steps // 20, 1)
-    try:
+    with logged(logs, plan, found) as tell:
         return plan.run(
-            data, noise_source(found), progress=progress, evaluate_every=every, checkpoint=checkpoint,
-            checkpoint_every=max(plan.steps // 20, 1), resume=resume, on_step=tell,
+            data, noise_source(found), progress=progress, evaluate_every=evaluate_every(plan, found),
+            checkpoint=checkpoint, checkpoint_every=max(plan.steps // 20, 1), resume=resume, on_step=tell,
         )  # fmt: skip
-    finally:
-        if log is not None:
-            log.close()
+
+
+def evaluate_every(plan: DeepPlan, found: DeepFile) -> int:
+    """Return after how many steps the rows are evaluated: as the file says, else twenty times."""
+    return found.train.evaluate_every or max(plan.steps // 20, 1)
+
+
+@contextmanager
+def logged(
+    logs: Path | None, plan: DeepPlan, found: DeepFile
+) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """Give what to call with (step, figures), which writes them for TensorBoard with the epsilon so far."""
+    from sottovoce.algorithms.event_log import EventLog
+
+    if logs is None:
+        yield lambda step, entry: None
+        return
+    with closing(EventLog(logs)) as log:
+        yield lambda step, entry: log.scalars(step, {**entry, "epsilon": spent(plan, found, step)})
 
 
 def train_network(
