@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, emit, number, table
+from sottovoce.cli.output import Json, emit, number, progress, table
 
 __all__ = ["reproduce"]
 
@@ -19,15 +19,31 @@ def reproduce(
     plot: Annotated[
         Path | None, typer.Option(help="Draw the record into this file (.svg, .png, .pdf).")
     ] = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", help="Run the experiment's trials on this many workers.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option("--backend", help="loky (this machine, the default), ray or dask.")
+    ] = None,
+    trials: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of one record per trial, by default NAME-trials; what is there is not repeated."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Run one of the papers' tables or figures and print its record.
+
+    With --jobs (or --trials) every trial leaves a record when it ends, and the
+    same command goes on after an interruption; the result is that of one process.
 
     \b
     Examples:
       sottovoce reproduce list
       sottovoce reproduce admm-lasso --quick
       sottovoce reproduce dpcd-electricity --out electricity.json --plot electricity.svg
+      sottovoce reproduce table1 --jobs 2 --out table1.json
     """
     from sottovoce.errors import InvalidInput
     from sottovoce.experiments import find, registry
@@ -46,7 +62,13 @@ def reproduce(
     if plot is not None and (found.plot is None or plot.suffix not in (".svg", ".png", ".pdf")):
         reason = "has no figure" if found.plot is None else "draws .svg, .png or .pdf files"
         raise InvalidInput(f"{name} {reason}, got --plot {plot.name}.")
-    result = found.run(quick=quick)
+    split = (jobs, backend, trials) != (None, None, None)
+    options = (
+        {"spread": _spread(name, 1 if jobs is None else jobs, backend or "loky", trials, json)}
+        if split
+        else {}
+    )
+    result = found.run(quick=quick, **options)
     record = result.record()
     if out is not None:
         from sottovoce.report.records import write_record
@@ -56,6 +78,29 @@ def reproduce(
         assert found.plot is not None
         found.plot(record).savefig(plot, bbox_inches="tight")
     emit(record, json, lambda screen: _show(screen, found.title, found.paper, record))
+
+
+def _spread(name: str, jobs: int, backend: str, folder: Path | None, json: bool) -> Any:
+    """Return what runs the trials of an experiment as a sweep; refuse one that has none."""
+    from sottovoce.errors import InvalidInput
+    from sottovoce.experiments import sweep as trials_of
+
+    if not trials_of.has_trials(name):
+        many = f"; `sottovoce sweep {name} --repeats 4 --jobs 2 -o FOLDER` repeats it with other seeds"
+        raise InvalidInput(
+            f"{name} is one piece, not independent trials, so leave --jobs, --backend and --trials out"
+            f"{many if trials_of.takes_seed(name) else ''}."
+        )
+
+    def spread(function: Any, listed: Any) -> list[Any]:
+        place = folder or Path(f"{name}-trials")
+        with progress(f"{name}, {len(listed)} trials", len(listed), quiet=json) as tell:
+            records = trials_of.sweep(
+                function, listed, place, seed=None, jobs=jobs, backend=backend, progress=tell
+            )
+        return [record["value"] for record in records]
+
+    return spread
 
 
 def _show(screen: Any, title: str, paper: str, record: dict[str, Any]) -> None:

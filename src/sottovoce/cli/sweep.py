@@ -40,9 +40,12 @@ def sweep(
         sottovoce sweep audit --set graph=path:3,ring:8 --repeats 32 --jobs 2 -o audits
         sottovoce sweep attack-geometric --quick --set n=20,30 --repeats 4 --jobs 2 -o geometric
     """
+    from sottovoce.errors import InvalidInput
     from sottovoce.experiments import sweep as trials_of
 
     function, fixed = trials_of.target(what, quick)
+    if repeats > 1 and what != "audit" and not trials_of.takes_seed(what):
+        raise InvalidInput(f"{what} takes no seed, so --repeats {repeats} would run the same thing again.")
     listed = trials_of.repeated(trials_of.grid(**_chosen(choices or [])), repeats, fixed)
     with progress(f"{what}, {len(listed)} trials", len(listed), quiet=json) as tell:
         records = trials_of.sweep(function, listed, out, seed=seed, jobs=jobs, backend=backend, progress=tell)

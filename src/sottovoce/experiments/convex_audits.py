@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sottovoce.experiments.registry import Experiment
+from sottovoce.experiments.sweep import Spread, Trial, in_turn
 from sottovoce.runners.base import Result, provenance_now
 
 __all__ = ["EXPERIMENTS", "Case", "Config", "cases"]
@@ -40,32 +41,41 @@ class Case(NamedTuple):
     score: Callable[[bool, np.random.Generator], float]
 
 
-def run(quick: bool = False, **options: Any) -> Result:
+def run(quick: bool = False, *, spread: Spread = in_turn, **options: Any) -> Result:
     """Return, per plan: the claim, what was refuted, their ratio; in mu where the claim is Gaussian."""
-    from sottovoce.attacks.bounds import lower_bound
-
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
-    metrics: dict[str, Any] = {}
-    for name, case in cases().items():
-        rng = np.random.default_rng([config.seed, len(metrics)])
-        scores = [np.array([case.score(side, rng) for _ in range(config.runs)]) for side in (True, False)]
-        gaussian = case.claim.curve.is_gaussian
-        bound = lower_bound(scores[0], scores[1], delta=config.delta, by="mu" if gaussian else "epsilon")
-        claimed = case.claim.mu if gaussian else case.claim.epsilon(config.delta)
-        refuted = bound.mu if gaussian else bound.epsilon
-        metrics[name] = {
-            "measure": "mu" if gaussian else f"epsilon at delta {config.delta:g}",
-            "claimed": claimed,
-            "lower_bound": refuted,
-            "tightness": refuted / claimed,
-            "refuted": bool(refuted > claimed),
-            "against": str(case.claim.adversary),
-            "label": case.claim.label,
-        }
+    names = list(cases())
+    listed = [Trial(name, {"case": name, **asdict(config)}) for name in names]
     return Result(
-        name="convex-audits", config=asdict(config), metrics=metrics, provenance=provenance_now(started)
+        name="convex-audits",
+        config=asdict(config),
+        metrics=dict(zip(names, spread(audit_case, listed), strict=True)),
+        provenance=provenance_now(started),
     )
+
+
+def audit_case(*, case: str, **options: Any) -> dict[str, Any]:
+    """Try to refute one plan's statement; its randomness depends on the seed and on its place in `cases`."""
+    from sottovoce.attacks.bounds import lower_bound
+
+    config, all_cases = Config(**options), cases()
+    claim, score = all_cases[case]
+    rng = np.random.default_rng([config.seed, list(all_cases).index(case)])
+    scores = [np.array([score(side, rng) for _ in range(config.runs)]) for side in (True, False)]
+    gaussian = claim.curve.is_gaussian
+    bound = lower_bound(scores[0], scores[1], delta=config.delta, by="mu" if gaussian else "epsilon")
+    claimed = claim.mu if gaussian else claim.epsilon(config.delta)
+    refuted = bound.mu if gaussian else bound.epsilon
+    return {
+        "measure": "mu" if gaussian else f"epsilon at delta {config.delta:g}",
+        "claimed": claimed,
+        "lower_bound": refuted,
+        "tightness": refuted / claimed,
+        "refuted": bool(refuted > claimed),
+        "against": str(claim.adversary),
+        "label": claim.label,
+    }
 
 
 def cases() -> dict[str, Case]:

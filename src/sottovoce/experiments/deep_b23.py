@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -23,6 +23,7 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.experiments.registry import Experiment
+from sottovoce.experiments.sweep import Spread, Trial, in_turn
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 
@@ -324,12 +325,26 @@ def _objective(cell: Cell, clip: float) -> Any:
     return nets.NetObjective(net, max_grad_norm=clip, physical_batch=50 * cell.agents)
 
 
-def _table(name: str, cells: Sequence[Cell], trials: int, quick: bool, options: dict[str, Any]) -> Result:
+def cell_trial(*, cell: Mapping[str, Any], trial: int, **options: Any) -> dict[str, Any]:
+    """Run one trial of one cell, given as plain values; the trial's number is its seed."""
+    return run_cell(Cell(**cell), trial, **options)
+
+
+def _table(
+    name: str, cells: Sequence[Cell], trials: int, quick: bool, spread: Spread, options: dict[str, Any]
+) -> Result:
     """Run the cells and put ours beside B23's."""
     started = time.perf_counter()
     rows = []
+    given = {key: value for key, value in options.items() if value}
+    listed = [
+        Trial(f"{cell.key} trial={trial}", {"cell": asdict(cell), "trial": trial, **given})
+        for cell in cells
+        for trial in range(trials)
+    ]
+    found = iter(spread(cell_trial, listed))
     for cell in cells:
-        records = [run_cell(cell, trial, **options) for trial in range(trials)]
+        records = [next(found) for _ in range(trials)]
         accuracy = np.array([record["accuracy"] for record in records])
         printed = None if quick else cell.printed()
         rows.append(
@@ -389,6 +404,7 @@ def table1(
     trials: int = 5,
     results: str | None = None,
     progress: bool = False,
+    spread: Spread = in_turn,
 ) -> Result:
     """Run Table 1: methods, budgets and graphs, one digit per agent."""
     cells = [Cell("central", e) for e in _EPSILONS]
@@ -397,7 +413,7 @@ def table1(
     if quick:
         quickly = [c for c in cells if c.epsilon == 10 and c.fiedler == 0.39] or cells[:1]
         cells, trials = _quick(quickly), 1
-    return _table("table1", cells, trials, quick, {"results": results, "progress": progress})
+    return _table("table1", cells, trials, quick, spread, {"results": results, "progress": progress})
 
 
 def table2(
@@ -409,6 +425,7 @@ def table2(
     trials: int = 5,
     results: str | None = None,
     progress: bool = False,
+    spread: Spread = in_turn,
 ) -> Result:
     """Run Table 2: how skewed data may be, on the sparsest graph."""
     cells = [Cell(m, e, 0.06, t) for e in (0.5, 10.0) for m in METHODS[1:4] for t in _SKEWS]
@@ -416,7 +433,7 @@ def table2(
     if quick:
         quickly = [Cell(c.method, c.epsilon, 0.39, c.skew) for c in cells if c.skew in (0, 1)][:2]
         cells, trials = _quick(quickly), 1
-    return _table("table2", cells, trials, quick, {"results": results, "progress": progress})
+    return _table("table2", cells, trials, quick, spread, {"results": results, "progress": progress})
 
 
 def table4(
@@ -428,6 +445,7 @@ def table4(
     steps: int = 20_000,
     results: str | None = None,
     progress: bool = False,
+    spread: Spread = in_turn,
 ) -> Result:
     """Run Table 4: CIFAR-100 at epsilon 10; needs the official files.
 
@@ -448,7 +466,7 @@ def table4(
             _images("cifar100")
         except DataError as problem:
             raise DataError(f"Table 4 needs CIFAR-100: {problem}") from None
-    return _table("table4", cells, trials, quick, {"results": results, "progress": progress})
+    return _table("table4", cells, trials, quick, spread, {"results": results, "progress": progress})
 
 
 def figure1(
@@ -459,6 +477,7 @@ def figure1(
     trials: int = 5,
     results: str | None = None,
     progress: bool = False,
+    spread: Spread = in_turn,
 ) -> Result:
     """Run Figure 1: accuracy against connectivity, per method and budget (the cells of Table 1)."""
     cells = [Cell(m, e, f) for m in METHODS[1:4] for e in _EPSILONS[1:] for f in (0.06, 0.39, 0.7, 1.0)]
@@ -466,7 +485,7 @@ def figure1(
     if quick:
         quickly = [c for c in cells if c.epsilon == 10 and c.fiedler in (0.39, 1.0)][:2] or cells[:1]
         cells, trials = _quick(quickly), 1
-    return _table("figure1", cells, trials, quick, {"results": results, "progress": progress})
+    return _table("figure1", cells, trials, quick, spread, {"results": results, "progress": progress})
 
 
 def plot_figure1(record: dict[str, Any]) -> Any:

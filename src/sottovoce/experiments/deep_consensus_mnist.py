@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.experiments.registry import Experiment
+from sottovoce.experiments.sweep import Spread, Trial, in_turn
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 
@@ -143,6 +145,14 @@ def run_trial(
     return record
 
 
+def consensus_trial(
+    *, epsilon: float, trial: int, recipe: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Run one trial given as plain values; its number is its seed."""
+    chosen = None if recipe is None else Recipe(**recipe)
+    return run_trial(epsilon, trial, recipe=chosen, **options)
+
+
 def consensus_mnist(
     quick: bool = False,
     *,
@@ -152,17 +162,26 @@ def consensus_mnist(
     trials: int = 5,
     results: str | None = None,
     progress: bool = False,
+    spread: Spread = in_turn,
 ) -> Result:
     """Run the budgets .5, 1 and 10, five trials each, and put B23's central baseline beside them."""
     started = time.perf_counter()
     options: dict[str, Any] = {"fiedler": fiedler, "skew": skew, "results": results, "progress": progress}
     if quick:
         small = Recipe("oriented", directions=4, steps=8, drawings=300)
-        options |= {"data": "digits", "agents": 5, "recipe": small, "results": None, "fiedler": 0.39}
+        options |= {"data": "digits", "agents": 5, "recipe": asdict(small), "results": None, "fiedler": 0.39}
         trials = 1
     rows = []
-    for budget in (0.5, 1.0, 10.0) if epsilon is None else (epsilon,):
-        records = [run_trial(budget, trial, **options) for trial in range(trials)]
+    budgets = (0.5, 1.0, 10.0) if epsilon is None else (epsilon,)
+    given = {key: value for key, value in options.items() if value is not None and value is not False}
+    listed = [
+        Trial(f"epsilon={budget:g} trial={trial}", {"epsilon": budget, "trial": trial, **given})
+        for budget in budgets
+        for trial in range(trials)
+    ]
+    made = iter(spread(consensus_trial, listed))
+    for budget in budgets:
+        records = [next(made) for _ in range(trials)]
         accuracy = np.array([record["accuracy"] for record in records])
         must, aim = WANTED.get(budget, (None, None))
         rows.append(

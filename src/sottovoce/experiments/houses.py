@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from sottovoce.data import Dataset, Shards, equal, load
 from sottovoce.experiments.registry import Experiment
+from sottovoce.experiments.sweep import Spread, Trial, in_turn
 from sottovoce.runners.base import Result, provenance_now
 
 __all__ = ["EXPERIMENTS", "Config", "prepared"]
@@ -53,18 +55,24 @@ def prepared(seed: int = 0) -> Dataset:
     return load("houses").standardised().unit_rows().split(0.2, np.random.default_rng(seed))
 
 
-def run(quick: bool = False, **options: Any) -> Result:
+def run(quick: bool = False, *, spread: Spread = in_turn, **options: Any) -> Result:
     """Return test accuracies at one mean privacy loss, medians over runs, with the noise each needed."""
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
-    data = prepared(config.seed)
-    metrics = {f"n={n}": _at(data, n, config) for n in config.users}
+    listed = [Trial(f"n={n}", {"n": n, "config": asdict(config)}) for n in config.users]
+    metrics = dict(zip((trial.name for trial in listed), spread(houses_trial, listed), strict=True))
     return Result(
         name="muffliato-houses",
         config=asdict(config),
         metrics=metrics,
         provenance=provenance_now(started, paper="gossip and trusted aggregator behave alike in accuracy"),
     )
+
+
+def houses_trial(*, n: int, config: Mapping[str, Any]) -> dict[str, Any]:
+    """Compare the methods for one number of users."""
+    given = Config(**config)
+    return _at(prepared(given.seed), n, given)
 
 
 def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:

@@ -28,7 +28,8 @@ from sottovoce.runners.checkpoint import _durably
 from sottovoce.runners.threads import limit_threads
 
 __all__ = [
-    "Trial", "audit_trial", "experiment_trial", "grid", "repeated", "seed_of", "sweep", "target",
+    "Spread", "Trial", "audit_trial", "experiment_trial", "grid", "has_trials", "in_turn", "repeated",
+    "seed_of", "sweep", "takes_seed", "target",
 ]  # fmt: skip
 
 
@@ -44,6 +45,21 @@ class Trial:
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
+
+
+# How an experiment has its trials run: the function of one trial and the trials in, their values out.
+Spread = Callable[[Callable[..., Any], Sequence[Trial]], list[Any]]
+
+
+def in_turn(function: Callable[..., Any], trials: Sequence[Trial]) -> list[Any]:
+    """Run the trials of an experiment one after the other in this process, and keep no records.
+
+    Examples
+    --------
+    >>> in_turn(lambda n: n + 1, grid(n=[1, 2]))
+    [2, 3]
+    """
+    return [function(**trial.options) for trial in trials]
 
 
 def seed_of(seed: int, name: str) -> int:
@@ -107,14 +123,42 @@ def target(what: str, quick: bool = False) -> tuple[Callable[..., Any], dict[str
 
 def experiment_trial(*, seed: int, experiment: str, quick: bool = False, **options: Any) -> Result:
     """Run one registered experiment with a derived seed; a job for `sweep`."""
+    from sottovoce.experiments.registry import find
+
+    if takes_seed(experiment):
+        options["seed"] = seed % 2**31
+    return find(experiment).run(quick=quick, **options)
+
+
+def takes_seed(experiment: str) -> bool:
+    """Whether another seed makes the experiment another one; else repeating it would show nothing.
+
+    Examples
+    --------
+    >>> takes_seed("attack-geometric"), takes_seed("attack-ego414")
+    (True, False)
+    """
+    given = _options(experiment)
+    return "seed" in given or any(option.kind is option.VAR_KEYWORD for option in given.values())
+
+
+def has_trials(experiment: str) -> bool:
+    """Whether the experiment is made of independent trials, which it then lets others run (``spread=``).
+
+    Examples
+    --------
+    >>> has_trials("table1"), has_trials("admm-lasso")
+    (True, False)
+    """
+    return "spread" in _options(experiment)
+
+
+def _options(experiment: str) -> Mapping[str, Any]:
     from inspect import signature
 
     from sottovoce.experiments.registry import find
 
-    function = find(experiment).run
-    if "seed" in signature(function).parameters:
-        options["seed"] = seed % 2**31
-    return function(quick=quick, **options)
+    return signature(find(experiment).run).parameters
 
 
 def sweep(
@@ -122,7 +166,7 @@ def sweep(
     trials: Iterable[Trial],
     folder: str | Path,
     *,
-    seed: int = 0,
+    seed: int | None = 0,
     jobs: int = 1,
     backend: str = "loky",
     progress: Callable[[int], None] | None = None,
@@ -134,7 +178,8 @@ def sweep(
     function : gives a `Result` or plain values; importable, so that workers find it.
     trials : what to run; `grid` builds them.
     folder : one JSON record per finished trial; those already there are read, not run.
-    seed : every trial gets ``seed_of(seed, its name)``, whichever worker runs it and whenever.
+    seed : every trial gets ``seed_of(seed, its name)``, whichever worker runs it and whenever; None gives
+        no seed to trials that bring their own randomness.
     jobs : number of workers.
     backend : where workers come from. ``ray`` joins the cluster that RAY_ADDRESS names, ``dask`` the
         scheduler that DASK_SCHEDULER_ADDRESS names; without them both start workers on this machine.
@@ -149,10 +194,14 @@ def sweep(
     (False, 1)
     """
     listed = list(trials)
-    _checked(listed, jobs, backend)
+    _checked(listed, jobs, backend, derived=seed is not None)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    work = [_Job(function, t.name, dict(t.options), seed_of(seed, t.name), str(place)) for t in listed]
+    seeds = [None if seed is None else seed_of(seed, trial.name) for trial in listed]
+    work = [
+        _Job(function, trial.name, dict(trial.options), own, str(place))
+        for trial, own in zip(listed, seeds, strict=True)
+    ]
     left = [job for job in work if job.finished() is None]
     done = len(work) - len(left)
     tell = progress or (lambda number: None)
@@ -178,7 +227,7 @@ class _Job:
     function: Callable[..., Any]
     name: str
     options: dict[str, Any]
-    seed: int
+    seed: int | None
     folder: str
 
     @property
@@ -213,14 +262,18 @@ class _Job:
         with contextlib.suppress(OSError):
             self.mark.write_text(str(os.getpid()))
         try:
-            value = self.function(seed=self.seed, **self.options)
+            given = {} if self.seed is None else {"seed": self.seed}
+            value = self.function(**given, **self.options)
         except Exception as error:
             line = " ".join(str(error).split())
             kind = "" if isinstance(error, (SottovoceError, OSError)) else f"{type(error).__name__}: "
             return self.name, kind + line, None
         else:
+            from sottovoce import __version__
+
             record = {
                 "trial": self.name,
+                "version": __version__,
                 "options": _plain(self.options),
                 "seed": self.seed,
                 "value": value.record() if isinstance(value, Result) else _plain(value),
@@ -342,7 +395,7 @@ def _dead(mark: Path) -> bool:
     return False
 
 
-def _checked(trials: Sequence[Trial], jobs: int, backend: str) -> None:
+def _checked(trials: Sequence[Trial], jobs: int, backend: str, derived: bool) -> None:
     count(jobs, "jobs")
     if backend not in ("loky", "ray", "dask"):
         raise InvalidInput(f"backend must be loky, ray or dask, got {backend!r}.")
@@ -355,7 +408,7 @@ def _checked(trials: Sequence[Trial], jobs: int, backend: str) -> None:
     if twice is not None:
         raise InvalidInput(f"Two trials are called {twice!r}; their seeds and records would be the same.")
     for trial in trials:
-        if "seed" in trial.options:
+        if derived and "seed" in trial.options:
             raise InvalidInput(
                 f"Trial {trial.name!r} sets a seed; seeds are derived, use repeat=... instead."
             )

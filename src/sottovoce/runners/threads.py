@@ -51,6 +51,6 @@ def limit_threads(threads: int) -> None:
         import numba
 
         # numba reads its variable again when it compiles, and fails if it has changed under a running pool
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
+        numba.set_num_threads(min(threads, numba.get_num_threads()))
         del wanted["NUMBA_NUM_THREADS"]
     os.environ.update(wanted)
