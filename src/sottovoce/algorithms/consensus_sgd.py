@@ -87,8 +87,8 @@ class ConsensusSGD(LearningPlan):
         if listed:
             return self._against(listed, user)
         each = [self._against([v], user) for v in range(self.n) if v != user]
-        worst = max(each, key=lambda g: g.rdp(2.0))
-        return replace(worst, adversary=Adversary("network", user=user))
+        worst = Curve.worst(guarantee.curve for guarantee in each)
+        return replace(each[0], adversary=Adversary("network", user=user), curve=worst)
 
     def shares(self, observers: int | Iterable[int]) -> np.ndarray:
         """Return (steps, n): the share h of every step's release that the observers learn, per user."""
@@ -98,17 +98,19 @@ class ConsensusSGD(LearningPlan):
 
     def _against(self, observers: Sequence[int], user: int | None) -> Guarantee:
         h = self.shares(observers)
-        if user is None:
-            u = int(np.argmax(np.where(np.isin(np.arange(self.n), observers), -1.0, h.sum(axis=0))))
-        else:
-            (u,) = nodes(user, self.n, "user")
-        curve = Curve.none()
-        for value, times in zip(*np.unique(np.round(h[:, u], 12), return_counts=True), strict=True):
-            curve = curve + self.step_curve(float(value), int(times))
+        users = (
+            [u for u in range(self.n) if u not in observers] if user is None else nodes(user, self.n, "user")
+        )
+        curve = Curve.worst(self._of(h[:, u]) for u in users)
         kind = "colluders" if len(observers) > 1 else ("network" if user is None else "pairwise")
         return Guarantee(
             Adversary(kind, tuple(observers), user), self.adjacency, "exact", curve, _ASSUMPTIONS
         )
+
+    def _of(self, h: np.ndarray) -> Curve:
+        """The loss of a user whose releases the observers learn to the shares ``h``."""
+        values, times = np.unique(np.ceil(h * 1e12) / 1e12, return_counts=True)
+        return Curve.total(self.step_curve(float(v), int(k)) for v, k in zip(values, times, strict=True))
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local and released-model statements, and for small networks the worst node's."""

@@ -140,7 +140,7 @@ class DeepPlan(Plan):
     ) -> Guarantee:
         """Return the guarantee of agent ``user`` (by default the agent that loses most)."""
         known_view(view)
-        local = self._local(self._worst() if user is None else _validate.nodes(user, self.n, "user")[0])
+        local = self._local(None if user is None else _validate.nodes(user, self.n, "user")[0])
         if view in ("local", "central"):
             return local if view == "local" else local.against(Adversary("central"))
         observers = sorted({*([] if observer is None else [observer]), *colluders})
@@ -154,16 +154,18 @@ class DeepPlan(Plan):
             raise InvalidInput("the colluders view needs colluders=[...], got none.")
         return local.against(Adversary(view, observers, user))
 
-    def _worst(self) -> int:
-        """The agent with the largest loss: by Rényi loss of order 8, which orders agents cheaply."""
-        return max(range(self.n), key=lambda i: self.curve(i).renyi(8.0))
-
-    def _local(self, agent: int) -> Guarantee:
+    def _local(self, agent: int | None) -> Guarantee:
         sampled = self.adjacency != "user" and self.lot is not None
         assumptions: tuple[str, ...] = ("the number of records of each agent is public",)
         if sampled:
             assumptions += ("Poisson sampling: every record enters every lot independently",)
-        return Guarantee(Adversary("local"), self.adjacency, "ldp", self.curve(agent), assumptions)
+        return Guarantee(Adversary("local"), self.adjacency, "ldp", self._curve(agent), assumptions)
+
+    def _curve(self, agent: int | None, steps: int | None = None) -> Curve:
+        """The loss of one agent, or of whichever agent loses most at the delta asked for."""
+        if agent is not None:
+            return self.curve(agent, steps=steps)
+        return Curve.worst(self.curve(i, steps=steps) for i in range(self.n))
 
     def curve(self, agent: int, noise_multiplier: float | None = None, steps: int | None = None) -> Curve:
         """Return the loss of one agent after ``steps`` (all of them by default)."""
@@ -181,8 +183,8 @@ class DeepPlan(Plan):
 
     def get_epsilon(self, delta: float, *, agent: int | None = None, steps: int | None = None) -> float:
         """Return epsilon of one agent (the worst by default), after all steps or after some."""
-        which = self._worst() if agent is None else _validate.nodes(agent, self.n, "agent")[0]
-        return self.curve(which, steps=steps).epsilon(delta)
+        which = None if agent is None else _validate.nodes(agent, self.n, "agent")[0]
+        return self._curve(which, steps).epsilon(delta)
 
     @classmethod
     def for_budget(

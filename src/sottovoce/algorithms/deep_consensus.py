@@ -28,7 +28,7 @@ from sottovoce.algorithms.plan import View
 from sottovoce.algorithms.schedules import Optimiser, OptimiserState
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.lots import NoisyGradients
-from sottovoce.privacy import Adversary, Guarantee, consensus_guarantee, consensus_leakage
+from sottovoce.privacy import Adversary, Curve, Guarantee, consensus_guarantee, consensus_leakage
 from sottovoce.protocols import Exchange, Protocol, Tree
 from sottovoce.runners import Algorithm
 
@@ -96,8 +96,8 @@ class DeepConsensus(NetworkPlan):
 
     def _seen_by(self, view: View, observers: list[int], user: int | None, local: Guarantee) -> Guarantee:
         if view == "network" and not observers:
-            found = [self._of("network", [v], user) for v in range(self.n) if v != user]
-            return max(found, key=_order)
+            found = [self._of(view, [v], user) for v in range(self.n) if v != user]
+            return replace(found[0], adversary=Adversary(view, (), user), curve=_worst(found))
         if not observers:
             return super()._seen_by(view, observers, user, local)
         return self._of(view, observers, user)
@@ -106,29 +106,28 @@ class DeepConsensus(NetworkPlan):
         users = [u for u in range(self.n) if u not in observers] if user is None else [user]
         if user in observers:
             raise InvalidInput(f"agent {user} knows its own records; name another observer or user.")
+        if not users:
+            raise InvalidInput("all agents are observers, so nobody is left to protect.")
         shares = self._shares(tuple(observers))
-        return max((self._pair(shares[:, u], u, observers, view) for u in users), key=_order)
+        found = [self._pair(shares[:, u], u, observers) for u in users]
+        return replace(found[0], adversary=Adversary(view, observers, user), curve=_worst(found))
 
-    def _pair(self, shares: np.ndarray, user: int, observers: list[int], view: View) -> Guarantee:
+    def _pair(self, shares: np.ndarray, user: int, observers: list[int]) -> Guarantee:
         sampled = self.lot is not None and self.adjacency != "user"
-        moved = {"add-remove": 1.0, "replace-one": 2.0, "user": 2.0}[self.adjacency]
-        z = self.noise_multiplier[user]
-        found = consensus_guarantee(
+        return consensus_guarantee(
             shares,
-            # for sampled steps the curve itself doubles the sensitivity of replace-one
-            sensitivity=1.0 if sampled else moved,
-            noise_std=z,
+            sensitivity={"add-remove": 1.0, "replace-one": 2.0, "user": 2.0}[self.adjacency],
+            noise_std=self.noise_multiplier[user],
             observers=observers,
             user=user,
             adjacency=self.adjacency,
             sample_rate=self.sample_rates[user] if sampled else None,
         )
-        return found if view == "pairwise" else replace(found, adversary=Adversary(view, observers, user))
 
     def _shares(self, observers: tuple[int, ...]) -> np.ndarray:
         schedule = self.schedule()
         each = [schedule(k) if callable(schedule) else schedule for k in range(self.steps)]
-        return consensus_leakage(each, observers)
+        return consensus_leakage(each, observers, self.noise_multiplier)
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local statement and that against the worst single agent."""
@@ -188,5 +187,5 @@ def deep_consensus(
     return Algorithm(init, message, update, output)
 
 
-def _order(guarantee: Guarantee) -> float:
-    return guarantee.rdp(8.0)
+def _worst(guarantees: list[Guarantee]) -> Curve:
+    return Curve.worst(guarantee.curve for guarantee in guarantees)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, Literal
 
 from sottovoce import _validate
@@ -143,6 +144,7 @@ class Curve:
 
     parts: tuple[tuple[Part, int], ...] = ()
     method: Method = "pld"
+    others: tuple[Curve, ...] = ()  # the loss is this one or one of these, whichever is larger
 
     # -- building ---------------------------------------------------------------------------------------
 
@@ -247,18 +249,45 @@ class Curve:
         1.0
         """
         listed = list(curves)
+        if any(curve.others for curve in listed):
+            return cls.worst(map(cls.total, product(*(curve.alternatives for curve in listed))))
         relations = {p.adjacency for c in listed for p, _ in c.parts if isinstance(p, SampledGaussian)}
         if len(relations) > 1:
             raise CannotCompose("sampled steps under add/remove and under replace-one cannot be composed.")
         method: Method = "rdp" if any(c.method == "rdp" for c in listed) else "pld"
         return cls(tuple(part for c in listed for part in c.parts), method)._tidy()
 
+    @classmethod
+    def worst(cls, curves: Iterable[Curve]) -> Curve:
+        """Return the loss of whichever curve is the largest, at every delta anew.
+
+        Curves of different sample rates cross: the agent that loses most at one delta need not do so at
+        another, so no single one of them speaks for all.
+
+        >>> few, many = Curve.sampled_gaussian(0.5, 5.0, 10), Curve.sampled_gaussian(0.01, 0.6, 10)
+        >>> worst = Curve.worst([few, many])
+        >>> all(worst.epsilon(d) == max(few.epsilon(d), many.epsilon(d)) for d in (1e-3, 1e-9))
+        True
+        >>> Curve.worst([Curve.gaussian(1.0), Curve.gaussian(2.0)]) == Curve.gaussian(2.0)
+        True
+        """
+        kept: list[Curve] = []
+        for one in (one for curve in curves for one in curve.alternatives):
+            if not any(_within(one, other) for other in kept):
+                kept = [other for other in kept if not _within(other, one)] + [one]
+        return replace(kept[0], others=tuple(kept[1:])) if kept else cls()
+
     # -- reading ----------------------------------------------------------------------------------------
+
+    @property
+    def alternatives(self) -> tuple[Curve, ...]:
+        """The curves of which this one is the worst; one alone for a plain curve."""
+        return (replace(self, others=()), *self.others) if self.others else (self,)
 
     @property
     def is_gaussian(self) -> bool:
         """Whether every part is Gaussian, so that one number mu says all."""
-        return all(isinstance(part, Gaussian) for part, _ in self.parts)
+        return not self.others and all(isinstance(part, Gaussian) for part, _ in self.parts)
 
     @property
     def mu(self) -> float:
@@ -282,6 +311,8 @@ class Curve:
         """
         if not alpha > 1:
             raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
+        if self.others:
+            return max(one.renyi(alpha) for one in self.alternatives)
         return math.fsum(count * part.rdp(alpha) for part, count in self.parts)
 
     def epsilon(
@@ -293,6 +324,12 @@ class Curve:
         True
         """
         delta = _validate.delta(delta)
+        if self.others:
+            return _largest(
+                self.alternatives,
+                lambda one: one.epsilon(delta, method=method, conversion=conversion),
+                lambda one: rdp_epsilon(one.renyi, delta, conversion),
+            )
         how = method or self.method
         if not self.parts:
             return 0.0
@@ -320,6 +357,12 @@ class Curve:
         1e-05
         """
         epsilon = _validate.non_negative(epsilon, "epsilon")
+        if self.others:
+            return _largest(
+                self.alternatives,
+                lambda one: one.delta(epsilon, method=method, conversion=conversion),
+                lambda one: rdp_delta(one.renyi, epsilon, conversion),
+            )
         how = method or self.method
         if not self.parts:
             return 0.0
@@ -350,11 +393,16 @@ class Curve:
 
     def __mul__(self, count: int) -> Curve:
         count = _validate.count(count, "the number of repetitions", minimum=0)
+        if self.others:
+            return Curve.worst(one * count for one in self.alternatives)
         return replace(self, parts=tuple((part, k * count) for part, k in self.parts))._tidy()
 
     __rmul__ = __mul__
 
     def __str__(self) -> str:
+        if self.others:
+            more = " | ..." if len(self.others) > 1 else ""
+            return f"the worst of {len(self.others) + 1} ({self.alternatives[0]} | {self.others[0]}{more})"
         if not self.parts:
             return "no loss"
         return "; ".join(f"{count} x {part}" if count > 1 else str(part) for part, count in self.parts)
@@ -372,7 +420,8 @@ class Curve:
         for part, count in self.parts:
             fields = {key: _plain(value) for key, value in vars(part).items()}
             listed.append({"kind": names[type(part)], "count": count, **fields})
-        return {"parts": listed, "method": self.method}
+        record: dict[str, Any] = {"parts": listed, "method": self.method}
+        return record | {"others": [one.to_dict() for one in self.others]} if self.others else record
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Curve:
@@ -398,7 +447,7 @@ class Curve:
             else:
                 raise InvalidInput(f"a curve part must be one of {', '.join(_KINDS)}, got {kind!r}.")
             total = total + replace(one, method=total.method)
-        return total
+        return cls.worst([total, *map(cls.from_dict, record.get("others", ()))])
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -450,6 +499,35 @@ class Curve:
         mu = math.hypot(*mus)
         gaussian: list[tuple[Part, int]] = [(Gaussian(mu), 1)] if mu > 0 else []
         return Curve(tuple(gaussian + sorted(kept, key=repr)), self.method)
+
+
+def _within(small: Curve, large: Curve) -> bool:
+    """Whether ``large`` is at least ``small`` at every delta, where that is plain to see."""
+    if not small.parts:
+        return True
+    if small.is_gaussian and large.is_gaussian:
+        return small.mu <= large.mu
+    if small.method != large.method or len(small.parts) != len(large.parts):
+        return False
+    return all(
+        isinstance(a, SampledGaussian)
+        and isinstance(b, SampledGaussian)
+        and a.adjacency == b.adjacency
+        and (a.sample_rate <= b.sample_rate and a.noise_multiplier >= b.noise_multiplier and k <= m)
+        for (a, k), (b, m) in zip(small.parts, large.parts, strict=True)
+    )
+
+
+def _largest(
+    curves: Sequence[Curve], value: Callable[[Curve], float], bound: Callable[[Curve], float]
+) -> float:
+    """Return the largest value; the cheap bounds say where to look first and when to stop."""
+    best = 0.0
+    for above, one in sorted(((bound(one), one) for one in curves), key=lambda pair: -pair[0]):
+        if above <= best:
+            break
+        best = max(best, value(one))
+    return best
 
 
 def _loss(value: float, name: str) -> float:

@@ -193,8 +193,13 @@ def _adversary(observers: Sequence[int], user: Any) -> Adversary:
 # ---- learning over exact consensus -----------------------------------------------------------------
 
 
-def consensus_leakage(protocols: Iterable[Protocol], observers: int | Iterable[int]) -> np.ndarray:
+def consensus_leakage(
+    protocols: Iterable[Protocol], observers: int | Iterable[int], noise_std: Any = None
+) -> np.ndarray:
     """Return (steps, n): the share ``h`` of every step's release, per user.
+
+    ``noise_std``, one per node, is needed where nodes do not all add the same noise: ``h`` is then relative
+    to the user's own noise, and exceeds the equal-noise value when the others are quieter.
 
     Examples
     --------
@@ -207,7 +212,8 @@ def consensus_leakage(protocols: Iterable[Protocol], observers: int | Iterable[i
     held = list(protocols)  # keeps every protocol alive, so that ids stay distinct
     for protocol in held:
         if id(protocol) not in cache:
-            cache[id(protocol)] = protocol.view(observers).leakage()
+            view = protocol.view(observers)
+            cache[id(protocol)] = (view if noise_std is None else view.with_noise(noise_std)).leakage()
         rows.append(cache[id(protocol)])
     return np.array(rows)
 
@@ -228,7 +234,7 @@ def consensus_guarantee(
     ----------
     shares : (steps,) the share ``h`` of each step for this user, a column of `consensus_leakage`.
     sensitivity : how far one change moves a node's message before noise, in L2 norm, under ``adjacency``.
-    noise_std : standard deviation of the noise each node adds to its message.
+    noise_std : standard deviation of the noise the user adds to its message.
     observers : the colluding observers for whom ``shares`` was computed.
     user : the user concerned, for the record.
     adjacency : ``"user"``, ``"replace-one"`` or ``"add-remove"``.
@@ -262,7 +268,7 @@ def consensus_guarantee(
         # The sampled curve takes noise over clip norm; replacing a record moves the sum by twice that norm.
         multiplier = sigma / (delta / 2 if adjacency == "replace-one" else delta)
         curve = Curve.none()
-        values, counts = np.unique(np.ceil(h * 1e12) / 1e12, return_counts=True)  # upwards: never below
+        values, counts = np.unique(_upwards(h), return_counts=True)
         for value, count in zip(values, counts, strict=True):
             if value > 0:
                 curve = curve + Curve.sampled_gaussian(
@@ -279,6 +285,15 @@ def consensus_guarantee(
             "the schedules are public and are the ones that ran",
         ),
     )
+
+
+def _upwards(h: np.ndarray, most: int = 64) -> np.ndarray:
+    """Return shares rounded upwards: a little, or to whole percents where too many values would differ."""
+    fine = np.ceil(h * 1e12) / 1e12
+    if len(np.unique(fine)) <= most:
+        return fine
+    with np.errstate(divide="ignore"):
+        return np.where(fine > 0, 1.01 ** np.ceil(np.log(fine) / np.log(1.01)), 0.0)
 
 
 # ---- learning over gossip: the linear formula ----------------------------------------------------------

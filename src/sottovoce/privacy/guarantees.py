@@ -145,7 +145,7 @@ class Guarantee:
             raise InvalidInput(f"curve must be a Curve, got {self.curve!r}; try Curve.gaussian(mu).")
         object.__setattr__(self, "assumptions", tuple(dict.fromkeys(map(str, self.assumptions))))
         needed = "add-remove" if self.adjacency == "add-remove" else "replace-one"
-        for part, _ in self.curve.parts:
+        for part, _ in (pair for one in self.curve.alternatives for pair in one.parts):
             if isinstance(part, SampledGaussian) and part.adjacency != needed:
                 raise InvalidInput(
                     f"a guarantee under {self.adjacency} adjacency needs sampled steps booked as {needed}, "

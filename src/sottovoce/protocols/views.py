@@ -20,7 +20,7 @@ an orthonormal basis at every step and drop a direction only when one step shrin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -100,6 +100,37 @@ class GaussianView:
             h[others] += self.slack
         contributions = np.bincount(self.owners[self.owners >= 0], minlength=self.n)
         return np.minimum(h, np.maximum(contributions, 1) ** 2)  # rounding may exceed it by an ulp
+
+    def with_noise(self, std: Any) -> GaussianView:
+        """Return the same view where user ``u`` draws its noise with standard deviation ``std[u]``.
+
+        The observer's best combination now leans on the quiet users, so neither ``h`` nor the noise of one
+        user alone tells its loss. In the returned view ``h(u)`` is in the user's own unit: a change of
+        ``d`` costs ``mu = (d / std[u]) * sqrt(h(u))``.
+
+        Examples
+        --------
+        Node 0 sees the mean of the others; the noise of user 1 is all that hides user 2 in it.
+
+        >>> import sottovoce as sv
+        >>> view = sv.protocols.Tree(sv.graphs.star(3), root=0).output_view(0)
+        >>> view.leakage().round(3).tolist(), view.with_noise([1.0, 1.0, 2.0]).leakage().round(3).tolist()
+        ([0.333, 0.333, 0.333], [0.167, 0.167, 0.667])
+        """
+        each = np.array([_validate.positive(value, "std") for value in np.asarray(std, float).ravel()])
+        if len(each) != self.n or (self.owners < 0).any():
+            raise InvalidInput(
+                f"with_noise needs one standard deviation per user ({self.n}), got {len(each)}, and a "
+                "protocol in which all noise is drawn at the start."
+            )
+        weights = (each / each.max())[self.owners]  # a common factor changes nothing
+        basis, _back = orthonormal(weights[:, None] * self.basis)
+        if basis.shape[1] < self.rank:
+            raise InvalidInput(
+                f"the noise of some users is {each.max() / each.min():.1e} times that of others, too much "
+                "for the view to be computed safely; bring the noises closer together."
+            )
+        return replace(self, basis=basis, slack=self.slack * float(each.max() / each.min()) ** 2)
 
     def covers(self, user: int) -> bool:
         """Whether the observers can compute the noisy value of ``user``."""

@@ -1,0 +1,71 @@
+"""The worst of several curves: never below any of them, at no delta."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import Adversary, Curve, Guarantee
+
+gaussians = st.floats(0.01, 5.0).map(Curve.gaussian)
+sampled = st.builds(
+    lambda q, z, k: Curve.sampled_gaussian(q, z, k, method="rdp"),
+    st.floats(0.001, 0.9),
+    st.floats(0.5, 20.0),
+    st.integers(1, 500),
+)
+curves = st.lists(
+    st.one_of(gaussians, sampled, st.just(Curve.none()), st.just(Curve.pure(0.3))), min_size=1, max_size=4
+)
+
+
+@given(curves, st.sampled_from([1e-2, 1e-5, 1e-9]), st.floats(0.1, 5.0))
+@settings(max_examples=60, deadline=None)
+def test_the_worst_is_the_largest_at_every_delta_and_epsilon(listed, delta, epsilon):
+    worst = Curve.worst(listed)
+    assert worst.epsilon(delta) == pytest.approx(max(c.epsilon(delta) for c in listed), rel=1e-12)
+    assert worst.delta(epsilon) == pytest.approx(max(c.delta(epsilon) for c in listed), rel=1e-9, abs=1e-300)
+    assert worst.renyi(3.0) == pytest.approx(max(c.renyi(3.0) for c in listed))
+
+
+@given(curves, curves)
+@settings(max_examples=30, deadline=None)
+def test_composing_worst_curves_covers_every_pair(one, two):
+    total = Curve.worst(one) + Curve.worst(two)
+    assert total.renyi(4.0) >= max((a + b).renyi(4.0) for a in one for b in two) * (1 - 1e-12)
+    assert (Curve.worst(one) * 3).renyi(4.0) == pytest.approx(max((a * 3).renyi(4.0) for a in one))
+
+
+@given(curves)
+@settings(max_examples=30, deadline=None)
+def test_a_worst_curve_is_stored_and_read_back(listed):
+    worst = Curve.worst(listed)
+    again = Curve.from_dict(worst.to_dict())
+    assert again.epsilon(1e-6) == worst.epsilon(1e-6)
+
+
+def test_curves_of_two_sample_rates_cross_so_neither_speaks_for_both():
+    often, seldom = Curve.sampled_gaussian(0.5, 5.0, 10), Curve.sampled_gaussian(0.01, 0.6, 10)
+    assert often.epsilon(1e-3) > seldom.epsilon(1e-3)
+    assert often.epsilon(1e-9) < seldom.epsilon(1e-9)
+    assert len(Curve.worst([often, seldom]).alternatives) == 2
+
+
+def test_equal_losses_do_not_drop_each_other():
+    same = [Curve.none(), Curve.gaussian(1.0), Curve.sampled_gaussian(1.0, 1.0, method="rdp")]
+    assert Curve.worst(same).mu == 1.0
+    assert Curve.worst([]).epsilon(1e-5) == 0.0
+
+
+def test_a_curve_without_noise_among_others_costs_infinity():
+    assert math.isinf(Curve.worst([Curve.sampled_gaussian(0.1, 1.0), Curve.gaussian(math.inf)]).epsilon(1e-5))
+
+
+def test_a_guarantee_looks_at_every_alternative():
+    mixed = Curve.worst([Curve.sampled_gaussian(0.1, 1.0), Curve.sampled_gaussian(0.2, 2.0)])
+    with pytest.raises(InvalidInput, match="needs sampled steps booked as replace-one"):
+        Guarantee(Adversary("local"), "replace-one", "ldp", mixed)
