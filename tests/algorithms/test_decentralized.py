@@ -363,3 +363,42 @@ def test_bad_plans_are_refused():
         step_size=1.0, l2_clip=1.0,
     )  # fmt: skip
     assert 1.99 < budget.privacy("local").epsilon(1e-5) <= 2.0
+
+
+def test_a_small_node_is_not_hidden_by_the_quiet_noise_of_large_ones():
+    """Record level: node 0 holds 10 records, the others 1,000; the mean's noise is nearly all node 0's."""
+    options = COMMON | {"level": "record", "noise_multiplier": 1.0}
+    even = ConsensusSGD(GLM(), sv.protocols.Exchange(4), **options)
+    uneven = ConsensusSGD(GLM(), sv.protocols.Exchange(4), sizes=(10, 1000, 1000, 1000), **options)
+    steps = options["steps"]
+    # node 3 hears node 2 alone, then the sum of nodes 0 and 1
+    share = 0.1**2 / (0.1**2 + 0.001**2)
+    assert uneven.privacy("pairwise", observer=3, user=0).mu ** 2 == pytest.approx(steps * share)
+    assert even.privacy("pairwise", observer=3, user=0).mu ** 2 == pytest.approx(steps / 2)
+    whole = 0.1**2 / (0.1**2 + 3 * 0.001**2)
+    assert uneven.privacy("central").mu ** 2 == pytest.approx(steps * whole)
+    for view in ("central", "network"):
+        assert "equally many records" in even.privacy(view).assumptions[-1]
+        assert "equally many records" not in " ".join(uneven.privacy(view).assumptions)
+
+
+def test_record_level_consensus_refuses_data_it_was_not_priced_for():
+    options = COMMON | {"level": "record"}
+    data = shards()
+    counts = data.sizes.tolist()
+    counts[0], counts[1] = counts[0] + 3, counts[1] - 3
+    uneven = type(data)(data.X, data.y, np.concatenate([[0], np.cumsum(counts)]))
+    plan = ConsensusSGD(GLM("logistic"), sv.protocols.Exchange(N), **options)
+    with pytest.raises(DataError, match=r"sizes=data\.sizes"):
+        plan.run(uneven, np.random.default_rng(0))
+    stated = ConsensusSGD(GLM("logistic"), sv.protocols.Exchange(N), sizes=tuple(counts), **options)
+    stated.run(uneven, np.random.default_rng(0))
+    with pytest.raises(DataError, match="the plan was made for"):
+        stated.run(data, np.random.default_rng(0))
+
+
+def test_a_schedule_that_turns_inexact_later_is_refused_before_anything_is_stated():
+    gossip, exchange = sv.protocols.Gossip(sv.graphs.ring(N), 2), sv.protocols.Exchange(N)
+    plan = ConsensusSGD(GLM(), lambda k: exchange if k == 0 else gossip, **COMMON)
+    with pytest.raises(InvalidInput, match="needs a Tree or an Exchange"):
+        plan.privacy("network")

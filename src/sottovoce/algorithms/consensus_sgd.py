@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce._validate import nodes, probability
+from sottovoce._validate import count, nodes, probability
 from sottovoce.algorithms.decentralized import Gradients, LearningPlan
 from sottovoce.algorithms.plan import View, known_view
 from sottovoce.data import Shards
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.privacy import Adversary, Curve, Guarantee
 from sottovoce.privacy.noise import NoiseSource
+from sottovoce.protocols import Protocol
 from sottovoce.protocols.consensus import ExactConsensus
 from sottovoce.runners import Algorithm
 
@@ -43,12 +44,16 @@ class ConsensusSGD(LearningPlan):
     Parameters are those of `LearningPlan`, and
 
     momentum : heavy-ball factor in [0, 1), applied to the released mean (post-processing).
+    sizes : records of every node (public). Needed at record level where they differ: the noise of a node is
+        relative to its number of records, and a small node's loud noise is not hidden by large nodes.
 
     Guarantees
     ----------
     "pairwise", "network", "colluders": exact for any loss, convex or not, at user and at record level. Step
     t costs user u towards v a Gaussian of multiplier z / sqrt(h), h = h_v(u) of that step's schedule; h = 0
-    costs nothing. "central": somebody who sees every model, h = 1/n. "local": every message seen.
+    costs nothing. "central": somebody who sees every model, h = 1/n for equal nodes. "local": every message
+    seen. At record level without ``sizes`` all nodes must hold equally many records, and a run on other data
+    is refused.
 
     Examples
     --------
@@ -61,13 +66,18 @@ class ConsensusSGD(LearningPlan):
     """
 
     momentum: float = 0.0
+    sizes: tuple[int, ...] | None = None
     name: str = field(default="consensus-sgd", init=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         probability(self.momentum, "momentum", one=False)
-        if not isinstance(self.schedule(0), ExactConsensus):
-            raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {self.schedule(0).name}.")
+        _refuse_inexact(self.schedule(0))
+        if self.sizes is not None:
+            sizes = tuple(count(int(size), "a node's number of records") for size in self.sizes)
+            if len(sizes) != self.n:
+                raise InvalidInput(f"sizes must hold one number per node ({self.n}), got {len(sizes)}.")
+            object.__setattr__(self, "sizes", sizes)
 
     def privacy(
         self,
@@ -81,8 +91,10 @@ class ConsensusSGD(LearningPlan):
         if known_view(view) == "local":
             return self.local()
         if view == "central":
-            curve = self.step_curve(1 / self.n, self.steps)
-            return Guarantee(Adversary("central"), self.adjacency, "exact", curve, _ASSUMPTIONS[:1])
+            curve = Curve.worst(self.step_curve(share, self.steps) for share in self._central_shares())
+            return Guarantee(
+                Adversary("central"), self.adjacency, "exact", curve, self._assuming(_ASSUMPTIONS[0])
+            )
         listed = sorted({*colluders, *([] if observer is None else [observer])})
         if listed:
             return self._against(listed, user)
@@ -94,7 +106,25 @@ class ConsensusSGD(LearningPlan):
         """Return (steps, n): the share h of every step's release that the observers learn, per user."""
         from sottovoce.privacy import consensus_leakage
 
-        return consensus_leakage(self.protocols(), observers)
+        every = self.protocols()
+        for protocol in {id(p): p for p in every}.values():
+            _refuse_inexact(protocol)
+        return consensus_leakage(every, observers, self._noise())
+
+    def _noise(self) -> np.ndarray | None:
+        """The nodes' noise levels, up to a factor; None where all are equal."""
+        if self.level == "user" or self.sizes is None:
+            return None
+        return 1 / np.array(self.sizes, dtype=float)
+
+    def _central_shares(self) -> np.ndarray:
+        """What the mean of all rows tells of each node: its part of the noise in it."""
+        noise = self._noise()
+        return np.full(1, 1 / self.n) if noise is None else noise**2 / (noise**2).sum()
+
+    def _assuming(self, *assumptions: str) -> tuple[str, ...]:
+        even = self.level == "record" and self.sizes is None
+        return (*assumptions, "all nodes hold equally many records") if even else assumptions
 
     def _against(self, observers: Sequence[int], user: int | None) -> Guarantee:
         h = self.shares(observers)
@@ -104,7 +134,11 @@ class ConsensusSGD(LearningPlan):
         curve = Curve.worst(self._of(h[:, u]) for u in users)
         kind = "colluders" if len(observers) > 1 else ("network" if user is None else "pairwise")
         return Guarantee(
-            Adversary(kind, tuple(observers), user), self.adjacency, "exact", curve, _ASSUMPTIONS
+            Adversary(kind, tuple(observers), user),
+            self.adjacency,
+            "exact",
+            curve,
+            self._assuming(*_ASSUMPTIONS),
         )
 
     def _of(self, h: np.ndarray) -> Curve:
@@ -119,11 +153,24 @@ class ConsensusSGD(LearningPlan):
 
     def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:
         """Return the text of the algorithm for the hosted agents."""
+        if self.level == "record":
+            self._check_sizes(shards, agents)
         return consensus_sgd(
             self.objective, shards, agents, noise, step_size=self.step_size, l2_clip=self.l2_clip,
             noise_multiplier=self.noise_multiplier, level=self.level, sample_rate=self.sample_rate,
             momentum=self.momentum,
         )  # fmt: skip
+
+    def _check_sizes(self, shards: Shards, agents: Sequence[int]) -> None:
+        wanted = None if self.sizes is None else [self.sizes[v] for v in agents]
+        held = shards.sizes.tolist()
+        if wanted is None and len(set(held)) > 1:
+            raise DataError(
+                f"nodes hold {min(held)} to {max(held)} records, so their noises differ; give the plan "
+                "sizes=data.sizes for statements that account for it."
+            )
+        if wanted is not None and held != wanted:
+            raise DataError(f"the plan was made for nodes with {wanted} records, the data have {held}.")
 
     @classmethod
     def for_budget(
@@ -140,6 +187,11 @@ class ConsensusSGD(LearningPlan):
             delta,
             statement=lambda plan: plan.privacy(view, **(who or {})),
         )
+
+
+def _refuse_inexact(protocol: Protocol) -> None:
+    if not isinstance(protocol, ExactConsensus):
+        raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {protocol.name}.")
 
 
 class _State(NamedTuple):

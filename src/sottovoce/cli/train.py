@@ -218,7 +218,10 @@ def networked(settings: TrainFile, folder: Path) -> Built:
     protocol: Any = settings.protocol.build(network)
     if settings.train.fresh_graph:
         protocol = _fresh(settings, folder)
-    return Built(_plan(settings, {"protocol": protocol}), shards, data)
+    options: dict[str, Any] = {"protocol": protocol}
+    if settings.train.algorithm == "consensus-sgd":
+        options["sizes"] = tuple(shards.sizes.tolist())
+    return Built(_plan(settings, options), shards, data)
 
 
 def _fresh(settings: TrainFile, folder: Path) -> Callable[[int], Any]:
