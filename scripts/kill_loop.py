@@ -70,7 +70,10 @@ def child(scene: Scene, folder: Path, inward: int, outward: int) -> None:
     while not core.released:
         ready, _, _ = select.select([inward], [], [], 0.002)
         if ready:
-            pending += os.read(inward, 1 << 16)
+            got = os.read(inward, 1 << 16)
+            if not got:  # the parent is gone: do not outlive it
+                os._exit(4)
+            pending += got
         while len(pending) >= HEAD.size:
             sender, size = HEAD.unpack_from(pending)
             if len(pending) < HEAD.size + size:
@@ -110,9 +113,11 @@ class Run:
                 os._exit(3)
         os.close(inward_read)
         os.close(outward_write)
-        self._live(outward_read, inward_write, time.monotonic() + self.rng.random() * longest)
-        os.kill(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
+        try:
+            self._live(outward_read, inward_write, time.monotonic() + self.rng.random() * longest)
+        finally:  # whatever happened: our own child, not reaped yet, so its number is nobody else's
+            os.kill(pid, signal.SIGKILL)
+            _, status = os.waitpid(pid, 0)
         self._drain(outward_read)
         os.close(outward_read)
         os.close(inward_write)
