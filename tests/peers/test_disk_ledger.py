@@ -1,9 +1,12 @@
 """The ledger on disk: durable, chained, and refusing whatever is doubtful (I1, I1b)."""
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
 import stat
+import threading
 
 import numpy as np
 import pytest
@@ -11,7 +14,7 @@ import pytest
 from sottovoce.errors import LedgerError
 from sottovoce.peers.core import Entry
 from sottovoce.peers.frames import Wire
-from sottovoce.peers.ledger import ANCHOR, LEDGER, SqliteLedger, read_ledger
+from sottovoce.peers.ledger import ANCHOR, LEDGER, LOCK, SqliteLedger, read_ledger
 from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore
 from sottovoce.privacy.ledger import Release
 
@@ -228,3 +231,98 @@ def test_changed_rows_break_the_chain(tmp_path):
         connection.close()
         with pytest.raises(LedgerError):
             SqliteLedger(folder, run=RUN, node=0)
+
+
+def test_a_disk_that_fills_at_any_byte_loses_no_spend(files_no_larger_than, tmp_path):
+    """I1b: whatever byte of whatever file is the last that fits, what `commit` took is there afterwards."""
+    failed = 0
+    for n, size in enumerate(range(21_000, 90_000, 3_001)):
+        ledger, taken = SqliteLedger(tmp_path / f"s{n}", run=RUN, node=0), 0
+        with files_no_larger_than(size), contextlib.suppress(LedgerError):
+            for r in range(12):
+                ledger.commit(entry(r))
+                taken += 1
+        failed += taken < 12
+        if taken < 12:
+            with pytest.raises(LedgerError, match="failed before"):
+                ledger.commit(entry(taken))
+        ledger.close()
+        saved = contents(tmp_path / f"s{n}")
+        assert len(saved.releases) >= taken
+        assert sorted(saved.sent)[:taken] == list(range(taken))
+    assert failed > 10
+
+
+@pytest.mark.parametrize("size", [0, 30, 5_000, 15_000, 20_000])
+def test_a_disk_that_is_full_when_the_folder_is_made_leaves_a_folder_that_works_later(
+    size, files_no_larger_than, tmp_path
+):
+    with files_no_larger_than(size), pytest.raises(LedgerError, match="make room"):
+        SqliteLedger(tmp_path / "s", run=RUN, node=0)
+    assert len(contents(tmp_path / "s").releases) == 0
+
+
+def test_an_anchor_is_whole_from_the_beginning_and_may_lag_by_a_row(tmp_path):
+    """A power cut may leave the anchor behind the ledger, never in pieces; behind is no reason to stop."""
+    ledger = SqliteLedger(tmp_path / "s", run=RUN, node=0)
+    first = (tmp_path / "s" / ANCHOR).read_bytes()
+    assert len(first) == 40
+    for r in range(3):
+        ledger.commit(entry(r))
+    ledger.close()
+    (tmp_path / "s" / ANCHOR).write_bytes(first)
+    assert len(contents(tmp_path / "s").releases) == 3
+    (tmp_path / "s" / ANCHOR).write_bytes(bytes(40))
+    with pytest.raises(LedgerError, match="older than its anchor"):
+        contents(tmp_path / "s")
+
+
+def test_two_holders_of_one_folder_cannot_both_write(tmp_path):
+    """Somebody removed the lock and started a second peer: the first row of the two wins, the other stops."""
+    first = filled(tmp_path / "s", rows=2)
+    (tmp_path / "s" / LOCK).unlink()
+    second = SqliteLedger(tmp_path / "s", run=RUN, node=0)
+    second.commit(entry(2))
+    with pytest.raises(LedgerError, match="nothing was sent"):
+        first.commit(entry(2)._replace(state=b"another draw"))
+    first.close()
+    second.close()
+    saved = contents(tmp_path / "s")
+    assert len(saved.releases) == 3
+    assert saved.state == entry(2).state
+
+
+def test_a_linked_folder_is_the_same_folder(tmp_path):
+    ledger = filled(tmp_path / "s", rows=2)
+    (tmp_path / "link").symlink_to(tmp_path / "s")
+    with pytest.raises(LedgerError, match="in use"):
+        SqliteLedger(tmp_path / "link", run=RUN, node=0)
+    ledger.close()
+    assert len(contents(tmp_path / "link").releases) == 2
+    (tmp_path / "astray").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(LedgerError, match="cannot be written"):
+        SqliteLedger(tmp_path / "astray", run=RUN, node=0)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_folder_that_others_can_write_is_refused(mode, tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s").chmod(mode)
+    with pytest.raises(LedgerError, match="chmod 700"):
+        SqliteLedger(tmp_path / "s", run=RUN, node=0)
+    (tmp_path / "s").chmod(0o755)
+    SqliteLedger(tmp_path / "s", run=RUN, node=0).close()
+
+
+def test_looking_at_a_folder_does_not_keep_a_peer_from_starting(tmp_path):
+    filled(tmp_path / "s", rows=1).close()
+    lock = os.open(tmp_path / "s" / LOCK, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)  # as `peer status` does, for a moment
+    threading.Timer(0.06, os.close, [lock]).start()
+    assert len(contents(tmp_path / "s").releases) == 1
+
+
+@pytest.mark.parametrize("name", ["état № 1", "run #3", "50% ?mode=rwc", "a" * 200, "[bold]x[/y]"])
+def test_folders_of_any_name_can_be_read(name, tmp_path):
+    filled(tmp_path / name, rows=2).close()
+    assert read_ledger(tmp_path / name)["rows"] == 2

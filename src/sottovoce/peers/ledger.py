@@ -8,12 +8,14 @@ and by the neighbours (see `sottovoce.peers.core`). Anything doubtful is an erro
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import sqlite3
 import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -112,7 +114,7 @@ class SqliteLedger:
             cursor.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
             cursor.execute("COMMIT")
             self._count, self._head = self._count + 1, row[-1]
-            os.pwrite(self._anchor, _ANCHOR.pack(self._count, self._head), 0)
+            _mark_anchor(self._anchor, self._count, self._head)
         self._broken = False
 
     def close(self) -> None:
@@ -137,14 +139,20 @@ class SqliteLedger:
             raise LedgerError(
                 f"The state folder {self.folder} cannot be written ({error.strerror}); choose another."
             ) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if self.folder.stat().st_mode & 0o022:
             os.close(lock)
             raise LedgerError(
-                f"The state folder {self.folder} is in use by another process; stop it first."
-            ) from None
-        return lock
+                f"The state folder {self.folder} can be written by others; run chmod 700 on it."
+            )
+        for patience in (True, True, True, False):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return lock
+            except OSError:
+                if patience:  # `peer status` looks at the lock for a moment, and must disturb nobody
+                    time.sleep(0.05)
+        os.close(lock)
+        raise LedgerError(f"The state folder {self.folder} is in use by another process; stop it first.")
 
     def _open(self, about: dict[str, Any]) -> None:
         path, mark = self.folder / LEDGER, self.folder / MARK
@@ -214,6 +222,14 @@ class SqliteLedger:
                     f"The ledger in {self.folder} is older than its anchor: rows are missing; "
                     "restore the newest copy."
                 )
+            if not known:  # whole and synced once; later writes stay within these bytes, so none can tear it
+                try:
+                    _mark_anchor(anchor, self._count, self._head)
+                    os.fsync(anchor)
+                except OSError:
+                    os.ftruncate(anchor, 0)
+                    os.close(anchor)
+                    raise
             return anchor
 
     def _anchored(self, known: bytes) -> bool:
@@ -223,6 +239,8 @@ class SqliteLedger:
         count, head = _ANCHOR.unpack(known)
         if count == self._count:
             return bool(head == self._head)
+        if count == 0:
+            return bool(head == _genesis(self.run, self.node))
         assert self._connection is not None
         found = self._connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
         return found is not None and found[0] == head
@@ -301,7 +319,7 @@ def read_ledger(folder: str | Path) -> dict[str, Any]:
     if not path.exists():
         raise LedgerError(f"{folder} is not a state folder: {path} does not exist.")
     try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
         try:
             meta = dict(connection.execute("SELECT key, value FROM meta"))
             run, node = bytes.fromhex(meta["run"]), int(meta["node"])
@@ -357,6 +375,11 @@ def _row_hash(head: bytes, row: tuple[Any, ...]) -> bytes:
 
 def _genesis(run: bytes, node: int) -> bytes:
     return hashlib.sha256(b"sottovoce ledger" + run + struct.pack("<I", node)).digest()
+
+
+def _mark_anchor(anchor: int, count: int, head: bytes) -> None:
+    if os.pwrite(anchor, _ANCHOR.pack(count, head), 0) != _ANCHOR.size:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _write_private(path: Path, content: bytes) -> None:
