@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sottovoce import graphs, protocols
-from sottovoce.errors import FrameError, LedgerError, LostPeer
+from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.frames import DROP, NOTHING, POSITION, ROW, Position, Wire
 from sottovoce.peers.programs import MeteredNoise, StepProgram
@@ -229,3 +229,24 @@ def test_asking_gets_slower_and_ends():
         wait_for_ever()
     assert now > 50
     assert len(asked) < 120
+
+
+def test_a_mistake_in_the_computation_stops_the_peer_for_good():
+    """A round that broke off half way is not built upon: nothing more is sent, whatever comes."""
+    scene = Scene()
+    scene.hello()
+
+    def broken(rows):
+        raise ZeroDivisionError
+
+    scene.core.program.receive = broken
+    for s in (1, 2):
+        scene.core.receive(0.0, s, scene.row(s, 0))
+    with pytest.raises(PeerError, match="ZeroDivisionError"):
+        scene.core.receive(0.0, 3, scene.row(3, 0))
+    for action in (
+        lambda: scene.core.tick(1e6),
+        lambda: scene.core.receive(1.0, 1, scene.position(1, answer=True)),
+    ):
+        with pytest.raises(PeerError, match="ZeroDivisionError"):
+            action()

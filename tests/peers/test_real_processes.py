@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.peers.ledger import read_ledger
+
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
@@ -213,3 +215,17 @@ def masked(line):
     for name in ("waiting", "run", "model", "statement"):
         event.pop(name, None)
     return event
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 1), (signal.SIGINT, 130)])
+def test_signals_end_the_command_in_order(number, code, consortium):
+    group = consortium(n=2, graph="path:2")
+    waiting = start(group, 0)
+    assert json.loads(waiting.stdout.readline())["event"] == "listening"
+    time.sleep(0.1)
+    waiting.send_signal(number)
+    out, err = waiting.communicate(timeout=60)
+    assert (waiting.returncode, err) == (code, "")
+    if number == signal.SIGTERM:
+        assert "start the same command again" in json.loads(out.splitlines()[-1])["error"]
+    assert read_ledger(group.state(0))["rows"] == 0

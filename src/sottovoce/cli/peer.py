@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, console, emit, table
+from sottovoce.cli.output import Json, console, emit, safe, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +55,9 @@ def keygen(
 
     def text(out: Console) -> None:
         out.print(f"{name}: {identity.fingerprint}")
-        out.print(f"Give {certificate} to the other members; read the fingerprint to them by telephone.")
+        out.print(
+            f"Give {safe(certificate)} to the other members; read the fingerprint to them by telephone."
+        )
 
     emit(found, json, text)
 
@@ -134,7 +136,9 @@ def run(
         sottovoce peer run agreement.toml --identity identity --data mine.npz --state state
     """
     import asyncio
+    import signal
 
+    from sottovoce.errors import PeerError
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.records import read_records
@@ -146,11 +150,25 @@ def run(
     records = read_records(data, agreed)
     show = _lines if json else _progress(agreed)
 
+    signals: list[int] = []
+
     async def live() -> Any:
         peer = Peer(agreed, own, records, state, log=show, listen=listen, revoked=revoke or ())
+
+        def stop(number: int) -> None:
+            signals.append(number)
+            peer.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
         return await peer.run()
 
-    outcome = asyncio.run(live())
+    try:
+        outcome = asyncio.run(live())
+    except PeerError:
+        if signal.SIGINT in signals:
+            raise KeyboardInterrupt from None
+        raise
     files = {"model": str(state / MODEL), "statement": str(state / STATEMENT)}
     if json:
         _lines(
@@ -164,7 +182,7 @@ def run(
         f"epsilon {said['epsilon']:.4g} at delta {said['delta']:g}, adjacency {said['adjacency']}, "
         f"label {said['label']}."
     )
-    out.print(f"Model: {files['model']}   Statement: {files['statement']}")
+    out.print(f"Model: {safe(files['model'])}   Statement: {safe(files['statement'])}")
 
 
 @peer.command()
@@ -176,7 +194,7 @@ def status(state: State, json: Json = False) -> None:
 
     def text(out: Console) -> None:
         mode = "running" if found["running"] else "finished" if found["finished"] else "stopped"
-        out.print(f"{found['member']} in {found['title']!r} ({found['run'][:16]}): {mode}")
+        out.print(f"{found['member']} in {safe(repr(found['title']))} ({found['run'][:16]}): {mode}")
         out.print(f"round {found['round']} of {found['rounds']}; {found['rows_sent']} rows sent")
         out.print("heard: " + (", ".join(f"{n} to round {r}" for n, r in found["heard"].items()) or "nobody"))
         out.print(
@@ -185,7 +203,7 @@ def status(state: State, json: Json = False) -> None:
         )
         out.print(f"ledger: {found['ledger_rows']} rows, chain intact, head {found['ledger_head'][:16]}")
         for incident in found["incidents"]:
-            out.print(f"incident: {incident}")
+            out.print(f"incident: {safe(incident)}")
 
     emit(found, json, text)
 
@@ -239,7 +257,7 @@ def _build(draft: Path, members: list[str], output: Path) -> Agreement:
 
 def _show_price(out: Console, agreement: Agreement, rows: list[dict[str, Any]]) -> None:
     part = agreement.algorithm
-    out.print(f"{agreement.title}: {part.name} over {part.protocol} on {agreement.graph}")
+    out.print(safe(f"{agreement.title}: {part.name} over {part.protocol} on {agreement.graph}"))
     out.print(f"run {agreement.run.hex()}")
     shown = [
         (

@@ -26,7 +26,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from sottovoce.errors import FrameError, LedgerError, LostPeer, SottovoceError
+from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
 from sottovoce.peers.frames import DROP, NOTHING, POSITION, REFUSAL, ROW, Frame, Position, Wire
 from sottovoce.privacy.ledger import Release, Spending
 
@@ -449,6 +449,12 @@ class Core:
                 self._ask_again_after(now)
         except SottovoceError as error:
             self._fail(error)
+        except Exception as error:  # the program may be half way through a round: go no further with it
+            self.failed = PeerError(
+                f"This peer stopped at round {self.durable_at} of {self.wire.rounds} by a mistake in its "
+                f"computation ({type(error).__name__}); everything spent is recorded, nothing more is sent."
+            )
+            raise self.failed from error
         return out
 
     def _publish(self, now: float) -> Outgoing:

@@ -29,7 +29,7 @@ from sottovoce.errors import IdentityError
 __all__ = ["Identity", "fingerprint", "make_identity", "read_certificate", "read_identity", "verify"]
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
-_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+MEMBER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def make_identity(
     >>> make_identity(tempfile.mkdtemp() + "/bob", "bob").name
     'bob'
     """
-    if not _NAME.fullmatch(name):
+    if not MEMBER_NAME.fullmatch(name):
         raise IdentityError(
             f"A member's name has lower-case letters, digits and hyphens, at most 63, got {name!r}."
         )
@@ -155,9 +155,11 @@ def check_certificate(raw: bytes, where: str, now: dt.datetime | None = None) ->
         )
     now = now or dt.datetime.now(dt.UTC)
     if not parsed.not_valid_before_utc <= now <= parsed.not_valid_after_utc:
+        early = now < parsed.not_valid_before_utc
+        remedy = "check this machine's clock" if early else "make a new identity and a new agreement"
         raise IdentityError(
             f"The certificate {where} is valid from {parsed.not_valid_before_utc:%Y-%m-%d} to "
-            f"{parsed.not_valid_after_utc:%Y-%m-%d}, not today; make a new identity and a new agreement."
+            f"{parsed.not_valid_after_utc:%Y-%m-%d}, not today ({now:%Y-%m-%d}); {remedy}."
         )
     return parsed.public_bytes(serialization.Encoding.PEM)
 
@@ -171,6 +173,11 @@ def common_name(certificate: bytes) -> str:
     """Return the name a certificate was made for."""
     names = x509.load_pem_x509_certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(names[0].value) if names else ""
+
+
+def expiry(certificate: bytes) -> float:
+    """Return when a certificate ends, in seconds since 1970."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc.timestamp()
 
 
 def verify(certificate: bytes, signature: bytes, content: bytes) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.errors import ConfigError, IdentityError, SottovoceError
+from sottovoce.errors import ConfigError, IdentityError, PeerError, SottovoceError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.identity import Identity
@@ -140,6 +140,7 @@ class Peer:
             raise
         self._wake = asyncio.Event()
         self._told = -1
+        self._stopping = False
 
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""
@@ -152,19 +153,44 @@ class Peer:
             await self.transport.flush(1.0)
         finally:
             await self.transport.stop()
-            outcome = self._write()
-            self.ledger.close()
+            try:
+                outcome = self._write()
+            finally:
+                self.ledger.close()
         if self.core.failed is not None:
             raise self.core.failed
         assert outcome is not None
         return outcome
 
+    def stop(self) -> None:
+        """End the run soon, as after a signal: the model so far and the statement are written.
+
+        A peer that had finished and only waited for its neighbours ends well; another ends with an error that
+        says how to go on.
+        """
+        self._stopping = True
+        if not self.core.finished and self.core.failed is None:
+            self.core.failed = PeerError(
+                f"Stopped at round {self.core.durable_at} of {self.job.rounds}, everything spent is "
+                "recorded; start the same command again to go on."
+            )
+        self._wake.set()
+
     # ---- driving ---------------------------------------------------------------------------------
 
     async def _loop(self) -> None:
         finished_at: float | None = None
-        while not self.core.released and self.core.failed is None:
+        while not self.core.released and self.core.failed is None and not self._stopping:
             now = time.monotonic()
+            expired = self.transport.expired()
+            if expired and not self.core.finished:
+                name = self.agreement.members[expired[0]].name
+                self.core.failed = IdentityError(
+                    f"The certificate of {name} expired during the run, which ends at round "
+                    f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; make a new "
+                    "identity and a new agreement, or set this machine's clock right."
+                )
+                return
             if self.core.finished:
                 finished_at = now if finished_at is None else finished_at
                 if now - finished_at > self.timing.linger:
@@ -184,6 +210,10 @@ class Peer:
     def _deliver(self, sender: int, raw: bytes) -> None:
         try:
             self._send(self.core.receive(time.monotonic(), sender, raw))
+        except SottovoceError:
+            if self.core.failed is None:
+                raise  # the frame was refused
+            raise PeerError("this peer has stopped") from None  # why is nobody's business
         finally:
             if self.core.failed is not None or self.core.finished:
                 self._wake.set()
@@ -274,8 +304,12 @@ def _replace(path: Path, content: bytes) -> None:
     """Write a file for the owner only, all of it or nothing."""
     fresh = path.with_name(path.name + ".new")
     handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(fresh, path)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(fresh, path)
+    except OSError:
+        fresh.unlink(missing_ok=True)  # half a file on a full disk helps nobody
+        raise

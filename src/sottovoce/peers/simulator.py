@@ -45,7 +45,7 @@ RUN = b"a simulated run".ljust(32, b".")
 STD, MULTIPLIER = 0.5, 2.0
 
 
-class PowerLoss(Exception):
+class PowerLoss(BaseException):
     """The machine went off in the middle of something."""
 
 

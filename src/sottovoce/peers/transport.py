@@ -31,7 +31,7 @@ import grpc.aio
 from sottovoce.errors import FrameError, IdentityError, PeerError
 from sottovoce.peers.agreement import Member
 from sottovoce.peers.frames import HEADER, POSITION
-from sottovoce.peers.identity import Identity, host_name
+from sottovoce.peers.identity import Identity, expiry, host_name
 
 __all__ = ["Transport"]
 
@@ -55,6 +55,7 @@ class Transport:
     deliver : called with (sender, bytes) for every frame; raises `FrameError` to refuse it.
     largest : length of the largest frame of the run; more is refused by the server unread.
     revoked : fingerprints that are no longer accepted.
+    clock : seconds since 1970; a connection does not outlive the certificate that opened it.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Transport:
         *,
         largest: int,
         revoked: Iterable[str] = (),
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.members, self.node, self.identity = list(members), node, identity
         refused = set(revoked)
@@ -74,6 +76,8 @@ class Transport:
         self.deliver, self.largest = deliver, largest
         self.refused = 0
         self._pins = {bytes.fromhex(self.members[s].fingerprint): s for s in self.contacts}
+        self.clock = clock
+        self._until = {s: expiry(self.members[s].certificate.encode()) for s in (node, *self.contacts)}
         self._queues: dict[int, deque[bytes]] = {s: deque(maxlen=_QUEUE) for s in self.contacts}
         self._waiting = {s: asyncio.Event() for s in self.contacts}
         self._leaving = False
@@ -98,6 +102,11 @@ class Transport:
                 queue.remove(old)
         queue.append(raw)
         self._waiting[to].set()
+
+    def expired(self, *members: int) -> list[int]:
+        """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
+        now = self.clock()
+        return [s for s in members or self._until if now > self._until[s]]
 
     async def flush(self, seconds: float) -> None:
         """Wait a little until all that is queued has been read at the other ends; nothing is sent later."""
@@ -148,8 +157,8 @@ class Transport:
             self.port = 0
         if not self.port:
             raise PeerError(f"Cannot listen at {address}; free the address, or agree on another.")
-        await server.start()
         self._server = server
+        await server.start()
 
     async def _handle(self, frames: Any, context: Any) -> bytes:
         sender = self._sender_of(context)
@@ -158,6 +167,9 @@ class Transport:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not a neighbour in this run")
             raise AssertionError("abort raises")
         while (raw := await context.read()) is not grpc.aio.EOF:
+            if self.expired(sender, self.node):
+                self.refused += 1
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate has expired")
             try:
                 self.deliver(sender, raw)
             except FrameError:
@@ -223,6 +235,8 @@ class Transport:
             await waiting.wait()
             waiting.clear()
             while queue:
+                if self.expired(to, self.node):
+                    return
                 raw = queue.popleft()
                 try:
                     await stream.write(raw)
