@@ -18,7 +18,7 @@ from sottovoce.errors import (
     SottovoceError,
 )
 from sottovoce.peers.agreement import merge_signatures, parse_agreement, read_agreement, sign_agreement
-from sottovoce.peers.identity import make_identity, read_certificate, read_identity, verify
+from sottovoce.peers.identity import check_certificate, make_identity, read_certificate, read_identity, verify
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.records import read_records
 from sottovoce.peers.runtime import Peer
@@ -387,3 +387,89 @@ def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
     assert not said["finished"]
     assert status["releases"] == said["guarantee"]["releases"] > 0
     assert np.load(group.state(1) / "model.npz")["parameters"].shape == (3,)
+
+
+def test_a_clock_before_the_certificate_is_told_as_such(tmp_path):
+    made = make_identity(tmp_path / "a", "a")
+    now = dt.datetime.now(dt.UTC)
+    with pytest.raises(IdentityError, match="check this machine's clock"):
+        check_certificate(made.certificate, "a.pem", now - dt.timedelta(days=400))
+    with pytest.raises(IdentityError, match="make a new identity"):
+        check_certificate(made.certificate, "a.pem", now + dt.timedelta(days=4000))
+
+
+def test_titles_in_any_script_are_kept_and_signed(consortium):
+    group = consortium(n=2, graph="path:2", title='drei Häuser, 三 🏥 "quoted" [/red] \\n')
+    text = group.file.read_bytes()
+    agreed = read_agreement(group.file)
+    assert agreed.title == 'drei Häuser, 三 🏥 "quoted" [/red] \\n'
+    assert sign_agreement(group.file, group.identities[0]).run == agreed.run
+    assert "🏥".encode() in text
+
+
+BAD = {
+    "a title that repaints the terminal": (
+        'title = "a test"',
+        'title = "free\\u001b[2A\\u001b[2K"',
+        "printable",
+    ),
+    "a title written backwards": ('title = "a test"', 'title = "a \\u202e test"', "printable"),
+    "a title of two lines": ('title = "a test"', 'title = "a\\ntest"', "printable"),
+    "an endless title": ('title = "a test"', f'title = "{"x" * 201}"', "at most 200"),
+    "no title": ('title = "a test"', 'title = ""', "printable"),
+    "a graph of two lines": ('"edges:0-1"', '"edges:0-1,\\n0-1"', "printable"),
+    "an address that is a local socket": ("127.0.0.1:", "unix:/run/x:", "host:port"),
+    "an address that names its own resolver": ("127.0.0.1:", "dns://evil/x:", "host:port"),
+    "a port in other digits": ("127.0.0.1:", "127.0.0.1:\\u0663", "host:port"),
+    "a key that repaints the terminal": ("graph = ", '"\\u001b[2J" = 1\ngraph = ', r"\?\[2J"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_words_of_others_cannot_trick_the_reader(case, consortium):
+    """What a member reads before it signs is what it signs."""
+    old, new, words = BAD[case]
+    group = consortium(n=2, graph="edges:0-1")
+    text = group.file.read_text()
+    assert old in text
+    group.file.write_text(text.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=words) as refused:
+        read_agreement(group.file)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["Évil", "a b", 'x" = "', "a\x1b[2J", "x" * 64])
+def test_names_in_certificates_of_others_are_checked_too(name, consortium):
+    """A certificate made with another tool may bear any name; an agreement takes only plain ones."""
+    from sottovoce.peers import identity as module
+    from sottovoce.peers.agreement import Member, member_entry
+
+    key = module.ec.generate_private_key(module.ec.SECP256R1())
+    certificate = module._certificate(key, "plain", 3, None)
+    entry = member_entry(certificate, "127.0.0.1:7000") | {"name": name}
+    with pytest.raises(ValueError, match="lower-case letters"):
+        Member(**entry)
+
+
+def test_titles_with_brackets_are_shown_as_they_are(consortium, capsys):
+    from sottovoce.cli.main import main
+
+    group = consortium(n=2, graph="path:2", title="[/red] half [bold]price")
+    with pytest.raises(SystemExit) as end:
+        main(["peer", "agree", str(group.file)])
+    assert not end.value.code
+    assert "[/red] half [bold]price" in capsys.readouterr().out
+
+
+def test_spreadsheets_are_read_and_doubtful_ones_refused(consortium, tmp_path):
+    group = consortium(n=2, graph="path:2", dim=2, data={"features": ["größe", "b"]})
+    file = tmp_path / "mine.csv"
+    file.write_bytes("\ufeffgröße,b\r\n1,2\r\n".encode())
+    assert read_records(file, group.agreement).X.tolist() == [[1.0, 2.0]]
+    for content, words in (
+        ("größe,b,b\n1,2,3\n", "two columns 'b'"),
+        (f"größe,b\n{'1' * 200_000},2\n", "limit"),
+    ):
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(DataError, match=words):
+            read_records(file, group.agreement)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tomllib
 from functools import cached_property
 from pathlib import Path
@@ -19,11 +20,20 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sottovoce import graphs
 from sottovoce.errors import ConfigError, IdentityError, SottovoceError
-from sottovoce.peers.identity import Identity, check_certificate, common_name, fingerprint, verify
+from sottovoce.peers.identity import (
+    MEMBER_NAME,
+    Identity,
+    check_certificate,
+    common_name,
+    fingerprint,
+    verify,
+)
 from sottovoce.privacy.ledger import Budget
 
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 
+# What others wrote is shown before it is signed: no control characters that could repaint the price.
+_ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
@@ -42,6 +52,11 @@ class Member(_Part):
 
     @model_validator(mode="after")
     def _consistent(self) -> Member:
+        if not MEMBER_NAME.fullmatch(self.name):
+            raise ValueError(
+                "a member's name has lower-case letters, digits and hyphens, at most 63, got "
+                f"{self.name[:80]!r}"
+            )
         pem = self.certificate.encode()
         try:
             if fingerprint(pem) != self.fingerprint:
@@ -52,9 +67,9 @@ class Member(_Part):
             if "PEM" in str(error) or "asn1" in str(error).lower():
                 raise ValueError(f"the certificate of {self.name} cannot be read") from None
             raise
-        host, _, port = self.address.rpartition(":")
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
-            raise ValueError(f"the address of {self.name} must be host:port, got {self.address!r}")
+        found = _ADDRESS.fullmatch(self.address)
+        if found is None or not 0 < int(found[2]) < 65536:
+            raise ValueError(f"the address of {self.name} must be host:port, got {self.address[:80]!r}")
         return self
 
 
@@ -173,6 +188,9 @@ class Agreement(_Part):
 
     @model_validator(mode="after")
     def _fits(self) -> Agreement:
+        for field, text, most in (("title", self.title, 200), ("graph", self.graph, 1_000_000)):
+            if not text or len(text) > most or not text.isprintable():
+                raise ValueError(f"the {field} must be one line of at most {most:,} printable characters")
         names = [m.name for m in self.members]
         prints = [m.fingerprint for m in self.members]
         if len(set(names)) < len(names) or len(set(prints)) < len(prints):
@@ -336,10 +354,10 @@ def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
 
 def _with_signatures(path: Path, agreement: Agreement, more: dict[str, str]) -> Agreement:
     signed = {**agreement.signatures, **more}
-    body = path.read_text().split("\n[signatures]")[0].rstrip("\n")
+    body = path.read_text(encoding="utf-8").split("\n[signatures]")[0].rstrip("\n")
     lines = [body, "", "[signatures]", *[f'{name} = "{value}"' for name, value in sorted(signed.items())], ""]
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text("\n".join(lines))
+    fresh.write_text("\n".join(lines), encoding="utf-8")
     again = read_agreement(fresh)
     if again.run != agreement.run or again.signatures != signed:
         fresh.unlink()
@@ -359,7 +377,7 @@ def write_agreement(path: str | Path, draft: dict[str, Any], members: list[dict[
     text = "\n".join([*lines, ""])
     agreement = parse_agreement(text.encode(), str(path))
     try:
-        Path(path).write_text(text)
+        Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"The agreement {path} cannot be written ({error.strerror}).") from None
     return agreement
@@ -397,11 +415,12 @@ def _toml(value: Any) -> str:
         return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)  # TOML knows no pairs of surrogates
 
 
 def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    return f"{place}: {message}" if place else message
+    told = f"{place}: {message}" if place else message
+    return "".join(c if c.isprintable() else "?" for c in told)  # names in the file are others' words

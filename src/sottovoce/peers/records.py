@@ -105,13 +105,16 @@ def _npz(path: Path) -> dict[str, np.ndarray]:
 
 def _csv(path: Path) -> dict[str, np.ndarray]:
     try:
-        with path.open(newline="") as lines:
+        with path.open(newline="", encoding="utf-8-sig") as lines:  # spreadsheets put a mark in front
             rows = list(csv.reader(lines))
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"The data file {path} cannot be read ({error}).") from None
     if len(rows) < 2:
         raise DataError(f"{path} needs a header line and at least one record.")
     header = [name.strip() for name in rows[0]]
+    if len(set(header)) < len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise DataError(f"{path} has two columns {twice!r}; rename one.")
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(header):
             raise DataError(f"{path}, line {number}: expected {len(header)} values, got {len(row)}.")
