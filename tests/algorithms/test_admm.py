@@ -201,3 +201,40 @@ def test_the_cap_stops_contributions():
         TokenADMM(GLM("squared"), 4, 400, 1.0, 1.0, 0.0, cap=1).run(shards, np.random.default_rng(0)).outputs
     )
     assert np.abs(once["mean"]).max() <= 4 * 1.0 / 4 * 4  # four capped contributions, nothing after
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_unseen_participation_in_the_state_does_not_undo_amplification(swap):
+    """Two rounds; the second message turns with the unseen first draw, as a client's dual would.
+
+    The hockey-stick divergence of the stateful pair is computed on a grid and must stay below that of two
+    independent sampled rounds, whichever way the state is used.
+    """
+    q, sigma = 0.3, 0.8
+    grid = np.linspace(-9, 9, 1201)
+    x, y = grid[:, None], grid[None]
+    cell = (grid[1] - grid[0]) ** 2
+
+    def normal(at, mean):
+        return np.exp(-((at - mean) ** 2) / (2 * sigma**2)) / (sigma * np.sqrt(2 * np.pi))
+
+    def joint(first, second):
+        """First and second message, the latter a function of whether the first was sent."""
+        sent = q * normal(x, first) * ((1 - q) * normal(y, 0) + q * normal(y, second(1)))
+        held = (1 - q) * normal(x, 0) * ((1 - q) * normal(y, 0) + q * normal(y, second(0)))
+        return sent + held
+
+    def delta(one, two, epsilon):
+        return float(np.maximum(one - np.exp(epsilon) * two, 0).sum() * cell)
+
+    plain = joint(1, lambda b: 1), joint(-1, lambda b: -1)
+    turned = [
+        (joint(1, lambda b: 2 * b - 1), joint(-1, lambda b: 1 - 2 * b)),
+        (joint(1, lambda b: 1 - 2 * b), joint(-1, lambda b: 2 * b - 1)),
+        (joint(1, lambda b: b), joint(-1, lambda b: -1)),
+        (joint(1, lambda b: 1), joint(-1, lambda b: 1 - 2 * b)),
+    ]
+    for epsilon in (0.0, 0.3, 1.0, 2.0):
+        bound = delta(*(plain[::-1] if swap else plain), epsilon)
+        for pair in turned:
+            assert delta(*(pair[::-1] if swap else pair), epsilon) <= bound + 1e-9

@@ -197,7 +197,10 @@ class FederatedADMM(Plan):
     "local": every message seen, a client that takes part in all K rounds: mu^2 = K (4 C / sigma)^2; with
     ``participations`` known, K_i in place of K. "central" (secure sum only): K sampled Gaussian rounds, a
     client's data being replaced. Every client adds noise in every round, sampled or not, so the sum always
-    holds n shares (colluders' shares are not counted when they are named).
+    holds n shares (colluders' shares are not counted when they are named). A client's dual depends on the
+    rounds it took part in, which nobody sees. Sampling amplifies all the same: whatever the dual is in
+    either world, a round is dominated by the same pair, and a mixture over unseen states, weighted anew
+    after each output, is no more telling than its worst pair of states (joint convexity).
 
     Examples
     --------
