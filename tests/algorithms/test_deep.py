@@ -395,3 +395,16 @@ def test_optimisers_equal_torch(kind):
         step, state = ours.step(state, g, 0.1)
         theta = theta - step
     np.testing.assert_allclose(theta, parameter.detach().numpy(), rtol=1e-6)
+
+
+def test_a_walk_that_has_visited_one_agent_often_says_so_before_its_end():
+    """Spending after k steps counts the visits so far, not a share of all visits."""
+    plan = sv.algorithms.DeepWalk(
+        NetObjective(torch.nn.Linear(2, 2)), [500] * 4, 40, noise_multiplier=2.0, network=sv.graphs.ring(4)
+    )
+    for steps in (1, 7, 40):
+        visits = np.bincount(plan.path[:steps], minlength=4)
+        for agent in range(4):
+            spent = plan.get_epsilon(1e-5, agent=agent, steps=steps)
+            expected = sv.privacy.Curve.gaussian(0.5, int(visits[agent])).epsilon(1e-5)
+            assert spent == pytest.approx(expected)

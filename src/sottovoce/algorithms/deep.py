@@ -126,9 +126,9 @@ class DeepPlan(Plan):
         """Noisy gradients an agent takes in one step."""
         return 1
 
-    def releases(self, agent: int) -> int:
-        """Return how many noisy gradients this agent takes in the whole run."""
-        return self.steps * self.gradients_per_step
+    def releases(self, agent: int, steps: int | None = None) -> int:
+        """Return how many noisy gradients this agent takes in the first ``steps`` steps, or in all."""
+        return (self.steps if steps is None else steps) * self.gradients_per_step
 
     def privacy(
         self,
@@ -170,9 +170,7 @@ class DeepPlan(Plan):
     def curve(self, agent: int, noise_multiplier: float | None = None, steps: int | None = None) -> Curve:
         """Return the loss of one agent after ``steps`` (all of them by default)."""
         z = self.noise_multiplier[agent] if noise_multiplier is None else noise_multiplier
-        count = self.releases(agent)
-        if steps is not None:
-            count = -(-count * steps // self.steps)
+        count = self.releases(agent, steps)
         if z == 0:
             return Curve.gaussian(float("inf")) if count else Curve.none()
         if self.adjacency == "user":

@@ -49,9 +49,9 @@ class DeepWalk(NetworkPlan):
         """The holder of the token at every step."""
         return draw_path(self.network, self.steps, np.random.default_rng(self.path_seed))
 
-    def releases(self, agent: int) -> int:
-        """Return how often the token visits this agent."""
-        return int((self.path == agent).sum())
+    def releases(self, agent: int, steps: int | None = None) -> int:
+        """Return how often the token visits this agent in the first ``steps`` steps, or in all."""
+        return int((self.path[:steps] == agent).sum())
 
     def schedule(self) -> Callable[[int], Protocol]:
         """Return, per step, the hop of the token."""
