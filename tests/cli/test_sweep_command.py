@@ -56,7 +56,7 @@ def test_a_reproduction_in_trials_is_the_one_of_one_process(tmp_path, capsys, mo
     monkeypatch.chdir(tmp_path)
     code, said = run(capsys, name, "--quick", "--json", command="reproduce")
     alone = json.loads(said.out)
-    words = [name, "--quick", "--json", "--trials", "kept"]
+    words = [name, "--quick", "--json", "--records", "kept"]
     first = json.loads(run(capsys, *words, command="reproduce")[1].out)
     assert [first[key] for key in ("metrics", "history", "config")] == [
         alone[key] for key in ("metrics", "history", "config")
@@ -73,7 +73,7 @@ def test_a_reproduction_in_trials_is_the_one_of_one_process(tmp_path, capsys, mo
     assert code == 0
 
 
-@pytest.mark.parametrize("words", [["--jobs", "2"], ["--backend", "loky"], ["--trials", "kept"]])
+@pytest.mark.parametrize("words", [["--jobs", "2"], ["--backend", "loky"], ["--records", "kept"]])
 def test_an_experiment_in_one_piece_says_so(tmp_path, capsys, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     code, said = run(capsys, "attack-geometric", "--quick", *words, command="reproduce")
@@ -81,6 +81,17 @@ def test_an_experiment_in_one_piece_says_so(tmp_path, capsys, monkeypatch, words
     assert "attack-geometric is one piece, not independent trials" in said.err
     assert said.err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_options_of_an_experiment_are_set_one_value_each(capsys):
+    words = ["table1", "--quick", "--json", "--set", "method=dsgt", "--set", "epsilon=10"]
+    code, said = run(capsys, *words, command="reproduce")
+    assert code == 0
+    assert [row["method"] for row in json.loads(said.out)["history"]] == ["dsgt"]
+    for bad in ("method=dsgd,dsgt", "colour=red"):
+        code, said = run(capsys, "table1", "--quick", "--set", bad, command="reproduce")
+        assert code == 1
+        assert "table1 takes one value each of epsilon, fiedler, method, results, trials" in said.err
 
 
 def test_bad_jobs_are_refused_by_reproduce_too(tmp_path, capsys, monkeypatch):

@@ -25,17 +25,21 @@ def reproduce(
     backend: Annotated[
         str | None, typer.Option("--backend", help="loky (this machine, the default), ray or dask.")
     ] = None,
-    trials: Annotated[
+    records: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of one record per trial, by default NAME-trials; what is there is not repeated."
+            help="Folder of one record per trial, by default NAME-records; what is there is not repeated."
         ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="An option of the experiment and its value, as epsilon=1."),
     ] = None,
     json: Json = False,
 ) -> None:
     """Run one of the papers' tables or figures and print its record.
 
-    With --jobs (or --trials) every trial leaves a record when it ends, and the
+    With --jobs (or --records) every trial leaves a record when it ends, and the
     same command goes on after an interruption; the result is that of one process.
 
     \b
@@ -43,7 +47,7 @@ def reproduce(
       sottovoce reproduce list
       sottovoce reproduce admm-lasso --quick
       sottovoce reproduce dpcd-electricity --out electricity.json --plot electricity.svg
-      sottovoce reproduce table1 --jobs 2 --out table1.json
+      sottovoce reproduce table1 --set method=dsgt --set epsilon=1 --jobs 2 --out table1.json
     """
     from sottovoce.errors import InvalidInput
     from sottovoce.experiments import find, registry
@@ -62,12 +66,9 @@ def reproduce(
     if plot is not None and (found.plot is None or plot.suffix not in (".svg", ".png", ".pdf")):
         reason = "has no figure" if found.plot is None else "draws .svg, .png or .pdf files"
         raise InvalidInput(f"{name} {reason}, got --plot {plot.name}.")
-    split = (jobs, backend, trials) != (None, None, None)
-    options = (
-        {"spread": _spread(name, 1 if jobs is None else jobs, backend or "loky", trials, json)}
-        if split
-        else {}
-    )
+    options = _chosen(name, settings or [])
+    if (jobs, backend, records) != (None, None, None):
+        options["spread"] = _spread(name, 1 if jobs is None else jobs, backend or "loky", records, json)
     result = found.run(quick=quick, **options)
     record = result.record()
     if out is not None:
@@ -80,6 +81,25 @@ def reproduce(
     emit(record, json, lambda screen: _show(screen, found.title, found.paper, record))
 
 
+def _chosen(name: str, words: list[str]) -> dict[str, Any]:
+    """Return the options that were set, one value each, if the experiment has them."""
+    from inspect import signature
+
+    from sottovoce.cli.sweep import choices
+    from sottovoce.errors import InvalidInput
+    from sottovoce.experiments import find
+
+    known = signature(find(name).run).parameters.values()
+    names = {option.name for option in known} - {"quick", "spread", "progress"}
+    open_ended = any(option.kind is option.VAR_KEYWORD for option in known)
+    found = {}
+    for key, values in choices(words).items():
+        if len(values) > 1 or (key not in names and not open_ended):
+            raise InvalidInput(f"--set {key}: {name} takes one value each of {', '.join(sorted(names))}.")
+        found[key] = values[0]
+    return found
+
+
 def _spread(name: str, jobs: int, backend: str, folder: Path | None, json: bool) -> Any:
     """Return what runs the trials of an experiment as a sweep; refuse one that has none."""
     from sottovoce.errors import InvalidInput
@@ -88,12 +108,12 @@ def _spread(name: str, jobs: int, backend: str, folder: Path | None, json: bool)
     if not trials_of.has_trials(name):
         many = f"; `sottovoce sweep {name} --repeats 4 --jobs 2 -o FOLDER` repeats it with other seeds"
         raise InvalidInput(
-            f"{name} is one piece, not independent trials, so leave --jobs, --backend and --trials out"
+            f"{name} is one piece, not independent trials, so leave --jobs, --backend and --records out"
             f"{many if trials_of.takes_seed(name) else ''}."
         )
 
     def spread(function: Any, listed: Any) -> list[Any]:
-        place = folder or Path(f"{name}-trials")
+        place = folder or Path(f"{name}-records")
         with progress(f"{name}, {len(listed)} trials", len(listed), quiet=json) as tell:
             records = trials_of.sweep(
                 function, listed, place, seed=None, jobs=jobs, backend=backend, progress=tell

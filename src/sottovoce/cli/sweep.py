@@ -9,7 +9,7 @@ import typer
 
 from sottovoce.cli.output import Json, emit, number, progress, table
 
-__all__ = ["sweep"]
+__all__ = ["choices", "sweep"]
 
 
 def sweep(
@@ -17,7 +17,7 @@ def sweep(
     out: Annotated[
         str, typer.Option("--out", "-o", help="Folder of the records; what is there is not repeated.")
     ],
-    choices: Annotated[
+    settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="An option and its values, as n=20,40; every combination is a trial."),
     ] = None,
@@ -46,7 +46,7 @@ def sweep(
     function, fixed = trials_of.target(what, quick)
     if repeats > 1 and what != "audit" and not trials_of.takes_seed(what):
         raise InvalidInput(f"{what} takes no seed, so --repeats {repeats} would run the same thing again.")
-    listed = trials_of.repeated(trials_of.grid(**_chosen(choices or [])), repeats, fixed)
+    listed = trials_of.repeated(trials_of.grid(**choices(settings or [])), repeats, fixed)
     with progress(f"{what}, {len(listed)} trials", len(listed), quiet=json) as tell:
         records = trials_of.sweep(function, listed, out, seed=seed, jobs=jobs, backend=backend, progress=tell)
     payload = {
@@ -64,12 +64,12 @@ def sweep(
     emit(payload, json, text)
 
 
-def _chosen(choices: list[str]) -> dict[str, list[Any]]:
+def choices(words: list[str]) -> dict[str, list[Any]]:
     """Return {option: values} from words like n=20,40; numbers and true/false are read as such."""
     from sottovoce.errors import InvalidInput
 
     found: dict[str, list[Any]] = {}
-    for word in choices:
+    for word in words:
         name, equals, values = word.partition("=")
         if not equals or not name or not values:
             raise InvalidInput(f"--set expects an option and its values, as n=20,40, got {word!r}.")
