@@ -14,6 +14,7 @@ help:
 	@echo "make setup      only the environment, in $(VENV)"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make kills      kill a peer 10,000 times; make fuzz: 100 million frames; make bugs: planted bugs"
+	@echo "make flower     Flower, Ray and Dask in an environment of their own, with their tests"
 	@echo "make bench      benchmarks against named rivals, JSON ratios"
 
 $(VENV)/pyvenv.cfg:
@@ -63,11 +64,15 @@ fuzz: setup
 bugs: setup
 	$(BIN)/python scripts/plant_bugs.py
 
-# Flower pins its own typer, rich and protobuf, so the federation has an environment of its own.
+# Flower pins its own typer, rich and protobuf, so the federation has an environment of its own; Ray comes
+# with it, and with Dask beside them the workers of sweeps are tested there too.
+FLOWER ?= .venv-flower
 flower:
-	@$(PYTHON) -m venv .venv-flower || python3 -m venv .venv-flower
-	@.venv-flower/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' pytest hypothesis
-	.venv-flower/bin/python -m pytest tests/peers/test_flower.py tests/peers/flower_deployment.py
+	@$(PYTHON) -m venv $(FLOWER) || python3 -m venv $(FLOWER)
+	@$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
+		-e '.[flower,dask]' pytest hypothesis
+	$(FLOWER)/bin/python -m pytest tests/peers/test_flower.py tests/peers/flower_deployment.py \
+		tests/experiments/test_sweep.py tests/runners/test_threads.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import sottovoce
 from sottovoce.cli.config import read_toml
+from sottovoce.cli.main import main
 from sottovoce.cli.train_deep import train_file
 
 PLAN = """
@@ -85,6 +87,14 @@ def test_too_many_ranks_is_one_sentence_and_exit_1(tmp_path):
     assert done.returncode == 1
     assert json.loads(done.stdout) == {"error": "3 ranks cannot share 2 agents; start at most 2 ranks."}
     assert done.stderr == ""
+
+
+def test_a_folder_of_ranks_is_not_taken_for_a_file(tmp_path, capsys):
+    (tmp_path / "plan.toml").write_text(PLAN)
+    with pytest.raises(SystemExit) as ended:
+        main(["train", str(tmp_path / "plan.toml"), "--checkpoint", str(tmp_path)])
+    assert ended.value.code == 1
+    assert "is a folder, as ranks keep it; give --ranks, or name a file." in capsys.readouterr().err
 
 
 def test_an_interrupted_network_goes_on_with_other_ranks(tmp_path):

@@ -3,9 +3,13 @@
 import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import sottovoce
 from sottovoce.errors import ClusterError, InvalidInput, MissingDependency
 from sottovoce.experiments.sweep import Trial, audit_trial, grid, seed_of, sweep
 from sottovoce.runners import Result
@@ -105,6 +109,33 @@ def test_bad_input(tmp_path):
         sweep(audit_trial, [], tmp_path, backend="slurm")
     with pytest.raises(InvalidInput, match="jobs"):
         sweep(audit_trial, [], tmp_path, jobs=0)
+
+
+ENGINE = """
+import sys
+from sottovoce.experiments.sweep import audit_trial, grid, sweep
+
+if __name__ == "__main__":
+    trials = grid(graph=["path:3", "ring:5"], runs=[400], repeat=range(2))
+    sweep(audit_trial, trials, sys.argv[1], jobs=2, backend=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_engines_give_the_records_of_one_process(tmp_path, backend):
+    pytest.importorskip("ray" if backend == "ray" else "distributed")
+    trials = grid(graph=["path:3", "ring:5"], runs=[400], repeat=range(2))
+    script = tmp_path / "engine.py"
+    script.write_text(ENGINE)
+    command = [sys.executable, str(script), str(tmp_path / "spread"), backend]
+    source = str(Path(sottovoce.__file__).parents[1])
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, timeout=500)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    assert len(list((tmp_path / "spread").glob("*.json"))) == 4
+    alone = sweep(audit_trial, trials, tmp_path / "alone")
+    spread = sweep(audit_trial, trials, tmp_path / "spread")  # reads what the engine's workers wrote
+    assert [r["value"] for r in spread] == [r["value"] for r in alone]
+    assert len(list((tmp_path / "spread").glob("*.json"))) == 4
 
 
 @pytest.mark.parametrize("backend", ["ray", "dask"])

@@ -10,10 +10,10 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.algorithms.muffliato import averaging
-from sottovoce.errors import DataError
+from sottovoce.errors import DataError, LostRank
 from sottovoce.privacy.noise import SimulatedNoise
 from sottovoce.runners import Algorithm, run_stacked
-from sottovoce.runners.cluster import run_cluster
+from sottovoce.runners.cluster import Cluster, run_cluster
 
 N = 11
 NOISE = SimulatedNoise(3)
@@ -393,6 +393,112 @@ def other_checkpoint_on2(cluster, folder):
             cluster, lambda a: text(a, values()), protocols()["gossip"], 1,
             checkpoint=folder / "checkpoint", every=1, plan={"clip": clip},
         )  # fmt: skip
+
+
+def kept_steps(cluster, folder, steps, **options):
+    """Average with a checkpoint after every step; return the steps done."""
+    done = []
+    options = {"plan": {"clip": 1.0}, "after_step": lambda k, hosted: done.append(k), **options}
+    run_cluster(
+        cluster, lambda a: remembering(a, values()), protocols()["gossip"], steps,
+        checkpoint=folder / "kept", every=1, **options,
+    )  # fmt: skip
+    return done
+
+
+def held_folder_on2(cluster, folder):
+    """Another run works in the folder: it would delete our files, and we its."""
+    import fcntl
+
+    (folder / "kept").mkdir(exist_ok=True)
+    with open(folder / "kept" / ".lock", "a") as lock:
+        if cluster.rank == 1:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        cluster.meet()
+        kept_steps(cluster, folder, 2)
+
+
+held_folder_on2.timeout = 4.0
+
+
+def a_file_for_a_folder_on2(cluster, folder):
+    (folder / "kept").touch()
+    kept_steps(cluster, folder, 2)
+
+
+def other_versions_on2(cluster, folder):
+    if cluster.rank == 1:
+        np.__version__ = "1.0"
+    kept_steps(cluster, folder, 2)
+
+
+def stale_folder_on2(cluster, folder):
+    """Rank 1 sees a folder of its own, where the checkpoint is older."""
+    kept_steps(cluster, folder, 6, after_step=None, plan={"clip": 1.0, "until": 6})
+    if cluster.rank == 1:
+        import json
+        import shutil
+
+        shutil.copytree(folder / "kept", folder / "other" / "kept")
+        path = folder / "other" / "kept" / "current.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "step": 4}))
+    cluster.meet()
+    where = folder if cluster.rank == 0 else folder / "other"
+    kept_steps(cluster, where, 6, plan={"clip": 1.0, "until": 6})
+
+
+def unshared_folder_on2(cluster, folder):
+    kept_steps(cluster, folder / str(cluster.rank), 2)
+
+
+def full_disk_on2(cluster, folder):
+    from sottovoce.runners.checkpoint import Checkpoint
+
+    write = Checkpoint.write
+
+    def full(self, step, agents, state, part):
+        if step == 3 and part == 1:
+            raise OSError(28, "No space left on device")
+        return write(self, step, agents, state, part)
+
+    Checkpoint.write = full
+    kept_steps(cluster, folder, 5)
+
+
+def killed_writing(cluster, folder, victim, when):
+    """``victim`` dies in the checkpoint of step 3; what was there before stays whole."""
+    from sottovoce.runners import checkpoint
+
+    durably = checkpoint._durably
+
+    def mortal(path, write):
+        if cluster.rank == victim and path.name.startswith(when):
+            path.with_name(f".{path.name}.1").write_bytes(b"half of it")
+            os.kill(os.getpid(), signal.SIGKILL)
+        durably(path, write)
+
+    def arm(k, hosted):
+        checkpoint._durably = mortal if k == 2 else durably
+
+    try:
+        kept_steps(cluster, folder, 6, after_step=arm)
+    except LostRank:
+        checkpoint._durably = durably
+        with Cluster.alone() as alone:
+            assert kept_steps(alone, folder, 6) == [2, 3, 4, 5]
+        assert {path.name[:5] for path in (folder / "kept").iterdir()} == {"step-", "curre", ".lock"}
+        raise
+
+
+def killed_writing_rank1_on2(cluster, folder):
+    killed_writing(cluster, folder, 1, "step-")
+
+
+killed_writing_rank1_on2.timeout = 3.0
+
+
+def killed_committing_rank0_on2(cluster, folder):
+    killed_writing(cluster, folder, 0, "current")
 
 
 def token_on2(cluster, folder):

@@ -31,6 +31,14 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "killed_rank2_on4": (3, "Rank 2 was lost: it closed its connection in step 2, round 0"),
     "killed_rank0_on2": (1, "Rank 0 was lost"),
     "frozen_rank1_on2": (1, "Rank 1 was lost: it did not answer within 2 s in step 2, round 0"),
+    "held_folder_on2": (2, "is in use by another run; wait for it, or name another folder."),
+    "a_file_for_a_folder_on2": (2, "is a file, as a run in one process keeps it; name a folder."),
+    "other_versions_on2": (2, "The ranks disagree on the packages: rank 0 has sottovoce"),
+    "stale_folder_on2": (2, "The ranks disagree on the checkpoint: rank 0 has step 6, rank 1 has step 4"),
+    "unshared_folder_on2": (2, "Rank 0 could not write the checkpoint: What rank 1 wrote is not in"),
+    "full_disk_on2": (2, "Rank 1 could not write the checkpoint: [Errno 28] No space left on device"),
+    "killed_writing_rank1_on2": (1, "Rank 1 was lost: it did not come within 3 s"),
+    "killed_committing_rank0_on2": (1, "Rank 0 was lost"),
     "never_comes_on2": (1, "Rank 1 was lost: it did not come within 2 s"),
 }
 

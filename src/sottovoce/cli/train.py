@@ -359,6 +359,8 @@ def train(
     if ranks is not None and not split.inside():
         split.start(ranks)
         return
+    if not split.inside() and checkpoint is not None and checkpoint.is_dir():
+        raise ConfigError(f"{checkpoint} is a folder, as ranks keep it; give --ranks, or name a file.")
     if not split.inside() and "model" in read_toml(file):  # a network
         from sottovoce.cli.train_deep import train_network
 

@@ -7,10 +7,12 @@ one, so a crash at any moment leaves a whole checkpoint behind. The folder must 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +23,7 @@ from sottovoce.errors import ConfigError, DataError
 __all__ = ["Checkpoint", "leaves", "rebuilt"]
 
 CURRENT = "current.json"
+LOCK = ".lock"
 
 
 def leaves(state: Any) -> list[np.ndarray]:
@@ -105,6 +108,8 @@ class Checkpoint:
             text = (self.folder / CURRENT).read_text()
         except FileNotFoundError:
             return None
+        except NotADirectoryError:
+            raise self._no_folder() from None
         try:
             record = json.loads(text)
             saved = Saved(int(record["step"]), tuple(str(name) for name in record["files"]))
@@ -113,14 +118,14 @@ class Checkpoint:
             raise DataError(f"{self.folder / CURRENT} is damaged; remove the folder to begin anew.") from None
         if identity != self.identity:
             raise ConfigError(
-                f"{self.folder} holds a checkpoint of another plan ({identity[:12]}, this one is "
+                f"{self.folder} holds a checkpoint of another plan or version ({identity[:12]}, this one is "
                 f"{self.identity[:12]}); name another folder, or remove it to begin anew."
             )
         return saved
 
     def write(self, step: int, agents: np.ndarray, state: Any, part: int) -> str:
         """Write the hosted agents' state durably and return the file's name."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._make()
         name = f"step-{step:09d}.part-{part:05d}.npz"
         arrays: dict[str, Any] = {f"leaf{k}": leaf for k, leaf in enumerate(leaves(state))}
         _durably(self.folder / name, lambda file: np.savez(file, agents=agents, **arrays))
@@ -128,11 +133,41 @@ class Checkpoint:
 
     def commit(self, step: int, files: Sequence[str]) -> None:
         """Make the files of ``step`` the checkpoint, then drop older ones (one rank calls this)."""
+        unseen = [part for part, name in enumerate(files) if not (self.folder / name).exists()]
+        if unseen:
+            raise DataError(
+                f"What rank {unseen[0]} wrote is not in {self.folder} here; the folder must be shared by all."
+            )
         record = {"step": step, "identity": self.identity, "files": list(files)}
         _durably(self.folder / CURRENT, lambda file: file.write(json.dumps(record, indent=1).encode()))
-        for old in self.folder.glob("step-*.npz"):
+        # older parts, and what a rank that died while it wrote has left
+        for old in (*self.folder.glob("step-*.npz"), *self.folder.glob(".step-*.npz.*")):
             if old.name not in files:
                 old.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def held(self, patience: float = 5.0) -> Iterator[None]:
+        """Keep other runs away from the folder until the block ends (one rank calls this).
+
+        Two runs in one folder would delete each other's files. The lock goes with the process that holds it;
+        ``patience`` seconds are left for one that is just dying.
+        """
+        import fcntl
+
+        self._make()
+        deadline = time.monotonic() + patience
+        with open(self.folder / LOCK, "a") as lock:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise ConfigError(
+                            f"{self.folder} is in use by another run; wait for it, or name another folder."
+                        ) from None
+                    time.sleep(0.1)
+            yield
 
     def read(self, agents: np.ndarray, like: Any) -> Any:
         """Return the state of ``agents`` from the last checkpoint, whoever hosted them when it was written.
@@ -162,6 +197,15 @@ class Checkpoint:
         if missing:
             raise DataError(f"The checkpoint in {self.folder} lacks agent {min(missing)}.")
         return rebuilt(like, got)
+
+    def _make(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise self._no_folder() from None
+
+    def _no_folder(self) -> ConfigError:
+        return ConfigError(f"{self.folder} is a file, as a run in one process keeps it; name a folder.")
 
     def _part(self, name: str, count: int) -> tuple[np.ndarray, list[np.ndarray]]:
         try:

@@ -15,7 +15,9 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -168,10 +170,18 @@ class Cluster:
 
     # ---- small talk: everybody says a few bytes, everybody hears all ------------------------------------
 
-    def agree(self, what: str, build: Callable[[], T], *, identity: Callable[[T], str] | None = None) -> T:
+    def agree(
+        self,
+        what: str,
+        build: Callable[[], T],
+        *,
+        identity: Callable[[T], str] | None = None,
+        failing: str = "cannot begin",
+    ) -> T:
         """Return ``build()`` if every rank can build it and has the same ``identity``; else raise everywhere.
 
-        A rank on which it fails (a file is missing there) makes all ranks raise one sentence that names it.
+        A rank on which it fails (a file is missing there) makes all ranks raise one sentence that names it
+        and says what it is ``failing`` to do.
         """
         value: Any = None
         try:
@@ -186,13 +196,13 @@ class Cluster:
             if "error" in answer:
                 if all(other.get("error") == answer["error"] for other in heard):
                     raise ClusterError(answer["error"])
-                raise ClusterError(f"Rank {rank} cannot begin: {answer['error']}")
+                raise ClusterError(f"Rank {rank} {failing}: {answer['error']}")
         first = heard[0]["same"]
         others = [rank for rank, answer in enumerate(heard) if answer["same"] != first]
         if others:
             raise ClusterError(
-                f"The ranks disagree on {what}: rank 0 has {first[:12]}, rank {others[0]} has "
-                f"{heard[others[0]]['same'][:12]}; start all ranks with the same files and version."
+                f"The ranks disagree on {what}: rank 0 has {_short(first)}, rank {others[0]} has "
+                f"{_short(heard[others[0]]['same'])}; start all ranks with the same files and versions."
             )
         return value
 
@@ -265,7 +275,8 @@ class Cluster:
         import torch.distributed as dist
 
         tensor = torch.from_numpy(rows).to(self._device) if self._device else torch.from_numpy(rows)
-        return _Transfer(rank, self._try(rank, where, lambda: dist.isend(tensor, rank)), tensor, None)
+        with self._noticing(rank, where):
+            return _Transfer(rank, dist.isend(tensor, rank), tensor, None)
 
     def _receive(self, rows: np.ndarray, rank: int, where: str) -> _Transfer:
         import torch
@@ -273,16 +284,20 @@ class Cluster:
 
         into = torch.from_numpy(rows)
         tensor = into.to(self._device) if self._device else into
-        return _Transfer(rank, self._try(rank, where, lambda: dist.irecv(tensor, rank)), tensor, into)
+        with self._noticing(rank, where):
+            return _Transfer(rank, dist.irecv(tensor, rank), tensor, into)
 
     def _finish(self, transfer: _Transfer, where: str) -> None:
-        self._try(transfer.rank, where, lambda: transfer.work.wait(timedelta(seconds=self.timeout)))
+        with self._noticing(transfer.rank, where):
+            transfer.work.wait(timedelta(seconds=self.timeout))
         if self._device and transfer.into is not None:
             transfer.into.copy_(transfer.tensor)
 
-    def _try(self, rank: int, where: str, act: Callable[[], Any]) -> Any:
+    @contextlib.contextmanager
+    def _noticing(self, rank: int, where: str) -> Iterator[None]:
+        """Say which rank was lost, and where, when what is done with it fails."""
         try:
-            return act()
+            yield
         except RuntimeError as error:
             frozen = "imed out" in str(error) or "imeout" in str(error)
             how = f"did not answer within {self.timeout:g} s" if frozen else "closed its connection"
@@ -340,9 +355,10 @@ class Cluster:
             return
         import torch.distributed as dist
 
-        if (
-            error is not None
-        ):  # ranks that wait for this one notice at once, while the meeting point still answers
+        # ranks that wait for this one notice at once, while the meeting point still answers; for that the
+        # connections must close, which the transfers that the error's frames remember keep open
+        if error is not None:
+            _forget(error)
             with contextlib.suppress(RuntimeError, ValueError):
                 dist.destroy_process_group()
         with contextlib.suppress(RuntimeError):
@@ -402,6 +418,7 @@ def run_cluster(
     [2.0, 2.0]
     """
     schedule = protocol if callable(protocol) else lambda k: protocol
+    cluster.agree("the packages", _versions, identity=str)
 
     def prepare() -> tuple[np.ndarray, str]:
         first = _linear(schedule(0))
@@ -417,17 +434,24 @@ def run_cluster(
     agents = np.flatnonzero(where == cluster.rank)
     text = cluster.agree("the data", lambda: make(agents) if len(agents) else None)
     folder = None if checkpoint is None else Checkpoint(checkpoint, identity)
-    start, state = _resumed(cluster, folder, text, agents)
-    mixer = _Mixer(cluster, where, agents, noise)
-    for k in range(start, steps):
-        rows = None if text is None else text.message(state, k)
-        received = mixer.apply(_linear(schedule(k)), rows, k)
-        if text is not None:
-            state = text.update(state, received, k)
-        if after_step is not None:
-            after_step(k, Hosted(where, agents, state, None if text is None else text.output(state)))
-        if folder is not None and every and ((k + 1) % every == 0 or k + 1 == steps):
-            _save(cluster, folder, k + 1, agents, state)
+    with contextlib.ExitStack() as until_the_end:
+
+        def hold() -> None:
+            if folder is not None and cluster.rank == 0:
+                until_the_end.enter_context(folder.held(min(5.0, cluster.timeout / 2)))
+
+        cluster.agree("the checkpoint", hold)
+        start, state = _resumed(cluster, folder, text, agents)
+        mixer = _Mixer(cluster, where, agents, noise)
+        for k in range(start, steps):
+            rows = None if text is None else text.message(state, k)
+            received = mixer.apply(_linear(schedule(k)), rows, k)
+            if text is not None:
+                state = text.update(state, received, k)
+            if after_step is not None:
+                after_step(k, Hosted(where, agents, state, None if text is None else text.output(state)))
+            if folder is not None and every and ((k + 1) % every == 0 or k + 1 == steps):
+                _save(cluster, folder, k + 1, agents, state)
     return Hosted(where, agents, state, None if text is None else text.output(state))
 
 
@@ -543,11 +567,36 @@ def _resumed(cluster: Cluster, folder: Checkpoint | None, text: Any, agents: np.
 
 
 def _save(cluster: Cluster, folder: Checkpoint, step: int, agents: np.ndarray, state: Any) -> None:
-    name = cluster.agree("the checkpoint", lambda: folder.write(step, agents, state, cluster.rank))
+    failing = "could not write the checkpoint"
+    name = cluster.agree(
+        "the checkpoint", lambda: folder.write(step, agents, state, cluster.rank), failing=failing
+    )
     names = cluster.meet(name)
-    if cluster.rank == 0:
-        folder.commit(step, names)
-    cluster.meet()
+    commit = (lambda: folder.commit(step, names)) if cluster.rank == 0 else lambda: None
+    cluster.agree("the checkpoint", commit, failing=failing)
+
+
+def _forget(error: BaseException | None) -> None:
+    """Drop what the finished frames of an error, and of those it came from, still hold."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+def _versions() -> str:
+    """Return the versions on which the rows depend."""
+    import scipy
+
+    from sottovoce import __version__
+
+    found = f"sottovoce {__version__}, numpy {np.__version__}, scipy {scipy.__version__}"
+    torch = sys.modules.get("torch")
+    return found if torch is None else f"{found}, torch {torch.__version__}"
+
+
+def _short(identity: str) -> str:
+    """Return a digest's first characters, other words in full."""
+    return identity if " " in identity else identity[:12]
 
 
 def _sentence(error: Exception) -> str:
