@@ -35,8 +35,10 @@ def test_the_worst_is_the_largest_at_every_delta_and_epsilon(listed, delta, epsi
 @given(curves, curves)
 @settings(max_examples=30, deadline=None)
 def test_composing_worst_curves_covers_every_pair(one, two):
-    total = Curve.worst(one) + Curve.worst(two)
-    assert total.renyi(4.0) >= max((a + b).renyi(4.0) for a in one for b in two) * (1 - 1e-12)
+    left, right = Curve.worst(one), Curve.worst(two)
+    if left != right:
+        expected = max((a + b).renyi(4.0) for a in left.alternatives for b in right.alternatives)
+        assert (left + right).renyi(4.0) == pytest.approx(expected)
     assert (Curve.worst(one) * 3).renyi(4.0) == pytest.approx(max((a * 3).renyi(4.0) for a in one))
 
 
@@ -69,3 +71,23 @@ def test_a_guarantee_looks_at_every_alternative():
     mixed = Curve.worst([Curve.sampled_gaussian(0.1, 1.0), Curve.sampled_gaussian(0.2, 2.0)])
     with pytest.raises(InvalidInput, match="needs sampled steps booked as replace-one"):
         Guarantee(Adversary("local"), "replace-one", "ldp", mixed)
+
+
+def test_the_same_agents_twice_are_not_mixed_up_with_each_other():
+    """Two runs of one plan: agent i pays its own curve twice."""
+    often, seldom = Curve.sampled_gaussian(0.5, 5.0, 10), Curve.sampled_gaussian(0.01, 0.6, 10)
+    worst = Curve.worst([often, seldom])
+    assert (worst + worst).epsilon(1e-5) == (worst * 2).epsilon(1e-5)
+    assert (worst * 2).epsilon(1e-5) == max((often * 2).epsilon(1e-5), (seldom * 2).epsilon(1e-5))
+
+
+def test_many_different_worst_curves_stay_bounded_in_number_and_above_every_pairing():
+    worsts = [
+        Curve.worst(Curve.sampled_gaussian(q, k + 20 * q, 10) for q in (0.1, 0.2, 0.3, 0.4)) for k in range(5)
+    ]
+    assert all(len(worst.alternatives) == 4 for worst in worsts)
+    total = Curve.total(worsts)
+    assert len(total.alternatives) == 1
+    highest = Curve.total(worst.alternatives[0] for worst in worsts)
+    assert total.renyi(6.0) >= highest.renyi(6.0)
+    assert total.epsilon(1e-5) >= highest.epsilon(1e-5)

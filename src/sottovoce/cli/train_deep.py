@@ -276,6 +276,14 @@ def noise_source(found: DeepFile) -> Any:
     return ProtectiveNoise() if found.noise.seed is None else np.random.default_rng(found.noise.seed)
 
 
+def _spent_on(plans: list[DeepPlan], delta: float) -> float:
+    """Return what all runs together cost the agent that pays most."""
+    from sottovoce.privacy import Curve
+
+    agents = range(plans[0].n)
+    return Curve.worst(Curve.total(plan.curve(i) for plan in plans) for i in agents).epsilon(delta)
+
+
 def search(
     file: Annotated[Path, typer.Argument(help="A plan file with a [model] section.")],
     rates: Annotated[str, typer.Option(help="Learning rates to try, separated by commas.")] = "0.05,0.1,0.5",
@@ -295,23 +303,23 @@ def search(
     tables = read_toml(file)
     found = checked(DeepFile, tables, file.name)
     delta = found.budget.delta if found.budget else 1e-5
-    rows, total = [], None
+    rows, paid = [], []
     for clip in _numbers(clips, "clips"):
         for rate in _numbers(rates, "rates"):
             plan, data = build(found, file.parent, rate=rate, clip=clip)
             result = plan.run(data, noise_source(found))
             rows.append({"clip": clip, "rate": rate, "accuracy": round(result.metrics["accuracy"], 2)})
             if any(plan.noise_multiplier):
-                total = plan.privacy("local") if total is None else total + plan.privacy("local")
+                paid.append(plan)
     best = max(rows, key=lambda row: row["accuracy"])
-    one = None if total is None else plan.get_epsilon(delta)
+    one = plan.get_epsilon(delta) if paid else None
     payload = {
         "tried": rows,
         "best": best,
         "runs": len(rows),
         "delta": delta,
         "epsilon_of_one_run": one,
-        "epsilon_of_the_search": None if total is None else total.epsilon(delta),
+        "epsilon_of_the_search": _spent_on(paid, delta) if paid else None,
     }
 
     def text(out: Console) -> None:

@@ -15,6 +15,7 @@ How epsilon is found, best first:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -36,6 +37,7 @@ from sottovoce.privacy.renyi import (
 __all__ = ["Curve"]
 
 Method = Literal["pld", "rdp"]
+_PAIRINGS = 128  # more pairings of worst curves than this are bounded by their Rényi losses
 
 
 @dataclass(frozen=True)
@@ -250,12 +252,21 @@ class Curve:
         """
         listed = list(curves)
         if any(curve.others for curve in listed):
-            return cls.worst(map(cls.total, product(*(curve.alternatives for curve in listed))))
+            return cls._every_pairing(Counter(listed))
         relations = {p.adjacency for c in listed for p, _ in c.parts if isinstance(p, SampledGaussian)}
         if len(relations) > 1:
             raise CannotCompose("sampled steps under add/remove and under replace-one cannot be composed.")
         method: Method = "rdp" if any(c.method == "rdp" for c in listed) else "pld"
         return cls(tuple(part for c in listed for part in c.parts), method)._tidy()
+
+    @classmethod
+    def _every_pairing(cls, counted: Counter[Curve]) -> Curve:
+        """Compose worst curves: equal ones are the same agents again, of others any may meet any."""
+        repeated = [curve * count for curve, count in counted.items()]
+        if math.prod(len(curve.alternatives) for curve in repeated) > _PAIRINGS:
+            repeated = [cls.rdp(curve.renyi) if curve.others else curve for curve in repeated]
+            return cls.total(repeated)
+        return cls.worst(map(cls.total, product(*(curve.alternatives for curve in repeated))))
 
     @classmethod
     def worst(cls, curves: Iterable[Curve]) -> Curve:
