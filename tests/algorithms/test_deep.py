@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import sottovoce as sv
+from sottovoce.algorithms.dp_dinno import dp_dinno
 from sottovoce.algorithms.schedules import Optimiser, Rate
 from sottovoce.errors import BudgetInfeasible, ConfigError, DataError, InvalidInput
 from sottovoce.objectives.lots import AgentData, Lots, NoisyGradients
@@ -408,3 +409,20 @@ def test_a_walk_that_has_visited_one_agent_often_says_so_before_its_end():
             spent = plan.get_epsilon(1e-5, agent=agent, steps=steps)
             expected = sv.privacy.Curve.gaussian(0.5, int(visits[agent])).epsilon(1e-5)
             assert spent == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("share", "dies"), [(0.97, True), (1.03, False)])
+def test_disagreement_in_dinno_dies_out_up_to_four_thirds(share, dies):
+    """Without gradients the agents agree if and only if rate * rho * (largest Laplacian value) < 4/3."""
+    graph = sv.graphs.random_connected(10, 0.06, np.random.default_rng(3))
+    A = graph.adjacency.toarray()
+    degrees = A.sum(axis=1)
+    largest = np.linalg.eigvalsh(np.diag(degrees) - A)[-1]
+    text = dp_dinno(
+        lambda theta, k, t: np.zeros_like(theta), np.random.default_rng(0).normal(size=(10, 3)), degrees,
+        rate=lambda k: 0.5, rho=lambda k: share * 4 / 3 / largest / 0.5, optimiser=Optimiser(),
+    )  # fmt: skip
+    state = text.init()
+    for k in range(600):
+        state = text.update(state, A @ text.message(state, k), k)
+    assert (np.ptp(state.theta, axis=0).max() < 1e-3) == dies

@@ -11,6 +11,10 @@ Departures from [1]: line 15 prints psi + G, a descent step is meant; N(i) is wi
 2 rho (psi - theta_i) is added); K*T releases are accounted, their code books K. As in their code and in
 [2], Adam starts anew at every communication, so that with T = 1 its step is the sign of the gradient;
 ``fresh_moments=False`` keeps the moments, which oscillates against the moving dual variable.
+
+With plain steps and T = 1 disagreement along an eigenvector of the graph's Laplacian with value l obeys
+mu^2 - 2(1 - a) mu + (1 - a) = 0, a = rate * rho * l: it dies out if and only if rate * rho * l < 4/3 for the
+largest l, which is at most twice the largest degree.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ class DPDiNNO(NetworkPlan):
 
     Parameters
     ----------
-    rho, rho_growth : penalty of the first step, and its factor per step.
+    rho, rho_growth : penalty of the first step, and its factor per step; with SGD keep rate * rho below 2/3
+        over the largest degree, or disagreement grows.
     primal_steps : T, optimiser steps on the penalised loss per communication.
     fresh_moments : forget the optimiser's moments at every communication.
 
