@@ -48,6 +48,7 @@ def test_leakage_with_unequal_noise_is_that_of_the_whitened_messages(std, observ
     expected = s**2 * np.einsum("ij,ik,kj->j", K, precision, K)
     found = tree.view(observer).with_noise(std).leakage()
     assert found == pytest.approx(expected, abs=1e-8)
+    assert tree.shares(observer, std) == pytest.approx(found, abs=1e-12)
 
 
 def test_a_loud_agent_among_quiet_ones_is_not_hidden_by_them():

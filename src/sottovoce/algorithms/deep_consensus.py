@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -124,10 +124,13 @@ class DeepConsensus(NetworkPlan):
             sample_rate=self.sample_rates[user] if sampled else None,
         )
 
-    def _shares(self, observers: tuple[int, ...]) -> np.ndarray:
+    @cached_property
+    def _protocols(self) -> list[Protocol]:
         schedule = self.schedule()
-        each = [schedule(k) if callable(schedule) else schedule for k in range(self.steps)]
-        return consensus_leakage(each, observers, self.noise_multiplier)
+        return [schedule(k) if callable(schedule) else schedule for k in range(self.steps)]
+
+    def _shares(self, observers: tuple[int, ...]) -> np.ndarray:
+        return consensus_leakage(self._protocols, observers, self.noise_multiplier)
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local statement and that against the worst single agent."""

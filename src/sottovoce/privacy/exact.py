@@ -27,6 +27,7 @@ from sottovoce.graphs import Network
 from sottovoce.privacy.curves import Curve
 from sottovoce.privacy.guarantees import Adjacency, Adversary, Guarantee
 from sottovoce.protocols import Gossip, LinearProtocol, Protocol
+from sottovoce.protocols.consensus import ExactConsensus
 from sottovoce.protocols.views import Basis, GaussianView
 
 __all__ = [
@@ -207,15 +208,23 @@ def consensus_leakage(
     >>> sv.privacy.consensus_leakage([sv.protocols.Exchange(4)] * 2, 0).round(9).tolist()
     [[0.0, 1.0, 0.5, 0.5], [0.0, 1.0, 0.5, 0.5]]
     """
+    chosen = (observers,) if isinstance(observers, (int, np.integer)) else tuple(observers)
     cache: dict[int, np.ndarray] = {}
     rows = []
     held = list(protocols)  # keeps every protocol alive, so that ids stay distinct
     for protocol in held:
         if id(protocol) not in cache:
-            view = protocol.view(observers)
-            cache[id(protocol)] = (view if noise_std is None else view.with_noise(noise_std)).leakage()
+            cache[id(protocol)] = _step_leakage(protocol, chosen, noise_std)
         rows.append(cache[id(protocol)])
     return np.array(rows)
+
+
+def _step_leakage(protocol: Protocol, observers: tuple[int, ...], noise_std: Any) -> np.ndarray:
+    if len(observers) == 1 and isinstance(protocol, ExactConsensus):
+        (v,) = _validate.nodes(observers, protocol.n)
+        return protocol.shares(v, noise_std)
+    view = protocol.view(observers)
+    return (view if noise_std is None else view.with_noise(noise_std)).leakage()
 
 
 def consensus_guarantee(

@@ -45,6 +45,24 @@ class ExactConsensus(LinearProtocol):
     def blocks(self, v: int) -> list[np.ndarray]:
         """Return the disjoint node sets whose sums or means node ``v`` sees."""
 
+    def shares(self, v: int, noise_std: Any = None) -> np.ndarray:
+        """Return (n,) what node ``v`` learns of everybody, `view(v).leakage()` in closed form.
+
+        Within a block of which only the sum is seen, a user is hidden by the noise of the whole block:
+        ``h = s_u^2 / sum of s^2``, with equal noise one over the block's size.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.Exchange(4).shares(0, noise_std=[1.0, 1.0, 2.0, 1.0]).tolist()
+        [0.0, 1.0, 0.8, 0.2]
+        """
+        variance = np.ones(self.n) if noise_std is None else np.square(np.asarray(noise_std, float))
+        found = np.zeros(self.n)
+        for block in self.blocks(v):
+            found[block] = variance[block] / variance[block].sum()
+        return found
+
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees."""
         chosen = _validate.nodes(observers, self.n)
