@@ -39,6 +39,7 @@ FRAMES = "tests/peers/test_frames.py -k 'not million and not fuzzed'"
 LEDGER = "tests/peers/test_disk_ledger.py"
 STRANGERS = "tests/peers/test_transport.py"
 AGREE = "tests/peers/test_agreement.py"
+ENDINGS = "tests/peers/test_endings.py"
 NOISE = "tests/privacy/test_noise.py"
 SPEND = "tests/privacy/test_ledger.py"
 SAME = "tests/peers/test_equivalence.py -k 'muffliato or lots or dsgt or dinno or protective'"
@@ -133,8 +134,15 @@ BUGS = [
     Bug(
         "rounds far ahead are kept",
         PEERS + "core.py",
-        "        if r > self.program.at + self.program.window:",
-        "        if False:",
+        "        if r > self.program.at + self.program.window:\n            raise",
+        "        if False:\n            raise",
+        "tests/peers/test_core.py",
+    ),
+    Bug(
+        "exchanges far ahead are left out",
+        PEERS + "core.py",
+        "                if r > self.program.at + self.program.window:\n                    raise",
+        "                if False:\n                    raise",
         "tests/peers/test_core.py",
     ),
     Bug(
@@ -364,6 +372,62 @@ BUGS = [
         "        if any(kind.adjacency != self.budget.adjacency for kind in total):",
         "        if False:",
         SPEND,
+    ),
+    Bug(
+        "hostile: a connection outlives its certificate",
+        PEERS + "transport.py",
+        "        return [s for s in members or self._until if now > self._until[s]]",
+        "        return []",
+        ENDINGS,
+    ),
+    Bug(
+        "hostile: an expired certificate is seen by the driver only",
+        PEERS + "transport.py",
+        "            if self.expired(sender, self.node):\n",
+        "            if False:\n",
+        STRANGERS,
+    ),
+    Bug(
+        "hostile: a refused frame ends the stream",
+        PEERS + "transport.py",
+        "                self.refused += 1  # one bad frame",
+        "                raise  # one bad frame",
+        STRANGERS,
+    ),
+    Bug(
+        "hostile: a frame is lost with its stream",
+        PEERS + "transport.py",
+        "                    queue.appendleft(raw)\n",
+        "",
+        STRANGERS,
+    ),
+    Bug(
+        "hostile: a broken computation goes on",
+        PEERS + "core.py",
+        "        except Exception as error:  # the program",
+        "        except StopAsyncIteration as error:  # the program",
+        "tests/peers/test_core.py",
+    ),
+    Bug(
+        "hostile: others may write the state folder",
+        PEERS + "ledger.py",
+        "st_mode & 0o022",
+        "st_mode & 0o000",
+        LEDGER,
+    ),
+    Bug(
+        "hostile: a title repaints the price",
+        PEERS + "agreement.py",
+        " or not text.isprintable()",
+        "",
+        AGREE,
+    ),
+    Bug(
+        "hostile: a stopped peer leaves its folder locked",
+        PEERS + "runtime.py",
+        "            finally:\n                self.ledger.close()",
+        "            finally:\n                pass",
+        ENDINGS,
     ),
 ]
 

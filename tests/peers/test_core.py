@@ -207,6 +207,13 @@ class TestLeavingOut:
         assert scene.wire.read_position(scene.wire.decode(out[0][1])).digest == NOTHING
         assert scene.core.dropped == set()
 
+    def test_a_question_about_a_round_far_ahead_is_refused_and_leaves_no_trace(self):
+        scene = self.waiting()
+        before, rows = scene.core.digest(), len(scene.disk.durable)
+        with pytest.raises(FrameError, match="too far ahead"):
+            scene.core.receive(6.0, 1, self.word(scene, ask=True, agreed=False, r=20))
+        assert (scene.core.digest(), len(scene.disk.durable)) == (before, rows)
+
     def test_without_the_rule_the_question_is_refused(self):
         scene = Scene()
         scene.hello()

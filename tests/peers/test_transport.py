@@ -235,6 +235,30 @@ def test_one_bad_frame_spoils_nothing_that_follows():
     assert seen == [(1, b"one"), (1, b"two")]
 
 
+@pytest.mark.parametrize("whose", ["server", "friend"])
+def test_an_open_stream_does_not_outlive_a_certificate(whose):
+    """I4 in the middle of a run: the handshake was long ago; the frame after the last second is not taken."""
+
+    async def scene():
+        async with Listening() as server:
+            credentials = grpc.ssl_channel_credentials(
+                IDENTITIES["server"].certificate, IDENTITIES["friend"].key, IDENTITIES["friend"].certificate
+            )
+            options = [("grpc.ssl_target_name_override", host_name("server"))]
+            address = f"127.0.0.1:{server.transport.port}"
+            async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
+                stream = channel.stream_unary(module.METHOD)(timeout=5)
+                await stream.write(b"in time")
+                while not server.frames:
+                    await asyncio.sleep(0.01)
+                server.transport._until[LISTED.index(whose)] = 0.0
+                await stream.write(b"too late")
+                code = await stream.code()
+            return code.name, server.frames
+
+    assert asyncio.run(scene()) == ("PERMISSION_DENIED", [(1, b"in time")])
+
+
 def test_a_broken_stream_is_opened_again_and_loses_nothing_queued():
     """The receiver goes away and comes back at its address; what was queued meanwhile arrives, in order."""
 
