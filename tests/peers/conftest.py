@@ -24,7 +24,7 @@ def identity(name):
     return make_identity(Path(tempfile.mkdtemp(prefix="sottovoce-test-")) / name, name)
 
 
-def free_ports(n):
+def unused_ports(n):
     sockets = [socket.socket() for _ in range(n)]
     for each in sockets:
         each.bind(("127.0.0.1", 0))
@@ -55,7 +55,7 @@ class Consortium:
             "budget": {"epsilon": epsilon, "delta": 1e-5},
             **more,
         }
-        ports = free_ports(n)
+        ports = unused_ports(n)
         entries = [
             member_entry(i.certificate, f"127.0.0.1:{p}") for i, p in zip(self.identities, ports, strict=True)
         ]
@@ -98,6 +98,11 @@ class Consortium:
 @pytest.fixture
 def consortium(tmp_path):
     return functools.partial(Consortium, tmp_path)
+
+
+@pytest.fixture
+def free_ports():
+    return unused_ports
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Whole consortia in one process, when the world around them fails: full disks, clocks, orders to stop."""
 
 import asyncio
-import contextlib
 import errno
 import json
 import shutil
@@ -17,12 +16,15 @@ from sottovoce.peers.status import read_status
 LONG = {"name": "exact-consensus-sgd", "protocol": "tree", "steps": 16, "noise_multiplier": 40.0}
 
 
-async def until(condition):
+async def under_way(group):
+    """Start all members and return when the middle one is a few rounds into the run."""
+    peers = group.peers()
+    tasks = [asyncio.create_task(peer.run()) for peer in peers]
     for _ in range(4000):
-        if condition():
-            return
         await asyncio.sleep(0.005)
-    raise AssertionError("it did not come")
+        if peers[1].core.durable_at > 6:
+            return peers, tasks
+    raise AssertionError("the run did not begin")
 
 
 def test_a_model_that_does_not_fit_leaves_the_old_one_and_an_open_road(
@@ -57,17 +59,11 @@ def test_a_certificate_that_expires_in_the_run_ends_it_with_everything_recorded(
     group = consortium(n=3, graph="path:3", algorithm=LONG, epsilon=200.0)
 
     async def scene():
-        peers = group.peers()
-        tasks = [asyncio.create_task(peer.run()) for peer in peers]
-        await until(lambda: peers[1].core.durable_at > 6)
+        peers, tasks = await under_way(group)
         late = time.time() + 86_400 * 4000
         for peer in peers:
             peer.transport.clock = lambda: late
         taken = {peer.node: peer.core.digest() for peer in peers}
-        await asyncio.sleep(0)
-        for peer in peers:
-            with contextlib.suppress(PeerError):
-                peer.transport.send(peer.core.program.contacts[0], b"\0" * 200)
         ends = await asyncio.gather(*tasks, return_exceptions=True)
         return peers, taken, ends
 
@@ -83,9 +79,7 @@ def test_a_peer_told_to_stop_writes_what_it_has_and_goes_on_later(consortium):
     group = consortium(n=3, graph="path:3", algorithm=LONG, epsilon=200.0)
 
     async def scene():
-        peers = group.peers()
-        tasks = [asyncio.create_task(peer.run()) for peer in peers]
-        await until(lambda: peers[1].core.durable_at > 6)
+        peers, tasks = await under_way(group)
         peers[1].stop()
         with pytest.raises(PeerError, match="start the same command again to go on"):
             await tasks[1]

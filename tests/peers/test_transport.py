@@ -22,16 +22,6 @@ NAMES = ("server", "friend", "distant", "stranger", "expired", "future", "revoke
 PAST = dt.datetime.now(dt.UTC) - dt.timedelta(days=30)
 
 
-def free_ports(n):
-    sockets = [socket.socket() for _ in range(n)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def made(name):
     options = {"expired": {"start": PAST, "days": 3}, "future": {"start": PAST + dt.timedelta(days=60)}}
     return make_identity(FOLDER / name, name, **options.get(name, {}))
@@ -259,7 +249,7 @@ def test_an_open_stream_does_not_outlive_a_certificate(whose):
     assert asyncio.run(scene()) == ("PERMISSION_DENIED", [(1, b"in time")])
 
 
-def test_a_broken_stream_is_opened_again_and_loses_nothing_queued():
+def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):
     """The receiver goes away and comes back at its address; what was queued meanwhile arrives, in order."""
 
     def receiver(to):

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 import tomllib
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,7 @@ from sottovoce.peers.identity import (
     check_certificate,
     common_name,
     fingerprint,
+    make_identity,
     verify,
 )
 from sottovoce.privacy.ledger import Budget
@@ -317,20 +319,8 @@ def sign_agreement(path: str | Path, identity: Identity) -> Agreement:
 
     Examples
     --------
-    >>> import tempfile
-    >>> from sottovoce.peers.identity import make_identity
-    >>> folder = tempfile.mkdtemp()
-    >>> ada, bo = (make_identity(f"{folder}/{name}", name) for name in ("ada", "bo"))
-    >>> members = [member_entry(one.certificate, f"{one.name}.example:4433") for one in (ada, bo)]
-    >>> draft = {
-    ...     "title": "a mean",
-    ...     "graph": "path:2",
-    ...     "algorithm": {"name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 2.0},
-    ...     "model": {"kind": "mean", "parameters": 1},
-    ...     "budget": {"epsilon": 5.0, "delta": 1e-5},
-    ... }
-    >>> _ = write_agreement(f"{folder}/agreement.toml", draft, members)
-    >>> sorted(sign_agreement(f"{folder}/agreement.toml", ada).signatures)
+    >>> file, (ada, bo) = example_agreement()
+    >>> sorted(sign_agreement(file, ada).signatures)
     ['ada']
     """
     path = Path(path)
@@ -381,6 +371,29 @@ def write_agreement(path: str | Path, draft: dict[str, Any], members: list[dict[
     except OSError as error:
         raise ConfigError(f"The agreement {path} cannot be written ({error.strerror}).") from None
     return agreement
+
+
+def example_agreement(folder: str | Path | None = None) -> tuple[Path, list[Identity]]:
+    """Write a small agreement of two new members, signed by nobody; return its file and the members.
+
+    For examples and first trials: ``ada`` and ``bo`` average one number. Without a folder a new one is made.
+
+    >>> file, members = example_agreement()
+    >>> read_agreement(file).title, [member.name for member in members]
+    ('a mean', ['ada', 'bo'])
+    """
+    folder = Path(folder if folder is not None else tempfile.mkdtemp(prefix="sottovoce-"))
+    members = [make_identity(folder / name, name) for name in ("ada", "bo")]
+    draft = {
+        "title": "a mean",
+        "graph": "path:2",
+        "algorithm": {"name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 2.0},
+        "model": {"kind": "mean", "parameters": 1},
+        "budget": {"epsilon": 5.0, "delta": 1e-5},
+    }
+    entries = [member_entry(one.certificate, f"{one.name}.example:4433") for one in members]
+    write_agreement(folder / "agreement.toml", draft, entries)
+    return folder / "agreement.toml", members
 
 
 def member_entry(certificate: bytes, address: str) -> dict[str, str]:

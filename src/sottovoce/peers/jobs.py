@@ -35,20 +35,9 @@ class Job:
     --------
     `Job(agreement).program(node, records, ProtectiveNoise())` is what `sottovoce peer run` drives.
 
-    >>> import tempfile
-    >>> from sottovoce.peers.agreement import member_entry, write_agreement
-    >>> from sottovoce.peers.identity import make_identity
-    >>> folder = tempfile.mkdtemp()
-    >>> ada, bo = (make_identity(f"{folder}/{name}", name) for name in ("ada", "bo"))
-    >>> members = [member_entry(one.certificate, f"{one.name}.example:4433") for one in (ada, bo)]
-    >>> draft = {
-    ...     "title": "a mean",
-    ...     "graph": "path:2",
-    ...     "algorithm": {"name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 2.0},
-    ...     "model": {"kind": "mean", "parameters": 1},
-    ...     "budget": {"epsilon": 5.0, "delta": 1e-5},
-    ... }
-    >>> agreement = write_agreement(f"{folder}/agreement.toml", draft, members)
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> file, members = example_agreement()
+    >>> agreement = read_agreement(file)
     >>> Job(agreement).rounds
     1
     """

@@ -19,7 +19,7 @@ from sottovoce import protocols
 from sottovoce.errors import InvalidInput, PeerError
 from sottovoce.peers import snapshot
 from sottovoce.privacy.ledger import Release
-from sottovoce.privacy.noise import NoiseSource
+from sottovoce.privacy.noise import Agents, NoiseSource, Std
 from sottovoce.runners.base import Algorithm
 
 __all__ = ["MeteredNoise", "StepProgram"]
@@ -66,13 +66,7 @@ class MeteredNoise:
         return self.source.protective
 
     def perturb(
-        self,
-        values: np.ndarray,
-        *,
-        agents: Sequence[int] | np.ndarray,
-        step: int,
-        std: float | np.ndarray,
-        stream: int = 0,
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
     ) -> np.ndarray:
         """Perturb, and note the release."""
         if list(agents) != [self.node]:

@@ -62,21 +62,10 @@ class Peer:
     --------
     A peer does not start on an agreement that somebody has not signed.
 
-    >>> import tempfile
-    >>> from sottovoce.peers.agreement import member_entry, write_agreement
-    >>> from sottovoce.peers.identity import make_identity
-    >>> folder = tempfile.mkdtemp()
-    >>> ada, bo = (make_identity(f"{folder}/{name}", name) for name in ("ada", "bo"))
-    >>> members = [member_entry(one.certificate, f"{one.name}.example:4433") for one in (ada, bo)]
-    >>> draft = {
-    ...     "title": "a mean",
-    ...     "graph": "path:2",
-    ...     "algorithm": {"name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 2.0},
-    ...     "model": {"kind": "mean", "parameters": 1},
-    ...     "budget": {"epsilon": 5.0, "delta": 1e-5},
-    ... }
-    >>> agreement = write_agreement(f"{folder}/agreement.toml", draft, members)
-    >>> Peer(agreement, ada, None, f"{folder}/state")
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> file, (ada, bo) = example_agreement()
+    >>> agreement = read_agreement(file)
+    >>> Peer(agreement, ada, None, file.parent / "state")
     Traceback (most recent call last):
     sottovoce.errors.ConfigError: the agreement is not signed by ada; every member signs with `peer agree`.
     """

@@ -36,7 +36,7 @@ import os
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -54,6 +54,9 @@ _FIRST_BITS = 32 - _INDEX_BITS  # bits of a slot's threshold that the 32-bit wor
 _TIE_BITS = 96  # further bits, drawn only when the first ones are equal
 _LARGEST = 2.0**25  # |value| / std up to which the quotient by the grid is exact to 2^-10 of a step
 _CHUNK = 1 << 15  # coordinates per block: tables and buffers stay in the cache
+
+Agents: TypeAlias = "Sequence[int] | np.ndarray"  # the numbers of the hosted agents, one per row
+Std: TypeAlias = "float | np.ndarray"  # one for all rows, or one per row
 
 
 @runtime_checkable
@@ -74,13 +77,7 @@ class NoiseSource(Protocol):
     def protective(self) -> bool: ...
 
     def perturb(
-        self,
-        values: np.ndarray,
-        *,
-        agents: Sequence[int] | np.ndarray,
-        step: int,
-        std: float | np.ndarray,
-        stream: int = 0,
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
     ) -> np.ndarray: ...
 
     def slack(self, dim: int, std: float = 1.0) -> float: ...
@@ -118,13 +115,7 @@ class SimulatedNoise:
         return f"SimulatedNoise({self._seed})"
 
     def perturb(
-        self,
-        values: np.ndarray,
-        *,
-        agents: Sequence[int] | np.ndarray,
-        step: int,
-        std: float | np.ndarray,
-        stream: int = 0,
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
     ) -> np.ndarray:
         """Return ``values + std * z`` with z standard normal, in the type of ``values``."""
         values, numbers, scale = _checked(values, agents, std)
@@ -180,13 +171,7 @@ class ProtectiveNoise:
         return "ProtectiveNoise()"
 
     def perturb(
-        self,
-        values: np.ndarray,
-        *,
-        agents: Sequence[int] | np.ndarray,
-        step: int,
-        std: float | np.ndarray,
-        stream: int = 0,
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
     ) -> np.ndarray:
         """Return the grid points nearest to ``values`` moved by discrete Gaussian noise.
 
@@ -253,13 +238,7 @@ class RecordedNoise:
         self.tape: dict[tuple[int, int, int], np.ndarray] = {} if tape is None else tape
 
     def perturb(
-        self,
-        values: np.ndarray,
-        *,
-        agents: Sequence[int] | np.ndarray,
-        step: int,
-        std: float | np.ndarray,
-        stream: int = 0,
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
     ) -> np.ndarray:
         """Return ``values`` with the recorded noise of (agent, step, stream), drawing it if it is new."""
         values, numbers, scale = _checked(values, agents, std)
