@@ -238,3 +238,35 @@ def test_bad_shapes_and_losses_are_refused():
 def test_clip_weights_at_the_edges():
     weights = clip_weights(torch.tensor([0.0, 4.0, float("inf")]), float("inf"))
     assert weights.tolist() == [1.0, 1.0, 0.0]
+
+
+def cancelling(width, length, seed):
+    """Two positions whose terms nearly cancel: a gradient far shorter than what it is added up from."""
+    g = torch.Generator().manual_seed(seed)
+    x, shift, out = (torch.nn.functional.normalize(torch.randn(width, generator=g), dim=0) for _ in range(3))
+    inputs = torch.stack([x * length, x * length + shift * length * 3e-4 * (1 + seed % 5) / 5])
+    return inputs[None, None], torch.stack([-out, out])[None, None]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("width", [2, 16])  # the gradient itself, and its ghost norm
+@pytest.mark.parametrize("length", [1e3, 1e5, 1e9])
+def test_a_record_that_cancels_itself_is_clipped_all_the_same(width, length, bias):
+    """In float32 the ghost norm of such a record is noise: taken at its word it let 3000 C through."""
+    objective = NetObjective(nn.Linear(width, width, bias=bias), "squared_error", max_grad_norm=1.0)
+    theta = np.zeros((1, objective.n_params), np.float32)
+    for seed in range(20):
+        inputs, targets = cancelling(width, length, seed)
+        assert objective.clipped_sums(theta, inputs, targets).norm().item() <= 1 + 1e-5
+
+
+def test_a_repeated_token_that_cancels_itself_is_clipped_all_the_same():
+    objective = NetObjective(nn.Embedding(4, 8), "squared_error", max_grad_norm=1.0)
+    for seed in range(20):
+        g = torch.Generator().manual_seed(seed)
+        there = 1e5 * torch.randn(8, generator=g)
+        back = 20 * torch.randn(8, generator=g) - there
+        sums = objective.clipped_sums(
+            np.zeros((1, 32), np.float32), torch.tensor([[[1, 1]]]), torch.stack([there, back])[None, None]
+        )
+        assert sums.norm().item() <= 1 + 1e-5

@@ -6,6 +6,11 @@ the gradient of its output; from these come, per sample, the squared norm of the
 the weighted sum over the lot. With T positions, D inputs and p outputs a sample's gradient
 ``sum_t g_t x_t^T`` has p D numbers, its ghost norm ``sum_{t,s} <g_t, g_s> <x_t, x_s>`` needs T (D + p) of
 them: the smaller form is taken.
+
+A record is free to make two positions nearly cancel: its gradient is then short while the terms it is added
+up from are huge. In float32 the ghost norm of such a record is rounding, and so is part of its sum. Ghost
+norms are therefore taken in float64, and every norm of a sum over positions is enlarged by `ROUNDING` times
+the sum of the terms' lengths, which covers what float32 may add to the record's share of the lot.
 """
 
 # mypy: allow-untyped-calls
@@ -22,6 +27,7 @@ from torch.nn import grad as convolution
 
 __all__ = ["Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedScale", "stacked_twin"]
 
+ROUNDING = 1e-6  # about sixteen roundings of float32; random ones of 256 positions stay below it
 _PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
 
 
@@ -143,7 +149,7 @@ class StackedLinear(Stacked):
     def squared_norms(self) -> Tensor:
         x, g = self._positions()
         squared = _matrix_norms(x, g)
-        return squared + g.sum(1).square().sum(1) if "bias" in self.slots else squared
+        return squared + _sum_norms(g.sum(1), g) if "bias" in self.slots else squared
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         x, g = _without(bad, *self._positions())
@@ -250,12 +256,12 @@ class StackedConv(Stacked):
         if len(self.seen) > 1:
             self._merge()
         seen = self.seen[0]
-        bias_gradient = seen.gradient if seen.gradient.ndim == 2 else seen.gradient.sum((2, 3))
         if seen.weight_gradient is None:
             squared = self._each(seen.inputs, seen.gradient, keep=False)
-        else:
-            squared = seen.weight_gradient.square().sum(1)
-        return squared + bias_gradient.square().sum(1) if "bias" in self.slots else squared
+            bias = _sum_norms(seen.gradient.sum((2, 3)), seen.gradient.flatten(2).mT)
+        else:  # the numbers that are added up later are the ones measured here
+            squared, bias = (t.square().sum(1) for t in (seen.weight_gradient, seen.gradient))
+        return squared + bias if "bias" in self.slots else squared
 
     def _merge(self) -> None:
         """A layer called several times: add up each sample's gradients."""
@@ -381,7 +387,9 @@ class StackedEmbedding(Stacked):
     def squared_norms(self) -> Tensor:
         tokens, g = self._tokens()
         same = tokens[:, :, None] == tokens[:, None]
-        return torch.where(same, torch.bmm(g, g.mT), 0.0).sum((1, 2))
+        exact = g.double()
+        squared = torch.where(same, torch.bmm(exact, exact.mT), 0.0).sum((1, 2))
+        return _enlarged(squared, torch.linalg.vector_norm(g, dim=2).sum(1))
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         tokens, g = self._tokens()
@@ -421,8 +429,25 @@ def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:
         # reductions without a temporary as large as the lot
         return (torch.linalg.vector_norm(x, dim=(1, 2)) * torch.linalg.vector_norm(g, dim=(1, 2))).square()
     if positions * (inputs + outputs) < inputs * outputs:
-        return (torch.bmm(x, x.mT) * torch.bmm(g, g.mT)).sum((1, 2))
-    return torch.bmm(g.mT, x).square().sum((1, 2))
+        xs, gs = x.double(), g.double()
+        squared = (torch.bmm(xs, xs.mT) * torch.bmm(gs, gs.mT)).sum((1, 2))
+    else:
+        squared = torch.bmm(g.mT, x).square().sum((1, 2))
+    lengths = torch.linalg.vector_norm(x, dim=2) * torch.linalg.vector_norm(g, dim=2)
+    return _enlarged(squared, lengths.sum(1))
+
+
+def _sum_norms(total: Tensor, terms: Tensor) -> Tensor:
+    """Return the squared norms of ``total`` (N, p), the sum of ``terms`` (N, T, p) over positions."""
+    squared = total.square().sum(1)
+    if terms.shape[1] == 1:
+        return squared
+    return _enlarged(squared, torch.linalg.vector_norm(terms, dim=2).sum(1))
+
+
+def _enlarged(squared: Tensor, reach: Tensor) -> Tensor:
+    """Return squared norms of sums that float32 may have moved by `ROUNDING` times ``reach``."""
+    return (squared.clamp(min=0).sqrt() + ROUNDING * reach).square().float()
 
 
 def _without(bad: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
