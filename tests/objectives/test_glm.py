@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -172,3 +173,15 @@ def test_bad_input_is_refused_in_one_sentence():
         GLM("hinge")
     with pytest.raises(InvalidInput, match="box or a ball"):
         GLM(box=1, ball=1)
+
+
+def test_entries_stored_twice_are_one_entry_of_the_record():
+    """DP-GCD clips entry by entry: fifty entries at one place would count fifty clips for one record."""
+    entries = sp.csr_array((np.ones(51), np.zeros(51, int), np.array([0, 50, 51])), shape=(2, 1))
+    X, _ = GLM("logistic").check(entries, np.array([1, 0]))
+    assert X.nnz == 2
+    assert X.toarray().ravel().tolist() == [50.0, 1.0]
+    assert entries.nnz == 51  # the caller's own stay as they are
+    overflowing = sp.csr_array((np.full(2, 1e308), np.zeros(2, int), np.array([0, 2])), shape=(1, 1))
+    with pytest.raises(DataError, match="infinity"):
+        GLM("logistic").check(overflowing, np.array([1]))

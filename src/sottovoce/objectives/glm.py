@@ -86,7 +86,9 @@ class GLM:
 
         Records with NaN or infinite features are refused, or set to zero so that they contribute nothing.
         """
-        if not is_sparse(X):
+        if is_sparse(X):
+            X = _one_entry_each(X)
+        else:
             X = np.ascontiguousarray(X, dtype=np.float64)
         y = np.asarray(y)
         if X.ndim != 2 or y.ndim != 1 or X.shape[0] != len(y) or len(y) == 0:
@@ -177,6 +179,17 @@ class GLM:
             if moved <= tol * max(1.0, float(np.abs(w).max())) and t > 2:
                 break
         return w
+
+
+def _one_entry_each(X: Any) -> Any:
+    """Return CSR with one stored entry per place: entries are clipped one by one, a record's are not many."""
+    import scipy.sparse as sp
+
+    rows = sp.csr_array(X)
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    return rows
 
 
 # --- kernels ----------------------------------------------------------------------------------------
