@@ -188,3 +188,22 @@ def test_bad_input(make):
 def test_a_table_never_answers_below_the_curve_it_was_made_from(orders, mu, alpha):
     table = Curve.rdp((orders, [Curve.laplace(mu).renyi(a) for a in orders]))
     assert table.renyi(alpha) >= Curve.laplace(mu).renyi(alpha) * (1 - 1e-12)
+
+
+def test_no_order_helps_by_being_undefined():
+    """An infinite order made the chord NaN, the least NaN, and epsilon max(0, NaN) = 0."""
+    curve = Curve.rdp(([2.0, math.inf], [0.5, 1.0]))
+    assert curve.epsilon(1e-5) == Curve.rdp(([2.0], [0.5])).epsilon(1e-5) > 5
+    record = curve.to_dict()
+    record["parts"][0] |= {"orders": [2.0, math.inf], "values": [0.5, 1.0]}
+    assert Curve.from_dict(record).epsilon(1e-5) > 5
+    for orders, values in (
+        ([math.inf], [1.0]),
+        ([2.0, math.nan], [0.5, 1.0]),
+        ([2.0, 3.0], [-math.inf, 1.0]),
+    ):
+        with pytest.raises(InvalidInput):
+            Curve.rdp((orders, values))
+    assert privacy.rdp_epsilon(lambda alpha: math.nan, 1e-5) == math.inf
+    assert privacy.rdp_epsilon(([2.0, 3.0], [math.nan, 1.0]), 1e-5) > 1
+    assert privacy.rdp_epsilon(([2.0, math.inf], [1.0, math.nan]), 1e-5) > 1

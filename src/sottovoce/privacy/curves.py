@@ -235,10 +235,11 @@ class Curve:
             pairs = [(a, float(loss(a))) for a in ORDERS if a <= 4096]
         else:
             pairs = sorted((float(a), float(v)) for a, v in zip(loss[0], loss[1], strict=True))
-        pairs = [(a, v) for a, v in pairs if not math.isinf(v)] or pairs[:1]
+        pairs = [(a, v) for a, v in pairs if a != math.inf]  # between two orders the table needs both
+        pairs = [(a, v) for a, v in pairs if v != math.inf] or pairs[:1]
         if not pairs or not all(a > 1 and v >= 0 for a, v in pairs):
             raise InvalidInput(
-                "a Rényi curve needs orders above 1 with losses of at least 0, got none or worse."
+                "a Rényi curve needs finite orders above 1 with losses of at least 0, got none or worse."
             )
         orders, values = zip(*pairs, strict=True)
         return cls(((Table(orders, values), _count(count)),), "rdp")

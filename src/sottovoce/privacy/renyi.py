@@ -252,8 +252,9 @@ def _least(
     """Minimise ``at(alpha, loss(alpha))`` over the table, or over the grid with one refinement."""
     if not callable(loss):
         orders, values = loss
-        return min((at(a, v) for a, v in zip(orders, values, strict=True) if a > 1), default=math.inf)
-    found = [at(alpha, loss(alpha)) for alpha in ORDERS]
+        finite = ((a, v) for a, v in zip(orders, values, strict=True) if 1 < a < math.inf)
+        return min((_known(at(a, v)) for a, v in finite), default=math.inf)
+    found = [_known(at(alpha, loss(alpha))) for alpha in ORDERS]
     best = int(np.argmin(found))
     if not math.isfinite(found[best]):
         return found[best]
@@ -262,7 +263,12 @@ def _least(
     least = found[best]
     for _ in range(24):  # golden section; every point visited is valid, the least is kept
         left, right = high - ratio * (high - low), low + ratio * (high - low)
-        f_left, f_right = at(left, loss(left)), at(right, loss(right))
+        f_left, f_right = _known(at(left, loss(left))), _known(at(right, loss(right)))
         least = min(least, f_left, f_right)
         low, high = (low, right) if f_left < f_right else (left, high)
     return least
+
+
+def _known(value: float) -> float:
+    """Return the value, or infinity for what is not a number: no order may help by being undefined."""
+    return math.inf if math.isnan(value) else value
