@@ -402,3 +402,43 @@ def test_a_schedule_that_turns_inexact_later_is_refused_before_anything_is_state
     plan = ConsensusSGD(GLM(), lambda k: exchange if k == 0 else gossip, **COMMON)
     with pytest.raises(InvalidInput, match="needs a Tree or an Exchange"):
         plan.privacy("network")
+
+
+def test_a_record_that_takes_its_place_with_it_would_cost_twice():
+    """Divisor and noise follow the number of records, so the statements are about an emptied place."""
+    from sottovoce.algorithms.decentralized import Gradients
+
+    n, C = 9, 1.0
+    X, y = np.full((n + 1, 1), 100.0), np.ones(n + 1)
+    y[-1] = -1.0  # pulls against all others, each at the clip
+
+    def released(features, labels):
+        shards = Shards(features, labels, np.array([0, len(labels)]))
+        source = Gradients(
+            GLM(), shards, [0], SimulatedNoise(0), l2_clip=C, noise_multiplier=1.0, level="record"
+        )
+        return source(np.zeros((1, 1)), 0)[0, 0], source.std[0]
+
+    whole, std = released(X, y)
+    emptied, _ = released(np.where(np.arange(n + 1)[:, None] == n, 0.0, X), y)
+    gone, _ = released(X[:-1], y[:-1])
+    assert abs(whole - emptied) / std == pytest.approx(1.0)  # what is booked
+    assert abs(whole - gone) / std == pytest.approx(2.0)
+    record = COMMON | {"level": "record", "noise_multiplier": 1.0}
+    exchange = sv.protocols.Exchange(4)
+    for view, who in (("local", {}), ("central", {}), ("pairwise", {"observer": 0, "user": 3})):
+        for plan in (ConsensusSGD(GLM(), exchange, **record), MuffliatoSGD(GLM(), exchange, **record)):
+            assert any("empty place" in line for line in plan.privacy(view, **who).assumptions)
+    assert ConsensusSGD(GLM(), exchange, **(COMMON | {"noise_multiplier": 1.0})).local().assumptions == ()
+
+
+def test_numbers_of_records_are_compared_across_ranks():
+    """Each rank hosts equal nodes; together they are unequal, and the statement would be too small."""
+    from sottovoce.algorithms.ranks import _learning
+
+    plan = ConsensusSGD(
+        GLM(), sv.protocols.Exchange(4), **(COMMON | {"level": "record", "noise_multiplier": 1.0})
+    )
+    shards = Shards(np.ones((22, 1)), np.tile([1.0, -1.0], 11), np.array([0, 1, 2, 12, 22]))
+    with pytest.raises(DataError, match="their noises differ"):
+        _learning(plan, shards, SimulatedNoise(0))

@@ -426,3 +426,17 @@ def test_disagreement_in_dinno_dies_out_up_to_four_thirds(share, dies):
     for k in range(600):
         state = text.update(state, A @ text.message(state, k), k)
     assert (np.ptp(state.theta, axis=0).max() < 1e-3) == dies
+
+
+def test_an_added_record_fills_an_empty_place():
+    """Lots and divisors follow the numbers of records; every view says what removal means then."""
+    full = {"sizes": [20] * 4, "steps": 2, "noise_multiplier": 1.0, "network": sv.graphs.complete(4)}
+    for adjacency, said in (("add-remove", True), ("replace-one", False)):
+        plan = sv.algorithms.DeepConsensus(net(), adjacency=adjacency, **full)
+        for found in (
+            plan.privacy("local"),
+            plan.privacy("pairwise", observer=0, user=1),
+            plan.privacy("network"),
+        ):
+            assert any("empty place" in line for line in found.assumptions) is said
+            assert any("number of records" in line for line in found.assumptions)

@@ -13,7 +13,7 @@ from sottovoce.algorithms.plan import Plan, View, known_view
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.privacy import Adversary, Curve, Guarantee
-from sottovoce.privacy.guarantees import Adjacency
+from sottovoce.privacy.guarantees import EMPTY_PLACE, Adjacency
 
 __all__ = ["CentralPlan", "progress_bar", "recorder", "records_of"]
 
@@ -50,7 +50,9 @@ class CentralPlan(Plan):
         """Return what the released model, all iterates included, costs one record."""
         if known_view(view) != "central":
             raise InvalidInput(f'{self.name} has a trusted curator: its view is "central", got {view!r}.')
-        assumptions = ("the curator who holds the records is trusted",)
+        assumptions: tuple[str, ...] = ("the curator who holds the records is trusted",)
+        if self.adjacency == "add-remove" and hasattr(self, "records"):
+            assumptions += (EMPTY_PLACE,)
         return Guarantee(Adversary("central"), self.adjacency, "exact", self.curve(), assumptions)
 
     def guarantees(self) -> list[Guarantee]:

@@ -124,7 +124,8 @@ class ConsensusSGD(LearningPlan):
 
     def _assuming(self, *assumptions: str) -> tuple[str, ...]:
         even = self.level == "record" and self.sizes is None
-        return (*assumptions, "all nodes hold equally many records") if even else assumptions
+        said = (*assumptions, *self.assumed)
+        return (*said, "all nodes hold equally many records") if even else said
 
     def _against(self, observers: Sequence[int], user: int | None) -> Guarantee:
         h = self.shares(observers)
@@ -153,15 +154,17 @@ class ConsensusSGD(LearningPlan):
 
     def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:
         """Return the text of the algorithm for the hosted agents."""
-        if self.level == "record":
-            self._check_sizes(shards, agents)
+        self.check_sizes(shards, agents)
         return consensus_sgd(
             self.objective, shards, agents, noise, step_size=self.step_size, l2_clip=self.l2_clip,
             noise_multiplier=self.noise_multiplier, level=self.level, sample_rate=self.sample_rate,
             momentum=self.momentum,
         )  # fmt: skip
 
-    def _check_sizes(self, shards: Shards, agents: Sequence[int]) -> None:
+    def check_sizes(self, shards: Shards, agents: Sequence[int]) -> None:
+        """Refuse data whose numbers of records are not those the statements were made for."""
+        if self.level == "user":
+            return
         wanted = None if self.sizes is None else [self.sizes[v] for v in agents]
         held = shards.sizes.tolist()
         if wanted is None and len(set(held)) > 1:

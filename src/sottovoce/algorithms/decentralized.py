@@ -26,7 +26,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM, clip_rows
 from sottovoce.objectives.glm import user_gradients
 from sottovoce.privacy import Adversary, Curve, Guarantee
-from sottovoce.privacy.guarantees import Adjacency
+from sottovoce.privacy.guarantees import EMPTY_PLACE, Adjacency
 from sottovoce.privacy.noise import NoiseSource, as_noise
 from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm, Result, run_stacked
@@ -50,7 +50,8 @@ class LearningPlan(Plan):
     steps, step_size : T and nu.
     l2_clip : C. At user level a node's whole gradient is clipped, at record level each record's.
     noise_multiplier : z, noise over C: std z C on a node's gradient (user) or on its clipped sum (record).
-    level : "user" (a node's whole data set is replaced) or "record" (one record added or removed).
+    level : "user" (a node's whole data set is replaced) or "record" (one record added or removed; its place
+        stays and counts as empty, since divisor and noise are relative to a node's number of records).
     sample_rate : Poisson rate of a node's lots; None takes all records in every step.
 
     Examples
@@ -112,6 +113,11 @@ class LearningPlan(Plan):
         """What neighbouring data sets differ in."""
         return "user" if self.level == "user" else "add-remove"
 
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What every statement of this plan rests on: divisor and noise follow a node's number of records."""
+        return () if self.level == "user" else (EMPTY_PLACE,)
+
     def step_curve(self, share: float = 1.0, steps: int = 1) -> Curve:
         """Return the loss of ``steps`` releases of which an observer learns the share h = ``share``."""
         if share <= 0:
@@ -125,7 +131,8 @@ class LearningPlan(Plan):
 
     def local(self) -> Guarantee:
         """Return the local statement: everybody sees every message."""
-        return Guarantee(Adversary("local"), self.adjacency, "ldp", self.step_curve(1.0, self.steps))
+        curve = self.step_curve(1.0, self.steps)
+        return Guarantee(Adversary("local"), self.adjacency, "ldp", curve, self.assumed)
 
     def cost(self, dim: int = 1, bytes_per_number: int = 8) -> Mapping[str, Any]:
         """Return rounds, rows sent in all and per node, and bytes for rows of ``dim`` numbers."""
@@ -156,6 +163,9 @@ class LearningPlan(Plan):
         }
 
     # ---- how it runs -------------------------------------------------------------------------------
+
+    def check_sizes(self, shards: Shards, agents: Sequence[int]) -> None:
+        """Refuse data that the statements do not cover; here they cover any numbers of records."""
 
     @abstractmethod
     def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:

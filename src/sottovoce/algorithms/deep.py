@@ -27,6 +27,7 @@ from sottovoce.graphs import Network
 from sottovoce.objectives.lots import AgentData, Lots, NoisyGradients
 from sottovoce.objectives.nets import NetObjective
 from sottovoce.privacy import Adversary, Curve, Guarantee
+from sottovoce.privacy.guarantees import EMPTY_PLACE
 from sottovoce.privacy.noise import NoiseSource, as_noise
 from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm, Result, run_stacked
@@ -156,10 +157,16 @@ class DeepPlan(Plan):
 
     def _local(self, agent: int | None) -> Guarantee:
         sampled = self.adjacency != "user" and self.lot is not None
-        assumptions: tuple[str, ...] = ("the number of records of each agent is public",)
+        assumptions = self.assumed
         if sampled:
             assumptions += ("Poisson sampling: every record enters every lot independently",)
         return Guarantee(Adversary("local"), self.adjacency, "ldp", self._curve(agent), assumptions)
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What every statement of this plan rests on: lots and divisors follow the numbers of records."""
+        removed = self.adjacency == "add-remove"
+        return (EMPTY_PLACE if removed else "the number of records of each agent is public",)
 
     def _curve(self, agent: int | None, steps: int | None = None) -> Curve:
         """The loss of one agent, or of whichever agent loses most at the delta asked for."""

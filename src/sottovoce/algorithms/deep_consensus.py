@@ -110,7 +110,12 @@ class DeepConsensus(NetworkPlan):
             raise InvalidInput("all agents are observers, so nobody is left to protect.")
         shares = self._shares(tuple(observers))
         found = [self._pair(shares[:, u], u, observers) for u in users]
-        return replace(found[0], adversary=Adversary(view, observers, user), curve=_worst(found))
+        return replace(
+            found[0],
+            adversary=Adversary(view, observers, user),
+            curve=_worst(found),
+            assumptions=(*found[0].assumptions, *self.assumed),
+        )
 
     def _pair(self, shares: np.ndarray, user: int, observers: list[int]) -> Guarantee:
         sampled = self.lot is not None and self.adjacency != "user"

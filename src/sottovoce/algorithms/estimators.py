@@ -175,7 +175,8 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     Guarantees
     ----------
     ``total_privacy_.epsilon(delta) <= epsilon``: dp-sgd under add/remove of a record, the other solvers
-    under replacement. The class names are taken as public. Inputs are checked (finite numbers, two
+    under replacement. The number of records is taken as public (a record removed leaves an empty place), and
+    so are the class names. Inputs are checked (finite numbers, two
     classes) before anything is spent; that a fit was refused may tell something about the records.
 
     Examples

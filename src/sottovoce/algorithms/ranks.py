@@ -19,7 +19,7 @@ from sottovoce.algorithms.plan import Plan, clipped_rows
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy.noise import as_noise
-from sottovoce.protocols import Protocol
+from sottovoce.protocols import Protocol, Walk
 from sottovoce.runners import Algorithm, Cluster, Result, run_cluster
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.cluster import Hosted
@@ -134,8 +134,9 @@ def _averaging(plan: Muffliato, data: Any, rng: Any) -> _Parts:
 
     def make(agents: np.ndarray) -> Algorithm:
         return averaging(
-            rows[agents], agents, noise, noise_std=plan.noise_std, radius=plan.radius, centre=plan.centre
-        )
+            rows[agents], agents, noise, noise_std=plan.noise_std, radius=plan.radius, centre=plan.centre,
+            noise_later=isinstance(plan.protocol, Walk),
+        )  # fmt: skip
 
     def metrics(out: np.ndarray) -> dict[str, Any]:
         found: dict[str, Any] = {"dim": rows.shape[1]}
@@ -154,6 +155,7 @@ def _learning(plan: LearningPlan, data: Shards, rng: Any) -> _Parts:
     noise = as_noise(rng)
     X, y = plan.objective.check(data.X, data.y)
     shards = Shards(X, y, data.offsets)
+    plan.check_sizes(shards, range(plan.n))  # a rank sees its own agents only
     return _Parts(
         lambda agents: plan.algorithm(shards.take(agents.tolist()), agents.tolist(), noise),
         plan.protocol if isinstance(plan.protocol, Protocol) else plan.schedule,

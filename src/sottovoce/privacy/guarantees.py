@@ -33,6 +33,11 @@ Kind = Literal["central", "local", "network", "pairwise", "colluders"]
 Adjacency = Literal["user", "replace-one", "add-remove"]
 Label = Literal["ldp", "exact", "conditional", "published"]
 
+# Divisors and sampling rates are set by the number of records. Were it to change with a record, the shares of
+# all others would change too, and what is released would move by up to twice the clip instead of once.
+EMPTY_PLACE = (
+    "the number of records is public: a record removed leaves an empty place, and the number stays as it was"
+)
 _ADJACENCY = {
     "user": "the whole data set of one user is replaced",
     "replace-one": "one record is replaced",
