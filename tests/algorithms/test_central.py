@@ -291,3 +291,31 @@ def test_the_divisor_is_the_expected_lot_not_the_realised_one():
     assert counts.min() == 0  # an empty lot moves nothing
     assert abs(counts.mean() - 2) < 0.3
     assert abs(counts.var() - 20 * 0.1 * 0.9) < 0.5
+
+
+def test_protective_laplace_noise_pays_for_its_grid(monkeypatch):
+    """Two neighbouring values may round one step further apart than the sensitivity."""
+    from sottovoce.algorithms import dp_gcd
+
+    seen = []
+    true = dp_gcd._gradient
+    monkeypatch.setattr(dp_gcd, "_gradient", lambda *given: (seen.append(given[2].copy()), true(*given))[1])
+    n, r = 10, 2.0**14
+    plan = DPGCD(GLM("logistic"), records=n, steps=1, l2_clip=1.0, noise_ratio=r, smoothness=0.25)
+    X, y = np.ones((n, 4)), np.tile([1.0, -1.0], n // 2)
+    plan.run((X, y), ProtectiveNoise())
+    plan.run((X, y), np.random.default_rng(0))
+    protective, simulated = seen
+    D = 2 * simulated / n
+    grid = r * D / 2.0**20
+    assert (simulated == 0.5).all()
+    assert (2 * protective / n + grid <= D * (1 + 1e-12)).all()
+
+
+def test_a_removed_record_leaves_an_empty_place():
+    plan = DPSGD(GLM(), records=10, steps=2, lot=5, step_size=1.0, l2_clip=1.0, noise_multiplier=1.0)
+    assert any("empty place" in line for line in plan.privacy().assumptions)
+    common = {"objective": GLM(), "records": 10, "steps": 2, "l2_clip": 1.0, "smoothness": (0.25,)}
+    for adjacency, said in (("add-remove", True), ("replace-one", False)):
+        found = DPCD(noise_multiplier=1.0, adjacency=adjacency, **common).privacy()
+        assert any("empty place" in line for line in found.assumptions) is said

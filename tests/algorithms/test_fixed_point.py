@@ -114,3 +114,27 @@ def test_more_blocks_than_accounted_are_refused():
         plan.run(None, np.random.default_rng(0))
     with pytest.raises(InvalidInput, match="relaxation"):
         FixedPoint(lambda u, data: u, 1.0, 1.0, 2, relaxation=0.0)
+
+
+def test_rounding_of_protective_noise_is_paid_for_in_noise():
+    """An operator cannot clip lower, so the noise grows until rounding is covered."""
+
+    asked = []
+
+    class Source:
+        protective = True
+
+        def slack(self, dim, std=1.0):
+            return 0.01 * math.sqrt(dim) * std
+
+        def perturb(self, values, *, agents, step, std, stream=0):
+            asked.append(std)
+            return np.array(values)
+
+    plan = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=2.0, steps=1)
+    plan.run(None, Source(), start=np.zeros((1, 4)))
+    (std,) = asked
+    assert (1.0 + 2 * Source().slack(4, std)) / std == pytest.approx(plan.privacy().mu)
+    loud = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=100.0, steps=1)
+    with pytest.raises(InvalidInput, match="rounding"):
+        loud.run(None, Source(), start=np.zeros((1, 4)))

@@ -201,3 +201,40 @@ def test_halving_the_noise_is_noticed():
     assert abs(variance - 1.0) < spread
     for wrong in (2 / 3, 1.5):
         assert abs(variance - wrong**2) > spread
+
+
+def test_a_node_the_token_never_reached_would_release_its_own_row():
+    """Its row is what it brought, without noise; the statement once said that this reveals nothing."""
+    walk = Walk(sv.graphs.path(3), 2, path=[2, 1])
+    plan = sv.Muffliato(walk, noise_std=1.0, radius=0.5)
+    out = plan.run(np.array([0.3, 0.2, 0.1]), np.random.default_rng(0)).outputs["rows"].ravel()
+    assert out[0] == 0.3
+    assert plan.privacy("central", observer=0).mu == math.inf
+    assert plan.privacy("central", observer=1).mu == pytest.approx(1 / math.sqrt(2))
+    told = sv.Muffliato(Walk(sv.graphs.path(3), 2, path=[2, 1], final_public=True), noise_std=1.0, radius=0.5)
+    assert told.privacy("central", observer=0).mu == pytest.approx(1 / math.sqrt(2))
+
+
+class Rounding:
+    """A protective source with a large slack, which keeps what it is asked to hide."""
+
+    protective = True
+
+    def __init__(self):
+        self.asked = []
+
+    def slack(self, dim, std=1.0):
+        return 0.25 * std
+
+    def perturb(self, values, *, agents, step, std, stream=0):
+        self.asked.append(np.array(values))
+        return np.array(values)
+
+
+@pytest.mark.parametrize(
+    "protocol", [Walk(sv.graphs.path(3), 4, path=[0, 1, 2, 1]), Gossip(sv.graphs.path(3), 1)]
+)
+def test_rounding_is_paid_for_by_a_smaller_ball(protocol):
+    source = Rounding()
+    sv.Muffliato(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), source)
+    assert max(np.abs(values).max() for values in source.asked) == 0.75

@@ -149,3 +149,13 @@ def test_resume_and_tokens(tmp_path):
     resumed = plan.run(data, np.random.default_rng(3), checkpoint=path).outputs
     assert (resumed["rows"] == whole["rows"]).all()
     assert (plan.run(data, sv.privacy.ProtectiveNoise()).outputs["coef"] != whole["coef"]).any()
+
+
+def test_a_rounding_slack_above_the_clip_is_refused():
+    """Below zero the clip would have grown again with the slack."""
+    plan = RandomWalkSGD(
+        GLM("logistic"), sv.graphs.complete(2), steps=2, step_size=0.1, l2_clip=1.0, noise_multiplier=1e6
+    )
+    shards = Shards(np.ones((2, 1)), np.array([1.0, -1.0]), np.array([0, 1, 2]))
+    with pytest.raises(InvalidInput, match="rounding slack exceeds the clip"):
+        plan.run(shards, sv.privacy.ProtectiveNoise())

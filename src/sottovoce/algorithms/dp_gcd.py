@@ -42,6 +42,8 @@ from sottovoce.runners.base import Result, provenance_now
 
 __all__ = ["DPGCD"]
 
+GRID = 2.0**20  # steps of protective Laplace noise per scale
+
 
 @dataclass(frozen=True, repr=False)
 class DPGCD(CentralPlan):
@@ -136,11 +138,13 @@ class DPGCD(CentralPlan):
         random = randomness(rng)
         r, model = self.objective.regulariser, self.objective
         columns = sp.csc_array(X) if is_sparse(X) else np.ascontiguousarray(X.T)
+        # rounding to the grid moves two neighbouring values apart by up to a step: clip that much lower
+        clips = C * max(1 - self.noise_ratio / GRID, 0.0) if random.noise.protective else C
 
         def advance(state: dict[str, np.ndarray], block: int, size: int) -> dict[str, np.ndarray]:
             w = state["w"].copy()
             slopes = record_slopes(model.kind, model.width, np.asarray(X @ w), y)
-            G = _gradient(columns, slopes, C) / self.records
+            G = _gradient(columns, slopes, clips) / self.records
             noisy = laplace(G, scale, random, block, 0)
             j = int(np.argmax(np.abs(noisy) / np.sqrt(M)))
             step = self.step_scale / M[j]
@@ -182,13 +186,14 @@ def laplace(values: np.ndarray, scale: np.ndarray, random: Randomness, step: int
     ----------
     Protective: the value is rounded to a grid of scale / 2^20 and gets a two-sided geometric number of
     steps, the discrete Laplace law; rounding can move a value by half a step, 2^-21 of a scale, which adds at
-    most 2^-20 to the pure loss of one release. Zero scale adds nothing.
+    most 2^-20 to the pure loss of one release; who calls pays for it by clipping lower. Zero scale adds
+    nothing.
     """
     if not scale.any():
         return values
     if not random.noise.protective:
         return values + scale * random.draws(1, stream, step).laplace(size=len(values))
-    grid = scale / 2.0**20
+    grid = scale / GRID
     whole = np.rint(values / grid) + _geometric(len(values)) - _geometric(len(values))
     return whole * grid
 
@@ -196,7 +201,7 @@ def laplace(values: np.ndarray, scale: np.ndarray, random: Randomness, step: int
 def _geometric(count: int) -> np.ndarray:
     """Whole numbers with P(k) proportional to exp(-k / 2^20), from 64 bits of system entropy each."""
     bits = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
-    return np.floor(-np.log((bits.astype(np.float64) + 0.5) / 2.0**64) * 2.0**20)
+    return np.floor(-np.log((bits.astype(np.float64) + 0.5) / 2.0**64) * GRID)
 
 
 def _gradient(columns: Any, slopes: np.ndarray, C: np.ndarray) -> np.ndarray:

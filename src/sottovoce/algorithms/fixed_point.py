@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce._validate import count, non_negative, probability
-from sottovoce.algorithms.blocks import randomness, run_blocks
+from sottovoce.algorithms.blocks import Randomness, randomness, run_blocks
 from sottovoce.algorithms.central import CentralPlan, Evaluate, recorder
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Curve
@@ -92,6 +92,16 @@ class FixedPoint(CentralPlan):
         names = ("sensitivity", "noise_std", "steps", "relaxation", "active_blocks", "adjacency")
         return {"algorithm": self.name, **{name: getattr(self, name) for name in names}}
 
+    def _std(self, dim: int, random: Randomness) -> float:
+        """The noise to draw: the operator cannot clip lower, so what rounding adds is paid in noise."""
+        if self.noise_std == 0 or self.sensitivity == 0:
+            return self.noise_std
+        mu = self.sensitivity / self.noise_std
+        left = mu - 2 * random.slack(dim, 1.0)  # the slack is in proportion to the noise
+        if left <= 0:
+            raise InvalidInput("The rounding of the noise exceeds the sensitivity; add less noise.")
+        return self.sensitivity / left if left < mu else self.noise_std
+
     def run(
         self,
         data: Any,
@@ -109,6 +119,7 @@ class FixedPoint(CentralPlan):
             )
         random = randomness(rng)
         lam = self.relaxation
+        std = self._std(np.asarray(start).shape[-1], random)
 
         def advance(state: dict[str, np.ndarray], k: int, size: int) -> dict[str, np.ndarray]:
             u = state["w"]
@@ -122,8 +133,8 @@ class FixedPoint(CentralPlan):
                     f"Step {k} moves {len(rows)} blocks, but {self.active_blocks} are accounted per step."
                 )
             released = target[rows]
-            if self.noise_std > 0:
-                released = random.noise.perturb(released, agents=rows, step=k, std=self.noise_std)
+            if std > 0:
+                released = random.noise.perturb(released, agents=rows, step=k, std=std)
             moved = u.copy()
             moved[rows] = u[rows] + lam * (released - u[rows])
             return {"w": moved}

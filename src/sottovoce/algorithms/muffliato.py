@@ -140,6 +140,9 @@ class Muffliato(Plan):
 
     def _central(self, node: int) -> Guarantee:
         share = float(self.protocol.output_view(node).leakage().max())
+        walk = self.protocol
+        if isinstance(walk, Walk) and not walk.final_public and node not in walk.path:
+            share = math.inf  # the token never came by: the row is the node's own, without noise
         return Guarantee(
             Adversary("central"),
             "user",
@@ -237,9 +240,10 @@ class Muffliato(Plan):
             rows,
             range(self.n),
             noise,
-            noise_std=None if isinstance(self.protocol, Walk) else self.noise_std,
+            noise_std=self.noise_std,
             radius=self.radius,
             centre=self.centre,
+            noise_later=isinstance(self.protocol, Walk),
         )
         out = run_stacked(algorithm, self.protocol, 1, noise=noise)
         metrics: dict[str, Any] = {"dim": rows.shape[1]}
@@ -267,13 +271,14 @@ def averaging(
     agents: Any,
     noise: Any,
     *,
-    noise_std: float | None,
+    noise_std: float,
     radius: float,
     centre: float | tuple[float, ...] = 0.0,
+    noise_later: bool = False,
 ) -> Algorithm:
     """Return the three functions of private averaging for the agents hosted here.
 
-    ``noise_std`` None leaves the noise to the protocol (a walk draws it at every contribution).
+    ``noise_later`` leaves the noise to the protocol (a walk draws it at every contribution, about zero).
 
     Examples
     --------
@@ -286,7 +291,7 @@ def averaging(
     public = np.asarray(centre, dtype=float)
 
     def init() -> np.ndarray:
-        inner = radius - (0.0 if noise_std is None else noise.slack(rows.shape[1], noise_std))
+        inner = radius - noise.slack(rows.shape[1], noise_std)
         if inner <= 0:
             raise InvalidInput(
                 f"The rounding slack exceeds the radius {radius}; a larger radius or less noise is needed."
@@ -294,7 +299,7 @@ def averaging(
         return clipped_rows(rows, public, inner)
 
     def message(state: np.ndarray, k: int) -> np.ndarray:
-        if noise_std is None:
+        if noise_later:
             return state
         # Noise is added about the centre, so that the grid of a protective source is the centre's.
         offset = state - public.astype(state.dtype)

@@ -211,6 +211,10 @@ class RandomWalkSGD(Plan):
         random, p, model = randomness(rng), X.shape[1], self.objective
         std = self.noise_multiplier * self.l2_clip if self.noise_multiplier else 0.0
         clip = self.l2_clip - random.slack(p, std)
+        if clip <= 0:
+            raise InvalidInput(
+                f"The rounding slack exceeds the clip {self.l2_clip}; clip less or add less noise."
+            )
         W = self.network.W
         uniform = bool(W.nnz == self.n**2 and np.ptp(W.data) < 1e-12)
         cumulative = np.zeros(0) if uniform else _cumulative(W)
