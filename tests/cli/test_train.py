@@ -58,6 +58,9 @@ def test_every_algorithm_is_planned_and_trained(tmp_path, capsys, algorithm):
     assert 0 <= record["metrics"]["test_accuracy"] <= 1
     assert "simulation" in record["provenance"]["noise"]
     assert json.loads(out.read_text())["outputs"]["coef"] == record["outputs"]["coef"]
+    for found in (*priced["guarantees"], *record["guarantees"]):  # what was read without being charged
+        assert any("standardised" in line for line in found["assumptions"])
+        assert any("held-out" in line for line in found["assumptions"])
 
 
 def test_an_interrupted_run_goes_on_to_the_same_result(tmp_path, capsys, monkeypatch):

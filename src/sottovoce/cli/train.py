@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -302,12 +302,16 @@ def price(built: Built, settings: TrainFile) -> dict[str, Any]:
         chosen = plan.privacy(budget.view, **budget.who)
         stated = [*stated, *([] if chosen in stated else [chosen])]
         found |= {"budget": budget.model_dump(exclude_none=True), **_verdict(chosen, budget)}
+    notes = list(getattr(built.dataset, "notes", ()))
+    if settings.data.test_share > 0:
+        notes.append("the score on held-out records is published beside the model and not charged")
+    # what looked at private records without being charged stands beside every number, in every record
+    stated = [replace(g, assumptions=(*g.assumptions, *notes)) for g in stated]
     found["guarantees"] = [g.to_dict(delta=delta) | {"against": str(g.adversary)} for g in stated]
     dim = built.dataset.dim
     cost: Any = plan.cost
     found["cost"] = dict(cost(dim=dim))
-    notes = getattr(built.dataset, "notes", ())
-    return found | ({"notes": list(notes)} if notes else {})
+    return found | ({"notes": notes} if notes else {})
 
 
 def train(
