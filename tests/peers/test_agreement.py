@@ -215,6 +215,25 @@ def test_the_table_says_what_each_number_is(consortium):
         )
 
 
+def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
+    """An edge left out can tell more: node 0 hears 1, who hears 2 and 3; without 3 it hears 2 alone."""
+    from sottovoce.protocols import TimeVarying
+
+    graph = "edges:0-1,1-2,1-3"
+    waits = consortium(n=4, graph=graph, algorithm={"rounds": 2})
+    full = Job(waits.agreement).schedule(0).view(0).leakage()
+    cut = waits.agreement.network.W.toarray()
+    for u, v in ((1, 3), (3, 1)):
+        cut[u, u] += cut[u, v]
+        cut[u, v] = 0.0
+    dropped = TimeVarying([cut, waits.agreement.network]).view(0).leakage()
+    assert full[2] == pytest.approx(0.5)
+    assert dropped[2] == pytest.approx(1.0)
+    drops = consortium(n=4, graph=graph, algorithm={"rounds": 2}, timing={"late": "drop"})
+    assert all(row["label_member"] is None for row in Job(drops.agreement).table())
+    assert all(row["label_member"] == "exact" for row in Job(waits.agreement).table())
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
