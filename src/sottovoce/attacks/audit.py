@@ -32,6 +32,8 @@ _FIT = 0.2  # share of the runs on which the discriminant is fitted
 _CHOOSE = 0.1  # next share, on which test and threshold are chosen; the rest is judged
 _RIDGES = (1e-9, 1e-3, 1e-1)  # the first finds noise that cancels, the others serve many features
 
+_BLOCK = 4096  # runs that pass through a protocol together: their rows stay in the processor's cache
+
 Release = Callable[[np.ndarray, Any, int], np.ndarray]
 
 
@@ -355,14 +357,21 @@ def _observe(
     """Run the protocol; fresh noise, if it has any, is drawn by the same source."""
     if isinstance(protocol, LinearProtocol) and protocol.fresh_std:
         return protocol.observe(rows, observers, own_noise, noise=noise)
-    return protocol.observe(rows, observers, own_noise)
+    if not isinstance(protocol, LinearProtocol) or rows.shape[1] <= _BLOCK:
+        return protocol.observe(rows, observers, own_noise)
+    seen = np.empty((len(protocol.observe(rows[:, :1], observers, own_noise)), rows.shape[1]))
+    for start in range(0, rows.shape[1], _BLOCK):
+        block = slice(start, start + _BLOCK)
+        seen[:, block] = protocol.observe(rows[:, block], observers, own_noise)
+    return seen
 
 
 def _estimate(view: Any, observed: np.ndarray, user: int) -> np.ndarray:
-    """The observers' estimate of the user's value; zeros where a broken run has no finite view."""
-    clean = np.where(np.isfinite(observed), observed, 0.0)
-    estimate = np.asarray(view.reconstruct(clean))[user]
-    return np.where(np.isfinite(observed).all(axis=0), estimate, np.nan)
+    """The observers' estimate of the user's value, a weighted sum of what they see; NaN for a broken run."""
+    weights = np.asarray(view.reconstruct(np.eye(len(observed))))[user]
+    whole = np.isfinite(observed).all(axis=0)
+    clean = observed if whole.all() else np.where(np.isfinite(observed), observed, 0.0)
+    return np.where(whole, weights @ clean, np.nan)
 
 
 def _discriminants(
@@ -380,7 +389,9 @@ def _discriminants(
         gap = (a.mean(0) - b.mean(0)) / scale
         unit = np.eye(len(covariance))
         directions = [np.linalg.solve(covariance + r * size * unit, gap) / scale for r in _RIDGES]
-    clean_in, clean_out = np.where(ok_in[:, None], inside, 0.0), np.where(ok_out[:, None], outside, 0.0)
+    clean_in, clean_out = (
+        v if ok.all() else np.where(ok[:, None], v, 0.0) for v, ok in ((inside, ok_in), (outside, ok_out))
+    )
     return [
         (np.where(ok_in, clean_in @ d, np.nan), np.where(ok_out, clean_out @ d, np.nan)) for d in directions
     ]
