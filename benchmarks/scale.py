@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from sottovoce.runners.threads import thread_variables
+from sottovoce.runners.threads import limit_threads, thread_variables
 
 ONE = {**os.environ, **thread_variables(1), "TORCH_CPP_LOG_LEVEL": "ERROR"}
 RANK = """
@@ -114,24 +114,36 @@ def warm(*, seed: int, folder: str, workers: int, repeat: int) -> int:
     return repeat
 
 
-def audits(trials: int = 64, runs: int = 600_000) -> dict:
-    """Audit jobs on two workers against one worker: the workers already running, and start-up included."""
+def audits(trials: int = 64, runs: int = 400_000, rounds: int = 4) -> dict:
+    """Audit jobs on two workers against one worker: the workers already running, and start-up included.
+
+    A machine's speed drifts by a tenth within minutes, so the two take turns: a share of the trials each.
+    A worker has one thread.
+    """
     from sottovoce.experiments.sweep import audit_trial, grid, sweep
 
-    def seconds(jobs: int) -> tuple[float, float]:
-        with tempfile.TemporaryDirectory() as ready, tempfile.TemporaryDirectory() as folder:
-            begin = time.perf_counter()
-            sweep(warm, grid(folder=[ready], workers=[jobs], repeat=range(jobs)), folder, jobs=jobs)
-            started = time.perf_counter()
-            listed = grid(graph=["florentine"], runs=[runs], rounds=[6], repeat=range(trials))
-            sweep(audit_trial, listed, folder, jobs=jobs)
-            return started - begin, time.perf_counter() - started
+    def seconds(function, listed, folder: str, jobs: int) -> float:
+        begin = time.perf_counter()
+        sweep(function, listed, folder, jobs=jobs)
+        return time.perf_counter() - begin
 
-    two, one = seconds(2), seconds(1)  # one worker is this process: it has no start-up but its imports
+    limit_threads(1)  # here too, or BLAS gives the one worker both cores
+    spent, begun = {1: 0.0, 2: 0.0}, {}
+    with tempfile.TemporaryDirectory() as folder:
+        for jobs in (1, 2):  # one worker is this process: it has no start-up but its imports
+            with tempfile.TemporaryDirectory() as ready:
+                listed = grid(folder=[ready], workers=[jobs], repeat=range(jobs))
+                begun[jobs] = seconds(warm, listed, folder, jobs)
+        for turn in range(rounds):
+            share = range(turn * trials // rounds, (turn + 1) * trials // rounds)
+            listed = grid(graph=["florentine"], runs=[runs], rounds=[6], repeat=share)
+            for jobs in (1, 2):
+                spent[jobs] += seconds(audit_trial, listed, f"{folder}/{jobs}", jobs)
     return {
-        "trials": trials, "runs_per_trial": runs, "seconds_1_worker": one[1], "seconds_2_workers": two[1],
-        "start_1_worker": one[0], "start_2_workers": two[0],
-        "ratio": one[1] / two[1], "ratio_with_start": sum(one) / sum(two),
+        "trials": trials, "runs_per_trial": runs, "seconds_1_worker": spent[1], "seconds_2_workers": spent[2],
+        "start_1_worker": begun[1], "start_2_workers": begun[2],
+        "ratio": spent[1] / spent[2],
+        "ratio_with_start": (spent[1] + begun[1]) / (spent[2] + begun[2]),
     }  # fmt: skip
 
 

@@ -346,7 +346,11 @@ def _composed(views: Sequence[Any], user: int, sensitivity: float, noise_std: fl
 
 def _simulated_release(noise_std: float) -> Release:
     def publish(rows: np.ndarray, noise: Any, step: int) -> np.ndarray:
-        return noise.perturb(rows, agents=range(len(rows)), step=step, std=noise_std)
+        if rows.shape[1] <= _BLOCK:
+            return noise.perturb(rows, agents=range(len(rows)), step=step, std=noise_std)
+        for k in range(len(rows)):  # one at a time, the rows being ours: an agent's noise is its own
+            rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=noise_std)
+        return rows
 
     return publish
 

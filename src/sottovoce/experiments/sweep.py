@@ -8,6 +8,7 @@ interrupted sweep goes on where it stopped and repeats nothing that was finished
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import itertools
 import json
@@ -333,7 +334,10 @@ def _results(jobs: Sequence[_Job], workers: int, backend: str) -> Iterator[Any]:
 def _run(job: _Job) -> tuple[str, str | None, dict[str, Any] | None]:
     """Run a job in a worker; there are as many workers as cores, so each keeps to one thread."""
     limit_threads(1)
-    return job()
+    outcome = job()
+    if not gc.get_freeze_count():  # workers collect garbage every second: not among the imported modules
+        gc.freeze()
+    return outcome
 
 
 @contextlib.contextmanager
