@@ -319,3 +319,32 @@ def test_a_removed_record_leaves_an_empty_place():
     for adjacency, said in (("add-remove", True), ("replace-one", False)):
         found = DPCD(noise_multiplier=1.0, adjacency=adjacency, **common).privacy()
         assert any("empty place" in line for line in found.assumptions) is said
+
+
+def test_a_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
+    """One draw in 330,000 is zero; the sum then left as it was, off the grid, and told itself exactly."""
+
+    class Zeros:
+        protective = True
+
+        def slack(self, dim, std=1.0):
+            return 0.0
+
+        def perturb(self, values, *, agents, step, std, stream=0):
+            return np.zeros_like(values)
+
+    n, z = 8, 1.0
+    plan = DPCD(
+        GLM("logistic"),
+        records=n,
+        steps=1,
+        l2_clip=1.0,
+        noise_multiplier=z,
+        smoothness=(0.25,),
+        output="last",
+    )
+    X = np.random.default_rng(0).uniform(-1, 1, (n, 1))
+    (w,) = plan.run((X, np.tile([1.0, -1.0], n // 2)), Zeros()).outputs["coef"]
+    steps = w / (plan.step_scale / 0.25) / (2 / n) / randomness(ProtectiveNoise()).grid(z)
+    assert abs(steps) > 1000
+    assert steps == pytest.approx(round(steps), abs=1e-6)

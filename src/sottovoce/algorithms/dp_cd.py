@@ -178,7 +178,7 @@ class DPCD(CentralPlan):
             noise = random.gaussian(size, 1, block=block, std=z)[:, 0]
             first = block * self._block
             _block(
-                kind, width, Z, u, w, total, chosen, noise, random.grid(z), unit, self.step_scale / M,
+                kind, width, Z, u, w, total, chosen, noise, z > 0, random.grid(z), unit, self.step_scale / M,
                 C * shrink, 1.0 / self.records, r.l1, r.l2, r.box or math.inf,
                 first, self.period or self.steps, self.steps,
             )  # fmt: skip
@@ -263,6 +263,7 @@ def _block(
     total,
     chosen,
     noise,
+    noisy,
     grid,
     unit,
     gamma,
@@ -295,7 +296,7 @@ def _block(
         else:
             G = _pass_huber(u, delta, Z[previous], Z[j], C[j], width)
         G = G * inverse
-        if noise[k] != 0.0:
+        if noisy:  # also where the noise happens to be zero: what is not on the grid tells the sum itself
             G = on_grid(G / unit[j], noise[k], grid) * unit[j]
         v = w[j] - gamma[j] * G
         v = math.copysign(max(abs(v) - gamma[j] * l1, 0.0), v) / (1.0 + gamma[j] * l2)
