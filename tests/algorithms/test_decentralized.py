@@ -442,3 +442,14 @@ def test_numbers_of_records_are_compared_across_ranks():
     shards = Shards(np.ones((22, 1)), np.tile([1.0, -1.0], 11), np.array([0, 1, 2, 12, 22]))
     with pytest.raises(DataError, match="their noises differ"):
         _learning(plan, shards, SimulatedNoise(0))
+
+
+def test_colluders_of_decor_count_under_every_view():
+    """They know seeds, so seeing every message is not all they do; once they were left out without a word."""
+    options = COMMON | {"noise_multiplier": 0.5, "pair_multiplier": 3.0}
+    plan = Decor(GLM(), sv.protocols.Gossip(sv.graphs.ring(6), 1), **options)
+    together = plan.privacy("colluders", colluders=[1, 5], user=0)
+    assert together.mu == pytest.approx(2 / 0.5 * math.sqrt(plan.steps))  # both neighbours: no seed left
+    for view in ("local", "central"):
+        assert plan.privacy(view, colluders=[1, 5], user=0) == together
+    assert plan.privacy("local").mu < together.mu

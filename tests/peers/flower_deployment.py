@@ -97,7 +97,7 @@ class Federation:
                                 start_new_session=True)  # fmt: skip
 
     def node(self, user):
-        config = f"partition-id={user} state='{self.folder / f'client-{user}'}'"
+        config = f"partition-id={user} simulate=true state='{self.folder / f'client-{user}'}'"
         self.running[f"node {user}"] = self.start(
             "flower-supernode", "--root-certificates", "ca.pem", "--superlink", f"127.0.0.1:{self.link}",
             *self.tls, "--port", str(free_port()), "--node-config", config,

@@ -1,5 +1,7 @@
 """The two halves of a federation, without Flower: the in-process iterates, the ledger, bad answers."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -147,3 +149,26 @@ def test_without_flower_the_apps_say_how_to_get_it(monkeypatch):
     for make in (flower.server_app, lambda: flower.client_app(lambda context: None)):
         with pytest.raises(MissingDependency, match="make flower"):
             make()
+
+
+def test_who_starts_a_run_cannot_choose_the_noise_or_the_ledger_of_a_client():
+    """The run's configuration is the server's word; a seed in it would let the server subtract the noise."""
+
+    def context(node, run):
+        return SimpleNamespace(node_config={"partition-id": 0, **node}, run_config=run)
+
+    seeded = {"simulation-seed": 3, "state-dir": "elsewhere"}
+    with pytest.raises(ConfigError, match="protects nobody"):
+        flower._agreed_seed(context({"state": "mine"}, seeded))
+    with pytest.raises(ConfigError, match="protects nobody"):
+        flower._agreed_seed(context({"records": "mine.npz"}, seeded))
+    with pytest.raises(ConfigError, match="folder for its ledger"):
+        flower._folder(context({"records": "mine.npz"}, seeded), 0)
+    assert flower._agreed_seed(context({"state": "mine"}, {"simulation-seed": -1})) is None
+    assert flower._agreed_seed(context({"state": "mine", "simulate": True}, seeded)) == 3
+    assert flower._agreed_seed(context({"num-partitions": 2}, seeded)) == 3
+    assert flower._folder(context({"num-partitions": 2}, seeded), 0).parts[0] == "elsewhere"
+    own = {"budget-epsilon": 1.0, "budget-delta": 1e-6}
+    assert flower._own_budget(context(own, {"budget-epsilon": 100.0})) == Budget(1.0, 1e-6)
+    assert flower._own_budget(context(own, {})) == Budget(1.0, 1e-6)
+    assert flower._own_budget(context({}, {"budget-epsilon": 2.0})) == Budget(2.0, 1e-5)

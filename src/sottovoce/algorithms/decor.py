@@ -47,8 +47,9 @@ class Decor(LearningPlan):
     ----------
     "local" here means: all messages are public while the seeds of honest pairs stay secret. Label "exact",
     for any loss, because the models are then known and each step is Gaussian with covariance s_d^2 I +
-    s_c^2 L. "colluders" drop out of the honest subgraph together with the seeds they know. A peer that
-    leaves after seeding leaves uncancelled noise, which hurts the model and nobody's privacy.
+    s_c^2 L. Nodes named as observer or colluders, under whatever view, drop out of the honest subgraph
+    together with the seeds they know. A peer that leaves after seeding leaves uncancelled noise, which
+    hurts the model and nobody's privacy.
 
     Examples
     --------
@@ -96,8 +97,8 @@ class Decor(LearningPlan):
         listed = sorted({*colluders, *([] if observer is None else [observer])})
         if known_view(view) in ("network", "pairwise", "colluders") and not listed:
             raise InvalidInput(f"The {view} view of DECOR needs observer=... (or colluders=...).")
-        if view in ("local", "central"):
-            adversary, listed = Adversary(view, user=user), []
+        if view in ("local", "central") and not listed:
+            adversary = Adversary(view, user=user)
         else:
             kind = "colluders" if len(listed) > 1 else ("network" if user is None else "pairwise")
             adversary = Adversary(kind, tuple(listed), user)

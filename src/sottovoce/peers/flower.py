@@ -237,6 +237,12 @@ def client_app(records: Records) -> Any:
 
     ``node-config`` names the client (``partition-id``) and its folder (``state``); in simulations the
     folders are made below ``state-dir`` of the run configuration.
+
+    Guarantees
+    ----------
+    Whoever starts a run writes its configuration, and is among those whom the noise is meant for. So a
+    client with a configuration of its own draws seeded noise only if that says ``simulate=true``, keeps its
+    ledger where that says, and is bound by the smaller of its own ``budget-epsilon`` and the run's.
     """
     flwr = _flower()
     app = flwr.clientapp.ClientApp()
@@ -256,8 +262,8 @@ def client_app(records: Records) -> Any:
             y,
             user=user,
             folder=_folder(context, user),
-            seed=_seed(config),
-            budget=_budget(config),
+            seed=_agreed_seed(context),
+            budget=_own_budget(context),
         ) as client:
             row = client.answer(k, z)
         answer = flwr.app.ArrayRecord({"row": flwr.app.Array(row)})
@@ -358,12 +364,36 @@ def _ask(
 
 def _folder(context: Any, user: int) -> Path:
     own = context.node_config.get("state")
-    common = context.run_config.get("state-dir")
+    common = context.run_config.get("state-dir") if _engine(context) else None
     if not own and not common:
         raise ConfigError(
             "The client needs a folder for its ledger: state in node-config, or state-dir in the app's."
         )
     return Path(str(own)) if own else Path(str(common)) / f"client-{user:05d}"
+
+
+def _engine(context: Any) -> bool:
+    """Whether this client is one that Flower's simulation engine made up: it has no settings of its own."""
+    return set(context.node_config) <= {"partition-id", "num-partitions"}
+
+
+def _agreed_seed(context: Any) -> int | None:
+    """Return the run's seed if this client takes part in a simulation, and refuse it otherwise."""
+    seed = _seed(context.run_config)
+    if seed is not None and not (_engine(context) or context.node_config.get("simulate") is True):
+        raise ConfigError(
+            "The run asks for noise from a seed, which protects nobody, and this client did not agree to a "
+            "simulation; leave simulation-seed out, or set simulate=true in its node-config."
+        )
+    return seed
+
+
+def _own_budget(context: Any) -> Budget | None:
+    """Return the smaller of the client's own budget and the run's."""
+    own, said = _budget(context.node_config), _budget(context.run_config)
+    if own is None or said is None:
+        return own or said
+    return Budget(min(own.epsilon, said.epsilon), min(own.delta, said.delta))
 
 
 def _seed(config: Mapping[str, Any]) -> int | None:
