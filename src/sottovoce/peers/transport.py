@@ -143,7 +143,7 @@ class Transport:
             ("grpc.max_metadata_size", 4096),
             ("grpc.max_concurrent_streams", 8),  # one is used, others may be left of lost connections
             ("grpc.so_reuseport", 0),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", _PROBE // 2),
+            ("grpc.http2.min_ping_interval_without_data_ms", _PROBE // 2),
             *_WHOLE_ROWS,
         ]
         server = grpc.aio.server(options=options)
