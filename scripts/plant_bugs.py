@@ -43,6 +43,15 @@ ENDINGS = "tests/peers/test_endings.py"
 NOISE = "tests/privacy/test_noise.py"
 SPEND = "tests/privacy/test_ledger.py"
 SAME = "tests/peers/test_equivalence.py -k 'muffliato or lots or dsgt or dinno or protective'"
+CLAIMS_NETS = "tests/objectives/test_nets.py -k cancels"
+CLAIMS_OBJECTIVES = "tests/objectives/test_glm.py -k stored_twice"
+CLAIMS_CURVES = "tests/privacy/test_guarantees.py -k undefined"
+CLAIMS_PLANS = (
+    "tests/algorithms/test_central.py tests/algorithms/test_decentralized.py tests/algorithms/test_fixed_point.py "
+    "tests/algorithms/test_muffliato.py tests/algorithms/test_random_walk.py -k "
+    "'zero_draw or pays_for or takes_its_place or across_ranks or every_view or paid_for or never_reached or slack_above'"
+)
+CLAIMS_PEERS = "tests/peers/test_agreement.py tests/peers/test_flower.py -k 'left_out or starts_a_run'"
 PEERS, PRIVACY = "src/sottovoce/peers/", "src/sottovoce/privacy/"
 
 BUGS = [
@@ -428,6 +437,118 @@ BUGS = [
         "            finally:\n                self.ledger.close()",
         "            finally:\n                pass",
         ENDINGS,
+    ),
+    Bug(
+        "claim: a ghost norm in float32",
+        "src/sottovoce/objectives/nets_layers.py",
+        "xs, gs = x.double(), g.double()",
+        "xs, gs = x, g",
+        CLAIMS_NETS,
+    ),
+    Bug(
+        "claim: rounding of sums that cancel is not counted",
+        "src/sottovoce/objectives/nets_layers.py",
+        "ROUNDING * reach).square()",
+        "0 * reach).square()",
+        CLAIMS_NETS,
+    ),
+    Bug(
+        "claim: an entry stored twice is clipped twice",
+        "src/sottovoce/objectives/glm.py",
+        "        rows.sum_duplicates()\n",
+        "",
+        CLAIMS_OBJECTIVES,
+    ),
+    Bug(
+        "claim: an undefined order gives epsilon 0",
+        PRIVACY + "renyi.py",
+        "return math.inf if math.isnan(value) else value",
+        "return value",
+        CLAIMS_CURVES,
+    ),
+    Bug(
+        "claim: an infinite order stays in the table",
+        PRIVACY + "curves.py",
+        "if a != math.inf]",
+        "]",
+        CLAIMS_CURVES,
+    ),
+    Bug(
+        "claim: a removed record takes its place with it",
+        "src/sottovoce/algorithms/decentralized.py",
+        'return () if self.level == "user" else (EMPTY_PLACE,)',
+        "return ()",
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: sizes are compared within a rank only",
+        "src/sottovoce/algorithms/ranks.py",
+        "    plan.check_sizes(shards, range(plan.n))  # a rank sees its own agents only\n",
+        "",
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: a zero draw leaves the grid",
+        "src/sottovoce/algorithms/dp_cd.py",
+        "        if noisy:  #",
+        "        if noise[k] != 0.0:  #",
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: a row no token reached reveals nothing",
+        "src/sottovoce/algorithms/muffliato.py",
+        "            share = math.inf  # the token",
+        "            share = 0.0  # the token",
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: a walk's rounding is not paid for",
+        "src/sottovoce/algorithms/muffliato.py",
+        "        inner = radius - noise.slack(rows.shape[1], noise_std)\n",
+        "        inner = radius - (0.0 if noise_later else noise.slack(rows.shape[1], noise_std))\n",
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: a slack above the clip turns it over",
+        "src/sottovoce/algorithms/random_walk.py",
+        "        if clip <= 0:\n",
+        "        if False:\n",
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: Laplace noise does not pay for its grid",
+        "src/sottovoce/algorithms/dp_gcd.py",
+        "clips = C * max(1 - self.noise_ratio / GRID, 0.0) if random.noise.protective else C",
+        "clips = C",
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: a fixed point does not pay for rounding",
+        "src/sottovoce/algorithms/fixed_point.py",
+        "        left = mu - 2 * random.slack(dim, 1.0)  #",
+        "        left = mu  #",
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: DECOR forgets colluders who see everything",
+        "src/sottovoce/algorithms/decor.py",
+        'if view in ("local", "central") and not listed:\n            adversary =',
+        'if view in ("local", "central"):\n            listed, adversary = [],',
+        CLAIMS_PLANS,
+    ),
+    Bug(
+        "claim: an exact price although exchanges may be left out",
+        PEERS + "jobs.py",
+        'if self.agreement.timing.late == "drop":  #',
+        "if False:  #",
+        CLAIMS_PEERS,
+    ),
+    Bug(
+        "claim: the server's seed decides a client's noise",
+        PEERS + "flower.py",
+        'if seed is not None and not (_engine(context) or context.node_config.get("simulate") is True):',
+        "if False:",
+        CLAIMS_PEERS,
     ),
 ]
 

@@ -221,6 +221,7 @@ def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
 
     graph = "edges:0-1,1-2,1-3"
     waits = consortium(n=4, graph=graph, algorithm={"rounds": 2})
+    assert all(row["label_member"] == "exact" for row in Job(waits.agreement).table())
     full = Job(waits.agreement).schedule(0).view(0).leakage()
     cut = waits.agreement.network.W.toarray()
     for u, v in ((1, 3), (3, 1)):
