@@ -1,7 +1,7 @@
-"""The Flower app on a SuperLink and two SuperNodes over TLS: run by `make flower`, not by the plain tests.
+"""The Flower app in simulation, and on a SuperLink and two SuperNodes over TLS: run by `make flower`.
 
-A SuperNode is killed in the middle and started again; the model is the one of the in-process algorithm, and
-no round was charged twice.
+In simulation Ray starts the clients. Over TLS a SuperNode is killed in the middle and started again. Both
+times the model is the one of the in-process algorithm, and no round was charged twice.
 """
 
 import datetime
@@ -62,6 +62,11 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def answers(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 class Federation:
     """One SuperLink and its SuperNodes on this machine."""
 
@@ -88,13 +93,12 @@ class Federation:
         wait_for(self.listening, 120)
 
     def listening(self):
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.link)) == 0
+        return answers(self.link)
 
     def start(self, *words):
-        log = open(self.folder / f"{words[0]}-{time.monotonic_ns()}.log", "w")
-        return subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=log, stderr=log,
-                                start_new_session=True)  # fmt: skip
+        with open(self.folder / f"{words[0]}-{time.monotonic_ns()}.log", "w") as log:
+            return subprocess.Popen(words, cwd=self.folder, env=self.environment, stdout=log, stderr=log,
+                                    start_new_session=True)  # fmt: skip
 
     def node(self, user):
         config = f"partition-id={user} simulate=true state='{self.folder / f'client-{user}'}'"
@@ -105,7 +109,9 @@ class Federation:
 
     def kill(self, name):
         """Kill a process and everything it has started."""
-        os.killpg(self.running.pop(name).pid, signal.SIGKILL)
+        process = self.running.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def run(self):
         config = (f"simulation-seed={SEED} rounds={ROUNDS} patience=200.0 "
@@ -116,6 +122,44 @@ class Federation:
     def charged(self, user):
         folder = self.folder / f"client-{user}"
         return len(read_ledger(folder)["saved"].releases) if (folder / "run").exists() else 0
+
+
+def model_of_one_process():
+    data = sv.data.load("breast_cancer").unit_rows()
+    parts = [np.arange(user, data.n, 2) for user in (0, 1)]
+    config = {"users": 2, "rounds": ROUNDS, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 8.0, "l2": 0.01}
+    return plan_of(config).run(data.shards(parts), SimulatedNoise(SEED)).outputs["coef"].tolist()
+
+
+def test_a_simulation_gives_the_model_of_one_process(tmp_path):
+    """`flwr run .` as it comes: a local SuperLink in simulation mode, Ray underneath."""
+    home, port = tmp_path / "home", free_port()
+    home.mkdir()
+    control = (
+        f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+    )
+    (home / "config.toml").write_text(control)
+    environment = {**os.environ, "FLWR_HOME": str(home), "FLWR_TELEMETRY_ENABLED": "0",
+                   "PATH": f"{BIN}:{os.environ['PATH']}"}  # fmt: skip
+    words = ["flower-superlink", "--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port),
+             "--disable-runtime-dependency-installation"]  # fmt: skip
+    with open(tmp_path / "link.log", "w") as log:
+        link = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=log, stderr=log,
+                                start_new_session=True)  # fmt: skip
+    try:
+        wait_for(lambda: answers(port), 120)
+        config = (f"simulation-seed={SEED} rounds={ROUNDS} patience=200.0 state-dir='{tmp_path / 'ledgers'}' "
+                  f"out='{tmp_path / 'model.json'}'")  # fmt: skip
+        words = ["flwr", "run", str(APP), "--run-config", config, "--stream"]
+        subprocess.run(words, cwd=tmp_path, env=environment, timeout=500, check=True)
+        wait_for(lambda: (tmp_path / "model.json").exists(), 60)
+    finally:
+        os.killpg(link.pid, signal.SIGKILL)
+        link.wait()
+    assert json.loads((tmp_path / "model.json").read_text())["coef"] == model_of_one_process()
+    for user in (0, 1):
+        saved = read_ledger(tmp_path / "ledgers" / f"client-{user:05d}")["saved"]
+        assert [release.step for release in saved.releases] == list(range(ROUNDS))
 
 
 @pytest.fixture
@@ -145,11 +189,7 @@ def test_a_killed_client_keeps_its_ledger_and_the_model_is_the_same(federation):
     wait_for(lambda: (federation.folder / "model.json").exists(), 600)
     run.wait(120)
     model = json.loads((federation.folder / "model.json").read_text())["coef"]
-    data = sv.data.load("breast_cancer").unit_rows()
-    parts = [np.arange(user, data.n, 2) for user in (0, 1)]
-    config = {"users": 2, "rounds": ROUNDS, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 8.0, "l2": 0.01}
-    wanted = plan_of(config).run(data.shards(parts), SimulatedNoise(SEED)).outputs["coef"]
-    assert model == wanted.tolist()
+    assert model == model_of_one_process()
     for user in (0, 1):
         saved = read_ledger(federation.folder / f"client-{user}")["saved"]
         assert [release.step for release in saved.releases] == list(range(ROUNDS))

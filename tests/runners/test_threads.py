@@ -70,6 +70,7 @@ def test_loaded_blas_is_limited():
 
 
 def test_a_rank_of_plain_torchrun_limits_numba():
+    pytest.importorskip("torch")
     code = (
         "from sottovoce.runners import Cluster\n"
         "with Cluster.join(timeout=30):\n    import numba\n    seen = numba.get_num_threads()"
