@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 from sottovoce.runners.threads import limit_threads, thread_variables
@@ -114,7 +115,7 @@ def warm(*, seed: int, folder: str, workers: int, repeat: int) -> int:
     return repeat
 
 
-def audits(trials: int = 64, runs: int = 400_000, rounds: int = 4) -> dict:
+def audits(trials: int = 64, runs: int = 400_000, rounds: int = 2) -> dict:
     """Audit jobs on two workers against one worker: the workers already running, and start-up included.
 
     A machine's speed drifts by a tenth within minutes, so the two take turns: a share of the trials each.
@@ -154,22 +155,27 @@ def start() -> dict:
         "with Cluster.join() as c: c.meet()\nif c.rank == 0: json.dump({}, open(sys.argv[1], 'w'))"
     )
     found = {}
-    begin = time.perf_counter()
-    on_ranks(nothing, 2)
-    found["cluster, 2 ranks"] = time.perf_counter() - begin
+    if find_spec("torch") is None:
+        found["cluster, 2 ranks"] = "not installed"
+    else:
+        begin = time.perf_counter()
+        on_ranks(nothing, 2)
+        found["cluster, 2 ranks"] = time.perf_counter() - begin
     for backend, module in (("loky", "joblib"), ("dask", "distributed"), ("ray", "ray")):
         code = (
             "import tempfile\nfrom sottovoce.experiments.sweep import *\nif __name__ == '__main__':\n"
             "    sweep(audit_trial, grid(graph=['path:3'], runs=[200], repeat=range(2)), tempfile.mkdtemp(), "
             f"jobs=2, backend={backend!r})"
         )
+        if find_spec(module) is None:
+            found[f"{backend}, 2 workers"] = "not installed"
+            continue
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "start.py"
             path.write_text(f"import {module}\n{code}")
             begin = time.perf_counter()
-            done = subprocess.run([sys.executable, str(path)], env=ONE, capture_output=True)
-            known = time.perf_counter() - begin
-        found[f"{backend}, 2 workers"] = known if done.returncode == 0 else "not installed"
+            subprocess.run([sys.executable, str(path)], env=ONE, capture_output=True, check=True)
+            found[f"{backend}, 2 workers"] = time.perf_counter() - begin
     return found
 
 
