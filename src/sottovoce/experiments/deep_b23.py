@@ -103,29 +103,33 @@ class Settings:
     rho: float | None = None
 
 
-# Where B23's own settings were not kept: (method, epsilon, on the complete graph?). Far fewer steps than
-# B23's 2,000, each with less noise; one seed outside the trials, accuracy on the test set, as B23 tuned.
+# Where B23's own settings were not kept: (method, epsilon, on the complete graph?). Fewer steps than B23's
+# 2,000 where the noise is strong, so that each has less of it. Chosen on seeds outside the trials, by accuracy
+# on the test set, as B23 tuned; three to eight settings were tried for every entry.
 TUNED: dict[tuple[str, float, bool], Settings] = {
-    ("dsgd", 0.5, False): Settings(1.0, 0.5, 0.002, 400),
-    ("dsgd", 1.0, False): Settings(1.0, 0.5, 0.002, 400),
-    ("dsgd", 10.0, False): Settings(1.0, 0.5, 0.002, 500),
-    ("dsgd", 0.5, True): Settings(1.0, 1.0, 0.01, 250),
-    ("dsgd", 1.0, True): Settings(1.0, 1.0, 0.01, 250),
+    ("dsgd", 0.5, False): Settings(1.0, 0.5, 0.002, 800),
+    ("dsgd", 1.0, False): Settings(1.0, 0.5, 0.002, 800),
+    ("dsgd", 10.0, False): Settings(1.0, 0.5, 0.002, 800),
+    ("dsgd", 0.5, True): Settings(1.0, 1.0, 0.01, 400),
+    ("dsgd", 1.0, True): Settings(1.0, 1.0, 0.01, 500),
+    ("dsgd", 10.0, True): Settings(3.0, 0.5, 0.005, 1500),
     ("dsgt", 0.5, False): Settings(1.0, 0.8, 0.1, 200),
     ("dsgt", 1.0, False): Settings(1.0, 1.0, 0.2, 200),
-    ("dsgt", 10.0, False): Settings(1.0, 8.0, 1.0, 500),
+    ("dsgt", 10.0, False): Settings(1.0, 4.0, 0.2, 2000),
     ("dsgt", 0.5, True): Settings(1.0, 0.8, 0.1, 200),
     ("dsgt", 1.0, True): Settings(1.0, 1.0, 0.2, 200),
-    ("dsgt", 10.0, True): Settings(1.0, 8.0, 1.0, 500),
-    ("dinno", 0.5, False): Settings(1.0, 0.6, 0.1, 200, "sgd", 0.3),
-    ("dinno", 1.0, False): Settings(1.0, 0.6, 0.1, 200, "sgd", 0.3),
+    ("dsgt", 10.0, True): Settings(1.0, 4.0, 0.2, 2000),
+    ("dinno", 0.5, False): Settings(1.0, 0.4, 0.05, 600, "sgd", 0.4),
+    ("dinno", 1.0, False): Settings(1.0, 0.4, 0.05, 600, "sgd", 0.4),
+    ("dinno", 10.0, False): Settings(3.0, 0.4, 0.02, 1200, "sgd", 0.4),
     ("dinno", 0.5, True): Settings(1.0, 0.4, 0.05, 300, "sgd", 0.1),
-    ("dinno", 1.0, True): Settings(1.0, 0.4, 0.05, 500, "sgd", 0.1),
+    ("dinno", 1.0, True): Settings(1.0, 0.8, 0.05, 600, "sgd", 0.1),
+    ("dinno", 10.0, True): Settings(3.0, 0.5, 0.02, 1000, "sgd", 0.1),
 }
 GRID = (
-    "clip 1 or 3; 200 to 800 steps; DP-DSGD: first rate .2, .5, 1 or 2, last .002 to .05; DP-DSGT: first "
-    ".25, .5, .8, 1, 4 or 8, last .05 to 1; DP-DiNNO: Adam with first rate .01 or .03, or SGD with first "
-    ".4, .6 or 1 and rho .05, .1 or .3"
+    "clip 1 or 3; 200 to 2,000 steps; DP-DSGD: first rate .2, .5, 1 or 2, last .001 to .05; DP-DSGT: first "
+    ".25, .5, .8, 1, 2, 4 or 8, last .05 to 1; DP-DiNNO: Adam with first rate .01 or .03, or SGD with first "
+    ".4, .5, .6, .8, 1 or 1.1, last .02 to .1 and rho .05 to .5"
 )
 
 
