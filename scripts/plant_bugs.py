@@ -319,8 +319,8 @@ BUGS = [
     Bug(
         "lots drawn at twice the rate",
         PEERS + "jobs.py",
-        "round(rate * 2**32)",
-        "round(min(2 * rate, 0.999) * 2**32)",
+        "int(rate * 2**32)",
+        "int(min(2 * rate, 0.999) * 2**32)",
         SAME,
     ),
     Bug(

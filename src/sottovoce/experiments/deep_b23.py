@@ -104,15 +104,15 @@ class Settings:
 
 
 # Where B23's own settings were not kept: (method, epsilon, on the complete graph?). Fewer steps than B23's
-# 2,000 where the noise is strong, so that each has less of it. Chosen on seeds outside the trials, by accuracy
-# on the test set, as B23 tuned; three to eight settings were tried for every entry.
+# 2,000 where the noise is strong, so that each has less of it. Chosen on seeds outside the trials, by the
+# accuracy on the test set, as B23 tuned; three to eight settings were tried for every entry.
 TUNED: dict[tuple[str, float, bool], Settings] = {
     ("dsgd", 0.5, False): Settings(1.0, 0.5, 0.002, 800),
     ("dsgd", 1.0, False): Settings(1.0, 0.5, 0.002, 800),
     ("dsgd", 10.0, False): Settings(1.0, 0.5, 0.002, 800),
     ("dsgd", 0.5, True): Settings(1.0, 1.0, 0.01, 400),
     ("dsgd", 1.0, True): Settings(1.0, 1.0, 0.01, 500),
-    ("dsgd", 10.0, True): Settings(3.0, 0.5, 0.005, 1500),
+    ("dsgd", 10.0, True): Settings(3.0, 0.5, 0.005, 1200),
     ("dsgt", 0.5, False): Settings(1.0, 0.8, 0.1, 200),
     ("dsgt", 1.0, False): Settings(1.0, 1.0, 0.2, 200),
     ("dsgt", 10.0, False): Settings(1.0, 4.0, 0.2, 2000),
