@@ -124,10 +124,10 @@ TUNED: dict[tuple[str, float, bool], Settings] = {
     ("dinno", 10.0, False): Settings(3.0, 0.0075, 0.0005, 1500, "adam", 0.5),
     ("dinno", 0.5, True): Settings(1.0, 0.4, 0.05, 300, "sgd", 0.1),
     ("dinno", 1.0, True): Settings(1.0, 0.8, 0.05, 600, "sgd", 0.1),
-    ("dinno", 10.0, True): Settings(6.0, 0.0075, 0.0005, 2000, "adam", 0.5),
+    ("dinno", 10.0, True): Settings(10.0, 0.012, 0.0005, 2000, "adam", 0.5),
 }
 GRID = (
-    "clip 1, 3 or 6; 200 to 2,000 steps; DP-DSGD: first rate .2, .5, 1 or 2, last .001 to .05; DP-DSGT: "
+    "clip 1, 3, 6 or 10; 200 to 2,000 steps; DP-DSGD: first .2, .5, 1 or 2, last .001 to .05; DP-DSGT: "
     "first .25, .5, .8, 1, 2, 4 or 8, last .05 to 1; DP-DiNNO: Adam with first .0075, .01, .012 or .03 and "
     "rho .5, or SGD with first .4, .5, .6, .8, 1 or 1.1, last .02 to .1 and rho .05 to .5"
 )
