@@ -112,3 +112,16 @@ def test_bad_words_are_refused_with_a_sentence(tmp_path, capsys):
         code, said = run(capsys, *words, "-o", str(tmp_path))
         assert code == 1
         assert said.err.count("\n") == 1
+
+
+def test_a_cell_of_a_table_is_named_by_options_and_shown_beside_the_paper(capsys):
+    code, said = run(
+        capsys, "table1", "--quick", "--method", "dsgt", "--epsilon", "10", "--fiedler", "0.39",
+        command="reproduce",
+    )  # fmt: skip
+    assert code == 0
+    assert "dsgt_eps10_fiedler0.39" in said.out.replace("\n", "")
+    assert "paper" in said.out
+    code, said = run(capsys, "admm-lasso", "--quick", "--method", "dsgt", command="reproduce")
+    assert code == 1
+    assert "admm-lasso has no option 'method'" in said.err

@@ -35,6 +35,10 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", help="An option of the experiment and its value, as epsilon=1."),
     ] = None,
+    method: Annotated[str | None, typer.Option(help="One method of a table: dsgd, dsgt, dinno ...")] = None,
+    epsilon: Annotated[float | None, typer.Option(help="One budget of a table.")] = None,
+    fiedler: Annotated[float | None, typer.Option(help="One graph of a table, by its Fiedler value.")] = None,
+    trials: Annotated[int | None, typer.Option(help="Trials per cell of a table.")] = None,
     json: Json = False,
 ) -> None:
     """Run one of the papers' tables or figures and print its record.
@@ -47,7 +51,8 @@ def reproduce(
       sottovoce reproduce list
       sottovoce reproduce admm-lasso --quick
       sottovoce reproduce dpcd-electricity --out electricity.json --plot electricity.svg
-      sottovoce reproduce table1 --set method=dsgt --set epsilon=1 --jobs 2 --out table1.json
+      sottovoce reproduce table1 --method dsgt --epsilon 1 --fiedler 0.06 --trials 5
+      sottovoce reproduce table2 --set method=dsgt --set skew=0.5 --jobs 2 --out table2.json
     """
     from sottovoce.errors import InvalidInput
     from sottovoce.experiments import find, registry
@@ -66,10 +71,18 @@ def reproduce(
     if plot is not None and (found.plot is None or plot.suffix not in (".svg", ".png", ".pdf")):
         reason = "has no figure" if found.plot is None else "draws .svg, .png or .pdf files"
         raise InvalidInput(f"{name} {reason}, got --plot {plot.name}.")
-    options = _chosen(name, settings or [])
+    cell = {"method": method, "epsilon": epsilon, "fiedler": fiedler, "trials": trials}
+    given = [f"{key}={value}" for key, value in cell.items() if value is not None]
+    options = _chosen(name, given + (settings or []))
     if (jobs, backend, records) != (None, None, None):
         options["spread"] = _spread(name, 1 if jobs is None else jobs, backend or "loky", records, json)
-    result = found.run(quick=quick, **options)
+    try:
+        result = found.run(quick=quick, **options)
+    except TypeError as problem:
+        word = str(problem).partition("unexpected keyword argument ")[2]
+        if word.strip("'") not in options:
+            raise
+        raise InvalidInput(f"{name} has no option {word}; leave it out.") from None
     record = result.record()
     if out is not None:
         from sottovoce.report.records import write_record
@@ -126,7 +139,15 @@ def _spread(name: str, jobs: int, backend: str, folder: Path | None, json: bool)
 def _show(screen: Any, title: str, paper: str, record: dict[str, Any]) -> None:
     screen.print(f"[bold]{title}[/bold] ({paper})")
     screen.print(table(["what", "value"], list(_flat(record["metrics"]))))
+    rows = [row for row in record.get("history") or [] if "cell" in row]
+    if rows:  # the cells of a table, ours beside the paper's
+        names = ["cell", "accuracy", "std", "trials", "paper", "paper_std"]
+        screen.print(table(names, [[_word(row.get(key)) for key in names] for row in rows]))
     screen.print(f"Took {number(record['provenance'].get('seconds', 0.0))} s.")
+
+
+def _word(value: Any) -> str:
+    return "" if value is None else number(value) if isinstance(value, float) else str(value)
 
 
 def _flat(value: Any, path: str = "") -> Any:
