@@ -14,7 +14,7 @@ def test_doctor_says_what_to_do_about_a_missing_extra(monkeypatch):
     monkeypatch.setattr(doctor, "_version", lambda name: None if name == "torch" else version(name))
     found = doctor.diagnosis()
     assert found["ready"] is True
-    assert any("torch is not installed" in line and "sottovoce[deep]" in line for line in found["todo"])
+    assert any("torch is not installed" in line and "sottovoce[deep]" in line for line in found["advice"])
 
 
 def test_doctor_is_not_ready_without_a_needed_package(monkeypatch):

@@ -67,10 +67,10 @@ def diagnosis() -> dict[str, Any]:
     """
     packages = {p.name: {"installed": _version(p.name), "serves": p.serves, "get": p.get} for p in PACKAGES}
     missing = [p for p in PACKAGES if packages[p.name]["installed"] is None]
-    todo = [f"{p.name} is not installed ({p.serves}): {p.get or 'pip install sottovoce'}" for p in missing]
+    advice = [f"{p.name} is not installed ({p.serves}): {p.get or 'pip install sottovoce'}" for p in missing]
     data = _data()
     if not any(folder["exists"] for folder in data):
-        todo.append("No data folder was found; set SOTTOVOCE_DATA for data sets beyond scikit-learn's own")
+        advice.append("No data folder was found; set SOTTOVOCE_DATA for data sets beyond scikit-learn's own")
     return {
         "sottovoce": __version__,
         "python": platform.python_version(),
@@ -79,7 +79,7 @@ def diagnosis() -> dict[str, Any]:
         "ready": all(p.get is not None for p in missing),
         "packages": packages,
         "data": data,
-        "todo": todo,
+        "advice": advice,
     }
 
 
@@ -133,8 +133,8 @@ def _show(out: Console, found: dict[str, Any]) -> None:
         state = f"holds {holds}" if folder["exists"] else "does not exist"
         out.print(f"data, {folder['source']}: {folder['path']} {state}")
     out.print()
-    if found["todo"]:
-        for line in found["todo"]:
+    if found["advice"]:
+        for line in found["advice"]:
             out.print(f"[yellow]•[/yellow] {line}.", soft_wrap=True, markup=True)
     verdict = "Ready." if found["ready"] else "Not ready: install what is missing above."
     out.print(f"[bold]{verdict}[/bold]")

@@ -10,7 +10,6 @@ tried.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import DataError, InvalidInput
+from sottovoce.experiments.kept import accuracy_of, keep, kept, run_cells
 from sottovoce.experiments.registry import Experiment
 from sottovoce.experiments.sweep import Spread, Trial, in_turn
 from sottovoce.runners import Result
@@ -210,8 +210,9 @@ def run_cell(
     """Run one trial of one cell and return its record; a record already in ``results`` is read instead."""
     chosen = settings or _settings(cell)
     path = None if results is None else Path(results) / f"{cell.key}_trial{trial}.json"
-    if path is not None and path.is_file():
-        stored: dict[str, Any] = json.loads(path.read_text())
+    named = {**asdict(cell), "epsilon": cell.epsilon if np.isfinite(cell.epsilon) else "inf"}
+    stored = kept(path, cell=named, settings=asdict(chosen))
+    if stored is not None:
         return stored
     started = time.perf_counter()
     rng = np.random.default_rng([20230601, trial])
@@ -221,7 +222,7 @@ def run_cell(
     found = plan.run(data, rng, progress=progress, evaluate_every=evaluate_every)
     private = np.isfinite(cell.epsilon)
     record = {
-        "cell": {**asdict(cell), "epsilon": cell.epsilon if private else "inf"},
+        "cell": named,
         "trial": trial,
         "settings": asdict(chosen),
         "accuracy": round(found.metrics["accuracy"], 2),
@@ -234,9 +235,7 @@ def run_cell(
         "guarantee": plan.privacy("local").statement(DELTA) if private else "none: no noise",
         "provenance": provenance_now(started, noise="simulation: reproducible, not protective"),
     }
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
+    keep(path, record)
     return record
 
 
@@ -342,14 +341,13 @@ def _table(
     rows = []
     given = {key: value for key, value in options.items() if value}
     listed = [
-        Trial(f"{cell.key} trial={trial}", {"cell": asdict(cell), "trial": trial, **given})
+        [
+            Trial(f"{cell.key} trial={trial}", {"cell": asdict(cell), "trial": trial, **given})
+            for trial in range(trials)
+        ]
         for cell in cells
-        for trial in range(trials)
     ]
-    found = iter(spread(cell_trial, listed))
-    for cell in cells:
-        records = [next(found) for _ in range(trials)]
-        accuracy = np.array([record["accuracy"] for record in records])
+    for cell, records in zip(cells, run_cells(spread, cell_trial, listed), strict=True):
         printed = None if quick else cell.printed()
         rows.append(
             {
@@ -358,9 +356,7 @@ def _table(
                 "epsilon": cell.epsilon if np.isfinite(cell.epsilon) else "inf",
                 "fiedler": None if cell.method == "central" else cell.fiedler,
                 "skew": cell.skew,
-                "accuracy": round(float(accuracy.mean()), 2),
-                "std": round(float(accuracy.std(ddof=1)), 2) if trials > 1 else None,
-                "trials": trials,
+                **accuracy_of(records),
                 "paper": None if printed is None else printed[0],
                 "paper_std": None if printed is None else printed[1],
                 "epsilon_spent": max(

@@ -12,7 +12,6 @@ the trials, and are not charged, as B23 did; `GRID` lists what was tried.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.experiments.kept import accuracy_of, keep, kept, run_cells
 from sottovoce.experiments.registry import Experiment
 from sottovoce.experiments.sweep import Spread, Trial, in_turn
 from sottovoce.runners import Result
@@ -105,8 +105,8 @@ def run_trial(
     chosen = recipe or RECIPES.get(epsilon, Recipe())
     key = f"consensus_eps{epsilon:g}_fiedler{fiedler:g}_t{skew:g}_trial{trial}.json"
     path = None if results is None else Path(results) / key
-    if path is not None and path.is_file():
-        stored: dict[str, Any] = json.loads(path.read_text())
+    stored = kept(path, recipe=asdict(chosen))
+    if stored is not None:
         return stored
     started = time.perf_counter()
     rng = np.random.default_rng([20240229, trial])
@@ -139,9 +139,7 @@ def run_trial(
         "guarantee": plan.privacy("local").statement(DELTA),
         "provenance": provenance_now(started, noise="simulation: reproducible, not protective"),
     }
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(record, indent=1) + "\n")
+    keep(path, record)
     return record
 
 
@@ -175,21 +173,18 @@ def consensus_mnist(
     budgets = (0.5, 1.0, 10.0) if epsilon is None else (epsilon,)
     given = {key: value for key, value in options.items() if value is not None and value is not False}
     listed = [
-        Trial(f"epsilon={budget:g} trial={trial}", {"epsilon": budget, "trial": trial, **given})
+        [
+            Trial(f"epsilon={budget:g} trial={trial}", {"epsilon": budget, "trial": trial, **given})
+            for trial in range(trials)
+        ]
         for budget in budgets
-        for trial in range(trials)
     ]
-    made = iter(spread(consensus_trial, listed))
-    for budget in budgets:
-        records = [next(made) for _ in range(trials)]
-        accuracy = np.array([record["accuracy"] for record in records])
+    for budget, records in zip(budgets, run_cells(spread, consensus_trial, listed), strict=True):
         must, aim = WANTED.get(budget, (None, None))
         rows.append(
             {
                 "epsilon": budget,
-                "accuracy": round(float(accuracy.mean()), 2),
-                "std": round(float(accuracy.std(ddof=1)), 2) if trials > 1 else None,
-                "trials": trials,
+                **accuracy_of(records),
                 "must": must,
                 "aim": aim,
                 "paper_central": None if quick else B23_CENTRAL.get(budget),

@@ -284,7 +284,7 @@ class NetObjective:
             one, other = torch.zeros(shape, dtype=inputs.dtype), torch.zeros(shape, dtype=inputs.dtype)
             other[1:] = 1
         was_training = self._plain.training
-        self._plain.eval()
+        self._plain.train(False)
         with torch.no_grad():
             a, b = self._plain(one.to(self.device))[0], self._plain(other.to(self.device))[0]
         self._plain.train(was_training)
