@@ -118,3 +118,6 @@ def test_the_published_records_are_those_of_the_settings_in_the_code():
                 records = [run_cell(cell, trial, results=folder) for trial in range(5)]
                 mean, std = cell.printed()
                 assert np.mean([record["accuracy"] for record in records]) >= mean - std
+    for epsilon, least in ((0.5, 93.0), (1.0, 94.5), (10.0, 96.5)):
+        found = [run_trial(epsilon, trial, results=folder)["accuracy"] for trial in range(5)]
+        assert np.mean(found) >= least
