@@ -96,7 +96,7 @@ def models(count: int = 10_000) -> dict[str, object]:
     net, rng = SmallNet(), np.random.default_rng(0)
     start = net.initial(rng)
     plan = make_plan(
-        "dp-dsgd", net, start, problem.sizes, steps=100, lot=32, epsilon=1.0, delta=1e-2, l2_clip=1.0
+        "dp-dsgd", net, start, problem.sizes, steps=100, lot=32, epsilon=1.0, delta=1e-2, clip=1.0
     )
     train_models(plan, net, problem, member=True, models=4, start=start, rng=rng)  # compile
     begin, cpu = time.perf_counter(), time.process_time()

@@ -182,11 +182,11 @@ def test_labels_and_prices():
         token.privacy("network").require(100.0, 1e-5)
     with pytest.raises(NotAGuarantee):
         CentralADMM.for_budget(
-            epsilon=1, delta=1e-5, steps=3, objective=GLM("squared"), records=9, gamma=1.0, l2_clip=1.0,
+            epsilon=1, delta=1e-5, steps=3, objective=GLM("squared"), records=9, gamma=1.0, clip=1.0,
             noise_in="state",
         )  # fmt: skip
     plan = CentralADMM.for_budget(
-        epsilon=1, delta=1e-5, steps=3, objective=GLM("squared"), records=9, gamma=1.0, l2_clip=1.0
+        epsilon=1, delta=1e-5, steps=3, objective=GLM("squared"), records=9, gamma=1.0, clip=1.0
     )
     assert 0.999 < plan.privacy().epsilon(1e-5) <= 1.0
 

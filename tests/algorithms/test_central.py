@@ -29,7 +29,7 @@ def problem(seed=0, n=60, p=4):
 @pytest.mark.parametrize("model", MODELS, ids=lambda m: m.loss)
 def test_dp_sgd_without_noise_is_proximal_gradient_descent(model):
     X, y = problem()
-    plan = DPSGD(model, records=60, steps=7, lot=60, step_size=0.3, l2_clip=math.inf, noise_multiplier=0.0)
+    plan = DPSGD(model, records=60, steps=7, lot=60, learning_rate=0.3, clip=math.inf, noise_multiplier=0.0)
     w = np.zeros(4)
     for _ in range(7):
         w = model.regulariser.prox(w - 0.3 * model.gradient(w, X, y), 0.3)
@@ -159,9 +159,9 @@ def test_published_noise_meets_its_epsilon(epsilon, delta):
 
 
 def test_budgets_are_met_and_not_wasted():
-    options = {"objective": GLM(), "records": 1000, "l2_clip": 1.0}
+    options = {"objective": GLM(), "records": 1000, "clip": 1.0}
     for plan in (
-        DPSGD.for_budget(epsilon=1.0, delta=1e-6, steps=30, lot=50, step_size=1.0, **options),
+        DPSGD.for_budget(epsilon=1.0, delta=1e-6, steps=30, lot=50, learning_rate=1.0, **options),
         DPCD.for_budget(epsilon=1.0, delta=1e-6, steps=30, bounds=(1.0, 2.0), **options),
         DPGCD.for_budget(epsilon=1.0, delta=1e-6, steps=30, **options),
     ):
@@ -234,7 +234,7 @@ def test_an_interrupted_run_resumes_to_the_same_bits(make, tmp_path):
 
 def test_bad_plans_and_data_are_refused():
     X, y = problem(7)
-    good = {"objective": GLM(), "records": 60, "steps": 3, "l2_clip": 1.0, "noise_multiplier": 1.0}
+    good = {"objective": GLM(), "records": 60, "steps": 3, "clip": 1.0, "noise_multiplier": 1.0}
     with pytest.raises(InvalidInput, match="separable"):
         DPCD(**{**good, "objective": GLM(ball=1.0)}, smoothness=(1.0,))
     with pytest.raises(InvalidInput, match="either public smoothness"):
@@ -244,13 +244,13 @@ def test_bad_plans_and_data_are_refused():
     with pytest.raises(InvalidInput, match="public number"):
         DPCD(**good, smoothness=(1.0,) * 4).run((X[1:], y[1:]), np.random.default_rng(0))
     with pytest.raises(DataError, match="Labels"):
-        DPSGD(**good, lot=5, step_size=1.0).run((X, y + 5), np.random.default_rng(0))
+        DPSGD(**good, lot=5, learning_rate=1.0).run((X, y + 5), np.random.default_rng(0))
     with pytest.raises(InvalidInput, match="lot must be at most"):
-        DPSGD(**good, lot=61, step_size=1.0)
+        DPSGD(**good, lot=61, learning_rate=1.0)
     with pytest.raises(InvalidInput, match="central"):
-        DPSGD(**good, lot=5, step_size=1.0).privacy("pairwise")
+        DPSGD(**good, lot=5, learning_rate=1.0).privacy("pairwise")
     assert math.isinf(
-        DPSGD(**{**good, "noise_multiplier": 0.0}, lot=5, step_size=1.0).privacy().epsilon(1e-5)
+        DPSGD(**{**good, "noise_multiplier": 0.0}, lot=5, learning_rate=1.0).privacy().epsilon(1e-5)
     )
     assert DPCD(**good, smoothness=(1.0,)).privacy().epsilon(1e-5) == gaussian_epsilon(math.sqrt(3), 1e-5)
 
@@ -275,7 +275,7 @@ def test_rounding_to_the_grid_is_paid_for_by_the_clip():
         for D in (X, empty if level == "record" else -X):
             shards = Shards(D, np.full(2, 1e6), np.array([0, 2]))
             source = Gradients(
-                GLM("squared"), shards, [0], Rounds(), l2_clip=1.0, noise_multiplier=coarse, level=level
+                GLM("squared"), shards, [0], Rounds(), clip=1.0, noise_multiplier=coarse, level=level
             )
             released.append(source.perturb(source(np.zeros((1, dim)), 0), 0, 1.0))
         assert np.linalg.norm(released[0] - released[1]) / source.std[0] <= booked / coarse
@@ -301,7 +301,7 @@ def test_protective_laplace_noise_pays_for_its_grid(monkeypatch):
     true = dp_gcd._gradient
     monkeypatch.setattr(dp_gcd, "_gradient", lambda *given: (seen.append(given[2].copy()), true(*given))[1])
     n, r = 10, 2.0**14
-    plan = DPGCD(GLM("logistic"), records=n, steps=1, l2_clip=1.0, noise_ratio=r, smoothness=0.25)
+    plan = DPGCD(GLM("logistic"), records=n, steps=1, clip=1.0, noise_ratio=r, smoothness=0.25)
     X, y = np.ones((n, 4)), np.tile([1.0, -1.0], n // 2)
     plan.run((X, y), ProtectiveNoise())
     plan.run((X, y), np.random.default_rng(0))
@@ -313,9 +313,9 @@ def test_protective_laplace_noise_pays_for_its_grid(monkeypatch):
 
 
 def test_a_removed_record_leaves_an_empty_place():
-    plan = DPSGD(GLM(), records=10, steps=2, lot=5, step_size=1.0, l2_clip=1.0, noise_multiplier=1.0)
+    plan = DPSGD(GLM(), records=10, steps=2, lot=5, learning_rate=1.0, clip=1.0, noise_multiplier=1.0)
     assert any("empty place" in line for line in plan.privacy().assumptions)
-    common = {"objective": GLM(), "records": 10, "steps": 2, "l2_clip": 1.0, "smoothness": (0.25,)}
+    common = {"objective": GLM(), "records": 10, "steps": 2, "clip": 1.0, "smoothness": (0.25,)}
     for adjacency, said in (("add-remove", True), ("replace-one", False)):
         found = DPCD(noise_multiplier=1.0, adjacency=adjacency, **common).privacy()
         assert any("empty place" in line for line in found.assumptions) is said
@@ -338,7 +338,7 @@ def test_a_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
         GLM("logistic"),
         records=n,
         steps=1,
-        l2_clip=1.0,
+        clip=1.0,
         noise_multiplier=z,
         smoothness=(0.25,),
         output="last",

@@ -37,7 +37,7 @@ SCHEDULES = {
     "dropout": lambda: sv.protocols.Dropout(RING, 3, nodes={1: [2]}),
     "refreshed": lambda: sv.protocols.Refreshed(RING, 3, tau=0.1),
 }
-COMMON = {"steps": 6, "step_size": 0.4, "l2_clip": 0.7, "noise_multiplier": 2.0}
+COMMON = {"steps": 6, "learning_rate": 0.4, "clip": 0.7, "noise_multiplier": 2.0}
 
 
 def plans(**changes):
@@ -159,10 +159,10 @@ def test_influence_of_a_user_on_correlated_releases():
     rng = np.random.default_rng(2)
     for _ in range(50):
         gap = rng.normal(size=(plan.steps, P))
-        gap *= 2 * plan.l2_clip / np.linalg.norm(gap, axis=1, keepdims=True)
+        gap *= 2 * plan.clip / np.linalg.norm(gap, axis=1, keepdims=True)
         if rng.random() < 0.5:
             gap[:] = gap[0] * np.sign(rng.normal(size=(plan.steps, 1)))
-        std = plan.noise_multiplier * plan.l2_clip * found.sens
+        std = plan.noise_multiplier * plan.clip * found.sens
         assert np.linalg.norm(found.C @ gap) / std <= plan.privacy().mu * (1 + 1e-9)
     assert data.n == N
 
@@ -197,7 +197,7 @@ def test_lots_are_poisson_with_the_rate_that_is_booked():
 
     data = shards(records=20)
     g = Gradients(
-        GLM(), data, range(N), SimulatedNoise(1), l2_clip=1.0, noise_multiplier=1.0, level="record",
+        GLM(), data, range(N), SimulatedNoise(1), clip=1.0, noise_multiplier=1.0, level="record",
         sample_rate=plan.sample_rate,
     )  # fmt: skip
     lots = np.array([g._lot(k) for k in range(600)])
@@ -360,7 +360,7 @@ def test_bad_plans_are_refused():
         plans()["muffliato-gossip"].privacy("network")
     budget = MuffliatoSGD.for_budget(
         epsilon=2.0, delta=1e-5, objective=GLM(), protocol=sv.protocols.Gossip(RING, 1), steps=3,
-        step_size=1.0, l2_clip=1.0,
+        learning_rate=1.0, clip=1.0,
     )  # fmt: skip
     assert 1.99 < budget.privacy("local").epsilon(1e-5) <= 2.0
 
@@ -415,7 +415,7 @@ def test_a_record_that_takes_its_place_with_it_would_cost_twice():
     def released(features, labels):
         shards = Shards(features, labels, np.array([0, len(labels)]))
         source = Gradients(
-            GLM(), shards, [0], SimulatedNoise(0), l2_clip=C, noise_multiplier=1.0, level="record"
+            GLM(), shards, [0], SimulatedNoise(0), clip=C, noise_multiplier=1.0, level="record"
         )
         return source(np.zeros((1, 1)), 0)[0, 0], source.std[0]
 

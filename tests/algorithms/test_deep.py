@@ -256,7 +256,7 @@ def test_noise_multipliers_of_b23(size, rate, multipliers):
 
 def test_epsilon_of_every_agent_stays_within_the_target():
     plan = sv.algorithms.DPDSGD.for_budget(
-        net(), [300, 300, 300, 900], 10, lot=50, network=RING, target_epsilon=2.0, target_delta=DELTA
+        net(), [300, 300, 300, 900], 10, lot=50, network=RING, epsilon=2.0, delta=DELTA
     )
     each = [plan.get_epsilon(DELTA, agent=i) for i in range(4)]
     assert max(each) <= 2.0
@@ -315,7 +315,7 @@ def test_bad_input_is_one_sentence():
         sv.algorithms.DPDSGD(net(), [500, 30, 500, 500], 10, lot=50, network=RING)
     with pytest.raises(BudgetInfeasible, match="in 10 steps"):
         sv.algorithms.DPDSGD.for_budget(
-            net(), [500] * 4, 10, network=RING, target_epsilon=1e-7, target_delta=1e-30, accounting="rdp"
+            net(), [500] * 4, 10, network=RING, epsilon=1e-7, delta=1e-30, accounting="rdp"
         )
     with pytest.raises(DataError, match="label 3, but the classes are 0 to 2"):
         AgentData(np.zeros((2, 5)), [0, 3], [[0], [1]], classes=3)

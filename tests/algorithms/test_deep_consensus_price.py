@@ -67,7 +67,7 @@ def test_a_loud_agent_among_quiet_ones_is_not_hidden_by_them():
 def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model_tells(sizes, adjacency):
     uneven = DeepConsensus.for_budget(
         OBJECTIVE, sizes, 5, lot=100, network=sv.graphs.path(4), adjacency=adjacency, accounting="rdp",
-        target_epsilon=2.0, target_delta=1e-5,
+        epsilon=2.0, delta=1e-5,
     )  # fmt: skip
     z = np.array(uneven.noise_multiplier)
     for user in range(1, 4):

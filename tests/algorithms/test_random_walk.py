@@ -34,9 +34,9 @@ def numpy_twin(plan, data, rng):
             g = plan.objective.gradient(theta, X, y) + plan.objective.l2 * theta
             if plan.cap is not None and counts[holder] >= plan.cap:
                 g = 0 * g
-            g = clip_rows(g[None], plan.l2_clip)[0]
+            g = clip_rows(g[None], plan.clip)[0]
             counts[holder] += 1
-            theta = theta - plan.step_size * (g + plan.noise_multiplier * plan.l2_clip * noise[k])
+            theta = theta - plan.learning_rate * (g + plan.noise_multiplier * plan.clip * noise[k])
             holder = int(np.searchsorted(np.cumsum(W[holder]), uniforms[k], side="right"))
     return theta, counts
 
@@ -63,7 +63,7 @@ def test_a_peer_s_hop_is_the_kernel_s_step():
     holder = int(np.flatnonzero(found["contributions"])[0])
     noise = random.draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
     X, y = data.user(holder)
-    assert (hop(GLM(), X, y, np.zeros(3), step_size=0.3, clip=0.5, noise=noise) == found["coef"]).all()
+    assert (hop(GLM(), X, y, np.zeros(3), learning_rate=0.3, clip=0.5, noise=noise) == found["coef"]).all()
 
 
 def test_the_walk_follows_the_transition_law():
@@ -83,16 +83,18 @@ def test_influence_of_a_holder(bad):
         broken = X.copy()
         broken[0] = bad
         for model in (GLM(), GLM("squared", l2=0.1), GLM("huber")):
-            a, b = (hop(model, D, y, theta, step_size=0.5, clip=0.8, noise=np.zeros(2)) for D in (X, broken))
+            a, b = (
+                hop(model, D, y, theta, learning_rate=0.5, clip=0.8, noise=np.zeros(2)) for D in (X, broken)
+            )
             assert np.linalg.norm(a - b) / 0.5 <= 2 * 0.8 * (1 + 1e-9)
         assert (
-            hop(GLM(), X, y, theta, step_size=0.5, clip=0.8, noise=np.zeros(2), contribute=False) == theta
+            hop(GLM(), X, y, theta, learning_rate=0.5, clip=0.8, noise=np.zeros(2), contribute=False) == theta
         ).all()
 
 
 def test_prices():
     graph = sv.graphs.complete(6)
-    base = {"objective": GLM(), "network": graph, "steps": 60, "step_size": 0.3, "l2_clip": 0.5}
+    base = {"objective": GLM(), "network": graph, "steps": 60, "learning_rate": 0.3, "clip": 0.5}
     plan = RandomWalkSGD(**base, noise_multiplier=8.0, cap=12)
     assert plan.privacy("local").mu == pytest.approx(2 / 8 * math.sqrt(12))
     assert RandomWalkSGD(**base, noise_multiplier=8.0).privacy("local").mu == pytest.approx(
@@ -109,7 +111,7 @@ def test_prices():
 
 def test_a_step_too_long_for_amplification_is_refused():
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 9.0, 1.0, 8.0, feature_norm=1.0)
-    with pytest.raises(InvalidInput, match="step_size <= 2/beta = 8"):
+    with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8"):
         plan.privacy("pairwise", observer=0, user=1)
     clipped = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 1.0, 0.5, 8.0, feature_norm=1.0)
     with pytest.raises(InvalidInput, match="the clip never touches"):
@@ -119,10 +121,10 @@ def test_a_step_too_long_for_amplification_is_refused():
 
 
 def test_the_path_accountant_amplifies():
-    base = {"network": sv.graphs.complete(12), "steps": 60, "l2_clip": 1.0, "noise_multiplier": 10.0}
-    plan = RandomWalkSGD(GLM(), step_size=1.0, feature_norm=1.0, **base)
+    base = {"network": sv.graphs.complete(12), "steps": 60, "clip": 1.0, "noise_multiplier": 10.0}
+    plan = RandomWalkSGD(GLM(), learning_rate=1.0, feature_norm=1.0, **base)
     pair = plan.privacy("pairwise", observer=0, user=1)
-    rough = RandomWalkSGD(GLM(), step_size=1.0, **base).privacy("pairwise", observer=0, user=1)
+    rough = RandomWalkSGD(GLM(), learning_rate=1.0, **base).privacy("pairwise", observer=0, user=1)
     assert pair.label == rough.label == "exact"
     assert pair.rdp(2.0) < rough.rdp(2.0) < plan.privacy("local").rdp(2.0)
 
@@ -154,7 +156,7 @@ def test_resume_and_tokens(tmp_path):
 def test_a_rounding_slack_above_the_clip_is_refused():
     """Below zero the clip would have grown again with the slack."""
     plan = RandomWalkSGD(
-        GLM("logistic"), sv.graphs.complete(2), steps=2, step_size=0.1, l2_clip=1.0, noise_multiplier=1e6
+        GLM("logistic"), sv.graphs.complete(2), steps=2, learning_rate=0.1, clip=1.0, noise_multiplier=1e6
     )
     shards = Shards(np.ones((2, 1)), np.array([1.0, -1.0]), np.array([0, 1, 2]))
     with pytest.raises(InvalidInput, match="rounding slack exceeds the clip"):

@@ -21,7 +21,7 @@ def test_constant_gradients_come_back_exactly(averaging, method):
     attack = dgd.gradient_attack(averaging, attackers=(0, 2), steps=6)
     n = attack.protocol.n
     gradients, start = rng.normal(size=(n, 4)), rng.normal(size=4)
-    seen = dgd.run_descent(attack, lambda theta, t: gradients, np.tile(start, (n, 1)), step_size=0.05)
+    seen = dgd.run_descent(attack, lambda theta, t: gradients, np.tile(start, (n, 1)), learning_rate=0.05)
     found = attack.gradients(seen, start, 0.05, method=method)
     assert attack.identifiable
     np.testing.assert_allclose(

@@ -47,7 +47,7 @@ def test_training_with_many_canaries_once():
     problem = digits_problem(digits.images / 16, digits.target, records=40)
     start = net.initial(rng)
     plan = make_plan(
-        "dp-dsgd", net, start, problem.sizes, steps=30, lot=20, epsilon=4.0, delta=1e-2, l2_clip=1.0
+        "dp-dsgd", net, start, problem.sizes, steps=30, lot=20, epsilon=4.0, delta=1e-2, clip=1.0
     )
     canaries = rng.normal(size=(60, 14, 14)).astype(np.float32) * 3
     found = one_run.one_run_training(

@@ -9,17 +9,17 @@ from sottovoce.cli.main import main
 DATA = '[data]\nname = "breast_cancer"\nstandardise = true\nunit_rows = true\ntest_share = 0.2\n'
 NET = '[network]\ngraph = "hypercube:3"\n'
 PLANS = {
-    "dp-sgd": "steps = 20\nlot = 50\nstep_size = 2.0\n",
+    "dp-sgd": "steps = 20\nlot = 50\nlearning_rate = 2.0\n",
     "dp-cd": "steps = 60\nsmoothness = 0.01\n",
     "dp-gcd": "steps = 5\nsmoothness = 0.01\n",
     "admm": "steps = 10\ngamma = 2.0\n",
     "admm-federated": "steps = 10\ngamma = 2.0\nsample_rate = 0.5\n",
     "admm-token": "steps = 40\ngamma = 2.0\n",
-    "muffliato-sgd": "steps = 5\nstep_size = 1.0\n",
-    "consensus-sgd": "steps = 5\nstep_size = 1.0\n",
-    "decor": "steps = 5\nstep_size = 1.0\npair_multiplier = 2.0\n",
-    "mafalda-sgd": "steps = 5\nstep_size = 1.0\n",
-    "random-walk-sgd": "steps = 50\nstep_size = 0.1\n",
+    "muffliato-sgd": "steps = 5\nlearning_rate = 1.0\n",
+    "consensus-sgd": "steps = 5\nlearning_rate = 1.0\n",
+    "decor": "steps = 5\nlearning_rate = 1.0\npair_multiplier = 2.0\n",
+    "mafalda-sgd": "steps = 5\nlearning_rate = 1.0\n",
+    "random-walk-sgd": "steps = 50\nlearning_rate = 0.1\n",
 }
 PROTOCOL = {"consensus-sgd": 'name = "tree"\n', "decor": 'name = "gossip"\nrounds = 1\n'}
 PROTOCOL["mafalda-sgd"] = PROTOCOL["decor"]

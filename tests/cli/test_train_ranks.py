@@ -28,7 +28,7 @@ rounds = 2
 [train]
 algorithm = "muffliato-sgd"
 steps = 4
-step_size = 0.5
+learning_rate = 0.5
 [noise]
 multiplier = 2.0
 seed = 3

@@ -127,7 +127,7 @@ class Federation:
 def model_of_one_process():
     data = sv.data.load("breast_cancer").unit_rows()
     parts = [np.arange(user, data.n, 2) for user in (0, 1)]
-    config = {"users": 2, "rounds": ROUNDS, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 8.0, "l2": 0.01}
+    config = {"users": 2, "rounds": ROUNDS, "gamma": 1.0, "clip": 1.0, "noise-std": 8.0, "l2": 0.01}
     return plan_of(config).run(data.shards(parts), SimulatedNoise(SEED)).outputs["coef"].tolist()
 
 

@@ -13,7 +13,7 @@ from sottovoce.peers.ledger import read_ledger
 from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.noise import SimulatedNoise
 
-CONFIG = {"users": 5, "rounds": 6, "sample-rate": 0.6, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 2.0,
+CONFIG = {"users": 5, "rounds": 6, "sample-rate": 0.6, "gamma": 1.0, "clip": 1.0, "noise-std": 2.0,
           "l2": 0.1, "l1": 0.01}  # fmt: skip
 SEED = 11
 

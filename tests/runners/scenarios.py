@@ -207,7 +207,7 @@ def network_plans():
 
 def linear_plans():
     model = sv.objectives.GLM("logistic", l2=0.01)
-    common = {"steps": 4, "step_size": 0.5, "l2_clip": 1.0, "noise_multiplier": 1.0}
+    common = {"steps": 4, "learning_rate": 0.5, "clip": 1.0, "noise_multiplier": 1.0}
     net, algorithms = uneven(), sv.algorithms
     record = {"level": "record", "sample_rate": 0.5}
     trees = [sv.protocols.Tree(net, kind="uniform", rng=np.random.default_rng(k)) for k in range(4)]
@@ -509,7 +509,7 @@ def token_on2(cluster, folder):
 
 def alone_on2(cluster, folder):
     plan = sv.algorithms.DPGCD(
-        sv.objectives.GLM("logistic"), records=9, steps=4, l2_clip=1.0, noise_ratio=20.0, smoothness=0.25
+        sv.objectives.GLM("logistic"), records=9, steps=4, clip=1.0, noise_ratio=20.0, smoothness=0.25
     )
     sv.algorithms.run_on_ranks(cluster, plan, None, np.random.default_rng(0))
 

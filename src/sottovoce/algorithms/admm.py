@@ -57,7 +57,7 @@ class CentralADMM(CentralPlan):
     records : the public number of records n.
     steps : K.
     gamma, relaxation : the proximal step, and lambda in (0, 1].
-    l2_clip : C, the length to which each record's share is clipped (gamma L is enough for an L-Lipschitz
+    clip : C, the length to which each record's share is clipped (gamma L is enough for an L-Lipschitz
         loss: at the solution u_i - z = -gamma grad f_i).
     noise_std : sigma.
     noise_in : where the noise goes.
@@ -73,7 +73,7 @@ class CentralADMM(CentralPlan):
 
     Examples
     --------
-    >>> plan = CentralADMM(GLM("squared"), records=100, steps=25, gamma=1.0, l2_clip=1.0, noise_std=0.1)
+    >>> plan = CentralADMM(GLM("squared"), records=100, steps=25, gamma=1.0, clip=1.0, noise_std=0.1)
     >>> round(plan.privacy().mu, 6), plan.privacy().label
     (1.0, 'exact')
     """
@@ -82,7 +82,7 @@ class CentralADMM(CentralPlan):
     records: int
     steps: int
     gamma: float
-    l2_clip: float
+    clip: float
     noise_std: float
     relaxation: float = 0.5
     noise_in: Literal["mean", "increment", "state"] = "mean"
@@ -95,7 +95,7 @@ class CentralADMM(CentralPlan):
 
     def curve(self) -> Curve:
         """Return the loss: K Gaussian releases of the mean."""
-        mu = self._moves * self.l2_clip / (self.records * self.noise_std) if self.noise_std else math.inf
+        mu = self._moves * self.clip / (self.records * self.noise_std) if self.noise_std else math.inf
         return Curve.gaussian(mu, self.steps)
 
     @property
@@ -137,7 +137,7 @@ class CentralADMM(CentralPlan):
         if n != self.records:
             raise InvalidInput(f"The plan is for {self.records} records (a public number), got {n}.")
         random, model, lam = randomness(rng), self.objective, self.relaxation
-        clip = max(self.l2_clip - random.slack(p, self.noise_std) * 2 * n / self._moves, 0.0)
+        clip = max(self.clip - random.slack(p, self.noise_std) * 2 * n / self._moves, 0.0)
         grid = random.grid(self.noise_std)
 
         def advance(state: dict[str, np.ndarray], k: int, size: int) -> dict[str, np.ndarray]:
@@ -189,7 +189,7 @@ class FederatedADMM(Plan):
     users : n.
     steps : K rounds.
     sample_rate : q; every client takes part in a round with this probability, independently.
-    gamma, relaxation, l2_clip, noise_std : as in `CentralADMM`, the noise being each client's own.
+    gamma, relaxation, clip, noise_std : as in `CentralADMM`, the noise being each client's own.
     secure_sum : whether the server (and everybody) sees only the sum of a round's messages.
 
     Guarantees
@@ -204,7 +204,7 @@ class FederatedADMM(Plan):
 
     Examples
     --------
-    >>> plan = FederatedADMM(GLM("squared"), users=50, steps=20, sample_rate=0.2, gamma=1.0, l2_clip=1.0,
+    >>> plan = FederatedADMM(GLM("squared"), users=50, steps=20, sample_rate=0.2, gamma=1.0, clip=1.0,
     ...                      noise_std=4.0)
     >>> plan.privacy("local").label, plan.privacy("central").label
     ('ldp', 'exact')
@@ -217,7 +217,7 @@ class FederatedADMM(Plan):
     steps: int
     sample_rate: float
     gamma: float
-    l2_clip: float
+    clip: float
     noise_std: float
     relaxation: float = 0.5
     secure_sum: bool = True
@@ -240,13 +240,13 @@ class FederatedADMM(Plan):
         """Return the local statement, or with a secure sum the central one."""
         if known_view(view) == "local":
             k = self.steps if participations is None else count(participations, "participations", minimum=0)
-            mu = 4 * self.l2_clip / self.noise_std if self.noise_std else math.inf
+            mu = 4 * self.clip / self.noise_std if self.noise_std else math.inf
             said = () if participations is None else (f"the client takes part in {k} rounds",)
             return Guarantee(Adversary("local", user=user), "user", "ldp", Curve.gaussian(mu, k), said)
         if view == "central" and self.secure_sum:
             present = self.users - len(set(colluders))
             # a message is 2 lambda Delta, so the clip norm of the sum is 2 lambda C
-            z = self.noise_std * math.sqrt(present) / (2 * self.l2_clip) if self.noise_std else 0.0
+            z = self.noise_std * math.sqrt(present) / (2 * self.clip) if self.noise_std else 0.0
             curve = Curve.sampled_gaussian(self.sample_rate, z, self.steps, adjacency="replace-one")
             assumptions = (
                 "a secure sum hides single messages",
@@ -289,7 +289,7 @@ class FederatedADMM(Plan):
         shards = _shards(self.objective, data, self.users)
         n, p = self.users, shards.dim
         random, model, lam = randomness(rng), self.objective, self.relaxation
-        clip = max(self.l2_clip - random.slack(p, self.noise_std) / 2, 0.0)
+        clip = max(self.clip - random.slack(p, self.noise_std) / 2, 0.0)
 
         def advance(state: dict[str, np.ndarray], k: int, size: int) -> dict[str, np.ndarray]:
             u, z = state["u"].copy(), state["w"]
@@ -351,7 +351,7 @@ class FederatedADMM(Plan):
         Examples
         --------
         >>> from sottovoce.privacy.noise import SimulatedNoise
-        >>> plan = FederatedADMM(GLM("squared"), users=1, steps=1, sample_rate=1.0, gamma=1.0, l2_clip=9.0,
+        >>> plan = FederatedADMM(GLM("squared"), users=1, steps=1, sample_rate=1.0, gamma=1.0, clip=9.0,
         ...                      noise_std=0.0, secure_sum=False)
         >>> row, u = plan.client(np.ones((1, 1)), np.array([2.0]), np.zeros(1), np.zeros(1), agent=0, step=0,
         ...                      noise=SimulatedNoise(0))
@@ -359,7 +359,7 @@ class FederatedADMM(Plan):
         ([2.0], [1.0])
         """
         slack = noise.slack(len(u), self.noise_std) if self.noise_std else 0.0
-        clip = max(self.l2_clip - slack / 2, 0.0)
+        clip = max(self.clip - slack / 2, 0.0)
         model = self.objective
         row = 2.0 * client_move(model.kind, model.width, X, y, u, z, self.gamma, clip)
         sent = row
@@ -378,7 +378,7 @@ class TokenADMM(Plan):
 
     Parameters
     ----------
-    objective, users, gamma, relaxation, l2_clip, noise_std : as in `FederatedADMM`.
+    objective, users, gamma, relaxation, clip, noise_std : as in `FederatedADMM`.
     steps : number of hops.
     cap : contributions per user; beyond it a user adds noise only. None leaves them unbounded, and the
         local statement then counts all hops.
@@ -391,7 +391,7 @@ class TokenADMM(Plan):
 
     Examples
     --------
-    >>> plan = TokenADMM(GLM("squared"), users=50, steps=500, cap=20, gamma=1.0, l2_clip=1.0, noise_std=8.0)
+    >>> plan = TokenADMM(GLM("squared"), users=50, steps=500, cap=20, gamma=1.0, clip=1.0, noise_std=8.0)
     >>> plan.privacy("local").label, plan.privacy("network").label
     ('ldp', 'published')
     """
@@ -400,7 +400,7 @@ class TokenADMM(Plan):
     users: int
     steps: int
     gamma: float
-    l2_clip: float
+    clip: float
     noise_std: float
     relaxation: float = 0.5
     cap: int | None = None
@@ -422,7 +422,7 @@ class TokenADMM(Plan):
     ) -> Guarantee:
         """Return the local statement, or the published network formula."""
         times = self.steps if self.cap is None else self.cap
-        mu = 4 * self.l2_clip / self.noise_std if self.noise_std else math.inf
+        mu = 4 * self.clip / self.noise_std if self.noise_std else math.inf
         if known_view(view) == "local":
             return Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(mu, times))
         if view not in ("network", "pairwise") or tuple(colluders):
@@ -431,7 +431,7 @@ class TokenADMM(Plan):
         rate = mu**2 / 2 * times * math.log(n) / n
         said = (
             "formula of Cyffers, Bellet, Basu 2023 for complete graphs",
-            f"sigma > {2 * self.l2_clip:g} sqrt(alpha (alpha - 1))",
+            f"sigma > {2 * self.clip:g} sqrt(alpha (alpha - 1))",
         )
         curve = Curve.gaussian(math.sqrt(2 * rate))
         return Guarantee(Adversary("network"), "user", "published", curve, said)
@@ -467,7 +467,7 @@ class TokenADMM(Plan):
         shards = _shards(self.objective, data, self.users)
         n, p = self.users, shards.dim
         random, model = randomness(rng), self.objective
-        clip = max(self.l2_clip - random.slack(p, self.noise_std) / 2, 0.0)
+        clip = max(self.clip - random.slack(p, self.noise_std) / 2, 0.0)
         cap = self.steps if self.cap is None else self.cap
 
         def advance(state: dict[str, np.ndarray], block: int, size: int) -> dict[str, np.ndarray]:
@@ -540,8 +540,8 @@ def _check(plan: Any) -> None:
     positive(plan.gamma, "gamma")
     non_negative(plan.noise_std, "noise_std")
     probability(plan.relaxation, "relaxation", zero=False)
-    if not plan.l2_clip > 0 or (plan.l2_clip == math.inf and plan.noise_std > 0):
-        raise InvalidInput(f"l2_clip must be positive, finite where noise is added, got {plan.l2_clip!r}.")
+    if not plan.clip > 0 or (plan.clip == math.inf and plan.noise_std > 0):
+        raise InvalidInput(f"clip must be positive, finite where noise is added, got {plan.clip!r}.")
 
 
 def _plain(plan: Any) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class CentralPlan(Plan):
     Examples
     --------
     >>> from sottovoce.algorithms.dp_cd import DPCD
-    >>> plan = DPCD(GLM(), records=10, steps=4, l2_clip=1.0, noise_multiplier=4.0, smoothness=(0.25,))
+    >>> plan = DPCD(GLM(), records=10, steps=4, clip=1.0, noise_multiplier=4.0, smoothness=(0.25,))
     >>> print(plan.privacy().adversary)
     anyone who sees the released output
     >>> plan.cost()["messages"]

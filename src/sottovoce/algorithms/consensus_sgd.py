@@ -58,7 +58,7 @@ class ConsensusSGD(LearningPlan):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = ConsensusSGD(GLM("logistic"), sv.protocols.Exchange(4), steps=4, step_size=0.5, l2_clip=1.0,
+    >>> plan = ConsensusSGD(GLM("logistic"), sv.protocols.Exchange(4), steps=4, learning_rate=0.5, clip=1.0,
     ...                     noise_multiplier=4.0)
     >>> near, far = (plan.privacy("pairwise", observer=0, user=u) for u in (1, 3))
     >>> near.label, near.mu, round(far.mu, 6)
@@ -156,7 +156,7 @@ class ConsensusSGD(LearningPlan):
         """Return the text of the algorithm for the hosted agents."""
         self.check_sizes(shards, agents)
         return consensus_sgd(
-            self.objective, shards, agents, noise, step_size=self.step_size, l2_clip=self.l2_clip,
+            self.objective, shards, agents, noise, learning_rate=self.learning_rate, clip=self.clip,
             noise_multiplier=self.noise_multiplier, level=self.level, sample_rate=self.sample_rate,
             momentum=self.momentum,
         )  # fmt: skip
@@ -208,8 +208,8 @@ def consensus_sgd(
     agents: Sequence[int],
     noise: NoiseSource,
     *,
-    step_size: float,
-    l2_clip: float,
+    learning_rate: float,
+    clip: float,
     noise_multiplier: float,
     level: str = "user",
     sample_rate: float | None = None,
@@ -221,13 +221,13 @@ def consensus_sgd(
     --------
     >>> from sottovoce.privacy.noise import SimulatedNoise
     >>> shards = Shards(np.eye(2), np.array([1.0, -1.0]), np.array([0, 1, 2]))
-    >>> text = consensus_sgd(GLM(), shards, [0, 1], SimulatedNoise(0), step_size=1.0, l2_clip=1.0,
+    >>> text = consensus_sgd(GLM(), shards, [0, 1], SimulatedNoise(0), learning_rate=1.0, clip=1.0,
     ...                      noise_multiplier=0.0)
     >>> text.message(text.init(), 0).tolist()
     [[-0.5, 0.0], [0.0, 0.5]]
     """
     gradient = Gradients(
-        objective, shards, agents, noise, l2_clip=l2_clip, noise_multiplier=noise_multiplier, level=level,
+        objective, shards, agents, noise, clip=clip, noise_multiplier=noise_multiplier, level=level,
         sample_rate=sample_rate,
     )  # fmt: skip
     decay = 0.0 if level == "user" else objective.l2
@@ -240,6 +240,6 @@ def consensus_sgd(
 
     def update(state: _State, received: np.ndarray, k: int) -> _State:
         velocity = momentum * state.velocity + received + decay * state.theta
-        return _State(state.theta - step_size * velocity, velocity)
+        return _State(state.theta - learning_rate * velocity, velocity)
 
     return Algorithm(init, message, update, output=lambda state: state.theta)

@@ -47,8 +47,8 @@ class LearningPlan(Plan):
     ----------
     objective : what is minimised; every node's own loss is the mean over its records.
     protocol : the averaging of every step: one protocol, one per step, or a function of the step.
-    steps, step_size : T and nu.
-    l2_clip : C. At user level a node's whole gradient is clipped, at record level each record's.
+    steps, learning_rate : T and nu.
+    clip : C. At user level a node's whole gradient is clipped, at record level each record's.
     noise_multiplier : z, noise over C: std z C on a node's gradient (user) or on its clipped sum (record).
     level : "user" (a node's whole data set is replaced) or "record" (one record added or removed; its place
         stays and counts as empty, since divisor and noise are relative to a node's number of records).
@@ -64,20 +64,18 @@ class LearningPlan(Plan):
     objective: GLM
     protocol: Schedule
     steps: int
-    step_size: float
-    l2_clip: float
+    learning_rate: float
+    clip: float
     noise_multiplier: float
     level: Literal["user", "record"] = "user"
     sample_rate: float | None = None
 
     def __post_init__(self) -> None:
         count(self.steps, "steps")
-        positive(self.step_size, "step_size")
+        positive(self.learning_rate, "learning_rate")
         non_negative(self.noise_multiplier, "noise_multiplier")
-        if not self.l2_clip > 0 or (self.l2_clip == math.inf and self.noise_multiplier > 0):
-            raise InvalidInput(
-                f"l2_clip must be positive, finite where noise is added, got {self.l2_clip!r}."
-            )
+        if not self.clip > 0 or (self.clip == math.inf and self.noise_multiplier > 0):
+            raise InvalidInput(f"clip must be positive, finite where noise is added, got {self.clip!r}.")
         if self.level not in ("user", "record"):
             raise InvalidInput(f'level must be "user" or "record", got {self.level!r}.')
         if self.sample_rate is not None:
@@ -232,7 +230,7 @@ class Gradients:
     --------
     >>> from sottovoce.privacy.noise import SimulatedNoise
     >>> shards = Shards(np.array([[3.0]]), np.array([0.0]), np.array([0, 1]))
-    >>> source = Gradients(GLM("squared"), shards, [0], SimulatedNoise(0), l2_clip=1.0, noise_multiplier=0.0)
+    >>> source = Gradients(GLM("squared"), shards, [0], SimulatedNoise(0), clip=1.0, noise_multiplier=0.0)
     >>> source(np.array([[1.0]]), 0).tolist()
     [[1.0]]
     """
@@ -244,7 +242,7 @@ class Gradients:
         agents: Sequence[int],
         noise: NoiseSource,
         *,
-        l2_clip: float,
+        clip: float,
         noise_multiplier: float,
         level: str = "user",
         sample_rate: float | None = None,
@@ -257,7 +255,7 @@ class Gradients:
         self.divisor = rate * shards.sizes.astype(float)
         # what one clipped unit weighs in the gradient: 1 at user level, 1/lot at record level
         unit = np.ones(shards.n) if self.user_level else 1.0 / self.divisor
-        self.std = noise_multiplier * l2_clip * unit if noise_multiplier else np.zeros(shards.n)
+        self.std = noise_multiplier * clip * unit if noise_multiplier else np.zeros(shards.n)
         slack = 0.0
         if noise_multiplier:
             slack = max(
@@ -265,9 +263,9 @@ class Gradients:
                 for s, u in {*zip(self.std, unit, strict=True)}
             )
         # both of two neighbouring releases are rounded: 2 slack beside 2C (user) or beside C (record)
-        self.clip = l2_clip - (slack if self.user_level else 2 * slack)
+        self.clip = clip - (slack if self.user_level else 2 * slack)
         if self.clip <= 0:
-            raise InvalidInput(f"The rounding slack exceeds the clip {l2_clip}; clip less or add less noise.")
+            raise InvalidInput(f"The rounding slack exceeds the clip {clip}; clip less or add less noise.")
 
     def __call__(self, theta: np.ndarray, k: int) -> np.ndarray:
         """Return one gradient row per hosted agent at its own row of ``theta``, clipped, without noise."""

@@ -54,8 +54,9 @@ class Decor(LearningPlan):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = Decor(sv.objectives.GLM(), sv.protocols.Gossip(sv.graphs.ring(16), 1), steps=1, step_size=0.1,
-    ...              l2_clip=1.0, noise_multiplier=0.5, pair_multiplier=3.0)
+    >>> gossip = sv.protocols.Gossip(sv.graphs.ring(16), 1)
+    >>> plan = Decor(sv.objectives.GLM(), gossip, steps=1, learning_rate=0.1, clip=1.0,
+    ...              noise_multiplier=0.5, pair_multiplier=3.0)
     >>> round(plan.variance_share(), 5)
     0.38196
     """
@@ -116,8 +117,8 @@ class Decor(LearningPlan):
         agreement, and both ends call the same function of (seed, step).
         """
         gradient = Gradients(
-            self.objective, shards, agents, noise, l2_clip=self.l2_clip,
-            noise_multiplier=self.noise_multiplier, scale=self.step_size,
+            self.objective, shards, agents, noise, clip=self.clip,
+            noise_multiplier=self.noise_multiplier, scale=self.learning_rate,
         )  # fmt: skip
         if noise.protective and self.pair_multiplier:
             raise InvalidInput(
@@ -127,13 +128,13 @@ class Decor(LearningPlan):
         hosted = {int(v): row for row, v in enumerate(agents)}
         edges = self.network.edges
         mine = np.array([e for e, (u, v) in enumerate(edges) if u in hosted or v in hosted], dtype=int)
-        nu, dim = self.step_size, shards.dim
+        nu, dim = self.learning_rate, shards.dim
 
         def shared(k: int) -> np.ndarray:
             total = np.zeros((len(hosted), dim))
             if not self.pair_multiplier or not len(mine):
                 return total
-            std = self.pair_multiplier * self.l2_clip
+            std = self.pair_multiplier * self.clip
             drawn = noise.perturb(np.zeros((len(mine), dim)), agents=mine, step=k, std=std, stream=_SHARED)
             for side, sign in ((0, 1.0), (1, -1.0)):
                 ends = edges[mine, side]

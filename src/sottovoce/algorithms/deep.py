@@ -59,7 +59,7 @@ class DeepPlan(Plan):
     >>> import torch, sottovoce as sv
     >>> objective = NetObjective(torch.nn.Linear(4, 2), max_grad_norm=1.0)
     >>> plan = sv.algorithms.DeepSGD.for_budget(
-    ...     objective, sizes=[1000], lot=100, steps=50, target_epsilon=1.0, target_delta=1e-5
+    ...     objective, sizes=[1000], lot=100, steps=50, epsilon=1.0, delta=1e-5
     ... )
     >>> plan.get_epsilon(1e-5) <= 1.0
     True
@@ -196,23 +196,23 @@ class DeepPlan(Plan):
         cls,
         objective: NetObjective,
         *args: Any,
-        target_epsilon: float,
-        target_delta: float,
+        epsilon: float,
+        delta: float,
         **options: Any,
     ) -> Self:
         """Return the plan in which every agent has the least noise that meets (epsilon, delta) for it.
 
         The noise is found by bisection on the same `curve` that `get_epsilon` reads, and is never below the
-        target: epsilon of every agent is at most ``target_epsilon``.
+        target: epsilon of every agent is at most ``epsilon``.
         """
         options["noise_multiplier"] = (1.0,)
         start = cls(objective, *args, **options)
-        _validate.positive(target_epsilon, "target_epsilon")
+        _validate.positive(epsilon, "epsilon")
         found: dict[tuple[float, int], float] = {}
         for i in range(start.n):
             key = (start.sample_rates[i], start.releases(i))
             if key not in found and key[1]:
-                found[key] = start._least_noise(i, target_epsilon, target_delta)
+                found[key] = start._least_noise(i, epsilon, delta)
         z = [found.get((start.sample_rates[i], start.releases(i)), 0.0) for i in range(start.n)]
         largest = max(z)  # an agent that releases nothing needs no noise, but a plan has one kind of agents
         return replace(start, noise_multiplier=tuple(value or largest for value in z))

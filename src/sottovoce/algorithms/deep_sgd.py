@@ -40,7 +40,7 @@ class DeepSGD(DeepPlan):
     >>> data = AgentData(x, y, [np.arange(200)], test=(x, y), classes=2)
     >>> plan = DeepSGD.for_budget(
     ...     NetObjective(torch.nn.Linear(2, 2)), sizes=data.sizes, steps=20, learning_rate=1.0,
-    ...     target_epsilon=2.0, target_delta=1e-5,
+    ...     epsilon=2.0, delta=1e-5,
     ... )
     >>> plan.run(data, rng).metrics["accuracy"] > 80
     True

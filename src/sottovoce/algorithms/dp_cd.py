@@ -49,7 +49,7 @@ class DPCD(CentralPlan):
     objective : a loss with a separable regulariser.
     records : the public number of records n, the divisor of every mean.
     steps : T, one coordinate each.
-    l2_clip : C, dealt out over the coordinates by C_j = C sqrt(M_j / tr M).
+    clip : C, dealt out over the coordinates by C_j = C sqrt(M_j / tr M).
     noise_multiplier : z; coordinate j gets noise z times its sensitivity.
     smoothness : M_j when public; otherwise None, and they are released privately from ``bounds``.
     bounds : public B_j with |x_ij| <= B_j (values beyond are clipped in the estimate of M_j).
@@ -66,7 +66,7 @@ class DPCD(CentralPlan):
 
     Examples
     --------
-    >>> plan = DPCD(GLM("logistic"), records=1000, steps=100, l2_clip=1.0, noise_multiplier=10.0,
+    >>> plan = DPCD(GLM("logistic"), records=1000, steps=100, clip=1.0, noise_multiplier=10.0,
     ...             smoothness=(0.25, 0.25))
     >>> plan.privacy().mu
     1.0
@@ -75,7 +75,7 @@ class DPCD(CentralPlan):
     objective: GLM
     records: int
     steps: int
-    l2_clip: float
+    clip: float
     noise_multiplier: float
     smoothness: tuple[float, ...] | None = None
     bounds: tuple[float, ...] | None = None
@@ -92,10 +92,8 @@ class DPCD(CentralPlan):
         count(self.steps, "steps")
         positive(self.step_scale, "step_scale")
         non_negative(self.noise_multiplier, "noise_multiplier")
-        if not self.l2_clip > 0 or (self.l2_clip == math.inf and self.noise_multiplier > 0):
-            raise InvalidInput(
-                f"l2_clip must be positive, and finite where noise is added, got {self.l2_clip!r}."
-            )
+        if not self.clip > 0 or (self.clip == math.inf and self.noise_multiplier > 0):
+            raise InvalidInput(f"clip must be positive, and finite where noise is added, got {self.clip!r}.")
         if not self.objective.regulariser.separable:
             raise InvalidInput(
                 "Coordinate descent needs a separable regulariser; take a box instead of the ball."
@@ -129,7 +127,7 @@ class DPCD(CentralPlan):
         Examples
         --------
         >>> plan = DPCD.for_budget(epsilon=1.0, delta=1e-6, steps=50, objective=GLM(), records=1000,
-        ...                        l2_clip=1.0, bounds=(1.0, 1.0))
+        ...                        clip=1.0, bounds=(1.0, 1.0))
         >>> 0.99 < plan.privacy().epsilon(1e-6) <= 1.0
         True
         """
@@ -162,7 +160,7 @@ class DPCD(CentralPlan):
             raise InvalidInput(f"The plan is for {self.records} records (a public number), got {n}.")
         random = randomness(rng)
         M = self._released_smoothness(X, random)
-        C = coordinate_clips(M, self.l2_clip)
+        C = coordinate_clips(M, self.clip)
         # noise and grid in units of one coordinate's sensitivity, the same for every coordinate
         z = self.noise_multiplier
         unit = self._moves * C / self.records

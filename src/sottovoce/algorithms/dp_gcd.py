@@ -54,7 +54,7 @@ class DPGCD(CentralPlan):
     objective : a loss with a separable regulariser.
     records : the public number of records n.
     steps : T, one coordinate each.
-    l2_clip : C, dealt out over the coordinates.
+    clip : C, dealt out over the coordinates.
     noise_ratio : r; Laplace scales are r times the sensitivity of a coordinate. 0 is no noise.
     smoothness : public M_j, one per coordinate, or one number for all.
     step_scale : c in gamma_j = c / M_j.
@@ -67,7 +67,7 @@ class DPGCD(CentralPlan):
 
     Examples
     --------
-    >>> plan = DPGCD(GLM("logistic"), records=1000, steps=4, l2_clip=1.0, noise_ratio=20.0, smoothness=0.25)
+    >>> plan = DPGCD(GLM("logistic"), records=1000, steps=4, clip=1.0, noise_ratio=20.0, smoothness=0.25)
     >>> round(plan.privacy().rdp(2.0), 4)  # at most 5 T alpha / (2 r^2) = 0.05
     0.0498
     """
@@ -75,7 +75,7 @@ class DPGCD(CentralPlan):
     objective: GLM
     records: int
     steps: int
-    l2_clip: float
+    clip: float
     noise_ratio: float
     smoothness: tuple[float, ...] | float = 0.25
     step_scale: float = 1.0
@@ -88,10 +88,8 @@ class DPGCD(CentralPlan):
         count(self.steps, "steps")
         positive(self.step_scale, "step_scale")
         non_negative(self.noise_ratio, "noise_ratio")
-        if not self.l2_clip > 0 or (self.l2_clip == math.inf and self.noise_ratio > 0):
-            raise InvalidInput(
-                f"l2_clip must be positive, and finite where noise is added, got {self.l2_clip!r}."
-            )
+        if not self.clip > 0 or (self.clip == math.inf and self.noise_ratio > 0):
+            raise InvalidInput(f"clip must be positive, and finite where noise is added, got {self.clip!r}.")
         if not self.objective.regulariser.separable:
             raise InvalidInput(
                 "Coordinate descent needs a separable regulariser; take a box instead of the ball."
@@ -132,7 +130,7 @@ class DPGCD(CentralPlan):
         if self.adjacency == "replace-one" and n != self.records:
             raise InvalidInput(f"The plan is for {self.records} records (a public number), got {n}.")
         M = np.broadcast_to(np.asarray(self.smoothness, dtype=float), (p,)).copy()
-        C = coordinate_clips(M, self.l2_clip)
+        C = coordinate_clips(M, self.clip)
         moves = 2 if self.adjacency == "replace-one" else 1
         scale = self.noise_ratio * moves * C / self.records if self.noise_ratio else np.zeros(p)
         random = randomness(rng)

@@ -46,8 +46,8 @@ class DPSGD(CentralPlan):
     ----------
     objective : what is minimised.
     records : public number n that fixes the sampling rate, q = lot / records.
-    steps, lot, step_size : T, the expected lot size B, the rate eta.
-    l2_clip : length C to which every record's gradient is clipped.
+    steps, lot, learning_rate : T, the expected lot size B, the rate eta.
+    clip : length C to which every record's gradient is clipped.
     noise_multiplier : z; the noise on the sum has standard deviation z C.
     output : "last" iterate or the "mean" of all.
 
@@ -58,7 +58,7 @@ class DPSGD(CentralPlan):
 
     Examples
     --------
-    >>> plan = DPSGD(GLM("logistic"), records=100, steps=50, lot=20, step_size=0.5, l2_clip=1.0,
+    >>> plan = DPSGD(GLM("logistic"), records=100, steps=50, lot=20, learning_rate=0.5, clip=1.0,
     ...              noise_multiplier=2.0)
     >>> plan.privacy().adjacency, plan.privacy().label
     ('add-remove', 'exact')
@@ -68,8 +68,8 @@ class DPSGD(CentralPlan):
     records: int
     steps: int
     lot: float
-    step_size: float
-    l2_clip: float
+    learning_rate: float
+    clip: float
     noise_multiplier: float
     output: Literal["last", "mean"] = "last"
 
@@ -79,12 +79,10 @@ class DPSGD(CentralPlan):
         count(self.records, "records")
         count(self.steps, "steps")
         positive(self.lot, "lot")
-        positive(self.step_size, "step_size")
+        positive(self.learning_rate, "learning_rate")
         non_negative(self.noise_multiplier, "noise_multiplier")
-        if not self.l2_clip > 0 or (self.l2_clip == math.inf and self.noise_multiplier > 0):
-            raise InvalidInput(
-                f"l2_clip must be positive, and finite where noise is added, got {self.l2_clip!r}."
-            )
+        if not self.clip > 0 or (self.clip == math.inf and self.noise_multiplier > 0):
+            raise InvalidInput(f"clip must be positive, and finite where noise is added, got {self.clip!r}.")
         if self.lot > self.records:
             raise InvalidInput(f"lot must be at most records ({self.records}), got {self.lot:g}.")
 
@@ -124,15 +122,15 @@ class DPSGD(CentralPlan):
             raise InvalidInput("DP-SGD works on dense features; take DP-GCD for sparse data.")
         random, p = randomness(rng), X.shape[1]
         r = self.objective.regulariser
-        std = self.noise_multiplier * self.l2_clip if self.noise_multiplier > 0 else 0.0
-        clip = max(self.l2_clip - 2 * random.slack(p, std), 0.0)  # both of two neighbouring sums are rounded
+        std = self.noise_multiplier * self.clip if self.noise_multiplier > 0 else 0.0
+        clip = max(self.clip - 2 * random.slack(p, std), 0.0)  # both of two neighbouring sums are rounded
 
         def advance(state: dict[str, np.ndarray], block: int, size: int) -> dict[str, np.ndarray]:
             noise = random.gaussian(size, p, block=block, std=std)
             w, total = state["w"].copy(), state["total"].copy()
             _block(
                 self.objective.kind, self.objective.width, X, y, w, total, noise, random.grid(std),
-                random.draws(0, block), self.sample_rate, float(self.lot), clip, self.step_size,
+                random.draws(0, block), self.sample_rate, float(self.lot), clip, self.learning_rate,
                 r.l1, r.l2, r.box or math.inf, r.ball or math.inf,
             )  # fmt: skip
             return {"w": w, "total": total}

@@ -48,7 +48,7 @@ class _PrivateLinear(BaseEstimator):
         alpha: float = 1e-3,
         feature_norm: float = 1.0,
         fit_intercept: bool = True,
-        l2_clip: float | None = None,
+        clip: float | None = None,
         steps: int | None = None,
         step_scale: float = 1.0,
         sample_rate: float = 0.1,
@@ -61,7 +61,7 @@ class _PrivateLinear(BaseEstimator):
         self.alpha = alpha
         self.feature_norm = feature_norm
         self.fit_intercept = fit_intercept
-        self.l2_clip = l2_clip
+        self.clip = clip
         self.steps = steps
         self.step_scale = step_scale
         self.sample_rate = sample_rate
@@ -108,16 +108,16 @@ class _PrivateLinear(BaseEstimator):
 
         model = GLM(self._loss, **{self._penalty: self.alpha})  # type: ignore[arg-type]
         square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
-        clip = self.l2_clip
+        clip = self.clip
         if clip is None:  # the largest gradient at w = 0
             clip = math.sqrt(square) * (0.5 if self._loss == "logistic" else target_bound)
         beta, steps = model.curvature * square, self._steps(dim)
-        common: dict[str, Any] = {"objective": model, "records": n, "steps": steps, "l2_clip": clip}
+        common: dict[str, Any] = {"objective": model, "records": n, "steps": steps, "clip": clip}
 
         def make(noise: float) -> Any:
             if self.solver == "dp-sgd":
                 lot = max(1.0, self.sample_rate * n)
-                return DPSGD(noise_multiplier=noise, lot=lot, step_size=self.step_scale / beta, **common)
+                return DPSGD(noise_multiplier=noise, lot=lot, learning_rate=self.step_scale / beta, **common)
             if self.solver == "dp-cd":
                 bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
                 # a tenth of the loss goes to the coordinates' smoothness: mu_M^2 = T / (9 z^2)
@@ -129,10 +129,10 @@ class _PrivateLinear(BaseEstimator):
             if self.solver == "dp-gcd":
                 largest = (self.feature_norm**2,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
                 M = tuple(model.curvature * b for b in largest)
-                options = {**common, "l2_clip": clip * math.sqrt(dim)}
+                options = {**common, "clip": clip * math.sqrt(dim)}
                 return DPGCD(noise_ratio=noise, smoothness=M, step_scale=self.step_scale, **options)
             gamma = self.step_scale / beta
-            options = {**common, "l2_clip": clip * gamma}
+            options = {**common, "clip": clip * gamma}
             return CentralADMM(noise_std=noise, gamma=gamma, **options)
 
         return least_noise(
@@ -160,7 +160,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     alpha : weight of the l2 penalty (alpha/2) |w|^2, intercept included.
     feature_norm : public bound on the length of a record; longer ones are scaled down.
     fit_intercept : whether to add a column of ones.
-    l2_clip : clip of one record's gradient; by default the largest gradient at w = 0.
+    clip : clip of one record's gradient; by default the largest gradient at w = 0.
     steps : iterations of the solver (coordinates for dp-cd and dp-gcd).
     step_scale : step relative to one over the smoothness.
     sample_rate : dp-sgd's Poisson rate.
@@ -235,7 +235,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):
         feature_norm: float = 1.0,
         target_bound: float = 1.0,
         fit_intercept: bool = True,
-        l2_clip: float | None = None,
+        clip: float | None = None,
         steps: int | None = None,
         step_scale: float = 1.0,
         sample_rate: float = 0.1,
@@ -244,7 +244,7 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):
     ) -> None:
         super().__init__(
             epsilon, delta, solver=solver, alpha=alpha, feature_norm=feature_norm,
-            fit_intercept=fit_intercept, l2_clip=l2_clip, steps=steps, step_scale=step_scale,
+            fit_intercept=fit_intercept, clip=clip, steps=steps, step_scale=step_scale,
             sample_rate=sample_rate, fits=fits, random_state=random_state,
         )  # fmt: skip
         self.target_bound = target_bound

@@ -53,7 +53,7 @@ class Mafalda(LearningPlan):
     --------
     >>> import sottovoce as sv
     >>> gossip = sv.protocols.Gossip(sv.graphs.ring(8), 1)
-    >>> plan = Mafalda(sv.objectives.GLM(), gossip, steps=9, step_size=0.1, l2_clip=1.0, noise_multiplier=2)
+    >>> plan = Mafalda(sv.objectives.GLM(), gossip, steps=9, learning_rate=0.1, clip=1.0, noise_multiplier=2)
     >>> plan.privacy().mu, plan.privacy().label
     (1.0, 'ldp')
     """
@@ -94,9 +94,7 @@ class Mafalda(LearningPlan):
 
     def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:
         """Return the text for the hosted agents; the state keeps each agent's fresh draws."""
-        gradient = Gradients(
-            self.objective, shards, agents, noise, l2_clip=self.l2_clip, noise_multiplier=0.0
-        )
+        gradient = Gradients(self.objective, shards, agents, noise, clip=self.clip, noise_multiplier=0.0)
         if noise.protective:
             raise InvalidInput(
                 "Correlated noise reuses past draws and is not on the grid of a protective source; simulate "
@@ -104,9 +102,9 @@ class Mafalda(LearningPlan):
             )
         found = self.correlation()
         inverse = found.inverse
-        std = self.noise_multiplier * self.l2_clip * found.sens
+        std = self.noise_multiplier * self.clip * found.sens
         who = np.asarray(list(agents))
-        nu, dim, T = self.step_size, shards.dim, self.steps
+        nu, dim, T = self.learning_rate, shards.dim, self.steps
 
         def init() -> _State:
             return _State(np.zeros((shards.n, dim)), np.zeros((T, shards.n, dim)))

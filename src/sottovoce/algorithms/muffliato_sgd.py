@@ -50,7 +50,7 @@ class MuffliatoSGD(LearningPlan):
     --------
     >>> import sottovoce as sv
     >>> plan = MuffliatoSGD(GLM("logistic"), sv.protocols.Gossip(sv.graphs.path(5), rounds=1), steps=5,
-    ...                     step_size=0.5, l2_clip=1.0, noise_multiplier=4.0)
+    ...                     learning_rate=0.5, clip=1.0, noise_multiplier=4.0)
     >>> plan.privacy("local").label, plan.privacy("pairwise", observer=0, user=4).label
     ('ldp', 'conditional')
     """
@@ -78,7 +78,7 @@ class MuffliatoSGD(LearningPlan):
             return self.local().against(Adversary(kind, tuple(listed), user))
         from sottovoce.privacy import averaging_guarantee, learning_guarantee, learning_view
 
-        size = {"sensitivity": 2 * self.l2_clip, "noise_std": self.noise_multiplier * self.l2_clip}
+        size = {"sensitivity": 2 * self.clip, "noise_std": self.noise_multiplier * self.clip}
         if self.steps == 1:
             return averaging_guarantee(self.schedule(0).view(listed), user, **size)
         seen: Any = self.protocols()
@@ -92,7 +92,7 @@ class MuffliatoSGD(LearningPlan):
     def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:
         """Return the text of the algorithm for the hosted agents."""
         return muffliato_sgd(
-            self.objective, shards, agents, noise, step_size=self.step_size, l2_clip=self.l2_clip,
+            self.objective, shards, agents, noise, learning_rate=self.learning_rate, clip=self.clip,
             noise_multiplier=self.noise_multiplier, level=self.level, sample_rate=self.sample_rate,
         )  # fmt: skip
 
@@ -103,8 +103,9 @@ class MuffliatoSGD(LearningPlan):
         Examples
         --------
         >>> import sottovoce as sv
-        >>> plan = MuffliatoSGD.for_budget(epsilon=5.0, delta=1e-5, objective=GLM(), steps=10, step_size=1.0,
-        ...                                l2_clip=1.0, protocol=sv.protocols.Gossip(sv.graphs.ring(6), 2))
+        >>> plan = MuffliatoSGD.for_budget(epsilon=5.0, delta=1e-5, objective=GLM(), steps=10,
+        ...                                learning_rate=1.0, clip=1.0,
+        ...                                protocol=sv.protocols.Gossip(sv.graphs.ring(6), 2))
         >>> 4.99 < plan.privacy().epsilon(1e-5) <= 5.0
         True
         """
@@ -120,8 +121,8 @@ def muffliato_sgd(
     agents: Sequence[int],
     noise: NoiseSource,
     *,
-    step_size: float,
-    l2_clip: float,
+    learning_rate: float,
+    clip: float,
     noise_multiplier: float,
     level: str = "user",
     sample_rate: float | None = None,
@@ -132,14 +133,14 @@ def muffliato_sgd(
     --------
     >>> from sottovoce.privacy.noise import SimulatedNoise
     >>> shards = Shards(np.eye(2), np.array([1.0, -1.0]), np.array([0, 1, 2]))
-    >>> text = muffliato_sgd(GLM(), shards, [0, 1], SimulatedNoise(0), step_size=1.0, l2_clip=1.0,
+    >>> text = muffliato_sgd(GLM(), shards, [0, 1], SimulatedNoise(0), learning_rate=1.0, clip=1.0,
     ...                      noise_multiplier=0.0)
     >>> text.message(text.init(), 0).tolist()
     [[0.5, 0.0], [0.0, -0.5]]
     """
     gradient = Gradients(
-        objective, shards, agents, noise, l2_clip=l2_clip, noise_multiplier=noise_multiplier, level=level,
-        sample_rate=sample_rate, scale=step_size,
+        objective, shards, agents, noise, clip=clip, noise_multiplier=noise_multiplier, level=level,
+        sample_rate=sample_rate, scale=learning_rate,
     )  # fmt: skip
     decay = 0.0 if level == "user" else objective.l2  # at user level l2 is inside the clip
 
@@ -147,8 +148,8 @@ def muffliato_sgd(
         return np.zeros((shards.n, shards.dim))
 
     def message(theta: np.ndarray, k: int) -> np.ndarray:
-        moved = theta - step_size * (gradient(theta, k) + decay * theta)
-        return gradient.perturb(moved, k, step_size)
+        moved = theta - learning_rate * (gradient(theta, k) + decay * theta)
+        return gradient.perturb(moved, k, learning_rate)
 
     def update(theta: np.ndarray, received: np.ndarray, k: int) -> np.ndarray:
         return received

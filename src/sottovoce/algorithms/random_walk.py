@@ -43,7 +43,7 @@ class RandomWalkSGD(Plan):
     objective : what is minimised; a node's loss is the mean over its records.
     network : graph and transition weights; `sv.graphs.complete(n)` passes to a uniformly drawn node.
     steps : hops of each token.
-    step_size, l2_clip : nu, and C for the holder's whole gradient.
+    learning_rate, clip : nu, and C for the holder's whole gradient.
     noise_multiplier : z, noise over C.
     cap : contributions per node (all tokens together); beyond it a holder adds noise only.
     tokens : independent tokens; the result is their mean.
@@ -55,13 +55,13 @@ class RandomWalkSGD(Plan):
     ----------
     "local": cap (else all steps) contributions of 2/z-GDP, for any loss. "pairwise": the path accountant,
     valid with visible senders too, as it hands the observer the whole path; it counts on amplification by
-    iteration only when ``feature_norm`` is given, the loss is smooth with step_size <= 2/beta and the clip is
-    never active; it refuses otherwise. Tokens add up.
+    iteration only when ``feature_norm`` is given, the loss is smooth with learning_rate <= 2/beta and the
+    clip is never active; it refuses otherwise. Tokens add up.
 
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = RandomWalkSGD(GLM("logistic"), sv.graphs.complete(20), steps=400, step_size=0.5, l2_clip=1.0,
+    >>> plan = RandomWalkSGD(GLM("logistic"), sv.graphs.complete(20), steps=400, learning_rate=0.5, clip=1.0,
     ...                      noise_multiplier=8.0, cap=30)
     >>> plan.privacy("local").label, round(plan.privacy("local").mu, 3)
     ('ldp', 1.369)
@@ -70,8 +70,8 @@ class RandomWalkSGD(Plan):
     objective: GLM
     network: Network
     steps: int
-    step_size: float
-    l2_clip: float
+    learning_rate: float
+    clip: float
     noise_multiplier: float
     cap: int | None = None
     tokens: int = 1
@@ -83,10 +83,10 @@ class RandomWalkSGD(Plan):
     def __post_init__(self) -> None:
         count(self.steps, "steps")
         count(self.tokens, "tokens")
-        positive(self.step_size, "step_size")
+        positive(self.learning_rate, "learning_rate")
         non_negative(self.noise_multiplier, "noise_multiplier")
-        if not self.l2_clip > 0 or (self.l2_clip == math.inf and self.noise_multiplier > 0):
-            raise InvalidInput(f"l2_clip must be positive, finite with noise, got {self.l2_clip!r}.")
+        if not self.clip > 0 or (self.clip == math.inf and self.noise_multiplier > 0):
+            raise InvalidInput(f"clip must be positive, finite with noise, got {self.clip!r}.")
         if self.cap is not None:
             count(self.cap, "cap")
         if self.feature_norm is not None:
@@ -133,15 +133,15 @@ class RandomWalkSGD(Plan):
             assert self.feature_norm is not None
             beta = self.objective.smoothness(self.feature_norm) + self.objective.l2
             steepest = self.objective.slope_bound * self.feature_norm
-            if self.objective.l2 or steepest > self.l2_clip:
+            if self.objective.l2 or steepest > self.clip:
                 raise InvalidInput(
                     "Amplification by iteration needs gradients that the clip never touches (a clipped step "
-                    f"may expand): l2 = 0 and l2_clip >= {steepest:g}; or leave feature_norm out."
+                    f"may expand): l2 = 0 and clip >= {steepest:g}; or leave feature_norm out."
                 )
-            if self.step_size > 2 / beta:
+            if self.learning_rate > 2 / beta:
                 raise InvalidInput(
-                    f"Amplification by iteration needs step_size <= 2/beta = {2 / beta:.4g}, got "
-                    f"{self.step_size:g}; take a smaller step, or leave feature_norm out."
+                    f"Amplification by iteration needs learning_rate <= 2/beta = {2 / beta:.4g}, got "
+                    f"{self.learning_rate:g}; take a smaller step, or leave feature_norm out."
                 )
         return walk_guarantee(
             self.network,
@@ -209,11 +209,11 @@ class RandomWalkSGD(Plan):
                     f"{self.feature_norm:g}, on which the statement counts; scale the records first."
                 )
         random, p, model = randomness(rng), X.shape[1], self.objective
-        std = self.noise_multiplier * self.l2_clip if self.noise_multiplier else 0.0
-        clip = self.l2_clip - random.slack(p, std)
+        std = self.noise_multiplier * self.clip if self.noise_multiplier else 0.0
+        clip = self.clip - random.slack(p, std)
         if clip <= 0:
             raise InvalidInput(
-                f"The rounding slack exceeds the clip {self.l2_clip}; clip less or add less noise."
+                f"The rounding slack exceeds the clip {self.clip}; clip less or add less noise."
             )
         W = self.network.W
         uniform = bool(W.nnz == self.n**2 and np.ptp(W.data) < 1e-12)
@@ -230,7 +230,7 @@ class RandomWalkSGD(Plan):
                 holders[token] = _walk(
                     model.kind, model.width, theta[token], X, y, data.offsets, W.indptr, W.indices,
                     cumulative, uniform, holders[token], counts, cap, noise, random.grid(std),
-                    random.draws(0, token, block), clip, self.step_size, model.l2,
+                    random.draws(0, token, block), clip, self.learning_rate, model.l2,
                 )  # fmt: skip
             return {"theta": theta, "counts": counts, "holders": holders, "w": theta.mean(axis=0)}
 
@@ -268,7 +268,7 @@ def hop(
     y: np.ndarray,
     theta: np.ndarray,
     *,
-    step_size: float,
+    learning_rate: float,
     clip: float,
     noise: np.ndarray,
     grid: float = 0.0,
@@ -278,13 +278,25 @@ def hop(
 
     Examples
     --------
-    >>> hop(GLM("squared"), np.ones((1, 1)), np.array([2.0]), np.zeros(1), step_size=0.5, clip=1.0,
+    >>> hop(GLM("squared"), np.ones((1, 1)), np.array([2.0]), np.zeros(1), learning_rate=0.5, clip=1.0,
     ...     noise=np.zeros(1)).tolist()
     [0.5]
     """
     after = np.array(theta, dtype=float)
     limit = clip if contribute else 0.0
-    _step(model.kind, model.width, after, X, y, limit, noise, grid, step_size, model.l2, np.empty(len(after)))
+    _step(
+        model.kind,
+        model.width,
+        after,
+        X,
+        y,
+        limit,
+        noise,
+        grid,
+        learning_rate,
+        model.l2,
+        np.empty(len(after)),
+    )
     return after
 
 

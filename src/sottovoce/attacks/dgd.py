@@ -47,7 +47,7 @@ class Transcript:
     --------
     >>> import numpy as np, sottovoce as sv
     >>> attack = gradient_attack(sv.graphs.path(3), attackers=0, steps=2)
-    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), step_size=0.1)
+    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), learning_rate=0.1)
     >>> seen.received.shape, seen.own.shape
     ((2, 1), (2, 1, 1, 1))
     """
@@ -75,8 +75,8 @@ class GradientAttack:
     >>> attack.identifiable
     (1, 2, 3)
     >>> gradients = np.array([[0.0], [1.0], [2.0], [3.0]])
-    >>> seen = run_descent(attack, lambda theta, t: gradients, np.zeros((4, 1)), step_size=0.1)
-    >>> attack.gradients(seen, np.zeros(1), step_size=0.1).round(6).ravel().tolist()
+    >>> seen = run_descent(attack, lambda theta, t: gradients, np.zeros((4, 1)), learning_rate=0.1)
+    >>> attack.gradients(seen, np.zeros(1), learning_rate=0.1).round(6).ravel().tolist()
     [nan, 1.0, 2.0, 3.0]
     """
 
@@ -109,7 +109,7 @@ class GradientAttack:
         self,
         seen: Transcript,
         initial: np.ndarray,
-        step_size: float,
+        learning_rate: float,
         method: Literal["gls", "ls"] = "gls",
         ridge: float = 0.0,
     ) -> np.ndarray:
@@ -119,11 +119,11 @@ class GradientAttack:
         ----------
         seen : what the attackers received and computed.
         initial : the common first model ``(dim,)``.
-        step_size : the learning rate.
+        learning_rate : the learning rate.
         method : "gls" weighs the messages by the right covariance, "ls" treats them alike.
         ridge : relative cut below which a direction of the system is left out.
         """
-        nu = _validate.positive(step_size, "step_size")
+        nu = _validate.positive(learning_rate, "learning_rate")
         clean = self._without_own(seen, np.asarray(initial, dtype=np.float64))
         estimate = np.full((self.protocol.n, clean.shape[1]), np.nan)
         estimate[list(self.targets)] = self.solver(method, ridge) @ clean / -nu
@@ -257,7 +257,7 @@ def run_descent(
     attack: GradientAttack,
     gradients: Callable[[np.ndarray, int], np.ndarray],
     models: np.ndarray,
-    step_size: float,
+    learning_rate: float,
     rng: np.random.Generator | None = None,
     noise_std: float = 0.0,
 ) -> Transcript:
@@ -273,7 +273,7 @@ def run_descent(
     --------
     >>> import numpy as np, sottovoce as sv
     >>> attack = gradient_attack(sv.graphs.path(3), attackers=0, steps=2)
-    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), step_size=0.1)
+    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), learning_rate=0.1)
     >>> seen.received.round(6).ravel().tolist()
     [-0.1, -0.2]
     """
@@ -289,7 +289,7 @@ def run_descent(
         g = np.asarray(gradients(theta, t), dtype=np.float64)
         if rng is not None and noise_std > 0:
             g = g + rng.normal(0.0, noise_std, g.shape)
-        theta = theta - step_size * g
+        theta = theta - learning_rate * g
         for k in range(protocol.rounds):
             received.append(theta[wanted.get((t, k), [])])
             mine.append(theta[own])

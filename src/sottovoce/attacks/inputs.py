@@ -82,7 +82,7 @@ def attack_softmax(
     labels: np.ndarray,
     *,
     steps: int,
-    step_size: float,
+    learning_rate: float,
     rng: np.random.Generator | None = None,
     noise_std: float = 0.0,
     classes: int | None = None,
@@ -93,7 +93,7 @@ def attack_softmax(
     ----------
     averaging, attackers, steps : as in `gradient_attack`.
     images, labels : ``(n, ...)`` pixels in [0, 1] and ``(n,)`` classes.
-    step_size : learning rate; small rates keep the gradients constant.
+    learning_rate : learning rate; small rates keep the gradients constant.
     rng, noise_std : Gaussian noise on every gradient, to see the attack fail.
 
     Examples
@@ -102,7 +102,7 @@ def attack_softmax(
     >>> rng = np.random.default_rng(0)
     >>> pictures = rng.uniform(size=(6, 16))
     >>> found = attack_softmax(
-    ...     sv.graphs.path(6), 0, pictures, np.array([0, 1, 2, 0, 1, 2]), steps=6, step_size=1e-5
+    ...     sv.graphs.path(6), 0, pictures, np.array([0, 1, 2, 0, 1, 2]), steps=6, learning_rate=1e-5
     ... )
     >>> found.recovered
     (1, 2, 3, 4, 5)
@@ -112,8 +112,8 @@ def attack_softmax(
     flat = pixels.reshape(len(pixels), -1)
     count = int(wanted.max()) + 1 if classes is None else _validate.count(classes, "classes")
     start = np.zeros((len(flat), count * (flat.shape[1] + 1)))
-    seen = run_descent(attack, softmax_gradients(flat, wanted, count), start, step_size, rng, noise_std)
-    found = attack.gradients(seen, start[0], step_size).reshape(len(flat), count, -1)
+    seen = run_descent(attack, softmax_gradients(flat, wanted, count), start, learning_rate, rng, noise_std)
+    found = attack.gradients(seen, start[0], learning_rate).reshape(len(flat), count, -1)
     solved = list(attack.identifiable)
     estimates = np.full(flat.shape, np.nan)
     classes_found = np.full(len(flat), -1)
@@ -130,7 +130,7 @@ def attack_network(
     model: Any,
     *,
     steps: int,
-    step_size: float,
+    learning_rate: float,
     rng: np.random.Generator,
     noise_std: float = 0.0,
     **search: Any,
@@ -147,7 +147,7 @@ def attack_network(
     >>> rng = np.random.default_rng(0)
     >>> found = attack_network(
     ...     sv.graphs.path(3), 0, rng.random((3, 1, 2, 2)), np.array([0, 1, 0]), model,
-    ...     steps=2, step_size=0.1, rng=rng, iterations=8,
+    ...     steps=2, learning_rate=0.1, rng=rng, iterations=8,
     ... )  # fmt: skip
     >>> found.inputs.shape
     (3, 1, 2, 2)
@@ -155,8 +155,8 @@ def attack_network(
     attack = gradient_attack(averaging, attackers, steps)
     pixels, wanted = _records(images, labels, attack.protocol.n)
     gradients, start = module_gradients(model, pixels, wanted)
-    seen = run_descent(attack, gradients, np.tile(start, (len(pixels), 1)), step_size, rng, noise_std)
-    found = attack.gradients(seen, start, step_size)
+    seen = run_descent(attack, gradients, np.tile(start, (len(pixels), 1)), learning_rate, rng, noise_std)
+    found = attack.gradients(seen, start, learning_rate)
     solved = list(attack.identifiable)
     estimates = np.full(pixels.shape, np.nan)
     classes_found = np.full(len(pixels), -1)

@@ -100,7 +100,7 @@ class SmallNet:
         patches: np.ndarray,
         labels: np.ndarray,
         present: np.ndarray,
-        l2_clip: float,
+        clip: float,
         guard: bool = True,
     ) -> np.ndarray:
         """Return the sum of clipped gradients of every row over its lot, ``(rows, n_params)`` float32.
@@ -121,7 +121,7 @@ class SmallNet:
             patches,
             labels,
             present,
-            np.float32(l2_clip),
+            np.float32(clip),
             guard,
             self.filters,
             self.classes,

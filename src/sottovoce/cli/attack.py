@@ -103,7 +103,7 @@ def dgd(
     images, labels = pictures(data, network.n, rng)
     found = attack_softmax(
         Gossip(network, _validate.count(rounds, "rounds")), node_list(attackers), images, labels,
-        steps=network.n if steps is None else steps, step_size=rate, rng=rng,
+        steps=network.n if steps is None else steps, learning_rate=rate, rng=rng,
         noise_std=_validate.non_negative(noise, "noise"), classes=10,
     )  # fmt: skip
     payload = {

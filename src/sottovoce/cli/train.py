@@ -113,9 +113,9 @@ class TrainSection(Section):
 
     algorithm: str
     steps: int = Field(ge=1)
-    step_size: float | None = Field(None, gt=0)
+    learning_rate: float | None = Field(None, gt=0)
     step_scale: float | None = Field(None, gt=0)
-    l2_clip: float = Field(1.0, gt=0)
+    clip: float = Field(1.0, gt=0)
     lot: float | None = Field(None, gt=0)
     level: Literal["user", "record"] | None = None
     sample_rate: float | None = Field(None, gt=0, le=1)
@@ -265,9 +265,9 @@ def _plan(settings: TrainFile, options: dict[str, Any]) -> Plan:
         value = noise.std if noise.std is not None else noise.multiplier
         assert value is not None
         if (noise.std is not None) and field != "noise_std":
-            value = noise.std / settings.train.l2_clip
+            value = noise.std / settings.train.clip
         if noise.std is None and field == "noise_std":
-            value = value * settings.train.l2_clip
+            value = value * settings.train.clip
         return cls(**{field: value}, **options)  # type: ignore[no-any-return]
     if budget is None:
         raise ConfigError(
@@ -351,7 +351,7 @@ def train(
       \\[train]
       algorithm = "consensus-sgd"
       steps = 30
-      step_size = 2.0
+      learning_rate = 2.0
       \\[budget]
       epsilon = 3.0
       delta = 1e-5

@@ -261,7 +261,7 @@ def build(
             return make(objective, noise_multiplier=found.noise.multiplier, **options), data
         if found.budget is None:
             raise ConfigError("the file needs [budget] with epsilon and delta, or [noise] multiplier.")
-        target = {"target_epsilon": found.budget.epsilon, "target_delta": found.budget.delta}
+        target = {"epsilon": found.budget.epsilon, "delta": found.budget.delta}
         return make.for_budget(objective, **target, **options), data
     except TypeError as problem:
         raise ConfigError(f"[train] options do not fit {section.method}: {problem}.") from None

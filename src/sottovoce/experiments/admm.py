@@ -34,7 +34,7 @@ class Config:
     visits: int = 5
     gammas: tuple[float, ...] = (0.3, 1.0, 3.0)
     relaxation: float = 0.8
-    l2_clip: float = 1.0
+    clip: float = 1.0
     runs: int = 5
     seed: int = 0
 
@@ -75,7 +75,7 @@ def run(quick: bool = False, **options: Any) -> Result:
             "objective": model,
             "gamma": gamma,
             "relaxation": config.relaxation,
-            "l2_clip": config.l2_clip,
+            "clip": config.clip,
         }
         spend: dict[str, Any] = {"epsilon": epsilon, "delta": config.delta}
         token: dict[str, Any] = {"users": n, "steps": config.visits * n, "cap": config.visits, **share}

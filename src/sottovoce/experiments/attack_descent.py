@@ -38,8 +38,8 @@ def line_cifar10(
     rng = np.random.default_rng(seed)
     images, labels = draw_pictures(data, nodes, rng)
     found = attack_softmax(
-        graphs.path(nodes), 0, images, labels, steps=steps or nodes, step_size=rate, rng=rng, noise_std=noise,
-        classes=10,
+        graphs.path(nodes), 0, images, labels, steps=steps or nodes, learning_rate=rate, rng=rng,
+        noise_std=noise, classes=10,
     )  # fmt: skip
     return Result(
         "attack-line-cifar10",
@@ -64,7 +64,7 @@ def line_mnist(
     images, labels = draw_pictures(data, nodes, rng)
     side = images.shape[-1]
     found = attack_network(
-        graphs.path(nodes), 0, images, labels, line_network(side, rng), steps=nodes, step_size=rate,
+        graphs.path(nodes), 0, images, labels, line_network(side, rng), steps=nodes, learning_rate=rate,
         rng=rng, iterations=iterations, tv=tv,
     )  # fmt: skip
     return Result(
@@ -112,7 +112,7 @@ def florentine(
                 images,
                 labels,
                 steps=steps,
-                step_size=rate,
+                learning_rate=rate,
                 rng=rng,
                 noise_std=noise,
                 classes=10,

@@ -35,7 +35,7 @@ def table5(
     lot: int = 32,
     epsilon: float = 1.0,
     delta: float = 1e-2,
-    l2_clip: float = 1.0,
+    clip: float = 1.0,
     algorithms: tuple[str, ...] = tuple(RATES),
     confidence: float = 0.95,
     seed: int = 0,
@@ -57,7 +57,7 @@ def table5(
         began = time.perf_counter()
         data = problem.merged() if name == "dp-sgd" else problem
         plan = make_plan(
-            name, net, start, data.sizes, steps=steps, lot=lot, epsilon=epsilon, delta=delta, l2_clip=l2_clip
+            name, net, start, data.sizes, steps=steps, lot=lot, epsilon=epsilon, delta=delta, clip=clip
         )
         found, (inside, outside) = audit_membership(
             plan, net, data, models=models, start=start, rng=rng, delta=delta, level=1 - confidence,
@@ -76,7 +76,7 @@ def table5(
         "audit-table5",
         config={
             "models": models, "steps": steps, "lot": lot, "epsilon": epsilon, "delta": delta,
-            "l2_clip": l2_clip, "confidence": confidence, "network": "SmallNet, 195 parameters",
+            "clip": clip, "confidence": confidence, "network": "SmallNet, 195 parameters",
             "records": sum(problem.sizes), "graph": "path:3",
         },
         metrics={
@@ -92,7 +92,7 @@ def table5(
 
 def make_plan(
     name: str, net: Any, start: np.ndarray, sizes: list[int], *, steps: int, lot: int, epsilon: float,
-    delta: float, l2_clip: float,
+    delta: float, clip: float,
 ) -> Any:  # fmt: skip
     """Return the plan of one algorithm at this budget; every agent has the least noise that meets it."""
     from sottovoce import graphs
@@ -107,11 +107,11 @@ def make_plan(
         "dp-sgd": DeepSGD, "dp-dsgd": DPDSGD, "dp-dsgt": DPDSGT, "dp-dinno": DPDiNNO,
         "exact-consensus": DeepConsensus,
     }  # fmt: skip
-    objective = NetObjective(net.module(start), max_grad_norm=l2_clip)
+    objective = NetObjective(net.module(start), max_grad_norm=clip)
     network = {} if name == "dp-sgd" else {"network": graphs.path(len(sizes))}
     return kinds[name].for_budget(
-        objective, sizes=sizes, steps=steps, lot=lot, learning_rate=RATES[name], target_epsilon=epsilon,
-        target_delta=delta, **network,
+        objective, sizes=sizes, steps=steps, lot=lot, learning_rate=RATES[name], epsilon=epsilon,
+        delta=delta, **network,
     )  # fmt: skip
 
 

@@ -283,7 +283,7 @@ def training(
     # how many releases' worth of one clinic's gradients one other clinic learns, at most
     worst = float(np.sum([tree_shares(tree) for tree in trees], axis=0).max())
     common: dict[str, Any] = {
-        "objective": GLM("logistic", l2=1e-4), "steps": steps, "step_size": 8.0, "l2_clip": 1.0,
+        "objective": GLM("logistic", l2=1e-4), "steps": steps, "learning_rate": 8.0, "clip": 1.0,
         "level": "record",
     }  # fmt: skip
 

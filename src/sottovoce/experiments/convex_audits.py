@@ -160,7 +160,9 @@ def _users() -> dict[str, Case]:
         theta, total = np.zeros(1), 0.0
         shard = two(side).user(0)
         for _ in range(4):  # four contributions of user 0, every model before and after them seen
-            after = hop(model, *shard, theta, step_size=1.0, clip=1.0, noise=4 / 3 * rng.standard_normal(1))
+            after = hop(
+                model, *shard, theta, learning_rate=1.0, clip=1.0, noise=4 / 3 * rng.standard_normal(1)
+            )
             total, theta = total + float(after[0] - theta[0]), after
         return total
 

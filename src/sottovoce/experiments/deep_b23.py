@@ -315,7 +315,7 @@ def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray) -> Any:
     make = makers[cell.method]
     if not private:
         return make(objective, noise_multiplier=(0.0,), **options)
-    return make.for_budget(objective, target_epsilon=cell.epsilon, target_delta=DELTA, **options)
+    return make.for_budget(objective, epsilon=cell.epsilon, delta=DELTA, **options)
 
 
 def _objective(cell: Cell, clip: float) -> Any:

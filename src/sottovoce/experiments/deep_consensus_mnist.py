@@ -117,7 +117,7 @@ def run_trial(
     objective = NetObjective(nn.Linear(x.shape[1], 10, bias=False), max_grad_norm=chosen.clip)
     plan = DeepConsensus.for_budget(
         objective, records.sizes, chosen.steps, network=network,
-        target_epsilon=epsilon, target_delta=DELTA, learning_rate=chosen.rate,
+        epsilon=epsilon, delta=DELTA, learning_rate=chosen.rate,
         optimiser=Optimiser("momentum", beta=chosen.momentum), average_from=chosen.average_from,
         schedule_seed=trial,
     )  # fmt: skip

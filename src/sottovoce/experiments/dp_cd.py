@@ -91,17 +91,17 @@ def compare(
 
     plans: dict[str, list[Any]] = {"dp-cd": [], "dp-sgd": []}
     for passes in config.passes:
-        cd = DPCD.for_budget(steps=passes * p, l2_clip=1.0, **known, **budget)
+        cd = DPCD.for_budget(steps=passes * p, clip=1.0, **known, **budget)
         for share in config.lots:
             steps = max(1, round(passes / share))
-            fixed: dict[str, Any] = {"steps": steps, "lot": share * n, "step_size": 1.0, "l2_clip": 1.0}
+            fixed: dict[str, Any] = {"steps": steps, "lot": share * n, "learning_rate": 1.0, "clip": 1.0}
             if (steps, share) not in multipliers:
                 multipliers[steps, share] = DPSGD.for_budget(**fixed, **budget).noise_multiplier
             sgd = DPSGD(model, n, noise_multiplier=multipliers[steps, share], **fixed)
             for clip, step in itertools.product(config.clips, config.steps):
-                plans["dp-sgd"].append(replace(sgd, l2_clip=clip, step_size=step / beta))
+                plans["dp-sgd"].append(replace(sgd, clip=clip, learning_rate=step / beta))
         for clip, step in itertools.product(config.clips, config.steps):
-            plans["dp-cd"].append(replace(cd, l2_clip=clip, step_scale=step))
+            plans["dp-cd"].append(replace(cd, clip=clip, step_scale=step))
     found = {}
     for method, candidates in plans.items():
         tuned = [(gap, key, i) for i, plan in enumerate(candidates) for key, gap in gaps(plan, 0).items()]

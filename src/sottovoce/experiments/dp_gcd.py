@@ -71,18 +71,18 @@ def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
     grid = list(itertools.product([c * math.sqrt(p) for c in config.clips], config.steps))
     plans: dict[str, list[Any]] = {"dp-gcd": [], "dp-cd": [], "dp-sgd": []}
     for steps in config.greedy:
-        plan = DPGCD.for_budget(steps=steps, l2_clip=1.0, adjacency="add-remove", **budget)
-        plans["dp-gcd"] += [replace(plan, l2_clip=C, step_scale=s) for C, s in grid]
+        plan = DPGCD.for_budget(steps=steps, clip=1.0, adjacency="add-remove", **budget)
+        plans["dp-gcd"] += [replace(plan, clip=C, step_scale=s) for C, s in grid]
     for passes in config.passes:
         steps = max(1, round(passes * p))
         other = DPCD.for_budget(
-            steps=steps, l2_clip=1.0, smoothness=(0.25,) * p, adjacency="add-remove", **budget
+            steps=steps, clip=1.0, smoothness=(0.25,) * p, adjacency="add-remove", **budget
         )
-        plans["dp-cd"] += [replace(other, l2_clip=C, step_scale=s) for C, s in grid]
+        plans["dp-cd"] += [replace(other, clip=C, step_scale=s) for C, s in grid]
         for share in config.lots:
             count = max(1, round(max(passes, 1.0) / share))
-            sgd = DPSGD.for_budget(steps=count, lot=share * n, step_size=1.0, l2_clip=1.0, **budget)
-            plans["dp-sgd"] += [replace(sgd, l2_clip=C, step_size=s / (0.25 * p)) for C, s in grid]
+            sgd = DPSGD.for_budget(steps=count, lot=share * n, learning_rate=1.0, clip=1.0, **budget)
+            plans["dp-sgd"] += [replace(sgd, clip=C, learning_rate=s / (0.25 * p)) for C, s in grid]
 
     def value(plan: Any, seed: int) -> float:
         w = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs["coef"]
@@ -123,7 +123,7 @@ def dorothea(quick: bool = False, **options: Any) -> Result:
     for steps in config.greedy:
         plan = DPGCD.for_budget(
             steps=steps,
-            l2_clip=1.0,
+            clip=1.0,
             epsilon=config.epsilon,
             delta=1 / n**2,
             objective=model,
@@ -131,7 +131,7 @@ def dorothea(quick: bool = False, **options: Any) -> Result:
             adjacency="add-remove",
         )
         for clip, scale in itertools.product(config.clips, config.steps):
-            made = replace(plan, l2_clip=clip * math.sqrt(p), step_scale=scale)
+            made = replace(plan, clip=clip * math.sqrt(p), step_scale=scale)
             tuned.append((value(made, 0)[0], len(tuned), made))
     chosen = min(tuned)[2]
     fresh = [value(chosen, 1 + k) for k in range(config.runs)]

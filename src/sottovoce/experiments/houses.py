@@ -38,8 +38,8 @@ class Config:
 
     users: tuple[int, ...] = (2000, 4000)
     steps: int = 50
-    step_sizes: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
-    l2_clip: float = 1.0
+    learning_rates: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+    clip: float = 1.0
     density: float = 1.5
     short_rounds: tuple[int, ...] = (1, 4)
     mean_mu: float = 0.25
@@ -47,7 +47,7 @@ class Config:
     seed: int = 0
 
 
-QUICK = Config(users=(128,), steps=8, step_sizes=(2.0,), runs=2, mean_mu=1.0)
+QUICK = Config(users=(128,), steps=8, learning_rates=(2.0,), runs=2, mean_mu=1.0)
 
 
 def prepared(seed: int = 0) -> Dataset:
@@ -101,7 +101,7 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
     for name, schedule in gossip.items():
         ranks = [sv.protocols.Gossip(graphs[k], schedule[0].rounds).view(k).rank for k in range(3)]
         shares[name] = float(np.mean(ranks)) / n
-    common: dict[str, Any] = {"objective": GLM("logistic"), "steps": config.steps, "l2_clip": config.l2_clip}
+    common: dict[str, Any] = {"objective": GLM("logistic"), "steps": config.steps, "clip": config.clip}
     found: dict[str, Any] = {"rounds": rounds, "mean_degree": float(np.mean(graphs[0].degrees))}
     for method, share in shares.items():
         # mean over pairs of mu^2: steps * share * (2 / z)^2 = mean_mu^2
@@ -109,8 +109,8 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
 
         def make(step: float, method: str = method, z: float = z) -> Any:
             if method in gossip:
-                return MuffliatoSGD(protocol=gossip[method], step_size=step, noise_multiplier=z, **common)
-            return ConsensusSGD(protocol=trees, step_size=step, noise_multiplier=z, **common)
+                return MuffliatoSGD(protocol=gossip[method], learning_rate=step, noise_multiplier=z, **common)
+            return ConsensusSGD(protocol=trees, learning_rate=step, noise_multiplier=z, **common)
 
         found[method] = {
             "noise_multiplier": z,
@@ -124,7 +124,7 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
     }
     found["without_noise"] = _accuracy(
         ConsensusSGD(
-            protocol=trees, step_size=max(config.step_sizes), noise_multiplier=0.0, **common
+            protocol=trees, learning_rate=max(config.learning_rates), noise_multiplier=0.0, **common
         ).run(shards, np.random.default_rng(0)).outputs["rows"],
         data,
     )  # fmt: skip
@@ -138,9 +138,9 @@ def _tuned(make: Any, shards: Shards, data: Dataset, config: Config) -> dict[str
         rows = make(step).run(shards, np.random.default_rng([config.seed, seed])).outputs["rows"]
         return _accuracy(rows, data)
 
-    best = max(config.step_sizes, key=lambda step: accuracy(step, 0))
+    best = max(config.learning_rates, key=lambda step: accuracy(step, 0))
     fresh = [accuracy(best, 1 + k) for k in range(config.runs)]
-    return {"step_size": best, "median": float(np.median(fresh)), "accuracies": fresh}
+    return {"learning_rate": best, "median": float(np.median(fresh)), "accuracies": fresh}
 
 
 def _accuracy(rows: np.ndarray, data: Dataset) -> float:
@@ -159,13 +159,13 @@ class WalkConfig:
     users: int = 2000
     visits: int = 20
     gossip_steps: int = 50
-    step_sizes: tuple[float, ...] = (0.02, 0.05, 0.1, 0.5, 2.0)
+    learning_rates: tuple[float, ...] = (0.02, 0.05, 0.1, 0.5, 2.0)
     mean_mu: float = 0.25
     runs: int = 5
     seed: int = 0
 
 
-WALK_QUICK = WalkConfig(users=128, visits=4, gossip_steps=8, step_sizes=(0.1, 1.0), runs=2, mean_mu=1.0)
+WALK_QUICK = WalkConfig(users=128, visits=4, gossip_steps=8, learning_rates=(0.1, 1.0), runs=2, mean_mu=1.0)
 
 
 def walk(quick: bool = False, **options: Any) -> Result:
@@ -215,12 +215,12 @@ def walk(quick: bool = False, **options: Any) -> Result:
 
     metrics: dict[str, Any] = {"hops": hops, "rounds": rounds}
     for method, z in (("walk", z_walk), ("gossip", z_gossip)):
-        best = max(config.step_sizes, key=lambda s: one(method, s, 0)[-1]["accuracy"])
+        best = max(config.learning_rates, key=lambda s: one(method, s, 0)[-1]["accuracy"])
         curves = [one(method, best, 1 + k) for k in range(config.runs)]
         messages = hops if method == "walk" else config.gossip_steps * rounds * 2 * len(graph.edges)
         metrics[method] = {
             "noise_multiplier": z,
-            "step_size": best,
+            "learning_rate": best,
             "median": float(np.median([c[-1]["accuracy"] for c in curves])),
             "accuracies": [c[-1]["accuracy"] for c in curves],
             "curve": curves[0],

@@ -42,7 +42,7 @@ def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
 
     Examples
     --------
-    >>> plan = plan_of({"users": 10, "rounds": 5, "sample-rate": 0.5, "gamma": 1.0, "l2-clip": 1.0,
+    >>> plan = plan_of({"users": 10, "rounds": 5, "sample-rate": 0.5, "gamma": 1.0, "clip": 1.0,
     ...                 "noise-std": 4.0})
     >>> plan.steps, plan.privacy("local").label
     (5, 'ldp')
@@ -58,7 +58,7 @@ def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
             steps=int(config["rounds"]),
             sample_rate=float(config.get("sample-rate", 1.0)),
             gamma=float(config["gamma"]),
-            l2_clip=float(config["l2-clip"]),
+            clip=float(config["clip"]),
             noise_std=float(config["noise-std"]),
             relaxation=float(config.get("relaxation", 0.5)),
             secure_sum=False,
@@ -101,7 +101,7 @@ class ClientSide:
     Examples
     --------
     >>> import tempfile
-    >>> plan = plan_of({"users": 1, "rounds": 2, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 4.0})
+    >>> plan = plan_of({"users": 1, "rounds": 2, "gamma": 1.0, "clip": 1.0, "noise-std": 4.0})
     >>> folder = tempfile.mkdtemp()
     >>> with ClientSide(plan, np.ones((2, 1)), np.ones(2), user=0, folder=folder) as client:
     ...     row = client.answer(0, np.zeros(1))
@@ -153,7 +153,7 @@ class ClientSide:
                 f"Round {k} was asked for, but client {self.user} is past it or the run is over."
             )
         release = Release(
-            sender=self.user, step=k, sensitivity=4 * self.plan.l2_clip, noise_std=self.plan.noise_std
+            sender=self.user, step=k, sensitivity=4 * self.plan.clip, noise_std=self.plan.noise_std
         )
         self.spending.require(release)
         row, u = self.plan.client(self.X, self.y, self.u, z, agent=self.user, step=k, noise=self.noise)
@@ -184,7 +184,7 @@ class ServerSide:
 
     Examples
     --------
-    >>> plan = plan_of({"users": 2, "rounds": 1, "gamma": 1.0, "l2-clip": 1.0, "noise-std": 4.0})
+    >>> plan = plan_of({"users": 2, "rounds": 1, "gamma": 1.0, "clip": 1.0, "noise-std": 4.0})
     >>> server = ServerSide(plan, dim=1, seed=0)
     >>> server.chosen().tolist()
     [0, 1]
