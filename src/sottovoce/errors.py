@@ -11,7 +11,8 @@
     │   ├── BudgetExceeded    it would spend more than was agreed
     │   ├── BudgetInfeasible  no noise can meet the budget
     │   ├── CannotCompose     guarantees against unlike adversaries, adjacencies or labels
-    │   └── NotAGuarantee     a label that may not accept a budget was asked to
+    │   ├── NotAGuarantee     a label that may not accept a budget was asked to
+    │   └── ReleaseMismatch   what would leave is not what the plan announced
     ├── MissingDependency     an optional package is not installed
     ├── ClusterError          the ranks of one owner's cluster cannot work together
     │   └── LostRank          a rank died, froze or failed in the middle
@@ -43,6 +44,7 @@ __all__ = [
     "NotAGuarantee",
     "PeerError",
     "Refused",
+    "ReleaseMismatch",
     "SottovoceError",
 ]
 
@@ -85,6 +87,10 @@ class CannotCompose(Refused):
 
 class NotAGuarantee(Refused):
     """A number that is not a guarantee was asked to accept a budget."""
+
+
+class ReleaseMismatch(Refused):
+    """What would leave is not what the plan announced; nothing left."""
 
 
 class MissingDependency(SottovoceError, ImportError):

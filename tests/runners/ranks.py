@@ -22,8 +22,8 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # before torch is loaded
 import numpy  # noqa: F401
 import torch.distributed  # noqa: F401
 
+from sottovoce._files import plain
 from sottovoce.errors import SottovoceError
-from sottovoce.runners.base import _plain
 from sottovoce.runners.cluster import Cluster
 from sottovoce.runners.launch import _free_port, _loopback
 
@@ -40,7 +40,7 @@ def one_rank(scenario, rank, size, port, folder):
     cluster = None
     try:
         with Cluster.join(timeout=getattr(scenario, "timeout", TIMEOUT)) as cluster:
-            said["value"] = _plain(scenario(cluster, folder))
+            said["value"] = plain(scenario(cluster, folder))
             said["traffic"] = cluster.traffic.record()
     except SottovoceError as error:
         said["error"], said["kind"], code = str(error), type(error).__name__, 1

@@ -9,11 +9,14 @@ import signal
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.algorithms.muffliato import averaging
+from sottovoce.algorithms.averaging import averaging
+from sottovoce.data.randomness import Random
 from sottovoce.errors import DataError, LostRank
+from sottovoce.objectives.gradients import Values
 from sottovoce.privacy.noise import SimulatedNoise
 from sottovoce.runners import Algorithm, run_stacked
 from sottovoce.runners.cluster import Cluster, run_cluster
+from sottovoce.runners.run import run_on_ranks
 
 N = 11
 NOISE = SimulatedNoise(3)
@@ -47,7 +50,7 @@ def values(dim=3, dtype=np.float64, n=N):
 
 
 def text(agents, rows, noise=NOISE):
-    return averaging(rows[agents], agents, noise, noise_std=1.0, radius=1.0)
+    return averaging(Values(rows[agents], agents, Random(noise, 0, 0), noise_std=1.0, radius=1.0))
 
 
 def compare(cluster, protocol, rows, *, owner=None, steps=1):
@@ -56,7 +59,8 @@ def compare(cluster, protocol, rows, *, owner=None, steps=1):
     got = cluster.gather(hosted)
     if cluster.rank:
         return None
-    wanted = run_stacked(text(np.arange(len(rows)), rows), protocol, steps, noise=NOISE)
+    alone = text(np.arange(len(rows)), rows)
+    wanted = alone.output(run_stacked(alone, protocol, steps, noise=NOISE))
     return bool(got.dtype == wanted.dtype and (got == wanted).all())
 
 
@@ -166,11 +170,11 @@ def small_net():
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return NetObjective(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), max_grad_norm=1.0)
+    return NetObjective(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), clip=1.0)
 
 
 def blobs():
-    from sottovoce.objectives.lots import AgentData
+    from sottovoce.data.agents import AgentData
 
     rng = np.random.default_rng(0)
     sizes = 20 + 3 * np.arange(N)  # agents differ, so lots, rates and noise do
@@ -186,38 +190,34 @@ def shards(n=N):
 
 
 def network_plans():
-    data, objective = blobs(), small_net()
+    data, objective, algorithms = blobs(), small_net(), sv.algorithms
     common = {"lot": 10, "noise_multiplier": tuple(0.5 + 0.1 * np.arange(N)), "learning_rate": 0.3,
-              "network": uneven()}  # fmt: skip
-    algorithms = sv.algorithms
-    return {
-        "dp-dsgd": (algorithms.DPDSGD(objective, data.sizes, 4, **common), data),
-        "dp-dsgt": (algorithms.DPDSGT(objective, data.sizes, 4, **common), data),
-        "dp-dinno": (
-            algorithms.DPDiNNO(
-                objective, data.sizes, 3, primal_steps=2,
-                optimiser=algorithms.schedules.Optimiser("adam"), **common,
-            ),
-            data,
-        ),
-        "consensus": (algorithms.DeepConsensus(objective, data.sizes, 3, **common), data),
-        "muffliato": (algorithms.DeepMuffliato(objective, data.sizes, 3, gossip_rounds=3, **common), data),
-    }  # fmt: skip
+              "network": uneven(), "sizes": data.sizes}  # fmt: skip
+    adam = algorithms.Optimiser("adam")
+    plans = {
+        "dp-dsgd": algorithms.DPDSGD(objective, steps=4, **common),
+        "dp-dsgt": algorithms.DPDSGT(objective, steps=4, **common),
+        "dp-dinno": algorithms.DPDiNNO(objective, steps=3, primal_steps=2, optimiser=adam, **common),
+        "consensus": algorithms.ConsensusSGD(objective, steps=3, **common),
+        "muffliato": algorithms.MuffliatoSGD(objective, "chebyshev:3", steps=3, **common),
+    }
+    return {name: (plan, data) for name, plan in plans.items()}
 
 
 def linear_plans():
     model = sv.objectives.GLM("logistic", l2=0.01)
     common = {"steps": 4, "learning_rate": 0.5, "clip": 1.0, "noise_multiplier": 1.0}
     net, algorithms = uneven(), sv.algorithms
-    record = {"level": "record", "sample_rate": 0.5}
+    user = {"adjacency": "user", **common}
+    record = {"adjacency": "add-remove", "sample_rate": 0.5, "sizes": (7,) * N, **common}
     trees = [sv.protocols.Tree(net, kind="uniform", rng=np.random.default_rng(k)) for k in range(4)]
+    heavy = algorithms.Optimiser("momentum", 0.5)
     plans = {
-        "muffliato-sgd": algorithms.MuffliatoSGD(model, sv.protocols.Chebyshev(net, 3), **common),
-        "muffliato-sgd record": algorithms.MuffliatoSGD(
-            model, sv.protocols.Gossip(net, 1), **common, **record
-        ),
-        "consensus-sgd": algorithms.ConsensusSGD(model, trees, momentum=0.5, **common),
-        "refreshed": algorithms.MuffliatoSGD(model, sv.protocols.Refreshed(net, 3, tau=0.05), **common),
+        "muffliato-sgd": algorithms.MuffliatoSGD(model, sv.protocols.Chebyshev(net, 3), **user),
+        "muffliato-sgd record": algorithms.MuffliatoSGD(model, sv.protocols.Gossip(net, 1), **record),
+        "consensus-sgd": algorithms.ConsensusSGD(model, trees, optimiser=heavy, **user),
+        "consensus-sgd record": algorithms.ConsensusSGD(model, net, **record),
+        "refreshed": algorithms.MuffliatoSGD(model, sv.protocols.Refreshed(net, 3, tau=0.05), **user),
     }
     return {name: (plan, shards()) for name, plan in plans.items()}
 
@@ -230,7 +230,7 @@ def furthest(cluster, plans, owner=None):
     """Return, per plan, the largest relative difference between the ranks' rows and the stacked ones."""
     out = {}
     for name, (plan, data) in plans.items():
-        result = sv.algorithms.run_on_ranks(cluster, plan, data, np.random.default_rng(5), owner=owner)
+        result = run_on_ranks(cluster, plan, data, np.random.default_rng(5), owner=owner)
         if cluster.rank == 0:
             wanted = plan.run(data, np.random.default_rng(5)).outputs["rows"]
             got = result.outputs["rows"]
@@ -262,7 +262,7 @@ def protective_on2(cluster, folder):
     from sottovoce.privacy.noise import ProtectiveNoise
 
     plan, data = network_plans()["consensus"]
-    result = sv.algorithms.run_on_ranks(cluster, plan, data, ProtectiveNoise())
+    result = run_on_ranks(cluster, plan, data, ProtectiveNoise())
     return (
         None
         if result is None
@@ -273,15 +273,49 @@ def protective_on2(cluster, folder):
 def evaluated_on2(cluster, folder):
     plan, data = network_plans()["dp-dsgd"]
     told = []
-    result = sv.algorithms.run_on_ranks(
+    result = run_on_ranks(
         cluster,
         plan,
         data,
         np.random.default_rng(5),
-        evaluate_every=2,
+        every=2,
         on_step=lambda k, entry: told.append(k),
     )
     return None if result is None else {"history": result.history, "told": told, "record": result.record()}
+
+
+def plan_resumed_on2(cluster, folder):
+    """Two steps of a plan on two ranks until a mistake, the rest on as many, against one process."""
+
+    class Stop(Exception):
+        pass
+
+    plan, data = network_plans()["dp-dsgt"]
+    begin, seen = plan.algorithm, []
+
+    def mortal(source, start):
+        text = begin(source, start)
+
+        def message(state, k):
+            if k == 2:
+                raise Stop
+            return text.message(state, k)
+
+        return Algorithm(text.init, message, text.update, text.output)
+
+    options = {"every": 1, "checkpoint": folder / "checkpoint"}
+    object.__setattr__(plan, "algorithm", mortal)
+    with contextlib.suppress(Stop, LostRank):
+        run_on_ranks(cluster, plan, data, np.random.default_rng(5), **options)
+    object.__delattr__(plan, "algorithm")
+    result = run_on_ranks(
+        cluster, plan, data, np.random.default_rng(5), on_step=lambda k, entry: seen.append(k), **options
+    )
+    if result is None:
+        return None
+    wanted = plan.run(data, np.random.default_rng(5)).outputs["rows"]
+    moved = np.abs(result.outputs["rows"] - wanted).max() / np.abs(wanted).max()
+    return {"difference": float(moved), "told": seen}
 
 
 # ---- what must fail ---------------------------------------------------------------------------------------
@@ -292,7 +326,7 @@ def more_ranks_than_agents_on4(cluster, folder):
     run_cluster(cluster, lambda a: text(a, rows), sv.protocols.Gossip(sv.graphs.path(3), 1), 1)
 
 
-PLAN_FILE = """
+PLAN_FILE = """version = 2
 [network]
 graph = "ring:5"
 [data]
@@ -302,11 +336,13 @@ skew = 1.0
 name = "mlp"
 options = { inputs = 64, hidden = 4 }
 [train]
-method = "METHOD"
+algorithm = "METHOD"
+adjacency = "add-remove"
+clip = 1.0
 steps = 4
 lot = 16
 accounting = "rdp"
-evaluate_every = 2
+every = 2
 [noise]
 multiplier = 1.0
 seed = 1
@@ -318,24 +354,20 @@ def plan_files_on2(cluster, folder):
     import io
     import json
 
-    from sottovoce.algorithms.event_log import read_events
-    from sottovoce.cli.config import read_toml
-    from sottovoce.cli.ranks import Split, train_network
-    from sottovoce.cli.train_deep import train_file
+    from sottovoce.cli.train import read_training, run_training, train_on
+    from sottovoce.report.tensorboard import read_events
 
     seen = {}
-    for method in ("dsgd", "dsgt", "dinno", "consensus", "muffliato"):
+    for method in ("dp-dsgd", "dp-dsgt", "dp-dinno", "consensus-sgd", "muffliato-sgd"):
         file = folder / f"{method}-{cluster.rank}.toml"  # every rank reads a file of its own
         file.write_text(PLAN_FILE.replace("METHOD", method))
-        part = Split(2, folder / method, show=False)
-        part.cluster = cluster
         with contextlib.redirect_stdout(io.StringIO()) as said:
-            train_network(part, file, logs=folder / f"{method}-logs", json=True)
+            train_on(cluster, file, checkpoint=folder / method, logs=folder / f"{method}-logs", json=True)
         if cluster.rank:
             assert said.getvalue() == ""  # one rank speaks
             continue
         record = json.loads(said.getvalue())
-        alone = train_file(file, read_toml(file))
+        alone = run_training(read_training(file))
         rows = alone.outputs["rows"]
         kept = [np.load(part) for part in sorted((folder / method).glob("step-*.npz"))]
         stored = np.concatenate([part["leaf0"].reshape(len(part["agents"]), -1) for part in kept])
@@ -406,6 +438,46 @@ def kept_steps(cluster, folder, steps, **options):
     return done
 
 
+def one_process_ranks_and_back_on2(cluster, folder):
+    """Three steps in one process, until a mistake on two ranks, to the end in one process again."""
+    from sottovoce.runners.checkpoint import Checkpoint, identity_of
+
+    protocol, plan, everybody = protocols()["chebyshev"], {"clip": 1.0}, np.arange(len(values()))
+    alone = remembering(everybody, values())
+    kept = Checkpoint(folder / "kept", identity_of(plan, protocol, 9))
+    if cluster.rank == 0:
+        kept.save(3, everybody, run_stacked(alone, protocol, 3), about={"seeds": [7]})
+    cluster.meet()
+    done = []
+
+    def fail(k, hosted):
+        done.append(k)
+        if k == 5:
+            raise ZeroDivisionError
+
+    with contextlib.suppress(ZeroDivisionError):
+        run_cluster(
+            cluster, lambda a: remembering(a, values()), protocol, 9, plan=plan, after_step=fail,
+            checkpoint=folder / "kept", every=1, about=lambda step: {"seeds": [7], "next": step},
+        )  # fmt: skip
+    files = len(list((folder / "kept").glob("step-*")))
+    cluster.meet()
+    if cluster.rank:
+        return None
+    step, state, about = kept.load(everybody, alone.init())
+    got = run_stacked(alone, protocol, 9, state=state, start=step)
+    kept.save(9, everybody, got)
+    wanted = run_stacked(remembering(everybody, values()), protocol, 9)
+    return {
+        "equal": bool((alone.output(got) == alone.output(wanted)).all()),
+        "by ranks": done,
+        "went on at": step,
+        "files of ranks": files,
+        "about": about,
+        "files": len(list((folder / "kept").glob("step-*"))),
+    }
+
+
 def held_folder_on2(cluster, folder):
     """Another run works in the folder: it would delete our files, and we its."""
     import fcntl
@@ -469,7 +541,7 @@ def killed_writing(cluster, folder, victim, when):
     """``victim`` dies in the checkpoint of step 3; what was there before stays whole."""
     from sottovoce.runners import checkpoint
 
-    durably = checkpoint._durably
+    durably = checkpoint.write_whole
 
     def mortal(path, write):
         if cluster.rank == victim and path.name.startswith(when):
@@ -478,12 +550,12 @@ def killed_writing(cluster, folder, victim, when):
         durably(path, write)
 
     def arm(k, hosted):
-        checkpoint._durably = mortal if k == 2 else durably
+        checkpoint.write_whole = mortal if k == 2 else durably
 
     try:
         kept_steps(cluster, folder, 6, after_step=arm)
     except LostRank:
-        checkpoint._durably = durably
+        checkpoint.write_whole = durably
         with Cluster.alone() as alone:
             assert kept_steps(alone, folder, 6) == [2, 3, 4, 5]
         assert {path.name[:5] for path in (folder / "kept").iterdir()} == {"step-", "curre", ".lock"}
@@ -503,20 +575,22 @@ def killed_committing_rank0_on2(cluster, folder):
 
 def token_on2(cluster, folder):
     data = blobs()
-    plan = sv.algorithms.DeepWalk(small_net(), data.sizes, 6, noise_multiplier=1.0, network=uneven())
-    sv.algorithms.run_on_ranks(cluster, plan, data, np.random.default_rng(0))
+    plan = sv.algorithms.RandomWalkSGD(
+        small_net(), uneven(), steps=6, noise_multiplier=1.0, sizes=data.sizes, lot=10
+    )
+    run_on_ranks(cluster, plan, data, np.random.default_rng(0))
 
 
 def alone_on2(cluster, folder):
     plan = sv.algorithms.DPGCD(
         sv.objectives.GLM("logistic"), records=9, steps=4, clip=1.0, noise_ratio=20.0, smoothness=0.25
     )
-    sv.algorithms.run_on_ranks(cluster, plan, None, np.random.default_rng(0))
+    run_on_ranks(cluster, plan, (np.ones((9, 2)), np.ones(9)), np.random.default_rng(0))
 
 
 def other_seed_on2(cluster, folder):
     plan, data = linear_plans()["muffliato-sgd"]
-    sv.algorithms.run_on_ranks(cluster, plan, data, np.random.default_rng(cluster.rank))
+    run_on_ranks(cluster, plan, data, np.random.default_rng(cluster.rank))
 
 
 def walk_on2(cluster, folder):

@@ -22,8 +22,8 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "other_plan_on2": (2, "The ranks disagree on the plan"),
     "other_checkpoint_on2": (2, "holds a checkpoint of another plan"),
     "walk_on2": (2, "passes one token"),
-    "token_on2": (2, "A walk has one holder at a time"),
-    "alone_on2": (2, "runs in one process"),
+    "token_on2": (2, "random-walk-sgd has one holder at a time"),
+    "alone_on2": (2, "2 ranks cannot share 1 agent"),
     "other_seed_on2": (2, "The ranks disagree on the plan"),
     "nan_on2": (2, "Rank 1 failed: The message of agent 9 holds NaN or infinity."),
     "failing_rank3_on4": (4, "Rank 3 failed: ZeroDivisionError: a mistake in step 2"),
@@ -32,7 +32,7 @@ FAILURES = {  # scenario -> (ranks that end with an error, what the person reads
     "killed_rank0_on2": (1, "Rank 0 was lost"),
     "frozen_rank1_on2": (1, "Rank 1 was lost: it did not answer within 2 s in step 2, round 0"),
     "held_folder_on2": (2, "is in use by another run; wait for it, or name another folder."),
-    "a_file_for_a_folder_on2": (2, "is a file, as a run in one process keeps it; name a folder."),
+    "a_file_for_a_folder_on2": (2, "is a file, a checkpoint is a folder; name another place."),
     "other_versions_on2": (2, "The ranks disagree on the packages: rank 0 has sottovoce"),
     "stale_folder_on2": (2, "The ranks disagree on the checkpoint: rank 0 has step 6, rank 1 has step 4"),
     "unshared_folder_on2": (2, "Rank 0 could not write the checkpoint: What rank 1 wrote is not in"),
@@ -89,6 +89,19 @@ def test_a_run_goes_on_with_another_number_of_ranks(outcomes, name):
     assert value["files"] == 4  # one per rank, of the last checkpoint only
 
 
+def test_one_process_and_ranks_go_on_from_each_other(outcomes):
+    assert outcomes["one_process_ranks_and_back_on2"]["codes"] == [0, 0], outcomes
+    value = outcomes["one_process_ranks_and_back_on2"]["said"][0]["value"]
+    assert value == {
+        "equal": True,
+        "by ranks": [3, 4, 5],
+        "went on at": 5,
+        "files of ranks": 2,
+        "about": {"seeds": [7], "next": 5},
+        "files": 1,
+    }
+
+
 @pytest.mark.parametrize("name", ["plans_on2", "plans_on4", "plans_scattered_on4"])
 def test_plans_give_what_one_process_gives(outcomes, name):
     assert outcomes[name]["codes"] == [0] * int(name[-1]), outcomes[name]["said"]
@@ -99,6 +112,13 @@ def test_plans_give_what_one_process_gives(outcomes, name):
         networks = what.startswith("dp-") or what in ("consensus", "muffliato")
         assert seen["difference"] <= (1e-6 if networks else 0.0), what
         assert seen["bytes"] > 0
+
+
+def test_an_interrupted_plan_goes_on_from_its_folder(outcomes):
+    assert outcomes["plan_resumed_on2"]["codes"] == [0, 0], outcomes["plan_resumed_on2"]["said"]
+    value = outcomes["plan_resumed_on2"]["said"][0]["value"]
+    assert value["told"] == [3, 4]
+    assert value["difference"] <= 1e-6
 
 
 def test_protective_runs_begin_at_one_point(outcomes):
@@ -112,10 +132,10 @@ def test_rank_0_evaluates_and_makes_the_record(outcomes):
     assert value["record"]["guarantees"][0]["label"] == "ldp"
 
 
-@pytest.mark.parametrize("method", ["dsgd", "dsgt", "dinno", "consensus", "muffliato"])
-def test_plan_files_of_networks_give_what_one_process_gives(outcomes, method):
+@pytest.mark.parametrize("name", ["dp-dsgd", "dp-dsgt", "dp-dinno", "consensus-sgd", "muffliato-sgd"])
+def test_plan_files_of_networks_give_what_one_process_gives(outcomes, name):
     assert outcomes["plan_files_on2"]["codes"] == [0, 0], outcomes["plan_files_on2"]["said"]
-    seen = outcomes["plan_files_on2"]["said"][0]["value"][method]
+    seen = outcomes["plan_files_on2"]["said"][0]["value"][name]
     assert seen["difference"] <= 1e-6
     assert seen["metrics"] <= 1e-6
     assert seen["history"] == seen["alone"] == [2, 4]

@@ -83,7 +83,7 @@ def test_a_rank_of_plain_torchrun_limits_numba():
 
 WORKERS = """
 import tempfile
-from sottovoce.experiments.sweep import Trial, sweep
+from sottovoce.runners.sweep import Trial, sweep
 
 def look(*, seed):
     import numba, numpy

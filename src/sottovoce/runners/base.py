@@ -1,6 +1,6 @@
 """What a runner needs to know of an algorithm, and the record it leaves.
 
-An algorithm is three pure functions on arrays whose first axis is "the agents hosted here". A stacked
+An algorithm is pure functions on arrays whose first axis is "the agents hosted here". A stacked
 runner hosts all agents in one process, a cluster rank a slice, a peer one. A runner knows this shape
 and nothing else of the algorithm; that is why runners lie below the algorithms: a plan can call its
 runner without an upward import.
@@ -11,22 +11,59 @@ from __future__ import annotations
 import json
 import platform
 import time
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-__all__ = ["Algorithm", "Result"]
+from sottovoce._files import digest, plain, write_whole
+from sottovoce.errors import DataError, InvalidInput
+
+__all__ = ["Algorithm", "Result", "State"]
+
+RECORD, ARRAYS = "record.json", "arrays.npz"
+
+Common = TypeVar("Common")
+Own = TypeVar("Own")
+
+
+class State(NamedTuple, Generic[Common, Own]):
+    """What an algorithm remembers between two steps, in two parts that never mix.
+
+    Attributes
+    ----------
+    common : what everybody may know: the model, moments that follow from results, counters. It may be
+        handed to a member that comes late, to a Flower client, to a new epoch.
+    own : what stays with the agent: duals, trackers, anything that its records have touched without noise.
+
+    Either part is an array, a number, None, or a nesting of those. Over ranks an array has one row per hosted
+    agent, or is the same on every rank.
+
+    Examples
+    --------
+    >>> state = State(common=np.zeros((2, 3)), own=None)
+    >>> state._replace(common=state.common + 1).common.shape
+    (2, 3)
+    """
+
+    common: Common
+    own: Own
 
 
 class Algorithm(NamedTuple):
-    """Three pure functions, and how to read the answer off the state.
+    """Pure functions of the state, and how to read the answer off it.
 
     For ``k = 0, 1, ...`` a runner computes ``m = message(state, k)``, hands ``m`` (one row per hosted
     agent) to the protocol of step ``k`` and calls ``state = update(state, received, k)`` with the rows
     that came out. Data, noise source and the numbers of the hosted agents are bound by the factory that
-    makes the algorithm.
+    makes the algorithm. None of the functions changes the state it is given.
+
+    Where a loop is sequential, ``block(state, k, count)`` may stand for steps ``k`` to ``k + count - 1`` at
+    once, mixing included, compiled; it returns the state that those steps would. Only a runner that hosts
+    all agents calls it.
 
     Examples
     --------
@@ -48,6 +85,7 @@ class Algorithm(NamedTuple):
     message: Callable[[Any, int], Any]
     update: Callable[[Any, Any, int], Any]
     output: Callable[[Any], Any]
+    block: Callable[[Any, int, int], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +96,8 @@ class Result:
     ----------
     name : what was run.
     config : plain values that describe the plan.
-    outputs : arrays by name, ``"rows"`` being one output row per agent; not part of the record.
+    outputs : arrays by name, ``"rows"`` being one output row per agent, ``"model"`` what was learned; not
+        part of the record.
     metrics : final numbers by name.
     history : one mapping per recorded step.
     guarantees : statements, each as `Guarantee.to_dict` gives it.
@@ -83,16 +122,68 @@ class Result:
         """Return the JSON-ready record: everything but the output arrays."""
         return {
             "name": self.name,
-            "config": _plain(self.config),
-            "metrics": _plain(self.metrics),
-            "history": _plain(list(self.history)),
-            "guarantees": _plain(list(self.guarantees)),
-            "provenance": _plain(self.provenance),
+            "config": plain(self.config),
+            "metrics": plain(self.metrics),
+            "history": plain(list(self.history)),
+            "guarantees": plain(list(self.guarantees)),
+            "provenance": plain(self.provenance),
         }
 
     def to_json(self) -> str:
         """Return the record as JSON text."""
         return json.dumps(self.record(), indent=1)
+
+    @property
+    def model(self) -> np.ndarray:
+        """What was learned: the output called ``"model"``."""
+        if "model" not in self.outputs:
+            there = ", ".join(map(repr, self.outputs)) or "none"
+            raise InvalidInput(f"This result of {self.name} has no model; its outputs are: {there}.")
+        return self.outputs["model"]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the record (``record.json``) and the output arrays (``arrays.npz``, no code) into ``folder``.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> _ = Result("demo", outputs={"model": np.ones(2)}, metrics={"error": 0.5}).save(folder)
+        >>> again = Result.load(folder)
+        >>> again.model.tolist(), again.metrics
+        ([1.0, 1.0], {'error': 0.5})
+        """
+        place = Path(folder)
+        if place.exists() and not place.is_dir():
+            raise DataError(f"{place} is a file; a result is saved as a folder, name another place.")
+        arrays: dict[str, Any] = {name: np.asarray(value) for name, value in self.outputs.items()}
+        for name, array in arrays.items():
+            if array.dtype.hasobject:
+                raise InvalidInput(f"Output {name!r} must be an array of numbers, got one of {array.dtype}.")
+        stored = {f"output.{name}": array for name, array in arrays.items()}
+        write_whole(place / ARRAYS, lambda file: np.savez(file, **stored))
+        # the digests tie the two files together: after a crash between them, the pair is refused
+        record = {**self.record(), "outputs": {name: digest(array) for name, array in arrays.items()}}
+        write_whole(place / RECORD, json.dumps(record, indent=1) + "\n")
+        return place
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Result:
+        """Read what `save` wrote; refuse a folder whose record and arrays do not belong together."""
+        place = Path(folder)
+        try:
+            record = json.loads((place / RECORD).read_text(encoding="utf-8"))
+            with open(place / ARRAYS, "rb") as file, np.load(file, allow_pickle=False) as stored:
+                outputs = {name.removeprefix("output."): stored[name] for name in stored.files}
+            whole = {name: digest(array) for name, array in outputs.items()} == record["outputs"]
+            fields = {key: record[key] for key in cls("").record()}
+        except (FileNotFoundError, NotADirectoryError):
+            raise DataError(f"There is no result in {place}; `result.save(folder)` makes one.") from None
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(f"The result in {place} cannot be read ({error}); save it again.") from None
+        if not whole:
+            raise DataError(f"{place / ARRAYS} does not belong to the record beside it; save both again.")
+        return cls(**fields, outputs=outputs)
 
 
 def provenance_now(started: float, **more: Any) -> dict[str, Any]:
@@ -108,16 +199,4 @@ def provenance_now(started: float, **more: Any) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
-    """Return ``value`` with numpy scalars, arrays and tuples turned into what JSON knows."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not np.isfinite(value):
-        return None if np.isnan(value) else ("inf" if value > 0 else "-inf")
-    return value
+_plain = plain  # until algorithms move

@@ -1,95 +1,117 @@
-"""What all ranks write together and any number of ranks can go on from.
+"""What one process or all ranks write, and any number of ranks, or one process, can go on from.
 
 Every rank writes the rows of its own agents, arrays only; when all have written, rank 0 renames one small
 file, ``current.json``, that names the step and the files. Until then the checkpoint before is the valid
-one, so a crash at any moment leaves a whole checkpoint behind. The folder must be seen by all ranks.
+one, so a crash at any moment leaves a whole checkpoint behind. One process writes one part. All ranks
+must see the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce.errors import ConfigError, DataError
+from sottovoce._files import digest, plain, write_whole
+from sottovoce.errors import ConfigError, DataError, InvalidInput
+from sottovoce.protocols import LinearProtocol, Protocol
+from sottovoce.runners.state import leaves, rebuilt
 
-__all__ = ["Checkpoint", "leaves", "rebuilt"]
+__all__ = ["Checkpoint", "Saved", "identity_of"]
 
 CURRENT = "current.json"
 LOCK = ".lock"
 
 
-def leaves(state: Any) -> list[np.ndarray]:
-    """Return the arrays of an algorithm's state in order; tuples, lists and mappings may be nested.
+def identity_of(
+    plan: Any, schedule: Protocol | Callable[[int], Protocol], steps: int, *, noise: Any = None
+) -> str:
+    """Return the digest that names a run, the same in one process and on every rank.
+
+    Of the protocols of the first and the last step the name, the size and up to 16 matrices, first and last
+    among them, are hashed; of the noise what it says of itself; of ``plan`` everything, arrays by their bytes
+    (put the data there where every process has it); and the version of this package.
 
     Examples
     --------
-    >>> [leaf.tolist() for leaf in leaves((np.ones(2), {"count": 3}))]
-    [[1.0, 1.0], 3]
+    >>> import sottovoce as sv
+    >>> ring = sv.protocols.Gossip(sv.graphs.ring(4), rounds=2)
+    >>> path = sv.protocols.Gossip(sv.graphs.path(4), rounds=2)
+    >>> identity_of({}, ring, 3) == identity_of({}, lambda k: ring, 3)
+    True
+    >>> identity_of({}, path, 3) == identity_of({}, ring, 3)
+    False
     """
-    if state is None:
-        return []
-    if isinstance(state, Mapping):
-        return [leaf for key in state for leaf in leaves(state[key])]
-    if isinstance(state, (tuple, list)):
-        return [leaf for item in state for leaf in leaves(item)]
-    return [np.asarray(state)]
+    from sottovoce import __version__
+
+    protocol_of = schedule if callable(schedule) else lambda k: schedule
+    first, last = protocol_of(0), protocol_of(max(steps - 1, 0))
+    words = repr(noise)
+    said = {
+        "version": __version__,
+        "plan": plan,
+        "steps": steps,
+        # a source that does not describe itself would say where in memory it is
+        "noise": None if noise is None else type(noise).__name__ if "object at" in words else words,
+        "protocols": [_described(first)] if first is last else [_described(first), _described(last)],
+    }
+    return digest(said)
 
 
-def rebuilt(like: Any, arrays: Sequence[np.ndarray]) -> Any:
-    """Return a state shaped like ``like`` that holds ``arrays``, the inverse of `leaves`.
-
-    Examples
-    --------
-    >>> rebuilt((0.0, {"count": 0}), [np.array(0.5), np.array(3)])
-    (0.5, {'count': 3})
-    """
-    left = list(arrays)
-    state = _filled(like, left)
-    if left:
-        raise ConfigError(f"The checkpoint holds {len(left)} arrays more than this algorithm's state.")
-    return state
-
-
-def _filled(like: Any, left: list[np.ndarray]) -> Any:
-    if like is None:
-        return None
-    if isinstance(like, Mapping):
-        return {key: _filled(like[key], left) for key in like}
-    if isinstance(like, (tuple, list)):
-        made = [_filled(item, left) for item in like]
-        return type(like)(*made) if hasattr(like, "_fields") else type(like)(made)
-    if not left:
-        raise ConfigError("The checkpoint holds fewer arrays than this algorithm's state.")
-    array = left.pop(0)
-    return array if isinstance(like, np.ndarray) else type(like)(array.item())
+def _described(protocol: Protocol) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": protocol.name, "n": protocol.n, "rounds": protocol.rounds}
+    if not isinstance(protocol, LinearProtocol):
+        return facts
+    met: dict[int, Any] = {}  # holding the matrices, so that no number is given twice
+    for t in np.unique(np.linspace(0, protocol.rounds - 1, min(16, protocol.rounds)).astype(int)):
+        matrix = protocol.matrix(int(t))
+        met.setdefault(id(matrix), matrix)
+    more = {"fresh_std": float(protocol.fresh_std), "gamma": getattr(protocol, "gamma", None)}
+    return {**facts, **more, "matrices": list(met.values())}
 
 
 class Saved(NamedTuple):
-    """Where a run can go on: the step to do next, and the files that hold the state before it."""
+    """Where a run can go on: the step to do next, the files that hold the state before it, plain notes."""
 
     step: int
     files: tuple[str, ...]
+    about: dict[str, Any]
 
 
 class Checkpoint:
     """A folder of checkpoints of one run.
 
+    One process calls `save` and `load`; ranks call `write`, one of them `commit`, and `read`. What one has
+    written the others can go on from. With several ranks an array of the state has one row per hosted agent,
+    or is the same on every rank; with one process it may be anything.
+
     Parameters
     ----------
     folder : where the files are; made when first written.
-    identity : digest of the plan; a folder of another plan is refused.
+    identity : digest of the run (`identity_of`); a folder of another run is refused.
+
+    Guarantees
+    ----------
+    A crash at any moment leaves the last whole checkpoint. Only arrays, numbers and plain notes are written
+    or read, never code. The state holds what agents have computed from their records: keep the folder as the
+    records are kept. Notes may hold seeds of simulations; protective noise has none.
 
     Examples
     --------
     >>> import tempfile
+    >>> alone = Checkpoint(tempfile.mkdtemp(), "plan-0")
+    >>> alone.load(np.arange(2), like=np.zeros((2, 1))) is None
+    True
+    >>> alone.save(3, np.arange(2), np.array([[1.0], [2.0]]), about={"seeds": [5]})
+    >>> alone.load(np.arange(2), like=np.zeros((2, 1)))
+    (3, array([[1.],
+           [2.]]), {'seeds': [5]})
     >>> folder = tempfile.mkdtemp()
     >>> first = Checkpoint(folder, "plan-1")
     >>> name = first.write(3, np.array([0, 1]), np.array([[1.0], [2.0]]), part=0)
@@ -110,10 +132,14 @@ class Checkpoint:
             return None
         except NotADirectoryError:
             raise self._no_folder() from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = getattr(error, "strerror", None) or "not text"
+            raise DataError(f"{self.folder / CURRENT} cannot be read: {why}.") from None
         try:
             record = json.loads(text)
-            saved = Saved(int(record["step"]), tuple(str(name) for name in record["files"]))
-            identity = record["identity"]
+            files = tuple(str(name) for name in record["files"])
+            saved = Saved(int(record["step"]), files, dict(record["about"]))
+            identity = str(record["identity"])
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{self.folder / CURRENT} is damaged; remove the folder to begin anew.") from None
         if identity != self.identity:
@@ -128,22 +154,42 @@ class Checkpoint:
         self._make()
         name = f"step-{step:09d}.part-{part:05d}.npz"
         arrays: dict[str, Any] = {f"leaf{k}": leaf for k, leaf in enumerate(leaves(state))}
-        _durably(self.folder / name, lambda file: np.savez(file, agents=agents, **arrays))
+        if any(leaf.dtype.hasobject for leaf in arrays.values()):
+            raise InvalidInput("A checkpoint holds arrays and numbers only; this state holds other objects.")
+        write_whole(self.folder / name, lambda file: np.savez(file, agents=agents, **arrays))
         return name
 
-    def commit(self, step: int, files: Sequence[str]) -> None:
-        """Make the files of ``step`` the checkpoint, then drop older ones (one rank calls this)."""
+    def commit(self, step: int, files: Sequence[str], about: Mapping[str, Any] | None = None) -> None:
+        """Make the files of ``step`` the checkpoint, then drop older ones (one rank calls this).
+
+        ``about`` are plain notes that `found` gives back: seeds of a simulation, the history so far.
+        """
         unseen = [part for part, name in enumerate(files) if not (self.folder / name).exists()]
         if unseen:
             raise DataError(
                 f"What rank {unseen[0]} wrote is not in {self.folder} here; the folder must be shared by all."
             )
-        record = {"step": step, "identity": self.identity, "files": list(files)}
-        _durably(self.folder / CURRENT, lambda file: file.write(json.dumps(record, indent=1).encode()))
+        record = {
+            "step": step,
+            "identity": self.identity,
+            "files": list(files),
+            "about": plain(about or {}),
+        }
+        write_whole(self.folder / CURRENT, json.dumps(record, indent=1))
         # older parts, and what a rank that died while it wrote has left
-        for old in (*self.folder.glob("step-*.npz"), *self.folder.glob(".step-*.npz.*")):
-            if old.name not in files:
-                old.unlink(missing_ok=True)
+        for pattern in ("step-*.npz", ".step-*.npz.*", f".{CURRENT}.*"):
+            for old in self.folder.glob(pattern):
+                if old.name not in files:
+                    old.unlink(missing_ok=True)
+
+    def save(self, step: int, agents: np.ndarray, state: Any, about: Mapping[str, Any] | None = None) -> None:
+        """Write the checkpoint of a run that is in one process: the state of all agents before ``step``."""
+        self.commit(step, [self.write(step, agents, state, part=0)], about)
+
+    def load(self, agents: np.ndarray, like: Any) -> tuple[int, Any, dict[str, Any]] | None:
+        """Return (step to do next, state, notes) of the last checkpoint, None if there is none."""
+        saved = self.found()
+        return None if saved is None else (saved.step, self._state(saved, agents, like), saved.about)
 
     @contextlib.contextmanager
     def held(self, patience: float = 5.0) -> Iterator[None]:
@@ -176,24 +222,33 @@ class Checkpoint:
         are cut and put together by agent; others (step counters) are common to all.
         """
         saved = self.found()
-        assert saved is not None
+        if saved is None:
+            raise DataError(f"There is no checkpoint in {self.folder} to go on from.")
+        return self._state(saved, agents, like)
+
+    def _state(self, saved: Saved, agents: np.ndarray, like: Any) -> Any:
+        agents = np.asarray(agents)
         wanted = leaves(like)
         per_agent = [leaf.ndim > 0 and leaf.shape[0] == len(agents) for leaf in wanted]
-        got: list[Any] = [
-            np.empty_like(leaf) if own else None for leaf, own in zip(wanted, per_agent, strict=True)
-        ]
+        got: list[Any] = [None] * len(wanted)
         missing = set(agents.tolist())
         for name in saved.files:
             stored, rows = self._part(name, len(wanted))
             _, here, there = np.intersect1d(agents, stored, return_indices=True)
             missing -= set(agents[here].tolist())
             for k, leaf in enumerate(rows):
+                shape = (len(stored), *wanted[k].shape[1:]) if per_agent[k] else wanted[k].shape
+                if leaf.shape != shape:
+                    raise ConfigError(
+                        f"{self.folder / name} holds an array of shape {leaf.shape}, this algorithm's state "
+                        f"has {shape}; name another folder."
+                    )
                 if not per_agent[k]:
                     got[k] = leaf
-                elif leaf.shape[1:] != wanted[k].shape[1:] or leaf.shape[0] != len(stored):
-                    raise ConfigError(f"{name} holds rows of shape {leaf.shape}, expected {wanted[k].shape}.")
-                else:
-                    got[k][here] = leaf[there]
+                    continue
+                if got[k] is None:  # in the stored precision: a fresh state may begin in another one
+                    got[k] = np.empty(wanted[k].shape, leaf.dtype)
+                got[k][here] = leaf[there]
         if missing:
             raise DataError(f"The checkpoint in {self.folder} lacks agent {min(missing)}.")
         return rebuilt(like, got)
@@ -205,7 +260,7 @@ class Checkpoint:
             raise self._no_folder() from None
 
     def _no_folder(self) -> ConfigError:
-        return ConfigError(f"{self.folder} is a file, as a run in one process keeps it; name a folder.")
+        return ConfigError(f"{self.folder} is a file, a checkpoint is a folder; name another place.")
 
     def _part(self, name: str, count: int) -> tuple[np.ndarray, list[np.ndarray]]:
         try:
@@ -213,22 +268,12 @@ class Checkpoint:
                 rows = [stored[f"leaf{k}"] for k in range(len(stored.files) - 1)]
                 agents = stored["agents"]
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(f"{self.folder / name} cannot be read ({error}).") from None
-        if rows and len(rows) != count:
-            raise ConfigError(f"{name} holds {len(rows)} arrays, this algorithm's state has {count}.")
+            raise DataError(
+                f"{self.folder / name} cannot be read ({error}); remove the folder to begin anew."
+            ) from None
+        if len(agents) and len(rows) != count:
+            raise ConfigError(
+                f"{self.folder / name} holds {len(rows)} arrays, this algorithm's state has {count}; "
+                "name another folder."
+            )
         return agents, rows
-
-
-def _durably(path: Path, write: Any) -> None:
-    """Write a file beside ``path``, flush it to disk, then rename it into place."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(beside, "wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -12,7 +12,6 @@ other run `sottovoce.peers`.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import sys
@@ -27,15 +26,16 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from sottovoce._files import digest, plain
 from sottovoce._validate import positive
 from sottovoce.errors import ClusterError, InvalidInput, LostRank, MissingDependency, SottovoceError
 from sottovoce.protocols import LinearProtocol, Protocol
-from sottovoce.runners.base import Algorithm, _plain
-from sottovoce.runners.checkpoint import Checkpoint
+from sottovoce.runners.base import Algorithm
+from sottovoce.runners.checkpoint import Checkpoint, identity_of
 from sottovoce.runners.cut import Cut, cut_matrix, slices
 from sottovoce.runners.threads import limit_threads, threads_said
 
-__all__ = ["Cluster", "Hosted", "Traffic", "fingerprint", "run_cluster"]
+__all__ = ["Cluster", "Hosted", "Traffic", "run_cluster"]
 
 T = TypeVar("T")
 _GRACE = 15.0  # seconds in which the ranks of a failed run still find each other to say why
@@ -209,12 +209,12 @@ class Cluster:
     def meet(self, said: Any = None) -> list[Any]:
         """Wait for all ranks, and return what each of them said (plain values)."""
         if self._store is None:
-            return [_plain(said)]
+            return [plain(said)]
         number = self._meetings
         self._meetings += 1
         keys = [f"meeting/{number}/{rank}" for rank in range(self.size)]
         try:
-            self._store.set(keys[self.rank], json.dumps(_plain(said)))
+            self._store.set(keys[self.rank], json.dumps(plain(said)))
             deadline = time.monotonic() + self.timeout
             while not self._store.check(keys):
                 if self._store.check(["failed"]):
@@ -377,7 +377,7 @@ class Cluster:
 def run_cluster(
     cluster: Cluster,
     make: Callable[[np.ndarray], Algorithm],
-    protocol: Protocol | Callable[[int], Protocol],
+    schedule: Protocol | Callable[[int], Protocol],
     steps: int,
     *,
     noise: Any = None,
@@ -386,6 +386,7 @@ def run_cluster(
     every: int = 0,
     plan: Mapping[str, Any] | None = None,
     after_step: Callable[[int, Hosted], None] | None = None,
+    about: Callable[[int], Mapping[str, Any]] | None = None,
 ) -> Hosted:
     """Run ``steps`` steps on all ranks and return what this rank ends with.
 
@@ -393,14 +394,16 @@ def run_cluster(
     ----------
     cluster : this rank's membership.
     make : called with the numbers of the agents hosted here (sorted), gives their algorithm text.
-    protocol : one protocol for every step, or a function of the step that is the same on all ranks.
+    schedule : one protocol for every step, or a function of the step that is the same on all ranks.
     steps : number of steps.
     noise : a noise source, for protocols that add fresh noise in every round.
     owner : (n,) rank of every agent; even consecutive slices by default. A rank may host nobody.
     checkpoint, every : folder, and after how many steps it is written; the run goes on from what is there,
-        with any number of ranks.
+        written by any number of ranks or by one process.
     plan : plain values that describe what is run; hashed together with the protocol, and the ranks compare.
     after_step : called on every rank with (step, what it hosts).
+    about : called on rank 0 with the step to do next when a checkpoint is written, gives its notes; by
+        default those of the checkpoint gone on from are kept.
 
     Guarantees
     ----------
@@ -417,20 +420,17 @@ def run_cluster(
     ...     run_cluster(cluster, make, sv.protocols.Exchange(2), steps=1).rows.ravel().tolist()
     [2.0, 2.0]
     """
-    schedule = protocol if callable(protocol) else lambda k: protocol
+    protocol_of = schedule if callable(schedule) else lambda k: schedule
     cluster.agree("the packages", _versions, identity=str)
 
     def prepare() -> tuple[np.ndarray, str]:
-        first = _linear(schedule(0))
+        first = _linear(protocol_of(0))
         where = (
             slices(first.n, cluster.size) if owner is None else _checked_owner(owner, first.n, cluster.size)
         )
-        ends = [first] if schedule(0) is schedule(steps - 1) else [first, _linear(schedule(steps - 1))]
-        return where, fingerprint({"plan": plan, "steps": steps, "noise": _named(noise)}, *ends)
+        return where, identity_of(plan, schedule, steps, noise=noise)
 
-    where, identity = cluster.agree(
-        "the plan", prepare, identity=lambda made: made[1] + hashlib.sha256(made[0].tobytes()).hexdigest()
-    )
+    where, identity = cluster.agree("the plan", prepare, identity=lambda made: made[1] + digest(made[0]))
     agents = np.flatnonzero(where == cluster.rank)
     text = cluster.agree("the data", lambda: make(agents) if len(agents) else None)
     folder = None if checkpoint is None else Checkpoint(checkpoint, identity)
@@ -441,17 +441,19 @@ def run_cluster(
                 until_the_end.enter_context(folder.held(min(5.0, cluster.timeout / 2)))
 
         cluster.agree("the checkpoint", hold)
-        start, state = _resumed(cluster, folder, text, agents)
+        start, state, notes = _resumed(cluster, folder, text, agents)
         mixer = _Mixer(cluster, where, agents, noise)
         for k in range(start, steps):
             rows = None if text is None else text.message(state, k)
-            received = mixer.apply(_linear(schedule(k)), rows, k)
+            received = mixer.apply(_linear(protocol_of(k)), rows, k)
             if text is not None:
                 state = text.update(state, received, k)
             if after_step is not None:
                 after_step(k, Hosted(where, agents, state, None if text is None else text.output(state)))
             if folder is not None and every and ((k + 1) % every == 0 or k + 1 == steps):
-                _save(cluster, folder, k + 1, agents, state)
+                if about is not None and cluster.rank == 0:
+                    notes = about(k + 1)
+                _save(cluster, folder, k + 1, agents, state, notes)
     return Hosted(where, agents, state, None if text is None else text.output(state))
 
 
@@ -503,36 +505,6 @@ class _Mixer:
         return array
 
 
-def fingerprint(plan: Any, *protocols: LinearProtocol) -> str:
-    """Return a digest of plain values and protocols: what ranks compare before they begin.
-
-    Of a protocol, the name, the size and up to 16 of its matrices, first and last among them, are hashed.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> ring = sv.protocols.Gossip(sv.graphs.ring(4), rounds=2)
-    >>> path = sv.protocols.Gossip(sv.graphs.path(4), rounds=2)
-    >>> fingerprint({}, ring) == fingerprint({}, ring), fingerprint({}, ring) == fingerprint({}, path)
-    (True, False)
-    """
-    from sottovoce import __version__
-
-    digest = hashlib.sha256(__version__.encode())
-    digest.update(json.dumps(_plain(plan), sort_keys=True, default=repr).encode())
-    for protocol in protocols:
-        numbers = [protocol.n, protocol.rounds, float(protocol.fresh_std), getattr(protocol, "gamma", None)]
-        digest.update(f"{protocol.name} {numbers}".encode())
-        met: dict[int, Any] = {}  # holding the matrices, so that no number is given twice
-        for t in np.unique(np.linspace(0, protocol.rounds - 1, min(16, protocol.rounds)).astype(int)):
-            matrix = protocol.matrix(int(t))
-            if id(matrix) not in met:
-                met[id(matrix)] = matrix
-                for part in (matrix.indptr, matrix.indices, matrix.data):
-                    digest.update(np.ascontiguousarray(part).data)
-    return digest.hexdigest()
-
-
 def _linear(protocol: Protocol) -> LinearProtocol:
     if not isinstance(protocol, LinearProtocol):
         raise InvalidInput(
@@ -549,30 +521,30 @@ def _checked_owner(owner: Any, n: int, ranks: int) -> np.ndarray:
     return array
 
 
-def _named(noise: Any) -> str | None:
-    return None if noise is None else repr(noise) if "object at" not in repr(noise) else type(noise).__name__
+def _resumed(
+    cluster: Cluster, folder: Checkpoint | None, text: Algorithm | None, agents: np.ndarray
+) -> tuple[int, Any, Mapping[str, Any]]:
+    """Return where to begin, the state there and the notes about it, the same step on every rank."""
 
-
-def _resumed(cluster: Cluster, folder: Checkpoint | None, text: Any, agents: np.ndarray) -> tuple[int, Any]:
-    """Return where to begin and the state there, the same step on every rank."""
-
-    def load() -> tuple[int, Any]:
+    def load() -> tuple[int, Any, Mapping[str, Any]]:
         fresh = None if text is None else text.init()
         saved = None if folder is None else folder.found()
         if folder is None or saved is None:
-            return 0, fresh
-        return saved.step, None if text is None else folder.read(agents, fresh)
+            return 0, fresh, {}
+        return saved.step, None if text is None else folder.read(agents, fresh), saved.about
 
     return cluster.agree("the checkpoint", load, identity=lambda found: f"step {found[0]}")
 
 
-def _save(cluster: Cluster, folder: Checkpoint, step: int, agents: np.ndarray, state: Any) -> None:
+def _save(
+    cluster: Cluster, folder: Checkpoint, step: int, agents: np.ndarray, state: Any, notes: Mapping[str, Any]
+) -> None:
     failing = "could not write the checkpoint"
     name = cluster.agree(
         "the checkpoint", lambda: folder.write(step, agents, state, cluster.rank), failing=failing
     )
     names = cluster.meet(name)
-    commit = (lambda: folder.commit(step, names)) if cluster.rank == 0 else lambda: None
+    commit = (lambda: folder.commit(step, names, notes)) if cluster.rank == 0 else lambda: None
     cluster.agree("the checkpoint", commit, failing=failing)
 
 

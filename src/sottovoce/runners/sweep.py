@@ -19,18 +19,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from sottovoce._files import digest, plain, write_whole
 from sottovoce._validate import count
-from sottovoce.errors import ClusterError, InvalidInput, MissingDependency, SottovoceError
-from sottovoce.runners import Result
-from sottovoce.runners.base import _plain
-from sottovoce.runners.checkpoint import _durably
+from sottovoce.errors import ClusterError, ConfigError, InvalidInput, MissingDependency, SottovoceError
+from sottovoce.runners.base import Result
 from sottovoce.runners.threads import limit_threads
 
 __all__ = [
-    "Spread", "Trial", "audit_trial", "experiment_trial", "grid", "has_trials", "in_turn", "repeated",
-    "seed_of", "sweep", "takes_seed", "target",
+    "Spread", "Trial", "grid", "in_turn", "read_trial", "repeated", "run_cells", "seed_of", "sweep",
+    "write_trial",
 ]  # fmt: skip
 
 
@@ -61,6 +58,62 @@ def in_turn(function: Callable[..., Any], trials: Sequence[Trial]) -> list[Any]:
     [2, 3]
     """
     return [function(**trial.options) for trial in trials]
+
+
+def run_cells(
+    spread: Spread, function: Callable[..., Any], cells: Sequence[Sequence[Trial]]
+) -> list[list[Any]]:
+    """Run the trials of all cells of a table as one list, and return their values cell by cell.
+
+    Examples
+    --------
+    >>> run_cells(in_turn, lambda n: n + 1, [grid(n=[1, 2]), grid(n=[5])])
+    [[2, 3], [6]]
+    """
+    values = iter(spread(function, [trial for cell in cells for trial in cell]))
+    return [[next(values) for _ in cell] for cell in cells]
+
+
+def read_trial(path: Path | None, **made_with: Any) -> dict[str, Any] | None:
+    """Return the record of a trial at ``path``, None if there is none; refuse one made with other settings.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "trial.json"
+    >>> read_trial(path, clip=1.0) is None
+    True
+    >>> write_trial(path, {"clip": 1.0, "accuracy": 91.0})
+    >>> read_trial(path, clip=1.0)["accuracy"]
+    91.0
+    >>> read_trial(path, clip=2.0)
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.ConfigError: trial.json was made with other clip than asked for now; remove it or name \
+another folder.
+    """
+    if path is None or not path.is_file():
+        return None
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise ConfigError(f"{path} is not a record; remove it to run the trial again.")
+    for key, value in made_with.items():
+        if record.get(key) != plain(value):
+            raise ConfigError(
+                f"{path.name} was made with other {key} than asked for now; remove it or name another folder."
+            )
+    return record
+
+
+def write_trial(path: Path | None, record: Mapping[str, Any]) -> None:
+    """Write the record of a finished trial, whole or not at all; do nothing without a path."""
+    if path is not None:
+        write_whole(path, json.dumps(plain(record), indent=1) + "\n")
 
 
 def seed_of(seed: int, name: str) -> int:
@@ -106,62 +159,6 @@ def repeated(trials: Sequence[Trial], times: int, fixed: Mapping[str, Any] | Non
     ]
 
 
-def target(what: str, quick: bool = False) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the function that ``sottovoce sweep WHAT`` runs, and the options it always gets.
-
-    Examples
-    --------
-    >>> target("audit")[0].__name__
-    'audit_trial'
-    """
-    if what == "audit":
-        return audit_trial, {}
-    from sottovoce.experiments.registry import find
-
-    find(what)
-    return experiment_trial, {"experiment": what, "quick": quick}
-
-
-def experiment_trial(*, seed: int, experiment: str, quick: bool = False, **options: Any) -> Result:
-    """Run one registered experiment with a derived seed; a job for `sweep`."""
-    from sottovoce.experiments.registry import find
-
-    if takes_seed(experiment):
-        options["seed"] = seed % 2**31
-    return find(experiment).run(quick=quick, **options)
-
-
-def takes_seed(experiment: str) -> bool:
-    """Whether another seed makes the experiment another one; else repeating it would show nothing.
-
-    Examples
-    --------
-    >>> takes_seed("attack-geometric"), takes_seed("attack-ego414")
-    (True, False)
-    """
-    given = _options(experiment)
-    return "seed" in given or any(option.kind is option.VAR_KEYWORD for option in given.values())
-
-
-def has_trials(experiment: str) -> bool:
-    """Whether the experiment is made of independent trials, which it then lets others run (``spread=``).
-
-    Examples
-    --------
-    >>> has_trials("table1"), has_trials("admm-lasso")
-    (True, False)
-    """
-    return "spread" in _options(experiment)
-
-
-def _options(experiment: str) -> Mapping[str, Any]:
-    from inspect import signature
-
-    from sottovoce.experiments.registry import find
-
-    return signature(find(experiment).run).parameters
-
-
 def sweep(
     function: Callable[..., Any],
     trials: Iterable[Trial],
@@ -190,9 +187,9 @@ def sweep(
     --------
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> records = sweep(audit_trial, grid(graph=["path:3"], runs=[200]), folder)
-    >>> records[0]["value"]["refuted"], len(list(Path(folder).glob("*.json")))
-    (False, 1)
+    >>> records = sweep(lambda *, seed, n: {"square": n**2}, grid(n=[2, 3]), folder)
+    >>> [record["value"]["square"] for record in records], len(list(Path(folder).glob("*.json")))
+    ([4, 9], 2)
     """
     listed = list(trials)
     _checked(listed, jobs, backend, derived=seed is not None)
@@ -200,7 +197,8 @@ def sweep(
     place.mkdir(parents=True, exist_ok=True)
     seeds = [None if seed is None else seed_of(seed, trial.name) for trial in listed]
     work = [
-        _Job(function, trial.name, dict(trial.options), own, str(place))
+        # absolute: workers that were started before may stand in another folder
+        _Job(function, trial.name, dict(trial.options), own, str(place.absolute()))
         for trial, own in zip(listed, seeds, strict=True)
     ]
     left = [job for job in work if job.finished() is None]
@@ -237,12 +235,11 @@ class _Job:
             self.function.__module__,
             self.function.__qualname__,
             self.name,
-            _plain(self.options),
+            plain(self.options),
             self.seed,
         ]
-        digest = hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).hexdigest()
         readable = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.name)[:80]
-        return Path(self.folder) / f"{readable}-{digest[:12]}.json"
+        return Path(self.folder) / f"{readable}-{digest(said)[:12]}.json"
 
     @property
     def mark(self) -> Path:
@@ -250,12 +247,7 @@ class _Job:
         return self.path.with_suffix(".running")
 
     def finished(self) -> dict[str, Any] | None:
-        try:
-            return dict(json.loads(self.path.read_text()))
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            raise InvalidInput(f"{self.path} is not a record; remove it and run the sweep again.") from None
+        return read_trial(self.path)
 
     def __call__(self) -> tuple[str, str | None, dict[str, Any] | None]:
         """Run, write the record, and return (name, error sentence, record)."""
@@ -275,20 +267,15 @@ class _Job:
             record = {
                 "trial": self.name,
                 "version": __version__,
-                "options": _plain(self.options),
+                "options": plain(self.options),
                 "seed": self.seed,
-                "value": value.record() if isinstance(value, Result) else _plain(value),
+                "value": value.record() if isinstance(value, Result) else plain(value),
                 "seconds": round(time.perf_counter() - started, 3),
             }
-            self.write(record)
+            write_trial(self.path, record)
             return self.name, None, record
         finally:
             self.mark.unlink(missing_ok=True)
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        text = json.dumps(record, indent=1).encode()
-        Path(self.folder).mkdir(parents=True, exist_ok=True)
-        _durably(self.path, lambda file: file.write(text))
 
 
 def _outcomes(
@@ -301,7 +288,7 @@ def _outcomes(
             if (
                 record is not None and not by_name[name].path.exists()
             ):  # a worker that does not see the folder
-                by_name[name].write(record)
+                write_trial(by_name[name].path, record)
             yield name, error
     except SottovoceError:
         raise
@@ -416,36 +403,3 @@ def _checked(trials: Sequence[Trial], jobs: int, backend: str, derived: bool) ->
             raise InvalidInput(
                 f"Trial {trial.name!r} sets a seed; seeds are derived, use repeat=... instead."
             )
-
-
-def audit_trial(
-    *,
-    seed: int,
-    graph: str,
-    rounds: int = 3,
-    user: int = 0,
-    observer: int | None = None,
-    noise_multiplier: float = 0.5,
-    runs: int = 20_000,
-    delta: float = 1e-2,
-    level: float = 1e-3,
-    repeat: int = 0,
-) -> dict[str, Any]:
-    """Audit what one node (the furthest by default) claims to learn of ``user`` by gossip; a job for `sweep`.
-
-    Examples
-    --------
-    >>> audit_trial(seed=1, graph="path:3", runs=200)["refuted"]
-    False
-    """
-    from sottovoce import graphs
-    from sottovoce.attacks.audit import audit_averaging
-    from sottovoce.protocols import Gossip
-
-    network = graphs.parse(graph)
-    who = int(np.argmax(network.distances_from(user))) if observer is None else observer
-    found = audit_averaging(
-        Gossip(network, rounds), user=user, observers=(who,), sensitivity=1.0, noise_std=noise_multiplier,
-        runs=runs, rng=np.random.default_rng(seed), delta=delta, level=level,
-    )  # fmt: skip
-    return {"observer": who, **found.to_dict(), "refuted": found.refuted}

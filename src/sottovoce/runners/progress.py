@@ -1,0 +1,63 @@
+"""One progress bar: on standard error, gone when the run is over, silent where nobody watches."""
+
+from __future__ import annotations
+
+import contextlib
+import numbers
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+__all__ = ["bar"]
+
+
+@contextlib.contextmanager
+def bar(
+    wanted: bool, name: str, steps: int | None, done: int = 0
+) -> Iterator[Callable[[int, Mapping[str, Any]], None]]:
+    """Show how far a run is while the body runs; yields a function of (steps done, numbers to show).
+
+    Parameters
+    ----------
+    wanted : whether to show anything; a file or a pipe in place of a terminal shows nothing either way.
+    name : what runs.
+    steps : how many steps there are in all; None where nobody knows.
+    done : how many were done before, when a run goes on from a checkpoint.
+
+    The numbers given last stay until others come; what is not a number is not shown.
+
+    Examples
+    --------
+    >>> with bar(False, "training", steps=3) as tell:
+    ...     for k in range(3):
+    ...         tell(k + 1, {"accuracy": 0.9})
+    """
+    if not wanted:
+        yield lambda step, metrics: None
+        return
+    # rich takes a tenth of a second to import: only for those who want to see something
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    if not (console.is_terminal or console.is_jupyter):
+        yield lambda step, metrics: None
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[seen]}", markup=False),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=steps, completed=done, seen="")
+
+        def tell(step: int, metrics: Mapping[str, Any]) -> None:
+            progress.update(task, completed=step)
+            if seen := _words(metrics):
+                progress.update(task, seen=seen)
+
+        yield tell
+
+
+def _words(metrics: Mapping[str, Any]) -> str:
+    """Return the numbers among ``metrics`` as a person reads them."""
+    shown = {k: v for k, v in metrics.items() if isinstance(v, numbers.Real) and not isinstance(v, bool)}
+    return "  ".join(f"{name} {float(value):.4g}" for name, value in shown.items())

@@ -1,0 +1,164 @@
+"""An algorithm's state as arrays or as bytes, and back: numbers and nesting only, no code and no type names.
+
+A state is nested tuples, lists and dictionaries of arrays and numbers. Classes (named tuples, tensors) come
+from a template, the state that `Algorithm.init` makes, never from what was stored.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import ConfigError, DataError
+
+__all__ = ["leaves", "pack", "rebuilt", "unpack"]
+
+
+def leaves(state: Any) -> list[np.ndarray]:
+    """Return the arrays of an algorithm's state in order; tuples, lists and mappings may be nested.
+
+    Examples
+    --------
+    >>> [leaf.tolist() for leaf in leaves((np.ones(2), {"count": 3}))]
+    [[1.0, 1.0], 3]
+    """
+    if state is None:
+        return []
+    if isinstance(state, Mapping):
+        return [leaf for key in state for leaf in leaves(state[key])]
+    if isinstance(state, (tuple, list)):
+        return [leaf for item in state for leaf in leaves(item)]
+    return [np.asarray(_without_torch(state))]
+
+
+def rebuilt(like: Any, arrays: Sequence[np.ndarray]) -> Any:
+    """Return a state shaped like ``like`` that holds ``arrays``, the inverse of `leaves`.
+
+    Examples
+    --------
+    >>> rebuilt((0.0, {"count": 0}), [np.array(0.5), np.array(3)])
+    (0.5, {'count': 3})
+    """
+    left = list(arrays)
+    state = _filled(like, left)
+    if left:
+        raise ConfigError(f"The checkpoint holds {len(left)} arrays more than this algorithm's state.")
+    return state
+
+
+def pack(state: Any) -> bytes:
+    """Return ``state`` as bytes.
+
+    Examples
+    --------
+    >>> unpack(pack((np.arange(3.0), 2, None)), template=(None, None, None))
+    (array([0., 1., 2.]), 2, None)
+    """
+    buffers: list[np.ndarray] = []
+    tree = json.dumps(_describe(state, buffers), separators=(",", ":")).encode()
+    return b"".join([struct.pack("<Q", len(tree)), tree, *[b.tobytes() for b in buffers]])
+
+
+def unpack(raw: bytes, template: Any = None) -> Any:
+    """Return the state; classes of tuples and tensors are taken from ``template`` where it has them.
+
+    Examples
+    --------
+    >>> unpack(b"something else")
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.DataError: The saved state cannot be read; restore the state folder.
+    """
+    try:
+        (size,) = struct.unpack_from("<Q", raw)
+        tree = json.loads(raw[8 : 8 + size])
+        value, end = _rebuild(tree, raw, 8 + size, template)
+    except (struct.error, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
+        raise DataError("The saved state cannot be read; restore the state folder.") from None
+    if end != len(raw):
+        raise DataError("The saved state has bytes left over; restore the state folder.")
+    return value
+
+
+def _without_torch(value: Any) -> Any:
+    """Return a tensor as an array, without importing torch; anything else as it is."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
+
+
+def _filled(like: Any, left: list[np.ndarray]) -> Any:
+    if like is None:
+        return None
+    if isinstance(like, Mapping):
+        return {key: _filled(like[key], left) for key in like}
+    if isinstance(like, (tuple, list)):
+        return _same_kind(like, [_filled(item, left) for item in like])
+    if not left:
+        raise ConfigError("The checkpoint holds fewer arrays than this algorithm's state.")
+    array = left.pop(0)
+    if hasattr(like, "new_tensor"):
+        return like.new_tensor(array)
+    if isinstance(like, np.generic):
+        return array[()]
+    return array if isinstance(like, np.ndarray) else array.item()
+
+
+def _same_kind(like: Any, items: list[Any]) -> Any:
+    """Return the items as a tuple, a list or a named tuple, whichever ``like`` is."""
+    return type(like)._make(items) if hasattr(like, "_make") else type(like)(items)
+
+
+def _describe(value: Any, buffers: list[np.ndarray]) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return {"v": value}
+    if isinstance(value, np.generic):
+        return {"v": value.item()}
+    if isinstance(value, (tuple, list)):
+        return {"t" if isinstance(value, tuple) else "l": [_describe(item, buffers) for item in value]}
+    if isinstance(value, dict) and all(isinstance(key, (str, int)) for key in value):
+        return {"d": [[key, _describe(item, buffers)] for key, item in value.items()]}
+    value = _without_torch(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        array = np.ascontiguousarray(value)
+        buffers.append(array)
+        return {"a": [array.dtype.str, list(value.shape)]}
+    raise TypeError(f"a state may hold arrays and numbers, got {type(value).__name__}")
+
+
+def _rebuild(tree: Any, raw: bytes, at: int, template: Any) -> tuple[Any, int]:
+    ((kind, body),) = tree.items()
+    if kind == "v":
+        return body, at
+    if kind == "a":
+        return _array(body, raw, at, template)
+    if kind == "d":
+        known = template if isinstance(template, dict) else {}
+        found = {}
+        for key, item in body:
+            found[key], at = _rebuild(item, raw, at, known.get(key))
+        return found, at
+    fits = isinstance(template, (tuple, list)) and len(template) == len(body)
+    items = []
+    for item, piece in zip(body, template if fits else [None] * len(body), strict=True):
+        value, at = _rebuild(item, raw, at, piece)
+        items.append(value)
+    if kind == "l":
+        return items, at
+    return _same_kind(template if fits and isinstance(template, tuple) else (), items), at
+
+
+def _array(body: Any, raw: bytes, at: int, template: Any) -> tuple[Any, int]:
+    dtype, shape = np.dtype(str(body[0])), tuple(int(size) for size in body[1])
+    if dtype.kind not in "fiub":
+        raise ValueError(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    end = at + count * dtype.itemsize
+    if count < 0:  # numpy would read all that is left; fewer bytes than wanted it refuses itself
+        raise ValueError(count)
+    array = np.frombuffer(raw, dtype, count, at).reshape(shape).copy()
+    if hasattr(template, "new_tensor"):
+        return template.new_tensor(array), end
+    return array, end

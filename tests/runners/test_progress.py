@@ -1,0 +1,71 @@
+"""The progress bar: on standard error, with the last numbers, and only where somebody watches."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from sottovoce.runners.progress import bar
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Have rich take standard error for a terminal, which the tests then read."""
+    for name, value in {"TERM": "xterm", "COLUMNS": "120", "FORCE_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+WIPED = "\x1b[2K"
+
+
+def test_steps_and_numbers_are_shown_on_standard_error(terminal, capsys):
+    with bar(True, "[b]training", steps=8, done=2) as tell:
+        tell(8, {"accuracy": np.float64(0.91234), "note": "skipped", "whole": True})
+    said = capsys.readouterr()
+    assert "[b]training" in said.err  # a name is words, not markup
+    assert "2/8" in said.err
+    assert "8/8" in said.err
+    assert "accuracy 0.9123" in said.err
+    assert "skipped" not in said.err
+    assert "whole" not in said.err
+    assert said.err.rstrip().endswith(WIPED)
+    assert said.out == ""
+
+
+def test_the_numbers_stay_until_others_come(terminal, capsys):
+    with bar(True, "training", steps=8) as tell:
+        tell(3, {"accuracy": 0.91234})
+        tell(5, {})
+    assert "accuracy 0.9123" in capsys.readouterr().err.rpartition("5/8")[2]
+    with bar(True, "training", steps=8) as tell:
+        tell(3, {"accuracy": 0.91234})
+        tell(5, {"loss": 3})
+    assert "loss 3" in capsys.readouterr().err.rpartition("5/8")[2]
+
+
+def test_an_error_passes_and_the_bar_is_wiped(terminal, capsys):
+    with pytest.raises(ZeroDivisionError), bar(True, "training", steps=8):
+        raise ZeroDivisionError
+    assert capsys.readouterr().err.rstrip().endswith(WIPED)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_silent_where_nobody_watches(wanted, capsys, monkeypatch):
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    with bar(wanted, "training", steps=2) as tell:
+        tell(1, {"accuracy": 0.5})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_not_wanted_on_a_terminal(terminal, capsys):
+    with bar(False, "training", steps=2) as tell:
+        tell(1, {"accuracy": 0.5})
+    assert capsys.readouterr() == ("", "")
+
+
+def test_rich_is_not_imported_for_nothing():
+    code = "import sys; from sottovoce.runners.progress import bar\nwith bar(False, 'x', 1) as t: t(1, {})\n"
+    code += "sys.exit('rich' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

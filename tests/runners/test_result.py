@@ -1,0 +1,87 @@
+"""Results: saved and loaded whole, or refused with a sentence."""
+
+import json
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.report.records import read_record
+from sottovoce.runners import Result
+
+RESULT = Result(
+    "demo",
+    config={"n": np.int64(2)},
+    outputs={
+        "model": np.array([0.5, np.nan]),
+        "file": np.zeros((2, 0), np.float32),
+        "labels": np.array(["é"]),
+    },
+    metrics={"error": np.inf},
+    history=[{"step": 1}],
+    guarantees=[{"label": "ldp"}],
+    provenance={"version": "0"},
+)
+
+
+def test_there_and_back(tmp_path):
+    folder = RESULT.save(tmp_path / "new" / "study")
+    again = Result.load(folder)
+    assert again.record() == RESULT.record()
+    assert list(again.outputs) == list(RESULT.outputs)
+    for name, array in RESULT.outputs.items():
+        assert again.outputs[name].dtype == array.dtype
+        np.testing.assert_array_equal(again.outputs[name], array)
+    np.testing.assert_array_equal(again.model, [0.5, np.nan])
+    assert read_record(folder / "record.json")["metrics"] == {"error": "inf"}  # the report reads it too
+
+
+def test_without_outputs(tmp_path):
+    Result("bare").save(tmp_path)
+    assert Result.load(tmp_path).outputs == {}
+    with pytest.raises(InvalidInput, match="bare has no model; its outputs are: none"):
+        _ = Result.load(tmp_path).model
+    with pytest.raises(InvalidInput, match="its outputs are: 'rows'"):
+        _ = Result("x", outputs={"rows": np.ones(1)}).model
+
+
+def test_no_code_is_written_or_read(tmp_path):
+    with pytest.raises(InvalidInput, match="'odd' must be an array of numbers"):
+        Result("x", outputs={"odd": np.array([object()])}).save(tmp_path)
+    RESULT.save(tmp_path)
+    with open(tmp_path / "arrays.npz", "wb") as file:
+        np.savez(file, **{"output.model": np.array([{"a": 1}], dtype=object)})
+    with pytest.raises(DataError, match="cannot be read"):
+        Result.load(tmp_path)
+
+
+def test_refusals_say_why(tmp_path):
+    with pytest.raises(DataError, match="There is no result in"):
+        Result.load(tmp_path / "none")
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="There is no result in"):
+        Result.load(tmp_path / "file")
+    with pytest.raises(DataError, match="is a file"):
+        RESULT.save(tmp_path / "file")
+    RESULT.save(tmp_path / "a")
+    record = tmp_path / "a" / "record.json"
+    text = record.read_text()
+    record.write_text(text[:40])
+    with pytest.raises(DataError, match="cannot be read"):
+        Result.load(tmp_path / "a")
+    record.write_text(json.dumps({"name": "x"}))
+    with pytest.raises(DataError, match="cannot be read"):
+        Result.load(tmp_path / "a")
+    record.write_text(text)
+    arrays = tmp_path / "a" / "arrays.npz"
+    arrays.write_bytes(arrays.read_bytes()[:-30])
+    with pytest.raises(DataError, match="cannot be read"):
+        Result.load(tmp_path / "a")
+
+
+def test_arrays_of_another_run_are_noticed(tmp_path):
+    RESULT.save(tmp_path / "a")
+    Result("demo", outputs={**RESULT.outputs, "model": np.ones(2)}).save(tmp_path / "b")
+    (tmp_path / "b" / "arrays.npz").replace(tmp_path / "a" / "arrays.npz")
+    with pytest.raises(DataError, match="does not belong to the record"):
+        Result.load(tmp_path / "a")

@@ -1,0 +1,197 @@
+"""Sweeps: every trial once, whatever is interrupted; seeds that depend on the trial alone."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sottovoce
+from sottovoce.errors import ClusterError, ConfigError, InvalidInput, MissingDependency
+from sottovoce.experiments.trials import audit_trial
+from sottovoce.runners import Result
+from sottovoce.runners.sweep import Trial, grid, read_trial, seed_of, sweep, write_trial
+
+
+def counting(folder):
+    """A trial that leaves a line wherever it runs (nested, so that workers get it by value)."""
+
+    def trial(*, seed, n, repeat=0):
+        with open(folder / "ran.txt", "a") as file:
+            file.write(f"n={n} repeat={repeat}\n")
+        return Result("trial", config={"n": n}, metrics={"drawn": seed % 1000})
+
+    return trial
+
+
+def lines(folder):
+    return sorted((folder / "ran.txt").read_text().splitlines())
+
+
+def test_a_second_run_repeats_nothing(tmp_path):
+    function, trials = counting(tmp_path), grid(n=[1, 2], repeat=range(2))
+    seen = []
+    first = sweep(function, trials, tmp_path / "out", progress=seen.append)
+    again = sweep(function, trials, tmp_path / "out")
+    assert first == again
+    assert lines(tmp_path) == sorted(trial.name for trial in trials)
+    assert seen == [0, 1, 2, 3, 4]
+    assert [record["value"]["config"]["n"] for record in first] == [1, 1, 2, 2]
+    assert not list((tmp_path / "out").glob("*.running"))
+    more = sweep(function, grid(n=[1, 2, 3], repeat=range(2)), tmp_path / "out")
+    assert len(lines(tmp_path)) == 6
+    assert more[:4] == first  # what was there keeps its seed and its record
+
+
+def test_other_options_or_another_seed_are_other_trials(tmp_path):
+    function = counting(tmp_path)
+    a = sweep(function, [Trial("same", {"n": 1})], tmp_path / "out")
+    b = sweep(function, [Trial("same", {"n": 2})], tmp_path / "out")
+    c = sweep(function, [Trial("same", {"n": 1})], tmp_path / "out", seed=1)
+    assert len(lines(tmp_path)) == 3
+    assert a[0]["seed"] == b[0]["seed"] == seed_of(0, "same") != c[0]["seed"]
+
+
+def test_workers_give_the_records_of_one_process(tmp_path):
+    trials = grid(graph=["path:3", "ring:5"], runs=[400], repeat=range(2))
+    alone = sweep(audit_trial, trials, tmp_path / "alone")
+    spread = sweep(audit_trial, trials, tmp_path / "spread", jobs=2)
+    assert [r["value"] for r in alone] == [r["value"] for r in spread]
+    assert len({r["seed"] for r in alone}) == 4
+
+
+def test_a_failing_trial_does_not_stop_the_others(tmp_path):
+    def fragile(*, seed, n):
+        if n == 1 and not (tmp_path / "mended").exists():
+            raise InvalidInput("n must not be 1.")
+        with open(tmp_path / "ran.txt", "a") as file:
+            file.write(f"{n}\n")
+        return n
+
+    with pytest.raises(ClusterError, match="1 of 3 trials failed, first n=1: n must not be 1"):
+        sweep(fragile, grid(n=[0, 1, 2]), tmp_path / "out")
+    (tmp_path / "mended").touch()
+    assert [r["value"] for r in sweep(fragile, grid(n=[0, 1, 2]), tmp_path / "out")] == [0, 1, 2]
+    assert lines(tmp_path) == ["0", "1", "2"]
+
+
+def test_a_killed_worker_is_named_and_the_same_call_goes_on(tmp_path):
+    def mortal(*, seed, n):
+        if n == 3 and not (tmp_path / "mended").exists():
+            os.kill(os.getpid(), signal.SIGKILL)
+        with open(tmp_path / "ran.txt", "a") as file:
+            file.write(f"{n}\n")
+        return n
+
+    trials = grid(n=range(6))
+    with pytest.raises(
+        ClusterError, match=r"loky worker died while it ran 'n=3'.*start the same command again"
+    ):
+        sweep(mortal, trials, tmp_path / "out", jobs=2)
+    kept = {json.loads(path.read_text())["value"] for path in (tmp_path / "out").glob("*.json")}
+    assert {0, 1} <= kept
+    assert 3 not in kept
+    (tmp_path / "mended").touch()
+    assert [r["value"] for r in sweep(mortal, trials, tmp_path / "out", jobs=2)] == list(range(6))
+    # a trial that was cut off when its pool fell may run again; one that ended never does
+    ran = lines(tmp_path)
+    assert all(ran.count(str(n)) == 1 for n in kept)
+
+
+def test_bad_input(tmp_path):
+    with pytest.raises(InvalidInput, match="Two trials are called 'a'"):
+        sweep(audit_trial, [Trial("a"), Trial("a")], tmp_path)
+    with pytest.raises(InvalidInput, match="seeds are derived"):
+        sweep(audit_trial, grid(seed=[1]), tmp_path)
+    with pytest.raises(InvalidInput, match="backend must be"):
+        sweep(audit_trial, [], tmp_path, backend="slurm")
+    with pytest.raises(InvalidInput, match="jobs"):
+        sweep(audit_trial, [], tmp_path, jobs=0)
+
+
+ENGINE = """
+import sys
+from sottovoce.experiments.trials import audit_trial
+from sottovoce.runners.sweep import grid, sweep
+
+if __name__ == "__main__":
+    trials = grid(graph=["path:3", "ring:5"], runs=[400], repeat=range(2))
+    sweep(audit_trial, trials, sys.argv[1], jobs=2, backend=sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_engines_give_the_records_of_one_process(tmp_path, backend):
+    pytest.importorskip("ray" if backend == "ray" else "distributed")
+    trials = grid(graph=["path:3", "ring:5"], runs=[400], repeat=range(2))
+    script = tmp_path / "engine.py"
+    script.write_text(ENGINE)
+    command = [sys.executable, str(script), str(tmp_path / "spread"), backend]
+    source = str(Path(sottovoce.__file__).parents[1])
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, timeout=500)
+    assert done.returncode == 0, done.stderr.decode()[-2000:]
+    assert len(list((tmp_path / "spread").glob("*.json"))) == 4
+    alone = sweep(audit_trial, trials, tmp_path / "alone")
+    spread = sweep(audit_trial, trials, tmp_path / "spread")  # reads what the engine's workers wrote
+    assert [r["value"] for r in spread] == [r["value"] for r in alone]
+    assert len(list((tmp_path / "spread").glob("*.json"))) == 4
+
+
+@pytest.mark.parametrize("backend", ["ray", "dask"])
+def test_a_missing_engine_says_how_to_get_it(tmp_path, backend):
+    try:
+        __import__("ray" if backend == "ray" else "distributed")
+    except ImportError:
+        with pytest.raises(MissingDependency, match=f"sottovoce.{backend}"):
+            sweep(audit_trial, grid(graph=["path:3"]), tmp_path, jobs=2, backend=backend)
+    else:
+        pytest.skip(f"{backend} is installed")
+
+
+def test_one_store_of_records(tmp_path):
+    path = tmp_path / "new" / "trial.json"
+    made = {"cell": {"epsilon": 10, "sizes": (1, 2)}, "accuracy": 90.5}
+    write_trial(path, made)
+    assert read_trial(path, cell=made["cell"]) == {"cell": {"epsilon": 10, "sizes": [1, 2]}, "accuracy": 90.5}
+    with pytest.raises(ConfigError, match=r"trial\.json was made with other cell than asked for now"):
+        read_trial(path, cell={**made["cell"], "epsilon": 5})
+    with pytest.raises(ConfigError, match="other settings"):  # a setting it does not know of is another one
+        read_trial(path, settings={})
+    write_trial(None, made)
+    assert read_trial(None) is None
+    assert read_trial(tmp_path) is None
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff\xfe", b""])
+def test_a_damaged_record_is_named_not_run_over(tmp_path, content):
+    function, out = counting(tmp_path), tmp_path / "out"
+    sweep(function, [Trial("a", {"n": 1})], out)
+    (path,) = out.glob("*.json")
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"\.json is not a record; remove it to run the trial again"):
+        sweep(function, [Trial("a", {"n": 1})], out)
+    path.unlink()
+    sweep(function, [Trial("a", {"n": 1})], out)
+    assert len(lines(tmp_path)) == 2
+
+
+def test_the_name_of_a_record_does_not_depend_on_the_order_of_options(tmp_path):
+    function = counting(tmp_path)
+    sweep(function, [Trial("a", {"n": 1, "repeat": 2})], tmp_path / "out")
+    sweep(function, [Trial("a", {"repeat": 2, "n": 1})], tmp_path / "out")
+    assert len(lines(tmp_path)) == 1
+
+
+def test_workers_that_stand_elsewhere_write_where_they_were_told(tmp_path, monkeypatch):
+    function = counting(tmp_path)
+    for name in ("one", "two"):  # the second time the workers of the first are used again
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        sweep(function, grid(n=[1, 2]), "out", jobs=2)
+    assert len(list(tmp_path.glob("one/out/*.json"))) == len(list(tmp_path.glob("two/out/*.json"))) == 2
+    assert len(lines(tmp_path)) == 4
+    sweep(function, grid(n=[1, 2, 3]), "third", jobs=2)
+    assert not (tmp_path / "one" / "third").exists()

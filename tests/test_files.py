@@ -1,0 +1,150 @@
+"""Files whole or absent; plain values; digests that tell apart what differs and nothing else."""
+
+import hashlib
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from sottovoce._files import digest, plain, write_whole
+from sottovoce.errors import DataError, InvalidInput
+
+
+@pytest.mark.parametrize("durable", [True, False])
+@pytest.mark.parametrize("content", ["é", "é".encode(), lambda file: file.write("é".encode())])
+def test_content_in_three_forms(tmp_path, content, durable):
+    path = write_whole(tmp_path / "a" / "b.txt", content, durable=durable)
+    assert path.read_bytes() == "é".encode()
+    assert [p.name for p in path.parent.iterdir()] == ["b.txt"]
+
+
+def failing(file):
+    file.write(b"half")
+    raise ZeroDivisionError
+
+
+def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = write_whole(tmp_path / "a", "old")
+    with pytest.raises(ZeroDivisionError):
+        write_whole(path, failing)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    path = write_whole(tmp_path / "a", "old")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(DataError, match=r"a cannot be written: No space left on device\.$"):
+        write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match="is a folder"):
+        write_whole(tmp_path, "x")
+    with pytest.raises(DataError, match="cannot be written"):
+        write_whole(tmp_path / "file" / "below", "x")
+
+
+def test_durable_means_file_before_name_before_folder(tmp_path, monkeypatch):
+    """The order is what a crash of the machine depends on."""
+    seen, fsync, replace = [], os.fsync, os.replace
+
+    def synced(handle):
+        seen.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        fsync(handle)
+
+    def renamed(*names):
+        seen.append("name")
+        replace(*names)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_whole(tmp_path / "a", "x")
+    assert seen == ["file", "name", "folder"]
+    seen.clear()
+    write_whole(tmp_path / "a", "x", durable=False)
+    assert seen == ["name"]
+
+
+def test_the_bytes_are_on_their_way_when_the_file_is_synced(tmp_path, monkeypatch):
+    sizes, fsync = [], os.fsync
+
+    def synced(handle):
+        sizes.append(os.fstat(handle).st_size)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    write_whole(tmp_path / "a", b"x" * 100)
+    assert sizes[0] == 100
+
+
+def test_rights(tmp_path):
+    (tmp_path / "plain").touch()
+    open_to_all = write_whole(tmp_path / "a", "x").stat().st_mode
+    assert open_to_all == (tmp_path / "plain").stat().st_mode
+    assert stat.S_IMODE(write_whole(tmp_path / "b", "x", mode=0o600).stat().st_mode) == 0o600
+
+
+def test_plain_values_are_json():
+    value = {1: np.float32(0.5), "a": (np.int64(2), {"y", "x"}), "b": [np.nan, -np.inf], "c": Path("d/e")}
+    assert plain(value) == {"1": 0.5, "a": [2, ["x", "y"]], "b": [None, "-inf"], "c": "d/e"}
+    assert json.loads(json.dumps(plain(value), allow_nan=False)) == plain(value)
+    assert plain(np.array([[1, 2]])) == [[1, 2]]
+    assert plain(True) is True
+
+
+def test_the_digest_of_plain_values_is_that_of_their_json():
+    value = {"b": [1, 2.5, None], "a": "é"}
+    assert digest(value) == hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+    assert digest({"x": (1, 2)}) == digest({"x": [np.int64(1), 2]})
+
+
+DIFFERENT = [
+    np.zeros(4), np.zeros(4, int), np.zeros(4, np.float32), np.zeros((2, 2)), np.zeros(5), np.ones(4),
+    np.zeros(0),
+    np.zeros((0, 1)), np.zeros((2, 2, 1)), [0.0] * 4, sparse.csr_array(np.eye(2)), np.eye(2),
+    sparse.csr_array(np.eye(2)[::-1]), {"x": np.ones(2)}, {"y": np.ones(2)}, np.array(["a", "b"]),
+    None, 0, "0",
+    np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([[1.0, 3.0], [2.0, 4.0]]),
+]  # fmt: skip
+
+
+def test_arrays_count_by_type_shape_and_bytes():
+    assert len({digest(value) for value in DIFFERENT}) == len(DIFFERENT)
+    turned = np.array([[1.0, 3.0], [2.0, 4.0]]).T  # the same values, laid out otherwise
+    assert digest(turned) == digest(np.ascontiguousarray(turned))
+    assert digest(sparse.coo_array(np.eye(2))) == digest(sparse.csr_array(np.eye(2)))
+
+
+def test_what_has_no_stable_words_is_refused():
+    for value in (object(), {"f": len}, [1j]):
+        with pytest.raises(InvalidInput, match="plain values and arrays"):
+            digest(value)
+
+
+def test_digests_are_the_same_in_every_process():
+    value = "{'s': {'one', 'two', 'three'}, 'a': np.arange(3)}"
+    program = f"import numpy as np; from sottovoce._files import digest; print(digest({value}))"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2", "3")
+    }
+    assert said == {digest({"s": {"three", "two", "one"}, "a": np.arange(3)})}
