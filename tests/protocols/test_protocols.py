@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.attacks.membership import Replicated
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import (
     Chebyshev,
@@ -284,3 +285,79 @@ def test_a_local_node_refuses_rounds_out_of_order():
         node.receive(0, {1: np.zeros(2)})
     with pytest.raises(InvalidInput, match="still to come"):
         node.result()
+
+
+# ---- one recursion: the stacked run, the observer and the peers tell the same run, step by step ------------
+
+
+def every_protocol():
+    rng = np.random.default_rng(12)
+    er = sv.graphs.erdos_renyi(8, 1.5, rng)
+    return [
+        *averaging_protocols(),
+        Chebyshev(er, 5, gamma=1.3),
+        Refreshed(er, 4, tau=0.3),
+        Refreshed(er, 1, tau=0.3),
+        NeighbourSum(er),
+        Gossip(er, 0),
+        Walk(er, 19, rng, std=0.4),
+        Walk(er, 19, rng, std=0.4, final_public=True),
+        Replicated(Refreshed(er, 4, tau=0.3), 1),
+    ]
+
+
+@pytest.mark.parametrize("protocol", every_protocol(), ids=lambda p: f"{type(p).__name__}-{p.rounds}")
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_run_observers_and_peers_tell_the_same_run(protocol, dtype):
+    """Bit for bit, over several steps: what peers end with, and what they are sent against what is seen."""
+    rows = np.random.default_rng(4).normal(size=(protocol.n, 3)).astype(dtype)
+    rows[0, 0] = -0.0
+    observers = (1, 2)
+    runs = []
+    for step in (0, 1, 5):
+        stacked = protocol.apply(rows, noise=CountingNoise(), step=step)
+        nodes = [protocol.local(v) for v in range(protocol.n)]
+        for v, node in enumerate(nodes):
+            node.start(rows[v], CountingNoise(), step)
+        sent = {}
+        for t in range(protocol.rounds):
+            outbox = {(v, to): node.message(t) for v, node in enumerate(nodes) for to in node.sends(t)}
+            # a walk numbers a sum by the contributions in it, the others a row by its round
+            sent |= {(t + isinstance(protocol, Walk), v): row for (v, _), row in outbox.items()}
+            for v, node in enumerate(nodes):
+                node.receive(t, {w: outbox[w, v] for w in node.expects(t)}, CountingNoise(), step)
+        assert np.array([node.result() for node in nodes]).tobytes() == stacked.tobytes()
+        seen = protocol.observe(rows, observers, noise=CountingNoise(), step=step)
+        listed = protocol.view(observers).messages
+        assert len(seen) == len(listed)
+        heard = [k for k, (_, w) in enumerate(listed) if w not in observers]
+        assert heard or not protocol.rounds
+        for k in heard:
+            assert seen[k].ravel().tobytes() == sent[listed[k]].tobytes()
+        runs.append(seen.tobytes())
+    fresh = getattr(protocol, "protocol", protocol)
+    draws = bool(getattr(fresh, "fresh_std", 0) or getattr(fresh, "std", 0)) and protocol.rounds > 1
+    assert len(set(runs)) == (3 if draws else 1)
+
+
+def test_the_transition_is_what_one_round_does():
+    """The accountant's matrix on (present, previous) against two rounds of the run itself."""
+    network = sv.graphs.florentine()
+    fast = Chebyshev(network, 2, gamma=1.4)
+    unit = np.eye(15)
+    state = np.vstack([unit, np.zeros((15, 15))])
+    for t in range(2):
+        state = fast.transition(t) @ state
+    np.testing.assert_allclose(state[:15], fast.apply(unit), atol=1e-15)
+    np.testing.assert_allclose(state[15:], network.W.toarray(), atol=1e-15)
+
+
+def test_a_walk_with_fresh_noise_never_runs_without():
+    walk = Walk(sv.graphs.ring(4), 3, path=[0, 1, 2], std=1.0)
+    for call in (
+        lambda: walk.apply(np.zeros(4)),
+        lambda: walk.observe(np.zeros(4), 1),
+        lambda: walk.local(0).start(np.zeros(1)),
+    ):
+        with pytest.raises(InvalidInput, match="noise="):
+            call()

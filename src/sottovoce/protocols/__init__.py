@@ -3,9 +3,12 @@
 from sottovoce.protocols.base import LinearProtocol, Local, Protocol
 from sottovoce.protocols.consensus import ExactConsensus, Exchange, Tree, spanning_tree
 from sottovoce.protocols.gossip import Chebyshev, Gossip, NeighbourSum, Refreshed, rounds_for
+from sottovoce.protocols.masked import Masked
+from sottovoce.protocols.names import NamedProtocol, parse
+from sottovoce.protocols.replicated import Replicated
 from sottovoce.protocols.varying import Dropout, Randomized, TimeVarying, fresh_erdos_renyi
 from sottovoce.protocols.views import GaussianView
-from sottovoce.protocols.walk import Walk, draw_path
+from sottovoce.protocols.walk import Handover, Walk, draw_path
 
 __all__ = [
     "Chebyshev",
@@ -14,17 +17,22 @@ __all__ = [
     "Exchange",
     "GaussianView",
     "Gossip",
+    "Handover",
     "LinearProtocol",
     "Local",
+    "Masked",
+    "NamedProtocol",
     "NeighbourSum",
     "Protocol",
     "Randomized",
     "Refreshed",
+    "Replicated",
     "TimeVarying",
     "Tree",
     "Walk",
     "draw_path",
     "fresh_erdos_renyi",
+    "parse",
     "rounds_for",
     "spanning_tree",
 ]

@@ -11,7 +11,8 @@ measures the span of what arrives (`Protocol.view`), the attacker solves for wha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -21,14 +22,24 @@ from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols.views import Basis, GaussianView, orthonormal
+from sottovoce.protocols.spans import (
+    FAINT,
+    Course,
+    Event,
+    Fresh,
+    Mix,
+    Pair,
+    Reading,
+    See,
+    Span,
+    decided,
+    exact_span,
+)
+from sottovoce.protocols.views import COARSE, RESOLVED, Basis, GaussianView, Watch, krylov_basis, orthonormal
 
 __all__ = ["LinearProtocol", "Local", "Protocol"]
 
 Nodes = int | Iterable[int]
-
-RESOLVED = 1e-9  # rounding errors in the leakage up to this are ignored, up to COARSE they are added to it
-COARSE = 0.02
 
 
 class Protocol(ABC):
@@ -69,8 +80,13 @@ class Protocol(ABC):
         """Return what somebody learns who sees nothing but the final rows of ``nodes``."""
 
     @abstractmethod
-    def observe(self, rows: Any, observers: Nodes, own_noise: bool = True) -> np.ndarray:
-        """Run the protocol and return what the observers see, in the order of `GaussianView.messages`."""
+    def observe(
+        self, rows: Any, observers: Nodes, own_noise: bool = True, noise: Any = None, step: int = 0
+    ) -> np.ndarray:
+        """Run the protocol and return what the observers see, in the order of `GaussianView.messages`.
+
+        ``noise`` and ``step`` are those of `apply`: the same two give the messages of the same run.
+        """
 
     @abstractmethod
     def local(self, node: int) -> Local:
@@ -80,6 +96,16 @@ class Protocol(ABC):
     @abstractmethod
     def messages(self) -> int:
         """Number of rows sent in all, over all nodes and rounds."""
+
+    adds_noise: bool = False  # whether the protocol itself draws the noise of every contribution (a walk)
+
+    def scaled(self, noise_std: float) -> Protocol:
+        """Return the protocol with noise of its own in proportion to the rows' noise; itself without any."""
+        return self
+
+    def contributions(self, node: int) -> int:
+        """Return how often a node's row enters with fresh noise: once, unless a walk comes by more often."""
+        return 1
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(n={self.n}, rounds={self.rounds})"
@@ -108,8 +134,11 @@ class Local(ABC):
     rounds: int
 
     @abstractmethod
-    def start(self, row: np.ndarray) -> None:
-        """Begin with this node's (already noised) row."""
+    def start(self, row: np.ndarray, noise: Any = None, step: int = 0) -> None:
+        """Begin with this node's (already noised) row.
+
+        ``noise`` and ``step`` are for protocols whose first message holds fresh noise (a walk).
+        """
 
     @abstractmethod
     def sends(self, t: int) -> tuple[int, ...]:
@@ -135,8 +164,9 @@ class Local(ABC):
 class LinearProtocol(Protocol):
     """A protocol given by its matrices; subclasses say which matrix is used in which round.
 
-    Subclasses define `matrix`. One with memory (Chebyshev) or fresh noise overrides `transition` or
-    ``fresh_std`` and the accountant follows, because it reads the same two.
+    Subclasses define `matrix`. One that does more to its rows than mix them (Chebyshev's memory, fresh
+    noise) overrides `advance` and says so by `memory` or ``fresh_std``. Runner, peer, cluster and observer
+    all move rows by `advance`, and the accountant reads its `transition` from it.
 
     Examples
     --------
@@ -159,22 +189,55 @@ class LinearProtocol(Protocol):
         """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
 
     def transition(self, t: int) -> sparse.csr_array:
-        """Return the matrix on the whole state (present rows first, then memory); `matrix` by default."""
-        return self.matrix(t)
+        """Return the matrix on the whole state: the present rows, then with `memory` the previous ones.
+
+        What `advance` makes of the mixed and of the previous rows is read from `advance` itself.
+        """
+        if self.memory == 1:
+            return self.matrix(t)
+        present, previous = self._recursion(t)
+        identity = sparse.eye_array(self.n, format="csr")
+        upper = sparse.hstack([present * self.matrix(t), previous * identity])
+        lower = sparse.hstack([identity, sparse.csr_array((self.n, self.n))])
+        return sparse.csr_array(sparse.vstack([upper, lower], format="csr"))
+
+    def _recursion(self, t: int) -> tuple[float, float]:
+        """Return what `advance` multiplies the mixed and the previous rows by."""
+        one, none = np.ones((1, 1)), np.zeros((1, 1))
+        present, previous = (
+            float(self.advance(t, mixed, before, agents=(0,), noise=_SILENT)[0, 0])
+            for mixed, before in ((one, none), (none, one))
+        )
+        return present, previous
 
     @property
     def memory(self) -> int:
-        """How many times the state is as long as the number of nodes; 1 without memory."""
+        """How many times the state is as long as the number of nodes: 1, or 2 with the previous rows."""
         return 1
 
     # ---- the runner ------------------------------------------------------------------------------
 
     def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
         """Run the protocol on one row per node (float32 or float64, kept as given)."""
-        state = _validate.rows(rows, self.n)
+        return deque(self._states(_validate.rows(rows, self.n), noise, step), maxlen=1).pop()
+
+    def _states(self, state: np.ndarray, noise: Any = None, step: int = 0) -> Iterable[np.ndarray]:
+        """Yield the rows that are sent in each round, then those it ends with.
+
+        The next one may overwrite the last: keep copies.
+        """
+        previous = state
+        yield state
         for t in range(self.rounds):
-            state = self._cast(t, state.dtype) @ state
-        return state
+            mixed = self._mix(t, state)
+            after = self.advance(t, mixed, previous, agents=range(self.n), noise=noise, step=step)
+            previous = state if self.memory > 1 else after  # else not kept: rows may be large
+            state = after
+            yield state
+
+    def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
+        """Return ``matrix(t) @ state``."""
+        return np.asarray(self._cast(t, state.dtype) @ state)
 
     def advance(
         self,
@@ -188,9 +251,11 @@ class LinearProtocol(Protocol):
     ) -> np.ndarray:
         """Return the rows of ``agents`` after round ``t``, from their part of ``matrix(t) @ state``.
 
-        ``previous`` are the same agents' rows of one round earlier (in round 0, the ones it began with).
-        What a protocol does to its own rows besides mixing (memory, fresh noise) is said here, for runners
-        that host some of the nodes.
+        ``previous`` are the same agents' rows of one round earlier (in round 0, the ones it began with);
+        a protocol that uses them says so by `memory`. What a protocol does to its own rows besides mixing
+        (memory, fresh noise) is said here and nowhere else, for the stacked run, for an observer, for a peer
+        and for a rank that hosts some of the nodes. The result is ``a * mixed + b * previous`` plus noise,
+        ``a`` and ``b`` the same for all agents.
         """
         return mixed
 
@@ -235,11 +300,41 @@ class LinearProtocol(Protocol):
         """Return what a set of colluding nodes sees, by the backward recursion over the rounds."""
         chosen = _validate.nodes(observers, self.n)
         known = chosen if own_noise else ()
-        columns, slack = self._span(chosen, own_noise)
-        owners = np.full(columns.shape[0], -1)
+        return self._finished(self._span(chosen, known, own_noise), chosen, own_noise)
+
+    def _finished(self, span: Span, observers: tuple[int, ...], own_noise: bool) -> GaussianView:
+        owners = np.full(span.basis.shape[0], -1)
         owners[: self.n] = np.arange(self.n)
-        own = _copies(np.asarray(known, dtype=int), len(owners), self.n)
-        return replace(self._as_view(chosen, own_noise, _without(columns, own)), owners=owners, slack=slack)
+        return replace(
+            self._as_view(observers, own_noise, span.basis),
+            owners=owners,
+            slack=span.slack,
+            rounded_up=span.rounded_up,
+        )
+
+    def _krylov_view(self, observers: tuple[int, ...], own_noise: bool) -> GaussianView:
+        """Return the view of a protocol that uses ``matrix(0)`` in every round, by the Krylov recursion."""
+        known = observers if own_noise else ()
+        heard = self.senders(0, observers) if self.rounds else ()
+        matrix = self.matrix(0) if self.rounds else sparse.csr_array((self.n, self.n))
+        watch = Watch()
+        # The message of w in round k is row w of W^k, which is column w of (W^T)^k.
+        basis = krylov_basis(matrix.T.tocsr(), heard, self.rounds, known, watch)
+        if watch.settled:
+            return self._finished(Span(basis), observers, own_noise)
+        course = self._fixed_course(matrix, heard, known)
+        if decided(watch, course, basis.shape[1], faint=self.faint):
+            return self._finished(Span(basis), observers, own_noise)
+        found = exact_span(course, basis.shape[1])
+        return self._finished(found or self._everything(course), observers, own_noise)
+
+    def _fixed_course(
+        self, matrix: sparse.csr_array, heard: tuple[int, ...], known: tuple[int, ...]
+    ) -> Course:
+        events: list[Event] = [Fresh(0, self.n, 1.0)]
+        for _ in range(self.rounds):
+            events += [See(heard), Mix(matrix)]
+        return Course(self.n, self.n, tuple(events), known, fixed=True, readings=self._readings)
 
     def _as_view(self, observers: tuple[int, ...], own_noise: bool, basis: np.ndarray) -> GaussianView:
         """Return the view with this basis over the nodes' noises, decodable by the backward recursion."""
@@ -270,73 +365,161 @@ class LinearProtocol(Protocol):
         if self.memory > 1:
             basis.columns = basis.columns[: self.n]
             basis.orthonormalise()
-        owners = np.full(basis.columns.shape[0], -1)
+        span = Span(basis.columns)
+        if len(chosen) > 1 and not basis.watch.settled:  # one row alone is there, and keeps its direction
+            course = self._course([()] * self.rounds, (), last=chosen)
+            if not decided(basis.watch, course, basis.columns.shape[1], faint=self.faint):
+                span = exact_span(course, basis.columns.shape[1]) or self._everything(course)
+        owners = np.full(span.basis.shape[0], -1)
         owners[: self.n] = np.arange(self.n)
         return GaussianView(
-            n=self.n, observers=(), basis=basis.columns, owners=owners, messages=(), own_noise=False
+            n=self.n,
+            observers=(),
+            basis=span.basis,
+            owners=owners,
+            messages=(),
+            own_noise=False,
+            rounded_up=span.rounded_up,
         )
 
-    def observe(self, rows: Any, observers: Nodes, own_noise: bool = True, noise: Any = None) -> np.ndarray:
+    def observe(
+        self, rows: Any, observers: Nodes, own_noise: bool = True, noise: Any = None, step: int = 0
+    ) -> np.ndarray:
         """Run the protocol and return what the observers see, in the order of `GaussianView.messages`."""
         state = _validate.rows(rows, self.n)
-        chosen = _validate.nodes(observers, self.n)
-        states = list(self._states(state, noise))
-        return np.array([states[t][w] for t, w in self._seen(chosen, own_noise)])
-
-    def _states(self, state: np.ndarray, noise: Any = None) -> Iterable[np.ndarray]:
-        """Yield the rows that are sent in each round."""
-        for t in range(self.rounds):
-            yield state
-            state = self._cast(t, state.dtype) @ state
+        listed = self._seen(_validate.nodes(observers, self.n), own_noise)
+        seen = np.empty((len(listed), state.shape[1]), dtype=state.dtype)
+        of_round: dict[int, list[int]] = {}
+        for place, (t, _) in enumerate(listed):
+            of_round.setdefault(t, []).append(place)
+        for t, present in enumerate(self._states(state, noise, step)):
+            for place in of_round.get(t, ()):
+                seen[place] = present[listed[place][1]]
+        return seen
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
         """List (round, node) of every row the observers know: messages, and their own states."""
-        own = set(observers) if own_noise else set()
-        return tuple(
-            (t, w) for t in range(self.rounds) for w in sorted(own | set(self.senders(t, observers)))
-        )
+        return tuple((t, w) for t in range(self.rounds) for w in self._seen_in(t, observers, own_noise))
 
-    def _span(self, observers: tuple[int, ...], own_noise: bool) -> tuple[np.ndarray, float]:
-        """Return the span of all that is seen, and what rounding may have taken from the leakage.
+    def _seen_in(self, t: int, observers: tuple[int, ...], own_noise: bool) -> tuple[int, ...]:
+        own = set(observers) if own_noise else set()
+        return tuple(sorted(own | set(self.senders(t, observers))))
+
+    def _span(self, observers: tuple[int, ...], known: tuple[int, ...], own_noise: bool) -> Span:
+        """Return the span of all that is seen, as far as it can be told, and never less.
 
         A round that nearly loses a direction passes its rounding error on, enlarged; over many rounds on
         slowly mixing graphs the error reaches the leading digits, and it may be on either side. So the
         recursion runs twice, the second time with every number disturbed by 1e-14, and ten times the
-        difference is added to the leakage; where that is much, a wider span takes its place.
+        difference is added to the leakage; where that is much, a wider span takes its place. Where a
+        direction may have been lost, or much precision, and the protocol is small, exact arithmetic decides.
         """
-        columns = self._pull_back(observers, own_noise).columns
-        if self.memory > 1 or self.rounds < 3:
-            return columns, 0.0
-        disturbed = self._pull_back(observers, own_noise, disturb=np.random.default_rng(0)).columns
-        known = np.asarray(observers if own_noise else (), dtype=int)
-        shares = [
-            np.einsum("ij,ij->i", left[: self.n], left[: self.n])
-            for left in (_without(c, _copies(known, c.shape[0], self.n)) for c in (columns, disturbed))
-        ]
-        slack = 10 * float(np.abs(shares[0] - shares[1]).max())
-        if slack <= RESOLVED:
-            return columns, 0.0
-        wider = self._wider(observers, own_noise)
-        if slack > COARSE or wider.shape[1] <= columns.shape[1]:  # it holds all that is seen, and no more
-            return wider, 0.0
-        return columns, slack
+        own = np.asarray(known, dtype=int)
+        pulled = self._pull_back(observers, own_noise)
+        columns = _without(pulled.columns, own, self.n, pulled.watch)
+        course = self._course(
+            tuple(self._seen_in(t, observers, own_noise) for t in range(self.rounds)), known
+        )
+        sure = decided(pulled.watch, course, columns.shape[1], faint=self.faint)
+        slack = 0.0
+        if sure and self.memory == 1 and self.rounds >= 3:
+            again = self._pull_back(observers, own_noise, disturb=np.random.default_rng(0))
+            disturbed = _without(again.columns, own, self.n)
+            shares = [np.einsum("ij,ij->i", c[: self.n], c[: self.n]) for c in (columns, disturbed)]
+            slack = 10 * float(np.abs(shares[0] - shares[1]).max())
+        if sure and slack <= RESOLVED:
+            return Span(columns)
+        found = exact_span(course, columns.shape[1])
+        if found is not None:
+            return found
+        wider = Watch()
+        basis = self._wider(observers, own_noise, wider) if self.memory == 1 else columns
+        if self.memory > 1 or wider.doubtful or (wider.dropped and not sure and self.faint):
+            return self._everything(course)
+        basis = _without(basis, own, self.n, wider)
+        if sure and slack <= COARSE and basis.shape[1] > columns.shape[1]:
+            return Span(columns, slack, rounded_up=True)
+        # the wider span holds all that is seen; where it is no larger, it is the span itself
+        return Span(basis, rounded_up=not sure or basis.shape[1] > columns.shape[1])
 
-    def _wider(self, observers: tuple[int, ...], own_noise: bool) -> np.ndarray:
+    @cached_property
+    def _readings(self) -> dict[tuple[int, bool], Reading]:
+        return {}
+
+    @property
+    def faint(self) -> bool:
+        """Whether some weight is so small (below 2^-12) that what it carries may look like rounding.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.Gossip(sv.graphs.ring(4), rounds=2).faint
+        False
+        """
+        return self._faint
+
+    @cached_property
+    def _faint(self) -> bool:
+        least = (np.abs(m.data[m.data != 0]).min(initial=1.0) for m in map(self.matrix, range(self.rounds)))
+        return bool(min(least, default=1.0) < FAINT)
+
+    def _course(
+        self,
+        seen: Sequence[tuple[int, ...]],
+        known: tuple[int, ...],
+        last: tuple[int, ...] = (),
+    ) -> Course:
+        """Return the run forwards, as functionals of its noises: ``seen`` by rounds, ``last`` at the end."""
+        events: list[Event] = [Fresh(0, self.n, 1.0)]
+        coordinates = self.n
+        for t in range(self.rounds):
+            events += [See(seen[t]), *self._events(t)]
+            if self.fresh_std and t < self.rounds - 1:
+                events.append(Fresh(coordinates, self.n, self.fresh_std))
+                coordinates += self.n
+        events.append(See(last))
+        own = tuple(int(k) for k in _copies(np.asarray(known, dtype=int), coordinates, self.n))
+        return Course(self.memory * self.n, coordinates, tuple(events), own, readings=self._readings)
+
+    def _events(self, t: int) -> tuple[Event, ...]:
+        return (Mix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
+
+    def _everything(self, course: Course) -> Span:
+        """Return the span of all values that any seen row can hold: the last resort, rounded up."""
+        held = np.zeros((course.size, self.n), dtype=bool)
+        seen = np.zeros(self.n, dtype=bool)
+        for event in course.events:
+            if isinstance(event, See):
+                seen |= held[list(event.nodes)].any(axis=0)
+            elif isinstance(event, Mix):
+                mixed = np.asarray((event.matrix != 0).astype(np.int64) @ held[: self.n].astype(np.int64)) > 0
+                held = (
+                    mixed
+                    if event.memory is None
+                    else np.concatenate([mixed | held[self.n :], held[: self.n]])
+                )
+            elif isinstance(event, Pair):
+                held[[event.one, event.other]] = held[event.one] | held[event.other]
+            elif event.offset == 0:
+                held[: self.n] |= np.eye(self.n, dtype=bool)
+        seen[[k for k in course.known if k < self.n]] = False
+        return Span(np.eye(self.n)[:, seen], rounded_up=True)
+
+    def _wider(self, observers: tuple[int, ...], own_noise: bool, watch: Watch) -> np.ndarray:
         """Return a span that contains all that is seen, without enlarging errors.
 
         It keeps every functional it ever had besides pulling it back, and gives the observers the fresh
         noise of the rounds. For one matrix used in every round, and no fresh noise, it is the span itself.
         """
         span = np.zeros((self.n, 0))
-        own = set(observers) if own_noise else set()
         for t in reversed(range(self.rounds)):
-            seen = sorted(own | set(self.senders(t, observers)))
+            seen = list(self._seen_in(t, observers, own_noise))
             units = np.zeros((self.n, len(seen)))
             units[seen, np.arange(len(seen))] = 1.0
             block = np.hstack([units, self.matrix(t).T @ span])
             for _ in range(2):
                 block -= span @ (span.T @ block)
-            fresh = orthonormal(block)[0]
+            fresh = orthonormal(block, watch)[0]
             fresh -= span @ (span.T @ fresh)
             span = np.hstack([span, np.linalg.qr(fresh)[0]])
         return span
@@ -408,8 +591,10 @@ class LinearLocal(Local):
         self._state: np.ndarray | None = None
         self._done = 0
 
-    def start(self, row: np.ndarray) -> None:
+    def start(self, row: np.ndarray, noise: Any = None, step: int = 0) -> None:
         self._state = np.array(row, copy=True)
+        if self.protocol.memory > 1:  # else not kept: a peer writes its machine down in every round
+            self._previous = self._state
         self._done = 0
 
     def sends(self, t: int) -> tuple[int, ...]:
@@ -427,7 +612,13 @@ class LinearLocal(Local):
         missing = set(self.expects(t)) - set(rows)
         if missing:
             raise InvalidInput(f"Node {self.node} needs the row of node {min(missing)} in round {t}.")
-        self._state = self.mixed(t, rows)
+        present = self._present
+        previous = self._previous if self.protocol.memory > 1 else present
+        (self._state,) = self.protocol.advance(
+            t, self.mixed(t, rows)[None], previous.reshape(1, -1), agents=[self.node], noise=noise, step=step
+        )
+        if self.protocol.memory > 1:
+            self._previous = present
         self._done = t + 1
 
     def mixed(self, t: int, rows: Mapping[int, np.ndarray]) -> np.ndarray:
@@ -458,6 +649,16 @@ class LinearLocal(Local):
             raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
 
 
+class _Silent:
+    """A noise source that adds nothing, to read off what `LinearProtocol.advance` does besides."""
+
+    def perturb(self, values: np.ndarray, **_: Any) -> np.ndarray:
+        return values
+
+
+_SILENT = _Silent()
+
+
 def _off_diagonal(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     """Return (receiver, sender) of every off-diagonal non-zero."""
     entries = matrix.tocoo()
@@ -470,10 +671,10 @@ def _copies(nodes: np.ndarray, coordinates: int, n: int) -> np.ndarray:
     return np.concatenate([nodes + k * n for k in range(coordinates // n)])
 
 
-def _without(columns: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Return an orthonormal basis of the span with the known coordinates removed."""
+def _without(columns: np.ndarray, known: np.ndarray, n: int, watch: Watch | None = None) -> np.ndarray:
+    """Return an orthonormal basis of the span with the coordinates of the known nodes removed."""
     if not len(known):
         return columns
     left = columns.copy()
-    left[known] = 0.0
-    return orthonormal(left)[0] if left.shape[1] else left
+    left[_copies(known, len(columns), n)] = 0.0
+    return orthonormal(left, watch)[0] if left.shape[1] else left

@@ -10,7 +10,6 @@ undefined, and zero there multiplies the mean); refreshed gossip, fresh noise in
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -20,8 +19,8 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.protocols.base import LinearLocal, LinearProtocol, Local, Nodes
-from sottovoce.protocols.views import GaussianView, krylov_basis
+from sottovoce.protocols.base import LinearProtocol, Nodes
+from sottovoce.protocols.views import GaussianView
 
 __all__ = ["Chebyshev", "Gossip", "NeighbourSum", "Refreshed", "rounds_for"]
 
@@ -62,12 +61,7 @@ class Gossip(LinearProtocol):
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees, by the block Krylov recursion."""
-        chosen = _validate.nodes(observers, self.n)
-        known = chosen if own_noise else ()
-        heard = self._heard(chosen)
-        # The message of w in round k is row w of W^k: column w of (W^T)^k, which is W^k when W averages.
-        W = self.network.W if self.network.averaging else self.network.W.T.tocsr()
-        return self._as_view(chosen, own_noise, krylov_basis(W, heard, self.rounds, known))
+        return self._krylov_view(_validate.nodes(observers, self.n), own_noise)
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
         own = set(observers) if own_noise else set()
@@ -110,29 +104,6 @@ class Chebyshev(Gossip):
         gap = self.network.spectral_gap
         return 1.0 if self.n == 1 or gap > 1 - 1e-12 else chebyshev_gamma(gap)
 
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
-        """Run the accelerated recursion, started with one plain round."""
-        *_, last = self._all_states(_validate.rows(rows, self.n))
-        return last
-
-    def _states(self, state: np.ndarray, noise: Any = None) -> Iterable[np.ndarray]:
-        return list(self._all_states(state))[:-1]
-
-    def _all_states(self, state: np.ndarray) -> Iterable[np.ndarray]:
-        yield state
-        previous = state
-        for t in range(self.rounds):
-            mixed = self._cast(t, state.dtype) @ state
-            previous, state = state, self.combine(t, mixed, previous)
-            yield state
-
-    def combine(self, t: int, mixed: np.ndarray, previous: np.ndarray) -> np.ndarray:
-        """Return the next row(s) from ``W x[t]`` and ``x[t - 1]``."""
-        if t == 0 or self.gamma == 1.0:
-            return mixed
-        gamma = mixed.dtype.type(self.gamma)
-        return gamma * mixed + (1 - gamma) * previous
-
     def advance(
         self,
         t: int,
@@ -143,39 +114,16 @@ class Chebyshev(Gossip):
         noise: Any = None,
         step: int = 0,
     ) -> np.ndarray:
-        """Return the hosted rows after round ``t`` (see `combine`)."""
-        return self.combine(t, mixed, previous)
+        """Return the next rows from ``W x[t]`` and ``x[t - 1]``; the first round is a plain one."""
+        if t == 0 or self.gamma == 1.0:
+            return mixed
+        gamma = mixed.dtype.type(self.gamma)
+        return np.asarray(gamma * mixed + (1 - gamma) * previous)
 
     @property
     def memory(self) -> int:
         """Present and previous rows."""
         return 2
-
-    def transition(self, t: int) -> sparse.csr_array:
-        """Return the (2n, 2n) matrix on (present, previous)."""
-        identity = sparse.eye_array(self.n, format="csr")
-        gamma = 1.0 if t == 0 else self.gamma
-        upper = sparse.hstack([gamma * self.network.W, (1 - gamma) * identity])
-        lower = sparse.hstack([identity, sparse.csr_array((self.n, self.n))])
-        return sparse.csr_array(sparse.vstack([upper, lower], format="csr"))
-
-    def local(self, node: int) -> Local:
-        """Return the state machine of one node, which remembers its previous row."""
-        (v,) = _validate.nodes(node, self.n, "node")
-        return _ChebyshevLocal(self, v)
-
-
-class _ChebyshevLocal(LinearLocal):
-    protocol: Chebyshev
-
-    def start(self, row: np.ndarray) -> None:
-        super().start(row)
-        self._previous = self._present
-
-    def mixed(self, t: int, rows: Mapping[int, np.ndarray]) -> np.ndarray:
-        after = self.protocol.combine(t, super().mixed(t, rows), self._previous)
-        self._previous = self._present
-        return after
 
 
 class Refreshed(Gossip):
@@ -209,17 +157,11 @@ class Refreshed(Gossip):
         self.sigma = _validate.positive(sigma, "sigma")
         self.fresh_std = self.tau / self.sigma
 
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
-        """Run the protocol, drawing the fresh noise from ``noise``."""
-        *_, last = self._states(_validate.rows(rows, self.n), noise, step)
-        return self._cast(self.rounds - 1, last.dtype) @ last if self.rounds else last
-
-    def _states(self, state: np.ndarray, noise: Any = None, step: int = 0) -> Iterable[np.ndarray]:
-        yield state
-        for t in range(self.rounds - 1):
-            mixed = self._cast(t, state.dtype) @ state
-            state = self.refresh(mixed, range(self.n), noise, step, t)
-            yield state
+    def scaled(self, noise_std: float) -> Refreshed:
+        """Return refreshed gossip with its fresh noise in proportion to the first noise."""
+        if self.sigma == noise_std:
+            return self
+        return Refreshed(self.network, self.rounds, tau=self.fresh_std * noise_std, sigma=noise_std)
 
     def advance(
         self,
@@ -231,12 +173,8 @@ class Refreshed(Gossip):
         noise: Any = None,
         step: int = 0,
     ) -> np.ndarray:
-        """Return the hosted rows after round ``t``, with their fresh noise except after the last round."""
-        return self.refresh(mixed, agents, noise, step, t) if t < self.rounds - 1 else mixed
-
-    def refresh(self, mixed: np.ndarray, agents: Any, noise: Any, step: int, t: int) -> np.ndarray:
-        """Return the rows with the fresh noise of round ``t`` added."""
-        if not self.tau:
+        """Return the rows after round ``t``, with their fresh noise except after the last round."""
+        if not self.tau or t == self.rounds - 1:
             return mixed
         if noise is None:
             raise InvalidInput(
@@ -249,20 +187,6 @@ class Refreshed(Gossip):
         if not self.tau:
             return super().view(observers, own_noise)
         return LinearProtocol.view(self, observers, own_noise)
-
-    def local(self, node: int) -> Local:
-        """Return the state machine of one node, which adds its fresh noise."""
-        (v,) = _validate.nodes(node, self.n, "node")
-        return _RefreshedLocal(self, v)
-
-
-class _RefreshedLocal(LinearLocal):
-    protocol: Refreshed
-
-    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Any = None, step: int = 0) -> None:
-        super().receive(t, rows)
-        if t < self.rounds - 1:
-            self._state = self.protocol.refresh(self._present[None], [self.node], noise, step, t)[0]
 
 
 class NeighbourSum(Gossip):

@@ -18,8 +18,9 @@ from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, erdos_renyi
 from sottovoce.graphs.network import FAINTEST
-from sottovoce.protocols.base import LinearProtocol
-from sottovoce.protocols.views import TOLERANCE, Basis
+from sottovoce.protocols.base import LinearProtocol, Nodes
+from sottovoce.protocols.spans import Event, Pair
+from sottovoce.protocols.views import TOLERANCE, Basis, GaussianView
 
 __all__ = ["Dropout", "Randomized", "TimeVarying", "fresh_erdos_renyi"]
 
@@ -51,6 +52,13 @@ class TimeVarying(LinearProtocol):
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the matrix of round ``t``."""
         return self._matrices[t]
+
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
+        """Return what a set of colluding nodes sees; by the Krylov recursion where all rounds are equal."""
+        first = self._matrices[0]
+        if all(m is first or _same(m, first) for m in self._matrices):
+            return self._krylov_view(_validate.nodes(observers, self.n), own_noise)
+        return super().view(observers, own_noise)
 
 
 def fresh_erdos_renyi(n: int, rounds: int, rng: np.random.Generator, c: float = 1.5) -> TimeVarying:
@@ -229,23 +237,16 @@ class Randomized(LinearProtocol):
         """Two rows per tick that is not idle."""
         return 2 * int((self.edges[:, 0] >= 0).sum())
 
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
-        """Average pair after pair."""
-        *_, last = self._all_states(_validate.rows(rows, self.n))
-        return last
+    def _states(self, state: np.ndarray, noise: Any = None, step: int = 0) -> Iterable[np.ndarray]:
+        return super()._states(state.copy(), noise, step)
 
-    def _all_states(self, rows: np.ndarray) -> Iterable[np.ndarray]:
-        """Yield the rows before every tick, then the last ones; one array, overwritten."""
-        state = rows.copy()
-        half = state.dtype.type(0.5)
-        yield state
-        for u, v in self.edges:
-            if u >= 0:
-                state[u] = state[v] = half * state[u] + half * state[v]
-            yield state
-
-    def _states(self, state: np.ndarray, noise: Any = None) -> Iterable[np.ndarray]:
-        return [rows.copy() for rows in self._all_states(state)][:-1]
+    def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
+        """Average one pair, in place: a tick costs two rows, however many nodes there are."""
+        u, v = self.edges[t]
+        if u >= 0:
+            half = state.dtype.type(0.5)
+            state[u] = state[v] = half * state[u] + half * state[v]
+        return state
 
     def senders(self, t: int, observers: Any) -> tuple[int, ...]:
         """Return the ends of this tick's edge whose partner observes."""
@@ -258,6 +259,12 @@ class Randomized(LinearProtocol):
         own = [(0, v) for v in observers] if own_noise and self.rounds else []
         heard = [(t, w) for t in range(self.rounds) for w in self.senders(t, observers)]
         return tuple(sorted(set(own) | set(heard)))
+
+    _faint = False
+
+    def _events(self, t: int) -> tuple[Event, ...]:
+        u, v = (int(x) for x in self.edges[t])
+        return (Pair(u, v),) if u >= 0 else ()
 
     def _step_back(self, basis: Basis, t: int) -> None:
         """Pull the basis back through one pair average, in time proportional to its size.
@@ -274,6 +281,7 @@ class Randomized(LinearProtocol):
         first = basis.columns[:, 0]
         first[u] = first[v] = 0.5 * (first[u] + first[v])
         size = float(np.linalg.norm(first))
+        basis.watch.note(np.array([size]))
         if size > TOLERANCE:
             first /= size
             basis.values[0] /= size
@@ -325,6 +333,13 @@ def _checked(matrix: Any, t: int) -> sparse.csr_array:
             f"{FAINTEST:g}; metropolis(graph) builds valid weights."
         )
     return csr
+
+
+def _same(one: sparse.csr_array, other: sparse.csr_array) -> bool:
+    return one.nnz == other.nnz and all(
+        np.array_equal(a, b)
+        for a, b in ((one.indptr, other.indptr), (one.indices, other.indices), (one.data, other.data))
+    )
 
 
 def _sorted(matrix: Any) -> sparse.csr_array:

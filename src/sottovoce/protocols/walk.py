@@ -8,18 +8,19 @@ its accountant is in `sottovoce.privacy.walks`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.protocols.base import Local, Nodes, Protocol
+from sottovoce.protocols.base import LinearProtocol, Local, Nodes, Protocol
 from sottovoce.protocols.views import GaussianView
 
-__all__ = ["Walk", "draw_path"]
+__all__ = ["Handover", "Walk", "draw_path"]
 
 
 class Walk(Protocol):
@@ -70,14 +71,26 @@ class Walk(Protocol):
             path = draw_path(network, self.rounds, rng)
         self.path = _checked_path(np.asarray(path, dtype=np.int64), network, self.rounds)
 
+    adds_noise = True
+
+    def scaled(self, noise_std: float) -> Walk:
+        """Return the same walk whose contributions carry this noise."""
+        if self.std == noise_std:
+            return self
+        return Walk(self.network, self.rounds, path=self.path, std=noise_std, final_public=self.final_public)
+
+    def contributions(self, node: int) -> int:
+        """Return how often the token visits a node."""
+        return int(np.count_nonzero(self.path == node))
+
     def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
         """Return, per node, the running mean it held last; the final mean everywhere when it is public.
 
-        A node the token never reached keeps its own row.
+        A node the token never reached knows nothing: its row is zero, never the raw row it came with.
         """
         values = _validate.rows(rows, self.n)
         sums = self._sums(values, noise, step)
-        out = values.copy()
+        out = np.zeros_like(values)
         for t, holder in enumerate(self.path):
             out[holder] = sums[t] / values.dtype.type(t + 1)
         if self.final_public:
@@ -86,14 +99,23 @@ class Walk(Protocol):
 
     def _sums(self, values: np.ndarray, noise: Any, step: int) -> np.ndarray:
         contributions = values[self.path]
-        if noise is not None and self.std:
+        if self.std:
             contributions = np.concatenate(
-                [
-                    noise.perturb(values[[v]], agents=[int(v)], step=step, std=self.std, stream=1 + t)
-                    for t, v in enumerate(self.path)
-                ]
+                [self.contribution(t, values[[v]], noise, step) for t, v in enumerate(self.path)]
             )
         return np.cumsum(contributions, axis=0)
+
+    def contribution(self, t: int, row: np.ndarray, noise: Any, step: int) -> np.ndarray:
+        """Return what the holder of step ``t`` adds to the token: its row (1, dim), with fresh noise."""
+        if not self.std:
+            return row
+        if noise is None:
+            raise InvalidInput(
+                f"Contributions to this walk carry fresh noise of {self.std:g}; pass noise=..., for example "
+                "as_noise(rng)."
+            )
+        holder = int(self.path[t])
+        return np.asarray(noise.perturb(row, agents=[holder], step=step, std=self.std, stream=1 + t))
 
     @property
     def messages(self) -> int:
@@ -142,10 +164,12 @@ class Walk(Protocol):
             n=self.n, observers=(), basis=columns, owners=self.path, messages=(), own_noise=False
         )
 
-    def observe(self, rows: Any, observers: Nodes, own_noise: bool = True) -> np.ndarray:
+    def observe(
+        self, rows: Any, observers: Nodes, own_noise: bool = True, noise: Any = None, step: int = 0
+    ) -> np.ndarray:
         """Return the sums that reach the observers, in the order of `GaussianView.messages`."""
         values = _validate.rows(rows, self.n)
-        sums = self._sums(values, None, 0)
+        sums = self._sums(values, noise, step)
         listed = self.view(observers).messages
         return np.array([sums[t - 1] for t, _ in listed]).reshape(len(listed), values.shape[1])
 
@@ -161,18 +185,16 @@ class _WalkLocal(Local):
     def __init__(self, walk: Walk, node: int) -> None:
         self.walk, self.node, self.rounds = walk, node, walk.rounds
 
-    def start(self, row: np.ndarray) -> None:
+    def start(self, row: np.ndarray, noise: Any = None, step: int = 0) -> None:
         self._row = np.array(row, copy=True)
         self._token: np.ndarray | None = None
-        self._result = self._row
+        self._result = np.zeros_like(self._row)  # until the token comes by
         if self.walk.path[0] == self.node:
-            self._hold(np.zeros_like(self._row), 0)
+            self._hold(None, 0, noise, step)
 
-    def _hold(self, token: np.ndarray, t: int, noise: Any = None, step: int = 0) -> None:
-        own = self._row
-        if noise is not None and self.walk.std:
-            own = noise.perturb(own[None], agents=[self.node], step=step, std=self.walk.std, stream=1 + t)[0]
-        self._token = token + own
+    def _hold(self, token: np.ndarray | None, t: int, noise: Any, step: int) -> None:
+        own = self.walk.contribution(t, self._row[None], noise, step)[0]
+        self._token = own if token is None else token + own
         self._result = self._token / own.dtype.type(t + 1)
 
     def sends(self, t: int) -> tuple[int, ...]:
@@ -243,3 +265,25 @@ def _checked_path(path: np.ndarray, network: Network, steps: int) -> np.ndarray:
     path = path.copy()
     path.setflags(write=False)
     return path
+
+
+class Handover(LinearProtocol):
+    """One round in which ``source`` hands its row to some nodes, who take it over; the others keep theirs.
+
+    Examples
+    --------
+    >>> Handover(3, source=0, to=[2]).apply(np.array([[1.0], [2.0], [3.0]])).ravel().tolist()
+    [1.0, 2.0, 1.0]
+    """
+
+    name = "handover"
+
+    def __init__(self, n: int, source: int, to: Sequence[int]) -> None:
+        self.n, self.rounds = n, 1
+        columns = np.arange(n)
+        columns[list(to)] = source
+        self._matrix = sparse.csr_array((np.ones(n), columns, np.arange(n + 1)), shape=(n, n))
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the identity with the receivers' rows replaced."""
+        return self._matrix

@@ -1,0 +1,572 @@
+"""Masked exact consensus: everybody learns the sum of all rows, and nobody anything else.
+
+Rows are integers on a common grid. Every pair of *partners* shares a key, from which both derive the same
+mask for a step; the one with the lower number adds it, the other subtracts it, modulo :math:`M = 2^{64}`.
+The masked rows go up a spanning tree and are added on the way; the masks cancel, and the sum comes down:
+
+.. math:: Y_u = X_u + \\sum_{w \\in H(u)} \\mathrm{sign}(w - u)\\, \\mathrm{PRG}_{uw} \\bmod M, \\qquad
+          \\sum_u Y_u = \\sum_u X_u \\bmod M.
+
+A coalition, even one that taps every link and does not follow the protocol, removes the masks it holds keys
+of. What is left of the rows of the others is uniform, subject to their sums over the connected components of
+the partner graph without the coalition. So those sums are its view, and `Masked.blocks` lists them.
+
+Addition of integers modulo M is exact: every tree, order and runner gives the same bytes. The one
+division comes after the sum, in float64. Masks cancel bit for bit, so a simulation may leave them out;
+`sottovoce.privacy.masks` makes them for those who send rows to other machines.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sottovoce import _validate
+from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.graphs import Network, from_networkx, parse
+from sottovoce.graphs.network import adjacency_matrix, canonical_edges
+from sottovoce.protocols.base import Local, Nodes
+from sottovoce.protocols.consensus import ExactConsensus, Tree
+from sottovoce.protocols.views import GaussianView
+
+__all__ = ["FINE", "Masked", "from_grid", "sum_of_rows", "to_grid"]
+
+COMPLETE_UP_TO = 64  # members among whom everybody is everybody's partner unless told otherwise
+PARTNERS = 16  # of each member beyond that; more cost time, fewer leave less room above `tolerate`
+FINE = 2.0**-32  # grid step of simulations: sums up to 2^30 in steps of 2e-10
+
+
+class Masked(ExactConsensus):
+    """Sums of masked rows go up a spanning tree, the sum of all comes down: the tree's messages, no more.
+
+    Parameters
+    ----------
+    tree : a `Tree`, or a network (or its name, or a networkx graph), of which a shallow tree is taken.
+    partners : who shares keys with whom; a public graph that need not be the communication graph. None:
+        everybody with everybody up to 64 members, beyond that each with the 16 next on a circle, or with
+        as many as ``tolerate`` needs. A whole number, rounded up to an even one: with so many next on a
+        circle. Or a network, a networkx graph, or pairs of nodes.
+    tolerate : the number c of members that may collude while all others stay in one component; certified
+        here, once, by the vertex connectivity of the partner graph. None certifies nothing: views of named
+        coalitions are computed from their own components.
+    grid_step : the power of two on whose multiples float rows are placed before they are added.
+
+    Guarantees
+    ----------
+    If every honest member masks at most one row under one label, and X25519, AES-256 and HMAC hold, the view
+    of any coalition together with somebody who taps every link is a function of its own rows and of the sums
+    over `blocks`, also when it deviates. With equal noise ``h(u)`` is one over the size of the component
+    of ``u``: ``1 / (n - c)`` for every coalition of at most ``tolerate`` members. A member that sends
+    garbage spoils the sum and nobody's privacy.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> masked = sv.protocols.Masked(sv.graphs.grid(4, 4))
+    >>> masked.apply(np.arange(16.0))[0].tolist(), masked.messages
+    ([7.5], 30)
+    >>> (1 / masked.view(0).leakage()[1:]).round(9).tolist() == [15.0] * 15
+    True
+    >>> round(1 / float(masked.view([0, 3, 5]).leakage()[1]), 9)
+    13.0
+    """
+
+    name = "masked"
+
+    def __init__(
+        self,
+        tree: Tree | Network | str | Any,
+        partners: Network | int | Any | None = None,
+        tolerate: int | None = 1,
+        *,
+        grid_step: float = FINE,
+    ) -> None:
+        self.tree = tree if isinstance(tree, Tree) else Tree(_as_network(tree))
+        self.network, self.root = self.tree.network, self.tree.root
+        self.n, self.rounds = self.tree.n, self.tree.rounds
+        self.grid_step = power_of_two(grid_step)
+        self.tolerate = None if tolerate is None else _validate.count(tolerate, "tolerate", minimum=0)
+        _refuse_few(self.n, self.tolerate)
+        self.partner_edges, known = _partner_edges(partners, self.n, self.tolerate or 0)
+        self.partner_edges.setflags(write=False)
+        self._partner_matrix = adjacency_matrix(self.partner_edges, self.n)
+        if self.tolerate is not None and (known is None or known <= self.tolerate):
+            _certify(self.partner_edges, self.n, self.tolerate)
+        # The tree's schedule on the masked rows: sums only, nobody divides before the sum is complete.
+        self._matrices = [_ones(self.tree.matrix(t)) for t in range(self.rounds)]
+
+    # ---- who sends what --------------------------------------------------------------------------
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the matrix of round ``t`` on the *masked* rows: levels up are added, levels down copied."""
+        return self._matrices[t]
+
+    @property
+    def messages(self) -> int:
+        """Each tree edge carries one row up and one down."""
+        return self.tree.messages
+
+    def partners(self, node: int) -> tuple[int, ...]:
+        """Return the members that share a key with ``node``, sorted.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.Masked(sv.graphs.star(5)).partners(3)
+        (0, 1, 2, 4)
+        """
+        v = _validate.node(node, self.n)
+        start, stop = self._partner_matrix.indptr[v : v + 2]
+        return tuple(int(w) for w in self._partner_matrix.indices[start:stop])
+
+    # ---- the runner ------------------------------------------------------------------------------
+
+    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+        """Return the mean of float rows, or the sum of integer rows, at every node.
+
+        Float rows are placed on the grid, added as int64 and divided once. Rows of int64 or int32 are on
+        somebody's grid already, masked or not: their sum modulo 2^64 or 2^32 comes back, lifted around 0.
+
+        Examples
+        --------
+        >>> import numpy as np, sottovoce as sv
+        >>> masked = sv.protocols.Masked(sv.graphs.path(3))
+        >>> masked.apply(np.array([[2**62], [2**62], [-(2**63)]]))[0].tolist()
+        [0]
+        """
+        integers, floating = self._integers(rows)
+        final = self._finish(sum_of_rows(integers), floating)
+        return np.repeat(final[None], self.n, axis=0)
+
+    def advance(
+        self,
+        t: int,
+        mixed: np.ndarray,
+        previous: np.ndarray,
+        *,
+        agents: Any,
+        noise: Any = None,
+        step: int = 0,
+    ) -> np.ndarray:
+        """Return the rows after round ``t``: in the last one everybody divides the sum it was sent.
+
+        On float64 rows that lie on a grid, with sums below 2^53 steps, these are the bytes of `apply`.
+        """
+        return mixed / self.n if t == self.rounds - 1 else mixed
+
+    def local(self, node: int) -> Local:
+        """Return the state machine of one node; start it with a float row or with a masked integer row."""
+        return MaskedLocal(self, _validate.node(node, self.n))
+
+    def _integers(self, rows: Any) -> tuple[np.ndarray, np.dtype | None]:
+        """Return rows as integers, and the type in which the mean is wanted (None: integers came)."""
+        array = np.asarray(rows)
+        if array.dtype in (np.int64, np.int32):
+            array = array[:, None] if array.ndim == 1 else array
+            if array.ndim != 2 or array.shape[0] != self.n:
+                raise InvalidInput(f"values must have one row per node ({self.n}), got shape {array.shape}.")
+            return array, None
+        array = _validate.rows(rows, self.n)
+        return to_grid(array, self.grid_step, self.n), array.dtype
+
+    def _finish(self, total: np.ndarray, floating: np.dtype | None) -> np.ndarray:
+        if floating is None:
+            return total
+        return from_grid(total, self.grid_step, self.n).astype(floating)
+
+    # ---- the accountant and the attacker ---------------------------------------------------------
+
+    def blocks(self, v: Nodes = ()) -> list[np.ndarray]:
+        """Return the node sets whose sums the coalition ``v`` learns: components of the others' partnership.
+
+        Examples
+        --------
+        A ring of partners, two of them colluding, falls into two halves.
+
+        >>> import sottovoce as sv
+        >>> ring = sv.protocols.Masked(sv.graphs.complete(6), partners=sv.graphs.ring(6))
+        >>> [block.tolist() for block in ring.blocks([0, 3])]
+        [[1, 2], [4, 5]]
+        >>> len(ring.blocks())
+        1
+        """
+        others = np.setdiff1d(np.arange(self.n), self._coalition(v))
+        if not len(others):
+            return []
+        kept = self._partner_matrix[others][:, others]
+        count, labels = sparse.csgraph.connected_components(kept, directed=False)
+        return [others[labels == k] for k in range(count)]
+
+    def shares(self, v: Nodes, noise_std: Any = None) -> np.ndarray:
+        """Return (n,) what the coalition ``v`` learns of everybody, `view(v).leakage()` in closed form.
+
+        With ``noise_std`` the share is in the user's own unit: ``mu = (d / std[u]) * sqrt(h(u))``.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> masked = sv.protocols.Masked(sv.graphs.path(4))
+        >>> masked.shares(0, noise_std=[9.0, 1.0, 1.0, 2.0]).round(6).tolist()
+        [0.0, 0.166667, 0.166667, 0.666667]
+        """
+        variance = self._variances(noise_std)
+        if not (variance > 0).all():
+            raise InvalidInput(
+                "a share is relative to the user's own noise, which must be positive; hiding_std tells what "
+                "protects members without noise."
+            )
+        around = np.square(self.hiding_std(v, np.sqrt(variance)))
+        return np.divide(variance, around, out=np.zeros(self.n), where=around > 0)
+
+    def hiding_std(self, v: Nodes, noise_std: Any = None) -> np.ndarray:
+        """Return (n,) the std of all noise around each user's value in what the coalition ``v`` learns.
+
+        It is the root of the summed variances of the user's component, so a change of ``d`` costs
+        ``mu = d / hiding_std``. Members may have no noise of their own. The coalition's entries are 0.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> masked = sv.protocols.Masked(sv.graphs.path(4))
+        >>> masked.hiding_std(1, noise_std=[3.0, 1.0, 0.0, 4.0]).tolist()
+        [5.0, 0.0, 5.0, 5.0]
+        """
+        variance = self._variances(noise_std)
+        found = np.zeros(self.n)
+        for block in self.blocks(v):
+            found[block] = math.sqrt(math.fsum(variance[block]))
+        return found
+
+    def worst_coalition(self, noise_std: Any = None, user: int | None = None) -> tuple[int, ...]:
+        """Return ``tolerate`` members who together learn the most, of ``user`` or of anybody.
+
+        Whoever they are, the others stay in one component; so it is those with the most noise, which no
+        longer counts. The user itself is not among them.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> masked = sv.protocols.Masked(sv.graphs.complete(5), tolerate=2)
+        >>> masked.worst_coalition([1.0, 5.0, 2.0, 4.0, 3.0]), masked.worst_coalition(user=0)
+        ((1, 3), (1, 2))
+        """
+        if self.tolerate is None:
+            raise InvalidInput(
+                "this partner graph was taken without a certificate, so the worst coalition is not known; "
+                "pass tolerate=1 or more, or name the coalition."
+            )
+        order = np.argsort(-self._variances(noise_std), kind="stable").tolist()
+        if user is not None:
+            order.remove(_validate.node(user, self.n))
+        return tuple(sorted(order[: self.tolerate]))
+
+    def view(self, observers: Nodes = (), own_noise: bool = True) -> GaussianView:
+        """Return what a coalition sees that also taps every link; the empty one is the outsider.
+
+        Its `messages` name, in this order, the coalition's own rows as (0, member), if it knows its noise,
+        and one sum per block as (0, the block's lowest member).
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> masked = sv.protocols.Masked(sv.graphs.star(4))
+        >>> masked.view().leakage().round(6).tolist(), masked.view(0).leakage().round(6).tolist()
+        ([0.25, 0.25, 0.25, 0.25], [0.0, 0.333333, 0.333333, 0.333333])
+        """
+        chosen = self._coalition(observers)
+        blocks = self._seen_blocks(chosen, own_noise)
+        own = chosen if own_noise else ()
+
+        def decode(seen: np.ndarray) -> np.ndarray:
+            estimate = np.zeros((self.n, seen.shape[1]))
+            estimate[list(own)] = seen[: len(own)]
+            for block, total in zip(blocks, seen[len(own) :], strict=True):
+                estimate[block] = total / len(block)
+            return estimate
+
+        return GaussianView(
+            n=self.n,
+            observers=chosen,
+            basis=_indicators(blocks, self.n),
+            owners=np.arange(self.n),
+            messages=(*((0, v) for v in own), *((0, int(block[0])) for block in blocks)),
+            own_noise=own_noise,
+            decode=decode,
+            assumptions=self.assumptions(chosen),
+        )
+
+    def output_view(self, nodes: Nodes) -> GaussianView:
+        """Return what somebody learns who sees nothing but the final rows of ``nodes``: the one sum."""
+        _validate.nodes(nodes, self.n, "nodes")
+        everybody = _indicators([np.arange(self.n)], self.n)
+        return GaussianView(self.n, (), everybody, np.arange(self.n), messages=(), own_noise=False)
+
+    def observe(
+        self, rows: Any, observers: Nodes = (), own_noise: bool = True, noise: Any = None, step: int = 0
+    ) -> np.ndarray:
+        """Return what the coalition is left with of a run, in the order of `GaussianView.messages`.
+
+        Of the masked rows it tapped only the sums over blocks are not uniform; these are given. Integer
+        rows give integers, as float64.
+        """
+        integers, floating = self._integers(rows)
+        chosen = self._coalition(observers)
+        known = [integers[v] for v in chosen] if own_noise else []
+        known += [sum_of_rows(integers[block]) for block in self._seen_blocks(chosen, own_noise)]
+        seen = np.array(known).reshape(len(known), integers.shape[1])
+        return from_grid(seen, 1.0 if floating is None else self.grid_step)
+
+    def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
+        """Return what the statements about the coalition ``v`` rest on, in words.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.Masked(sv.graphs.ring(4)).assumptions()[0]
+        'X25519, AES-256 and HMAC hold'
+        """
+        chosen = self._coalition(v)
+        members = "nobody's key" if not chosen else f"the keys of {', '.join(map(str, chosen))}"
+        return (
+            "X25519, AES-256 and HMAC hold",
+            "every honest member masks at most one row under one label",
+            f"computed for somebody who taps every link and holds {members}, following the protocol or not",
+        )
+
+    def _seen_blocks(self, chosen: tuple[int, ...], own_noise: bool) -> list[np.ndarray]:
+        # Not knowing its own noise, a coalition still gets its own sum, from the sum of all.
+        also = [np.array(chosen)] if chosen and not own_noise else []
+        return [*self.blocks(chosen), *also]
+
+    def _coalition(self, members: Nodes) -> tuple[int, ...]:
+        listed = [members] if isinstance(members, (int, np.integer)) else list(members)
+        return _validate.nodes(listed, self.n, "the coalition") if listed else ()
+
+    def _variances(self, noise_std: Any) -> np.ndarray:
+        std = np.ones(self.n) if noise_std is None else np.asarray(noise_std, float).ravel()
+        if std.shape != (self.n,) or not (np.isfinite(std).all() and (std >= 0).all()):
+            raise InvalidInput(
+                f"noise_std must be {self.n} finite numbers of at least 0, one per member, got {noise_std!r}."
+            )
+        return np.square(std)
+
+
+class MaskedLocal(Local):
+    """The state machine of one node: adds what its children send, hands on what its parent sends."""
+
+    def __init__(self, protocol: Masked, node: int) -> None:
+        self.protocol, self.node, self.rounds = protocol, node, protocol.rounds
+        self._state: np.ndarray | None = None
+        self._floating: np.dtype | None = None
+        self._done = 0
+
+    def start(self, row: np.ndarray, noise: Any = None, step: int = 0) -> None:
+        given = np.array(row, copy=True)
+        self._floating, self._done = None, 0
+        if given.dtype not in (np.int64, np.int32):
+            given = given if given.dtype in (np.float32, np.float64) else given.astype(np.float64)
+            self._floating = given.dtype
+            given = to_grid(given, self.protocol.grid_step, self.protocol.n)
+        self._state = given
+
+    def sends(self, t: int) -> tuple[int, ...]:
+        return self.protocol.receivers(t, self.node)
+
+    def expects(self, t: int) -> tuple[int, ...]:
+        return self.protocol.senders(t, self.node)
+
+    def message(self, t: int) -> np.ndarray:
+        return self._at(t)
+
+    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Any = None, step: int = 0) -> None:
+        own = self._at(t)
+        came = []
+        for w in self.expects(t):
+            if w not in rows:
+                raise InvalidInput(f"Node {self.node} needs the row of node {w} in round {t}.")
+            if rows[w].dtype != own.dtype or rows[w].shape != own.shape:
+                raise InvalidInput(
+                    f"Node {self.node} needs a row of {own.dtype} {own.shape} in round {t}, node {w} sent "
+                    f"{rows[w].dtype} {rows[w].shape}."
+                )
+            came.append(rows[w])
+        if came:
+            upwards = t < self.protocol.tree.depth
+            self._state = sum_of_rows(np.stack([own, *came])) if upwards else np.array(came[0], copy=True)
+        self._done = t + 1
+
+    def result(self) -> np.ndarray:
+        return self.protocol._finish(self._at(self.rounds), self._floating)
+
+    def _at(self, t: int) -> np.ndarray:
+        if self._state is None:
+            raise InvalidInput(f"Node {self.node} has no row yet; call start(row) first.")
+        if t != self._done:
+            raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
+        return self._state
+
+
+# ---- integers on a grid --------------------------------------------------------------------------------
+
+
+def to_grid(values: Any, step: float, members: int = 1) -> np.ndarray:
+    """Return the nearest multiples of ``step`` as int64, so small that ``members`` of them add up safely.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sottovoce.protocols.masked import to_grid
+    >>> to_grid(np.array([1.0, -0.3]), step=0.25).tolist()
+    [4, -1]
+    """
+    scaled = np.divide(values, power_of_two(step), dtype=np.float64)  # exact: a power of two
+    limit = 2.0**62 / members  # a factor of two for rounding
+    if not (np.abs(scaled) < limit).all():  # also catches NaN
+        raise InvalidInput(
+            f"{members} values are added as 64-bit integers in steps of {step:g}, so each must be finite and "
+            f"below {limit * step:g}; clip them, or take a larger grid step."
+        )
+    return np.rint(scaled).astype(np.int64)
+
+
+def from_grid(integers: np.ndarray, step: float, divisor: int = 1) -> np.ndarray:
+    """Return ``integers * step / divisor`` in float64: the one division after an exact sum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sottovoce.protocols.masked import from_grid
+    >>> from_grid(np.array([6]), step=0.25, divisor=3).tolist()
+    [0.5]
+    """
+    return np.asarray(integers, np.float64) / divisor * power_of_two(step)
+
+
+def sum_of_rows(rows: np.ndarray) -> np.ndarray:
+    """Return the sum over the first axis of int64 (int32) rows modulo 2^64 (2^32), lifted around 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sottovoce.protocols.masked import sum_of_rows
+    >>> sum_of_rows(np.array([[2**63 - 1], [5], [-3]])).tolist()
+    [-9223372036854775807]
+    """
+    unsigned = {np.dtype(np.int64): np.uint64, np.dtype(np.int32): np.uint32}.get(rows.dtype)
+    if unsigned is None:
+        raise InvalidInput(
+            f"masked rows are int64 or int32, got {rows.dtype}; masks added as floats do not cancel, and "
+            "their last digits tell what they hide. to_grid makes integers."
+        )
+    # Unsigned arithmetic wraps by definition, signed arithmetic only by habit.
+    return np.add.reduce(rows.view(unsigned), axis=0, dtype=unsigned).view(rows.dtype)
+
+
+def power_of_two(step: float) -> float:
+    """Return a grid step that multiplies and divides without rounding."""
+    value = _validate.positive(step, "the grid step")
+    if math.frexp(value)[0] != 0.5:
+        raise InvalidInput(f"the grid step must be a power of two, got {step!r}; try {2.0**-32:g}.")
+    return value
+
+
+# ---- the partner graph -----------------------------------------------------------------------------------
+
+
+def _refuse_few(n: int, tolerate: int | None) -> None:
+    if n < 2:
+        raise InvalidInput("masks need at least two members, got one.")
+    if n == 2 and tolerate:
+        raise InvalidInput(
+            "with two members each computes the other's row from the sum, so masks hide it only from "
+            "tappers; invite a third member, or say tolerate=0."
+        )
+    if tolerate is not None and tolerate >= n - 1:
+        raise InvalidInput(
+            f"tolerate must be at most {n - 2} of {n} members, got {tolerate}; against all others there is "
+            "only the own noise, which every view called local states."
+        )
+
+
+def _partner_edges(partners: Any, n: int, tolerate: int) -> tuple[np.ndarray, int | None]:
+    """Return the partner graph's edges, and its vertex connectivity where it is known without looking."""
+    if partners is None:
+        partners = n - 1 if n <= COMPLETE_UP_TO else max(PARTNERS, tolerate + 1)
+    if isinstance(partners, (int, np.integer)):
+        return _circle(_validate.count(int(partners), "partners"), n)
+    if isinstance(partners, (np.ndarray, list, tuple)):
+        return canonical_edges(partners, n), None
+    graph = _as_network(partners)
+    if graph.n != n:
+        raise GraphError(f"the partner graph has {graph.n} nodes, the network {n}; each member is in both.")
+    return graph.edges.copy(), None
+
+
+def _circle(degree: int, n: int) -> tuple[np.ndarray, int]:
+    """Return the circulant with offsets 1 .. degree / 2, whose connectivity is its degree (Harary 1962)."""
+    half = (degree + 1) // 2
+    nodes = np.arange(n)
+    if 2 * half >= n - 1:
+        return np.column_stack(np.triu_indices(n, 1)).astype(np.int64), n - 1
+    pairs = [np.column_stack([nodes, (nodes + hop) % n]) for hop in range(1, half + 1)]
+    return canonical_edges(np.concatenate(pairs), n), 2 * half
+
+
+def _certify(edges: np.ndarray, n: int, tolerate: int) -> None:
+    """Refuse a partner graph that some ``tolerate`` members can disconnect.
+
+    Esfahanian's scheme: a separating set misses a node v of least degree, and then parts it from some
+    node; or contains it, and then parts two of its neighbours. Flows stop once they suffice.
+    """
+    import networkx as nx
+    from networkx.algorithms.connectivity import build_auxiliary_node_connectivity, local_node_connectivity
+    from networkx.algorithms.flow import build_residual_network
+
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from(edges.tolist())
+    wanted = tolerate + 1
+    v = min(graph, key=graph.degree)
+    if graph.degree(v) < wanted:
+        raise GraphError(
+            f"member {v} has {graph.degree(v)} partners, so {tolerate} colluding members could unmask it; "
+            f"give everybody more than {tolerate} partners."
+        )
+    around = sorted(graph[v])
+    pairs = [(v, w) for w in graph if w != v and w not in graph[v]]
+    pairs += [(x, y) for i, x in enumerate(around) for y in around[i + 1 :] if y not in graph[x]]
+    auxiliary = build_auxiliary_node_connectivity(graph)
+    residual = build_residual_network(auxiliary, "capacity")
+    for x, y in pairs:
+        if local_node_connectivity(
+            graph, x, y, auxiliary=auxiliary, residual=residual, cutoff=wanted
+        ) < wanted:  # fmt: skip
+            raise GraphError(
+                f"{tolerate} colluding members could part {x} from {y} in the partner graph, and would learn "
+                "the sum of one part; add partners, lower tolerate, or leave partners out."
+            )
+
+
+def _as_network(graph: Any) -> Network:
+    if isinstance(graph, Network):
+        return graph
+    return parse(graph) if isinstance(graph, str) else from_networkx(graph)
+
+
+def _ones(matrix: sparse.csr_array) -> sparse.csr_array:
+    plain = matrix.copy()
+    plain.data = np.ones_like(plain.data)
+    return plain
+
+
+def _indicators(blocks: Iterable[np.ndarray], n: int) -> np.ndarray:
+    """Return (n, blocks) unit columns, one per block."""
+    listed = list(blocks)
+    basis = np.zeros((n, len(listed)))
+    for j, block in enumerate(listed):
+        basis[block, j] = 1 / np.sqrt(len(block))
+    return basis

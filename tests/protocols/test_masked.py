@@ -1,0 +1,434 @@
+"""Masked consensus: the account against brute force over the unknown keys, and sums that never round."""
+
+from fractions import Fraction
+from itertools import combinations
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.attacks import audit_averaging, gossip_attack
+from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.privacy import (
+    averaging_guarantee,
+    consensus_guarantee,
+    consensus_leakage,
+    exact_loss,
+    learning_view,
+)
+from sottovoce.protocols import ExactConsensus, Masked, Tree
+from sottovoce.protocols.masked import from_grid, sum_of_rows, to_grid
+
+# ---- the reference: rational elimination of what nobody in the coalition knows ---------------------------
+
+
+def null_combinations(columns):
+    """A basis of the row combinations that make every column vanish, in fractions."""
+    rows = len(columns[0]) if columns else 0
+    left = [[Fraction(int(i == j)) for j in range(rows)] for i in range(rows)]
+    for column in columns:
+        values = [sum(a * b for a, b in zip(row, column, strict=True)) for row in left]
+        pivot = next((i for i, value in enumerate(values) if value), None)
+        if pivot is None:
+            continue
+        kept = left[pivot]
+        left = [
+            [a - b * values[i] / values[pivot] for a, b in zip(row, kept, strict=True)]
+            for i, row in enumerate(left)
+            if i != pivot
+        ]
+    return left
+
+
+def brute_force(n, edges, coalition, variances):
+    """The loss of every honest member in its own unit, from the masked rows of all honest members.
+
+    Row u of the observation is X_u plus signed unknown masks, each shared by two honest partners (the masks
+    shared with the coalition are known). A mask is uniform on a group: a combination that holds one tells
+    nothing, so what is left are the combinations free of all masks, and of those X has a Gaussian law.
+    """
+    honest = [u for u in range(n) if u not in coalition]
+    unknown = [(u, w) for u, w in edges if u in honest and w in honest]
+    columns = []
+    for u, w in unknown:
+        low, high = min(u, w), max(u, w)
+        columns.append([Fraction((v == low) - (v == high)) for v in honest])
+    free = null_combinations(columns) if columns else null_combinations([[Fraction(0)] * len(honest)])
+    found = [Fraction(0)] * n
+    # h(u) = s_u^2 * e_u' A' (A V A')^-1 A e_u, by solving in fractions
+    gram = [
+        [sum(a * b * variances[v] for a, b, v in zip(p, q, honest, strict=True)) for q in free] for p in free
+    ]
+    for j, u in enumerate(honest):
+        right = [row[j] for row in free]
+        solution = solve(gram, right)
+        found[u] = variances[u] * sum(a * b for a, b in zip(right, solution, strict=True))
+    return found
+
+
+def solve(matrix, right):
+    size = len(right)
+    work = [[*row, value] for row, value in zip(matrix, right, strict=True)]
+    for k in range(size):
+        pivot = next(i for i in range(k, size) if work[i][k])
+        work[k], work[pivot] = work[pivot], work[k]
+        work[k] = [value / work[k][k] for value in work[k]]
+        for i in range(size):
+            if i != k and work[i][k]:
+                work[i] = [a - work[i][k] * b for a, b in zip(work[i], work[k], strict=True)]
+    return [row[-1] for row in work]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_account_equals_elimination_of_the_unknown_keys(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 11))
+    edges = [pair for pair in combinations(range(n), 2) if rng.random() < rng.uniform(0.2, 0.9)]
+    tree = Tree(sv.graphs.complete(n), kind="uniform", rng=rng)
+    masked = Masked(tree, partners=np.array(edges).reshape(-1, 2), tolerate=None)
+    coalition = tuple(rng.choice(n, size=int(rng.integers(0, n)), replace=False).tolist())
+    std = rng.integers(1, 6, size=n)
+    plain = brute_force(n, edges, coalition, [Fraction(1)] * n)
+    uneven = brute_force(n, edges, coalition, [Fraction(int(s)) ** 2 for s in std])
+    view = masked.view(coalition)
+    np.testing.assert_allclose(view.leakage(), np.array(plain, float), atol=1e-12)
+    np.testing.assert_allclose(view.with_noise(std).leakage(), np.array(uneven, float), atol=1e-12)
+    np.testing.assert_allclose(masked.shares(coalition, std), np.array(uneven, float), atol=1e-12)
+    hidden = masked.hiding_std(coalition, std)
+    honest = [u for u in range(n) if u not in coalition]
+    for u in honest:
+        assert (std[u] / hidden[u]) ** 2 == pytest.approx(float(uneven[u]), abs=1e-12)
+    if coalition:
+        loss = exact_loss(masked, observer=coalition[0], colluders=coalition[1:])
+        np.testing.assert_allclose(loss, np.array(plain, float), atol=1e-12)
+        steps = consensus_leakage([masked] * 2, coalition, std)
+        np.testing.assert_allclose(steps, [np.array(uneven, float)] * 2, atol=1e-12)
+
+
+def test_values_of_the_mathematics():
+    grid = Masked(sv.graphs.grid(4, 4))
+    alone, three = exact_loss(grid, observer=0), exact_loss(grid, observer=0, colluders=(3, 5))
+    np.testing.assert_allclose(alone, [0] + [1 / 15] * 15, rtol=1e-14)
+    np.testing.assert_allclose(np.delete(three, [0, 3, 5]), 1 / 13, rtol=1e-14)
+    assert (three[[0, 3, 5]] == 0).all()
+    ring = Masked(sv.graphs.complete(6), partners=sv.graphs.ring(6))
+    np.testing.assert_allclose(ring.view([0, 3]).leakage(), [0, 0.5, 0.5, 0, 0.5, 0.5], rtol=1e-14)
+    assert Masked(sv.graphs.path(3)).view(0).leakage()[1:].tolist() == pytest.approx([0.5, 0.5])
+    np.testing.assert_allclose(grid.view().leakage(), 1 / 16, rtol=1e-14)  # the outsider
+    # the tree without masks, for comparison: the neighbour of a leaf sees everything
+    assert exact_loss(grid.tree, observer=int(grid.tree.parents[15])).max() == pytest.approx(1)
+
+
+def test_an_isolated_user_has_its_own_noise_only():
+    masked = Masked(sv.graphs.complete(5), partners=sv.graphs.path(5), tolerate=None)
+    np.testing.assert_allclose(masked.view([1]).leakage(), [1, 0, 1 / 3, 1 / 3, 1 / 3])
+    assert masked.view([1]).covers(0)
+
+
+def test_every_pair_at_once_and_both_kinds_of_knowledge():
+    masked = Masked(sv.graphs.ring(5), tolerate=2)
+    np.testing.assert_allclose(exact_loss(masked), (1 - np.eye(5)) / 4)
+    # whoever does not know its own noise still gets its own sum out of the sum of all
+    np.testing.assert_allclose(masked.view([0, 2], own_noise=False).leakage(), [1 / 2, *[1 / 3] * 1, 1 / 2,
+                                                                                1 / 3, 1 / 3])  # fmt: skip
+    np.testing.assert_allclose(masked.output_view(3).leakage(), 1 / 5)
+
+
+# ---- what a coalition computes ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("own_noise", [True, False])
+@pytest.mark.parametrize("coalition", [(), (0,), (1, 4)])
+def test_observations_are_sums_and_reconstruction_spreads_them(coalition, own_noise):
+    rng = np.random.default_rng(5)
+    masked = Masked(sv.graphs.ring(6), partners=sv.graphs.ring(6))
+    values = rng.integers(-9, 9, size=(6, 3)) / 8
+    view = masked.view(coalition, own_noise)
+    seen = masked.observe(values, coalition, own_noise)
+    assert len(seen) == len(view.messages)
+    blocks = masked.blocks(coalition)
+    start = len(coalition) if own_noise else 0
+    for row, block in zip(seen[start:], blocks, strict=False):
+        assert (row == values[block].sum(axis=0)).all()
+    estimate = view.reconstruct(seen)
+    for block in blocks:
+        np.testing.assert_allclose(estimate[block], np.tile(values[block].mean(axis=0), (len(block), 1)))
+    # two worlds with equal sums over the blocks look the same to the coalition
+    moved = values.copy()
+    for block in blocks:
+        if len(block) > 1:
+            moved[block[0]] += 0.5
+            moved[block[1]] -= 0.5
+    assert (masked.observe(moved, coalition, own_noise) == seen).all()
+
+
+def test_attack_and_account_change_together_when_the_partner_graph_is_cut():
+    whole = Masked(sv.graphs.star(6))
+    assert gossip_attack(whole, 0).nodes == ()
+    assert gossip_attack(whole.tree, 0).nodes == (1, 2, 3, 4, 5)  # in clear, the hub reads every row
+    cut = Masked(sv.graphs.star(6), partners=[(0, 1), (0, 2), (3, 4), (4, 5)], tolerate=None)
+    attack = gossip_attack(cut, 0)
+    assert attack.nodes == (1, 2) == tuple(np.flatnonzero(cut.view(0).leakage() > 1 - 1e-12))
+    values = np.arange(6.0) ** 2
+    found = attack.values(cut.observe(values, 0))
+    assert {u: row.item() for u, row in found.items()} == {1: 1.0, 2: 4.0}
+    with pytest.raises(InvalidInput, match="exact=False"):
+        gossip_attack(whole, 0, exact=True)
+    with pytest.raises(InvalidInput, match="masked ones tell nothing but sums"):
+        sv.attacks.gradient_attack(whole, attackers=0, steps=3)
+    with pytest.raises(InvalidInput, match="consensus_leakage"):
+        learning_view(whole, 3, 0)
+
+
+@pytest.mark.parametrize("coalition", [(), (1,), (1, 2, 3)])
+def test_audits_stay_below_the_claim_and_close_to_it(coalition):
+    masked = Masked(sv.graphs.ring(10), tolerate=3)
+    audit = audit_averaging(
+        masked, user=0, observers=coalition, sensitivity=1.0, noise_std=0.25, runs=40_000,
+        rng=np.random.default_rng(1), level=0.001,
+    )  # fmt: skip
+    assert audit.mu_claimed == pytest.approx(4 / np.sqrt(10 - len(coalition)))
+    assert not audit.refuted
+    assert audit.tightness > 0.9
+
+
+def test_an_audit_refutes_the_claim_of_a_partner_graph_that_falls_apart():
+    whole = Masked(sv.graphs.ring(10))
+    claim = averaging_guarantee(whole.view(1), 0, sensitivity=1.0, noise_std=0.25)
+    cut = Masked(sv.graphs.ring(10), partners=sv.graphs.path(10), tolerate=None)
+    options = {"user": 0, "observers": 1, "sensitivity": 1.0, "noise_std": 0.25, "runs": 20_000}
+    rng = np.random.default_rng(2)
+    assert audit_averaging(cut, **options, rng=rng, guarantee=claim, level=0.001).refuted
+    assert not audit_averaging(cut, **options, rng=rng, level=0.001).refuted
+
+
+# ---- statements -------------------------------------------------------------------------------------------
+
+
+def test_statements_say_against_whom_and_on_what_they_rest():
+    masked = Masked(sv.graphs.grid(3, 3))
+    alone = averaging_guarantee(masked.view([2]), 5, sensitivity=1.0, noise_std=1.0)
+    assert alone.label == "exact"
+    assert alone.mu == pytest.approx(np.sqrt(1 / 8))
+    assert str(alone.adversary) == "node 2, about node 5"
+    assert alone.assumptions[0] == "X25519, AES-256 and HMAC hold"
+    assert any("holds the keys of 2," in said for said in alone.assumptions)
+    assert not any("honest but curious" in said for said in alone.assumptions)
+    outside = averaging_guarantee(masked.view(), None, sensitivity=1.0, noise_std=1.0)
+    assert outside.adversary.kind == "outsider"
+    assert outside.mu == pytest.approx(1 / 3)
+    assert any("nobody's key" in said for said in outside.assumptions)
+    group = averaging_guarantee(masked.view([0, 1]), None, sensitivity=1.0, noise_std=1.0)
+    assert group.adversary.observers == (0, 1)
+    assert group.mu == pytest.approx(np.sqrt(1 / 7))
+    plain = averaging_guarantee(masked.tree.view(2), 5, sensitivity=1.0, noise_std=1.0)
+    assert any("honest but curious" in said for said in plain.assumptions)
+
+
+def test_learning_statements_carry_the_assumptions_too():
+    masked = Masked(sv.graphs.grid(3, 3))
+    shares = consensus_leakage([masked] * 4, ())[:, 3]
+    outside = consensus_guarantee(
+        shares, sensitivity=1.0, noise_std=1.0, observers=(), user=3, assumptions=masked.assumptions()
+    )
+    assert outside.adversary.kind == "outsider"
+    assert outside.mu == pytest.approx(np.sqrt(4 / 9))
+    assert "X25519, AES-256 and HMAC hold" in outside.assumptions
+    with pytest.raises(InvalidInput, match="outsider"):
+        consensus_guarantee(shares, sensitivity=1.0, noise_std=1.0, observers=(), user=3)
+    # a tree has no outsider's view at all
+    with pytest.raises(InvalidInput):
+        consensus_leakage([masked.tree], ())
+
+
+def test_the_worst_coalition_removes_the_largest_noises():
+    rng = np.random.default_rng(2)
+    for _ in range(20):
+        n, c = 7, int(rng.integers(1, 4))
+        masked = Masked(sv.graphs.complete(n), tolerate=c)
+        std = rng.uniform(0.5, 3.0, n)
+        for user in (None, int(rng.integers(n))):
+            users = range(n) if user is None else (user,)
+            worst = min(
+                masked.hiding_std(coalition, std)[u]
+                for u in users
+                for coalition in combinations([v for v in range(n) if v != u], c)
+            )
+            chosen = masked.worst_coalition(std, user)
+            left = [u for u in users if u not in chosen]
+            assert masked.hiding_std(chosen, std)[left].min() == pytest.approx(worst, rel=1e-14)
+
+
+# ---- sums -------------------------------------------------------------------------------------------------
+
+
+def run_locally(protocol, rows):
+    nodes = [protocol.local(v) for v in range(protocol.n)]
+    for node, row in zip(nodes, rows, strict=True):
+        node.start(row)
+    sent = 0
+    for t in range(protocol.rounds):
+        outbox = {(v, to): node.message(t) for v, node in enumerate(nodes) for to in node.sends(t)}
+        sent += len(outbox)
+        for v, node in enumerate(nodes):
+            node.receive(t, {w: outbox[w, v] for w in node.expects(t)})
+    return np.array([node.result() for node in nodes]), sent
+
+
+def trees():
+    rng = np.random.default_rng(0)
+    grid = sv.graphs.grid(3, 4)
+    kinds = [Tree(grid), Tree(grid, root=7)]
+    kinds += [Tree(grid, kind="uniform", rng=rng) for _ in range(6)]
+    kinds += [Tree(grid, kind="capped", rng=rng, max_children=1)]
+    return kinds
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_every_tree_and_order_gives_the_same_bytes(dtype):
+    rng = np.random.default_rng(1)
+    values = (rng.normal(size=(12, 5)) * 10.0 ** rng.integers(-6, 6, size=(12, 5))).astype(dtype)
+    expected = Masked(trees()[0]).apply(values)
+    assert expected.dtype == dtype
+    np.testing.assert_allclose(expected[0], values.astype(float).mean(axis=0), rtol=2e-6, atol=1e-9)
+    for tree in trees():
+        masked = Masked(tree)
+        assert masked.apply(values).tobytes() == expected.tobytes()
+        local, sent = run_locally(masked, values)
+        assert local.tobytes() == expected.tobytes()
+        assert sent == masked.messages == 22
+    # the plain tree rounds on the way, differently on every tree
+    assert len({tree.apply(values).tobytes() for tree in trees()}) > 1
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_integer_rows_are_added_modulo_their_width(dtype):
+    rng = np.random.default_rng(3)
+    info = np.iinfo(dtype)
+    rows = rng.integers(info.min, info.max, size=(12, 4), dtype=dtype, endpoint=True)
+    modulus = 2 ** (8 * np.dtype(dtype).itemsize)
+    exact = [sum(int(x) for x in column) % modulus for column in rows.T]
+    lifted = [x - modulus if x >= modulus // 2 else x for x in exact]
+    for tree in trees():
+        masked = Masked(tree)
+        total = masked.apply(rows)
+        assert total.dtype == dtype
+        assert total.tolist() == [lifted] * 12
+        assert run_locally(masked, rows)[0].tolist() == [lifted] * 12
+
+
+def test_round_by_round_in_float64_gives_the_same_bytes_on_a_grid():
+    """What ranks do: matrices on float rows, then `advance`; exact while sums stay below 2^53 steps."""
+    rng = np.random.default_rng(4)
+    masked = Masked(sv.graphs.grid(3, 4), grid_step=2.0**-20)
+    rows = from_grid(rng.integers(-(2**40), 2**40, size=(12, 3)), 2.0**-20)
+    state = rows
+    for t in range(masked.rounds):
+        state = masked.advance(t, masked.matrix(t) @ state, state, agents=range(12))
+    assert state.tobytes() == masked.apply(rows).tobytes()
+
+
+def test_grid_conversion():
+    values = np.random.default_rng(0).normal(size=1000)
+    for step in (2.0**-10, 1.0, 4.0):
+        integers = to_grid(values, step)
+        assert integers.dtype == np.int64
+        assert np.abs(from_grid(integers, step) - values).max() <= step / 2
+        assert (to_grid(from_grid(integers, step), step) == integers).all()
+
+
+# ---- certificates -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_certificates_agree_with_the_vertex_connectivity(seed):
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(5, 12))
+    pairs = [pair for pair in combinations(range(n), 2) if rng.random() < 0.7]
+    graph = nx.Graph()
+    graph.add_nodes_from(range(n))
+    graph.add_edges_from(pairs)
+    kappa = nx.node_connectivity(graph)
+    for c in range(n - 1):
+        if c < kappa:
+            masked = Masked(sv.graphs.complete(n), partners=pairs, tolerate=c)
+            assert all(len(masked.blocks(A)) == 1 for A in combinations(range(n), c))
+        else:
+            with pytest.raises(GraphError):
+                Masked(sv.graphs.complete(n), partners=pairs, tolerate=c)
+
+
+def test_a_member_of_least_degree_that_holds_two_halves_together_is_noticed():
+    """Every separating set contains member 0, so only flows between its partners show it."""
+    halves = [pair for half in (range(1, 6), range(6, 11)) for pair in combinations(half, 2)]
+    pairs = [*halves, (0, 1), (0, 2), (0, 6), (0, 7)]
+    Masked(sv.graphs.ring(11), partners=pairs, tolerate=0)
+    with pytest.raises(GraphError, match="could part"):
+        Masked(sv.graphs.ring(11), partners=pairs, tolerate=1)
+    assert len(Masked(sv.graphs.ring(11), partners=pairs, tolerate=None).blocks(0)) == 2
+
+
+@pytest.mark.parametrize(("n", "k"), [(11, 4), (12, 6), (20, 2), (70, 16)])
+def test_circles_have_the_connectivity_they_are_taken_for(n, k):
+    graph = nx.Graph(Masked(sv.graphs.ring(n), partners=k).partner_edges.tolist())
+    assert nx.node_connectivity(graph) == k
+
+
+def test_default_partners():
+    assert len(Masked(sv.graphs.ring(64)).partner_edges) == 64 * 63 // 2
+    large = Masked(sv.graphs.ring(65), tolerate=3)
+    assert {len(large.partners(v)) for v in range(65)} == {16}
+    assert len(Masked(sv.graphs.ring(80), tolerate=20).partners(0)) >= 21
+    assert exact_loss(large, observer=0, colluders=(1, 2))[40] == pytest.approx(1 / 62)
+
+
+def test_it_is_an_exact_consensus_by_name_or_graph():
+    masked = Masked("ring:5", partners=nx.complete_graph(5))
+    assert isinstance(masked, ExactConsensus)
+    assert masked.name == "masked"
+    assert Masked(nx.karate_club_graph()).n == 34
+
+
+bad = [
+    (lambda: Masked(sv.graphs.path(2)), "two members"),
+    (lambda: Masked(sv.graphs.path(4), tolerate=3), "at most 2 of 4"),
+    (lambda: Masked(sv.graphs.path(6), partners=sv.graphs.path(6)), "has 1 partners"),
+    (lambda: Masked(sv.graphs.path(6), partners=[(0, 1), (1, 2), (2, 0), (3, 4), (4, 5), (5, 3)]), "part"),
+    (lambda: Masked(sv.graphs.ring(12), partners=4, tolerate=4), "has 4 partners"),
+    (lambda: Masked(sv.graphs.ring(6), partners=sv.graphs.ring(5)), "5 nodes, the network 6"),
+    (lambda: Masked(sv.graphs.ring(6), partners=[(0, 7)], tolerate=None), "the nodes are 0 to 5"),
+    (lambda: Masked(sv.graphs.ring(6), grid_step=0.3), "power of two"),
+    (lambda: Masked(sv.graphs.ring(6)).apply(np.full(6, 1e9)), "larger grid step"),
+    (lambda: Masked(sv.graphs.ring(6)).apply(np.array([1, 2, 3, 4, 5, np.nan])), "finite"),
+    (lambda: Masked(sv.graphs.ring(6)).apply(np.ones((5, 2), np.int64)), "one row per node"),
+    (lambda: Masked(sv.graphs.ring(6)).local(0).start(np.array([np.nan])), "finite"),
+    (lambda: Masked(sv.graphs.ring(6)).view([6]), "0 to 5"),
+    (lambda: Masked(sv.graphs.ring(6), tolerate=None).worst_coalition(), "certificate"),
+    (lambda: Masked(sv.graphs.ring(6)).shares(0, [1, 1, 0, 1, 1, 1]), "hiding_std"),
+    (lambda: Masked(sv.graphs.ring(6)).hiding_std(0, [1, 1]), "one per member"),
+    (lambda: sum_of_rows(np.ones((2, 2))), "do not cancel"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), bad)
+def test_bad_input_is_refused_in_one_sentence(call, words):
+    with pytest.raises(InvalidInput, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_peer_refuses_rows_of_another_kind():
+    node = Masked(sv.graphs.star(3)).local(0)
+    with pytest.raises(InvalidInput, match="no row yet"):
+        node.message(0)
+    node.start(np.array([1, 2]))
+    with pytest.raises(InvalidInput, match="needs the row of node 1"):
+        node.receive(0, {2: np.array([1, 2])})
+    with pytest.raises(InvalidInput, match="node 1 sent float64"):
+        node.receive(0, {1: np.array([1.0, 2.0]), 2: np.array([1, 2])})
+    node.receive(0, {1: np.array([1, 2]), 2: np.array([1, 2])})
+    with pytest.raises(InvalidInput, match="is in round 1"):
+        node.receive(0, {1: np.array([1, 2]), 2: np.array([1, 2])})
+    with pytest.raises(InvalidInput, match="is in round 1"):
+        node.result()
