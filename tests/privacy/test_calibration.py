@@ -106,3 +106,28 @@ def test_replace_one_needs_more_noise():
     once = noise_multiplier_for_budget(1.0, 1e-5, 0.05, 100, "rdp")
     both = noise_multiplier_for_budget(1.0, 1e-5, 0.05, 100, "rdp", adjacency="replace-one")
     assert 1.5 * once < both < 2.1 * once
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 50.0])
+@pytest.mark.parametrize("start", [1e-3, 1.0, 1e3])
+def test_a_few_evaluations_spend_all_but_a_thousandth_and_never_more(epsilon, start):
+    asked = []
+
+    def forward(noise):
+        asked.append(noise)
+        return sampled_gaussian(0.02, noise, 200, "rdp")
+
+    noise = calibrate(forward, epsilon, 1e-5, start=start, tolerance=1e-3)
+    spent = sampled_gaussian(0.02, noise, 200, "rdp").epsilon(1e-5)
+    assert 0.999 * epsilon <= spent <= epsilon
+    assert noise in asked  # the noise returned was itself evaluated
+    assert len(asked) <= 10
+
+
+def test_a_jump_in_epsilon_ends_the_search_on_the_safe_side():
+    def forward(noise):
+        view = Adversary("local")
+        return Guarantee(view, "user", "ldp", Curve.gaussian(2.0 if noise < 3.7 else 0.1))
+
+    noise = calibrate(forward, 1.0, 1e-5, tolerance=1e-3)
+    assert 3.7 <= noise <= 3.7 * 1.0001

@@ -272,7 +272,7 @@ def test_record_level_consensus_uses_the_sampled_gaussian():
     )
     assert record.epsilon(1e-5) < full.epsilon(1e-5)
     with pytest.raises(InvalidInput, match="does not amplify"):
-        consensus_guarantee(shares, sensitivity=1, noise_std=2, observers=[0], sample_rate=0.1)
+        consensus_guarantee(shares, sensitivity=1, noise_std=2, observers=[0], user=3, sample_rate=0.1)
 
 
 def test_budgets_are_enforced():
@@ -357,3 +357,22 @@ def test_refreshed_loss_lies_between_the_neighbour_and_local_values():
     assert h[1] == pytest.approx(1.0)
     assert (np.diff(h[1:7]) < 0).all()
     assert h.max() <= 1 + 1e-9
+
+
+def test_a_group_is_never_printed_as_the_worst_single_user():
+    view = sv.protocols.Exchange(64).view(0)
+    group = sv.privacy.averaging_guarantee(view, [62, 63], sensitivity=1.0, noise_std=1.0)
+    worst = sv.privacy.averaging_guarantee(view, None, sensitivity=1.0, noise_std=1.0)
+    assert group.mu < worst.mu
+    assert group.adversary != worst.adversary
+    assert "nodes 62 and 63" in group.statement(1e-5)
+    with pytest.raises(sv.errors.CannotCompose):
+        group + worst
+
+
+def test_shares_of_one_user_need_its_name():
+    shares = consensus_leakage([sv.protocols.Exchange(4)] * 2, 0)[:, 3]
+    with pytest.raises(TypeError):
+        consensus_guarantee(shares, sensitivity=1.0, noise_std=1.0, observers=[0])
+    with pytest.raises(InvalidInput, match="must name it"):
+        consensus_guarantee(shares, sensitivity=1.0, noise_std=1.0, observers=[0], user=None)

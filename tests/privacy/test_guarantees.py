@@ -1,5 +1,6 @@
 """Guarantees say what they are about, compose like with like and survive storage."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -207,3 +208,87 @@ def test_no_order_helps_by_being_undefined():
     assert privacy.rdp_epsilon(lambda alpha: math.nan, 1e-5) == math.inf
     assert privacy.rdp_epsilon(([2.0, 3.0], [math.nan, 1.0]), 1e-5) > 1
     assert privacy.rdp_epsilon(([2.0, math.inf], [1.0, math.nan]), 1e-5) > 1
+
+
+# ---- whom a statement is about --------------------------------------------------------------------------
+
+
+def test_statements_name_their_users_in_adversary_and_adjacency():
+    curve = Curve.gaussian(1.0)
+    worst = Guarantee(Adversary("network", 0), "user", "exact", curve).statement(1e-5)
+    assert "against node 0, when the whole data set of one user is replaced" in worst
+    one = Guarantee(Adversary("network", 0, 7), "replace-one", "exact", curve).statement(1e-5)
+    assert "against node 0, about node 7, when one record of node 7 is replaced" in one
+    group = Guarantee(Adversary("network", 0, users=[63, 62]), "user", "exact", curve)
+    assert "about nodes 62 and 63 as a group" in group.statement(1e-5)
+    assert "the whole data sets of nodes 62 and 63 are replaced together" in group.statement(1e-5)
+    for other in (Adversary("network", 0), Adversary("network", 0, 62)):
+        with pytest.raises(CannotCompose):
+            group + Guarantee(other, "user", "exact", curve)
+
+
+@pytest.mark.parametrize(
+    "adversary",
+    [Adversary("outsider"), Adversary("outsider", user=3), Adversary("colluders", count=3),
+     Adversary("colluders", [1, 2], users=[5, 6]), Adversary("pairwise", 1, 0), Adversary("local")],
+    ids=str,
+)  # fmt: skip
+def test_adversaries_survive_storage(adversary):
+    stored = json.loads(json.dumps(adversary.to_dict()))
+    assert Adversary.from_dict(stored) == adversary
+    assert dataclasses.replace(adversary) == adversary
+
+
+def test_records_of_the_first_edition_are_read():
+    old = {"kind": "pairwise", "observers": [1], "user": 0}
+    assert Adversary.from_dict(old) == PAIR
+    assert PAIR.to_dict() == old
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"kind": "outsider", "observers": [1]}, {"kind": "colluders"}, {"kind": "network", "count": 2},
+     {"kind": "colluders", "observers": [1], "count": 2}, {"kind": "colluders", "count": 0},
+     {"kind": "network", "observers": 1, "users": [0, 1]}, {"kind": "network", "user": 0, "users": [1, 2]}],
+)  # fmt: skip
+def test_adversaries_that_contradict_themselves_are_refused(wrong):
+    with pytest.raises(InvalidInput):
+        Adversary(**wrong)
+
+
+def test_a_local_guarantee_about_one_user_is_not_restated_about_another():
+    about = guarantee(adversary=Adversary("local", user=2), label="ldp")
+    assert about.against(Adversary("outsider", user=2)).adversary.user == 2
+    for other in (Adversary("network"), Adversary("network", user=1), Adversary("network", users=[2, 3])):
+        with pytest.raises(CannotCompose):
+            about.against(other)
+
+
+def test_the_best_guess_is_read_from_the_whole_curve():
+    def normal(x):
+        return math.erfc(-x / math.sqrt(2)) / 2
+
+    for mu in (0.1, 1.0, 3.0):
+        assert guarantee(Curve.gaussian(mu)).best_guess == pytest.approx(normal(mu / 2), rel=1e-12)
+    for epsilon, percent in ((1.0, 55.3), (5.0, 71.2)):  # MATH 18
+        mu = privacy.gaussian_mu(epsilon, 1e-5)
+        assert 100 * guarantee(Curve.gaussian(mu)).best_guess == pytest.approx(percent, abs=0.05)
+    assert guarantee(Curve.none()).best_guess == 0.5
+    assert guarantee(Curve.gaussian(math.inf)).best_guess == 1.0
+    # randomised response with epsilon: e^eps / (1 + e^eps), where the pure bound is attained
+    assert guarantee(Curve.pure(1.0)).best_guess == pytest.approx(math.e / (1 + math.e), abs=2e-3)
+
+
+def test_the_least_of_two_bounds_is_kept_through_composition_and_storage():
+    loose, tight = Curve.rdp(lambda a: a / 2), Curve.gaussian(1.0)
+    both = Curve.least([loose, tight])
+    assert both == Curve.least([both])
+    for delta in (1e-2, 1e-5, 1e-9):
+        assert both.epsilon(delta) == min(loose.epsilon(delta), tight.epsilon(delta))
+        twice = min((loose * 2).epsilon(delta), (tight * 2).epsilon(delta))
+        assert (both * 2).epsilon(delta) == (both + both).epsilon(delta) == twice
+    assert both.delta(2.0) == min(loose.delta(2.0), tight.delta(2.0))
+    assert Curve.worst([both, Curve.gaussian(2.0)]).epsilon(1e-5) == Curve.gaussian(2.0).epsilon(1e-5)
+    assert Curve.from_dict(json.loads(json.dumps(both.to_dict()))) == both
+    with pytest.raises(InvalidInput):
+        _ = both.mu

@@ -242,3 +242,69 @@ def test_as_noise():
     assert all(isinstance(source, NoiseSource) for source in SOURCES)
     with pytest.raises(InvalidInput, match="noise source"):
         as_noise("loud")
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**32, 2**62 - 1, 2**70 + 5])
+def test_noise_of_many_steps_at_once_is_that_of_single_steps(seed):
+    """The keys are numpy's own, hashed for all steps together; 300 columns take the other sampler."""
+    noise = SimulatedNoise(seed)
+    for dim, stream in ((1, 0), (8, 1), (300, 0x5A)):
+        values = np.arange(40.0 * dim).reshape(40, dim)
+        rows = module.perturb_steps(noise, values, agent=3, step=70_000, std=1.5, stream=stream)
+        for k in (0, 1, 17, 39):
+            alone = noise.perturb(values[k : k + 1], agents=[3], step=70_000 + k, std=1.5, stream=stream)
+            assert (rows[k] == alone[0]).all()
+    keys = module._step_keys(seed, 5, 3, 2)
+    assert (keys[1] == np.random.SeedSequence((seed, 1, 6, 2)).generate_state(2, np.uint64)).all()
+
+
+def test_noise_of_many_steps_asks_other_sources_step_by_step():
+    tape = RecordedNoise(ProtectiveNoise())
+    rows = module.perturb_steps(tape, np.zeros((5, 2)), agent=1, step=3, std=1.0)
+    assert set(tape.tape) == {(1, step, 0) for step in range(3, 8)}
+    assert (rows[2] == tape.perturb(np.zeros((1, 2)), agents=[1], step=5, std=1.0)[0]).all()
+    protective = module.perturb_steps(ProtectiveNoise(), np.zeros((4000, 1)), agent=0, step=0, std=2.0)[:, 0]
+    assert accepts(protective, 2.0)
+    assert len(np.unique(protective)) > 3900
+    assert module.perturb_steps(SimulatedNoise(1), np.zeros((0, 3)), agent=0, step=0, std=1.0).shape == (0, 3)
+
+
+def test_protective_laplace_noise_has_its_law_and_no_last_value():
+    """P(k) is proportional to exp(-|k| / 2^20): whole numbers, both tails, and nowhere an end."""
+    sample = module.discrete_laplace(300_000)
+    assert (sample == np.rint(sample)).all()
+    scaled = sample / module.LAPLACE_STEPS
+    assert stats.kstest(scaled, "laplace").pvalue > 1e-5
+    assert stats.kstest(scaled * 1.05, "laplace").pvalue < 1e-5
+    assert stats.kstest(scaled / 1.05, "laplace").pvalue < 1e-5
+    assert scaled.max() > 8
+    assert scaled.min() < -8
+
+
+def test_the_laplace_sampler_goes_on_as_long_as_it_wins(monkeypatch):
+    """The first edition stopped at 44.4 scales; here every further scale is one more trial of 1/e."""
+    wins = iter([True] * 60)
+    true = module._with_probability_exp
+
+    def lucky(a):
+        if (a == module.LAPLACE_STEPS).all() and len(a):
+            return np.full(len(a), next(wins, False))
+        return true(a)
+
+    monkeypatch.setattr(module, "_with_probability_exp", lucky)
+    assert module._geometric(1)[0] // module.LAPLACE_STEPS == 60
+
+
+def test_trials_win_with_the_exponential_probability():
+    for a in (0, 1 << 18, 1 << 20):
+        won = module._with_probability_exp(np.full(200_000, a)).mean()
+        want = np.exp(-a / 2**20)
+        assert abs(won - want) <= 5 * np.sqrt(want * (1 - want) / 200_000)
+
+
+def test_the_grid_is_that_of_the_source():
+    assert module.grid_of(SimulatedNoise(1), 2.0) == 0
+    assert module.grid_of(ProtectiveNoise(), 2.0) == module.grid_step(2.0)
+    assert module.grid_of(RecordedNoise(ProtectiveNoise()), 2.0) == module.grid_step(2.0)
+    assert module.grid_of(RecordedNoise(SimulatedNoise(1)), 2.0) == 0
+    assert module.grid_of(ProtectiveNoise(), 0.0) == 0

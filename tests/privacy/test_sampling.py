@@ -22,7 +22,7 @@ from sottovoce.privacy import (
     sampled_gaussian_rdp,
     zcdp_epsilon,
 )  # fmt: skip
-from sottovoce.privacy.curves import SampledGaussian
+from sottovoce.privacy.mechanisms import SampledGaussian
 from sottovoce.privacy.renyi import _integer_order, _integrated_order
 
 

@@ -9,6 +9,8 @@ import importlib
 from typing import Any
 
 _MODULES: dict[str, tuple[str, ...]] = {
+    # not account.py: a module of that name would hide the function once it is imported
+    "accountant": ("Priced", "account"),
     "calibration": ("calibrate", "noise_for_budget", "noise_multiplier_for_budget"),
     "correlated": (
         "TimeCorrelation", "decor_bound", "decor_guarantee", "decor_variances", "mafalda", "mafalda_gram",
@@ -21,7 +23,11 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_mu"),
     "guarantees": ("Adjacency", "Adversary", "Guarantee", "Label"),
-    "ledger": ("Budget", "Ledger", "MemoryLedger", "Release"),
+    "masks": (
+        "MaskGrid", "MaskKey", "PairMasks", "counted_variance", "grid_noise", "mask_grid", "mask_label",
+        "next_chain", "pair_key", "session_hash", "simulated_masks", "sum_range",
+    ),
+    "releases": ("Budget", "Release"),
     "noise": ("NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise"),
     "published": (
         "corollary_loss", "erdos_renyi_loss", "erdos_renyi_published_loss", "mean_loss",
@@ -34,6 +40,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "zcdp_epsilon",
     ),
     "sampling": ("sampled_gaussian",),
+    "trees": ("few_leaf_tree", "least_tree_noise", "tree_blocks", "tree_noise_program", "worst_tree_share"),
     "walks": ("FirstPassage", "complete_passage", "first_passage", "walk_guarantee", "walk_loss"),
 }  # fmt: skip
 _NAMES = {name: f"sottovoce.privacy.{module}" for module, names in _MODULES.items() for name in names}

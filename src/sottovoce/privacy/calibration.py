@@ -1,8 +1,9 @@
 """Calibration: the smallest noise that meets a budget, found by inverting the forward account itself.
 
 There is no second formula here that could disagree with the accountant. A search keeps two noise levels, one
-that misses the target and one that meets it *as evaluated*, narrows them to a relative tolerance, and returns
-the one that meets it. Interpolation on logarithmic scales saves evaluations; it never decides.
+that misses the target and one that meets it *as evaluated*, and returns the one that meets it as soon as it
+spends nearly all of the budget. Epsilon is nearly a power of the noise, so that a line through both ends in
+logarithms needs a handful of evaluations, each of which may be a numerical composition; it never decides.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sottovoce.privacy.gaussian import gaussian_mu
 from sottovoce.privacy.guarantees import Guarantee
 from sottovoce.privacy.sampling import sampled_gaussian
 
-__all__ = ["calibrate", "noise_for_budget", "noise_multiplier_for_budget"]
+__all__ = ["calibrate", "least_noise", "noise_for_budget", "noise_multiplier_for_budget"]
 
 _LARGEST = 2.0**64
 
@@ -31,20 +32,22 @@ def calibrate(
     start: float = 1.0,
     tolerance: float = 1e-6,
 ) -> float:
-    """Return the smallest noise, to a relative ``tolerance``, for which ``forward(noise)`` meets the budget.
+    """Return the least noise for which ``forward(noise)`` meets the budget.
 
     Parameters
     ----------
     forward : noise (a standard deviation or a multiplier, as the function likes) to `Guarantee`; more noise
         must not cost more.
     epsilon, delta : the budget.
-    start : where to begin looking.
+    start : where to begin looking; the noise of a similar plan saves evaluations.
+    tolerance : the share of epsilon that may stay unspent; 1e-3 for what is slow to evaluate.
 
     Guarantees
     ----------
-    ``forward(result).epsilon(delta) <= epsilon`` as evaluated, never above the target. A forward function
-    that answers with a label other than ``ldp`` or ``exact`` is refused, and so is a budget that no noise
-    up to about 1e19 times ``start`` can meet.
+    ``forward(result).epsilon(delta) <= epsilon`` as evaluated, never above the target, and at least
+    ``(1 - tolerance)`` of it, unless epsilon jumps there. A forward function that answers with a label other
+    than ``ldp`` or ``exact`` is refused, and so is a budget that no noise up to about 1e19 times ``start``
+    can meet.
 
     >>> from sottovoce.privacy import Adversary
     >>> view = Adversary("pairwise", 1, 0)
@@ -72,13 +75,15 @@ def calibrate(
         return seen[noise]
 
     low, high = _bracket(loss, epsilon, delta, start)
-    while high / low - 1 > tolerance:
-        middle = _between(low, high, loss(low), loss(high), epsilon, tolerance)
-        before = high / low - 1
+    aim = epsilon * (1 - tolerance / 2)  # a little below, so that the answer is met and near
+    width, patience = math.inf, 3
+    while loss(high) < epsilon * (1 - tolerance) and high / low - 1 > tolerance / 100:
+        patience -= 1
+        if math.log(high / low) < width / 2:  # secants may creep up on one side: halve now and then
+            width, patience = math.log(high / low), 3
+        middle = _secant(seen, low, high, aim) if patience > 0 else math.sqrt(low) * math.sqrt(high)
         low, high = (low, middle) if loss(middle) <= epsilon else (middle, high)
-        if high / low - 1 > max(before / 2, tolerance):  # interpolation stalls: halve on the log scale
-            middle = math.sqrt(low) * math.sqrt(high)
-            low, high = (low, middle) if loss(middle) <= epsilon else (middle, high)
+        patience = patience if patience > 0 else 3
     return high
 
 
@@ -152,19 +157,16 @@ def _bracket(
 ) -> tuple[float, float]:
     """Return (noise that misses the target, noise that meets it)."""
     low = high = start
-    factor = 1.1
     if loss(start) <= epsilon:
         while loss(low) <= epsilon:
-            high, low = low, low / factor
-            factor = min(factor**2, 16.0)
+            high, low = low, low * _factor(loss(low), epsilon)
             if low < start / _LARGEST:
                 raise InvalidInput(
                     f"epsilon {epsilon:g} is met by any noise down to {low:.3g}; it needs no calibration."
                 )
         return low, high
     while loss(high) > epsilon:
-        low, high = high, high * factor
-        factor = min(factor**2, 16.0)
+        low, high = high, high * _factor(loss(high), epsilon)
         if high > start * _LARGEST:
             raise BudgetInfeasible(
                 f"no noise meets epsilon {epsilon:g} at delta {delta:g}: even {low:.3g} leaves "
@@ -173,16 +175,77 @@ def _bracket(
     return low, high
 
 
-def _between(
-    low: float, high: float, at_low: float, at_high: float, target: float, tolerance: float
-) -> float:
-    """Return a point strictly inside, by interpolation of ln(loss) in ln(noise), leaning to the safe side."""
+def _factor(found: float, epsilon: float) -> float:
+    """Return by how much to change the noise: epsilon falls at least as fast as the noise grows."""
+    if found > epsilon:
+        return min(max(found / epsilon, 1.05), 64.0) if epsilon > 0 else 64.0
+    return min(max(found / epsilon, 1 / 64), 1 / 1.05) if epsilon > 0 else 1 / 64
+
+
+def _secant(seen: dict[float, float], low: float, high: float, aim: float) -> float:
+    """Return where the line through the last two points in logarithms passes ``aim``, inside the bracket."""
     middle = math.sqrt(low) * math.sqrt(high)
-    if not (0 < at_high < at_low < math.inf and target > 0):
+    last = [(noise, found) for noise, found in seen.items() if 0 < found < math.inf][-2:]
+    if len(last) < 2 or last[0][1] == last[1][1] or aim <= 0:
         return middle
-    share = math.log(at_low / target) / math.log(at_low / at_high)
-    width = math.log(high / low)
-    lean = tolerance / 4 / width
-    share = share + lean if share + 3 * lean < 1 else 1 - 3.6 * lean  # the last step tests just below high
-    share = min(max(share, 0.02), 0.999) if width > 4 * tolerance else 0.5
-    return low * math.exp(share * width)
+    (z0, y0), (z1, y1) = last
+    slope = math.log(z1 / z0) / math.log(y1 / y0)
+    step = slope * math.log(aim / y1)
+    trial = z1 * math.exp(step) if abs(step) < 100 else middle
+    return trial if low < trial < high else middle
+
+
+def least_noise(
+    forward: Callable[[float], Guarantee | Curve], epsilon: float, delta: float, *, steps: int = 1
+) -> float:
+    """Return a noise whose price is at most ``epsilon`` and at least 99.9 % of it: the search of every plan.
+
+    ``forward`` gives the price, a guarantee or a curve, of a noise. Epsilon is nearly a power of the noise,
+    so false position on logarithms needs a handful of evaluations, each of which may be a numerical
+    composition.
+
+    Guarantees
+    ----------
+    ``forward(result).epsilon(delta) <= epsilon`` as evaluated; labels other than ``ldp`` and ``exact`` are
+    refused.
+
+    Examples
+    --------
+    >>> z = least_noise(lambda z: Curve.gaussian(1 / z, 10), 1.0, 1e-5)
+    >>> 0.999 <= Curve.gaussian(1 / z, 10).epsilon(1e-5) <= 1.0
+    True
+    """
+    _validate.positive(epsilon, "epsilon")
+    _validate.delta(delta)
+
+    def excess(noise: float) -> float:
+        price = forward(noise)
+        if isinstance(price, Guarantee) and not price.valid:
+            price.require(epsilon, delta)  # raises: only guarantees accept a budget
+        return math.log(max(price.epsilon(delta), 1e-300) / epsilon)
+
+    low, high = 1.0, 1.0
+    above = below = excess(1.0)
+    while below > 0:
+        low, above, high = high, below, 4 * high
+        if high > 1e12:
+            raise BudgetInfeasible(
+                f"no noise up to 1e12 meets epsilon {epsilon:g} in {steps} steps; allow a larger epsilon or "
+                "delta, or take fewer steps."
+            )
+        below = excess(high)
+    while above <= 0 and low > 1e-9:
+        high, below, low = low, above, low / 2
+        above = excess(low)
+    aim = -5e-4  # a little below the target, so that the answer is never above it
+    for _ in range(60):
+        if -1e-3 <= below <= 0 or above <= 0:
+            break
+        share = 0.5 if not math.isfinite(above) else min(max((above - aim) / (above - below), 0.05), 0.95)
+        middle = low * (high / low) ** share
+        trial = excess(middle)
+        if trial <= 0:
+            high, below = middle, trial
+        else:
+            low, above = middle, trial
+    return high

@@ -307,7 +307,9 @@ def decor_guarantee(
     colluders: Iterable[int] = (),
     user: int | None = None,
 ) -> Guarantee:
-    """Return the user-level guarantee of DECOR against whoever sees every message but not the shared seeds.
+    """Return the user-level guarantee of DECOR against an outsider, or against colluders with their seeds.
+
+    An outsider sees every message and no seed: a weaker adversary than any one neighbour.
 
     Guarantees
     ----------
@@ -327,7 +329,7 @@ def decor_guarantee(
         raise InvalidInput(f"user must be an honest node, got {user}.")
     worst = float(variances[honest].max()) if user is None else float(variances[user])
     mu = 2 * _validate.positive(clip, "clip") * math.sqrt(worst)
-    adversary = Adversary("colluders", against, user) if against else Adversary("local", user=user)
+    adversary = Adversary("colluders", against, user) if against else Adversary("outsider", user=user)
     return Guarantee(
         adversary, "user", "exact", Curve.gaussian(mu, _validate.count(steps, "steps")),
         ("every message is seen", "seeds shared by two honest neighbours are known to them only"),

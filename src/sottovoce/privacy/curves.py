@@ -24,15 +24,9 @@ from typing import Any, Literal
 from sottovoce import _validate
 from sottovoce.errors import CannotCompose, InvalidInput
 from sottovoce.privacy.gaussian import gaussian_delta, gaussian_epsilon
-from sottovoce.privacy.renyi import (
-    ORDERS,
-    Conversion,
-    laplace_rdp,
-    pure_rdp,
-    rdp_delta,
-    rdp_epsilon,
-    sampled_gaussian_rdp,
-)
+from sottovoce.privacy.losses import composed, rare_delta, rare_epsilon
+from sottovoce.privacy.mechanisms import Gaussian, Laplace, Part, Pure, SampledGaussian, Table
+from sottovoce.privacy.renyi import ORDERS, Conversion, rdp_delta, rdp_epsilon
 
 __all__ = ["Curve"]
 
@@ -40,85 +34,6 @@ Method = Literal["pld", "rdp"]
 _PAIRINGS = 128  # more pairings of worst curves than this are bounded by their Rényi losses
 
 
-@dataclass(frozen=True)
-class Gaussian:
-    """N(0, 1) against N(mu, 1)."""
-
-    mu: float
-
-    def rdp(self, alpha: float) -> float:
-        return alpha * self.mu * self.mu / 2
-
-    def __str__(self) -> str:
-        return f"Gaussian, mu = {self.mu:.6g}"
-
-
-@dataclass(frozen=True)
-class SampledGaussian:
-    """One Poisson-sampled Gaussian step; the multiplier is noise over clip norm for both adjacencies."""
-
-    sample_rate: float
-    noise_multiplier: float
-    adjacency: str = "add-remove"
-
-    def rdp(self, alpha: float) -> float:
-        return sampled_gaussian_rdp(self.sample_rate, self.noise_multiplier, alpha, self.adjacency)
-
-    def __str__(self) -> str:
-        return f"Gaussian, noise multiplier {self.noise_multiplier:.6g}, sample rate {self.sample_rate:.6g}"
-
-
-@dataclass(frozen=True)
-class Pure:
-    """Any mechanism known only to be epsilon-DP."""
-
-    epsilon: float
-
-    def rdp(self, alpha: float) -> float:
-        return pure_rdp(self.epsilon, alpha)
-
-    def __str__(self) -> str:
-        return f"pure epsilon = {self.epsilon:.6g}"
-
-
-@dataclass(frozen=True)
-class Laplace:
-    """Laplace noise, ratio = L1 sensitivity / scale."""
-
-    ratio: float
-
-    def rdp(self, alpha: float) -> float:
-        return laplace_rdp(self.ratio, alpha)
-
-    def __str__(self) -> str:
-        return f"Laplace, ratio = {self.ratio:.6g}"
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rényi losses at given orders; between them the chord of (alpha - 1) D_alpha, which is convex."""
-
-    orders: tuple[float, ...]
-    values: tuple[float, ...]
-
-    def rdp(self, alpha: float) -> float:
-        if alpha > self.orders[-1]:
-            return math.inf
-        if alpha <= self.orders[0]:
-            return self.values[0]
-        right = next(i for i, order in enumerate(self.orders) if order >= alpha)
-        a, b = self.orders[right - 1], self.orders[right]
-        if b == alpha:
-            return self.values[right]
-        chord = (b - alpha) * (a - 1) * self.values[right - 1] + (alpha - a) * (b - 1) * self.values[right]
-        # both bounds hold: the chord by convexity, the next value because the loss grows with the order
-        return min(chord / ((b - a) * (alpha - 1)), self.values[right])
-
-    def __str__(self) -> str:
-        return f"Rényi losses at {len(self.orders)} orders"
-
-
-Part = Gaussian | SampledGaussian | Pure | Laplace | Table
 _KINDS: dict[str, type[Any]] = {
     "gaussian": Gaussian, "sampled-gaussian": SampledGaussian, "pure": Pure, "laplace": Laplace, "rdp": Table,
 }  # fmt: skip
@@ -147,6 +62,7 @@ class Curve:
     parts: tuple[tuple[Part, int], ...] = ()
     method: Method = "pld"
     others: tuple[Curve, ...] = ()  # the loss is this one or one of these, whichever is larger
+    bounds: tuple[Curve, ...] = ()  # each of these bounds the same loss too, so the least counts
 
     # -- building ---------------------------------------------------------------------------------------
 
@@ -252,6 +168,12 @@ class Curve:
         1.0
         """
         listed = list(curves)
+        if any(curve.bounds for curve in listed):
+            # a sum may be bounded by any choice of bounds: all first ones, or all last ones
+            first = cls.total(replace(curve, bounds=()) for curve in listed)
+            return cls.least(
+                [first, cls.total(curve.bounds[-1] if curve.bounds else curve for curve in listed)]
+            )
         if any(curve.others for curve in listed):
             return cls._every_pairing(Counter(listed))
         relations = {p.adjacency for c in listed for p, _ in c.parts if isinstance(p, SampledGaussian)}
@@ -289,17 +211,37 @@ class Curve:
                 kept = [other for other in kept if not _within(other, one)] + [one]
         return replace(kept[0], others=tuple(kept[1:])) if kept else cls()
 
+    @classmethod
+    def least(cls, curves: Iterable[Curve]) -> Curve:
+        """Return a loss that every one of ``curves`` bounds: the smallest, at every delta anew.
+
+        >>> both = Curve.least([Curve.gaussian(1.0), Curve.pure(3.0)])
+        >>> round(both.epsilon(1e-9), 6), both.epsilon(0.2) == Curve.gaussian(1.0).epsilon(0.2)
+        (3.0, True)
+        """
+        kept: list[Curve] = []
+        for one in (one for curve in curves for one in (replace(curve, bounds=()), *curve.bounds)):
+            if not any(_within(other, one) for other in kept):
+                kept = [other for other in kept if not _within(one, other)] + [one]
+        if not kept:
+            raise InvalidInput("least needs at least one curve, got none.")
+        return replace(kept[0], bounds=tuple(kept[1:]))
+
     # -- reading ----------------------------------------------------------------------------------------
 
     @property
     def alternatives(self) -> tuple[Curve, ...]:
         """The curves of which this one is the worst; one alone for a plain curve."""
-        return (replace(self, others=()), *self.others) if self.others else (self,)
+        if self.bounds or not self.others:
+            return (self,)
+        return (replace(self, others=()), *self.others)
 
     @property
     def is_gaussian(self) -> bool:
         """Whether every part is Gaussian, so that one number mu says all."""
-        return not self.others and all(isinstance(part, Gaussian) for part, _ in self.parts)
+        return (
+            not self.others and not self.bounds and all(isinstance(part, Gaussian) for part, _ in self.parts)
+        )
 
     @property
     def mu(self) -> float:
@@ -323,6 +265,8 @@ class Curve:
         """
         if not alpha > 1:
             raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
+        if self.bounds:
+            return min(one.renyi(alpha) for one in self._bounded_by)
         if self.others:
             return max(one.renyi(alpha) for one in self.alternatives)
         return math.fsum(count * part.rdp(alpha) for part, count in self.parts)
@@ -336,6 +280,8 @@ class Curve:
         True
         """
         delta = _validate.delta(delta)
+        if self.bounds:
+            return min(one.epsilon(delta, method=method, conversion=conversion) for one in self._bounded_by)
         if self.others:
             return _largest(
                 self.alternatives,
@@ -352,12 +298,10 @@ class Curve:
         bound = self._pure_epsilon
         if how == "rdp" or not self._has_distribution:
             return min(bound, rdp_epsilon(self.renyi, delta, conversion))
-        from sottovoce.privacy.losses import composed
-
         distribution = composed(self.parts)
         found = min(bound, distribution.epsilon(delta))
         if delta < distribution.trusted_delta:
-            found = min(found, rdp_epsilon(self.renyi, delta, conversion))
+            found = min(found, rdp_epsilon(self.renyi, delta, conversion), rare_epsilon(self.parts, delta))
         return found
 
     def delta(
@@ -369,6 +313,8 @@ class Curve:
         1e-05
         """
         epsilon = _validate.non_negative(epsilon, "epsilon")
+        if self.bounds:
+            return min(one.delta(epsilon, method=method, conversion=conversion) for one in self._bounded_by)
         if self.others:
             return _largest(
                 self.alternatives,
@@ -386,15 +332,11 @@ class Curve:
             return 0.0
         if how == "rdp" or not self._has_distribution:
             return rdp_delta(self.renyi, epsilon, conversion)
-        from sottovoce.privacy.losses import composed
-
         distribution = composed(self.parts)
         found = distribution.delta(epsilon)
-        return (
-            found
-            if found >= distribution.trusted_delta
-            else min(found, rdp_delta(self.renyi, epsilon, conversion))
-        )
+        if found < distribution.trusted_delta:
+            found = min(found, rdp_delta(self.renyi, epsilon, conversion), rare_delta(self.parts, epsilon))
+        return found
 
     # -- composing --------------------------------------------------------------------------------------
 
@@ -405,6 +347,8 @@ class Curve:
 
     def __mul__(self, count: int) -> Curve:
         count = _validate.count(count, "the number of repetitions", minimum=0)
+        if self.bounds:
+            return Curve.least(one * count for one in self._bounded_by)
         if self.others:
             return Curve.worst(one * count for one in self.alternatives)
         return replace(self, parts=tuple((part, k * count) for part, k in self.parts))._tidy()
@@ -412,6 +356,8 @@ class Curve:
     __rmul__ = __mul__
 
     def __str__(self) -> str:
+        if self.bounds:
+            return f"the least of {len(self.bounds) + 1} ({' | '.join(map(str, self._bounded_by))})"
         if self.others:
             more = " | ..." if len(self.others) > 1 else ""
             return f"the worst of {len(self.others) + 1} ({self.alternatives[0]} | {self.others[0]}{more})"
@@ -433,7 +379,10 @@ class Curve:
             fields = {key: _plain(value) for key, value in vars(part).items()}
             listed.append({"kind": names[type(part)], "count": count, **fields})
         record: dict[str, Any] = {"parts": listed, "method": self.method}
-        return record | {"others": [one.to_dict() for one in self.others]} if self.others else record
+        for name in ("others", "bounds"):
+            if getattr(self, name):
+                record[name] = [one.to_dict() for one in getattr(self, name)]
+        return record
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Curve:
@@ -459,9 +408,14 @@ class Curve:
             else:
                 raise InvalidInput(f"a curve part must be one of {', '.join(_KINDS)}, got {kind!r}.")
             total = total + replace(one, method=total.method)
-        return cls.worst([total, *map(cls.from_dict, record.get("others", ()))])
+        worst = cls.worst([total, *map(cls.from_dict, record.get("others", ()))])
+        return cls.least([worst, *map(cls.from_dict, record.get("bounds", ()))])
 
     # -- inside -----------------------------------------------------------------------------------------
+
+    @property
+    def _bounded_by(self) -> tuple[Curve, ...]:
+        return (replace(self, bounds=()), *self.bounds)
 
     def _coarse(self) -> tuple[Sequence[float], Sequence[float]]:
         """Rényi losses at a few whole orders, cheap and good enough to say which curve may be the worst."""
@@ -520,19 +474,48 @@ class Curve:
 
 def _within(small: Curve, large: Curve) -> bool:
     """Whether ``large`` is at least ``small`` at every delta, where that is plain to see."""
+    if large.bounds:
+        return all(_within(small, bound) for bound in large._bounded_by)
+    if small.bounds:
+        return any(_within(bound, large) for bound in small._bounded_by)
+    if small.others or large.others:
+        return small == large
     if not small.parts:
         return True
     if small.is_gaussian and large.is_gaussian:
         return small.mu <= large.mu
-    if small.method != large.method or len(small.parts) != len(large.parts):
+    if small.method != large.method:
         return False
-    return all(
-        isinstance(a, SampledGaussian)
-        and isinstance(b, SampledGaussian)
-        and a.adjacency == b.adjacency
-        and (a.sample_rate <= b.sample_rate and a.noise_multiplier >= b.noise_multiplier and k <= m)
-        for (a, k), (b, m) in zip(small.parts, large.parts, strict=True)
-    )
+    few, many = _sampled_steps(small), _sampled_steps(large)
+    if few is None or many is None or few[0] != many[0] or few[2] > many[1]:
+        return False
+    # step by step from the quietest noise: every step of the small one costs no more than one of the large
+    return _covered(few[3], many[3])
+
+
+def _sampled_steps(curve: Curve) -> tuple[str, float, float, list[tuple[float, int]]] | None:
+    """Adjacency, least and largest rate, and (multiplier, count) from the quietest on; sampled steps only."""
+    listed = [(part, count) for part, count in curve.parts if isinstance(part, SampledGaussian)]
+    if len(listed) < len(curve.parts) or len({part.adjacency for part, _ in listed}) != 1:
+        return None
+    rates = [part.sample_rate for part, _ in listed]
+    steps = sorted((part.noise_multiplier, count) for part, count in listed)
+    return listed[0][0].adjacency, min(rates), max(rates), steps
+
+
+def _covered(few: list[tuple[float, int]], many: list[tuple[float, int]]) -> bool:
+    """Whether the i-th quietest step of ``few`` has at least the noise of the i-th of ``many``."""
+    at, left = 0, many[0][1]
+    for noise, count in few:
+        while count:
+            if at == len(many) or noise < many[at][0]:
+                return False
+            taken = min(count, left)
+            count, left = count - taken, left - taken
+            if not left:
+                at += 1
+                left = many[at][1] if at < len(many) else 0
+    return True
 
 
 def _largest(

@@ -26,8 +26,9 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.privacy.curves import Curve
 from sottovoce.privacy.guarantees import Adjacency, Adversary, Guarantee
-from sottovoce.protocols import Gossip, LinearProtocol, Protocol
+from sottovoce.protocols import Gossip, LinearProtocol, Masked, Protocol
 from sottovoce.protocols.consensus import ExactConsensus
+from sottovoce.protocols.spans import Course, Event, Fresh, Mix, See, Span, decided, exact_span
 from sottovoce.protocols.views import Basis, GaussianView
 
 __all__ = [
@@ -39,6 +40,20 @@ __all__ = [
     "learning_guarantee",
     "learning_view",
 ]
+
+AVERAGING_ASSUMPTIONS = (
+    "observers are honest but curious and share what they see",
+    "the schedule is public and is the one that ran",
+    "other outputs of the protocol are not published",
+)
+CONSENSUS_ASSUMPTIONS = (
+    "every step ends in exact consensus and all nodes apply the same update",
+    "observers are honest but curious and share what they see",
+    "the schedules are public and are the ones that ran",
+)
+
+
+ROUNDED_UP = "rounded up where floating point could not decide"
 
 
 def exact_loss(
@@ -66,7 +81,8 @@ def exact_loss(
     Returns
     -------
     (n,) array ``h[u]`` for one observer, else (n, n) array ``h[u, v]``, ``v`` the observer; the entries
-    of the observers about themselves are 0 when their noise is known.
+    of the observers about themselves are 0 when their noise is known. Where floating point could not decide,
+    they are rounded up (`GaussianView.rounded_up`).
 
     Examples
     --------
@@ -151,7 +167,9 @@ def averaging_guarantee(
     ----------
     Label ``exact``: the observers of ``view``, honest but curious, following the public schedule that ran.
     Values are clipped to a ball of diameter ``sensitivity`` before the noise; noise is Gaussian with standard
-    deviation ``noise_std`` and independent between nodes.
+    deviation ``noise_std`` and independent between nodes. For masked sums the observers may also tap
+    every link and deviate, or hold no key at all (the outsider), as long as the keys hold; the
+    assumptions say so.
 
     Examples
     --------
@@ -177,18 +195,23 @@ def averaging_guarantee(
         label="exact",
         curve=Curve.gaussian(delta / sigma * float(np.sqrt(share))),
         assumptions=(
-            "observers are honest but curious and share what they see",
-            "the schedule is public and is the one that ran",
-            "other outputs of the protocol are not published",
+            *(view.assumptions or AVERAGING_ASSUMPTIONS),
+            *((ROUNDED_UP,) if view.rounded_up else ()),
         ),
     )
 
 
 def _adversary(observers: Sequence[int], user: Any) -> Adversary:
-    one = int(user) if isinstance(user, (int, np.integer)) else None
+    """Name observers and whom they look at; a group is not the worst of its members."""
+    if user is None:
+        about: tuple[int, ...] = ()
+    else:
+        about = (int(user),) if isinstance(user, (int, np.integer)) else tuple(user)
     if len(observers) > 1:
-        return Adversary("colluders", observers=tuple(observers), user=one)
-    return Adversary("network" if one is None else "pairwise", observers=tuple(observers), user=one)
+        return Adversary("colluders", observers=tuple(observers), users=about)
+    if not observers:
+        return Adversary("outsider", users=about)
+    return Adversary("pairwise" if len(about) == 1 else "network", observers=tuple(observers), users=about)
 
 
 # ---- learning over exact consensus -----------------------------------------------------------------
@@ -233,9 +256,10 @@ def consensus_guarantee(
     sensitivity: float,
     noise_std: float,
     observers: Iterable[int],
-    user: int | None = None,
+    user: int,
     adjacency: Adjacency = "user",
     sample_rate: float | None = None,
+    assumptions: Iterable[str] = (),
 ) -> Guarantee:
     """Return the guarantee of learning over exact consensus, for any loss.
 
@@ -244,10 +268,12 @@ def consensus_guarantee(
     shares : (steps,) the share ``h`` of each step for this user, a column of `consensus_leakage`.
     sensitivity : how far one change moves a node's message before noise, in L2 norm, under ``adjacency``.
     noise_std : standard deviation of the noise the user adds to its message.
-    observers : the colluding observers for whom ``shares`` was computed.
-    user : the user concerned, for the record.
+    observers : the colluding observers for whom ``shares`` was computed; none is the outsider of masked sums.
+    user : the user whose shares these are; the statement is about nobody else.
     adjacency : ``"user"``, ``"replace-one"`` or ``"add-remove"``.
     sample_rate : Poisson rate of the node's lots (record level only); None: every record in every step.
+    assumptions : for masked sums, ``protocol.assumptions(observers)``: they take the place of the honesty of
+        the observers.
 
     Guarantees
     ----------
@@ -265,6 +291,8 @@ def consensus_guarantee(
     >>> g.label, round(g.mu, 6)
     ('exact', 0.707107)
     """
+    if user is None:
+        raise InvalidInput("shares are those of one user, so the statement must name it; pass user=....")
     h = np.clip(np.asarray(shares, dtype=float).ravel(), 0.0, None)
     delta = _validate.positive(sensitivity, "sensitivity")
     sigma = _validate.positive(noise_std, "noise_std")
@@ -283,16 +311,20 @@ def consensus_guarantee(
                 curve = curve + Curve.sampled_gaussian(
                     rate, multiplier / float(np.sqrt(value)), int(count), adjacency=adjacency
                 )
+    listed, said = tuple(observers), tuple(assumptions)
+    if not listed and not said:
+        raise InvalidInput(
+            "observers must name at least one node, got none; only masked sums state what an outsider sees: "
+            "pass assumptions=protocol.assumptions()."
+        )
     return Guarantee(
-        adversary=_adversary(_validate.nodes(observers, 1 << 62), user),
+        adversary=_adversary(_validate.nodes(listed, 1 << 62) if listed else (), user),
         adjacency=adjacency,
         label="exact",
         curve=curve,
-        assumptions=(
-            "every step ends in exact consensus and all nodes apply the same update",
-            "observers are honest but curious and share what they see",
-            "the schedules are public and are the ones that ran",
-        ),
+        assumptions=(CONSENSUS_ASSUMPTIONS[0], *said, *CONSENSUS_ASSUMPTIONS[2:])
+        if said
+        else CONSENSUS_ASSUMPTIONS,
     )
 
 
@@ -339,12 +371,14 @@ class LearningView(GaussianView):
         the worst set is taken. Never above the number of steps, which is the local-privacy value.
         """
         sets = [range(self.steps)] if participation is None else participation
+        most = max((len(s) for s in sets), default=0)
         out = np.zeros(self.n)
         for u in range(self.n):
             if u in self.observers and self.own_noise:
                 continue
             H = self.block(u)
-            out[u] = max(_ball_maximum(H[np.ix_(list(s), list(s))]) for s in sets)
+            worst = max(_ball_maximum(H[np.ix_(list(s), list(s))]) for s in sets)
+            out[u] = min(worst + self.slack, most)
         return out
 
 
@@ -383,6 +417,10 @@ def learning_view(
     if len(each) != steps:
         raise InvalidInput(f"protocol must be one, or one per step ({steps}), got {len(each)}.")
     n = each[0].n
+    if any(isinstance(p, Masked) for p in each):
+        raise InvalidInput(
+            "Masked rows end in exact consensus, whose price is exact; use consensus_leakage instead."
+        )
     if any(p.memory > 1 or p.fresh_std for p in each):
         raise InvalidInput(
             "The linear view of learning takes protocols without memory or fresh noise; "
@@ -403,15 +441,38 @@ def learning_view(
         columns[np.isin(owners, chosen)] = 0.0
     basis.columns = columns
     basis.orthonormalise()
+    span = Span(basis.columns[n:])
+    if not basis.watch.settled:
+        course = _learning_course(each, chosen, own_noise)
+        rank = basis.columns.shape[1]
+        if not decided(basis.watch, course, rank, faint=any(p.faint for p in each)):
+            # Where exact arithmetic would take too long: all of the local-privacy loss, as slack.
+            span = exact_span(course, rank) or Span(span.basis, slack=float(steps) ** 2, rounded_up=True)
     return LearningView(
         n=n,
         observers=chosen,
-        basis=basis.columns[n:],
+        basis=span.basis,
         owners=owners[n:],
         messages=(),
         own_noise=own_noise,
         steps=steps,
+        slack=span.slack,
+        rounded_up=span.rounded_up,
     )
+
+
+def _learning_course(each: Sequence[LinearProtocol], observers: tuple[int, ...], own_noise: bool) -> Course:
+    """Return the steps forwards: each node adds a noisy gradient, then the rounds of the step's protocol."""
+    n = each[0].n
+    own = set(observers) if own_noise else set()
+    events: list[Event] = []
+    for step, protocol in enumerate(each):
+        events.append(Fresh(step * n, n, 1.0))
+        for t in range(protocol.rounds):
+            seen = tuple(sorted(own | set(protocol.senders(t, observers))))
+            events += [See(seen), Mix(protocol.matrix(t))]
+    known = tuple(step * n + v for step in range(len(each)) for v in sorted(own))
+    return Course(n, n * len(each), tuple(events), known)
 
 
 def _rounds_back(
@@ -453,5 +514,8 @@ def learning_guarantee(
         adjacency="user",
         label="conditional",
         curve=Curve.gaussian(delta / sigma * float(np.sqrt(share))),
-        assumptions=("gradients of honest nodes depend only on data and on what the observers see",),
+        assumptions=(
+            "gradients of honest nodes depend only on data and on what the observers see",
+            *((ROUNDED_UP,) if view.rounded_up else ()),
+        ),
     )

@@ -25,11 +25,13 @@ from typing import Any, Literal, get_args
 
 from sottovoce import _validate
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
-from sottovoce.privacy.curves import Curve, SampledGaussian
+from sottovoce.privacy import words
+from sottovoce.privacy.curves import Curve
+from sottovoce.privacy.mechanisms import SampledGaussian
 
 __all__ = ["Adjacency", "Adversary", "Guarantee", "Label"]
 
-Kind = Literal["central", "local", "network", "pairwise", "colluders"]
+Kind = Literal["central", "local", "outsider", "network", "pairwise", "colluders"]
 Adjacency = Literal["user", "replace-one", "add-remove"]
 Label = Literal["ldp", "exact", "conditional", "published"]
 
@@ -38,66 +40,83 @@ Label = Literal["ldp", "exact", "conditional", "published"]
 EMPTY_PLACE = (
     "the number of records is public: a record removed leaves an empty place, and the number stays as it was"
 )
-_ADJACENCY = {
-    "user": "the whole data set of one user is replaced",
-    "replace-one": "one record is replaced",
-    "add-remove": "one record is added or removed",
-}
-_LABEL = {
-    "ldp": "holds locally, whatever the others see or do",
-    "exact": "computed from everything this adversary sees",
-    "conditional": "exact for the linear system only: not a guarantee for this run",
-    "published": "a formula as printed: not a guarantee",
-}
 
 
 @dataclass(frozen=True)
 class Adversary:
-    """Who looks: the released output, every message, one node, one node at one user, or a colluding set.
+    """Who looks, and about whom.
 
-    ``observers`` are node numbers (none for ``central`` and ``local``, at most one for ``network`` and
-    ``pairwise``, where none means the worst node). ``user`` is the node looked at, None for the worst.
+    Parameters
+    ----------
+    kind : ``"local"`` (own noise is all that protects, whatever the others do), ``"outsider"`` (taps every
+        link, holds no key), ``"network"`` (one node), ``"pairwise"`` (one node about one user),
+        ``"colluders"`` (a set of nodes together) or ``"central"`` (only the released result).
+    observers : node numbers. None named means the worst node (network, pairwise) or, for colluders, any
+        ``count`` nodes.
+    user : the node the statement is about; None for whichever node loses most.
+    users : a group of nodes whose data change together, in place of ``user``.
+    count : how many nodes collude, where any so many may.
 
+    Examples
+    --------
     >>> print(Adversary("pairwise", observers=(3,), user=0))
     node 3, about node 0
     >>> print(Adversary("local"))
     anyone who sees every message
+    >>> print(Adversary("colluders", count=2))
+    any 2 nodes together
+    >>> print(Adversary("network", 0, users=(2, 3)))
+    node 0, about nodes 2 and 3 as a group
     """
 
     kind: Kind
     observers: tuple[int, ...] = ()
-    user: int | None = None
+    users: tuple[int, ...] = ()
+    count: int | None = None
 
-    def __init__(self, kind: Kind, observers: int | Iterable[int] = (), user: int | None = None) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        observers: int | Iterable[int] = (),
+        user: int | None = None,
+        *,
+        users: Iterable[int] = (),
+        count: int | None = None,
+    ) -> None:
         if kind not in get_args(Kind):
             raise InvalidInput(f"an adversary is one of {', '.join(get_args(Kind))}, got {kind!r}.")
         listed: Iterable[int] = observers if isinstance(observers, Iterable) else (observers,)
         nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in listed}))
-        if kind in ("central", "local") and nodes:
+        about = tuple(sorted({_validate.count(u, "user", minimum=0) for u in users}))
+        if user is not None:
+            if about:
+                raise InvalidInput("an adversary looks at one user or at users, got both; leave one out.")
+            about = (_validate.count(user, "user", minimum=0),)
+        if kind in ("central", "local", "outsider") and nodes:
             raise InvalidInput(f"a {kind} adversary has no observers, got {nodes}.")
         if kind in ("network", "pairwise") and len(nodes) > 1:
             raise InvalidInput(f"a {kind} adversary is one node, got {nodes}; use colluders for a set.")
-        if kind == "colluders" and not nodes:
+        if count is not None and (kind != "colluders" or nodes):
+            raise InvalidInput("a count is for colluders that are not named; leave it out.")
+        if kind == "colluders" and not nodes and count is None:
             raise InvalidInput("colluders must name at least one node, got none.")
-        if user is not None:
-            user = _validate.count(user, "user", minimum=0)
-            if user in nodes:
-                raise InvalidInput(f"node {user} cannot be both observer and user.")
+        both = next((v for v in about if v in nodes), None)
+        if both is not None:
+            raise InvalidInput(f"node {both} cannot be both observer and user.")
         object.__setattr__(self, "kind", kind)
         object.__setattr__(self, "observers", nodes)
-        object.__setattr__(self, "user", user)
+        object.__setattr__(self, "users", about)
+        object.__setattr__(
+            self, "count", None if count is None else _validate.count(count, "the number of colluders")
+        )
+
+    @property
+    def user(self) -> int | None:
+        """The one node looked at; None for the worst, and for a group."""
+        return self.users[0] if len(self.users) == 1 else None
 
     def __str__(self) -> str:
-        who = {
-            "central": "anyone who sees the released output",
-            "local": "anyone who sees every message",
-            "network": f"node {self.observers[0]}" if self.observers else "any one node",
-            "pairwise": f"node {self.observers[0]}" if self.observers else "any one node",
-            "colluders": "nodes " + ", ".join(map(str, self.observers)) + " together",
-        }[self.kind]
-        if len(self.observers) == 1 and self.kind == "colluders":
-            who = f"node {self.observers[0]}"
-        return who if self.user is None else f"{who}, about node {self.user}"
+        return words.adversary(self.kind, self.observers, self.users, self.count)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description.
@@ -105,7 +124,24 @@ class Adversary:
         >>> Adversary("local").to_dict()
         {'kind': 'local', 'observers': [], 'user': None}
         """
-        return {"kind": self.kind, "observers": list(self.observers), "user": self.user}
+        record: dict[str, Any] = {
+            "kind": self.kind,
+            "observers": list(self.observers),
+            "user": self.user,
+        }
+        if len(self.users) > 1:
+            record["users"] = list(self.users)
+        return record if self.count is None else record | {"count": self.count}
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Adversary:
+        """Read what :meth:`to_dict` wrote; records of earlier versions lack the last two fields.
+
+        >>> Adversary.from_dict({"kind": "pairwise", "observers": [1], "user": 0}).user
+        0
+        """
+        user, users = record["user"], tuple(record.get("users", ()))
+        return cls(record["kind"], tuple(record["observers"]), user, users=users, count=record.get("count"))
 
 
 @dataclass(frozen=True)
@@ -142,10 +178,12 @@ class Guarantee:
             raise InvalidInput(
                 f'adversary must be an Adversary, got {self.adversary!r}; try Adversary("local").'
             )
-        if self.adjacency not in _ADJACENCY:
-            raise InvalidInput(f"adjacency must be one of {', '.join(_ADJACENCY)}, got {self.adjacency!r}.")
-        if self.label not in _LABEL:
-            raise InvalidInput(f"label must be one of {', '.join(_LABEL)}, got {self.label!r}.")
+        if self.adjacency not in get_args(Adjacency):
+            raise InvalidInput(
+                f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {self.adjacency!r}."
+            )
+        if self.label not in get_args(Label):
+            raise InvalidInput(f"label must be one of {', '.join(get_args(Label))}, got {self.label!r}.")
         if not isinstance(self.curve, Curve):
             raise InvalidInput(f"curve must be a Curve, got {self.curve!r}; try Curve.gaussian(mu).")
         object.__setattr__(self, "assumptions", tuple(dict.fromkeys(map(str, self.assumptions))))
@@ -185,6 +223,20 @@ class Guarantee:
         """Return the Rényi loss of order ``alpha``."""
         return self.curve.renyi(alpha)
 
+    @property
+    def best_guess(self) -> float:
+        """How often the best attacker tells two neighbouring worlds apart, given even odds: 0.5 to 1.
+
+        It is (1 + TV) / 2 with the total variation TV = delta(0) of the whole curve: Phi(mu / 2) for Gaussian
+        loss, an upper bound where the curve is one.
+
+        >>> from sottovoce.privacy import gaussian_mu
+        >>> of = lambda mu: Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(mu)).best_guess
+        >>> round(of(gaussian_mu(1.0, 1e-5)), 3), round(of(gaussian_mu(5.0, 1e-5)), 3)
+        (0.553, 0.712)
+        """
+        return (1 + self.curve.delta(0.0)) / 2
+
     def require(self, epsilon: float, delta: float) -> Guarantee:
         """Return self if it is a guarantee within (epsilon, delta); raise otherwise.
 
@@ -197,7 +249,7 @@ class Guarantee:
         delta = _validate.delta(delta)
         if not self.valid:
             raise NotAGuarantee(
-                f"only the labels ldp and exact accept a budget, got {self.label}: {_LABEL[self.label]}."
+                f"only the labels ldp and exact accept a budget, got {self.label}: {words.label(self.label)}."
             )
         found = self.epsilon(delta)
         if not found <= epsilon:
@@ -214,8 +266,8 @@ class Guarantee:
         >>> str(local.against(Adversary("pairwise", 1, 0)).adversary)
         'node 1, about node 0'
         """
-        same_user = self.adversary.user is None or self.adversary.user == adversary.user
-        if self.adversary.kind != "local" or self.label != "ldp" or not same_user:
+        same_users = not self.adversary.users or self.adversary.users == adversary.users
+        if self.adversary.kind != "local" or self.label != "ldp" or not same_users:
             raise CannotCompose(
                 f"only an ldp guarantee against every message can be restated against {adversary}, "
                 f'got "{self.label}" against {self.adversary}.'
@@ -268,7 +320,8 @@ class Guarantee:
         """  # noqa: E501
         return (
             f"epsilon = {self.epsilon(delta):.6g} at delta = {delta:g}, against {self.adversary}, "
-            f"when {_ADJACENCY[self.adjacency]}. Label {self.label}: {_LABEL[self.label]}. "
+            f"when {words.adjacency(self.adjacency, self.adversary.users)}. "
+            f"Label {self.label}: {words.label(self.label)}. "
             f"Mechanism: {self.curve}. Assumes: {'; '.join(self.assumptions) or 'nothing further'}."
         )
 
@@ -297,8 +350,7 @@ class Guarantee:
     def from_dict(cls, record: dict[str, Any]) -> Guarantee:
         """Read what :meth:`to_dict` wrote; derived numbers in it are ignored, not trusted."""
         try:
-            who = record["adversary"]
-            adversary = Adversary(who["kind"], tuple(who["observers"]), who["user"])
+            adversary = Adversary.from_dict(record["adversary"])
             curve = Curve.from_dict(record["curve"])
             return cls(adversary, record["adjacency"], record["label"], curve, tuple(record["assumptions"]))
         except (KeyError, TypeError) as problem:

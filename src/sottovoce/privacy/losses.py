@@ -11,7 +11,10 @@ sum of many unlike steps needs:
   composed as powers, and where more than ``MAX_GROUPS`` multipliers remain, neighbours share the smaller
   multiplier, in the grouping that wastes least. A smaller multiplier only raises the loss;
 - the arithmetic of the FFT: its error in delta is far below 1e-16 per composed step, which is added to
-  delta before anything is reported. Below ``trusted_delta`` callers also ask the Rényi bound.
+  delta before anything is reported;
+- rare events: below ``trusted_delta`` that error would hide the answer. There the law of one step is weighted
+  by exp(lambda loss), the weight moves the tail that matters to the centre of the composed law, where the
+  FFT resolves it, and is taken off again; its error shrinks with it (:func:`rare_epsilon`).
 
 References: [1] Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the dots: tighter discrete
 approximations of privacy loss distributions", PETS 2022;
@@ -23,12 +26,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from sottovoce.privacy.curves import Part
+from sottovoce.privacy.mechanisms import Gaussian, Laplace, Part, Pure, SampledGaussian
 
 MAX_GROUPS = 32
 _MAX_SINGLE = 50_000  # grid points of one step, where that is fine enough
@@ -60,7 +62,7 @@ class Composed:
 def composed(parts: tuple[tuple[Part, int], ...]) -> Composed:
     """Return the distribution of all parts with their counts, applied here and nowhere else.
 
-    >>> from sottovoce.privacy.curves import Curve
+    >>> from sottovoce.privacy import Curve
     >>> curve = Curve.gaussian(1.0) + Curve.pure(0.1)
     >>> composed(curve.parts).epsilon(1e-5) > Curve.gaussian(1.0).epsilon(1e-5)
     True
@@ -79,8 +81,6 @@ def composed(parts: tuple[tuple[Part, int], ...]) -> Composed:
 def _distribution(part: Part, interval: float) -> Any:
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
-
-    from sottovoce.privacy.curves import Gaussian, Laplace, Pure, SampledGaussian
 
     if isinstance(part, Gaussian):
         return pld.from_gaussian_mechanism(1 / part.mu, value_discretization_interval=interval)
@@ -107,8 +107,6 @@ def _distribution(part: Part, interval: float) -> Any:
 
 def _spread(part: Part) -> tuple[float, float]:
     """Return (standard deviation, range) of one step's privacy loss, roughly."""
-    from sottovoce.privacy.curves import Gaussian, Laplace, Pure, SampledGaussian
-
     if isinstance(part, Gaussian):
         return part.mu, 2 * (12 * part.mu + part.mu**2 / 2)
     if isinstance(part, SampledGaussian):
@@ -131,8 +129,6 @@ def _interval(parts: list[tuple[Part, int]]) -> float:
 
 
 def _grouped(parts: tuple[tuple[Part, int], ...]) -> list[tuple[Part, int]]:
-    from sottovoce.privacy.curves import SampledGaussian
-
     families: dict[tuple[float, str], dict[float, int]] = {}
     others: list[tuple[Part, int]] = []
     for part, count in parts:
@@ -187,3 +183,190 @@ def _shared_multipliers(counts: dict[float, int], groups: int) -> dict[float, in
     if end:
         result[float(noise[0])] = int(weight[:end].sum())
     return dict(sorted(result.items()))
+
+
+# ---- rare events ----------------------------------------------------------------------------------------
+
+_FAR = 60.0  # mass beyond exp(-60) of a step counts as lost
+_OUTSIDE = 50.0  # the window of a composed law leaves out at most exp(-50) of it
+_LAMBDAS = np.geomspace(1e-3, 1e5, 49)
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """The privacy loss of one step on the grid ``(first + i) * interval``, and the mass at infinity."""
+
+    first: int
+    mass: np.ndarray
+    interval: float
+    infinite: float
+
+    @property
+    def losses(self) -> np.ndarray:
+        return (self.first + np.arange(len(self.mass))) * self.interval
+
+
+def rare_epsilon(parts: tuple[tuple[Part, int], ...], delta: float) -> float:
+    """Return an upper bound on epsilon at a delta too small for the plain composition.
+
+    >>> parts = ((SampledGaussian(0.0035, 2.05), 100),)
+    >>> round(float(rare_epsilon(parts, 1e-12)), 2)
+    0.14
+    """
+    return max(_rare_epsilon(laws, delta) for laws in _directions(parts))
+
+
+def rare_delta(parts: tuple[tuple[Part, int], ...], epsilon: float) -> float:
+    """Return an upper bound on a delta too small for the plain composition.
+
+    >>> parts = ((SampledGaussian(0.0035, 2.05), 100),)
+    >>> 1e-13 < rare_delta(parts, 0.137) < 1e-11
+    True
+    """
+    found = []
+    for laws in _directions(parts):
+        _, weight = min((_cumulant(laws, x) - x * epsilon, float(x)) for x in _LAMBDAS)
+        found.append(_Weighted(laws, weight).delta(epsilon))
+    return min(1.0, max(found))
+
+
+Laws = list[tuple[Law, int]]
+
+
+@lru_cache(maxsize=8)
+def _directions(parts: tuple[tuple[Part, int], ...]) -> tuple[Laws, ...]:
+    """Return the laws of both directions: a record removed, a record added."""
+    grouped = _grouped(parts)
+    interval = _interval(grouped)
+    removed = [(_law(part, interval, False), count) for part, count in grouped]
+    if not any(isinstance(part, SampledGaussian) for part, _ in grouped):
+        return (removed,)
+    return removed, [(_law(part, interval, True), count) for part, count in grouped]
+
+
+def _law(part: Part, interval: float, added: bool) -> Law:
+    """Return the law of one step; far tails have the relative precision that weighting asks for."""
+    if isinstance(part, Gaussian):
+        part = SampledGaussian(1.0, 1 / part.mu)
+    if isinstance(part, SampledGaussian):
+        return _gaussian_law(part, interval, added)
+    dense = _distribution(part, interval)._pmf_remove.to_dense_pmf()
+    return Law(dense._lower_loss, np.maximum(dense._probs, 0.0), interval, dense._infinity_mass)
+
+
+def _gaussian_law(part: SampledGaussian, h: float, added: bool) -> Law:
+    """Connect the dots: mass and likelihood of every cell of the grid are kept by its two ends.
+
+    The pair is (1 - q) N(0, z^2) + q N(1, z^2) against N(0, z^2), or N(-1, z^2) in the place of
+    N(0, z^2) within the second for replace-one. ``added`` swaps the two.
+    """
+    q, z = part.sample_rate, part.noise_multiplier
+    far = z * math.sqrt(2 * _FAR) + 1
+    upper, lower = [(1 - q, 0.0), (q, 1.0)], [(1.0, 0.0)]
+    if part.adjacency == "replace-one":
+        lower = [(1 - q, 0.0), (q, -1.0)]
+    if added:
+        upper, lower = lower, upper
+    sign = -1.0 if added else 1.0
+
+    def loss(at: np.ndarray) -> np.ndarray:
+        return _log_density(upper, at, z) - _log_density(lower, at, z)
+
+    ends = loss(np.array([-far, far]))
+    first, last = int(np.floor(ends.min() / h)), int(np.ceil(ends.max() / h))
+    edges = (first + np.arange(last - first + 1)) * h
+    # the loss is monotone in x: find the x of every edge by bisection from the two far ends
+    low, high = np.full(len(edges), -far), np.full(len(edges), far)
+    for _ in range(60):
+        middle = (low + high) / 2
+        below = sign * loss(middle) < sign * edges
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    at = (low + high) / 2
+    p, r = _cells(upper, at, z), _cells(lower, at, z)
+    start = edges[:-1]
+    share = (p - r * np.exp(start)) / np.where(p > 0, p, 1) / -math.expm1(-h)
+    share = np.clip(share + 1e-9, 0.0, 1.0)  # upwards, by more than rounding can take
+    mass = np.zeros(len(edges))
+    mass[1:] += p * share
+    mass[:-1] += p * (1 - share)
+    lost = 2 * math.exp(-_FAR)  # beyond both far ends: counted as infinite loss
+    return Law(first, mass, h, lost)
+
+
+def _log_density(mixture: list[tuple[float, float]], x: np.ndarray, z: float) -> np.ndarray:
+    terms = [math.log(w) - (x - m) ** 2 / (2 * z * z) for w, m in mixture if w > 0]
+    return np.logaddexp.reduce(terms)
+
+
+def _cells(mixture: list[tuple[float, float]], at: np.ndarray, z: float) -> np.ndarray:
+    """Return the mass between neighbouring points of ``at``, from the tail in which it lies."""
+    from scipy.special import ndtr
+
+    total = np.zeros(len(at) - 1)
+    for weight, mean in mixture:
+        if weight > 0:
+            a, b = (np.minimum(at[:-1], at[1:]) - mean) / z, (np.maximum(at[:-1], at[1:]) - mean) / z
+            total += weight * np.where(a > 0, ndtr(-a) - ndtr(-b), ndtr(b) - ndtr(a))
+    return np.maximum(total, 0.0)
+
+
+def _cumulant(laws: Laws, weight: float) -> float:
+    """Return ln E exp(weight * loss) of the composed law."""
+    from scipy.special import logsumexp
+
+    return math.fsum(count * float(logsumexp(weight * law.losses, b=law.mass)) for law, count in laws)
+
+
+def _rare_epsilon(laws: Laws, delta: float) -> float:
+    bounds = [((_cumulant(laws, x) - math.log(delta)) / x, float(x)) for x in _LAMBDAS]
+    epsilon, weight = min(bounds)
+    found = _Weighted(laws, weight)
+    low, high = 0.0, epsilon
+    if found.delta(high) > delta:
+        return math.inf
+    if found.delta(low) <= delta:
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if found.delta(middle) <= delta else (middle, high)
+    return high
+
+
+class _Weighted:
+    """A composed law whose density is weighted by exp(weight * loss) while it is computed."""
+
+    def __init__(self, laws: Laws, weight: float) -> None:
+        self.weight, self.cumulant = weight, _cumulant(laws, weight)
+        h = laws[0][0].interval
+        first, size = self._window(laws, h)
+        spectrum: Any = 1.0
+        for law, count in laws:
+            tilted = law.mass * np.exp(weight * law.losses - _cumulant([(law, 1)], weight))
+            wrapped = np.bincount((law.first + np.arange(len(tilted))) % size, tilted, minlength=size)
+            spectrum = spectrum * np.fft.rfft(wrapped) ** count
+        around = np.maximum(np.fft.irfft(spectrum, size), 0.0)
+        self.losses = (first + np.arange(size)) * h
+        self.mass = np.roll(around, -(first % size))
+        count = sum(k for _, k in laws)
+        self.slack = 1e-14 + 1e-16 * count + 2 * math.exp(-_OUTSIDE)
+        self.infinite = -math.expm1(math.fsum(k * math.log1p(-law.infinite) for law, k in laws))
+
+    def _window(self, laws: Laws, h: float) -> tuple[int, int]:
+        """Return where the weighted law lies, up to a mass of exp(-50) on each side (Chernoff)."""
+        low = sum(law.first * k for law, k in laws)
+        high = sum((law.first + len(law.mass) - 1) * k for law, k in laws)
+        for s in self.weight * np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0]):
+            up = (_cumulant(laws, self.weight + s) - self.cumulant + _OUTSIDE) / s
+            down = (self.cumulant - _cumulant(laws, self.weight - s) - _OUTSIDE) / s
+            high, low = min(high, math.ceil(up / h)), max(low, math.floor(down / h))
+        from scipy.fft import next_fast_len
+
+        return low, int(next_fast_len(high - low + 1, real=True))
+
+    def delta(self, epsilon: float) -> float:
+        """Return an upper bound on delta at ``epsilon``, the error of the arithmetic included."""
+        above = self.losses > epsilon
+        x = self.losses[above]
+        terms = self.mass[above] * np.exp(self.cumulant - self.weight * x) * -np.expm1(epsilon - x)
+        error = self.slack * math.exp(min(0.0, self.cumulant - self.weight * epsilon))
+        return min(1.0, float(terms.sum()) + error + self.infinite)

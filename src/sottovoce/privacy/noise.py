@@ -43,7 +43,10 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 
-__all__ = ["NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise"]
+__all__ = [
+    "NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise", "discrete_laplace",
+    "grid_of", "perturb_steps",
+]  # fmt: skip
 
 _WIDTH = 512  # parameter of the table's discrete Gaussian
 _FACTOR = 256  # K = K1 + _FACTOR * K2
@@ -53,6 +56,8 @@ _INDEX_BITS = 14
 _FIRST_BITS = 32 - _INDEX_BITS  # bits of a slot's threshold that the 32-bit word decides
 _TIE_BITS = 96  # further bits, drawn only when the first ones are equal
 _LARGEST = 2.0**25  # |value| / std up to which the quotient by the grid is exact to 2^-10 of a step
+LAPLACE_STEPS = 1 << 20  # grid steps of protective Laplace noise per scale
+_WORD = 0xFFFFFFFF
 _CHUNK = 1 << 15  # coordinates per block: tables and buffers stay in the cache
 
 Agents: TypeAlias = "Sequence[int] | np.ndarray"  # the numbers of the hosted agents, one per row
@@ -302,6 +307,107 @@ def as_noise(source: NoiseSource | np.random.Generator | int) -> NoiseSource:
     )
 
 
+def perturb_steps(
+    source: NoiseSource, values: np.ndarray, *, agent: int, step: int, std: float, stream: int = 0
+) -> np.ndarray:
+    """Return the rows of ``values``, one per step from ``step`` on, each with the noise of its step.
+
+    The numbers are those of one `NoiseSource.perturb` per step; simulated and protective sources draw them
+    all at once, for compiled loops in which a call per step would be most of the work.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> noise = SimulatedNoise(3)
+    >>> rows = perturb_steps(noise, np.zeros((5, 2)), agent=1, step=7, std=2.0)
+    >>> bool((rows[4] == noise.perturb(np.zeros((1, 2)), agents=[1], step=11, std=2.0)[0]).all())
+    True
+    """
+    count, dim = values.shape
+    # only the sources themselves: one derived from them may perturb in its own way
+    if type(source) is ProtectiveNoise and count:
+        return source.perturb(values, agents=np.full(count, agent), step=step, std=std, stream=stream)
+    if type(source) is SimulatedNoise and 0 < dim < 256 and step + count < 1 << 32:
+        values, numbers, scale = _checked(values, np.full(count, agent), std)
+        drawn = np.empty(values.shape)
+        block = max(1, _CHUNK // (2 * dim))
+        for first in range(0, count, block):
+            rows = slice(first, min(first + block, count))
+            keys = _step_keys(source._seed, step + first, rows.stop - first, stream)
+            drawn[rows] = _normals_block(numbers[rows], dim, keys[:, :1], keys[:, 1:])
+        return source._add(values, drawn.astype(values.dtype, copy=False), scale)
+    each = [
+        source.perturb(values[k : k + 1], agents=[agent], step=step + k, std=std, stream=stream)
+        for k in range(count)
+    ]
+    return np.concatenate(each) if each else values
+
+
+def grid_of(noise: NoiseSource, std: float) -> float:
+    """Return the grid on which values meet the noise of a source; 0 where nothing is rounded.
+
+    Examples
+    --------
+    >>> grid_of(SimulatedNoise(1), 1.0), grid_of(ProtectiveNoise(), 1.0) > 0
+    (0.0, True)
+    """
+    rounds = noise.protective or noise.slack(1, 1.0) > 0  # a recording of protective noise rounds too
+    return float(grid_step(std)) if rounds and std > 0 else 0.0
+
+
+def discrete_laplace(count: int) -> np.ndarray:
+    """Return ``count`` protective whole numbers with P(k) proportional to exp(-|k| / 2^20), as floats.
+
+    A difference of two geometric numbers, each K = A + 2^20 B with A below 2^20 and B without a bound, by
+    trials that succeed with probability exp(-a / 2^20) (Canonne, Kamath, Steinke 2020, Algorithms 1 and 2).
+    Trials of 1/k are decided by 60 bits, so that every probability is right to a relative 2^-50.
+
+    Examples
+    --------
+    >>> draws = discrete_laplace(20_000) / LAPLACE_STEPS
+    >>> bool(0.9 < abs(draws).mean() < 1.1), bool(abs(draws.mean()) < 0.1)
+    (True, True)
+    """
+    whole = _geometric(2 * count).astype(np.float64)
+    return whole[:count] - whole[count:]
+
+
+def _geometric(count: int) -> np.ndarray:
+    """Return whole numbers with P(k) proportional to exp(-k / 2^20), int64."""
+    low = np.empty(count, np.int64)
+    waiting = np.arange(count)
+    while len(waiting):  # keep a uniform number a with probability exp(-a / 2^20)
+        tried = (_random_words(len(waiting)) >> np.uint32(12)).astype(np.int64)
+        taken = _with_probability_exp(tried)
+        low[waiting[taken]] = tried[taken]
+        waiting = waiting[~taken]
+    high = np.zeros(count, np.int64)
+    going = np.arange(count)
+    while len(going):  # one more with probability 1/e, and so on
+        going = going[_with_probability_exp(np.full(len(going), LAPLACE_STEPS))]
+        high[going] += 1
+    return low + LAPLACE_STEPS * high
+
+
+def _with_probability_exp(a: np.ndarray) -> np.ndarray:
+    """Return, for every a in [0, 2^20], True with probability exp(-a / 2^20).
+
+    The first k at which a trial of probability a / (2^20 k) fails is odd with that probability.
+    """
+    first = np.ones(len(a), np.int64)
+    going = np.arange(len(a))
+    k = 1
+    while len(going):
+        words = _random_words(3 * len(going)).reshape(3, -1)
+        won = (words[0] >> np.uint32(12)).astype(np.int64) < a[going]
+        share = (words[1].astype(np.uint64) << np.uint64(28)) | (words[2] >> np.uint32(4)).astype(np.uint64)
+        won &= share < np.uint64((1 << 60) // k)
+        going = going[won]
+        k += 1
+        first[going] = k
+    return first % 2 == 1
+
+
 def grid_step(std: float) -> float:
     """Return the distance between neighbouring grid points for noise of standard deviation ``std``.
 
@@ -409,7 +515,49 @@ def _short_normals(seed: int, agents: np.ndarray, dim: int, step: int, stream: i
     return drawn
 
 
-def _normals_block(agents: np.ndarray, dim: int, first: np.uint64, second: np.uint64) -> np.ndarray:
+def _step_keys(seed: int, first: int, count: int, stream: int) -> np.ndarray:
+    """Return (count, 2): ``SeedSequence((seed, 1, step, stream)).generate_state(2, uint64)`` of every step.
+
+    numpy's own hash, for all steps at once: only one of its words differs between them.
+    """
+    words = [seed & _WORD] if seed <= _WORD else [seed >> s & _WORD for s in range(0, seed.bit_length(), 32)]
+    steps = np.arange(first, first + count, dtype=np.uint32)
+    entropy = [np.full(count, word, np.uint32) for word in (*words, 1)]
+    entropy += [steps, np.full(count, stream, np.uint32)]
+    constant = 0x43B0D7E5
+
+    def hashed(value: np.ndarray) -> np.ndarray:
+        nonlocal constant
+        value = value ^ np.uint32(constant)
+        constant = constant * 0x931E8875 & _WORD
+        value *= np.uint32(constant)
+        value ^= value >> np.uint32(16)
+        return value
+
+    def mixed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        found: np.ndarray = np.uint32(0xCA01F9DD) * x - np.uint32(0x4973F715) * y
+        found ^= found >> np.uint32(16)
+        return found
+
+    pool = [hashed(word) for word in entropy[:4]]
+    for source in range(4):
+        for target in range(4):
+            if source != target:
+                pool[target] = mixed(pool[target], hashed(pool[source]))
+    for word in entropy[4:]:
+        pool = [mixed(held, hashed(word)) for held in pool]
+    state = np.empty((count, 4), np.uint32)
+    constant = 0x8B51F9DD
+    for place, held in enumerate(pool):
+        value = held ^ np.uint32(constant)
+        constant = constant * 0x58F38DED & _WORD
+        value *= np.uint32(constant)
+        state[:, place] = value ^ value >> np.uint32(16)
+    low, high = state[:, ::2].astype(np.uint64), state[:, 1::2].astype(np.uint64)
+    return low | high << np.uint64(32)
+
+
+def _normals_block(agents: np.ndarray, dim: int, first: Any, second: Any) -> np.ndarray:
     pairs = (dim + 1) // 2
     counter = (agents.astype(np.uint64)[:, None] << np.uint64(32)) + np.arange(2 * pairs, dtype=np.uint64)
     counter *= np.uint64(0x9E3779B97F4A7C15)

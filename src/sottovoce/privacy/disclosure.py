@@ -1,0 +1,361 @@
+"""What a schedule discloses of the releases it averages: shares of averaging and of exact consensus."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy.curves import Curve, Method
+from sottovoce.privacy.exact import AVERAGING_ASSUMPTIONS, CONSENSUS_ASSUMPTIONS, exact_loss
+from sottovoce.privacy.guarantees import Guarantee
+from sottovoce.privacy.noise import STEPS_PER_STD
+from sottovoce.privacy.questions import Question, local_statement, loudest, masked, noise_stds
+from sottovoce.privacy.releases import Kind, Release
+from sottovoce.protocols import LinearProtocol
+from sottovoce.protocols import Protocol as Averager
+from sottovoce.protocols.consensus import ExactConsensus
+from sottovoce.protocols.views import GaussianView
+
+__all__ = ["averaging", "charge", "consensus"]
+
+_KEPT = 64  # protocols whose shares are remembered, so that equal steps are computed once
+# of the assumptions of averaging and consensus, those that masks do not make superfluous
+ALWAYS_ASSUMED = (AVERAGING_ASSUMPTIONS[1], CONSENSUS_ASSUMPTIONS[0], CONSENSUS_ASSUMPTIONS[2])
+
+
+def averaging(asked: Question) -> Guarantee:
+    """Price releases that one schedule averages, against every coalition asked about."""
+    protocol = asked.plan.schedule(0)
+    if asked.view == "local" or (asked.view == "outsider" and not masked(protocol)):
+        return local_statement(asked)
+    if asked.view == "central":
+        return _released_row(asked, protocol)
+    coalitions = _worst_coalitions(asked, protocol)
+    if coalitions is None:
+        return local_statement(asked)
+    stds = noise_stds(asked)
+    if stds is None:
+        return local_statement(asked)
+    curves: dict[Any, Curve] = {}
+    rounding = _rounding(asked, protocol)
+    for who, h, owned in _seen(asked, protocol, coalitions, stds):
+        for u in asked.users(who):
+            share = _with_rounding(float(h[u]), asked.counts(u), rounding)
+            charge(curves, asked.counts(u), share, int(owned[u]), asked.method)
+    said = _assumed(asked, protocol, coalitions, AVERAGING_ASSUMPTIONS)
+    return asked.answer("exact", Curve.worst(curves.values()), said)
+
+
+def _rounding(asked: Question, protocol: Averager) -> float:
+    """Return by how many standard deviations rounding before fresh noise can move what is seen.
+
+    A protective source rounds a mixed row to its grid before it adds fresh noise to it. Two worlds may round
+    apart by a whole grid step in every coordinate, at every node and after every round but the last.
+    """
+    if not getattr(protocol, "fresh_std", 0.0):
+        return 0.0
+    places = protocol.n * max(protocol.rounds - 1, 0) * int(getattr(asked.plan, "width", 1))
+    return math.sqrt(places) / STEPS_PER_STD
+
+
+def _with_rounding(h: float, counts: Counter[Kind], rounding: float) -> float:
+    """Return the share with the rounding's shift on top: lengths of shifts add up at most."""
+    if not rounding or h <= 0:
+        return h
+    ratio = max((kind.ratio for kind in counts), default=0.0)
+    return float(min((math.sqrt(h) + rounding * ratio) ** 2, max(h, 1.0)))
+
+
+def _seen(
+    asked: Question, protocol: Averager, coalitions: list[tuple[int, ...]], stds: np.ndarray
+) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray]]:
+    """Yield, per coalition, the share h of every user's release and the noises each one's values carry."""
+    n, single = protocol.n, asked.count in (None, 1)
+    if single and len(coalitions) == n and isinstance(protocol, LinearProtocol) and _all_equal(stds):
+        table = exact_loss(protocol, progress=asked.progress)  # symmetric graphs need one observer only
+        yield from ((who, table[:, who[0]], np.ones(n, dtype=int)) for who in coalitions)
+        return
+    for done, who in enumerate(coalitions, 1):
+        view = protocol.view(who)
+        owned = np.bincount(view.owners[view.owners >= 0], minlength=n)
+        yield who, _leakage(view, owned, stds), owned
+        if asked.progress is not None:
+            asked.progress(done)
+
+
+def _leakage(view: GaussianView, owned: np.ndarray, stds: np.ndarray) -> np.ndarray:
+    """Return h in units of each user's own noise; all of it where somebody's noise is missing."""
+    inside = np.array([v for v in np.flatnonzero(owned) if v not in view.observers], dtype=int)
+    if not len(inside) or _all_equal(stds[inside]):
+        return view.leakage()
+    if not (stds[inside] > 0).all():
+        return np.where(view.leakage() > 0, owned, 0).astype(float)
+    known = np.full(view.n, stds[inside].min())  # the others' noise is not in the view
+    known[inside] = stds[inside]
+    return view.with_noise(known).leakage()
+
+
+def charge(curves: dict[Any, Curve], counts: Counter[Kind], h: float, owned: int, method: Method) -> None:
+    """Add the curve of a user of whose release the share ``h`` is seen; equal ones are kept once.
+
+    A walk visits a user several times: its releases are so many, and h is in units of one of them.
+    """
+    share = _ceil(float(h))
+    key = (frozenset(counts.items()), share, owned)
+    if key in curves or share <= 0:
+        return
+    parts = []
+    for kind, count in counts.items():
+        if kind.mechanism == "gaussian" and kind.ratio > 0:
+            parts.append(kind.curve(-(-count // max(owned, 1)), share, method))
+        else:  # only Gaussian noise hides in the sum of others
+            parts.append(kind.curve(count, 1.0, method))
+    curves[key] = Curve.total(parts)
+
+
+def _released_row(asked: Question, protocol: Averager) -> Guarantee:
+    """What one final row tells: of every node, as far as rows may differ, unless one is named."""
+    path = getattr(protocol, "path", None)
+    if asked.observers:
+        rows = list(asked.observers)
+    elif isinstance(protocol, ExactConsensus):
+        rows = [0]
+    else:
+        rows = [int(path[-1])] if path is not None else list(range(protocol.n))
+    stds = noise_stds(asked)
+    if stds is None:
+        return local_statement(asked)
+    curves: dict[Any, Curve] = {}
+    for done, row in enumerate(rows, 1):
+        view = protocol.output_view(row)
+        owned = np.bincount(view.owners[view.owners >= 0], minlength=protocol.n)
+        h = _leakage(view, owned, stds)
+        for u in asked.users():
+            charge(curves, asked.counts(u), h[u], int(owned[u]), asked.method)
+        if asked.progress is not None:
+            asked.progress(done)
+    said = _only_row(rows[0]) if len(rows) == 1 else "only one final row is released, and no message is seen"
+    return asked.answer("exact", Curve.worst(curves.values()), (said,))
+
+
+def _only_row(row: int) -> str:
+    return f"only the final row of node {row} is released, and no message is seen"
+
+
+def consensus(asked: Question) -> Guarantee:
+    """Price releases that a schedule of exact consensus averages, step by step."""
+    if asked.view == "local":
+        return local_statement(asked)
+    protocol = _exact(asked.plan.schedule(0), 0)
+    if asked.view == "outsider" and not masked(protocol):
+        return local_statement(asked)
+    coalitions = _worst_coalitions(asked, protocol)
+    if coalitions is None:
+        return local_statement(asked)
+    tallies = _tallies(asked, coalitions)
+    curves: dict[frozenset[Any], Curve] = {}
+    for tally in tallies:
+        key = frozenset(tally.items())
+        if key not in curves:
+            curves[key] = Curve.total(kind.curve(k, h, asked.method) for (kind, h), k in tally.items())
+    said = (
+        CONSENSUS_ASSUMPTIONS[:1]
+        if asked.view == "central"
+        else _assumed(asked, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
+    )
+    return asked.answer("exact", Curve.worst(curves.values()), said)
+
+
+Tally = Counter[tuple[Kind, float]]
+
+
+def _tallies(asked: Question, coalitions: list[tuple[int, ...]]) -> list[Tally]:
+    """Return, per coalition and user, how many releases of each kind are seen to each share.
+
+    Releases are run-length coded: between two steps at which anybody's list changes, only the protocol can
+    differ from step to step, and shares of protocols seen lately are not computed again.
+    """
+    plan = asked.plan
+    releases = [asked.releases(u) for u in range(plan.n)]
+    pairs = [(i, u) for i, who in enumerate(coalitions) for u in asked.users(who)]
+    found: dict[tuple[int, int], Tally] = {pair: Counter() for pair in pairs}
+    for i, u in pairs:
+        _count_unscheduled(found[i, u], releases[u], plan.steps)
+    cuts = {0, plan.steps}
+    for listed in releases:
+        cuts |= {s for r in listed for s in (r.step, r.step + r.steps) if s < plan.steps}
+    veiled = masked(plan.schedule(0))
+    for start, end in pairwise(sorted(cuts)):
+        streams = [_Stream(charged, stds) for charged, stds in _streams(releases, start)]
+        for k in range(start, end):
+            protocol = _exact(plan.schedule(k), k)
+            if masked(protocol) != veiled:
+                raise InvalidInput(
+                    f"The schedule mixes masked and unmasked steps (0 and {k}); take one kind for all."
+                )
+            for stream in streams:
+                stream.add(asked, protocol, coalitions)
+                if stream.large:
+                    stream.settle(found)
+            if asked.progress is not None:
+                asked.progress(k + 1)
+        for stream in streams:
+            stream.settle(found)
+    return list(found.values())
+
+
+def _count_unscheduled(tally: Tally, releases: list[Release], steps: int) -> None:
+    """Count in full what no schedule hides: other noise than Gaussian, joint releases, later steps."""
+    for release in releases:
+        kind = Kind.of(release)._replace(user_rate=1.0)
+        if not release.sensitivity:
+            continue
+        if release.joint:
+            tally[kind, 1.0] += 1
+        elif release.mechanism != "gaussian":
+            tally[kind, 1.0] += release.draws
+        else:
+            late = min(release.steps, max(0, release.step + release.steps - steps))
+            tally[kind, 1.0] += late * release.count
+
+
+def _streams(releases: list[list[Release]], step: int) -> list[tuple[dict[int, Release], np.ndarray]]:
+    """Return, per noisy value of a step, who publishes it and everybody's noise in it.
+
+    The j-th value of one agent is averaged with the j-th of the others. Who adds none counts as noiseless.
+    """
+    values: list[list[Release]] = []
+    for listed in releases:
+        now = [r for r in listed if r.covers(step) and r.mechanism == "gaussian" and not r.joint]
+        values.append([r for r in now for _ in range(r.count)])
+    found = []
+    for j in range(max(map(len, values), default=0)):
+        present = {u: drawn[j] for u, drawn in enumerate(values) if j < len(drawn)}
+        stds = np.array([present[u].noise_std if u in present else 0.0 for u in range(len(values))])
+        found.append((present, stds))
+    return found
+
+
+class _Stream:
+    """One noisy value per agent and step, over steps in which the lists do not change."""
+
+    def __init__(self, charged: dict[int, Release], stds: np.ndarray) -> None:
+        self.charged, self.stds = charged, stds
+        self._kept: OrderedDict[int, tuple[Averager, np.ndarray, list[int]]] = OrderedDict()
+        self._shares: list[np.ndarray] = []
+        self._times: list[list[int]] = []
+
+    def add(self, asked: Question, protocol: ExactConsensus, coalitions: list[tuple[int, ...]]) -> None:
+        """Count one more step under ``protocol``."""
+        if id(protocol) not in self._kept:
+            shares = np.array([_shares(asked, protocol, who, self.stds) for who in coalitions])
+            times = [0]
+            self._shares.append(shares)
+            self._times.append(times)
+            self._kept[id(protocol)] = (protocol, shares, times)  # alive, so that ids stay distinct
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        self._kept[id(protocol)][2][0] += 1
+
+    @property
+    def large(self) -> bool:
+        return bool(self._shares) and len(self._shares) * self._shares[0].size > 5_000_000
+
+    def settle(self, found: dict[tuple[int, int], Tally]) -> None:
+        """Move what was counted into the tallies of the pairs (coalition, user)."""
+        if not self._shares:
+            return
+        stacked = np.array(self._shares)
+        times = np.array([entry[0] for entry in self._times])
+        for (i, u), tally in found.items():
+            release = self.charged.get(u)
+            if release is None or not release.sensitivity:
+                continue
+            kind = Kind.of(release)._replace(user_rate=1.0)
+            values, at = np.unique(stacked[:, i, u], return_inverse=True)
+            for share, count in zip(values, np.bincount(at.ravel(), weights=times), strict=True):
+                if share > 0:
+                    tally[kind, float(share)] += int(count)
+                elif share < 0:  # without noise of its own: hidden by that of others, whose std this is
+                    tally[kind._replace(ratio=-float(share) / release.sensitivity), 1.0] += int(count)
+        self._kept.clear()
+        self._shares, self._times = [], []
+
+
+def _shares(asked: Question, protocol: ExactConsensus, who: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
+    """Return (n,) the share h of one step's release that ``who`` learn of every user.
+
+    A user without noise of its own has no share: it gets minus the std of the noise that hides it.
+    """
+    n = protocol.n
+    if asked.view == "central":
+        blocks = [np.arange(n)]
+    elif masked(protocol) or len(who) == 1:
+        blocks = protocol.blocks(who if masked(protocol) else who[0])  # type: ignore[arg-type]
+    else:
+        view = protocol.view(who)
+        return _ceil(_leakage(view, np.ones(n, dtype=int), stds))
+    variance, found = np.square(stds), np.zeros(n)
+    for block in blocks:
+        total = math.fsum(variance[block])
+        if total == 0:
+            found[block] = 1.0
+        else:
+            found[block] = np.where(variance[block] > 0, _ceil(variance[block] / total), -math.sqrt(total))
+    return found
+
+
+def _exact(protocol: Averager, k: int) -> ExactConsensus:
+    if not isinstance(protocol, ExactConsensus):
+        raise InvalidInput(
+            f"Every step must end in exact consensus, got {protocol!r} at step {k}; take a tree, an exchange "
+            "or a masked sum."
+        )
+    return protocol
+
+
+def _worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ...]] | None:
+    """Return the coalitions that must be tried; where masks certify it, the worst is known."""
+    size = asked.count if asked.count is not None else 1
+    tolerate = getattr(protocol, "tolerate", None)
+    anyone = not asked.observers and asked.view in ("network", "colluders")
+    if anyone and masked(protocol) and tolerate is not None and size <= tolerate:
+        # all others stay in one component whoever colludes, so the loudest are missed most
+        stds = noise_stds(asked)
+        if stds is not None:
+            return loudest(asked, stds)
+    return asked.coalitions
+
+
+def _assumed(
+    asked: Question, protocol: Averager, coalitions: list[tuple[int, ...]], plain: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return what the statement rests on; masks hold against members that do not follow the protocol, too."""
+    if not masked(protocol):
+        return plain
+    said = tuple(getattr(protocol, "assumptions", lambda who: ())(coalitions[0]))
+    if asked.view != "outsider" and not asked.observers:
+        # the worst coalition stands for all: what is said of its members only is not about them
+        always = getattr(protocol, "assumptions", lambda who: ())(())
+        said = (
+            *(sentence for sentence in said if sentence in always),
+            "computed for any members who tap every link and pool their keys, following the protocol or not",
+        )
+    kept = (sentence for sentence in plain if sentence in ALWAYS_ASSUMED)
+    return (*said, *kept)
+
+
+def _all_equal(stds: np.ndarray) -> bool:
+    return bool(np.ptp(stds) <= 1e-12 * stds.max())
+
+
+def _ceil(h: Any) -> Any:
+    """Shares rounded upwards in the twelfth place: equal ones become equal, and none smaller."""
+    up = np.ceil(np.asarray(h, dtype=float) * 1e12) / 1e12
+    return float(up) if np.ndim(h) == 0 else up

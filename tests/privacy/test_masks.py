@@ -1,0 +1,823 @@
+"""Masks: the key path against hand-made primitives and RFC vectors, laws over all keys, planted bugs.
+
+Statistics of what leaves cannot see a short key, so the path from X25519 to the last mask is computed a
+second time here from hashlib and single AES blocks. Every planted bug must make one of the checks fail.
+"""
+
+import hashlib
+import hmac
+import itertools
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from scipy import stats
+
+import sottovoce as sv
+from sottovoce.errors import InvalidInput, Refused
+from sottovoce.privacy import (
+    MaskKey,
+    PairMasks,
+    counted_variance,
+    gaussian_delta,
+    grid_noise,
+    mask_grid,
+    mask_label,
+    masks,
+    next_chain,
+    noise_for_budget,
+    pair_key,
+    session_hash,
+    simulated_masks,
+    sum_range,
+)
+from sottovoce.protocols import Masked, Tree
+
+RUN = hashlib.sha256(b"agreement").digest()
+NAMES = ["ward", "clinic", "lab"]
+
+# ---- a second key path, from hashes and single AES blocks ------------------------------------------------
+
+
+def hand_hmac(key, message):
+    key = key.ljust(64, b"\0")
+    inner = hashlib.sha256(bytes(b ^ 0x36 for b in key) + message).digest()
+    return hashlib.sha256(bytes(b ^ 0x5C for b in key) + inner).digest()
+
+
+def hand_hkdf(secret, salt, info, length=32):
+    extracted, out, block = hand_hmac(salt, secret), b"", b""
+    while len(out) < length:
+        block = hand_hmac(extracted, block + info + bytes([len(out) // 32 + 1]))
+        out += block
+    return out[:length]
+
+
+def hand_keystream(key, size):
+    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    blocks = (block.update(k.to_bytes(16, "big")) for k in range(-(-size // 16)))
+    return b"".join(blocks)[:size]
+
+
+def prefixed(name):
+    return len(name).to_bytes(4, "little") + name.encode()
+
+
+def hand_session(run, epoch, publics):
+    listed = b"".join(prefixed(name) + publics[name] for name in sorted(publics))
+    return hashlib.sha256(b"session" + run + epoch.to_bytes(8, "little") + listed).digest()
+
+
+def hand_row(member, row, privates, epoch, step, chain, bits=64):
+    """The masked row of one member, from everybody's private key, in Python integers."""
+    publics = [key.public_key().public_bytes_raw() for key in privates]
+    session = hand_session(RUN, epoch, dict(zip(NAMES, publics, strict=True)))
+    label = RUN + epoch.to_bytes(8, "little") + step.to_bytes(8, "little") + chain
+    out = [int(x) for x in row]
+    for other in range(len(privates)):
+        if other == member:
+            continue
+        low, high = sorted([(NAMES[member], publics[member]), (NAMES[other], publics[other])])
+        info = b"mask" + prefixed(low[0]) + prefixed(high[0]) + low[1] + high[1]
+        secret = privates[other].exchange(X25519PublicKey.from_public_bytes(publics[member]))
+        key = hand_hkdf(secret, session, info)
+        for _ in range(step):
+            key = hand_hmac(key, b"next")
+        stream = hand_keystream(hand_hmac(key, label), len(row) * bits // 8)
+        sign = 1 if other > member else -1
+        for j in range(len(row)):
+            out[j] += sign * int.from_bytes(stream[j * bits // 8 : (j + 1) * bits // 8], "little")
+    half = 2 ** (bits - 1)
+    return [(x + half) % (2 * half) - half for x in out]
+
+
+def test_the_hand_made_primitives_meet_their_standards():
+    # RFC 4231, test case 2
+    assert hand_hmac(b"Jefe", b"what do ya want for nothing?").hex() == (
+        "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843"
+    )
+    # RFC 5869, test case 1
+    okm = hand_hkdf(b"\x0b" * 22, bytes(range(13)), bytes(range(0xF0, 0xFA)), 42)
+    assert okm.hex() == (
+        "3cb25f25faacd57a90434f64d0362f2a2d2d0a90cf1a5a4c5db02d56ecc4c5bf34007208d5b887185865"
+    )
+    # FIPS 197, appendix C.3: a block of AES-256
+    block = Cipher(algorithms.AES(bytes(range(32))), modes.ECB()).encryptor()
+    plain = bytes.fromhex("00112233445566778899aabbccddeeff")
+    assert block.update(plain).hex() == "8ea2b7ca516745bfeafc49904b496089"
+    # NIST's AESAVS, zero key and zero block: where every one of our streams begins
+    assert hand_keystream(bytes(32), 16).hex() == "dc95c078a2408989ad48a21492842087"
+
+
+def test_x25519_meets_rfc_7748():
+    """Section 6.1: Bob's key, Alice's public key, their secret."""
+    bob = X25519PrivateKey.from_private_bytes(
+        bytes.fromhex("5dab087e624a8a4b79e17f8b83800ee66f3bb1292618b6fd1c2f8b27ff88e0eb")
+    )
+    key = MaskKey(bob, protective=False)
+    assert key.public.hex() == "de9edb7d7b7dc1b4d35b61c2ece435373f8343c85b78674dadfc7e146f882b4f"
+    alice = bytes.fromhex("8520f0098930a754748b7ddcb43ef75a0dbf3a0d26381af4eba4a98eaa9b4e6a")
+    secret = "4a5d9d5ba4ce2de1728e3bf480350f25e07e21c947d19e3376f09b3c1e161742"
+    assert key.secret_with(alice).hex() == secret
+
+
+# ---- the checks that every planted bug must fail at least one of ------------------------------------------
+
+
+def agreed(epoch=0, bits=64, run=RUN, privates=None):
+    """Three members' masks, and their private keys."""
+    privates = privates or [X25519PrivateKey.from_private_bytes(bytes([k] * 32)) for k in (1, 2, 3)]
+    keys = [MaskKey(private, protective=False) for private in privates]
+    publics = [key.public for key in keys]
+    made = [
+        PairMasks.agree(
+            key, v, NAMES, publics, [w for w in range(3) if w != v], run=run, epoch=epoch, bits=bits
+        )
+        for v, key in enumerate(keys)
+    ]
+    return made, privates
+
+
+def masks_of(member, count=16, step=0, chain=RUN):
+    return member.hide(np.zeros(count, np.int64), step, chain)
+
+
+def check_vectors():
+    for bits, dtype in ((64, np.int64), (32, np.int32)):
+        made, privates = agreed(epoch=3, bits=bits)
+        chain = RUN
+        for step in range(3):
+            rows = np.random.default_rng(step).integers(-99, 99, size=(3, 21), dtype=dtype)
+            for v, member in enumerate(made):
+                hidden = member.hide(rows[v], step, chain)
+                assert hidden.dtype == dtype
+                assert hidden.tolist() == hand_row(v, rows[v], privates, 3, step, chain, bits)
+                member.ratchet()
+            chain = next_chain(chain, step, rows.sum(axis=0, dtype=dtype))
+
+
+def check_cancellation():
+    rows = np.random.default_rng(0).integers(-(2**62), 2**62, size=(3, 3 * 8192 + 5))
+    made, _ = agreed()
+    hidden = np.array([member.hide(row, 0, RUN) for member, row in zip(made, rows, strict=True)])
+    exact = [(sum(int(x) for x in column) + 2**63) % 2**64 - 2**63 for column in rows[:, ::97].T]
+    assert Masked(sv.graphs.path(3)).apply(hidden)[0, ::97].tolist() == exact
+    assert (hidden != rows).mean() > 0.999
+
+
+def check_coordinates():
+    for member in agreed()[0]:
+        assert len(set(masks_of(member, 20_000).tolist())) == 20_000
+
+
+def check_labels():
+    """Other step, chain, epoch, run, or members' keys: other masks, in every coordinate."""
+    fresh = [X25519PrivateKey.from_private_bytes(bytes([k] * 32)) for k in (1, 2, 9)]
+    later = agreed()[0][0]
+    later.ratchet()
+    other = [
+        masks_of(agreed()[0][0]),
+        masks_of(agreed()[0][0], chain=next_chain(RUN, 0, np.array([1]))),
+        masks_of(later, step=1),
+        masks_of(agreed(epoch=1)[0][0]),
+        masks_of(agreed(run=bytes(32))[0][0]),
+        masks_of(agreed(privates=fresh)[0][0]),
+    ]
+    for one, two in itertools.combinations(other, 2):
+        assert not (one == two).any()
+
+
+def check_labels_alone():
+    """The label separates what the ratchet and the session separate too: each of them must hold by itself."""
+    key = {1: bytes(range(32))}
+    made = [
+        PairMasks(0, key, run=RUN).hide(np.zeros(8, np.int64), 0, RUN),
+        PairMasks(0, key, run=RUN, epoch=1).hide(np.zeros(8, np.int64), 0, RUN),
+        PairMasks(0, key, run=RUN, step=1).hide(np.zeros(8, np.int64), 1, RUN),
+        PairMasks(0, key, run=bytes(32)).hide(np.zeros(8, np.int64), 0, RUN),
+        PairMasks(0, key, run=RUN).hide(np.zeros(8, np.int64), 0, bytes(32)),
+    ]
+    for one, two in itertools.combinations(made, 2):
+        assert not (one == two).any()
+
+
+def check_the_copied_key():
+    """Member 2 publishes member 0's key as its own, past the refusal: is row 1 still hidden?"""
+    own = [MaskKey.simulated(5, v) for v in (0, 1)]
+    publics = {"ward": own[0].public, "clinic": own[1].public, "lab": own[0].public}
+    session = bytes(32)
+    pairs = {w: pair_key(own[1], "clinic", NAMES[w], publics[NAMES[w]], session) for w in (0, 2)}
+    row = np.arange(1, 9)
+    assert not (PairMasks(1, pairs, run=RUN).hide(row, 0, RUN) == row).any()
+
+
+def check_one_row_per_label():
+    member = agreed()[0][0]
+    first = member.hide(np.arange(4), 0, RUN)
+    assert (member.hide(np.arange(4), 0, RUN) == first).all()
+    with pytest.raises(Refused, match="same label"):
+        member.hide(np.arange(4) + 1, 0, RUN)
+    restored = PairMasks.from_dict(member.to_dict())
+    assert (restored.hide(np.arange(4), 0, RUN) == first).all()
+    with pytest.raises(Refused, match="same label"):
+        restored.hide(np.arange(4) + 1, 0, RUN)
+
+
+def check_forgetting():
+    member = agreed()[0][0]
+    before = member.to_dict()["keys"]
+    member.ratchet()
+    after = member.to_dict()["keys"]
+    for w in before:
+        assert bytes.fromhex(after[w]) == hand_hmac(bytes.fromhex(before[w]), b"next")
+    with pytest.raises(Refused, match="step 1"):
+        member.hide(np.arange(4), 0, RUN)
+    held = list(member._keys.values())
+    member.erase()
+    assert not any(any(key) for key in held)
+    for call in (lambda: member.hide(np.arange(4), 1, RUN), member.ratchet, member.to_dict):
+        with pytest.raises(Refused, match="erased"):
+            call()
+
+
+def check_no_floats():
+    member = agreed()[0][0]
+    for dtype in (np.float64, np.float32, np.int32, np.uint64):
+        with pytest.raises(InvalidInput, match="never touch floats"):
+            member.hide(np.zeros(3, dtype), 0, RUN)
+    for dtype in (np.float64, np.float32):
+        with pytest.raises(InvalidInput, match="integer sums"):
+            next_chain(RUN, 0, np.zeros(3, dtype))
+
+
+def check_key_length():
+    for short in (b"", bytes(4), bytes(16), bytes(31), bytes(33)):
+        with pytest.raises(InvalidInput, match="32 bytes"):
+            PairMasks(0, {1: short}, run=RUN)
+        with pytest.raises(InvalidInput, match="32 bytes"):
+            masks.Keystream(short, 64)
+
+
+CHECKS = [
+    check_vectors,
+    check_cancellation,
+    check_coordinates,
+    check_labels,
+    check_labels_alone,
+    check_the_copied_key,
+    check_one_row_per_label,
+    check_forgetting,
+    check_no_floats,
+    check_key_length,
+]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_masks(check):
+    check()
+
+
+def without_names(key, name, other, other_public, session):
+    return bytearray(hand_hkdf(key.secret_with(other_public), session, b"mask"))
+
+
+class Forgetful(dict):
+    def setdefault(self, label, digest):
+        return digest
+
+
+def folded(key, label):
+    return hashlib.sha256(hmac.digest(key, label, "sha256")[:4]).digest()
+
+
+class Twister(masks.Keystream):
+    def __init__(self, key, bits):
+        self._rng, self._bits = np.random.RandomState(int.from_bytes(key[:4], "little")), bits
+
+    def take(self, count):
+        return np.frombuffer(self._rng.bytes(count * self._bits // 8), f"<u{self._bits // 8}")
+
+
+class OneNumber(masks.Keystream):
+    def take(self, count):
+        return np.full(count, super().take(1)[0])
+
+
+def always_added(row, member, pads):
+    for _, pad in pads:
+        row += pad
+
+
+def unforgetting(self):
+    self.step += 1
+
+
+def kept(self):
+    self._erased = True
+
+
+real_label, real_agree, real_init = masks.mask_label, PairMasks.agree, PairMasks.__init__
+PLANTED = {
+    "a key folded to 32 bits": ("step_key", folded, check_vectors),
+    "a non-cryptographic generator": ("Keystream", Twister, check_vectors),
+    "one number for all coordinates": ("Keystream", OneNumber, check_coordinates),
+    "derivation without names and keys": ("pair_key", without_names, check_the_copied_key),
+    "label without the epoch": ("mask_label", lambda r, e, t, d: real_label(r, 0, t, d), check_labels_alone),
+    "label without the step": ("mask_label", lambda r, e, t, d: real_label(r, e, 0, d), check_labels_alone),
+    "label without the run": ("mask_label", lambda r, e, t, d: real_label(RUN, e, t, d), check_labels_alone),
+    "label without the chain": ("mask_label", lambda r, e, t, d: real_label(r, e, t, r), check_labels_alone),
+    "the key of every step is the pair's": ("step_key", lambda key, label: bytes(key), check_labels),
+    "masks that do not cancel": ("add_masks", always_added, check_cancellation),
+    "keys that stay the same": ("PairMasks.ratchet", unforgetting, check_forgetting),
+    "keys left after the run": ("PairMasks.erase", kept, check_forgetting),
+    "two rows under one label": ("Forgetful", None, check_one_row_per_label),
+    "keys of any length": ("_sized", lambda data, name: bytes(data), check_key_length),
+}
+
+
+@pytest.mark.parametrize("bug", PLANTED)
+def test_planted_bugs_are_caught(bug, monkeypatch):
+    where, planted, check = PLANTED[bug]
+    if where == "Forgetful":
+
+        def careless(self, *args, **options):
+            real_init(self, *args, **options)
+            self._hidden = Forgetful()
+
+        monkeypatch.setattr(PairMasks, "__init__", careless)
+    elif where.startswith("PairMasks."):
+        monkeypatch.setattr(PairMasks, where.split(".")[1], planted)
+    else:
+        monkeypatch.setattr(masks, where, planted)
+        if where in globals():
+            monkeypatch.setitem(globals(), where, planted)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        check()
+
+
+# ---- the member that copies a key ------------------------------------------------------------------------
+
+
+def test_without_names_the_copied_key_brings_a_row_out_in_clear():
+    """n = 3: member 2 publishes member 0's key; both masks of member 1 are equal, with opposite signs."""
+    own = [MaskKey.simulated(5, v) for v in (0, 1)]
+    pairs = {w: without_names(own[1], "clinic", NAMES[w], own[0].public, bytes(32)) for w in (0, 2)}
+    row = np.arange(1, 9)
+    assert (PairMasks(1, pairs, run=RUN).hide(row, 0, RUN) == row).all()
+
+
+def test_copied_keys_are_refused_in_every_encoding():
+    own = [MaskKey.simulated(5, v) for v in (0, 1)]
+    flipped = own[0].public[:31] + bytes([own[0].public[31] ^ 0x80])
+    assert own[1].secret_with(flipped) == own[1].secret_with(own[0].public)  # X25519 ignores the bit
+    for copy in (own[0].public, flipped):
+        with pytest.raises(Refused, match="'lab' and 'ward' published the same key"):
+            PairMasks.agree(own[1], 1, NAMES, [own[0].public, own[1].public, copy], [0, 2], run=RUN)
+    # and should the refusal be passed, the keys differ all the same
+    session = bytes(32)
+    one = pair_key(own[1], "clinic", "ward", own[0].public, session)
+    two = pair_key(own[1], "clinic", "lab", flipped, session)
+    assert one != two
+
+
+@pytest.mark.parametrize("order", [0, 1, 2**255 - 19 - 1, 2**255 - 19, 2**255 - 18])
+def test_keys_of_low_order_are_refused(order):
+    low = order.to_bytes(32, "little")
+    key = MaskKey.fresh()
+    with pytest.raises(Refused, match="low order"):
+        pair_key(key, "ward", "lab", low, bytes(32))
+
+
+def test_names_cannot_be_cut_differently():
+    key, other = MaskKey.simulated(1, 0), MaskKey.simulated(1, 1)
+    made = {
+        bytes(pair_key(key, one, two, other.public, bytes(32)))
+        for one, two in [("ab", "c"), ("a", "bc"), ("abc", ""), ("c", "ab")]
+    }
+    assert len(made) == 4
+    publics = {"ab": key.public, "c": other.public}
+    assert session_hash(RUN, 0, publics) != session_hash(RUN, 0, {"a": key.public, "bc": other.public})
+
+
+def test_members_without_a_key_or_with_another_are_refused():
+    keys = [MaskKey.fresh() for _ in range(3)]
+    publics = [key.public for key in keys]
+    with pytest.raises(Refused, match="'lab' gave no mask key"):
+        PairMasks.agree(keys[0], 0, NAMES, [*publics[:2], None], [1, 2], run=RUN)
+    with pytest.raises(Refused, match="not its own"):
+        PairMasks.agree(keys[0], 0, NAMES, [publics[1], publics[0], publics[2]], [1, 2], run=RUN)
+    with pytest.raises(InvalidInput, match="name of its own"):
+        PairMasks.agree(keys[0], 0, ["a", "a", "b"], publics, [1, 2], run=RUN)
+    keys[0].erase()
+    with pytest.raises(Refused, match="erased"):
+        PairMasks.agree(keys[0], 0, NAMES, publics, [1, 2], run=RUN)
+
+
+def test_peers_keys_come_from_the_operating_system_and_simulated_ones_say_so():
+    protocol = Masked(sv.graphs.ring(4))
+    first, again = simulated_masks(protocol, 7), simulated_masks(protocol, 7)
+    assert not any(member.protective for member in first)
+    assert "simulation" in repr(first[0])
+    for one, two in zip(first, again, strict=True):
+        assert (masks_of(one) == masks_of(two)).all()
+    assert not (masks_of(simulated_masks(protocol, 8)[0]) == masks_of(first[0])).any()
+    keys = [MaskKey.fresh() for _ in range(3)]
+    assert PairMasks.agree(
+        keys[0], 0, NAMES, [key.public for key in keys], [1, 2], run=RUN
+    ).protective  # fmt: skip
+
+
+# ---- what is seen: all keys of small moduli ---------------------------------------------------------------
+
+
+def laws(n, edges, coalition, modulus, mask=masks.add_masks):
+    """Law of what coalition and tapper see, per honest rows X: {X: Counter over all keys}."""
+    known = [e for e in edges if set(e) & set(coalition)]
+    unknown = [e for e in edges if not set(e) & set(coalition)]
+    every = np.array(list(itertools.product(range(modulus), repeat=len(edges))), np.uint64).reshape(
+        -1, len(edges)
+    )
+    pads = {e: every[:, j] for j, e in enumerate([*known, *unknown])}
+    honest = [u for u in range(n) if u not in coalition]
+    found = {}
+    for rows in itertools.product(range(modulus), repeat=len(honest)):
+        seen = [pads[e] for e in known]
+        for u, x in zip(honest, rows, strict=True):
+            shared = [(sum(e) - u, pads[e]) for e in edges if u in e]
+            # begin high enough that nothing falls below zero: 2^64 is no multiple of 3
+            row = np.full(len(every), x + modulus * len(shared), np.uint64)
+            mask(row, u, shared)
+            seen.append(row % np.uint64(modulus))
+        found[rows] = Counter(map(tuple, np.array(seen).T.tolist()))
+    return honest, found
+
+
+def sums(n, edges, coalition, honest, rows, modulus):
+    """Sums over components by growing them edge by edge."""
+    group = {u: {u} for u in honest}
+    for u, w in edges:
+        if u in group and w in group and group[u] is not group[w]:
+            group[u] |= group[w]
+            for v in group[w]:
+                group[v] = group[u]
+    value = dict(zip(honest, rows, strict=True))
+    parts = {min(g): sum(value[u] for u in g) % modulus for g in group.values()}
+    return tuple(sorted(parts.items()))
+
+
+GRAPHS = [
+    (3, [(0, 1), (0, 2), (1, 2)]),
+    (3, [(0, 1), (1, 2)]),
+    (4, [(0, 1), (1, 2), (2, 3), (0, 3)]),
+    (4, [(0, 1), (2, 3)]),
+    (4, [(0, 1), (0, 2), (0, 3), (1, 2)]),
+]
+
+
+def only_sums_matter(n, edges, coalition, modulus, mask=masks.add_masks):
+    honest, found = laws(n, edges, coalition, modulus, mask)
+    by_sums = {}
+    for rows, law in found.items():
+        assert len(set(law.values())) == 1  # uniform on what can be seen
+        by_sums.setdefault(sums(n, edges, coalition, honest, rows, modulus), []).append(law)
+    for same in by_sums.values():
+        assert all(law == same[0] for law in same)
+    supports = [set(same[0]) for same in by_sums.values()]
+    assert sum(map(len, supports)) == len(set().union(*supports))  # other sums are told apart, always
+
+
+@pytest.mark.parametrize("modulus", [2, 3, 4])
+@pytest.mark.parametrize(("n", "edges"), GRAPHS)
+def test_over_all_keys_the_view_is_a_function_of_component_sums(n, edges, modulus):
+    for size in range(n):
+        for coalition in itertools.combinations(range(n), size):
+            only_sums_matter(n, edges, coalition, modulus)
+
+
+def test_the_enumeration_sees_masks_that_do_not_cancel():
+    with pytest.raises(AssertionError):
+        only_sums_matter(3, GRAPHS[0][1], (), 3, always_added)
+
+
+def test_the_enumeration_and_the_account_name_the_same_components():
+    for n, edges in GRAPHS:
+        protocol = Masked(sv.graphs.complete(n), partners=edges, tolerate=None)
+        for size in range(n):
+            for coalition in itertools.combinations(range(n), size):
+                honest, found = laws(n, edges, coalition, 2)
+                distinct = len({frozenset(law) for law in found.values()})
+                assert distinct == 2 ** len(protocol.blocks(coalition))
+                assert len(found) == 2 ** len(honest)
+
+
+# ---- what leaves ------------------------------------------------------------------------------------------
+
+
+def wire(key_sets, planted=None):
+    """The bytes of one fixed row of member 1 under many key sets, four members."""
+    protocol = Masked(sv.graphs.star(4))
+    row = np.array([0, 1, -1, 2**40, 12345, 0, 0, -(2**62)])
+    sent = np.array([simulated_masks(protocol, seed)[1].hide(row, 0, RUN) for seed in range(key_sets)])
+    return sent if planted is None else planted(sent, row)
+
+
+def uniform_p(sent):
+    data = sent.view(np.uint8).ravel()
+    return stats.chisquare(np.bincount(data, minlength=256)).pvalue
+
+
+def serial_p(sent):
+    """Bits against the bits one key set later, and one number later."""
+    bits = np.unpackbits(sent.view(np.uint8).reshape(len(sent), -1), axis=1)
+    agree = [(bits[1:] == bits[:-1]), (bits[:, 64:] == bits[:, :-64])]
+    return min(stats.binomtest(int(a.sum()), a.size).pvalue for a in agree)
+
+
+def test_wire_bytes_of_a_fixed_row_over_a_thousand_key_sets():
+    sent = wire(1000)
+    assert uniform_p(sent) > 1e-4
+    assert serial_p(sent) > 1e-4
+    # the tests have power: small masks, and masks used again, are seen
+    assert uniform_p(sent & np.int64(2**62 - 1)) < 1e-6
+    again = sent.copy()
+    again[1::2] = again[::2]
+    assert serial_p(again) < 1e-6
+
+
+@pytest.mark.parametrize(("bits", "dtype"), [(64, np.int64), (32, np.int32)])
+def test_masked_sums_equal_plain_sums_over_every_tree(bits, dtype):
+    rng = np.random.default_rng(1)
+    grid = sv.graphs.grid(3, 3)
+    rows = rng.integers(-(2**20), 2**20, size=(9, 40), dtype=dtype)
+    expected = rows.sum(axis=0).tolist()
+    kinds = [Tree(grid), Tree(grid, root=8)] + [Tree(grid, kind="uniform", rng=rng) for _ in range(4)]
+    for tree, partners in itertools.product(kinds, (None, 4, sv.graphs.torus(3, 3))):
+        protocol = Masked(tree, partners=partners)
+        hidden = np.array(
+            [
+                m.hide(row, 0, RUN)
+                for m, row in zip(simulated_masks(protocol, 3, bits=bits), rows, strict=True)
+            ]
+        )
+        assert protocol.apply(hidden)[0].tolist() == expected
+        nodes = [protocol.local(v) for v in range(9)]
+        for node, row in zip(nodes, hidden, strict=True):
+            node.start(row)
+        for t in range(protocol.rounds):
+            outbox = {(v, to): node.message(t) for v, node in enumerate(nodes) for to in node.sends(t)}
+            for v, node in enumerate(nodes):
+                node.receive(t, {w: outbox[w, v] for w in node.expects(t)})
+        assert all(node.result().tolist() == expected for node in nodes)
+
+
+@pytest.mark.parametrize("coalition", [(), (0,), (0, 3), (2, 4, 5)])
+def test_a_coalition_with_its_keys_computes_what_the_protocol_says_it_observes(coalition):
+    """From the wire: take off every mask whose key the coalition holds, add up the blocks."""
+    rng = np.random.default_rng(4)
+    protocol = Masked(sv.graphs.star(7), partners=sv.graphs.ring(7), tolerate=1)
+    rows = rng.integers(-1000, 1000, size=(7, 30))
+    members = simulated_masks(protocol, 9, run=RUN)
+    tapped = np.array([m.hide(row, 0, RUN) for m, row in zip(members, rows, strict=True)]).view(np.uint64)
+    label = mask_label(RUN, 0, 0, RUN)
+    for a in coalition:
+        for u, key in members[a]._keys.items():
+            pad = masks.Keystream(masks.step_key(key, label), 64).take(30)
+            tapped[u] += pad if u > a else -pad  # u subtracted it if a is lower
+    left = tapped.view(np.int64)
+    seen = protocol.observe(rows, coalition)
+    for known, block in zip(seen[len(coalition) :], protocol.blocks(coalition), strict=True):
+        assert (left[block].sum(axis=0) == known).all()
+        assert (known == rows[block].sum(axis=0)).all()
+        for u in block:
+            assert (left[u] == rows[u]).all() == (len(block) == 1)
+
+
+def test_members_who_disagree_about_the_past_do_not_cancel():
+    made, _ = agreed()
+    other = next_chain(RUN, 0, np.array([1]))
+    hidden = np.array([m.hide(np.arange(50), 0, c) for m, c in zip(made, (RUN, RUN, other), strict=True)])
+    total = Masked(sv.graphs.path(3)).apply(hidden)[0]
+    assert not (total == 3 * np.arange(50)).any()
+    assert np.abs(total).min() > 2**40
+
+
+def test_chain_is_a_hash_of_integers():
+    total = np.array([3, -4])
+    expected = hashlib.sha256(RUN + (7).to_bytes(8, "little") + total.astype("<i8").tobytes()).digest()
+    assert next_chain(RUN, 7, total) == expected
+    assert len({mask_label(RUN, e, t, d) for e in (0, 1) for t in (0, 1) for d in (RUN, bytes(32))}) == 8
+
+
+# ---- the grid ---------------------------------------------------------------------------------------------
+
+
+SD_OF_THE_MEAN = {  # n: (local, any one, half, curator), epsilon 1, delta 1e-5, values in a unit interval
+    10: (1.180, 0.393, 0.528, 0.373),
+    64: (0.466, 0.0588, 0.0824, 0.0583),
+    1024: (0.1166, 0.0036, 0.0052, 0.0036),
+}
+
+
+@pytest.mark.parametrize("n", SD_OF_THE_MEAN)
+def test_noise_of_the_mean_at_epsilon_one(n):
+    local, single, half, curator = SD_OF_THE_MEAN[n]
+
+    def sd(leakage):
+        return noise_for_budget(1.0, 1e-5, sensitivity=1.0, leakage=leakage) / math.sqrt(n)
+
+    digits = 4 if n == 1024 else 3
+    assert sd(1.0) == pytest.approx(local, abs=0.6 * 10**-digits)
+    for c, printed in ((1, single), (n // 2, half), (0, curator)):
+        protocol = Masked(sv.graphs.ring(n), tolerate=c)
+        coalition = protocol.worst_coalition()
+        share = protocol.shares(coalition)[[u for u in range(n) if u not in coalition]].max()
+        assert share == pytest.approx(1 / (n - c))
+        assert sd(share) == pytest.approx(printed, abs=0.6 * 10 ** -(4 if n > 10 else 3))
+        # and as drawn: integer widths on a power-of-two grid cost less than one in a hundred
+        std = noise_for_budget(1.0, 1e-5, sensitivity=1.0, leakage=share)
+        grid = mask_grid(bound=0.5, sensitivity=1.0, noise_std=[std] * n, dim=1, steps=1)
+        assert 1 <= math.sqrt((grid.stds**2).sum()) / n / sd(share) < 1.005
+        hidden = grid.hiding_std(protocol, coalition)[[u for u in range(n) if u not in coalition]]
+        assert gaussian_delta(1 / hidden.min(), 1.0) <= 1e-5 * (1 + 1e-6)
+
+
+def test_average_with_masks_and_noise_has_the_planned_spread():
+    n, dim = 10, 20_000
+    protocol = Masked(sv.graphs.grid(2, 5))
+    std = noise_for_budget(1.0, 1e-5, sensitivity=1.0, leakage=1 / 9)
+    grid = mask_grid(bound=0.5, sensitivity=1.0, noise_std=[std] * n, dim=dim, steps=1)
+    clean = np.tile(np.linspace(-0.5, 0.5, n)[:, None], (1, dim))
+    noisy = grid.add_noise(grid.integers(clean), range(n))
+    members = simulated_masks(protocol, 1, bits=grid.bits)
+    hidden = np.array([m.hide(row, 0, RUN) for m, row in zip(members, noisy, strict=True)])
+    mean = grid.mean(protocol.apply(hidden)[0])
+    spread = np.sqrt(np.mean(mean**2))  # the true mean is 0
+    assert spread == pytest.approx(0.393, rel=0.02)
+    assert not spread == pytest.approx(0.393 * 1.05, rel=0.02)
+    assert abs(mean.mean()) < 5 * 0.393 / math.sqrt(dim)
+
+
+@pytest.mark.parametrize("dim", [1, 100, 38_424])
+@pytest.mark.parametrize("n", [3, 10, 1024])
+def test_grid_meets_its_conditions_and_is_no_finer_than_needed(dim, n):
+    std = np.linspace(1.0, 3.0, n)
+    grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=std, dim=dim, steps=200)
+    assert math.frexp(grid.step)[0] == 0.5
+    assert math.sqrt(dim) * grid.step <= 2e-3
+    assert math.sqrt(dim) * 2 * grid.step > 2e-3 or std.min() / (2 * grid.step) < 16384
+    assert (grid.stds >= std * (1 - 1e-12)).all()
+    assert (grid.stds <= std * 1.002).all()
+    assert grid.bound * grid.step >= 1.0
+    by_hand = n * grid.bound + math.sqrt(2 * math.log(2**41 * dim * 200) * sum(s * s for s in grid.widths))
+    assert grid.range == pytest.approx(by_hand, rel=1e-12)
+    assert grid.range < 2 ** (grid.bits - 1)
+    garbage = dim * math.log2(2 * grid.range / 2**grid.bits) - grid.checks * grid.bits
+    assert garbage <= -40
+    assert grid.checks == 0 or garbage + grid.bits > -40
+
+
+def test_range_is_the_union_bound_and_is_used():
+    # P(|sum| > x) <= 2 exp(-x^2 / (2 sum s^2)) for each of dim * steps coordinates
+    reach = sum_range(5, 100, [30.0, 40.0, 0.0, 0.0, 0.0], dim=7, steps=11)
+    assert 2 * 7 * 11 * math.exp(-((reach - 500) ** 2) / (2 * 50**2)) == pytest.approx(2**-40)
+    narrow = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[1.0] * 3, dim=10, steps=1)
+    wide = mask_grid(bound=20_000.0, sensitivity=2.0, noise_std=[1.0] * 100, dim=10, steps=1)
+    assert (narrow.bits, wide.bits) == (32, 64)
+    with pytest.raises(InvalidInput, match="do not fit 32 bits"):
+        mask_grid(bound=20_000.0, sensitivity=2.0, noise_std=[1.0] * 100, dim=10, steps=1, bits=32)
+    with pytest.raises(InvalidInput, match="do not fit 64 bits"):
+        mask_grid(bound=1e14, sensitivity=1e-3, noise_std=[1.0] * 100, dim=10, steps=1)
+
+
+def test_garbage_is_refused():
+    protocol = Masked(sv.graphs.ring(5))
+    grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[1.0] * 5, dim=1, steps=1)
+    assert grid.checks >= 1
+    rows = grid.integers(np.full((5, 1), 0.5))
+    members = simulated_masks(protocol, 1, bits=grid.bits)
+    hidden = np.array([m.hide(row, 0, RUN) for m, row in zip(members, rows, strict=True)])
+    assert grid.mean(protocol.apply(hidden)[0]) == pytest.approx([0.5])
+    missing = protocol.apply(np.concatenate([hidden[:4], rows[4:]]))[0]  # one member forgot its masks
+    with pytest.raises(Refused, match="belong together"):
+        grid.mean(missing)
+    with pytest.raises(Refused, match="belong together"):
+        grid.mean(np.array([np.iinfo(np.int32).min, *[0] * grid.checks], np.int32))
+    for k in range(grid.checks):  # a plausible value does not excuse a zero that is none
+        total = np.zeros(1 + grid.checks, np.int32)
+        total[1 + k] = 1
+        with pytest.raises(Refused, match="belong together"):
+            grid.mean(total)
+    with pytest.raises(InvalidInput, match="a sum on this grid"):
+        grid.mean(np.zeros(1 + grid.checks))
+
+
+def test_rounding_stays_within_the_slack():
+    rng = np.random.default_rng(0)
+    grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[1.0] * 5, dim=50, steps=1)
+    rows = rng.normal(size=(200, 50))
+    rows *= (1 - grid.slack) / np.linalg.norm(rows, axis=1)[:, None]
+    placed = grid.integers(rows)[:, :50] * grid.step
+    assert np.linalg.norm(placed, axis=1).max() <= 1.0
+    assert np.linalg.norm(placed - rows, axis=1).max() <= grid.slack
+    assert np.abs(grid.integers(np.full((1, 50), 7.0))[:, :50]).max() == grid.bound  # clamped
+
+
+grid_bad = [
+    ({"noise_std": [0.0] * 3}, "not all 0"),
+    ({"noise_std": [1.0, float("nan")]}, "finite"),
+    ({"step": 0.25}, "thousandth of the sensitivity"),
+    ({"step": 2.0**-10, "noise_std": [0.001, 1.0, 1.0]}, "would count as none"),
+    ({"step": 2.0**-40, "noise_std": [1e3] * 3}, "too wide"),
+]
+
+
+@pytest.mark.parametrize(("changed", "words"), grid_bad)
+def test_grids_that_would_not_protect_are_refused(changed, words):
+    fine = {"bound": 1.0, "sensitivity": 2.0, "noise_std": [1.0] * 3, "dim": 1, "steps": 1}
+    mask_grid(**fine)
+    with pytest.raises(InvalidInput, match=words):
+        mask_grid(**{**fine, **changed})
+
+
+# ---- noise on the grid ------------------------------------------------------------------------------------
+
+
+def discrete_gaussian_law(s, reach):
+    k = np.arange(-reach, reach + 1)
+    law = np.exp(-(k**2) / (2 * s * s))
+    return law / law.sum()
+
+
+def convolved(factors, reach=6000):
+    """The law of K0 + sum of factor * K, in full, by convolution."""
+    law = discrete_gaussian_law(512.0, reach)
+    for factor in factors:
+        spread = np.zeros(2 * factor * reach + 1)
+        spread[::factor] = discrete_gaussian_law(512.0, reach)
+        law = np.convolve(law, spread) if factor < 3 else np.asarray(fft_convolve(law, spread))
+    return law
+
+
+def fft_convolve(one, two):
+    from scipy.signal import fftconvolve
+
+    return fftconvolve(one, two)
+
+
+@pytest.mark.parametrize("factors", [(1, 0, 0), (1, 1, 1), (5, 3, 0), (9, 4, 2)])
+def test_terms_blend_into_one_discrete_gaussian(factors):
+    law = convolved([f for f in factors if f])
+    s = 512 * math.sqrt(1 + sum(f * f for f in factors))
+    expected = discrete_gaussian_law(s, len(law) // 2)
+    centre = slice(len(law) // 2 - int(4 * s), len(law) // 2 + int(4 * s))
+    np.testing.assert_allclose(law[centre], expected[centre], rtol=1e-8)
+
+
+@pytest.mark.parametrize("width", [512.0, 9000.0, 1e6])
+def test_grid_noise_has_its_width(width):
+    drawn = masks._width(width)
+    draws = grid_noise(400_000, drawn)
+    assert draws.std() / drawn == pytest.approx(1, abs=0.006)  # five standard errors
+    assert stats.kstest(draws[:20_000] / drawn, "norm").pvalue > 1e-5
+    assert stats.kstest(draws[:20_000] / (drawn * 1.05), "norm").pvalue < 1e-2
+    assert not grid_noise(5, 0).any()
+    with pytest.raises(InvalidInput, match="rounds widths up"):
+        grid_noise(5, drawn + 1)
+
+
+def test_every_member_draws_noise_of_its_own_width():
+    std = [1.0, 0.0, 4.0]
+    grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=std, dim=20_000, steps=1)
+    drawn = grid.add_noise(grid.integers(np.zeros((2, 20_000))), [2, 1])
+    assert drawn[0, :20_000].std() * grid.step == pytest.approx(4.0, rel=0.03)
+    assert not drawn[1].any()
+    assert not drawn[:, 20_000:].any()
+
+
+@pytest.mark.parametrize("wanted", [8, 512, 700, 8192, 16_384, 17_001.5, 131_073, 131_075, 1e6, 3e7])
+def test_widths_are_rounded_up_and_found_again(wanted):
+    drawn = masks._width(wanted)
+    assert drawn >= wanted * (1 - 1e-12)
+    assert masks._width(drawn) == drawn
+    if wanted >= 16_384:
+        assert drawn <= wanted * 1.002
+
+
+def test_discount_covers_a_sum_of_discrete_gaussians():
+    """delta of the summed discrete noise, in full, never above the curve of the counted variance."""
+    for widths in ([8.0, 9.0], [20.0], [8.0, 8.0, 8.0]):
+        law = np.ones(1)
+        for s in widths:
+            law = np.convolve(law, discrete_gaussian_law(s, int(14 * s)))
+        for shift in (1, 3, 10):
+            moved = np.concatenate([np.zeros(shift), law])
+            kept = np.concatenate([law, np.zeros(shift)])
+            mu = shift / math.sqrt(counted_variance(widths))
+            for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
+                true = np.maximum(kept - math.exp(epsilon) * moved, 0).sum()
+                assert true <= gaussian_delta(mu, epsilon) + 1e-13
+    assert counted_variance([7.99, 7.99]) == 0
+    assert counted_variance([8.0]) == 60

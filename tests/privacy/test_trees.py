@@ -1,0 +1,187 @@
+"""Least noise on a tree: closed form against the linear program and against Tree's own views."""
+
+import itertools
+import math
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import (
+    few_leaf_tree,
+    least_tree_noise,
+    tree_blocks,
+    tree_noise_program,
+    worst_tree_share,
+)
+from sottovoce.protocols import Tree
+
+
+def random_tree(n, rng):
+    """Every labelled tree equally likely."""
+    return Tree(sv.graphs.complete(n), kind="uniform", rng=rng)
+
+
+def binary(n):
+    return Tree(sv.graphs.complete(n), parents=[-1, *((v - 1) // 2 for v in range(1, n))])
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_a_coalition_in_clear_sees_the_components(seed):
+    """h_C(u) = 1 / |component of u in the tree minus C|, by the tree's general recursion."""
+    rng = np.random.default_rng(seed)
+    tree = random_tree(int(rng.integers(3, 11)), rng)
+    coalition = rng.choice(tree.n, size=int(rng.integers(1, tree.n)), replace=False).tolist()
+    expected = np.zeros(tree.n)
+    blocks = tree_blocks(tree, coalition)
+    assert sorted([*coalition, *itertools.chain(*(b.tolist() for b in blocks))]) == list(range(tree.n))
+    for block in blocks:
+        expected[block] = 1 / len(block)
+    np.testing.assert_allclose(tree.view(coalition).leakage(), expected, atol=1e-9)
+
+
+VALUES = [  # tree, totals for one, two and three colluders, in units of local noise
+    (Tree(sv.graphs.path(10)), (2, 10, 10)),
+    (Tree(sv.graphs.star(10)), (9, 9, 9)),
+    (binary(15), (8, 9, 15)),
+]
+
+
+@pytest.mark.parametrize(("tree", "totals"), VALUES, ids=["path", "star", "binary"])
+def test_printed_values(tree, totals):
+    for c, total in enumerate(totals, start=1):
+        assert least_tree_noise(tree, c, floor=0.0).sum() == total
+        assert tree_noise_program(tree, c).sum() == pytest.approx(total, abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_closed_form_is_the_optimum_of_the_linear_program(seed):
+    rng = np.random.default_rng(seed)
+    tree = random_tree(int(rng.integers(3, 11)), rng)
+    for c in range(1, min(4, tree.n)):
+        floor = float(rng.choice([0.0, 0.1, 0.7]))
+        closed = least_tree_noise(tree, c, floor=floor)
+        program = tree_noise_program(tree, c, floor=floor)
+        assert closed.sum() == pytest.approx(program.sum(), abs=1e-7)
+        assert worst_tree_share(tree, closed, c) <= 1 + 1e-12
+        assert worst_tree_share(tree, program, c) <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_tree_s_own_view_agrees(seed):
+    rng = np.random.default_rng(seed)
+    tree = random_tree(6, rng)
+    for c in (1, 2):
+        std = np.sqrt(least_tree_noise(tree, c, floor=0.01))
+        worst = 0.0
+        for coalition in itertools.combinations(range(6), c):
+            h = tree.view(coalition).with_noise(std).leakage()
+            others = [u for u in range(6) if u not in coalition]
+            worst = max(worst, (h[others] / std[others] ** 2).max())
+        assert worst <= 1 + 1e-9
+        assert worst == pytest.approx(worst_tree_share(tree, std**2, c))
+
+
+def test_no_tree_is_below_the_printed_bound():
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        tree = random_tree(int(rng.integers(4, 30)), rng)
+        for c in (1, 2, 3):
+            total = least_tree_noise(tree, c, floor=0.0).sum()
+            assert total >= tree.n - math.floor((tree.n - 2) / c)
+
+
+def test_unequal_requirements():
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        tree = random_tree(7, rng)
+        required = rng.uniform(0.5, 4.0, size=7)
+        for c in (1, 2):
+            found = tree_noise_program(tree, c, required=required)
+            for coalition in itertools.combinations(range(7), c):
+                for block in tree_blocks(tree, coalition):
+                    assert found[block].sum() >= required[block].max() * (1 - 1e-12)
+            assert found.sum() <= tree_noise_program(tree, c, required=required.max()).sum() + 1e-7
+            by_pair = np.broadcast_to(required[:, None], (7, 7))
+            assert tree_noise_program(tree, c, required=by_pair).sum() == pytest.approx(found.sum())
+    # only what member 1 may learn matters: one member of each of its blocks must be noisy
+    path = Tree(sv.graphs.path(4))
+    pairs = np.zeros((4, 4))
+    pairs[:, 1] = 1.0
+    assert tree_noise_program(path, 1, required=pairs).sum() == pytest.approx(2)
+
+
+def test_one_colluder_more_is_told():
+    path = Tree(sv.graphs.path(10))
+    assert worst_tree_share(path, least_tree_noise(path, 1, floor=0.0), 2) == math.inf
+    assert worst_tree_share(path, least_tree_noise(path, 1, floor=0.05), 2) == pytest.approx(20)
+    assert worst_tree_share(path, np.ones(10), 3) == 1
+
+
+@pytest.mark.parametrize(("n", "c"), [(6, 1), (6, 2), (7, 3)])
+def test_fresh_trees_of_any_shape_lose_the_same_on_average(n, c):
+    """Equal noise, uniformly relabelled: the mean of h is (c + 1) / n for path, star and binary tree."""
+    for tree in (Tree(sv.graphs.path(n)), Tree(sv.graphs.star(n)), binary(n)):
+        shares = [
+            1 / len(block)
+            for coalition in itertools.combinations(range(n), c)
+            for block in tree_blocks(tree, coalition)
+            for _ in block
+        ]
+        assert np.mean(shares) == pytest.approx((c + 1) / n)
+
+
+LEAVES = {"florentine": 4, "karate": 11, "grid:4:4": 2, "grid:8:8": 2, "hypercube:5": 2, "star:9": 8}
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_trees_with_few_leaves(name):
+    network = sv.graphs.parse(name)
+    tree = Tree(network, parents=few_leaf_tree(network, np.random.default_rng(1)))
+    degrees = np.bincount(
+        np.concatenate([tree.parents[tree.parents >= 0], np.flatnonzero(tree.parents >= 0)])
+    )
+    assert (degrees == 1).sum() == LEAVES[name]
+    assert least_tree_noise(tree, 1, floor=0.0).sum() == LEAVES[name]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_few_leaves_against_all_spanning_trees(seed):
+    graph = nx.gnp_random_graph(6, 0.5, seed=seed)
+    graph.add_edges_from((v, v + 1) for v in range(4))
+    graph.add_edge(0, 5)
+    trees = nx.SpanningTreeIterator(graph)
+    best = min(sum(degree == 1 for _, degree in tree.degree) for tree in trees)
+    network = sv.graphs.from_networkx(graph)
+    found = Tree(network, parents=few_leaf_tree(network, np.random.default_rng(0)))
+    assert least_tree_noise(found, 1, floor=0.0).sum() == best
+
+
+def test_random_graphs_have_paths_and_the_root_is_in_the_middle():
+    rng = np.random.default_rng(7)
+    for network in (sv.graphs.erdos_renyi(40, 3.0, rng), sv.graphs.geometric(32, 0.4, rng)):
+        tree = Tree(network, parents=few_leaf_tree(network, rng))
+        leaves = int(least_tree_noise(tree, 1, floor=0.0).sum())
+        assert leaves <= 4
+        if leaves == 2:
+            assert tree.depth == network.n // 2
+
+
+bad = [
+    (lambda: least_tree_noise(Tree(sv.graphs.path(3)), 3, floor=0.0), "below the 3 members"),
+    (lambda: least_tree_noise(Tree(sv.graphs.path(3)), 1, floor=1.5), "floor"),
+    (lambda: tree_noise_program(Tree(sv.graphs.path(60)), 5), "too many"),
+    (lambda: tree_noise_program(Tree(sv.graphs.path(3)), 1, required=[1.0, 2.0]), "one per member"),
+    (lambda: tree_noise_program(Tree(sv.graphs.path(3)), 1, required=-1.0), "positive"),
+    (lambda: worst_tree_share(Tree(sv.graphs.path(3)), [1.0, 1.0]), "3 finite numbers"),
+    (lambda: worst_tree_share(Tree(sv.graphs.path(3)), [1.0] * 3, 3), "leave somebody"),
+]
+
+
+@pytest.mark.parametrize(("call", "words"), bad)
+def test_bad_input_is_refused_in_one_sentence(call, words):
+    with pytest.raises(InvalidInput, match=words) as caught:
+        call()
+    assert "\n" not in str(caught.value)
