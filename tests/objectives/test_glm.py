@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM, Regulariser, clip_rows, prox_logistic, prox_squared, prox_squared_batch
-from sottovoce.objectives.glm import clipped_sum, poisson_rows, user_gradients
+from sottovoce.objectives.kernels import add_clipped, lot_sums
 
 MODELS = [GLM("logistic"), GLM("squared"), GLM("huber", width=0.7)]
 IDS = [m.loss for m in MODELS]
@@ -21,6 +21,13 @@ def numpy_slopes(model, m, y):
         return -y * np.exp(-np.logaddexp(0, y * m))
     r = m - y
     return np.clip(r, -model.width, model.width) if model.loss == "huber" else r
+
+
+def clipped_sum(kind, width, w, X, y, rows, clip):
+    out = np.zeros(len(w))
+    for i in rows:
+        add_clipped(kind, width, w, X[i], y[i], clip, out)
+    return out
 
 
 def numpy_clipped_sum(model, w, X, y, clip):
@@ -51,17 +58,17 @@ def test_clipped_sum_equals_the_numpy_twin(model, clip):
 
 
 @pytest.mark.parametrize("model", MODELS, ids=IDS)
-def test_user_gradients_equal_user_after_user(model):
+def test_lot_sums_equal_agent_after_agent(model):
     X, y, _ = problem(2, n=12, p=3)
     theta = np.random.default_rng(3).normal(size=(3, 3))
     offsets = np.array([0, 2, 7, 12])
-    include = np.random.default_rng(4).random(12) < 0.7
-    got = user_gradients(model.kind, model.width, theta, X, y, offsets, include, np.array([2.0, 5, 5]), 0.5)
+    rng = np.random.default_rng(4)
+    lots = [np.flatnonzero(rng.random(size) < 0.7) for size in np.diff(offsets)]
+    ends = np.cumsum([len(lot) for lot in lots])
+    got = lot_sums(model.kind, model.width, theta, X, y, offsets[:3], np.concatenate(lots), ends, 0.5)
     for u in range(3):
-        rows = np.arange(offsets[u], offsets[u + 1])
-        rows = rows[include[rows]]
-        want = numpy_clipped_sum(model, theta[u], X[rows], y[rows], 0.5) / [2, 5, 5][u]
-        assert np.allclose(got[u], want, atol=1e-13)
+        rows = offsets[u] + lots[u]
+        assert np.allclose(got[u], numpy_clipped_sum(model, theta[u], X[rows], y[rows], 0.5), atol=1e-13)
 
 
 HOSTILE = st.sampled_from([0.0, 1.0, -3.0, 1e38, -1e300, 1e308, 5e-324, math.inf, -math.inf, math.nan])
@@ -146,22 +153,6 @@ def test_minimisers_agree_with_scikit_learn():
     assert np.allclose(GLM("squared", l2=0.1).minimise(X, t), ridge, atol=1e-6)
     logistic = LogisticRegression(C=1 / (0.01 * n), fit_intercept=False, tol=1e-10).fit(X, y).coef_[0]
     assert np.allclose(GLM("logistic", l2=0.01).minimise(X, y), logistic, atol=1e-4)
-
-
-def test_poisson_sampling_includes_each_record_independently():
-    """Chi-square on inclusion counts and on sample sizes: the sampler is the one that is accounted."""
-    rng = np.random.default_rng(9)
-    n, q, trials = 50, 0.1, 20_000
-    counts, sizes = np.zeros(n), np.zeros(n + 1)
-    for _ in range(trials):
-        rows = poisson_rows(n, q, 1.0 - rng.random(n))
-        assert (rows >= 0).all()
-        counts[rows] += 1
-        sizes[len(rows)] += 1
-    chi = ((counts - q * trials) ** 2 / (q * (1 - q) * trials)).sum()
-    assert 22 < chi < 90  # 50 degrees of freedom: beyond these with probability below 1e-3
-    size_variance = (sizes * (np.arange(n + 1) - q * n) ** 2).sum() / trials
-    assert abs(size_variance / (n * q * (1 - q)) - 1) < 0.05  # a fixed-size sample would give 0
 
 
 def test_bad_input_is_refused_in_one_sentence():

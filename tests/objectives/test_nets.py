@@ -85,7 +85,7 @@ def test_every_layer_equals_per_sample_autograd(name, clip):
     head = nn.Sequential(layer, nn.Flatten())
     width = head(x[0]).shape[1]
     net = nn.Sequential(head, nn.Tanh(), nn.Linear(width, 3))
-    objective = NetObjective(net, max_grad_norm=clip)
+    objective = NetObjective(net, clip=clip)
     assert objective.uses_fallback == (name == "no twin")
     theta = objective.start(agents) + 0.1 * np.random.default_rng(0).normal(
         size=(agents, objective.n_params)
@@ -115,19 +115,17 @@ def test_random_networks(data):
         )
         c = out
     layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LayerNorm(4 * c), nn.Linear(4 * c, 3)]
-    objective = NetObjective(
-        nn.Sequential(*layers), max_grad_norm=data.draw(st.sampled_from([0.1, 1.0, 100.0]))
-    )
+    objective = NetObjective(nn.Sequential(*layers), clip=data.draw(st.sampled_from([0.1, 1.0, 100.0])))
     x, y = torch.randn(2, 4, channels, 6, 6), torch.randint(0, 3, (2, 4))
     theta = objective.initial(np.random.default_rng(data.draw(st.integers(0, 99))), agents=2)
-    expected = reference(objective, theta, x, y, objective.max_grad_norm)
+    expected = reference(objective, theta, x, y, objective.clip)
     assert close(objective.clipped_sums(theta, x, y), expected, 2e-5)
 
 
 def small():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Mish(), nn.Flatten(), nn.Linear(32, 3))
-    return NetObjective(net, max_grad_norm=0.7), torch.randn(2, 6, 1, 6, 6), torch.randint(0, 3, (2, 6))
+    return NetObjective(net, clip=0.7), torch.randn(2, 6, 1, 6, 6), torch.randint(0, 3, (2, 6))
 
 
 def test_padding_and_chunks_change_nothing():
@@ -161,7 +159,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip(value, fallback):
     objective, x, y = small()
     if fallback:
         net = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.PReLU(), nn.Linear(4, 3))
-        objective = NetObjective(net, max_grad_norm=0.7)
+        objective = NetObjective(net, clip=0.7)
         assert objective.uses_fallback
     theta = objective.start(2)
     without = objective.clipped_sums(theta, x[:, 1:], y[:, 1:])
@@ -217,7 +215,7 @@ def test_mixing_without_a_layer_is_refused_by_the_probe():
 def test_tied_weights_fall_back_and_are_right():
     net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     net[2].weight = net[0].weight
-    objective = NetObjective(net, max_grad_norm=0.1)
+    objective = NetObjective(net, clip=0.1)
     assert objective.uses_fallback
     x, y = torch.randn(1, 5, 4), torch.randint(0, 4, (1, 5))
     theta = objective.start(1)
@@ -253,7 +251,7 @@ def cancelling(width, length, seed):
 @pytest.mark.parametrize("length", [1e3, 1e5, 1e9])
 def test_a_record_that_cancels_itself_is_clipped_all_the_same(width, length, bias):
     """In float32 the ghost norm of such a record is noise: taken at its word it let 3000 C through."""
-    objective = NetObjective(nn.Linear(width, width, bias=bias), "squared_error", max_grad_norm=1.0)
+    objective = NetObjective(nn.Linear(width, width, bias=bias), "squared_error", clip=1.0)
     theta = np.zeros((1, objective.n_params), np.float32)
     for seed in range(20):
         inputs, targets = cancelling(width, length, seed)
@@ -261,7 +259,7 @@ def test_a_record_that_cancels_itself_is_clipped_all_the_same(width, length, bia
 
 
 def test_a_repeated_token_that_cancels_itself_is_clipped_all_the_same():
-    objective = NetObjective(nn.Embedding(4, 8), "squared_error", max_grad_norm=1.0)
+    objective = NetObjective(nn.Embedding(4, 8), "squared_error", clip=1.0)
     for seed in range(20):
         g = torch.Generator().manual_seed(seed)
         there = 1e5 * torch.randn(8, generator=g)

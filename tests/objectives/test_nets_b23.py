@@ -10,7 +10,7 @@ from sottovoce.objectives.nets_b23 import B23Objective
 
 
 def both(clip=0.8):
-    return B23Objective(max_grad_norm=clip), NetObjective(b23_mnist(), max_grad_norm=clip)
+    return B23Objective(clip=clip), NetObjective(b23_mnist(), clip=clip)
 
 
 def lot(agents=3, size=7, seed=0):

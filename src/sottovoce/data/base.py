@@ -64,6 +64,8 @@ class Dataset:
     groups : (n,) site of each record.
     X_test, y_test : records kept apart for evaluation.
     notes : what was done to the data that looked at more than one record at a time.
+    uncharged : the same by name (`sottovoce.privacy.words.UNCHARGED`): what a statement about a model of
+        these data leaves out, unless its user accepts it.
 
     Examples
     --------
@@ -80,6 +82,7 @@ class Dataset:
     X_test: Any = field(default=None, repr=False)
     y_test: np.ndarray | None = field(default=None, repr=False)
     notes: tuple[str, ...] = ()
+    uncharged: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.X.ndim != 2 or self.X.shape[0] != len(self.y):
@@ -117,7 +120,36 @@ class Dataset:
         std = np.where(std > 0, std, 1.0)
         test = None if self.X_test is None else (self.X_test - mean) / std
         note = "standardised with the mean and deviation of the private records (not private)"
-        return replace(self, X=(self.X - mean) / std, X_test=test, notes=(*self.notes, note))
+        return replace(
+            self, X=(self.X - mean) / std, X_test=test, notes=(*self.notes, note),
+            uncharged=(*self.uncharged, "standardise"),
+        )  # fmt: skip
+
+    def bounded(self, low: Any, high: Any) -> Dataset:
+        """Return features clipped to public bounds and scaled to [-1, 1], record by record: it costs nothing.
+
+        Parameters
+        ----------
+        low, high : numbers, or one per feature, known without looking at the records.
+
+        Examples
+        --------
+        >>> data = Dataset("ages", np.array([[20.0], [150.0]]), np.array([1, -1]))
+        >>> data.bounded(0, 100).X.tolist()
+        [[-0.6], [1.0]]
+        """
+        from sottovoce.data.bounds import bound_features
+
+        if is_sparse(self.X):
+            raise DataError(f"{self.name} is sparse; bounds would make it dense, use unit_rows instead.")
+        width = np.asarray(high, dtype=np.float64) - np.asarray(low, dtype=np.float64)
+        if not (width > 0).all():
+            raise DataError("Bounds must have low < high in every feature.")
+
+        def scaled(X: Any) -> Any:
+            return 2 * (bound_features(X, low, high, outside="clip") - np.asarray(low)) / width - 1
+
+        return replace(self, X=scaled(self.X), X_test=None if self.X_test is None else scaled(self.X_test))
 
     def unit_rows(self) -> Dataset:
         """Return every record scaled to unit Euclidean length (record by record, so it costs nothing)."""
@@ -147,6 +179,7 @@ class Dataset:
             groups=None if self.groups is None else self.groups[train],
             X_test=self.X[test],
             y_test=self.y[test],
+            uncharged=(*self.uncharged, "held-out score"),
         )
 
     def shards(self, parts: Sequence[np.ndarray]) -> Shards:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +49,12 @@ def read_file(path: str | Path, **options: Any) -> Dataset:
 
 
 def read_csv(
-    path: str | Path, *, label: str, group: str | None = None, missing: Missing = "refuse"
+    path: str | Path,
+    *,
+    label: str,
+    group: str | None = None,
+    missing: Missing = "refuse",
+    classes: Sequence[Any] | None = None,
 ) -> Dataset:
     """Read a comma- or tab-separated table with a header line.
 
@@ -59,6 +64,8 @@ def read_csv(
     label : name of the column to predict.
     group : name of a column that tells the records' sites apart; not a feature.
     missing : what to do with rows that have an empty, ``?`` or ``NA`` entry.
+    classes : the two class names, public, the second being 1; without them names are read from the labels,
+        which the data set notes as read and not charged.
 
     Examples
     --------
@@ -88,7 +95,8 @@ def read_csv(
     features = [name for name in header if name not in (label, group)]
     X = np.column_stack([_numbers(columns[name], name, path) for name in features])
     groups = None if group is None else np.array(columns[group])
-    return _tidy(Path(path), X, _labels(columns[label], path), tuple(features), groups, missing)
+    y, uncharged = _labels(columns[label], path, classes)
+    return _tidy(Path(path), X, y, tuple(features), groups, missing, uncharged)
 
 
 def read_npz(path: str | Path, *, x: str = "X", y: str = "y", missing: Missing = "refuse") -> Dataset:
@@ -118,7 +126,13 @@ def read_npz(path: str | Path, *, x: str = "X", y: str = "y", missing: Missing =
     return _tidy(Path(path), X, labels, (), None, missing)
 
 
-def read_arff(path: str | Path, *, label: str = "class", missing: Missing = "refuse") -> Dataset:
+def read_arff(
+    path: str | Path,
+    *,
+    label: str = "class",
+    missing: Missing = "refuse",
+    classes: Sequence[Any] | None = None,
+) -> Dataset:
     """Read a dense ARFF table with numeric features and a nominal or numeric label.
 
     Examples
@@ -157,7 +171,8 @@ def read_arff(path: str | Path, *, label: str = "class", missing: Missing = "ref
     columns = dict(zip(names, zip(*rows, strict=True), strict=True))
     features = [name for name in names if name != label]
     X = np.column_stack([_numbers(columns[name], name, path) for name in features])
-    return _tidy(Path(path), X, _labels(columns[label], path), tuple(features), None, missing)
+    y, uncharged = _labels(columns[label], path, classes)
+    return _tidy(Path(path), X, y, tuple(features), None, missing, uncharged)
 
 
 def read_libsvm(path: str | Path, *, features: int | None = None, missing: Missing = "refuse") -> Dataset:
@@ -246,18 +261,33 @@ def _numbers(words: Iterable[str], name: str, path: str | Path) -> np.ndarray:
     return np.array([one(word) for word in words])
 
 
-def _labels(words: Iterable[str], path: str | Path) -> np.ndarray:
-    """Return numeric labels as they are; two class names become -1 and 1 in alphabetical order."""
+def _labels(
+    words: Iterable[str], path: str | Path, classes: Sequence[Any] | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return labels as numbers, and what had to be read of all of them to know them.
+
+    Numbers stay as they are; two class names become -1 and 1, in the public order, else alphabetically.
+    """
     listed = list(words)
-    try:
-        return np.array([float(word) for word in listed])
-    except ValueError:
-        classes = sorted(set(listed))
-        if len(classes) != 2:
+    if classes is not None:
+        names = [str(name) for name in classes]
+        if len(set(names)) != 2 or len(names) != 2:
+            raise DataError(f"classes must be two different names, got {', '.join(names) or 'none'}.")
+        strange = next((k for k, word in enumerate(listed) if word not in names), None)
+        if strange is not None:
             raise DataError(
-                f"{Path(path).name}: expected two class names or numbers as labels, got {len(classes)} names."
+                f"{Path(path).name}: label {listed[strange]!r} is not one of the classes {', '.join(names)}."
+            )
+        return np.array([1.0 if word == names[1] else -1.0 for word in listed]), ()
+    try:
+        return np.array([float(word) for word in listed]), ()
+    except ValueError:
+        found = sorted(set(listed))
+        if len(found) != 2:
+            raise DataError(
+                f"{Path(path).name}: expected two class names or numbers as labels, got {len(found)} names."
             ) from None
-        return np.array([1.0 if word == classes[1] else -1.0 for word in listed])
+        return np.array([1.0 if word == found[1] else -1.0 for word in listed]), ("class names",)
 
 
 def _arff_name(text: str, path: str | Path, number: int) -> str:
@@ -270,7 +300,13 @@ def _arff_name(text: str, path: str | Path, number: int) -> str:
 
 
 def _tidy(
-    path: Path, X: Any, y: np.ndarray, names: tuple[str, ...], groups: Any, missing: Missing
+    path: Path,
+    X: Any,
+    y: np.ndarray,
+    names: tuple[str, ...],
+    groups: Any,
+    missing: Missing,
+    uncharged: tuple[str, ...] = (),
 ) -> Dataset:
     dense = X.data if is_sparse(X) else X
     if missing != "keep" and not (np.isfinite(dense).all() and np.isfinite(np.asarray(y, dtype=float)).all()):
@@ -281,4 +317,4 @@ def _tidy(
         keep = np.isfinite(X).all(axis=1) & np.isfinite(np.asarray(y, dtype=float))
         X, y = X[keep], y[keep]
         groups = None if groups is None else groups[keep]
-    return Dataset(path.name.split(".")[0], X, y, names, groups)
+    return Dataset(path.name.split(".")[0], X, y, names, groups, uncharged=uncharged)

@@ -16,10 +16,11 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from sottovoce._files import write_whole
 from sottovoce.data.loaders import data_folder
 from sottovoce.errors import DataError
 
@@ -164,17 +165,17 @@ def _fetch(address: str, path: Path) -> None:
     from urllib.error import URLError
     from urllib.request import urlopen
 
-    partial = path.with_suffix(path.suffix + ".part")
-    try:
-        with urlopen(address, timeout=60) as source, partial.open("wb") as target:
-            while block := source.read(1 << 20):
-                target.write(block)
-    except (URLError, OSError) as problem:
-        partial.unlink(missing_ok=True)
-        raise DataError(
-            f"{address} cannot be fetched ({problem}); put {path.name} into {path.parent} by hand."
-        ) from None
-    partial.replace(path)
+    def receive(target: BinaryIO) -> None:
+        try:
+            with urlopen(address, timeout=60) as source:
+                while block := source.read(1 << 20):
+                    target.write(block)
+        except (URLError, OSError) as problem:
+            raise DataError(
+                f"{address} cannot be fetched ({problem}); put {path.name} into {path.parent} by hand."
+            ) from None
+
+    write_whole(path, receive)
 
 
 def read_idx(path: str | Path) -> np.ndarray:

@@ -186,7 +186,7 @@ def _in_blocks(block: Any, images: Any, size: int = 1000) -> np.ndarray:
     values = np.asarray(images)
     grey = torch.as_tensor(np.ascontiguousarray(values), dtype=torch.float32)
     with torch.no_grad():
-        return torch.cat([block(part[:, None]) for part in grey.split(size)]).numpy()
+        return torch.cat([block(part[:, None]) for part in torch.split(grey, size)]).numpy()
 
 
 def _gaussian(sigma: float) -> tuple[Tensor, Tensor]:

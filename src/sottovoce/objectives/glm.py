@@ -1,8 +1,6 @@
 """Generalised linear models: one record's loss depends on w through the prediction x.w only.
 
-So the gradient of record i is ``slope_i * x_i``: its length is |slope_i| |x_i| and its clipped form a
-rescaled slope. Per-record gradients are never formed. Kernels are compiled; plain-numpy twins live in
-the tests.
+So the gradient of record i is ``slope_i * x_i`` and per-record gradients are never formed (`kernels`).
 
     logistic   ln(1 + exp(-y m))          slope  -y sigmoid(-y m)
     squared    (m - y)^2 / 2              slope  m - y
@@ -13,14 +11,14 @@ the tests.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numba import njit
 
 from sottovoce._validate import positive
-from sottovoce.data.base import is_sparse, signed_labels
+from sottovoce.data.base import Shards, is_sparse, signed_labels
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives.prox import Regulariser
 
@@ -38,6 +36,7 @@ class GLM:
     loss : "logistic", "squared" or "huber".
     l1, l2, box, ball : the regulariser, see `Regulariser`.
     width : where the Huber loss turns linear.
+    dim : number of features where it must be known without data (wire formats, costs); None: as the data say.
 
     Examples
     --------
@@ -52,6 +51,9 @@ class GLM:
     box: float | None = None
     ball: float | None = None
     width: float = 1.0
+    dim: int | None = None
+
+    clip: ClassVar[float | None] = None  # a plan says how its records' gradients are clipped
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -106,8 +108,39 @@ class GLM:
             raise DataError("Targets hold NaN or infinity; drop or mend those records before training.")
         return X, y
 
+    @property
+    def n_params(self) -> int | None:
+        """Numbers in a row of parameters, where `dim` says so."""
+        return self.dim
+
+    def initial(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
+        """Return the public starting rows: zeros."""
+        return np.zeros((agents, dim))
+
+    def prepared(self, data: Shards) -> Shards:
+        """Return the agents' records checked and in the form the kernels take."""
+        if not isinstance(data, Shards):
+            raise DataError(
+                f"a generalised linear model takes Shards, one part per agent, got {type(data).__name__}; "
+                "dataset.shards(parts) deals records out."
+            )
+        if self.dim is not None and data.dim != self.dim:
+            raise DataError(f"the model has {self.dim} features, the data have {data.dim}.")
+        X, y = self.check(data.X, data.y)
+        return Shards(X, y, data.offsets)
+
+    def query(self, data: Shards) -> GLMQuery:
+        """Return what sums clipped gradients over lots of the agents' (prepared) records."""
+        return GLMQuery(self, data)
+
+    def metrics(self, rows: np.ndarray, data: Shards) -> dict[str, Any]:
+        """Return what may be said of final rows without looking at private records: nothing here."""
+        return {}
+
     def losses(self, w: np.ndarray, X: Any, y: np.ndarray) -> np.ndarray:
         """Return the loss of every record."""
+        from sottovoce.objectives.kernels import record_losses
+
         return record_losses(self.kind, self.width, X @ w, np.asarray(y, dtype=np.float64))
 
     def value(self, w: np.ndarray, X: Any, y: np.ndarray) -> float:
@@ -116,6 +149,8 @@ class GLM:
 
     def gradient(self, w: np.ndarray, X: Any, y: np.ndarray) -> np.ndarray:
         """Return the gradient of the data part, unclipped: (1/n) sum_i slope_i x_i."""
+        from sottovoce.objectives.kernels import record_slopes
+
         return X.T @ record_slopes(self.kind, self.width, X @ w, np.asarray(y, dtype=np.float64)) / len(y)
 
     def smoothness(self, row_norm_bound: float) -> float:
@@ -192,116 +227,52 @@ def _one_entry_each(X: Any) -> Any:
     return rows
 
 
-# --- kernels ----------------------------------------------------------------------------------------
+class GLMQuery:
+    """Sums of clipped gradients of the hosted agents' records (see `gradients.Query`).
 
-
-@njit(cache=True, inline="always")
-def slope(kind, width, m, y):
-    """Derivative of one record's loss in the prediction."""
-    if kind == 0:
-        return -y / (1.0 + math.exp(min(y * m, 700.0)))
-    r = m - y
-    if kind == 2:
-        return min(max(r, -width), width)
-    return r
-
-
-@njit(cache=True)
-def record_slopes(kind, width, m, y):
-    """Slopes of all records."""
-    out = np.empty(len(m))
-    for i in range(len(m)):
-        out[i] = slope(kind, width, m[i], y[i])
-    return out
-
-
-@njit(cache=True)
-def record_losses(kind, width, m, y):
-    """Losses of all records."""
-    out = np.empty(len(m))
-    for i in range(len(m)):
-        if kind == 0:
-            t = y[i] * m[i]
-            out[i] = math.log1p(math.exp(-t)) if t > 0 else -t + math.log1p(math.exp(t))
-        else:
-            r = abs(m[i] - y[i])
-            out[i] = 0.5 * r * r if kind == 1 or r <= width else width * (r - 0.5 * width)
-    return out
-
-
-@njit(cache=True)
-def add_clipped(kind, width, w, x, y, clip, out):
-    """Add clip_C(slope * x) of one record to ``out``; a record that is not finite adds nothing.
-
-    The length is |slope| |x|; x is first divided by its largest entry so that squares cannot overflow.
+    Examples
+    --------
+    >>> shards = Shards(np.eye(2), np.array([1.0, -1.0]), np.array([0, 1, 2]))
+    >>> query = GLM("logistic").query(shards)
+    >>> query.sums(np.zeros((2, 2)), [np.array([0]), np.array([0])], [0, 1], clip=1.0).tolist()
+    [[-0.5, 0.0], [0.0, 0.5]]
     """
-    p = len(w)
-    m = 0.0
-    largest = 0.0
-    for j in range(p):
-        m += x[j] * w[j]
-        largest = max(largest, abs(x[j]))
-    s = slope(kind, width, m, y)
-    if not (math.isfinite(s) and math.isfinite(largest)) or largest == 0.0 or s == 0.0:
-        return
-    squares = 0.0
-    for j in range(p):
-        r = x[j] / largest
-        squares += r * r
-    # a NaN entry leaves `largest` as it was and shows in the sum
-    if not math.isfinite(squares):
-        return
-    norm = abs(s) * largest * math.sqrt(squares)
-    if norm <= clip:
-        for j in range(p):
-            out[j] += s * x[j]
-    else:
-        scale = math.copysign(clip / math.sqrt(squares), s)
-        for j in range(p):
-            out[j] += scale * (x[j] / largest)
 
+    dtype = np.float64
 
-@njit(cache=True)
-def clipped_sum(kind, width, w, X, y, rows, clip):
-    """Sum over ``rows`` of clip_C(gradient of the record at w)."""
-    out = np.zeros(len(w))
-    for k in range(len(rows)):
-        add_clipped(kind, width, w, X[rows[k]], y[rows[k]], clip, out)
-    return out
+    def __init__(self, objective: GLM, data: Shards) -> None:
+        self.objective, self.data = objective, data
+        self.width, self.sizes, self.decay = data.dim, data.sizes, objective.l2
 
+    def sums(
+        self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
+    ) -> np.ndarray:
+        """Return, per place, the sum over its lot of gradients clipped to ``clip``."""
+        from sottovoce.objectives.kernels import lot_sums
 
-@njit(cache=True)
-def user_gradients(kind, width, theta, X, y, offsets, include, divisor, clip):
-    """Per user u: (1 / divisor_u) * sum over its included records of clip_C(gradient at theta_u)."""
-    n, p = theta.shape
-    out = np.zeros((n, p))
-    for u in range(n):
-        for i in range(offsets[u], offsets[u + 1]):
-            if include[i]:
-                add_clipped(kind, width, theta[u], X[i], y[i], clip, out[u])
-        for j in range(p):
-            out[u, j] /= divisor[u]
-    return out
+        model, data = self.objective, self.data
+        starts = data.offsets[np.asarray(places, np.intp)]
+        ends = np.cumsum([len(lot) for lot in lots])
+        rows = np.concatenate(lots) if len(lots) else np.zeros(0, np.int64)
+        return np.asarray(lot_sums(model.kind, model.width, theta, data.X, data.y, starts, rows, ends, clip))
 
+    def descend(
+        self,
+        w: np.ndarray,
+        total: np.ndarray,
+        lots: Sequence[np.ndarray],
+        noise: np.ndarray,
+        grid: float,
+        clip: float,
+        divisor: float,
+        rates: np.ndarray,
+    ) -> None:
+        """Take one proximal step per lot from ``w``, in place: what `sums` and the text do, compiled."""
+        from sottovoce.objectives.kernels import descend_lots
 
-@njit(cache=True)
-def poisson_rows(n, q, uniforms):
-    """Rows of a Poisson sample (each in with probability q, independently), by geometric gaps.
-
-    ``uniforms`` are numbers in (0, 1]; enough of them is the caller's business: returns -1 as the last
-    entry when they ran out.
-    """
-    rows = np.empty(len(uniforms) + 1, np.int64)
-    if q >= 1.0:
-        return np.arange(n)
-    scale = 1.0 / math.log1p(-q)
-    position = -1
-    used = 0
-    for k in range(len(uniforms)):
-        position += 1 + int(min(math.log(uniforms[k]) * scale, 9e15))
-        if position >= n:
-            return rows[:used]
-        rows[used] = position
-        used += 1
-    rows[used] = -1
-    return rows[: used + 1]
+        model, r = self.objective, self.objective.regulariser
+        descend_lots(
+            model.kind, model.width, self.data.X, self.data.y, w, total, np.concatenate(lots),
+            np.cumsum([len(lot) for lot in lots]), noise, grid, clip, divisor, rates,
+            r.l1, r.l2, r.box or math.inf, r.ball or math.inf,
+        )  # fmt: skip

@@ -20,7 +20,8 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-from sottovoce.objectives.nets import NetObjective, clip_weights
+from sottovoce.objectives.clipping import clip_weights
+from sottovoce.objectives.nets import NetObjective
 
 __all__ = ["B23Objective"]
 
@@ -35,7 +36,7 @@ class B23Objective(NetObjective):
 
     Examples
     --------
-    >>> objective = B23Objective(max_grad_norm=1.0)
+    >>> objective = B23Objective(clip=1.0)
     >>> objective.n_params
     38424
     >>> theta = objective.initial(np.random.default_rng(0), agents=2)
@@ -44,13 +45,13 @@ class B23Objective(NetObjective):
     torch.Size([2, 38424])
     """
 
-    def __init__(self, *, max_grad_norm: float = 1.0, physical_batch: int | None = None) -> None:
+    def __init__(self, *, clip: float = 1.0, physical_batch: int | None = None) -> None:
         from sottovoce.objectives.models import b23_mnist
 
-        super().__init__(b23_mnist(), max_grad_norm=max_grad_norm, physical_batch=physical_batch)
+        super().__init__(b23_mnist(), clip=clip, physical_batch=physical_batch)
 
     def _stacked_sums(
-        self, theta: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, sums: Tensor
+        self, steps: Any, theta: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, sums: Tensor
     ) -> None:
         agents, lot = present.shape
         conv, conv_bias, w1, b1, w2, b2 = _split(theta)
@@ -72,7 +73,7 @@ class B23Objective(NetObjective):
         conv_each = torch.from_numpy(each).view(agents, lot, 78)
 
         squared = (_squares(a) + 1) * _squares(g2) + (_squares(p) + 1) * _squares(g1) + _squares(conv_each)
-        weights = torch.where(present, clip_weights(squared, self.max_grad_norm), 0.0)[..., None]
+        weights = torch.where(present, clip_weights(squared, self.clip), 0.0)[..., None]
         bad = ~torch.isfinite(squared)[..., None]
         if bad.any():
             g2, g1, a, p, conv_each = (torch.where(bad, 0.0, t) for t in (g2, g1, a, p, conv_each))
@@ -83,10 +84,11 @@ class B23Objective(NetObjective):
         sums += torch.cat([piece.reshape(agents, -1) for piece in pieces], 1)
 
     def _outputs(self, theta: Any, inputs: Tensor, chunk: int = 2000) -> Any:
-        for row in torch.as_tensor(theta, dtype=torch.float32).split(1):
+        inputs = inputs.to(torch.float32)
+        for row in torch.split(torch.as_tensor(theta, dtype=torch.float32), 1):
             conv, bias, w1, b1, w2, b2 = _split(row)
             found = []
-            for part in inputs.split(chunk):
+            for part in torch.split(inputs, chunk):
                 images = part.reshape(len(part), SIDE * SIDE).contiguous().numpy()
                 features, slope, place = _buffers(len(part))
                 _conv_mish_pool(images, conv.numpy(), bias.numpy(), len(part), features, slope, place)

@@ -130,7 +130,7 @@ class StackedLinear(Stacked):
     Examples
     --------
     >>> from sottovoce.objectives.nets import NetObjective
-    >>> objective = NetObjective(nn.Linear(3, 2), "squared_error", max_grad_norm=0.5)
+    >>> objective = NetObjective(nn.Linear(3, 2), "squared_error", clip=0.5)
     >>> sums = objective.clipped_sums(objective.start(1), torch.ones(1, 1, 3), torch.full((1, 1, 2), 9.0))
     >>> round(sums.norm().item(), 6)
     0.5
@@ -294,7 +294,7 @@ class StackedConv(Stacked):
 
 
 class StackedScale(Stacked):
-    """The affine part of GroupNorm and LayerNorm; the normalisation itself has no parameters.
+    """The affine part of GroupNorm, InstanceNorm, LayerNorm and RMSNorm; the rest has no parameters.
 
     Examples
     --------
@@ -310,14 +310,23 @@ class StackedScale(Stacked):
         layer = self.layer
         if isinstance(layer, nn.GroupNorm):
             normal = F.group_norm(inputs, layer.num_groups, eps=layer.eps)
+        elif isinstance(layer, nn.RMSNorm):
+            normal = F.rms_norm(inputs, layer.normalized_shape, eps=layer.eps)
+        elif isinstance(layer, nn.modules.instancenorm._InstanceNorm):
+            normal = F.instance_norm(inputs, eps=layer.eps)
         else:
             normal = F.layer_norm(inputs, layer.normalized_shape, eps=layer.eps)
         return super().__call__(normal)
 
+    @property
+    def by_channel(self) -> bool:
+        """Whether there is one weight per channel, not one per place."""
+        return not isinstance(self.layer, (nn.LayerNorm, nn.RMSNorm))
+
     def _spread(self, key: str, like: Tensor) -> Tensor:
         """The weights of every agent, broadcast against (agents, lot, ...)."""
         weight = self.weights[key]
-        if isinstance(self.layer, nn.GroupNorm):
+        if self.by_channel:
             return weight.view(self.agents, 1, -1, *[1] * (like.ndim - 2))
         return weight.view(self.agents, *[1] * (like.ndim - weight.ndim + 1), *weight.shape[1:])
 
@@ -338,7 +347,7 @@ class StackedScale(Stacked):
         self.seen = [Seen(per_sample[0], per_sample[1], None)]
 
     def _reduce(self, product: Tensor) -> Tensor:
-        if isinstance(self.layer, nn.GroupNorm):
+        if self.by_channel:
             return product.flatten(2).sum(2) if product.ndim > 2 else product
         size = self.weights["weight"][0].numel()
         return product.reshape(product.shape[0], -1, size).sum(1)
@@ -387,8 +396,12 @@ class StackedEmbedding(Stacked):
     def squared_norms(self) -> Tensor:
         tokens, g = self._tokens()
         same = tokens[:, :, None] == tokens[:, None]
-        exact = g.double()
-        squared = torch.where(same, torch.bmm(exact, exact.mT), 0.0).sum((1, 2))
+        if g.dtype == torch.float32:
+            exact = g.double()
+            squared = torch.where(same, torch.bmm(exact, exact.mT), 0.0).sum((1, 2))
+        else:  # each token's sum, as often as it occurs
+            totals = torch.bmm(same.to(g.dtype), g).square().sum(2)
+            squared = (totals / same.sum(2)).sum(1)
         return _enlarged(squared, torch.linalg.vector_norm(g, dim=2).sum(1))
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
@@ -415,7 +428,14 @@ def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and kind in (nn.Conv1d, nn.Conv2d):
         plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
         return StackedConv(layer, slots) if plain else None
-    if kind in (nn.GroupNorm, nn.LayerNorm):
+    if kind in (
+        nn.GroupNorm,
+        nn.LayerNorm,
+        nn.RMSNorm,
+        nn.InstanceNorm1d,
+        nn.InstanceNorm2d,
+        nn.InstanceNorm3d,
+    ):
         return StackedScale(layer, slots)
     if kind is nn.Embedding:
         return StackedEmbedding(layer, slots)
@@ -428,7 +448,8 @@ def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:
     if positions == 1:
         # reductions without a temporary as large as the lot
         return (torch.linalg.vector_norm(x, dim=(1, 2)) * torch.linalg.vector_norm(g, dim=(1, 2))).square()
-    if positions * (inputs + outputs) < inputs * outputs:
+    if positions * (inputs + outputs) < inputs * outputs and g.dtype == torch.float32:
+        # of float64 terms that cancel no wider type could take the ghost norm
         xs, gs = x.double(), g.double()
         squared = (torch.bmm(xs, xs.mT) * torch.bmm(gs, gs.mT)).sum((1, 2))
     else:
@@ -447,6 +468,8 @@ def _sum_norms(total: Tensor, terms: Tensor) -> Tensor:
 
 def _enlarged(squared: Tensor, reach: Tensor) -> Tensor:
     """Return squared norms of sums that float32 may have moved by `ROUNDING` times ``reach``."""
+    if reach.dtype == torch.float64:
+        return (squared.clamp(min=0).sqrt() + 16 * torch.finfo(reach.dtype).eps * reach).square()
     return (squared.clamp(min=0).sqrt() + ROUNDING * reach).square().float()
 
 

@@ -9,12 +9,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from sottovoce._validate import non_negative, positive
 from sottovoce.errors import InvalidInput
 
-__all__ = ["Regulariser", "clip_rows", "prox_logistic", "prox_squared", "prox_squared_batch"]
+__all__ = ["Regulariser", "prox_logistic", "prox_squared", "prox_squared_batch"]
 
 
 @dataclass(frozen=True)
@@ -59,35 +58,9 @@ class Regulariser:
         if self.box is not None:
             w = np.clip(w, -self.box, self.box)
         if self.ball is not None:
-            norm = float(np.linalg.norm(w))
-            if norm > self.ball:
-                w = w * (self.ball / norm)
+            norm = np.linalg.norm(w, axis=-1, keepdims=True)
+            w = np.where(norm > self.ball, w * (self.ball / np.maximum(norm, self.ball)), w)
         return w
-
-
-def clip_rows(rows: np.ndarray, bound: float) -> np.ndarray:
-    """Return rows scaled down to length at most ``bound``; rows that are not finite become zero.
-
-    Guarantees
-    ----------
-    Every returned row has Euclidean length at most ``bound`` (up to one rounding), whatever came in:
-    NaN and infinity give zero, 1e300 does not overflow. This is the sensitivity that is booked.
-
-    Examples
-    --------
-    >>> clip_rows(np.array([[3.0, 4.0], [np.nan, 1.0]]), 1.0).tolist()
-    [[0.6000000000000001, 0.8], [0.0, 0.0]]
-    """
-    rows = np.asarray(rows)
-    finite = np.isfinite(rows).all(axis=-1, keepdims=True)
-    safe = np.where(finite, rows, 0.0)
-    largest = np.abs(safe).max(axis=-1, keepdims=True, initial=0.0)
-    scaled = safe / np.where(largest > 0, largest, 1.0)  # so that squares cannot overflow
-    norms = largest * np.linalg.norm(scaled, axis=-1, keepdims=True)
-    over = norms > bound
-    inside = np.where(over, 0.0, safe)
-    lengths = np.linalg.norm(scaled, axis=-1, keepdims=True)
-    return np.where(over, scaled * (bound / np.where(lengths > 0, lengths, 1.0)), inside)
 
 
 def prox_squared(v: np.ndarray, x: np.ndarray, y: float, step: float) -> np.ndarray:
@@ -124,27 +97,7 @@ def prox_logistic(v: np.ndarray, x: np.ndarray, y: float, step: float) -> np.nda
     >>> bool(abs(w[0] - 1 / (1 + np.exp(w[0]))) < 1e-12)  # w = v - step * gradient at w
     True
     """
+    from sottovoce.objectives.kernels import logistic_margin
+
     m = logistic_margin(y * float(x @ v), step * float(x @ x))
     return v + (step * y / (1.0 + math.exp(min(m, 700.0)))) * x
-
-
-@njit(cache=True)
-def logistic_margin(start, weight):
-    """Solve m - start - weight * sigmoid(-m) = 0 for m; the root lies in [start, start + weight]."""
-    low, high = start, start + weight
-    m = start + 0.5 * weight
-    for _ in range(100):
-        s = 1.0 / (1.0 + math.exp(min(m, 700.0)))
-        residual = m - start - weight * s
-        if residual > 0:
-            high = m
-        else:
-            low = m
-        step = residual / (1.0 + weight * s * (1.0 - s))
-        new = m - step
-        if not (low < new < high):
-            new = 0.5 * (low + high)
-        if abs(new - m) <= 1e-15 * (1.0 + abs(m)):
-            return new
-        m = new
-    return m

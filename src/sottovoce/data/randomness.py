@@ -1,0 +1,92 @@
+"""What is random in a run, in one value: noise, lots, dropout, the start, and the numbers that key them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sottovoce.privacy.noise import NoiseSource, as_noise
+
+__all__ = ["Random"]
+
+
+@dataclass(frozen=True)
+class Random:
+    """The randomness of one run.
+
+    Parameters
+    ----------
+    noise : the noise source.
+    lots : key of the lots (and dropout): a whole number in simulations, secret bytes where noise protects.
+    start : public seed of the starting point.
+    numbers : what keys noise and lots of the hosted agents, one each; None: the agents' own numbers. (An
+        audit trains many copies of one agent, each with randomness of its own.)
+
+    Examples
+    --------
+    >>> one, same = (Random.of(np.random.default_rng(1)) for _ in range(2))
+    >>> one.lots == same.lots, one.protective
+    (True, False)
+    """
+
+    noise: NoiseSource
+    lots: int | bytes
+    start: int
+    numbers: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, rng: Any) -> Random:
+        """Return the randomness of a run from a numpy Generator (a simulation) or a noise source."""
+        if isinstance(rng, Random):
+            return rng
+        if isinstance(rng, np.random.Generator):
+            start, lots, noise = (int(value) for value in rng.integers(2**62, size=3))
+            return cls(as_noise(noise), lots, start)
+        noise_source = as_noise(rng)
+        start = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) >> 2
+        if noise_source.protective:
+            return cls(noise_source, os.urandom(32), start)
+        # a recorded or simulated source that came without a generator: its lots follow from its own draws,
+        # so that the same source gives the same run
+        drawn = noise_source.perturb(np.zeros((1, 4)), agents=[0], step=0, std=1.0, stream=_KEYS)
+        words = [int(word) >> 2 for word in drawn.view(np.uint64).ravel()]
+        return cls(noise_source, words[0], words[1])
+
+    @property
+    def protective(self) -> bool:
+        """Whether the noise protects people."""
+        return self.noise.protective
+
+    @property
+    def words(self) -> str:
+        """What a record says about this noise."""
+        return "protective" if self.protective else "simulation: reproducible, not protective"
+
+    @property
+    def seeds(self) -> list[int] | None:
+        """What brings the same lots and start back after an interruption; None where it must stay secret."""
+        return None if isinstance(self.lots, bytes) else [self.lots, self.start]
+
+    def hosting(self, agents: Sequence[int]) -> Sequence[int]:
+        """Return the numbers that key noise and lots of the hosted ``agents``."""
+        return list(agents) if self.numbers is None else list(self.numbers)
+
+    def again(self, seeds: Sequence[int]) -> Random:
+        """Return this randomness with the lots and start of an interrupted run."""
+        return replace(self, lots=int(seeds[0]), start=int(seeds[1]))
+
+    def draws(self, *key: int) -> np.random.Generator:
+        """Return the generator of one block of hidden choices (a walk's path, a coordinate).
+
+        In simulations it is a function of the key; where noise protects it is fresh from the system.
+        """
+        if isinstance(self.lots, bytes):
+            return np.random.Generator(np.random.Philox())
+        return np.random.default_rng([self.lots, 0xB10C, *key])
+
+
+_KEYS = 0x5A  # the noise stream that serves as key; releases use the lowest numbers

@@ -1,0 +1,430 @@
+r"""The one gate: where records become numbers that leave.
+
+.. math:: \tilde G_i(\theta) = \frac{1}{L_i}\Big(\sum_{d \in lot_i} \mathrm{clip}_C(\nabla \ell(\theta; d))
+          + z_i C\, \xi\Big), \qquad lot_i \sim \mathrm{Poisson}(q_i)
+
+at record level; at user level the agent's mean gradient is clipped as a whole and gets noise z C. The divisor
+L is fixed and public, whatever the lot turned out to be: dividing by its real size would tell it.
+
+A *query* touches the records: it answers with a sum of clipped contributions (`Query`). The gate draws the
+lot, hands it to the query, adds the noise, divides, and compares what it drew with what the plan said
+it would draw. It computes clip and noise from the plan's options and never reads them from the plan's
+releases, so the comparison can fail; a difference stops the run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+import numpy as np
+
+from sottovoce.data.lots import Lots
+from sottovoce.data.randomness import Random
+from sottovoce.errors import InvalidInput, ReleaseMismatch
+from sottovoce.objectives.clipping import clip_around, clip_rows
+from sottovoce.privacy.noise import grid_of, perturb_steps
+from sottovoce.privacy.releases import MOVES, Release
+
+__all__ = ["Gradients", "Planned", "Query", "Values"]
+
+_AHEAD = 1 << 21  # records of lots that are drawn before a compiled loop begins
+
+
+class Query(Protocol):
+    """What touches the records of the hosted agents: sums of clipped contributions.
+
+    Attributes
+    ----------
+    width : numbers in a row.
+    dtype : of the rows.
+    sizes : records of each hosted agent.
+    decay : weight of the l2 term, which holds no data.
+    """
+
+    width: int
+    dtype: Any
+    sizes: np.ndarray
+    decay: float
+
+    def sums(
+        self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
+    ) -> np.ndarray:
+        """Return, per place, the sum over its lot of contributions clipped to ``clip``."""
+
+
+class Planned:
+    """The releases a plan announced for the hosted agents, asked draw by draw.
+
+    Examples
+    --------
+    >>> planned = Planned([[Release(0, 0, sensitivity=1.0, noise_std=2.0, steps=3)]])
+    >>> planned.check([0], 2, 0, sensitivity=[1.0], noise_std=[2.0])
+    >>> planned.check([0], 2, 0, sensitivity=[1.0], noise_std=[1.0])
+    Traceback (most recent call last):
+    sottovoce.errors.ReleaseMismatch: At step 2 agent 0 would draw noise 1 on sensitivity 1, the plan announced 2 on 1; nothing was released.
+    """  # noqa: E501
+
+    def __init__(self, releases: Sequence[Sequence[Release]]) -> None:
+        self.releases = [tuple(sorted(listed, key=lambda r: r.step)) for listed in releases]
+        self._starts = [[r.step for r in listed] for listed in self.releases]
+        # one stretch for everybody is the common case: then a draw of all agents is one comparison of arrays
+        self._one: tuple[Release, np.ndarray, np.ndarray] | None = None
+        if self.releases and all(len(listed) == 1 for listed in self.releases):
+            first = self.releases[0][0]
+            same = all(
+                (r[0].step, r[0].steps, r[0].count, r[0].stream, r[0].mechanism)
+                == (first.step, first.steps, first.count, first.stream, first.mechanism)
+                for r in self.releases
+            )
+            if same:
+                sensitivity = np.array([listed[0].sensitivity for listed in self.releases])
+                noise_std = np.array([listed[0].noise_std for listed in self.releases])
+                self._one = (first, sensitivity, noise_std)
+
+    def check(
+        self,
+        places: Sequence[int],
+        step: int,
+        stream: int,
+        *,
+        sensitivity: Any,
+        noise_std: Any,
+        mechanism: str = "gaussian",
+        steps: int = 1,
+    ) -> None:
+        """Raise `ReleaseMismatch` unless every draw is the one that was announced.
+
+        ``steps`` draws in a row are compared at once: equal ones are announced as one stretch.
+        """
+        found_s = np.broadcast_to(np.asarray(sensitivity, float), (len(places),))
+        found_n = np.broadcast_to(np.asarray(noise_std, float), (len(places),))
+        if self._one is not None:
+            first, planned_s, planned_n = self._one
+            index = np.asarray(places, np.intp)
+            if (
+                first.covers(step, stream)
+                and first.covers(step + steps - 1, stream)
+                and first.mechanism == mechanism
+                and np.array_equal(planned_s[index], found_s)
+                and np.array_equal(planned_n[index], found_n)
+            ):
+                return
+        for row, place in enumerate(places):
+            planned = self._at(place, step, stream, steps)
+            if planned is not None and planned.mechanism != mechanism:
+                raise ReleaseMismatch(
+                    f"At step {step} agent {planned.sender} would draw for a {mechanism} release, the plan "
+                    f"announced {planned.mechanism}; nothing was released."
+                )
+            if planned is None:
+                raise ReleaseMismatch(
+                    f"At step {step} (stream {stream}) agent {place} would make a release that the plan does "
+                    "not list; nothing was released."
+                )
+            if planned.sensitivity != found_s[row] or planned.noise_std != found_n[row]:
+                raise ReleaseMismatch(
+                    f"At step {step} agent {planned.sender} would draw noise {found_n[row]:g} on sensitivity "
+                    f"{found_s[row]:g}, the plan announced {planned.noise_std:g} on {planned.sensitivity:g}; "
+                    "nothing was released."
+                )
+
+    def _at(self, place: int, step: int, stream: int, steps: int) -> Release | None:
+        """Return the release announced for a draw; a walk lists one per visit, too many to try in turn."""
+        listed, last = self.releases[place], bisect_right(self._starts[place], step) - 1
+        likely = listed[last : last + 1] if last >= 0 else ()
+        covering = (
+            r for r in chain(likely, listed) if r.covers(step, stream) and r.covers(step + steps - 1, stream)
+        )
+        return next(covering, None)
+
+
+class Gradients:
+    """Draw the lots, clip, sum, add noise, divide: the only place where gradients of records leave.
+
+    Parameters
+    ----------
+    query : what touches the records.
+    agents : the numbers of the hosted agents.
+    random : noise, lots and the numbers that key them.
+    clip : C; ``inf`` for no clipping, where there is no noise.
+    noise_multipliers : z of every hosted agent, noise over clip.
+    adjacency : ``"user"`` clips the agent's mean gradient instead of every record's.
+    rates, divisors : the public q and L of every hosted agent.
+    releases : what the plan announced, per hosted agent; None leaves out the comparison (tests).
+
+    Guarantees
+    ----------
+    Add/remove: one record moves the clipped sum of its agent by at most C; the rounding of a protective
+    source is paid for by clipping a little lower. Replace-one and user level: by at most 2C. What is drawn is
+    what the plan announced, or `ReleaseMismatch` is raised and nothing leaves. With noise multiplier 0
+    nothing is protected, and no source is asked.
+
+    Examples
+    --------
+    >>> from sottovoce.data import Shards
+    >>> from sottovoce.objectives import GLM
+    >>> shards = Shards(np.array([[3.0]]), np.array([0.0]), np.array([0, 1]))
+    >>> noisy = Gradients(GLM("squared").query(shards), [0], Random.of(np.random.default_rng(0)), clip=1.0,
+    ...                   noise_multipliers=[0.0], adjacency="add-remove", rates=[1.0], divisors=[1.0])
+    >>> noisy(np.array([[1.0]]), 0).tolist()
+    [[1.0]]
+    """
+
+    def __init__(
+        self,
+        query: Query,
+        agents: Sequence[int],
+        random: Random,
+        *,
+        clip: float,
+        noise_multipliers: Sequence[float],
+        adjacency: str,
+        rates: Sequence[float],
+        divisors: Sequence[float],
+        releases: Sequence[Sequence[Release]] | None = None,
+    ) -> None:
+        self.query, self.random = query, random
+        self.agents = [int(a) for a in agents]
+        self.numbers = list(random.hosting(self.agents))
+        self.adjacency, self.clip = adjacency, float(clip)
+        self.user_level = adjacency == "user"
+        self.multipliers = np.asarray(noise_multipliers, float)
+        self.divisors = np.asarray(divisors, query.dtype)[:, None]
+        self.lots = Lots(query.sizes, rates, random.lots, self.numbers)
+        self.rates = list(rates)
+        self.decay = 0.0 if self.user_level else float(query.decay)
+        self.noisy = bool(self.multipliers.any())
+        if self.noisy and not np.isfinite(self.clip):
+            raise InvalidInput("noise needs a finite clip to be measured against, got inf.")
+        self.std = self.multipliers * self.clip if self.noisy else np.zeros(len(self.agents))
+        # what leaves is a row: a clipped sum and its noise over the public divisor, or (user) a clipped mean
+        public = np.ones(len(self.agents)) if self.user_level else np.asarray(divisors, float)
+        self.sensitivity = MOVES[adjacency] * self.clip / public
+        self.row_std = self.std / public
+        slack = 0.0
+        if self.noisy:
+            # both of two neighbouring releases are rounded: 2 slack beside C (record) or beside 2C (user)
+            slack = random.noise.slack(query.width, float(self.multipliers.max()) * self.clip)
+            slack *= 1 if self.user_level else 2
+            if slack >= self.clip:
+                raise InvalidInput(
+                    f"the rounding slack {slack:g} exceeds the clip {self.clip:g}; less noise is needed."
+                )
+        self.inner_clip = self.clip - slack
+        self.planned = None if releases is None else Planned(releases)
+        if self.planned is not None:
+            self._check_sampling(self.planned)
+        self._drawn: list[Release] | None = None
+
+    def _check_sampling(self, planned: Planned) -> None:
+        """Compare the sampler that runs, and whom it hides, with what was announced."""
+        for agent, rate, listed in zip(self.agents, self.lots.rates, planned.releases, strict=True):
+            drawn = 1.0 if self.user_level else rate  # lots hide no agent: nothing is amplified by them
+            for release in listed:
+                if release.adjacency != self.adjacency or release.sample_rate != drawn:
+                    raise ReleaseMismatch(
+                        f"Agent {agent} would draw lots at rate {drawn:g} under {self.adjacency}, the plan "
+                        f"announced {release.sample_rate:g} under {release.adjacency}; nothing was released."
+                    )
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row."""
+        return self.query.width
+
+    def __call__(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
+        """Return the noisy gradient of every hosted agent at its own row: exactly what is released."""
+        return self.rows(theta, step, stream, range(len(self.agents)))
+
+    def full(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
+        """Return the release with the l2 term added, which costs nothing: it holds no data."""
+        released = self(theta, step, stream)
+        return released + theta.dtype.type(self.decay) * theta if self.decay else released
+
+    def rows(self, theta: np.ndarray, step: int, stream: int, places: Sequence[int]) -> np.ndarray:
+        """Return the noisy gradients of some of the hosted agents only, by their place in the list."""
+        places = list(places)
+        lots = self.lots.draw(places, step, stream)
+        divisors = self.divisors[places]
+        if self.user_level:
+            # the mean over an agent's own records is inside the clip, so its divisor may follow the data
+            mean = self.query.sums(theta, lots, places, float("inf")) / divisors
+            if self.query.decay:
+                mean = mean + mean.dtype.type(self.query.decay) * theta
+            return self._released(clip_rows(mean, self.inner_clip), places, step, stream)
+        sums = self.query.sums(theta, lots, places, self.inner_clip)
+        return self._released(sums, places, step, stream) / divisors
+
+    def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
+        """Return each agent's whole move after ``steps`` plain gradient steps on its own records.
+
+        The move is clipped as a whole and gets noise once, so what happens inside it costs nothing more: user
+        level only. Its direction is that of descent, the sign of a gradient step.
+        """
+        if not self.user_level:
+            raise InvalidInput('a local update hides a whole agent: adjacency must be "user".')
+        places = list(range(len(self.agents)))
+        local = theta
+        for t in range(steps):
+            lots = self.lots.draw(places, step, t)
+            mean = self.query.sums(local, lots, places, float("inf")) / self.divisors
+            if self.query.decay:
+                mean = mean + mean.dtype.type(self.query.decay) * local
+            local = local - local.dtype.type(rate) * mean
+        return self._released(clip_rows(theta - local, self.inner_clip), places, step, 0)
+
+    @property
+    def descends(self) -> bool:
+        """Whether `descend` can stand for single steps: one agent, at record level, of a linear model."""
+        return len(self.agents) == 1 and not self.user_level and hasattr(self.query, "descend")
+
+    def descend(
+        self, theta: np.ndarray, total: np.ndarray, step: int, rates: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return theta and the sum of iterates after one proximal step per rate, compiled.
+
+        Lots and noise are those of single steps, drawn, compared and noted before the loop begins.
+        """
+        count, width = len(rates), self.width
+        std = float(self.std[0])
+        if self.planned is not None:
+            self.planned.check(
+                [0], step, 0, sensitivity=self.sensitivity, noise_std=self.row_std, steps=count
+            )
+        w, sums = theta[0].copy(), total[0].copy() if len(total) else np.zeros(0)
+        # a few million records at a time, so that long blocks of large lots fit in memory
+        stride = max(1, int(_AHEAD // max(width, self.rates[0] * self.lots.sizes[0])))
+        for first in range(0, count, stride):
+            part = rates[first : first + stride]
+            lots = [self.lots.draw([0], step + first + k)[0] for k in range(len(part))]
+            noise = np.zeros((len(part), width))
+            if self.noisy:
+                noise = perturb_steps(
+                    self.random.noise, noise, agent=self.numbers[0], step=step + first, std=std
+                )
+            self.query.descend(  # type: ignore[attr-defined]
+                w, sums, lots, noise, grid_of(self.random.noise, std), self.inner_clip,
+                float(self.divisors[0, 0]), part,
+            )  # fmt: skip
+        if self._drawn is not None and self.noisy:
+            self._drawn += [self._release(0, step + k) for k in range(count)]
+        return w[None], sums[None] if len(total) else total
+
+    def _released(self, rows: np.ndarray, places: list[int], step: int, stream: int) -> np.ndarray:
+        """Add the noise, after comparing it with the plan; note what was drawn."""
+        if self.planned is not None:
+            self.planned.check(
+                places, step, stream, sensitivity=self.sensitivity[places], noise_std=self.row_std[places]
+            )
+        if not self.noisy:
+            return rows
+        std = self.std[places]
+        numbers = [self.numbers[place] for place in places]
+        noisy: np.ndarray = self.random.noise.perturb(rows, agents=numbers, step=step, std=std, stream=stream)
+        if self._drawn is not None:
+            self._drawn += [self._release(place, step) for place in places]
+        return noisy
+
+    def _release(self, place: int, step: int) -> Release:
+        return Release(
+            sender=self.agents[place],
+            step=step,
+            sensitivity=float(self.sensitivity[place]),
+            noise_std=float(self.row_std[place]),
+            adjacency=self.adjacency,
+            sample_rate=1.0 if self.user_level else float(self.rates[place]),
+        )
+
+    # ---- for a ledger ------------------------------------------------------------------------------
+
+    def metered(self) -> Gradients:
+        """Return self, from now on writing down every draw for `take`."""
+        self._drawn = [] if self._drawn is None else self._drawn
+        return self
+
+    def take(self) -> tuple[Release, ...]:
+        """Return the releases since the last call, made of this gate's own numbers."""
+        drawn, self._drawn = tuple(self._drawn or ()), None if self._drawn is None else []
+        return drawn
+
+
+class Values:
+    """The gate for averaging: each agent's row, pulled into a public ball, with noise, once.
+
+    Parameters
+    ----------
+    rows : (agents, dim) one row per hosted agent.
+    radius, centre : the public ball; the sensitivity is twice the radius.
+    noise_std : standard deviation of the noise, per coordinate.
+    noise_later : leave the noise to the protocol, which draws it at every contribution (a walk).
+
+    Guarantees
+    ----------
+    Replacing one agent's row moves what is released by at most twice the radius; rounding of a protective
+    source is paid for by a slightly smaller ball. Rows that are not finite count as the centre.
+
+    Examples
+    --------
+    >>> source = Values(np.zeros((2, 1)), [0, 1], Random.of(np.random.default_rng(0)), radius=1.0,
+    ...                 noise_std=1.0)
+    >>> source.released(0).shape
+    (2, 1)
+    """
+
+    decay = 0.0
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        agents: Sequence[int],
+        random: Random,
+        *,
+        radius: float,
+        noise_std: float,
+        centre: Any = 0.0,
+        noise_later: bool = False,
+        releases: Sequence[Sequence[Release]] | None = None,
+    ) -> None:
+        self.agents, self.random = [int(a) for a in agents], random
+        self.numbers = list(random.hosting(self.agents))
+        self.std, self.sensitivity, self.noise_later = float(noise_std), 2 * radius, noise_later
+        inner = radius - random.noise.slack(rows.shape[1], noise_std)
+        if inner <= 0:
+            raise InvalidInput(
+                f"The rounding slack exceeds the radius {radius}; a larger radius or less noise is needed."
+            )
+        self.centre = np.asarray(centre, dtype=rows.dtype)
+        self.rows = clip_around(rows, centre, inner)
+        self.planned = None if releases is None else Planned(releases)
+        self._drawn: list[Release] | None = None
+
+    def released(self, step: int) -> np.ndarray:
+        """Return the rows that leave."""
+        if self.planned is not None:
+            places = range(len(self.agents))
+            self.planned.check(places, step, 0, sensitivity=self.sensitivity, noise_std=self.std)
+        if self.noise_later:
+            return self.rows
+        # Noise is added about the centre, so that the grid of a protective source is the centre's.
+        noisy: np.ndarray = self.centre + self.random.noise.perturb(
+            self.rows - self.centre, agents=self.numbers, step=step, std=self.std
+        )
+        if self._drawn is not None:
+            self._drawn += [
+                Release(sender=agent, step=step, sensitivity=self.sensitivity, noise_std=self.std)
+                for agent in self.agents
+            ]
+        return noisy
+
+    def metered(self) -> Values:
+        """Return self, from now on writing down every draw for `take`."""
+        self._drawn = [] if self._drawn is None else self._drawn
+        return self
+
+    def take(self) -> tuple[Release, ...]:
+        """Return the releases since the last call."""
+        drawn, self._drawn = tuple(self._drawn or ()), None if self._drawn is None else []
+        return drawn

@@ -1,0 +1,306 @@
+"""Compiled loops over the records of generalised linear models; plain-numpy twins live in the tests.
+
+The gradient of record i is ``slope_i * x_i``: its length is |slope_i| |x_i| and its clipped form a rescaled
+slope, so per-record gradients are never formed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from sottovoce.objectives.clipping import clip_scalar
+
+__all__ = [
+    "add_clipped", "coordinate_sum", "coordinate_sums_dense", "coordinate_sums_sparse", "descend_coordinates",
+    "descend_lots", "logistic_margin", "lot_sums", "moved_margins", "on_grid", "prox_in_place", "prox_scalar",
+    "record_losses", "record_slopes", "slope",
+]  # fmt: skip
+
+
+@njit(cache=True, inline="always")
+def slope(kind, width, m, y):
+    """Derivative of one record's loss in the prediction."""
+    if kind == 0:
+        return -y / (1.0 + math.exp(min(y * m, 700.0)))
+    r = m - y
+    if kind == 2:
+        return min(max(r, -width), width)
+    return r
+
+
+@njit(cache=True)
+def record_slopes(kind, width, m, y):
+    """Slopes of all records."""
+    out = np.empty(len(m))
+    for i in range(len(m)):
+        out[i] = slope(kind, width, m[i], y[i])
+    return out
+
+
+@njit(cache=True)
+def record_losses(kind, width, m, y):
+    """Losses of all records."""
+    out = np.empty(len(m))
+    for i in range(len(m)):
+        if kind == 0:
+            t = y[i] * m[i]
+            out[i] = math.log1p(math.exp(-t)) if t > 0 else -t + math.log1p(math.exp(t))
+        else:
+            r = abs(m[i] - y[i])
+            out[i] = 0.5 * r * r if kind == 1 or r <= width else width * (r - 0.5 * width)
+    return out
+
+
+@njit(cache=True)
+def add_clipped(kind, width, w, x, y, clip, out):
+    """Add clip_C(slope * x) of one record to ``out``; a record that is not finite adds nothing.
+
+    The length is |slope| |x|; where squares could overflow, x is first divided by its largest entry.
+    """
+    p = len(w)
+    m = 0.0
+    squares = 0.0
+    for j in range(p):
+        m += x[j] * w[j]
+        squares += x[j] * x[j]
+    s = slope(kind, width, m, y)
+    if 1e-200 < squares < 1e200 and math.isfinite(s):  # false for NaN
+        length = math.sqrt(squares)
+        factor = s if abs(s) * length <= clip else math.copysign(clip / length, s)
+        for j in range(p):
+            out[j] += factor * x[j]
+        return
+    largest = 0.0
+    for j in range(p):
+        largest = max(largest, abs(x[j]))
+    if not (math.isfinite(s) and math.isfinite(largest)) or largest == 0.0 or s == 0.0:
+        return
+    squares = 0.0
+    for j in range(p):
+        r = x[j] / largest
+        squares += r * r
+    # a NaN entry leaves `largest` as it was and shows in the sum
+    if not math.isfinite(squares):
+        return
+    norm = abs(s) * largest * math.sqrt(squares)
+    if norm <= clip:
+        for j in range(p):
+            out[j] += s * x[j]
+    else:
+        scale = math.copysign(clip / math.sqrt(squares), s)
+        for j in range(p):
+            out[j] += scale * (x[j] / largest)
+
+
+@njit(cache=True)
+def lot_sums(kind, width, theta, X, y, starts, rows, ends, clip):
+    """Per agent: the sum over its lot of clip_C(gradient of the record at the agent's own row of theta).
+
+    ``rows[ends[a - 1]:ends[a]]`` is the lot of agent a, within its records, which begin at ``starts[a]``.
+    """
+    n, p = theta.shape
+    out = np.zeros((n, p))
+    first = 0
+    for a in range(n):
+        for k in range(first, ends[a]):
+            i = starts[a] + rows[k]
+            add_clipped(kind, width, theta[a], X[i], y[i], clip, out[a])
+        first = ends[a]
+    return out
+
+
+@njit(cache=True)
+def logistic_margin(start, weight):
+    """Solve m - start - weight * sigmoid(-m) = 0 for m; the root lies in [start, start + weight]."""
+    low, high = start, start + weight
+    m = start + 0.5 * weight
+    for _ in range(100):
+        s = 1.0 / (1.0 + math.exp(min(m, 700.0)))
+        residual = m - start - weight * s
+        if residual > 0:
+            high = m
+        else:
+            low = m
+        step = residual / (1.0 + weight * s * (1.0 - s))
+        new = m - step
+        if not (low < new < high):
+            new = 0.5 * (low + high)
+        if abs(new - m) <= 1e-15 * (1.0 + abs(m)):
+            return new
+        m = new
+    return m
+
+
+@njit(cache=True, inline="always")
+def on_grid(value, noise, grid):
+    """Return value + noise; on a grid, the sum of two whole numbers of grid steps, so no low bits leak."""
+    if grid == 0.0:
+        return value + noise
+    return (np.rint(value / grid) + np.rint(noise / grid)) * grid
+
+
+@njit(cache=True, inline="always")
+def prox_scalar(v, step, l1, l2, box):
+    """The map of `Regulariser.prox` on one coordinate, an infinite box for none."""
+    v = math.copysign(max(abs(v) - step * l1, 0.0), v) / (1.0 + step * l2)
+    return min(max(v, -box), box)
+
+
+@njit(cache=True)
+def prox_in_place(w, step, l1, l2, box, ball):
+    """The map of `Regulariser.prox`, with infinite bounds for none."""
+    squares = 0.0
+    for j in range(len(w)):
+        w[j] = prox_scalar(w[j], step, l1, l2, box)
+        squares += w[j] * w[j]
+    if squares > ball * ball:
+        scale = ball / math.sqrt(squares)
+        for j in range(len(w)):
+            w[j] *= scale
+
+
+@njit(cache=True)
+def descend_lots(
+    kind, width, X, y, w, total, rows, ends, noise, grid, clip, divisor, rates, l1, l2, box, ball
+):
+    """Steps of DP-SGD from ``w`` on given lots and noise, in place; ``total``, if any, sums the iterates."""
+    p = len(w)
+    g = np.empty(p)
+    first = 0
+    for k in range(len(ends)):
+        g[:] = 0.0
+        for i in rows[first : ends[k]]:
+            add_clipped(kind, width, w, X[i], y[i], clip, g)
+        first = ends[k]
+        for j in range(p):
+            w[j] -= rates[k] * (on_grid(g[j], noise[k, j], grid) / divisor)
+        prox_in_place(w, rates[k], l1, l2, box, ball)
+        if len(total):
+            total += w
+
+
+# Sums may be reordered and divisions need no check for zero, so that loops become vector instructions;
+# NaN and infinity keep their meaning.
+_FAST = {"reassoc", "contract", "arcp", "nsz"}
+
+
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
+def _pass_logistic(u, delta, before, column, C):
+    """Move the margins by the last step and sum the clipped coordinate gradients of the next, in one pass.
+
+    exp(v) is 2^n exp(r) with |r| <= ln(2)/2 and Taylor's polynomial of degree 11 for exp(r), to 1e-14; the
+    exponent n enters through the bits of the number. All of it becomes vector instructions.
+    """
+    G = 0.0
+    for i in range(len(u)):
+        v = u[i] + delta * before[i]
+        u[i] = v
+        x = v if v < 700.0 else 700.0
+        x = x if x > -700.0 else -700.0
+        n = np.rint(x * 1.4426950408889634)
+        r = x - n * 0.6931471805599453
+        e = r * (1 / 39916800) + 1 / 3628800
+        e = e * r + 1 / 362880
+        e = e * r + 1 / 40320
+        e = e * r + 1 / 5040
+        e = e * r + 1 / 720
+        e = e * r + 1 / 120
+        e = e * r + 1 / 24
+        e = e * r + 1 / 6
+        e = e * r + 1 / 2
+        e = (e * r + 1.0) * r + 1.0
+        bits = np.float64(n + 6755399441055744.0).view(np.int64)  # 1.5 2^52: n stands in the low bits
+        e = e * np.int64((bits + 1023) << 52).view(np.float64)
+        G += clip_scalar(-column[i] / (1.0 + e), C)
+    return G
+
+
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
+def _pass_squared(u, delta, before, column, C):
+    G = 0.0
+    for i in range(len(u)):
+        v = u[i] + delta * before[i]
+        u[i] = v
+        G += clip_scalar(v * column[i], C)
+    return G
+
+
+@njit(cache=True, fastmath=_FAST, error_model="numpy")
+def _pass_huber(u, delta, before, column, C, width):
+    G = 0.0
+    for i in range(len(u)):
+        v = u[i] + delta * before[i]
+        u[i] = v
+        v = width if v > width else v
+        v = -width if v < -width else v
+        G += clip_scalar(v * column[i], C)
+    return G
+
+
+@njit(cache=True)
+def coordinate_sum(kind, width, u, delta, before, column, C):
+    """Move the margins ``u`` by ``delta * before``, in place, and return the sum of clip(derivative, +-C).
+
+    Margins are y x.w and columns y x for the logistic loss, residuals x.w - y and columns x for the others.
+    """
+    if kind == 0:
+        return _pass_logistic(u, delta, before, column, C)
+    if kind == 1:
+        return _pass_squared(u, delta, before, column, C)
+    return _pass_huber(u, delta, before, column, C, width)
+
+
+@njit(cache=True, fastmath=_FAST)
+def moved_margins(u, delta, column):
+    """Move the margins by ``delta * column``, in place, rounded as in `coordinate_sum`."""
+    for i in range(len(u)):
+        u[i] = u[i] + delta * column[i]
+
+
+@njit(cache=True)
+def descend_coordinates(
+    kind, width, Z, u, w, total, chosen, noise, noisy, grid, unit, gamma, C, inverse, l1, l2, box
+):
+    """Steps of DP-CD on given coordinates and noise (in units of a coordinate's clip over n), in place."""
+    delta = 0.0
+    before = 0
+    for k in range(len(chosen)):
+        j = chosen[k]
+        G = coordinate_sum(kind, width, u, delta, Z[before], Z[j], C[j]) * inverse
+        if noisy:  # also where the noise happens to be zero: what is not on the grid tells the sum itself
+            G = on_grid(G / unit[j], noise[k], grid) * unit[j]
+        v = prox_scalar(w[j] - gamma[j] * G, gamma[j], l1, l2, box)
+        delta = v - w[j]
+        before = j
+        w[j] = v
+        total += w
+    moved_margins(u, delta, Z[before])
+
+
+@njit(cache=True)
+def coordinate_sums_dense(columns, slopes, C):
+    """Per coordinate: the sum over records of clip(slope * x, +-C_j); overflow to NaN counts as zero."""
+    p, n = columns.shape
+    out = np.zeros(p)
+    for j in range(p):
+        total = 0.0
+        for i in range(n):
+            total += clip_scalar(slopes[i] * columns[j, i], C[j])
+        out[j] = total
+    return out
+
+
+@njit(cache=True)
+def coordinate_sums_sparse(indptr, indices, values, slopes, C):
+    """The same on compressed columns."""
+    p = len(indptr) - 1
+    out = np.zeros(p)
+    for j in range(p):
+        total = 0.0
+        for k in range(indptr[j], indptr[j + 1]):
+            total += clip_scalar(slopes[indices[k]] * values[k], C[j])
+        out[j] = total
+    return out
