@@ -5,10 +5,14 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM, client_move, prox_rows
+import sottovoce as sv
+from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
 from sottovoce.data import Shards
-from sottovoce.errors import InvalidInput, NotAGuarantee
-from sottovoce.objectives import GLM, prox_logistic, prox_squared, prox_squared_batch
+from sottovoce.data.randomness import Random
+from sottovoce.errors import InvalidInput, NotAGuarantee, ReleaseMismatch
+from sottovoce.objectives import GLM, clip_rows, prox_logistic, prox_squared, prox_squared_batch
+from sottovoce.objectives.prox_kernels import client_move, prox_rows, record_moves
+from sottovoce.runners.stacked import run_stacked
 
 MODELS = [GLM("squared", l1=0.1), GLM("logistic", l2=0.05), GLM("huber", l1=0.02, width=0.4)]
 
@@ -133,20 +137,17 @@ def test_influence_of_a_record_on_every_release_given_the_past(noise_in):
     rng = np.random.default_rng(0)
     u = [np.zeros((n, p)), np.zeros((n, p))]
     zh = np.zeros(p)
-    from sottovoce.algorithms.admm import _moves
-    from sottovoce.objectives import clip_rows
-
     for _ in range(T):
         z = plan.objective.regulariser.prox(zh, 1.5)
         means = []
         for which, D in enumerate((X, other)):
             free = math.inf if noise_in == "mean" else 0.6
-            moves = _moves(0, 1.0, D, y, u[which], z, 1.5, free)
+            moves = record_moves(0, 1.0, D, y, u[which], z, 1.5, free)
             u[which] = u[which] + moves
             means.append(
                 clip_rows(u[which] - z, 0.6).mean(axis=0) if noise_in == "mean" else 2 * moves.mean(axis=0)
             )
-        assert np.linalg.norm(means[0] - means[1]) / 0.2 <= plan.curve().mu / math.sqrt(T) * (1 + 1e-9)
+        assert np.linalg.norm(means[0] - means[1]) / 0.2 <= plan.privacy().mu / math.sqrt(T) * (1 + 1e-9)
         noise = 0.2 * rng.normal(size=p)
         zh = z + means[0] + noise if noise_in == "mean" else zh + 0.5 * (means[0] + noise)
     # both data sets were given the same released z; the other records' states do not know the difference
@@ -172,35 +173,243 @@ def test_labels_and_prices():
     fed = FederatedADMM(GLM("squared"), 50, 20, 0.2, 1.0, 1.0, 4.0)
     assert fed.privacy("local").rdp(2.0) == pytest.approx(8 * 2.0 * 20 / 16)
     assert fed.privacy("local", participations=3).rdp(2.0) == pytest.approx(8 * 2.0 * 3 / 16)
-    assert fed.privacy("central").valid
-    assert fed.privacy("central", colluders=[1, 2]).epsilon(1e-5) > fed.privacy("central").epsilon(1e-5)
-    with pytest.raises(InvalidInput, match="secure_sum"):
-        FederatedADMM(GLM("squared"), 50, 20, 0.2, 1.0, 1.0, 4.0, secure_sum=False).privacy("central")
+    # the first edition's formula: noise multiplier sigma sqrt(n) / (2 C) over the clip, replace-one
+    for colluders in ((), (1, 2)):
+        z = 4.0 * math.sqrt(50 - len(colluders)) / 2
+        want = sv.privacy.Curve.sampled_gaussian(0.2, z, 20, adjacency="replace-one").epsilon(1e-5)
+        view = {"view": "colluders", "colluders": colluders} if colluders else {"view": "central"}
+        found = fed.privacy(**view)
+        assert found.label == "exact"
+        assert found.epsilon(1e-5) == pytest.approx(want, rel=1e-9)
+    # without a secure sum messages are seen, and who sent them: sampling amplifies nothing
+    seen = FederatedADMM(GLM("squared"), 50, 20, 0.2, 1.0, 1.0, 4.0, secure_sum=False).privacy("central")
+    assert (seen.label, seen.mu) == ("ldp", pytest.approx(math.sqrt(20)))
     token = TokenADMM(GLM("squared"), 50, 500, 1.0, 1.0, 8.0, cap=10)
     assert token.privacy("local").rdp(2.0) == pytest.approx(8 * 2.0 * 10 / 64)
+    published = token.privacy("network", label="published")
+    assert published.rdp(2.0) == pytest.approx(8 * 2.0 * 10 / 64 * math.log(50) / 50)
     with pytest.raises(NotAGuarantee):
-        token.privacy("network").require(100.0, 1e-5)
+        published.require(100.0, 1e-5)
+    assert token.privacy("network").mu == token.privacy("local").mu
+    spend = {"epsilon": 1, "delta": 1e-5, "steps": 3, "records": 9, "gamma": 1.0, "clip": 1.0}
     with pytest.raises(NotAGuarantee):
-        CentralADMM.for_budget(
-            epsilon=1, delta=1e-5, steps=3, objective=GLM("squared"), records=9, gamma=1.0, clip=1.0,
-            noise_in="state",
+        CentralADMM.for_budget(GLM("squared"), noise_in="state", **spend)
+    plan = CentralADMM.for_budget(GLM("squared"), **spend)
+    assert 0.999 < plan.epsilon(1e-5) <= 1.0
+    assert plan.privacy().mu == pytest.approx(math.sqrt(3) * 2 / (9 * plan.noise_std))
+    wider = CentralADMM(GLM("squared"), 9, 3, 1.0, 1.0, 0.5, noise_in="increment")
+    assert wider.privacy().mu == pytest.approx(math.sqrt(3) * 4 / (9 * 0.5))
+
+
+def test_bad_plans_are_refused():
+    with pytest.raises(InvalidInput, match="adjacency of admm must be replace-one"):
+        CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5, adjacency="user")
+    with pytest.raises(InvalidInput, match="adjacency of federated-admm must be user"):
+        FederatedADMM(GLM(), 9, 3, 1.0, 1.0, 1.0, 0.5, adjacency="add-remove")
+    with pytest.raises(InvalidInput, match="noise_in"):
+        CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5, noise_in="nowhere")
+    with pytest.raises(InvalidInput, match="clip must be positive, finite"):
+        TokenADMM(GLM(), 9, 3, 1.0, math.inf, 0.5)
+    X, y = problem(n=8)
+    with pytest.raises(InvalidInput, match="9 records"):
+        CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5).run((X, y), np.random.default_rng(0))
+    with pytest.raises(InvalidInput, match="rounding slack"):
+        CentralADMM(GLM(), 8, 3, 1.0, 1e-6, 1.0).run((X, y), sv.privacy.ProtectiveNoise())
+
+
+def test_who_took_part_is_not_told():
+    """The central statement needs it hidden."""
+    X, y = problem(7, n=4, p=2)
+    shards = Shards.from_parts(X, y, np.arange(4)[:, None])
+    plan = FederatedADMM(GLM("squared"), 4, 5, 0.5, 1.0, 1.0, 1.0)
+    assert set(plan.run(shards, np.random.default_rng(0)).outputs) == {"rows", "coef", "mean"}
+
+
+def central_twin(plan, X, y, seed):
+    """z of the last step, in numpy, from the formulas of the module's head."""
+    noise = sv.privacy.SimulatedNoise(seed)
+    n, p = X.shape
+    u, zh, lam = np.zeros((n, p)), np.zeros(p), plan.relaxation
+    for k in range(plan.steps):
+        z = plan.objective.regulariser.prox(zh, plan.gamma)
+        eta = noise.perturb(np.zeros((1, p)), agents=[0], step=k, std=plan.noise_std)[0]
+        w = np.array([prox_logistic(2 * z - u[i], X[i], y[i], plan.gamma) for i in range(n)])
+        moves = w - z if plan.noise_in == "mean" else clip_rows(w - z, plan.clip)
+        u = u + 2 * lam * moves
+        if plan.noise_in == "mean":
+            zh = z + clip_rows(u - z, plan.clip).mean(axis=0) + eta
+        else:
+            zh = zh + lam * (2 * moves.mean(axis=0) + eta)
+            u = u + lam * eta * (plan.noise_in == "state")
+    return plan.objective.regulariser.prox(zh, plan.gamma), zh
+
+
+@pytest.mark.parametrize("noise_in", ["mean", "increment", "state"])
+def test_central_admm_equals_its_twin(noise_in):
+    X, y = problem(8, n=12, p=3)
+    plan = CentralADMM(GLM(l1=0.02, l2=0.1), 12, 15, 0.8, 0.3, 0.2, 0.4, noise_in)
+    found = plan.run((X, y), sv.privacy.SimulatedNoise(6)).outputs
+    z, zh = central_twin(plan, X, y, 6)
+    assert np.allclose(found["coef"], z, atol=1e-12)
+    assert np.allclose(found["mean"], zh, atol=1e-12)
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_federated_admm_equals_its_twin(secure):
+    X, y = problem(9, n=6, p=3)
+    shards = Shards.from_parts(X, y, np.arange(6)[:, None])
+    plan = FederatedADMM(GLM(l1=0.02, l2=0.1), 6, 15, 0.6, 0.8, 0.3, 0.2, 0.4, secure_sum=secure)
+    found = plan.run(shards, np.random.default_rng(3)).outputs
+    random = Random.of(np.random.default_rng(3))
+    u, zh = np.zeros((6, 3)), np.zeros(3)
+    for k in range(15):
+        z = plan.objective.regulariser.prox(zh, 0.8)
+        part = random.draws(0, k).random(6) < 0.6
+        eta = random.noise.perturb(np.zeros((6, 3)), agents=range(6), step=k, std=0.2)
+        moves = np.array([prox_logistic(2 * z - u[i], X[i], y[i], 0.8) - z for i in range(6)])
+        rows = 2 * clip_rows(moves, 0.3) * part[:, None]
+        sent = rows + (eta if secure else eta * part[:, None])
+        u = u + 0.4 * (rows if secure else sent)
+        zh = zh + 0.4 * sent.mean(axis=0)
+    assert np.allclose(found["mean"], zh, atol=1e-12)
+    assert np.allclose(found["rows"], plan.objective.regulariser.prox(zh, 0.8), atol=1e-12)
+
+
+def test_hosted_clients_equal_the_stacked_run():
+    X, y = problem(9, n=12, p=3)
+    shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
+    plan = FederatedADMM(GLM(l1=0.02), 6, 8, 0.6, 0.8, 0.3, 0.2)
+    random, start = Random.of(np.random.default_rng(3)), np.zeros((6, 3))
+    texts = [plan.algorithm(plan.source(shards.take([v]), [v], random), start[[v]]) for v in range(6)]
+    states = [text.init() for text in texts]
+    for k in range(8):
+        sent = np.concatenate([t.message(s, k) for t, s in zip(texts, states, strict=True)])
+        got = plan.schedule(k).apply(sent)
+        states = [t.update(s, got[[v]], k) for v, (t, s) in enumerate(zip(texts, states, strict=True))]
+    rows = np.concatenate([t.output(s) for t, s in zip(texts, states, strict=True)])
+    assert (rows == plan.run(shards, np.random.default_rng(3)).outputs["rows"]).all()
+
+
+@pytest.mark.parametrize("noise", ["simulated", "protective"])
+def test_the_token_s_block_equals_its_steps(noise, monkeypatch):
+    from sottovoce.objectives import token_steps
+
+    monkeypatch.setattr(token_steps, "_NUMBERS", 3 * (16 if noise == "simulated" else 64))
+    X, y = problem(9, n=12, p=3)
+    shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
+    plan = TokenADMM(GLM(l1=0.02, box=0.3), 6, 60, 0.8, 0.3, 0.2, 0.4, cap=7)
+    random = Random.of(np.random.default_rng(3))
+    if noise == "protective":
+        random = Random(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
+    text = plan.algorithm(plan.source(shards, range(6), random), np.zeros((6, 3)))
+    begin = text.init()
+    steps = run_stacked(text._replace(block=None), plan.schedule, 60, state=begin)
+    block = run_stacked(text, plan.schedule, 60, state=begin, every=7)
+    for one, other in zip(steps.own, block.own, strict=True):
+        assert np.allclose(one, other, rtol=0, atol=1e-12)
+    assert (begin.own.u == 0).all()
+    assert (begin.own.counts == 0).all()
+    if noise == "protective":  # every number that leaves is on the grid of the noise
+        grid = sv.privacy.noise.grid_step(0.2)
+        whole = block.own.u / (0.4 * grid)
+        assert np.abs(whole - np.rint(whole)).max() < 1e-4
+
+
+def test_the_token_equals_its_twin():
+    X, y = problem(9, n=6, p=3)
+    shards = Shards.from_parts(X, y, np.arange(6)[:, None])
+    plan = TokenADMM(GLM(l1=0.02, l2=0.1), 6, 40, 0.8, 0.3, 0.2, 0.4, cap=4)
+    found = plan.run(shards, np.random.default_rng(3)).outputs
+    random = Random.of(np.random.default_rng(3))
+    chunk = (1 << 17) // 3
+    noise = 0.2 * random.draws(1, 0, 0).standard_normal((chunk, 3))
+    holders = (random.draws(0, 0, 0).random(chunk)[:40] * 6).astype(int)
+    u, zh, held = np.zeros((6, 3)), np.zeros(3), np.zeros(6, int)
+    for k, i in enumerate(holders):
+        z = plan.objective.regulariser.prox(zh, 0.8)
+        move = clip_rows((prox_logistic(2 * z - u[i], X[i], y[i], 0.8) - z)[None], 0.3)[0] * (held[i] < 4)
+        held[i] += 1
+        u[i] += 0.4 * (2 * move + noise[k])
+        zh = zh + 0.4 * (2 * move + noise[k]) / 6
+    assert np.allclose(found["mean"], zh, atol=1e-12)
+    assert (found["contributions"] == held).all()
+
+
+def test_a_gate_that_draws_otherwise_than_announced_stops():
+    from sottovoce.objectives.prox_moves import ClientMoves, RecordMoves, TokenMoves
+
+    X, y = problem(9, n=6, p=3)
+    shards = Shards.from_parts(X, y, np.arange(6)[:, None])
+    random = Random.of(np.random.default_rng(3))
+    fed = FederatedADMM(GLM(), 6, 5, 1.0, 0.8, 0.3, 0.2)
+    for clip, std, step in ((0.3, 0.2, 4), (0.4, 0.2, 4), (0.3, 0.1, 4), (0.3, 0.2, 5)):
+        gate = ClientMoves(
+            GLM(), shards, range(6), 6, random, gamma=0.8, clip=clip, noise_std=std, sample_rate=1.0,
+            everyone=True, releases=[fed.releases(i) for i in range(6)],
         )  # fmt: skip
-    plan = CentralADMM.for_budget(
-        epsilon=1, delta=1e-5, steps=3, objective=GLM("squared"), records=9, gamma=1.0, clip=1.0
-    )
-    assert 0.999 < plan.privacy().epsilon(1e-5) <= 1.0
+        if (clip, std, step) == (0.3, 0.2, 4):
+            gate.answer(np.zeros((6, 3)), np.zeros(3), step)
+            continue
+        with pytest.raises(ReleaseMismatch):
+            gate.answer(np.zeros((6, 3)), np.zeros(3), step)
+    central = CentralADMM(GLM(), 6, 5, 0.8, 0.3, 0.2)
+    whole = Shards(X, y, np.array([0, 6]))
+    for clip, where in ((0.4, "mean"), (0.3, "increment")):
+        gate = RecordMoves(
+            GLM(), whole, [0], random, gamma=0.8, relaxation=0.5, clip=clip, noise_std=0.2, noise_in=where,
+            records=6, releases=[central.releases(0)],
+        )  # fmt: skip
+        with pytest.raises(ReleaseMismatch):
+            gate.answer(np.zeros((1, 6, 3)), np.zeros(3), 0)
+    token = TokenADMM(GLM(), 6, 30, 0.8, 0.3, 0.2, cap=4)
+    for other in ({"clip": 0.4}, {"noise_std": 0.1}, {"cap": 5}):
+        options = {"clip": 0.3, "noise_std": 0.2, "cap": 4, **other}
+        with pytest.raises(ReleaseMismatch):
+            TokenMoves(
+                GLM(), shards, random, gamma=0.8, relaxation=0.5, steps=30,
+                releases=[token.releases(i) for i in range(6)], **options,
+            )  # fmt: skip
+
+
+def test_what_a_client_sends_has_the_noise_that_was_announced():
+    """Standard deviation measured on the rows; two thirds and three halves of it are told apart."""
+    X, y = problem(9, n=400, p=3)
+    shards = Shards.from_parts(X, y, np.arange(400)[:, None])
+    plan = FederatedADMM(GLM(), 400, 3, 1.0, 0.8, 0.3, 0.2)
+    source = plan.source(shards, range(400), Random.of(np.random.default_rng(3)))
+    answer = source.answer(np.zeros((400, 3)), np.zeros(3), 0)
+    (release,) = plan.releases(0)
+    std = (answer.released - answer.kept).std()
+    assert 0.9 < std / release.noise_std < 1.1
+    assert np.linalg.norm(answer.kept, axis=1).max() <= release.sensitivity / 2 * (1 + 1e-12)
+    assert np.linalg.norm(answer.kept, axis=1).max() >= release.sensitivity / 2 * 0.9
+    again = source.answer(np.zeros((400, 3)), np.zeros(3), 0)
+    assert (again.released == answer.released).all()  # in a simulation, by the key
+
+
+def test_a_repeated_question_is_one_release():
+    X, y = problem(9, n=4, p=3)
+    shards = Shards.from_parts(X, y, np.arange(4)[:, None])
+    plan = FederatedADMM(GLM(), 4, 3, 0.5, 0.8, 0.3, 0.2, secure_sum=False)
+    source = plan.source(shards, range(4), Random.of(sv.privacy.ProtectiveNoise())).metered()
+    text = plan.algorithm(source, np.zeros((4, 3)))
+    state = text.init()
+    sent = text.message(state, 0)
+    charged = source.take()
+    after = text.update(state, sent, 0)
+    assert (after.own[0] == 0.5 * sent).all()
+    assert source.take() == ()
+    assert {r.sender for r in charged} == set(np.flatnonzero(np.abs(sent).sum(axis=1)).tolist())
+    assert all(r.noise_std == 0.2 and r.sensitivity == 1.2 for r in charged)
 
 
 def test_the_cap_stops_contributions():
     X, y = problem(7, n=4, p=2)
     shards = Shards.from_parts(X, y, np.arange(4)[:, None])
     plan = TokenADMM(GLM("squared"), 4, 40, 1.0, 1.0, 0.0, cap=1)
-    long = plan.run(shards, np.random.default_rng(0)).outputs
-    assert long["participations"].sum() == 40
-    once = (
-        TokenADMM(GLM("squared"), 4, 400, 1.0, 1.0, 0.0, cap=1).run(shards, np.random.default_rng(0)).outputs
-    )
-    assert np.abs(once["mean"]).max() <= 4 * 1.0 / 4 * 4  # four capped contributions, nothing after
+    assert plan.run(shards, np.random.default_rng(0)).outputs["contributions"].sum() == 40
+    once = TokenADMM(GLM("squared"), 4, 400, 1.0, 1.0, 0.0, cap=1).run(shards, np.random.default_rng(0))
+    assert np.abs(once.outputs["mean"]).max() <= 1.0  # four contributions of at most C, over n; none after
 
 
 @pytest.mark.parametrize("swap", [False, True])

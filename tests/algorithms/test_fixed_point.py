@@ -1,18 +1,20 @@
-"""DP-SGD, DP-CD and ADMM are instances of the noisy fixed-point iteration: the same iterates come out."""
+"""Gradient descent, coordinate descent and ADMM as noisy fixed-point iterations: the same iterates."""
 
 import math
 
 import numpy as np
 import pytest
 
-from sottovoce.algorithms.admm import CentralADMM, _moves
-from sottovoce.algorithms.blocks import randomness
 from sottovoce.algorithms.dp_cd import DPCD
 from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.algorithms.fixed_point import FixedPoint
-from sottovoce.errors import InvalidInput
+from sottovoce.data.randomness import Random
+from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.objectives import GLM
-from sottovoce.objectives.glm import clipped_sum
+from sottovoce.objectives.gradients import Planned
+from sottovoce.objectives.prox import prox_squared
+from sottovoce.privacy.noise import perturb_steps
+from sottovoce.runners import run_stacked
 
 
 def problem(seed=0, n=30, p=3):
@@ -29,12 +31,21 @@ class Replay:
         self.rows = rows
 
     def perturb(self, values, *, agents, step, std, stream=0):
-        if stream:  # the sampling stream
-            return values
         return values + std * self.rows[step, : values.shape[0]]
 
     def slack(self, dim, std=1.0):
         return 0.0
+
+
+def replayed(plan, data, rows):
+    """The last iterate (blocks, dim) on prepared noise."""
+    return plan.run(data, Random(Replay(rows), lots=1, start=1)).outputs["blocks"]
+
+
+def standard(rng, steps, dim):
+    """The simulated noise of every step of a run from ``rng``, before its scale."""
+    noise = Random.of(rng).noise
+    return perturb_steps(noise, np.zeros((steps, dim)), agent=0, step=0, std=1.0)
 
 
 def test_gradient_descent_with_noise():
@@ -42,78 +53,108 @@ def test_gradient_descent_with_noise():
     n, p = X.shape
     model, C, z, eta, T = GLM("logistic"), 0.8, 2.0, 0.6, 50
     beta = 1.5
-    direct = DPSGD(model, n, T, n, eta, C, z).run((X, y), np.random.default_rng(7)).outputs["coef"]
-    # one step per block there, so block k holds the noise of step k; it is subtracted, hence the sign
-    drawn = np.stack(
-        [randomness(np.random.default_rng(7)).gaussian(1, p, block=k, std=1.0) for k in range(T)]
-    )
+    direct = DPSGD(model, records=n, steps=T, learning_rate=eta, clip=C, noise_multiplier=z)
+    w = direct.run((X, y), np.random.default_rng(7)).outputs["coef"]
+    drawn = standard(np.random.default_rng(7), T, p)[:, None]
 
     def operator(u, data):
-        g = clipped_sum(model.kind, model.width, u[0], *data, np.arange(n), C) / n
-        return u - (2 / beta) * g
+        slopes = -data[1] / (1 + np.exp(data[1] * (data[0] @ u[0])))
+        each = slopes[:, None] * data[0]
+        each *= np.minimum(1, C / np.linalg.norm(each, axis=1))[:, None]
+        return u - (2 / beta) * each.mean(axis=0)
 
     plan = FixedPoint(
         operator, sensitivity=(2 / beta) * 2 * C / n, noise_std=(2 / beta) * z * C / n, steps=T,
-        relaxation=eta * beta / 2,
+        relaxation=eta * beta / 2, start=np.zeros((1, p)),
     )  # fmt: skip
-    found = plan.run((X, y), Replay(-drawn), start=np.zeros((1, p))).outputs["rows"][0]
-    assert np.allclose(found, direct, atol=1e-12)
+    # what is added to R is subtracted by the gradient step, hence the sign
+    assert np.allclose(replayed(plan, (X, y), -drawn)[0], w, atol=1e-12)
     # and the price is the same Gaussian composition, under replace-one
     assert plan.privacy().mu == pytest.approx(2 / z * math.sqrt(T))
+    falling = FixedPoint(
+        operator, 1.0, 0.0, T, start=np.zeros((1, p)), relaxation=lambda k: (beta / 2) * 0.4 / (k + 1)
+    )
+    plain = np.zeros((1, p))
+    for k in range(T):
+        plain = plain - 0.4 / (k + 1) * (plain - operator(plain, (X, y))) * beta / 2
+    assert np.allclose(falling.run((X, y), np.random.default_rng(0)).outputs["blocks"], plain, atol=1e-12)
 
 
 def test_coordinate_descent_with_noise():
     X, y = problem(1)
     n, p = X.shape
-    model, M, C, z, T = GLM("squared"), np.array([1.0, 2.0, 0.5]), 1.1, 1.5, 24
+    model, M, C, z, T = GLM("squared"), np.array([1.0, 2.0, 0.5]), 1.1, 3.0, 24
     direct = DPCD(model, n, T, C, z, smoothness=tuple(M), output="last")
     w = direct.run((X, y), np.random.default_rng(3)).outputs["coef"]
-    source = randomness(np.random.default_rng(3))
-    chosen = source.draws(0, 0).integers(p, size=T)
-    drawn = source.gaussian(T, 1, block=0, std=1.0)
+    random = Random.of(np.random.default_rng(3))
+    chosen = direct.source(direct.prepared((X, y)), [0], random).chosen(0, T)
     clips = C * np.sqrt(M / M.sum())
 
     def operator(u, data):
         per_record = (data[0] @ u[:, 0] - data[1])[:, None] * data[0]
         return u - (np.clip(per_record, -clips, clips).mean(axis=0) / M)[:, None]
 
-    unit = 2 * clips / n / M  # the sensitivity of a block; its noise is z times that
-    rows = np.zeros((T, 1, 1))
-    rows[:, 0, 0] = -drawn[:, 0] * unit[chosen]
-    plan = FixedPoint(operator, 1.0, 1.0, T, active=lambda k, rng: chosen[k : k + 1])
-    found = plan.run((X, y), Replay(rows * z), start=np.zeros((p, 1))).outputs["rows"][:, 0]
-    assert np.allclose(found, w, atol=1e-12)
+    unit = clips / n / M  # the clip of a block; its noise is z times that
+    rows = -standard(np.random.default_rng(3), T, 1)[:, None] * unit[chosen][:, None, None]
+    plan = FixedPoint(
+        operator, 2.0, z, T, active=lambda k, rng: chosen[k : k + 1], active_blocks=1, start=np.zeros((p, 1))
+    )
+    assert np.allclose(replayed(plan, (X, y), rows)[:, 0], w, atol=1e-12)
+    assert plan.privacy().mu == pytest.approx(direct.privacy().mu, rel=1e-14)
 
 
 def test_admm_with_common_noise():
+    """z = prox(mean u), w_i = prox(2z - u_i), u_i += 2 lambda (w_i - z) + lambda eta, written out."""
     X, y = problem(2)
     n, p = X.shape
     model, gamma, lam, sigma, T = GLM("squared", l1=0.2), 0.7, 0.4, 0.05, 20
-    direct = CentralADMM(model, n, T, gamma, 5.0, sigma, lam, noise_in="state")
-    z = direct.run((X, y), np.random.default_rng(5)).outputs["coef"]
-    drawn = np.stack(
-        [randomness(np.random.default_rng(5)).gaussian(1, p, block=k, std=1.0) for k in range(T)]
-    )
+    drawn = np.random.default_rng(5).normal(size=(T, 1, p))
+    u = np.zeros((n, p))
+    for k in range(T):
+        z = model.regulariser.prox(u.mean(axis=0), gamma)
+        for i in range(n):
+            move = prox_squared(2 * z - u[i], X[i], y[i], gamma) - z
+            u[i] = u[i] + 2 * lam * move + lam * sigma * drawn[k, 0]
 
     def operator(u, data):
         centre = model.regulariser.prox(u.mean(axis=0), gamma)
-        return u + 2 * _moves(model.kind, model.width, *data, u, centre, gamma, 5.0)
+        pairs = zip(*data, u, strict=True)
+        return u + 2 * np.array([prox_squared(2 * centre - v, x, t, gamma) - centre for x, t, v in pairs])
 
-    plan = FixedPoint(operator, 1.0, sigma, T, relaxation=lam, active_blocks=n)
-    u = plan.run((X, y), Replay(np.repeat(drawn, n, axis=1)), start=np.zeros((n, p))).outputs["rows"]
-    assert np.allclose(model.regulariser.prox(u.mean(axis=0), gamma), z, atol=1e-12)
-    assert direct.privacy().label == "published"
-    assert direct.privacy().rdp(3.0) == pytest.approx(8 * 3.0 * T * 5.0**2 / (sigma * n) ** 2)
+    plan = FixedPoint(operator, 1.0, sigma, T, relaxation=lam, start=np.zeros((n, p)))
+    assert np.allclose(replayed(plan, (X, y), np.repeat(drawn, n, axis=1)), u, atol=1e-12)
+    assert plan.privacy().mu == pytest.approx(math.sqrt(T * n) / sigma)  # every block is charged
+
+
+def test_inexactness_is_added_to_the_operator():
+    plan = FixedPoint(
+        lambda u, data: data + 0 * u, 1.0, 0.0, 3, error=lambda u, data, k, rng: np.full_like(u, k),
+        start=np.zeros((2, 1)),
+    )  # fmt: skip
+    assert plan.run(5.0, np.random.default_rng(0)).outputs["blocks"].tolist() == [[7.0], [7.0]]
 
 
 def test_more_blocks_than_accounted_are_refused():
-    plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2)
+    plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, active_blocks=1, start=np.zeros((2, 1)))
     with pytest.raises(InvalidInput, match="accounted"):
-        plan.run(None, np.random.default_rng(0), start=np.zeros((2, 1)))
-    with pytest.raises(InvalidInput, match="start="):
         plan.run(None, np.random.default_rng(0))
+    with pytest.raises(InvalidInput, match="start="):
+        FixedPoint(lambda u, data: u, 1.0, 1.0, 2)
     with pytest.raises(InvalidInput, match="relaxation"):
-        FixedPoint(lambda u, data: u, 1.0, 1.0, 2, relaxation=0.0)
+        FixedPoint(lambda u, data: u, 1.0, 1.0, 2, relaxation=0.0, start=np.zeros((1, 1)))
+    with pytest.raises(InvalidInput, match=r"\(blocks, dim\)"):
+        FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros(3))
+
+
+def test_draws_are_compared_with_the_plan():
+    plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros((3, 1)))
+    source = plan.source(None, [0], Random.of(np.random.default_rng(0)))
+    for lie in ({"noise_std": 2.0}, {"sensitivity": 2.0}, {"active_blocks": 2}, {"steps": 1}):
+        other = FixedPoint(**{**vars(plan), **lie})
+        source.planned = Planned([other.releases(0)])
+        text = plan.algorithm(source, plan.starting(None, source.random, [0]))
+        with pytest.raises(ReleaseMismatch, match="nothing was released"):
+            run_stacked(text, plan.schedule, plan.steps)
 
 
 def test_rounding_of_protective_noise_is_paid_for_in_noise():
@@ -131,10 +172,11 @@ def test_rounding_of_protective_noise_is_paid_for_in_noise():
             asked.append(std)
             return np.array(values)
 
-    plan = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=2.0, steps=1)
-    plan.run(None, Source(), start=np.zeros((1, 4)))
+    start = np.zeros((1, 4))
+    plan = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=2.0, steps=1, start=start)
+    plan.run(None, Source())
     (std,) = asked
     assert (1.0 + 2 * Source().slack(4, std)) / std == pytest.approx(plan.privacy().mu)
-    loud = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=100.0, steps=1)
+    loud = FixedPoint(lambda u, data: 0.5 * u, sensitivity=1.0, noise_std=100.0, steps=1, start=start)
     with pytest.raises(InvalidInput, match="rounding"):
-        loud.run(None, Source(), start=np.zeros((1, 4)))
+        loud.run(None, Source())

@@ -1,4 +1,4 @@
-"""Random-walk SGD: the kernel against a numpy twin, the walk's law, caps, tokens, prices."""
+"""Random-walk SGD: the block against a numpy twin and the steps, the walk's law, prices, public paths."""
 
 import math
 
@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms.blocks import randomness
-from sottovoce.algorithms.random_walk import RandomWalkSGD, hop
+from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD, hop
 from sottovoce.data import Shards
-from sottovoce.errors import DataError, InvalidInput
+from sottovoce.data.randomness import Random
+from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
 from sottovoce.objectives import GLM, clip_rows
+from sottovoce.runners.stacked import run_stacked
+
+SECRET = {"adjacency": "user", "path": "secret"}
 
 
 def shards(n=6, records=1, seed=0, p=3):
@@ -20,48 +23,78 @@ def shards(n=6, records=1, seed=0, p=3):
 
 
 def numpy_twin(plan, data, rng):
-    """One token, plain Python and numpy, the same draws."""
-    random, W = randomness(rng), plan.network.W.toarray()
-    holder = int(random.draws(3).integers(plan.n, size=1)[0])
-    block = min(max(1, plan.steps // 50), 1 << 16)
-    theta, counts = np.zeros(data.dim), np.zeros(plan.n, int)
-    for start in range(0, plan.steps, block):
-        size = min(block, plan.steps - start)
-        noise = random.draws(1, 0, start // block).standard_normal((size, data.dim))
-        uniforms = random.draws(0, 0, start // block).random(size)
-        for k in range(size):
-            X, y = data.user(holder)
-            g = plan.objective.gradient(theta, X, y) + plan.objective.l2 * theta
-            if plan.cap is not None and counts[holder] >= plan.cap:
+    """All tokens, plain Python and numpy, the same draws."""
+    random, W, tokens = Random.of(rng), plan.network.W.toarray(), plan.tokens
+    holders = [int(v) for v in random.draws(3).integers(plan.n, size=tokens)]
+    chunk = (1 << 17) // (data.dim * tokens)
+    assert plan.steps <= chunk
+    noise = [random.draws(1, t, 0).standard_normal((chunk, data.dim)) for t in range(tokens)]
+    uniforms = [random.draws(0, t, 0).random(chunk) for t in range(tokens)]
+    theta, counts = np.zeros((tokens, data.dim)), np.zeros(plan.n, int)
+    for k in range(plan.steps):
+        for t in range(tokens):
+            X, y = data.user(holders[t])
+            g = plan.objective.gradient(theta[t], X, y) + plan.objective.l2 * theta[t]
+            if plan.cap is not None and counts[holders[t]] >= plan.cap:
                 g = 0 * g
             g = clip_rows(g[None], plan.clip)[0]
-            counts[holder] += 1
-            theta = theta - plan.learning_rate * (g + plan.noise_multiplier * plan.clip * noise[k])
-            holder = int(np.searchsorted(np.cumsum(W[holder]), uniforms[k], side="right"))
+            counts[holders[t]] += 1
+            theta[t] = theta[t] - plan.rate(k) * (g + plan.noise_multiplier * plan.clip * noise[t][k])
+            holders[t] = int(np.searchsorted(np.cumsum(W[holders[t]]), uniforms[t][k], side="right"))
     return theta, counts
 
 
-@pytest.mark.parametrize(
-    "graph", [sv.graphs.complete(6), sv.graphs.path(6), sv.graphs.star(6)], ids=lambda g: g.name
-)
-@pytest.mark.parametrize("records", [1, 3])
+GRAPHS = [sv.graphs.complete(6), sv.graphs.path(6), sv.graphs.star(6)]
+
+
+@pytest.mark.parametrize("graph", GRAPHS, ids=lambda g: g.name)
+@pytest.mark.parametrize(("records", "tokens"), [(1, 1), (3, 1), (1, 3)])
 @pytest.mark.parametrize("loss", ["logistic", "squared", "huber"])
-def test_the_kernel_equals_its_numpy_twin(graph, records, loss):
+def test_the_block_equals_its_numpy_twin(graph, records, tokens, loss):
     data = shards(records=records)
-    plan = RandomWalkSGD(GLM(loss, l2=0.05), graph, 130, 0.3, 0.5, 0.7, cap=15)
+    plan = RandomWalkSGD(
+        GLM(loss, l2=0.05), graph, 130, (0.3, 0.1), 0.5, 0.7, cap=15, tokens=tokens, **SECRET
+    )
     found = plan.run(data, np.random.default_rng(4))
     theta, counts = numpy_twin(plan, data, np.random.default_rng(4))
-    assert np.allclose(found.outputs["coef"], theta, atol=1e-10)
+    assert np.allclose(found.outputs["rows"], theta, atol=1e-10)
     assert (found.outputs["contributions"] == counts).all()
+    assert np.allclose(found.outputs["coef"], theta.mean(axis=0), atol=1e-10)
 
 
-def test_a_peer_s_hop_is_the_kernel_s_step():
+@pytest.mark.parametrize("graph", GRAPHS[:2], ids=lambda g: g.name)
+@pytest.mark.parametrize("noise", ["simulated", "protective"])
+def test_the_block_equals_the_steps(graph, noise, monkeypatch):
+    """Whatever stretches it is cut into, over the edges of chunks too."""
+    from sottovoce.objectives import token_steps
+
+    monkeypatch.setattr(token_steps, "_NUMBERS", 3 * 2 * 16)
+    data = shards(records=2)
+    plan = RandomWalkSGD(GLM(l2=0.1), graph, 50, 0.3, 0.5, 0.7, cap=9, tokens=2, **SECRET)
+    random = Random.of(np.random.default_rng(1))
+    if noise == "protective":
+        # the paths and the noise of a protective source are fresh in every call: one gate, its draws kept
+        random = Random(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
+        monkeypatch.setattr(token_steps, "_NUMBERS", 1 << 10)
+    source = plan.source(data, range(6), random)
+    text = plan.algorithm(source, np.zeros((6, 3)))
+    begin = text.init()
+    steps = run_stacked(text._replace(block=None), plan.schedule, 50, state=begin)
+    for every in (7, 50) if noise == "simulated" else (7,):
+        whole = run_stacked(text, plan.schedule, 50, state=begin, every=every)
+        assert np.allclose(whole.own.theta, steps.own.theta, rtol=0, atol=1e-12)
+        assert (whole.own.counts == steps.own.counts).all()
+        assert (whole.own.holders == steps.own.holders).all()
+    assert (begin.own.counts == 0).all()
+    assert (begin.own.theta == 0).all()
+
+
+def test_a_hop_is_the_block_s_step():
     data = shards()
-    plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 1, 0.3, 0.5, 0.7)
+    plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 1, 0.3, 0.5, 0.7, **SECRET)
     found = plan.run(data, np.random.default_rng(1)).outputs
-    random = randomness(np.random.default_rng(1))
     holder = int(np.flatnonzero(found["contributions"])[0])
-    noise = random.draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
+    noise = Random.of(np.random.default_rng(1)).draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
     X, y = data.user(holder)
     assert (hop(GLM(), X, y, np.zeros(3), learning_rate=0.3, clip=0.5, noise=noise) == found["coef"]).all()
 
@@ -69,7 +102,7 @@ def test_a_peer_s_hop_is_the_kernel_s_step():
 def test_the_walk_follows_the_transition_law():
     """Visits of a long walk against the stationary law (uniform, for symmetric W), on an irregular graph."""
     data = shards(n=6)
-    plan = RandomWalkSGD(GLM(), sv.graphs.star(6), 200_000, 0.1, 1.0, 0.0)
+    plan = RandomWalkSGD(GLM(), sv.graphs.star(6), 200_000, 0.1, 1.0, 0.0, **SECRET)
     counts = plan.run(data, np.random.default_rng(0)).outputs["contributions"]
     assert np.abs(counts / counts.sum() - 1 / 6).max() < 0.01
 
@@ -94,7 +127,7 @@ def test_influence_of_a_holder(bad):
 
 def test_prices():
     graph = sv.graphs.complete(6)
-    base = {"objective": GLM(), "network": graph, "steps": 60, "learning_rate": 0.3, "clip": 0.5}
+    base = {"objective": GLM(), "network": graph, "steps": 60, "learning_rate": 0.3, "clip": 0.5, **SECRET}
     plan = RandomWalkSGD(**base, noise_multiplier=8.0, cap=12)
     assert plan.privacy("local").mu == pytest.approx(2 / 8 * math.sqrt(12))
     assert RandomWalkSGD(**base, noise_multiplier=8.0).privacy("local").mu == pytest.approx(
@@ -103,25 +136,55 @@ def test_prices():
     assert RandomWalkSGD(**base, noise_multiplier=8.0, tokens=2).privacy("local").mu == pytest.approx(
         2 / 8 * math.sqrt(120)
     )
-    assert plan.privacy("network", observer=0).label == "ldp"
-    fitted = RandomWalkSGD.for_budget(epsilon=1.0, delta=1e-5, cap=12, **base)
-    assert 0.999 < fitted.privacy().epsilon(1e-5) <= 1.0
-    assert plan.cost()["messages"] == 60
+    # more contributions than steps: every token may come to the same node
+    many = RandomWalkSGD(**{**base, "steps": 3}, noise_multiplier=8.0, tokens=4, cap=10)
+    assert many.privacy("local").mu == pytest.approx(2 / 8 * math.sqrt(10))
+    assert plan.privacy("colluders", colluders=[0, 1]).label == "ldp"
+    fitted = RandomWalkSGD.for_budget(epsilon=1.0, delta=1e-5, view="local", cap=12, **base)
+    assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
+    assert plan.cost()["messages"] == 60 + 5
+    assert RandomWalkSGD(**base, noise_multiplier=8.0, final_public=False).cost()["messages"] == 60
+    loss = sv.privacy.published_walk_loss(graph, 60)
+    assert np.allclose(plan.published(), 2 / 8**2 * loss)
+
+
+def test_the_pairwise_price_is_the_path_accountant_s():
+    plan = RandomWalkSGD(GLM(), sv.graphs.path(4), 7, 0.5, 1.0, 3.0, cap=5, tokens=2, **SECRET)
+    for public in (True, False):
+        one = RandomWalkSGD(
+            GLM(), plan.network, 7, 0.5, 1.0, 3.0, cap=5, tokens=2, final_public=public, **SECRET
+        )
+        want = sv.privacy.walk_guarantee(
+            plan.network, 7, user=2, observer=0, noise_multiplier=1.5, cap=5, tokens=2, final_public=public,
+            contractive=False,
+        )  # fmt: skip
+        found = one.privacy("pairwise", observer=0, user=2)
+        assert found.label == "exact"
+        assert found.rdp(3.0) == pytest.approx(min(want.rdp(3.0), one.privacy("local").rdp(3.0)))
+        assert ("the final model stays hidden" in found.assumptions) is not public
+
+
+def test_the_result_does_not_hand_out_what_the_statement_hides():
+    plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, final_public=False, **SECRET)
+    with pytest.raises(InvalidInput, match="priced but not run"):
+        plan.run(shards(), np.random.default_rng(0))
+    assert RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, **SECRET).law.final_public
 
 
 def test_a_step_too_long_for_amplification_is_refused():
-    plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 9.0, 1.0, 8.0, feature_norm=1.0)
     with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8"):
-        plan.privacy("pairwise", observer=0, user=1)
-    clipped = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 1.0, 0.5, 8.0, feature_norm=1.0)
+        RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 9.0, 1.0, 8.0, feature_norm=1.0, **SECRET)
+    with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8, got 9"):
+        RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, (1.0, 9.0), 1.0, 8.0, feature_norm=1.0, **SECRET)
     with pytest.raises(InvalidInput, match="the clip never touches"):
-        clipped.privacy("pairwise", observer=0, user=1)
+        RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 1.0, 0.5, 8.0, feature_norm=1.0, **SECRET)
+    fine = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 1.0, 1.0, 8.0, feature_norm=1.0, **SECRET)
     with pytest.raises(DataError, match="longer than feature_norm"):
-        clipped.run(shards(), np.random.default_rng(0))
+        fine.run(shards(), np.random.default_rng(0))
 
 
 def test_the_path_accountant_amplifies():
-    base = {"network": sv.graphs.complete(12), "steps": 60, "clip": 1.0, "noise_multiplier": 10.0}
+    base = {"network": sv.graphs.complete(12), "steps": 60, "clip": 1.0, "noise_multiplier": 10.0, **SECRET}
     plan = RandomWalkSGD(GLM(), learning_rate=1.0, feature_norm=1.0, **base)
     pair = plan.privacy("pairwise", observer=0, user=1)
     rough = RandomWalkSGD(GLM(), learning_rate=1.0, **base).privacy("pairwise", observer=0, user=1)
@@ -131,33 +194,179 @@ def test_the_path_accountant_amplifies():
 
 def test_resume_and_tokens(tmp_path):
     data = shards(n=6)
-    plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 100, 0.3, 0.5, 0.7, tokens=3)
+    plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 100, 0.3, 0.5, 0.7, tokens=3, **SECRET)
     whole = plan.run(data, np.random.default_rng(3)).outputs
     assert whole["rows"].shape == (3, 3)
-    assert np.allclose(whole["rows"].mean(axis=0), whole["coef"])
+    assert (plan.run(data, sv.privacy.ProtectiveNoise()).outputs["coef"] != whole["coef"]).any()
 
     class Stop(Exception):
         pass
 
-    def stop_later(w, seen=[]):  # noqa: B006
+    def stop_later(rows, seen=[]):  # noqa: B006
         seen.append(1)
         if len(seen) == 7:
             raise Stop
         return {}
 
-    path = tmp_path / "walk.npz"
     with pytest.raises(Stop):
-        plan.run(data, np.random.default_rng(3), checkpoint=path, evaluate=stop_later)
-    resumed = plan.run(data, np.random.default_rng(3), checkpoint=path).outputs
+        plan.run(data, np.random.default_rng(3), checkpoint=tmp_path / "walk", evaluate=stop_later)
+    resumed = plan.run(data, np.random.default_rng(3), checkpoint=tmp_path / "walk").outputs
     assert (resumed["rows"] == whole["rows"]).all()
-    assert (plan.run(data, sv.privacy.ProtectiveNoise()).outputs["coef"] != whole["coef"]).any()
 
 
 def test_a_rounding_slack_above_the_clip_is_refused():
     """Below zero the clip would have grown again with the slack."""
-    plan = RandomWalkSGD(
-        GLM("logistic"), sv.graphs.complete(2), steps=2, learning_rate=0.1, clip=1.0, noise_multiplier=1e6
-    )
-    shards = Shards(np.ones((2, 1)), np.array([1.0, -1.0]), np.array([0, 1, 2]))
+    plan = RandomWalkSGD(GLM("logistic"), sv.graphs.complete(2), 2, 0.1, 1.0, 1e6, **SECRET)
+    two = Shards(np.ones((2, 1)), np.array([1.0, -1.0]), np.array([0, 1, 2]))
     with pytest.raises(InvalidInput, match="rounding slack exceeds the clip"):
-        plan.run(shards, sv.privacy.ProtectiveNoise())
+        plan.run(two, sv.privacy.ProtectiveNoise())
+
+
+def test_a_gate_that_draws_otherwise_than_announced_stops():
+    from dataclasses import replace
+
+    from sottovoce.objectives.token_steps import TokenSteps
+
+    plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 20, 0.3, 0.5, 0.7, cap=4, **SECRET)
+    listed = [plan.releases(v) for v in range(6)]
+    options = {"clip": 0.5, "noise_multiplier": 0.7, "cap": 4, "steps": 20, "tokens": 1}
+
+    def gate(releases=listed, **other):
+        random = Random.of(np.random.default_rng(0))
+        return TokenSteps(GLM(), shards(), plan.network, random, releases=releases, **{**options, **other})
+
+    gate()
+    for other in ({"clip": 0.6}, {"noise_multiplier": 0.6}, {"cap": None}, {"cap": 5}):
+        with pytest.raises(ReleaseMismatch):
+            gate(**other)
+    with pytest.raises(ReleaseMismatch):
+        gate([*listed[:5], [replace(listed[5][0], steps=3)]])
+
+
+# ---- a public path ------------------------------------------------------------------------------------
+
+
+def public_twin(plan, data, path, draws):
+    """User level, all records, written without the library's texts, protocols and gate."""
+    held = np.zeros((plan.n, data.dim))
+    for k, v in enumerate(path):
+        X, y = data.user(v)
+        g = plan.objective.gradient(held[v], X, y) + plan.objective.l2 * held[v]
+        g = g * min(1.0, plan.clip / np.linalg.norm(g))
+        held[v] = held[v] - plan.rate(k) * (g + plan.noise_multiplier * plan.clip * draws[k])
+        held[path[min(k + 1, len(path) - 1)]] = held[v]
+    return held
+
+
+@pytest.mark.parametrize("final_public", [True, False])
+def test_a_public_walk_equals_its_twin(final_public):
+    data = shards(records=2)
+    path = (0, 1, 1, 2, 3, 2, 1)
+    plan = RandomWalkSGD(
+        GLM(l2=0.1), "ring:6", 7, (0.5, 0.2), 0.5, 0.7, adjacency="user", path=path, final_public=final_public
+    )
+    rng = np.random.default_rng(8)
+    found = plan.run(data, rng).outputs
+    noise = Random.of(np.random.default_rng(8)).noise
+    draws = [
+        noise.perturb(np.zeros((1, 3)), agents=[v], step=k, std=1.0, stream=0)[0] for k, v in enumerate(path)
+    ]
+    want = public_twin(plan, data, path, draws)
+    assert np.allclose(found["coef"], want[1], atol=1e-12)
+    if final_public:
+        want[:] = want[1]
+    assert np.allclose(found["rows"], want, atol=1e-12)
+    assert [sum(r.draws for r in plan.releases(v)) for v in range(6)] == [1, 3, 2, 1, 0, 0]
+    assert [(r.step, r.steps) for r in plan.releases(1)] == [(1, 2), (6, 1)]
+    # visits on the path, and nothing else, are what is paid for
+    for v, visits in enumerate((1, 3, 2, 1, 0, 0)):
+        mu = 2 / 0.7 * math.sqrt(visits)
+        assert plan.privacy("local", user=v).mu == pytest.approx(mu)
+    assert plan.privacy().label == "ldp"
+    assert plan.cost()["messages"] == 5 + (5 if final_public else 0)
+    assert sum(plan.schedule(k).messages for k in range(7)) == plan.cost()["messages"]
+
+
+def test_the_l2_term_moves_a_record_level_walk_too():
+    """It holds no data, so it is added after the gate."""
+    data, path = shards(records=2), (0, 1, 2)
+    plan = RandomWalkSGD(GLM(l2=0.3), "ring:6", 3, 0.5, 9.0, 0.0, sizes=[2] * 6, path=path)
+    found = plan.run(data, np.random.default_rng(0), start=np.ones(3)).outputs["coef"]
+    theta = np.ones(3)
+    for v in path:
+        theta = theta - 0.5 * (GLM().gradient(theta, *data.user(v)) + 0.3 * theta)
+    assert np.allclose(found, theta, rtol=0, atol=1e-12)
+
+
+def test_a_path_drawn_from_the_public_seed():
+    plan = RandomWalkSGD(
+        GLM(), sv.graphs.grid(3, 3), 40, clip=1.0, noise_multiplier=2.0, sizes=[20] * 9, seed=5
+    )
+    again = RandomWalkSGD(
+        GLM(), sv.graphs.grid(3, 3), 40, clip=1.0, noise_multiplier=3.0, sizes=[20] * 9, seed=5
+    )
+    assert (plan.holders == again.holders).all()
+    given = sv.protocols.draw_path(sv.graphs.grid(3, 3), 40, np.random.default_rng(5))
+    assert plan.holders.tolist() == given.tolist()
+    visits = np.bincount(given, minlength=9)
+    assert [sum(r.draws for r in plan.releases(v)) for v in range(9)] == visits.tolist()
+    worst = plan.privacy("local")
+    assert worst.mu == pytest.approx(1 / 2 * math.sqrt(visits.max()))
+    fitted = RandomWalkSGD.for_budget(
+        GLM(), sv.graphs.grid(3, 3), 40, clip=1.0, sizes=[20] * 9, seed=5, epsilon=1.0, delta=1e-5,
+        view="local",
+    )  # fmt: skip
+    assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
+    z = np.array(fitted.multipliers)
+    assert np.allclose((z / np.sqrt(visits))[visits > 0], z[0] / math.sqrt(visits[0]), rtol=2e-3)
+
+
+def test_hosted_slices_equal_the_stacked_run():
+    data = shards(records=4)
+    plan = RandomWalkSGD(
+        GLM(), "ring:6", 30, 0.3, 0.5, 0.7, sizes=[4] * 6, lot=2.0, seed=3
+    )  # record level, Poisson lots
+    random = Random.of(np.random.default_rng(2))
+    start = np.zeros((6, 3))
+    texts = [plan.algorithm(plan.source(data.take([v]), [v], random), start[[v]]) for v in range(6)]
+    states = [text.init() for text in texts]
+    for k in range(30):
+        sent = np.concatenate([t.message(s, k) for t, s in zip(texts, states, strict=True)])
+        got = plan.schedule(k).apply(sent)
+        states = [t.update(s, got[[v]], k) for v, (t, s) in enumerate(zip(texts, states, strict=True))]
+    rows = np.concatenate([t.output(s) for t, s in zip(texts, states, strict=True)])
+    whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
+    assert (rows == whole).all()
+    assert np.ptp(rows, axis=0).max() == 0
+
+
+def test_bad_walks_are_refused_in_one_sentence():
+    ring = sv.graphs.ring(6)
+    user = {"clip": 1.0, "adjacency": "user"}
+    with pytest.raises(GraphError, match="hops from 0 to 3"):
+        RandomWalkSGD(GLM(), ring, 3, path=(0, 3, 4), **user)
+    with pytest.raises(InvalidInput, match="path must hold 3 nodes"):
+        RandomWalkSGD(GLM(), ring, 3, path=(0, 1), **user)
+    with pytest.raises(InvalidInput, match="one node per step"):
+        RandomWalkSGD(GLM(), ring, 3, path="hidden", **user)
+    with pytest.raises(InvalidInput, match='for path="secret"'):
+        RandomWalkSGD(GLM(), ring, 3, cap=2, **user)
+    with pytest.raises(InvalidInput, match="user level"):
+        RandomWalkSGD(GLM(), ring, 3, clip=1.0, path="secret", sizes=[2] * 6)
+    with pytest.raises(InvalidInput, match="needs a network"):
+        RandomWalkSGD(GLM(), None, 3, **user)
+    with pytest.raises(InvalidInput, match="runs over walk, not over gossip"):
+        RandomWalkSGD(GLM(), "gossip:1", 3, network=ring, **user)
+    plan = RandomWalkSGD(GLM(), ring, 3, path="secret", **user)
+    with pytest.raises(InvalidInput, match="one process"):
+        plan.source(shards().take([1]), [1], Random.of(np.random.default_rng(0)))
+    assert RandomWalkSGD.sequential
+
+
+def test_the_gate_of_a_public_path_stops_a_visit_that_is_not_on_it():
+    data = shards()
+    plan = RandomWalkSGD(GLM(), "ring:6", 3, 0.3, 0.5, 0.7, adjacency="user", path=(0, 1, 2))
+    source = plan.source(data, range(6), Random.of(np.random.default_rng(0)))
+    source.rows(np.zeros((1, 3)), 1, 0, [1])
+    with pytest.raises(ReleaseMismatch, match="does not list"):
+        source.rows(np.zeros((1, 3)), 1, 0, [2])

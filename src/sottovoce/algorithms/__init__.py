@@ -5,32 +5,19 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_MODULES: dict[str, tuple[str, ...]] = {
-    "admm": ("CentralADMM", "FederatedADMM", "TokenADMM"),
-    "consensus_sgd": ("ConsensusSGD", "consensus_sgd"),
-    "decentralized": ("LearningPlan",),
-    "decor": ("Decor",),
-    "dp_cd": ("DPCD",),
-    "dp_gcd": ("DPGCD",),
-    "dp_sgd": ("DPSGD",),
-    "estimators": ("PrivateLasso", "PrivateLogisticRegression", "PrivateRidge"),
-    "fixed_point": ("FixedPoint",),
-    "mafalda": ("Mafalda",),
-    "deep": ("DeepPlan",),
-    "deep_consensus": ("DeepConsensus",),
-    "deep_muffliato": ("DeepMuffliato",),
-    "deep_sgd": ("DeepSGD",),
-    "deep_walk": ("DeepWalk",),
-    "dp_dinno": ("DPDiNNO",),
-    "dp_dsgd": ("DPDSGD",),
-    "dp_dsgt": ("DPDSGT",),
-    "muffliato": ("Muffliato", "averaging"),
-    "muffliato_sgd": ("MuffliatoSGD", "muffliato_sgd"),
-    "plan": ("Plan",),
-    "random_walk": ("RandomWalkSGD",),
-    "ranks": ("run_on_ranks",),
-}
-_NAMES = {name: module for module, names in _MODULES.items() for name in names}
+from sottovoce.algorithms.registry import ALGORITHMS
+
+_NAMES: dict[str, str] = {"Learning": "plan", "Plan": "plan", "Optimiser": "optimisers", "Rate": "optimisers"}
+_NAMES |= {place.partition(":")[2]: place.partition(":")[0] for place in ALGORITHMS.values()}
+# names of the first edition, and what to write now
+_GONE = {
+    "DeepConsensus": "ConsensusSGD", "DeepMuffliato": "MuffliatoSGD", "DeepSGD": "DPSGD",
+    "DeepWalk": "RandomWalkSGD", "DeepPlan": "Learning", "LearningPlan": "Learning",
+    "consensus_sgd": "ConsensusSGD", "muffliato_sgd": "MuffliatoSGD", "averaging": "Muffliato",
+    "PrivateLasso": "sottovoce.sklearn.PrivateLasso", "PrivateRidge": "sottovoce.sklearn.PrivateRidge",
+    "PrivateLogisticRegression": "sottovoce.sklearn.PrivateLogisticRegression",
+    "run_on_ranks": "sottovoce.runners.run_on_ranks",
+}  # fmt: skip
 
 __all__ = list(_NAMES)
 
@@ -39,6 +26,8 @@ def __getattr__(name: str) -> Any:
     """Import an algorithm on first use; some need numba or torch."""
     if name in _NAMES:
         return getattr(importlib.import_module(f"sottovoce.algorithms.{_NAMES[name]}"), name)
+    if name in _GONE:
+        raise AttributeError(f"{name} has another name now: {_GONE[name]} (docs/words.md lists them all).")
     raise AttributeError(f"module 'sottovoce.algorithms' has no attribute {name!r}")
 
 

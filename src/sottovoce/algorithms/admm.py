@@ -22,33 +22,107 @@ Departures, each needed for the statement or the answer to be right:
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from sottovoce._validate import count, non_negative, positive, probability
-from sottovoce.algorithms.blocks import fingerprint, on_grid, randomness, run_blocks
-from sottovoce.algorithms.central import CentralPlan, Evaluate, recorder, records_of
-from sottovoce.algorithms.plan import Plan, View, known_view
+from sottovoce.algorithms.plan import Adjacency, Curated, Plan, View, known_adjacency
 from sottovoce.data import Shards
+from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
-from sottovoce.objectives import GLM, clip_rows
-from sottovoce.objectives.glm import slope
-from sottovoce.objectives.prox import logistic_margin
-from sottovoce.privacy import Adversary, Curve, Guarantee
-from sottovoce.privacy.guarantees import Adjacency
-from sottovoce.privacy.noise import NoiseSource
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.objectives.glm import GLM
+from sottovoce.privacy import Curve, Guarantee
+from sottovoce.privacy.accountant import account
+from sottovoce.privacy.laws import Curator, Federation, Law, Local
+from sottovoce.privacy.releases import Release
+from sottovoce.protocols import Handover, Protocol
+from sottovoce.protocols.server import Server
+from sottovoce.runners import Algorithm, State
 
-__all__ = ["CentralADMM", "FederatedADMM", "TokenADMM", "local_step"]
+__all__ = ["CentralADMM", "FederatedADMM", "TokenADMM", "central_admm", "federated_admm", "token_admm"]
+
+Prox = Callable[[np.ndarray], np.ndarray]
+
+
+def _check(plan: Any) -> None:
+    count(plan.steps, "steps")
+    positive(plan.gamma, "gamma")
+    non_negative(plan.noise_std, "noise_std")
+    probability(plan.relaxation, "relaxation", zero=False)
+    known_adjacency(plan.adjacency, plan.adjacencies, plan.name)
+    if not isinstance(plan.objective, GLM):
+        raise InvalidInput(f"{plan.name} is for linear models, got {type(plan.objective).__name__}.")
+    if not plan.clip > 0 or (plan.clip == math.inf and plan.noise_std > 0):
+        raise InvalidInput(f"clip must be positive, finite where noise is added, got {plan.clip!r}.")
+
+
+class _ADMM(Plan):
+    """What the three share: the options' names, the regulariser's map, the width of a row."""
+
+    objective: GLM
+    gamma: float
+    relaxation: float
+    clip: float
+    noise_std: float
+
+    noise_field: ClassVar[str] = "noise_std"
+    query: ClassVar[str] = "prox-move"
+
+    @property
+    def width(self) -> int:
+        """Numbers in one row: the features."""
+        if self.objective.dim is None:
+            raise InvalidInput(
+                "the number of parameters is not known without data; GLM(..., dim=...) states it."
+            )
+        return self.objective.dim
+
+    def prox(self, zh: np.ndarray) -> np.ndarray:
+        """Return z, the regulariser's map at z^."""
+        return self.objective.regulariser.prox(zh, self.gamma)
+
+    def _booked(self, moves: float) -> float:
+        """Return how far a change moves a release; without clip and noise nothing is promised."""
+        return moves * (self.clip if math.isfinite(self.clip) else 1.0)
+
+    def _announced(self, agents: Sequence[int]) -> list[Sequence[Release]] | None:
+        return [self.releases(int(a)) for a in agents] if math.isfinite(self.clip) else None
+
+
+class _Users(_ADMM):
+    """What the two without a curator share: as many shards as users."""
+
+    users: int
+    adjacencies: ClassVar[tuple[str, ...]] = ("user",)
+
+    @property
+    def n(self) -> int:
+        """Number of users."""
+        return self.users
+
+    def prepared(self, data: Shards) -> Shards:
+        """Return the users' records checked."""
+        if data.n != self.users:
+            raise InvalidInput(f"The plan is for {self.users} users, the data have {data.n}.")
+        return self.objective.prepared(data)
+
+    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+        """Return zeros."""
+        return np.zeros((len(list(agents)), data.dim))
+
+    def _cost(self, rounds: int, messages: int) -> Mapping[str, Any]:
+        found = {"rounds": rounds, "messages": messages, "messages_per_node": messages / self.users}
+        if self.objective.dim is None:
+            return found
+        return {**found, "bytes": messages * self.width * self.bytes_per_number}
 
 
 @dataclass(frozen=True, repr=False)
-class CentralADMM(CentralPlan):
+class CentralADMM(_ADMM, Curated):
     """Private ADMM at a trusted curator, at record level.
 
     Parameters
@@ -85,102 +159,63 @@ class CentralADMM(CentralPlan):
     clip: float
     noise_std: float
     relaxation: float = 0.5
-    noise_in: Literal["mean", "increment", "state"] = "mean"
+    noise_in: str = "mean"
     adjacency: Adjacency = "replace-one"
-    name: str = field(default="admm", init=False)
+
+    name: ClassVar[str] = "admm"
+    adjacencies: ClassVar[tuple[str, ...]] = ("replace-one",)
 
     def __post_init__(self) -> None:
         _check(self)
         count(self.records, "records")
-
-    def curve(self) -> Curve:
-        """Return the loss: K Gaussian releases of the mean."""
-        mu = self._moves * self.clip / (self.records * self.noise_std) if self.noise_std else math.inf
-        return Curve.gaussian(mu, self.steps)
+        if self.noise_in not in ("mean", "increment", "state"):
+            raise InvalidInput(f'noise_in must be "mean", "increment" or "state", got {self.noise_in!r}.')
 
     @property
-    def _moves(self) -> float:
-        """How many clip lengths over n one record can move a release."""
-        return 2.0 if self.noise_in == "mean" else 4.0
-
-    def privacy(self, view: View = "central", **who: Any) -> Guarantee:
-        """Return what the released z cost one record; "published" for noise in the state."""
-        found = super().privacy(view, **who)
+    def law(self) -> Law:
+        """A trusted curator; noise inside the state, as printed, has no guarantee."""
         if self.noise_in == "state":
-            said = ("formula of Cyffers, Bellet, Basu 2023 with one common noise vector",)
-            return replace(found, label="published", assumptions=(*found.assumptions, *said))
-        return found
+            return Curator("formula of Cyffers, Bellet, Basu 2023 with one common noise vector")
+        return Curator()
 
-    @classmethod
-    def for_budget(cls, *, epsilon: float, delta: float, steps: int, **options: Any) -> CentralADMM:
-        """Return the plan that spends exactly the budget."""
-        from sottovoce.privacy import gaussian_mu
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return K noisy means."""
+        sensitivity = self._booked(2.0 if self.noise_in == "mean" else 4.0) / self.records
+        return (Release(agent, 0, sensitivity, self.noise_std, self.adjacency, steps=self.steps),)
 
-        trial = cls(steps=steps, noise_std=1.0, **options)
-        trial.privacy().require(1e300, delta)  # a published formula may not accept a budget
-        std = trial.curve().mu / gaussian_mu(epsilon, delta)
-        return replace(trial, noise_std=std * (1 + 1e-12))
+    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+        """Return the gate before the holder's records."""
+        from sottovoce.objectives.prox_moves import RecordMoves
 
-    def run(
-        self,
-        data: Any,
-        rng: Any,
-        *,
-        progress: bool = False,
-        checkpoint: Any = None,
-        evaluate: Evaluate | None = None,
-    ) -> Result:
-        """Train on ``data`` (a Dataset or (X, y)) and return z."""
-        started = time.perf_counter()
-        X, y = records_of(data, self.objective)
-        n, p = X.shape
-        if n != self.records:
-            raise InvalidInput(f"The plan is for {self.records} records (a public number), got {n}.")
-        random, model, lam = randomness(rng), self.objective, self.relaxation
-        clip = max(self.clip - random.slack(p, self.noise_std) * 2 * n / self._moves, 0.0)
-        grid = random.grid(self.noise_std)
+        return RecordMoves(
+            self.objective, data, agents, random, gamma=self.gamma, relaxation=self.relaxation,
+            clip=self.clip, noise_std=self.noise_std, noise_in=self.noise_in,  # type: ignore[arg-type]
+            records=self.records, releases=self._announced(agents),
+        )  # fmt: skip
 
-        def advance(state: dict[str, np.ndarray], k: int, size: int) -> dict[str, np.ndarray]:
-            u, zh, z = state["u"], state["zh"], state["w"]
-            free = math.inf if self.noise_in == "mean" else clip
-            moves = _moves(model.kind, model.width, X, y, u, z, self.gamma, free)
-            u = u + 2.0 * lam * moves
-            eta = random.gaussian(1, p, block=k, std=self.noise_std)[0]
-            if self.noise_in == "mean":
-                zh = z + on_grid(clip_rows(u - z, clip).mean(axis=0), eta, grid)
-            else:
-                mean = 2.0 * moves.mean(axis=0)
-                noisy = on_grid(mean, eta, grid)
-                zh = zh + lam * noisy
-                if self.noise_in == "state":
-                    u = u + lam * (noisy - mean)
-            return {"u": u, "zh": zh, "w": model.regulariser.prox(zh, self.gamma)}
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the holder."""
+        fresh = self.noise_in == "mean"
+        return central_admm(source, start, self.prox, self.records, 0.0 if fresh else self.relaxation)
 
-        state = {"u": np.zeros((n, p)), "zh": np.zeros(p), "w": np.zeros(p)}
-        config = dict(self.describe())
-        history: list[dict[str, Any]] = []
-        state = run_blocks(
-            state,
-            self.steps,
-            1,
-            advance,
-            checkpoint=checkpoint,
-            identity=fingerprint(config, X, y) if checkpoint else "",
-            every=max(1, self.steps // 20),
-            after_block=recorder(history, evaluate, progress, self.name, self.steps),
-        )
-        return Result(
-            name=self.name,
-            config=config,
-            outputs={"coef": state["w"], "mean": state["zh"]},
-            history=history,
-            guarantees=[self.privacy().to_dict()],
-            provenance=provenance_now(started, noise=random.said),
-        )
+    def prepared(self, data: Any) -> Shards:
+        """Return the holder's records, checked: as many as the plan says."""
+        shards = self.objective.prepared(super().prepared(data))
+        if shards.n != 1:
+            raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
+        if len(shards.y) != self.records:
+            raise InvalidInput(
+                f"The plan is for {self.records} records (a public number), got {len(shards.y)}."
+            )
+        return shards
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return z and z^."""
+        return {"coef": rows[0], "mean": state.common[0][0]}
 
 
 @dataclass(frozen=True, repr=False)
-class FederatedADMM(Plan):
+class FederatedADMM(_Users):
     """Private ADMM between a server and sampled clients, at user level.
 
     Parameters
@@ -197,10 +232,11 @@ class FederatedADMM(Plan):
     "local": every message seen, a client that takes part in all K rounds: mu^2 = K (4 C / sigma)^2; with
     ``participations`` known, K_i in place of K. "central" (secure sum only): K sampled Gaussian rounds, a
     client's data being replaced. Every client adds noise in every round, sampled or not, so the sum always
-    holds n shares (colluders' shares are not counted when they are named). A client's dual depends on the
-    rounds it took part in, which nobody sees. Sampling amplifies all the same: whatever the dual is in
-    either world, a round is dominated by the same pair, and a mixture over unseen states, weighted anew
-    after each output, is no more telling than its worst pair of states (joint convexity).
+    holds n shares (less those of the members named as colluders). A client's dual depends on the
+    rounds it took part in, which nobody sees, and the result does not tell. Sampling amplifies all the
+    same: whatever the dual is in either world, a round is dominated by the same pair, and a mixture over
+    unseen states, weighted anew after each output, is no more telling than its worst pair of states
+    (joint convexity).
 
     Examples
     --------
@@ -221,159 +257,93 @@ class FederatedADMM(Plan):
     noise_std: float
     relaxation: float = 0.5
     secure_sum: bool = True
-    name: str = field(default="admm-federated", init=False)
+    adjacency: Adjacency = "user"
+
+    name: ClassVar[str] = "federated-admm"
+    maskable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check(self)
         count(self.users, "users")
         probability(self.sample_rate, "sample_rate", zero=False)
 
+    @property
+    def law(self) -> Law:
+        """Sampled clients and a server."""
+        return Federation(self.users, self.secure_sum)
+
+    def schedule(self, k: int) -> Protocol:
+        """Return the round: rows go up, their mean comes down."""
+        return Server(self.users)
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return a client's noisy moves; the rate counts only where who took part is hidden."""
+        if agent not in self._listed:
+            sensitivity, rate = self._booked(4.0), self.sample_rate
+            release = Release(agent, 0, sensitivity, self.noise_std, user_rate=rate, steps=self.steps)
+            self._listed[agent] = (release,)
+        return self._listed[agent]
+
+    @cached_property
+    def _listed(self) -> dict[int, tuple[Release]]:
+        return {}  # thousands of clients are listed by the gate and by every statement
+
     def privacy(
         self,
-        view: View = "local",
+        view: View | None = None,
         *,
         observer: int | None = None,
         user: int | None = None,
-        colluders: Iterable[int] = (),
+        colluders: int | Iterable[int] = (),
+        label: str | None = None,
         participations: int | None = None,
     ) -> Guarantee:
-        """Return the local statement, or with a secure sum the central one."""
-        if known_view(view) == "local":
-            k = self.steps if participations is None else count(participations, "participations", minimum=0)
-            mu = 4 * self.clip / self.noise_std if self.noise_std else math.inf
-            said = () if participations is None else (f"the client takes part in {k} rounds",)
-            return Guarantee(Adversary("local", user=user), "user", "ldp", Curve.gaussian(mu, k), said)
-        if view == "central" and self.secure_sum:
-            present = self.users - len(set(colluders))
-            # a message is 2 lambda Delta, so the clip norm of the sum is 2 lambda C
-            z = self.noise_std * math.sqrt(present) / (2 * self.clip) if self.noise_std else 0.0
-            curve = Curve.sampled_gaussian(self.sample_rate, z, self.steps, adjacency="replace-one")
-            assumptions = (
-                "a secure sum hides single messages",
-                f"{present} clients add their noise in every round, sampled or not",
-            )
-            return Guarantee(Adversary("central"), "user", "exact", curve, assumptions)
-        raise InvalidInput(
-            f'Federated ADMM has the view "local" and, with secure_sum=True, "central"; got {view!r}.'
-        )
+        """Return the guarantee; ``participations`` (local view) is how often the client took part."""
+        return account(
+            self, view, observer=observer, user=user, colluders=colluders, participations=participations,
+            label=label,  # type: ignore[arg-type]
+        )  # fmt: skip
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local statement and, with a secure sum, the central one."""
         return [self.privacy("local"), *([self.privacy("central")] if self.secure_sum else [])]
 
-    def cost(self, dim: int = 1, bytes_per_number: int = 8) -> Mapping[str, Any]:
+    def cost(self) -> Mapping[str, Any]:
         """Return rounds and rows sent: model down, noisy move up, for every client and round."""
-        messages = 2 * self.users * self.steps
-        return {
-            "rounds": 2 * self.steps,
-            "messages": messages,
-            "messages_per_node": messages / self.users,
-            "bytes": messages * dim * bytes_per_number,
-        }
+        return self._cost(2 * self.steps, 2 * self.users * self.steps)
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the plan as plain values."""
-        return _plain(self)
+    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+        """Return the gate before the hosted clients' records."""
+        from sottovoce.objectives.prox_moves import ClientMoves
 
-    def run(
-        self,
-        data: Shards,
-        rng: Any,
-        *,
-        progress: bool = False,
-        checkpoint: Any = None,
-        evaluate: Evaluate | None = None,
-    ) -> Result:
-        """Train on the users' shards and return z."""
-        started = time.perf_counter()
-        shards = _shards(self.objective, data, self.users)
-        n, p = self.users, shards.dim
-        random, model, lam = randomness(rng), self.objective, self.relaxation
-        clip = max(self.clip - random.slack(p, self.noise_std) / 2, 0.0)
+        return ClientMoves(
+            self.objective, data, agents, self.users, random, gamma=self.gamma, clip=self.clip,
+            noise_std=self.noise_std, sample_rate=self.sample_rate, everyone=self.secure_sum,
+            releases=self._announced(agents),
+        )  # fmt: skip
 
-        def advance(state: dict[str, np.ndarray], k: int, size: int) -> dict[str, np.ndarray]:
-            u, z = state["u"].copy(), state["w"]
-            chosen = random.draws(0, k).random(n) < self.sample_rate
-            moves = _client_moves(
-                model.kind, model.width, shards.X, shards.y, shards.offsets, u, z, self.gamma, clip, chosen
-            )
-            rows = 2.0 * moves
-            noisy = rows.copy()
-            if self.noise_std > 0:
-                # with a secure sum all clients add noise; without, those who send
-                senders = np.arange(n) if self.secure_sum else np.flatnonzero(chosen)
-                noisy[senders] = random.noise.perturb(
-                    rows[senders], agents=senders, step=k, std=self.noise_std
-                )
-            # messages that everybody sees may stay in u_i, and then their noise is corrected later
-            u += lam * (rows if self.secure_sum else noisy)
-            zh = state["zh"] + (lam / n) * noisy.sum(axis=0)
-            taken = state["taken"] + chosen
-            return {"u": u, "zh": zh, "w": model.regulariser.prox(zh, self.gamma), "taken": taken}
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the clients that ``source`` hosts."""
+        return federated_admm(source, start, self.prox, self.relaxation, secure_sum=self.secure_sum)
 
-        state = {"u": np.zeros((n, p)), "zh": np.zeros(p), "w": np.zeros(p), "taken": np.zeros(n, int)}
-        config = dict(self.describe())
-        history: list[dict[str, Any]] = []
-        state = run_blocks(
-            state,
-            self.steps,
-            1,
-            advance,
-            checkpoint=checkpoint,
-            identity=fingerprint(config, shards.X, shards.y) if checkpoint else "",
-            every=max(1, self.steps // 20),
-            after_block=recorder(history, evaluate, progress, self.name, self.steps),
-        )
-        return Result(
-            name=self.name,
-            config=config,
-            outputs={"coef": state["w"], "mean": state["zh"], "participations": state["taken"]},
-            history=history,
-            guarantees=[g.to_dict() for g in self.guarantees()],
-            provenance=provenance_now(started, noise=random.said),
-        )
-
-    # ---- one side at a time: what a federation's client and server call ---------------------------------
-
-    def client(
-        self,
-        X: np.ndarray,
-        y: np.ndarray,
-        u: np.ndarray,
-        z: np.ndarray,
-        *,
-        agent: int,
-        step: int,
-        noise: NoiseSource,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return (the row client ``agent`` sends, its new dual) of one round, as `run` computes them.
+    def server(self, zh: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return z^ after one round, as the text computes it; ``rows``: one per client, zero if not asked.
 
         Examples
         --------
-        >>> from sottovoce.privacy.noise import SimulatedNoise
-        >>> plan = FederatedADMM(GLM("squared"), users=1, steps=1, sample_rate=1.0, gamma=1.0, clip=9.0,
-        ...                      noise_std=0.0, secure_sum=False)
-        >>> row, u = plan.client(np.ones((1, 1)), np.array([2.0]), np.zeros(1), np.zeros(1), agent=0, step=0,
-        ...                      noise=SimulatedNoise(0))
-        >>> row.tolist(), u.tolist()
-        ([2.0], [1.0])
+        >>> plan = FederatedADMM(GLM(), users=2, steps=1, sample_rate=1.0, gamma=1.0, clip=1.0, noise_std=1.0)
+        >>> plan.server(np.zeros(1), np.array([[1.0], [0.0]])).tolist()
+        [0.25]
         """
-        slack = noise.slack(len(u), self.noise_std) if self.noise_std else 0.0
-        clip = max(self.clip - slack / 2, 0.0)
-        model = self.objective
-        row = 2.0 * client_move(model.kind, model.width, X, y, u, z, self.gamma, clip)
-        sent = row
-        if self.noise_std:
-            sent = noise.perturb(row[None], agents=[agent], step=step, std=self.noise_std)[0]
-        return sent, u + self.relaxation * (row if self.secure_sum else sent)
+        return _absorbed(zh, self.schedule(0).apply(rows)[0], self.relaxation)
 
-    def server(self, zh: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the mean of the duals after one round; ``rows``: one per client, zero if not asked."""
-        return zh + (self.relaxation / self.users) * rows.sum(axis=0)
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return z and z^; who took part stays untold."""
+        return {"coef": rows[0], "mean": state.common[0][0]}
 
 
 @dataclass(frozen=True, repr=False)
-class TokenADMM(Plan):
+class TokenADMM(_Users):
     """Private ADMM without a server: a token carries z^ from user to user, uniformly, at user level.
 
     Parameters
@@ -385,14 +355,14 @@ class TokenADMM(Plan):
 
     Guarantees
     ----------
-    "local": ``cap`` contributions, mu^2 = cap (4 C / sigma)^2. The network bound of the paper is available as
-    "published": the token's map is not a contraction for flat losses, so amplification by iteration does
-    not apply as is, and the bound never accepts a budget.
+    "local": ``cap`` contributions, mu^2 = cap (4 C / sigma)^2; that is what other views get too. The
+    network bound of the paper is available with ``label="published"``: the token's map is not a contraction
+    for flat losses, so amplification by iteration does not apply as is, and the bound never accepts a budget.
 
     Examples
     --------
     >>> plan = TokenADMM(GLM("squared"), users=50, steps=500, cap=20, gamma=1.0, clip=1.0, noise_std=8.0)
-    >>> plan.privacy("local").label, plan.privacy("network").label
+    >>> plan.privacy("network").label, plan.privacy("network", label="published").label
     ('ldp', 'published')
     """
 
@@ -404,7 +374,10 @@ class TokenADMM(Plan):
     noise_std: float
     relaxation: float = 0.5
     cap: int | None = None
-    name: str = field(default="admm-token", init=False)
+    adjacency: Adjacency = "user"
+
+    name: ClassVar[str] = "token-admm"
+    sequential: ClassVar[bool] = True  # one holder at a time: ranks would only wait for each other
 
     def __post_init__(self) -> None:
         _check(self)
@@ -412,274 +385,188 @@ class TokenADMM(Plan):
         if self.cap is not None:
             count(self.cap, "cap")
 
-    def privacy(
-        self,
-        view: View = "local",
-        *,
-        observer: int | None = None,
-        user: int | None = None,
-        colluders: Iterable[int] = (),
-    ) -> Guarantee:
-        """Return the local statement, or the published network formula."""
-        times = self.steps if self.cap is None else self.cap
-        mu = 4 * self.clip / self.noise_std if self.noise_std else math.inf
-        if known_view(view) == "local":
-            return Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(mu, times))
-        if view not in ("network", "pairwise") or tuple(colluders):
-            raise InvalidInput(f'Token ADMM has the views "local" and "network", got {view!r}.')
-        n = self.users
-        rate = mu**2 / 2 * times * math.log(n) / n
+    @property
+    def contributions(self) -> int:
+        """The most contributions of one user."""
+        return self.steps if self.cap is None else min(self.cap, self.steps)
+
+    @property
+    def law(self) -> Law:
+        """Local privacy; the network bound of the paper is a printed formula."""
+        mu = self._booked(4.0) / self.noise_std if self.noise_std else math.inf
+        rate = mu**2 / 2 * self.contributions * math.log(self.users) / self.users
         said = (
-            "formula of Cyffers, Bellet, Basu 2023 for complete graphs",
-            f"sigma > {2 * self.clip:g} sqrt(alpha (alpha - 1))",
+            "formula of Cyffers, Bellet, Basu 2023 for complete graphs, where "
+            f"sigma > {2 * self.clip:g} sqrt(alpha (alpha - 1))"
         )
-        curve = Curve.gaussian(math.sqrt(2 * rate))
-        return Guarantee(Adversary("network"), "user", "published", curve, said)
+        return Local((Curve.gaussian(math.sqrt(2 * rate)), said))
+
+    def schedule(self, k: int) -> Protocol:
+        """Return the protocol of one row, the token's: its path is drawn during the run."""
+        return Handover(1, 0, [])
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return as many noisy moves as the path may bring."""
+        return (Release(agent, 0, self._booked(4.0), self.noise_std, steps=self.contributions),)
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local statement and the published network formula."""
-        return [self.privacy("local"), self.privacy("network")]
+        return [self.privacy("local"), self.privacy("network", label="published")]
 
-    def cost(self, dim: int = 1, bytes_per_number: int = 8) -> Mapping[str, Any]:
+    def cost(self) -> Mapping[str, Any]:
         """Return one row per hop."""
-        return {
-            "rounds": self.steps,
-            "messages": self.steps,
-            "messages_per_node": self.steps / self.users,
-            "bytes": self.steps * dim * bytes_per_number,
-        }
+        return self._cost(self.steps, self.steps)
 
-    def describe(self) -> Mapping[str, Any]:
-        """Return the plan as plain values."""
-        return _plain(self)
+    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+        """Return the gate before the users' records."""
+        from sottovoce.objectives.prox_moves import TokenMoves
 
-    def run(
-        self,
-        data: Shards,
-        rng: Any,
-        *,
-        progress: bool = False,
-        checkpoint: Any = None,
-        evaluate: Evaluate | None = None,
-    ) -> Result:
-        """Carry the token ``steps`` hops over the users' shards and return z."""
-        started = time.perf_counter()
-        shards = _shards(self.objective, data, self.users)
-        n, p = self.users, shards.dim
-        random, model = randomness(rng), self.objective
-        clip = max(self.clip - random.slack(p, self.noise_std) / 2, 0.0)
-        cap = self.steps if self.cap is None else self.cap
+        if list(agents) != list(range(self.users)):
+            raise InvalidInput(f"{self.name} runs in one process, where all users are hosted.")
+        return TokenMoves(
+            self.objective, data, random, gamma=self.gamma, relaxation=self.relaxation, clip=self.clip,
+            noise_std=self.noise_std, cap=self.cap, steps=self.steps, releases=self._announced(agents),
+        )  # fmt: skip
 
-        def advance(state: dict[str, np.ndarray], block: int, size: int) -> dict[str, np.ndarray]:
-            u, zh, taken = state["u"].copy(), state["zh"].copy(), state["taken"].copy()
-            holders = random.draws(0, block).integers(n, size=size)
-            noise = random.gaussian(size, p, block=block, std=self.noise_std)
-            for k, i in enumerate(holders):
-                X, y = shards.user(i)
-                move, u[i] = local_step(
-                    model, X, y, u[i], zh, gamma=self.gamma, relaxation=self.relaxation,
-                    clip=clip if taken[i] < cap else 0.0,
-                    noise=noise[k], grid=random.grid(self.noise_std),
-                )  # fmt: skip
-                zh += move / n
-                taken[i] += 1
-            return {"u": u, "zh": zh, "taken": taken, "w": model.regulariser.prox(zh, self.gamma)}
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text of the token."""
+        return token_admm(source, start, self.prox)
 
-        state = {"u": np.zeros((n, p)), "zh": np.zeros(p), "w": np.zeros(p), "taken": np.zeros(n, int)}
-        config = dict(self.describe())
-        history: list[dict[str, Any]] = []
-        state = run_blocks(
-            state,
-            self.steps,
-            max(1, self.steps // 50),
-            advance,
-            checkpoint=checkpoint,
-            identity=fingerprint(config, shards.X, shards.y) if checkpoint else "",
-            after_block=recorder(history, evaluate, progress, self.name, self.steps),
-        )
-        return Result(
-            name=self.name,
-            config=config,
-            outputs={"coef": state["w"], "mean": state["zh"], "participations": state["taken"]},
-            history=history,
-            guarantees=[g.to_dict() for g in self.guarantees()],
-            provenance=provenance_now(started, noise=random.said),
-        )
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return z, z^, and how often each user held the token."""
+        token: Token = state.own
+        return {"coef": rows[0], "mean": token.zh[0], "contributions": token.counts}
 
 
-def local_step(
-    model: GLM,
-    X: np.ndarray,
-    y: np.ndarray,
-    u: np.ndarray,
-    zh: np.ndarray,
-    *,
-    gamma: float,
-    relaxation: float,
-    clip: float,
-    noise: np.ndarray,
-    grid: float = 0.0,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return (what to add n times to z^, the new u_i) of one hop: the step a peer calls.
+def central_admm(
+    source: Any, start: np.ndarray, prox: Prox, records: int, relaxation: float = 0.0
+) -> Algorithm:
+    """Return the text of Algorithm 2 with the noise on what is released.
+
+    ``relaxation`` 0 makes z^ afresh in every step, from z and the released mean; else z^ grows by its share.
 
     Examples
     --------
-    >>> move, u = local_step(GLM("squared"), np.ones((1, 1)), np.array([2.0]), np.zeros(1), np.zeros(1),
-    ...                      gamma=1.0, relaxation=0.5, clip=10.0, noise=np.zeros(1))
-    >>> move.tolist(), u.tolist()
-    ([1.0], [1.0])
+    >>> from sottovoce.objectives.prox_moves import Answer
+    >>> class Half:
+    ...     def answer(self, u, z, k):
+    ...         return Answer(u, (1.0 - z)[None])
+    >>> text = central_admm(Half(), np.zeros((1, 1)), lambda zh: zh, records=1, relaxation=0.5)
+    >>> text.output(text.update(text.init(), text.message(text.init(), 0), 0)).tolist()
+    [[0.5]]
     """
-    z = model.regulariser.prox(zh, gamma)
-    move = client_move(model.kind, model.width, X, y, u, z, gamma, clip)
-    released = relaxation * on_grid(2.0 * move, noise, grid)
-    return released, u + released
+
+    def init() -> State:
+        duals = np.repeat(start[:, None], records, axis=1)
+        return State((start,), (duals,))
+
+    def message(state: State, k: int) -> np.ndarray:
+        released: np.ndarray = source.answer(state.own[0], prox(state.common[0][0]), k).released
+        return released
+
+    def update(state: State, received: np.ndarray, k: int) -> State:
+        (zh,) = state.common
+        z = prox(zh[0])
+        duals = source.answer(state.own[0], z, k).kept
+        return State((zh + relaxation * received if relaxation else z + received,), (duals,))
+
+    return Algorithm(init, message, update, lambda state: prox(state.common[0]))
 
 
-def _check(plan: Any) -> None:
-    count(plan.steps, "steps")
-    positive(plan.gamma, "gamma")
-    non_negative(plan.noise_std, "noise_std")
-    probability(plan.relaxation, "relaxation", zero=False)
-    if not plan.clip > 0 or (plan.clip == math.inf and plan.noise_std > 0):
-        raise InvalidInput(f"clip must be positive, finite where noise is added, got {plan.clip!r}.")
+def federated_admm(
+    source: Any, start: np.ndarray, prox: Prox, relaxation: float, *, secure_sum: bool
+) -> Algorithm:
+    """Return the text of Algorithm 3: z^ is common, each client's dual its own.
+
+    Messages that everybody sees may stay in u_i, and then their noise is corrected later; behind a secure
+    sum the dual stays without noise.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.prox_moves import Answer
+    >>> class Pull:
+    ...     def answer(self, u, z, k):
+    ...         return Answer(2.0 * (1.0 - z) + 0.0 * u, 2.0 * (1.0 - z) + 0.0 * u)
+    >>> text = federated_admm(Pull(), np.zeros((2, 1)), lambda zh: zh, 0.5, secure_sum=True)
+    >>> after = text.update(text.init(), text.message(text.init(), 0), 0)
+    >>> after.common[0].tolist(), after.own[0].tolist()
+    ([[1.0]], [[1.0], [1.0]])
+    """
+
+    def message(state: State, k: int) -> np.ndarray:
+        released: np.ndarray = source.answer(state.own[0], prox(state.common[0][0]), k).released
+        return released
+
+    def update(state: State, received: np.ndarray, k: int) -> State:
+        (zh,), (u,) = state
+        answer = source.answer(u, prox(zh[0]), k)
+        own = u + relaxation * (answer.kept if secure_sum else answer.released)
+        return State((_absorbed(zh, received[:1], relaxation),), (own,))
+
+    return Algorithm(
+        init=lambda: State((start[:1],), (start,)),
+        message=message,
+        update=update,
+        output=lambda state: np.repeat(prox(state.common[0]), len(state.own[0]), axis=0),
+    )
 
 
-def _plain(plan: Any) -> dict[str, Any]:
-    fields = asdict(plan)
-    return {"algorithm": fields.pop("name"), **fields}
+def _absorbed(zh: np.ndarray, mean: np.ndarray, relaxation: float) -> np.ndarray:
+    """Return the running mean of the duals after a round whose messages had this mean."""
+    return zh + relaxation * mean
 
 
-def _shards(objective: GLM, data: Shards, users: int) -> Shards:
-    if data.n != users:
-        raise InvalidInput(f"The plan is for {users} users, the data have {data.n}.")
-    X, y = objective.check(data.X, data.y)
-    return Shards(X, y, data.offsets)
+class Token(NamedTuple):
+    """What the token carries (z^, one row), every user's dual, and how often each held the token."""
+
+    zh: np.ndarray
+    u: np.ndarray
+    counts: np.ndarray
 
 
-# --- kernels ----------------------------------------------------------------------------------------
+def token_admm(source: Any, start: np.ndarray, prox: Prox) -> Algorithm:
+    """Return the text of Algorithm 4, one row being the token's; `block` is compiled.
 
+    Examples
+    --------
+    >>> class Pull:
+    ...     def holder(self, k):
+    ...         return k
+    ...     def row(self, u, z, k, holder, contributions):
+    ...         return 1.0 - z
+    >>> text = token_admm(Pull(), np.zeros((2, 1)), lambda zh: zh)
+    >>> text.message(text.init(), 0).tolist(), text.update(text.init(), np.array([[0.5]]), 0).own.u.tolist()
+    ([[0.5]], [[1.0], [0.0]])
+    """
+    n = len(start)
 
-@njit(cache=True)
-def _moves(kind, width, X, y, u, z, gamma, clip):
-    """clip_C(prox_{gamma f_i}(2z - u_i) - z) for every record."""
-    n, p = X.shape
-    out = np.empty((n, p))
-    for i in range(n):
-        out[i] = client_move(kind, width, X[i : i + 1], y[i : i + 1], u[i], z, gamma, clip)
-    return out
+    def moved(token: Token, k: int) -> tuple[int, np.ndarray]:
+        i = source.holder(k)
+        row = source.row(token.u[i], prox(token.zh[0]), k, holder=i, contributions=int(token.counts[i]))
+        return i, row
 
+    def message(state: State, k: int) -> np.ndarray:
+        _, row = moved(state.own, k)
+        carried: np.ndarray = state.own.zh + row / n
+        return carried
 
-@njit(cache=True)
-def _client_moves(kind, width, X, y, offsets, u, z, gamma, clip, chosen):
-    n, p = u.shape
-    out = np.zeros((n, p))
-    for i in range(n):
-        if chosen[i]:
-            a, b = offsets[i], offsets[i + 1]
-            out[i] = client_move(kind, width, X[a:b], y[a:b], u[i], z, gamma, clip)
-    return out
+    def update(state: State, received: np.ndarray, k: int) -> State:
+        token: Token = state.own
+        i, row = moved(token, k)
+        u, counts = token.u.copy(), token.counts.copy()
+        u[i] += row
+        counts[i] += 1
+        return State((), Token(received, u, counts))
 
+    def block(state: State, k: int, count: int) -> State:
+        token: Token = state.own
+        u, zh, counts = source.stretch(token.u, token.zh, token.counts, k, count)
+        return State((), Token(zh, u, counts))
 
-@njit(cache=True)
-def client_move(kind, width, X, y, u, z, gamma, clip):
-    """clip_C(prox_{gamma f}(2z - u) - z), f the mean loss of the rows; not finite counts as zero."""
-    v = 2.0 * z - u
-    move = prox_rows(kind, width, X, y, v, gamma) - z
-    largest = 0.0
-    finite = True
-    for j in range(len(move)):
-        finite = finite and math.isfinite(move[j])
-        largest = max(largest, abs(move[j]))
-    if not finite:
-        return np.zeros(len(move))
-    if largest == 0.0 or clip == math.inf:
-        return move
-    squares = 0.0
-    for j in range(len(move)):
-        squares += (move[j] / largest) ** 2
-    length = math.sqrt(squares)
-    if largest * length <= clip:
-        return move
-    return (move / largest) * (clip / length)
-
-
-@njit(cache=True)
-def prox_rows(kind, width, X, y, v, gamma):
-    """prox_{gamma f}(v): a scalar equation for one row, damped Newton for several."""
-    m, p = X.shape
-    if m == 1:
-        x = X[0]
-        a = 0.0
-        b = 0.0
-        for j in range(p):
-            a += x[j] * v[j]
-            b += x[j] * x[j]
-        weight = gamma * b
-        if kind == 0:
-            margin = logistic_margin(y[0] * a, weight) * y[0]
-        else:
-            margin = (a + weight * y[0]) / (1.0 + weight)
-            if kind == 2 and abs(margin - y[0]) > width:
-                margin = a - weight * math.copysign(width, a - y[0])
-        return v - gamma * slope(kind, width, margin, y[0]) * x
-    w = v.copy()
-    H = np.empty((p, p))
-    for _ in range(50):
-        g = w - v
-        H[:] = 0.0
-        for j in range(p):
-            H[j, j] = 1.0
-        for i in range(m):
-            a = 0.0
-            for j in range(p):
-                a += X[i, j] * w[j]
-            s = slope(kind, width, a, y[i]) * gamma / m
-            c = gamma / m
-            if kind == 0:
-                q = abs(slope(kind, width, a, y[i]))
-                c *= q * (1.0 - q)
-            elif kind == 2 and abs(a - y[i]) > width:
-                c = 0.0
-            for j in range(p):
-                g[j] += s * X[i, j]
-                for l in range(p):
-                    H[j, l] += c * X[i, j] * X[i, l]
-        if not math.isfinite(H.sum() + g.sum()):
-            return np.full(p, np.nan)  # a record overflows; the caller counts it as no move
-        step = np.linalg.solve(H, g)
-        largest = 0.0
-        for j in range(p):
-            largest = max(largest, abs(step[j]))
-        before = _envelope(kind, width, X, y, v, gamma, w)
-        scale = 1.0
-        trial = w - step
-        while scale > 1e-10 and not _envelope(kind, width, X, y, v, gamma, trial) <= before + 1e-15 * abs(
-            before
-        ):
-            scale *= 0.5
-            trial = w - scale * step
-        w = trial
-        if not largest > 1e-13 * (1.0 + np.abs(w).max()):
-            break
-    return w
-
-
-@njit(cache=True)
-def _envelope(kind, width, X, y, v, gamma, w):
-    """gamma * mean loss + |w - v|^2 / 2, what the prox minimises."""
-    m, p = X.shape
-    total = 0.0
-    for i in range(m):
-        a = 0.0
-        for j in range(p):
-            a += X[i, j] * w[j]
-        if kind == 0:
-            t = y[i] * a
-            total += math.log1p(math.exp(-t)) if t > 0 else -t + math.log1p(math.exp(t))
-        else:
-            r = abs(a - y[i])
-            total += 0.5 * r * r if kind == 1 or r <= width else width * (r - 0.5 * width)
-    value = gamma * total / m
-    for j in range(p):
-        value += 0.5 * (w[j] - v[j]) ** 2
-    return value
+    return Algorithm(
+        init=lambda: State((), Token(start[:1], start, np.zeros(n, np.int64))),
+        message=message,
+        update=update,
+        output=lambda state: prox(state.own.zh),
+        block=block if hasattr(source, "stretch") else None,
+    )

@@ -1,245 +1,157 @@
-r"""SGD over exact consensus: after every step all nodes hold the same model, so pairwise guarantees hold.
+r"""SGD over exact consensus: every step ends with the same model everywhere.
 
-.. math:: \theta^{t+1} = \mathrm{update}\Big(\theta^t,\ \frac1n\sum_u
-          \big(\mathrm{clip}_C(\nabla\ell_u(\theta^t)) + z C\,\xi_u^t\big)\Big)
+.. math:: \bar g^k = \frac{1}{n} \sum_i \tilde G_i(\theta^k), \qquad
+          \theta^{k+1} = \theta^k - \eta_k\, \mathrm{opt}(\bar g^k)
 
-the mean being formed by a finite-time schedule (`Tree`, `Exchange`). Given the view so far the model is
-public, hence each step is a Gaussian mechanism of which node v learns the share h_v(u), for any loss.
-References: the finite-time schedules of `sottovoce.protocols.consensus`; the statement is derived there.
+The mean is computed by a finite schedule, a public spanning tree (fresh every step) or hypercube exchange,
+after which all agents hold bit-identical numbers. The model is then common knowledge, the views of different
+steps compose, and what one agent learns of another's records is known exactly, for any loss: step k costs
+SGM(q, z / sqrt(h)) with h the share of the schedule used, instead of SGM(q, z).
+
+References: finite-time averaging by trees and by hypercube exchange is folklore; the guarantee is that of
+`sottovoce.privacy.consensus_guarantee`.
+Departures: none; not one of the published algorithms. Iterate averaging is post-processing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from sottovoce._validate import count, nodes, probability
-from sottovoce.algorithms.decentralized import Gradients, LearningPlan
-from sottovoce.algorithms.plan import View, known_view
-from sottovoce.data import Shards
-from sottovoce.errors import DataError, InvalidInput
-from sottovoce.objectives import GLM
-from sottovoce.privacy import Adversary, Curve, Guarantee
-from sottovoce.privacy.noise import NoiseSource
-from sottovoce.protocols import Protocol
-from sottovoce.protocols.consensus import ExactConsensus
-from sottovoce.runners import Algorithm
+from sottovoce import _validate
+from sottovoce.algorithms.optimisers import Optimiser, OptimiserState
+from sottovoce.algorithms.plan import Learning
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import Guarantee
+from sottovoce.privacy.laws import Consensus, Law
+from sottovoce.runners import Algorithm, State
 
 __all__ = ["ConsensusSGD", "consensus_sgd"]
 
-_ASSUMPTIONS = (
-    "every step ends in exact consensus and all nodes apply the same update",
-    "observers are honest but curious and share what they see",
-    "the schedules are public and are the ones that ran",
-)
-
 
 @dataclass(frozen=True, repr=False)
-class ConsensusSGD(LearningPlan):
-    """Gradient descent on a common model, averaged exactly over a tree or a hypercube exchange.
+class ConsensusSGD(Learning):
+    """Exact-consensus SGD, for generalised linear models and networks, at record and user level.
 
-    Parameters are those of `LearningPlan`, and
+    Parameters are those of `Learning`; the protocol is a tree or an exchange, by default a fresh uniform
+    spanning tree of the network per step, and
 
-    momentum : heavy-ball factor in [0, 1), applied to the released mean (post-processing).
-    sizes : records of every node (public). Needed at record level where they differ: the noise of a node is
-        relative to its number of records, and a small node's loud noise is not hidden by large nodes.
+    average_from : share of the run after which iterates are averaged for the output; 1 gives the last one.
+    weighting : ``"records"``: one divisor for all, so that the mean of the rows is the mean over all records;
+        ``"sites"``: each agent divides by its own, the mean of the sites' means.
 
     Guarantees
     ----------
-    "pairwise", "network", "colluders": exact for any loss, convex or not, at user and at record level. Step
-    t costs user u towards v a Gaussian of multiplier z / sqrt(h), h = h_v(u) of that step's schedule; h = 0
-    costs nothing. "central": somebody who sees every model, h = 1/n for equal nodes. "local": every message
-    seen. At record level without ``sizes`` all nodes must hold equally many records, and a run on other data
-    is refused.
+    ``local`` as for every plan; ``pairwise``, ``network``, ``colluders``, ``central`` are exact: no message
+    tells more than the sums the schedule moves, and no condition on the loss is needed. Records that are not
+    finite contribute nothing.
 
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = ConsensusSGD(GLM("logistic"), sv.protocols.Exchange(4), steps=4, learning_rate=0.5, clip=1.0,
-    ...                     noise_multiplier=4.0)
-    >>> near, far = (plan.privacy("pairwise", observer=0, user=u) for u in (1, 3))
-    >>> near.label, near.mu, round(far.mu, 6)
-    ('exact', 1.0, 0.707107)
+    >>> plan = ConsensusSGD(sv.objectives.GLM(), sv.graphs.ring(8), steps=10, clip=1.0, noise_multiplier=8.0,
+    ...                     sizes=[500] * 8)
+    >>> pair = plan.privacy("pairwise", observer=0, user=4)
+    >>> pair.label, pair.epsilon(1e-5) < plan.epsilon(1e-5, "local")
+    ('exact', True)
     """
 
-    momentum: float = 0.0
-    sizes: tuple[int, ...] | None = None
-    name: str = field(default="consensus-sgd", init=False)
+    average_from: float = 1.0
+    weighting: Literal["records", "sites"] = "records"
+
+    name: ClassVar[str] = "consensus-sgd"
+    protocols: ClassVar[tuple[str, ...]] = ("tree", "exchange", "masked")
+    default_protocol: ClassVar[str] = "tree:kind=uniform"
+    needs_exact: ClassVar[bool] = True
+    maskable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        probability(self.momentum, "momentum", one=False)
-        _refuse_inexact(self.schedule(0))
-        if self.sizes is not None:
-            sizes = tuple(count(int(size), "a node's number of records") for size in self.sizes)
-            if len(sizes) != self.n:
-                raise InvalidInput(f"sizes must hold one number per node ({self.n}), got {len(sizes)}.")
-            object.__setattr__(self, "sizes", sizes)
+        _validate.probability(self.average_from, "average_from")
+        if self.weighting not in ("records", "sites"):
+            raise InvalidInput(f'weighting must be "records" or "sites", got {self.weighting!r}.')
 
-    def privacy(
-        self,
-        view: View = "local",
-        *,
-        observer: int | None = None,
-        user: int | None = None,
-        colluders: Iterable[int] = (),
-    ) -> Guarantee:
-        """Return the guarantee against one kind of adversary; all of them are valid."""
-        if known_view(view) == "local":
-            return self.local()
-        if view == "central":
-            curve = Curve.worst(self.step_curve(share, self.steps) for share in self._central_shares())
-            return Guarantee(
-                Adversary("central"), self.adjacency, "exact", curve, self._assuming(_ASSUMPTIONS[0])
-            )
-        listed = sorted({*colluders, *([] if observer is None else [observer])})
-        if listed:
-            return self._against(listed, user)
-        each = [self._against([v], user) for v in range(self.n) if v != user]
-        worst = Curve.worst(guarantee.curve for guarantee in each)
-        return replace(each[0], adversary=Adversary("network", user=user), curve=worst)
+    @property
+    def law(self) -> Law:
+        """Exact consensus: views of steps compose."""
+        return Consensus()
 
-    def shares(self, observers: int | Iterable[int]) -> np.ndarray:
-        """Return (steps, n): the share h of every step's release that the observers learn, per user."""
-        from sottovoce.privacy import consensus_leakage
-
-        every = self.protocols()
-        for protocol in {id(p): p for p in every}.values():
-            _refuse_inexact(protocol)
-        return consensus_leakage(every, observers, self._noise())
-
-    def _noise(self) -> np.ndarray | None:
-        """The nodes' noise levels, up to a factor; None where all are equal."""
-        if self.level == "user" or self.sizes is None:
-            return None
-        return 1 / np.array(self.sizes, dtype=float)
-
-    def _central_shares(self) -> np.ndarray:
-        """What the mean of all rows tells of each node: its part of the noise in it."""
-        noise = self._noise()
-        return np.full(1, 1 / self.n) if noise is None else noise**2 / (noise**2).sum()
-
-    def _assuming(self, *assumptions: str) -> tuple[str, ...]:
-        even = self.level == "record" and self.sizes is None
-        said = (*assumptions, *self.assumed)
-        return (*said, "all nodes hold equally many records") if even else said
-
-    def _against(self, observers: Sequence[int], user: int | None) -> Guarantee:
-        h = self.shares(observers)
-        users = (
-            [u for u in range(self.n) if u not in observers] if user is None else nodes(user, self.n, "user")
-        )
-        curve = Curve.worst(self._of(h[:, u]) for u in users)
-        kind = "colluders" if len(observers) > 1 else ("network" if user is None else "pairwise")
-        return Guarantee(
-            Adversary(kind, tuple(observers), user),
-            self.adjacency,
-            "exact",
-            curve,
-            self._assuming(*_ASSUMPTIONS),
-        )
-
-    def _of(self, h: np.ndarray) -> Curve:
-        """The loss of a user whose releases the observers learn to the shares ``h``."""
-        values, times = np.unique(np.ceil(h * 1e12) / 1e12, return_counts=True)
-        return Curve.total(self.step_curve(float(v), int(k)) for v, k in zip(values, times, strict=True))
+    def divisors(self, sizes: Sequence[int]) -> list[float]:
+        """Return one divisor for all, or each agent's own."""
+        if self.weighting == "sites" or self.adjacency == "user":
+            return super().divisors(sizes)
+        rate = 1.0 if self.sample_rate is None else self.sample_rate
+        total = rate * sum(sizes) if self.lot is None else self.lot * len(sizes)
+        return [total / len(sizes)] * len(sizes)
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the local and released-model statements, and for small networks the worst node's."""
-        found = [self.privacy("local"), self.privacy("central")]
-        return [*found, self.privacy("network")] if self.n**2 * self.steps <= 8192 else found
+        """Return the local and released-model statements and, where it is quick, the worst member's."""
+        if self.n == 1:
+            return [self.privacy("local")]
+        stated = [self.privacy("local"), self.privacy("central")]
+        return [*stated, self.privacy("network")] if self.n**2 * self.steps <= 8192 else stated
 
-    def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:
-        """Return the text of the algorithm for the hosted agents."""
-        self.check_sizes(shards, agents)
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the agents that ``source`` hosts."""
         return consensus_sgd(
-            self.objective, shards, agents, noise, learning_rate=self.learning_rate, clip=self.clip,
-            noise_multiplier=self.noise_multiplier, level=self.level, sample_rate=self.sample_rate,
-            momentum=self.momentum,
-        )  # fmt: skip
-
-    def check_sizes(self, shards: Shards, agents: Sequence[int]) -> None:
-        """Refuse data whose numbers of records are not those the statements were made for."""
-        if self.level == "user":
-            return
-        wanted = None if self.sizes is None else [self.sizes[v] for v in agents]
-        held = shards.sizes.tolist()
-        if wanted is None and len(set(held)) > 1:
-            raise DataError(
-                f"nodes hold {min(held)} to {max(held)} records, so their noises differ; give the plan "
-                "sizes=data.sizes for statements that account for it."
-            )
-        if wanted is not None and held != wanted:
-            raise DataError(f"the plan was made for nodes with {wanted} records, the data have {held}.")
-
-    @classmethod
-    def for_budget(
-        cls, *, epsilon: float, delta: float, view: View = "local", who: dict[str, Any] | None = None,
-        **options: Any,
-    ) -> ConsensusSGD:  # fmt: skip
-        """Return the plan with the least noise whose ``privacy(view, **who)`` meets the budget."""
-        from sottovoce.algorithms.budget import least_noise
-
-        trial = cls(noise_multiplier=1.0, **options)
-        return least_noise(
-            lambda z: replace(trial, noise_multiplier=z),
-            epsilon,
-            delta,
-            statement=lambda plan: plan.privacy(view, **(who or {})),
+            source, start, self.rate, self.optimiser, average_from=round(self.average_from * self.steps)
         )
 
 
-def _refuse_inexact(protocol: Protocol) -> None:
-    if not isinstance(protocol, ExactConsensus):
-        raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {protocol.name}.")
+class Model(NamedTuple):
+    """What everybody knows: the model, the optimiser's moments, the sum of the iterates to be averaged."""
 
-
-class _State(NamedTuple):
     theta: np.ndarray
-    velocity: np.ndarray
+    moments: OptimiserState
+    total: np.ndarray
+    taken: np.ndarray
 
 
 def consensus_sgd(
-    objective: GLM,
-    shards: Shards,
-    agents: Sequence[int],
-    noise: NoiseSource,
+    source: Any,
+    start: np.ndarray,
+    rate: Callable[[int], float],
+    optimiser: Optimiser,
     *,
-    learning_rate: float,
-    clip: float,
-    noise_multiplier: float,
-    level: str = "user",
-    sample_rate: float | None = None,
-    momentum: float = 0.0,
+    average_from: int,
 ) -> Algorithm:
-    """Return the three functions of exact-consensus SGD for the agents hosted here.
+    """Return the text; what is received is the mean of all rows.
 
     Examples
     --------
-    >>> from sottovoce.privacy.noise import SimulatedNoise
-    >>> shards = Shards(np.eye(2), np.array([1.0, -1.0]), np.array([0, 1, 2]))
-    >>> text = consensus_sgd(GLM(), shards, [0, 1], SimulatedNoise(0), learning_rate=1.0, clip=1.0,
-    ...                      noise_multiplier=0.0)
-    >>> text.message(text.init(), 0).tolist()
-    [[-0.5, 0.0], [0.0, 0.5]]
+    >>> class Itself:
+    ...     decay = 0.0
+    ...
+    ...     def __call__(self, theta, k, stream=0):
+    ...         return theta
+    >>> text = consensus_sgd(Itself(), np.ones((2, 1)), lambda k: 0.5, Optimiser(), average_from=9)
+    >>> text.output(text.update(text.init(), np.array([[1.0], [1.0]]), 0)).tolist()
+    [[0.5], [0.5]]
     """
-    gradient = Gradients(
-        objective, shards, agents, noise, clip=clip, noise_multiplier=noise_multiplier, level=level,
-        sample_rate=sample_rate,
-    )  # fmt: skip
-    decay = 0.0 if level == "user" else objective.l2
 
-    def init() -> _State:
-        return _State(np.zeros((shards.n, shards.dim)), np.zeros((shards.n, shards.dim)))
+    def init() -> State:
+        moments = optimiser.init(start)
+        return State(Model(start, moments, np.zeros_like(start), np.zeros((), np.int64)), ())
 
-    def message(state: _State, k: int) -> np.ndarray:
-        return gradient.perturb(gradient(state.theta, k), k, 1.0)
+    def message(state: State, k: int) -> np.ndarray:
+        released: np.ndarray = source(state.common.theta, k)
+        return released
 
-    def update(state: _State, received: np.ndarray, k: int) -> _State:
-        velocity = momentum * state.velocity + received + decay * state.theta
-        return _State(state.theta - learning_rate * velocity, velocity)
+    def update(state: State, received: np.ndarray, k: int) -> State:
+        model: Model = state.common
+        if source.decay:  # the l2 term holds no data: it is added after the mean, everywhere alike
+            received = received + received.dtype.type(source.decay) * model.theta
+        step, moments = optimiser.step(model.moments, received, rate(k))
+        moved = model.theta - step
+        if k < average_from:
+            return State(Model(moved, moments, model.total, model.taken), ())
+        return State(Model(moved, moments, model.total + moved, model.taken + 1), ())
 
-    return Algorithm(init, message, update, output=lambda state: state.theta)
+    def output(state: State) -> np.ndarray:
+        model: Model = state.common
+        return model.theta if model.taken == 0 else model.total / model.theta.dtype.type(model.taken)
+
+    return Algorithm(init, message, update, output)

@@ -2,46 +2,42 @@ r"""DP-CD: coordinate descent with noise and steps fitted to each coordinate.
 
 .. math:: w_j \leftarrow \mathrm{prox}_{\gamma_j r_j}\Big(w_j - \gamma_j\Big(\frac1n\sum_i
           \mathrm{clip}(\partial_j f(w; d_i), C_j) + s_j\,\xi\Big)\Big),
-          \qquad \gamma_j = c / M_j,\quad C_j = C\sqrt{M_j / \mathrm{tr} M},\quad s_j = z\,\frac{2 C_j}{n}
+          \qquad \gamma_j = c / M_j,\quad C_j = C\sqrt{M_j / \mathrm{tr} M},\quad s_j = z\,\frac{C_j}{n}
 
 with j uniform. References: Mangold, Bellet, Salmon, Tommasi 2022, Algorithm 1
 <https://arxiv.org/abs/2110.11688>; Bellet's 2024 talk on private optimisation.
 Departures from the talk: the noise is N(0, s_j^2) with s_j proportional to C_j / n (the slide's power of L_j
 is a misprint), the clip rule is read as above (the slide is garbled), the answer is the mean of the
-iterates, and the noise comes from the exact Gaussian composition, sqrt(T) / z in GDP.
+iterates, and the noise comes from the exact Gaussian composition, sqrt(T) m / z in GDP with m = 2 where a
+record is replaced and m = 1 where it is added or removed.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-from numba import njit
 
-from sottovoce._validate import count, non_negative, positive
-from sottovoce.algorithms.blocks import (
-    Randomness,
-    block_size,
-    fingerprint,
-    on_grid,
-    randomness,
-    run_blocks,
-)
-from sottovoce.algorithms.central import CentralPlan, Evaluate, recorder, records_of
-from sottovoce.data.base import is_sparse
-from sottovoce.errors import InvalidInput
+from sottovoce._validate import count, non_negative, positive, probability
+from sottovoce.algorithms.plan import Adjacency, Curated, View, known_adjacency
+from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.randomness import Random
+from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.objectives import GLM
-from sottovoce.privacy import Curve
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.privacy.gaussian import gaussian_mu
+from sottovoce.privacy.releases import MOVES, PRELIMINARY, Release
+from sottovoce.runners import Algorithm, State
 
-__all__ = ["DPCD", "coordinate_clips", "private_smoothness"]
+__all__ = ["DPCD", "dp_cd"]
+
+Prox = Any  # Regulariser.prox: (values, step) -> values
 
 
 @dataclass(frozen=True, repr=False)
-class DPCD(CentralPlan):
+class DPCD(Curated):
     """Differentially private coordinate descent, central, at record level.
 
     Parameters
@@ -50,10 +46,12 @@ class DPCD(CentralPlan):
     records : the public number of records n, the divisor of every mean.
     steps : T, one coordinate each.
     clip : C, dealt out over the coordinates by C_j = C sqrt(M_j / tr M).
-    noise_multiplier : z; coordinate j gets noise z times its sensitivity.
+    noise_multiplier : z, noise over the clip: coordinate j gets noise of standard deviation z C_j / n. (In
+        the first edition it was over the sensitivity, which under replace-one is twice as much.)
     smoothness : M_j when public; otherwise None, and they are released privately from ``bounds``.
     bounds : public B_j with |x_ij| <= B_j (values beyond are clipped in the estimate of M_j).
-    smoothness_mu : GDP loss spent on releasing M_j.
+    smoothness_share : share of the squared GDP loss that goes to releasing M_j.
+    smoothness_mu : GDP loss of releasing M_j, in place of the share.
     step_scale : c in gamma_j = c / M_j.
     period : restart from the running average every so many steps; None averages once at the end.
     adjacency : "replace-one" (n public, sensitivity 2 C_j / n) or "add-remove" (C_j / n).
@@ -61,15 +59,21 @@ class DPCD(CentralPlan):
 
     Guarantees
     ----------
-    T Gaussian releases of multiplier z and, if M_j is private, one of smoothness_mu: together GDP with
-    mu^2 = T / z^2 + smoothness_mu^2, tight for the worst case. Records that are not finite count as zeros.
+    T Gaussian releases of mu = m / z each (m = 2 for replace-one, 1 for add-remove) and, if M_j is
+    private, one of smoothness_mu: together GDP with mu^2 = T (m / z)^2 + smoothness_mu^2, tight for the worst
+    case. Releases are listed in units of C_j / n, the same sensitivity for every coordinate. Which coordinate
+    is asked is public and drawn without looking at the data. Records that are not finite are refused.
 
     Examples
     --------
-    >>> plan = DPCD(GLM("logistic"), records=1000, steps=100, clip=1.0, noise_multiplier=10.0,
+    >>> plan = DPCD(GLM("logistic"), records=1000, steps=100, clip=1.0, noise_multiplier=20.0,
     ...             smoothness=(0.25, 0.25))
     >>> plan.privacy().mu
     1.0
+    >>> plan = DPCD.for_budget(epsilon=1.0, delta=1e-6, steps=50, objective=GLM(), records=1000,
+    ...                        clip=1.0, bounds=(1.0, 1.0))
+    >>> 0.999 < plan.privacy().epsilon(1e-6) <= 1.0
+    True
     """
 
     objective: GLM
@@ -79,295 +83,231 @@ class DPCD(CentralPlan):
     noise_multiplier: float
     smoothness: tuple[float, ...] | None = None
     bounds: tuple[float, ...] | None = None
-    smoothness_mu: float = 0.0
+    smoothness_share: float = 0.1
+    smoothness_mu: float | None = None
     step_scale: float = 1.0
     period: int | None = None
-    adjacency: Literal["replace-one", "add-remove"] = "replace-one"
+    adjacency: Adjacency = "replace-one"
     output: Literal["mean", "last"] = "mean"
 
-    name: str = field(default="dp-cd", init=False)
+    name: ClassVar[str] = "dp-cd"
+    query: ClassVar[str] = "coordinate"
 
     def __post_init__(self) -> None:
         count(self.records, "records")
         count(self.steps, "steps")
         positive(self.step_scale, "step_scale")
         non_negative(self.noise_multiplier, "noise_multiplier")
-        if not self.clip > 0 or (self.clip == math.inf and self.noise_multiplier > 0):
-            raise InvalidInput(f"clip must be positive, and finite where noise is added, got {self.clip!r}.")
-        if not self.objective.regulariser.separable:
-            raise InvalidInput(
-                "Coordinate descent needs a separable regulariser; take a box instead of the ball."
-            )
+        known_adjacency(self.adjacency, self.adjacencies, self.name)
+        checked_clip(self.clip, self.noise_multiplier)
+        checked_regulariser(self.objective)
         for name in ("smoothness", "bounds"):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, tuple(positive(v, f"every entry of {name}") for v in value))
         if (self.smoothness is None) == (self.bounds is None):
             raise InvalidInput("Give either public smoothness constants or public feature bounds, not both.")
-        if self.bounds is not None:
+        probability(self.smoothness_share, "smoothness_share", zero=False, one=False)
+        if self.smoothness_mu is not None:
             positive(self.smoothness_mu, "smoothness_mu")
+            if self.bounds is None:
+                raise InvalidInput("smoothness_mu pays for private smoothness; leave it out or give bounds.")
+        if self.period is not None:
+            count(self.period, "period")
+        if self.output not in ("mean", "last"):
+            raise InvalidInput(f'output must be "mean" or "last", got {self.output!r}.')
+
+    # ---- the facts ----------------------------------------------------------------------------------------
 
     @property
-    def _moves(self) -> float:
-        """How many clip lengths one record can move a sum."""
-        return 2.0 if self.adjacency == "replace-one" else 1.0
-
-    def curve(self) -> Curve:
-        """Return the loss: T Gaussian releases, and that of M_j."""
-        mu = 1 / self.noise_multiplier if self.noise_multiplier else math.inf
-        curve = Curve.gaussian(mu, self.steps)
-        return curve + Curve.gaussian(self.smoothness_mu) if self.bounds is not None else curve
-
-    @classmethod
-    def for_budget(
-        cls, *, epsilon: float, delta: float, steps: int, smoothness_share: float = 0.1, **options: Any
-    ) -> DPCD:
-        """Return the plan that spends exactly the budget; ``smoothness_share`` of mu^2 goes to M_j.
-
-        Examples
-        --------
-        >>> plan = DPCD.for_budget(epsilon=1.0, delta=1e-6, steps=50, objective=GLM(), records=1000,
-        ...                        clip=1.0, bounds=(1.0, 1.0))
-        >>> 0.99 < plan.privacy().epsilon(1e-6) <= 1.0
-        True
-        """
-        from sottovoce.privacy import gaussian_mu
-
-        mu = gaussian_mu(epsilon, delta)
-        if options.get("bounds") is not None:
-            options["smoothness_mu"] = mu * math.sqrt(smoothness_share)
-            mu *= math.sqrt(1 - smoothness_share)
-        z = math.sqrt(steps) / mu * (1 + 1e-12)  # rounding must not land above the budget
-        return cls(steps=steps, noise_multiplier=z, **options)
-
-    def run(
-        self,
-        data: Any,
-        rng: Any,
-        *,
-        progress: bool = False,
-        checkpoint: Any = None,
-        evaluate: Evaluate | None = None,
-        start: np.ndarray | None = None,
-    ) -> Result:
-        """Train on ``data`` (a Dataset or (X, y)) and return the released coefficients."""
-        started = time.perf_counter()
-        X, y = records_of(data, self.objective)
-        if is_sparse(X):
-            raise InvalidInput("DP-CD works on dense features; take DP-GCD for sparse data.")
-        n, p = X.shape
-        if self.adjacency == "replace-one" and n != self.records:
-            raise InvalidInput(f"The plan is for {self.records} records (a public number), got {n}.")
-        random = randomness(rng)
-        M = self._released_smoothness(X, random)
-        C = coordinate_clips(M, self.clip)
-        # noise and grid in units of one coordinate's sensitivity, the same for every coordinate
-        z = self.noise_multiplier
-        unit = self._moves * C / self.records
-        shrink = max(1 - 2 * random.slack(1, z), 0.0)
-        r = self.objective.regulariser
-        kind, width = self.objective.kind, self.objective.width
-        Z = np.ascontiguousarray((y[:, None] * X if kind == 0 else X).T)
-
-        def advance(state: dict[str, np.ndarray], block: int, size: int) -> dict[str, np.ndarray]:
-            w, total = state["w"].copy(), state["total"].copy()
-            u = Z.T @ w if kind == 0 else X @ w - y
-            chosen = random.draws(0, block).integers(p, size=size)
-            noise = random.gaussian(size, 1, block=block, std=z)[:, 0]
-            first = block * self._block
-            _block(
-                kind, width, Z, u, w, total, chosen, noise, z > 0, random.grid(z), unit, self.step_scale / M,
-                C * shrink, 1.0 / self.records, r.l1, r.l2, r.box or math.inf,
-                first, self.period or self.steps, self.steps,
-            )  # fmt: skip
-            return {"w": w, "total": total}
-
-        state = {"w": np.zeros(p) if start is None else np.array(start, dtype=float), "total": np.zeros(p)}
-        config = dict(self.describe())
-        history: list[dict[str, Any]] = []
-        state = run_blocks(
-            state,
-            self.steps,
-            self._block,
-            advance,
-            checkpoint=checkpoint,
-            identity=fingerprint(config, X, y, M) if checkpoint else "",
-            after_block=recorder(history, evaluate, progress, self.name, self.steps),
-        )
-        length = (self.steps - 1) % (self.period or self.steps) + 1
-        w = state["w"] if self.output == "last" else state["total"] / length
-        return Result(
-            name=self.name,
-            config=config,
-            outputs={"coef": w, "last": state["w"], "mean": state["total"] / length, "smoothness": M},
-            history=history,
-            guarantees=[self.privacy().to_dict()],
-            provenance=provenance_now(started, noise=random.said),
-        )
+    def width(self) -> int:
+        """One released coordinate."""
+        return 1
 
     @property
-    def _block(self) -> int:
-        p = len(self.smoothness or self.bounds or ())
-        return block_size(self.steps, minimum=8 * p)  # a block recomputes the margins: n p work
-
-    def _released_smoothness(self, X: np.ndarray, random: Randomness) -> np.ndarray:
+    def dim(self) -> int:
+        """Number of coordinates p."""
         given = self.smoothness if self.smoothness is not None else self.bounds
-        if given is not None and len(given) != X.shape[1]:
-            raise InvalidInput(f"The plan knows {len(given)} coordinates, the data have {X.shape[1]}.")
-        if self.smoothness is not None:
-            return np.array(self.smoothness)
-        return private_smoothness(
-            X, np.array(self.bounds), self.objective.curvature, self.records, self.smoothness_mu, random
+        assert given is not None
+        return len(given)
+
+    @property
+    def preliminary_mu(self) -> float:
+        """GDP loss of releasing M_j: as given, or its share of the whole."""
+        if self.smoothness_mu is not None:
+            return self.smoothness_mu
+        if not self.noise_multiplier:
+            return math.inf
+        odds = self.smoothness_share / (1 - self.smoothness_share)
+        return math.sqrt(odds * self.steps) * MOVES[self.adjacency] / self.noise_multiplier
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return the coordinates, in units of C_j / n, and before them the smoothness if it is private."""
+        coordinates = Release(
+            agent, 0, MOVES[self.adjacency], self.noise_multiplier, self.adjacency, steps=self.steps
+        )
+        if self.bounds is None:
+            return (coordinates,)
+        sensitivity = math.sqrt(self.dim) / self.records
+        std = sensitivity / self.preliminary_mu
+        return (
+            Release(agent, 0, sensitivity, std, self.adjacency, stream=PRELIMINARY),
+            coordinates,
+        )
+
+    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+        """Return the gate before the holder's records."""
+        from sottovoce.objectives.coordinates import Coordinates
+
+        return Coordinates(
+            self.objective, data, agents, random, clip=self.clip, noise_multiplier=self.noise_multiplier,
+            adjacency=self.adjacency, records=self.records, smoothness=self.smoothness, bounds=self.bounds,
+            smoothness_mu=self.preliminary_mu, releases=[self.releases(int(a)) for a in agents],
+        )  # fmt: skip
+
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the holder."""
+        return dp_cd(
+            source, start, self.objective.regulariser.prox, steps=self.steps, step_scale=self.step_scale,
+            period=self.period, averaging=self.output == "mean",
+        )  # fmt: skip
+
+    def prepared(self, data: Any) -> Shards:
+        """Return the holder's records, checked: dense, as many as agreed, as wide as the plan."""
+        shards = held(super().prepared(data), self.objective, self.records, self.adjacency)
+        if is_sparse(shards.X):
+            raise InvalidInput("DP-CD works on dense features; take DP-GCD for sparse data.")
+        if shards.dim != self.dim:
+            raise InvalidInput(f"The plan knows {self.dim} coordinates, the data have {shards.dim}.")
+        return shards
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return the coefficients, the last iterate, and the smoothness that was used."""
+        model: Model = state.common
+        return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
+
+    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+        """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
+        if self.smoothness_mu is not None:
+            return super().within(epsilon, delta, view, **who)
+        allowed = gaussian_mu(epsilon, delta)
+        if allowed <= 0:
+            raise BudgetInfeasible(
+                f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger epsilon or delta."
+            )
+        unit = self.with_noise(1.0)
+        plan = unit.with_noise(unit.privacy(view, **who).mu / allowed)
+        while plan.privacy(view, **who).epsilon(delta) > epsilon:  # the last places: never above the target
+            plan = plan.with_noise(plan.noise_multiplier * (1 + 1e-12))
+        return plan
+
+
+def checked_clip(clip: float, noise: float) -> None:
+    """Refuse a clip that is not positive, and an infinite one where noise is measured against it."""
+    if not clip > 0 or (clip == math.inf and noise > 0):
+        raise InvalidInput(f"clip must be positive, and finite where noise is added, got {clip!r}.")
+
+
+def checked_regulariser(objective: Any) -> None:
+    """Refuse what coordinate descent cannot minimise."""
+    if not isinstance(objective, GLM):
+        raise InvalidInput(f"Coordinate descent is for linear models, got {type(objective).__name__}.")
+    if not objective.regulariser.separable:
+        raise InvalidInput(
+            "Coordinate descent needs a separable regulariser; take a box instead of the ball."
         )
 
 
-def coordinate_clips(M: np.ndarray, C: float) -> np.ndarray:
-    """Return C_j = C sqrt(M_j / tr M), so that the squares add up to C^2.
+def held(data: Any, objective: GLM, records: int, adjacency: str) -> Shards:
+    """Return the one holder's records in the form the kernels take, as many as the plan says."""
+    shards = objective.prepared(data)
+    if shards.n != 1:
+        raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
+    if adjacency == "replace-one" and len(shards.y) != records:
+        raise InvalidInput(f"The plan is for {records} records (a public number), got {len(shards.y)}.")
+    return shards
+
+
+class Model(NamedTuple):
+    """All of it is released: the model, the sum of the iterates since a restart and their number, M_j."""
+
+    w: np.ndarray
+    total: np.ndarray
+    taken: np.ndarray
+    M: np.ndarray
+
+
+def dp_cd(
+    source: Any,
+    start: np.ndarray,
+    prox: Prox,
+    *,
+    steps: int,
+    step_scale: float = 1.0,
+    period: int | None = None,
+    averaging: bool = True,
+) -> Algorithm:
+    """Return the text of Algorithm 1. What the holder keeps to itself are the margins of its records.
 
     Examples
     --------
-    >>> coordinate_clips(np.array([1.0, 3.0]), 2.0).tolist()
-    [1.0, 1.7320508075688772]
+    >>> class Quadratic:
+    ...     def released_smoothness(self):
+    ...         return np.ones(1)
+    ...     def chosen(self, k):
+    ...         return [0]
+    ...     def margins(self, w):
+    ...         return w.copy()
+    ...     def moved(self, margins, j, by):
+    ...         return margins + by
+    ...     def coordinate(self, M, margins, j, k):
+    ...         return float(margins[0, j])
+    >>> text = dp_cd(Quadratic(), np.ones((1, 1)), lambda v, step: v, steps=1, step_scale=0.5)
+    >>> state = text.init()
+    >>> text.output(text.update(state, text.message(state, 0), 0)).tolist()
+    [[0.5]]
     """
-    return C * np.sqrt(M / M.sum()) if math.isfinite(C) else np.full(len(M), math.inf)
+    length = period or steps
 
+    def init() -> State:
+        M = source.released_smoothness()
+        model = Model(start, np.zeros_like(start), np.zeros((), np.int64), M)
+        return State(model, source.margins(start))
 
-def private_smoothness(
-    X: np.ndarray, bounds: np.ndarray, curvature: float, records: int, mu: float, random: Randomness
-) -> np.ndarray:
-    """Return M_j = curvature * B_j^2 * (noisy mean of min(x_ij^2 / B_j^2, 1)), floored at the noise.
+    def message(state: State, k: int) -> np.ndarray:
+        j = int(source.chosen(k)[0])
+        return np.array([[source.coordinate(state.common.M, state.own, j, k)]])
 
-    Guarantees
-    ----------
-    mu-GDP for one record, added, removed or replaced: every entry of the mean lies in [0, 1] and moves by
-    at most 1/n, so the vector moves by at most sqrt(p)/n, and the noise has std sqrt(p) / (n mu).
-    """
-    p = len(bounds)
-    std = math.sqrt(p) / (records * mu)
-    ratio = np.clip(np.where(np.isfinite(X), X, 0.0), -bounds, bounds) / bounds
-    share = (ratio * ratio).sum(axis=0) / records
-    share = share * max(1 - 2 * random.slack(p, std) * records / math.sqrt(p), 0.0)
-    noisy = random.noise.perturb(share[None], agents=[0], step=0, std=std, stream=1)[0]
-    return curvature * bounds**2 * np.clip(noisy, std, 1.0)
+    def update(state: State, received: np.ndarray, k: int) -> State:
+        model: Model = state.common
+        j = int(source.chosen(k)[0])
+        gamma = step_scale / model.M[j]
+        w = model.w.copy()
+        w[:, j] = prox(model.w[:, j] - gamma * received[:, 0], gamma)
+        margins = source.moved(state.own, j, float(w[0, j] - model.w[0, j]))
+        return _restarted(Model(w, model.total + w, model.taken + 1, model.M), margins, k + 1)
 
+    def _restarted(model: Model, margins: np.ndarray, k: int) -> State:
+        """Begin a new period at the average of the last; the run's last period is left for the output."""
+        if k % length or k >= steps:
+            return State(model, margins)
+        w = model.total / length
+        fresh = Model(w, np.zeros_like(w), np.zeros((), np.int64), model.M)
+        return State(fresh, source.margins(w))
 
-@njit(cache=True)
-def _block(
-    kind,
-    width,
-    Z,
-    u,
-    w,
-    total,
-    chosen,
-    noise,
-    noisy,
-    grid,
-    unit,
-    gamma,
-    C,
-    inverse,
-    l1,
-    l2,
-    box,
-    first,
-    period,
-    steps,
-):
-    delta = 0.0
-    previous = 0
-    for k in range(len(chosen)):
-        t = first + k
-        if t % period == 0 and t > 0:
-            # restart from the average of the period that has just ended
-            u += delta * Z[previous]
-            delta = 0.0
-            for i in range(len(w)):
-                u += (total[i] / period - w[i]) * Z[i]
-            w[:] = total / period
-            total[:] = 0.0
-        j = chosen[k]
-        if kind == 0:
-            G = _pass_logistic(u, delta, Z[previous], Z[j], C[j])
-        elif kind == 1:
-            G = _pass_squared(u, delta, Z[previous], Z[j], C[j])
-        else:
-            G = _pass_huber(u, delta, Z[previous], Z[j], C[j], width)
-        G = G * inverse
-        if noisy:  # also where the noise happens to be zero: what is not on the grid tells the sum itself
-            G = on_grid(G / unit[j], noise[k], grid) * unit[j]
-        v = w[j] - gamma[j] * G
-        v = math.copysign(max(abs(v) - gamma[j] * l1, 0.0), v) / (1.0 + gamma[j] * l2)
-        v = min(max(v, -box), box)
-        delta = v - w[j]
-        previous = j
-        w[j] = v
-        total += w
-    u += delta * Z[previous]
+    def block(state: State, k: int, count: int) -> State:
+        while count:
+            model: Model = state.common
+            part = min(count, length - k % length)
+            w, total, margins = source.descend(
+                model.M, model.w, model.total, state.own, k, part, step_scale / model.M
+            )
+            k, count = k + part, count - part
+            state = _restarted(Model(w, total, model.taken + part, model.M), margins, k)
+        return state
 
+    def output(state: State) -> np.ndarray:
+        model: Model = state.common
+        return model.total / int(model.taken) if averaging and model.taken else model.w
 
-# Sums may be reordered and divisions need no check for zero, so that loops become vector instructions;
-# NaN and infinity keep their meaning.
-_FAST = {"reassoc", "contract", "arcp", "nsz"}
-
-
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _pass_logistic(u, delta, before, column, C):
-    """Move the margins by the last step and sum the clipped coordinate gradients of the next, in one pass.
-
-    exp(v) is 2^n exp(r) with |r| <= ln(2)/2 and Taylor's polynomial of degree 11 for exp(r), to 1e-14; the
-    exponent n enters through the bits of the number. All of it becomes vector instructions.
-    """
-    G = 0.0
-    for i in range(len(u)):
-        v = u[i] + delta * before[i]
-        u[i] = v
-        x = v if v < 700.0 else 700.0
-        x = x if x > -700.0 else -700.0
-        n = np.rint(x * 1.4426950408889634)
-        r = x - n * 0.6931471805599453
-        e = r * (1 / 39916800) + 1 / 3628800
-        e = e * r + 1 / 362880
-        e = e * r + 1 / 40320
-        e = e * r + 1 / 5040
-        e = e * r + 1 / 720
-        e = e * r + 1 / 120
-        e = e * r + 1 / 24
-        e = e * r + 1 / 6
-        e = e * r + 1 / 2
-        e = (e * r + 1.0) * r + 1.0
-        bits = np.float64(n + 6755399441055744.0).view(np.int64)  # 1.5 2^52: n stands in the low bits
-        e = e * np.int64((bits + 1023) << 52).view(np.float64)
-        c = -column[i] / (1.0 + e)
-        c = C if c > C else c
-        c = -C if c < -C else c
-        G += c if c == c else 0.0
-    return G
-
-
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _pass_squared(u, delta, before, column, C):
-    G = 0.0
-    for i in range(len(u)):
-        v = u[i] + delta * before[i]
-        u[i] = v
-        c = v * column[i]
-        c = C if c > C else c
-        c = -C if c < -C else c
-        G += c if c == c else 0.0
-    return G
-
-
-@njit(cache=True, fastmath=_FAST, error_model="numpy")
-def _pass_huber(u, delta, before, column, C, width):
-    G = 0.0
-    for i in range(len(u)):
-        v = u[i] + delta * before[i]
-        u[i] = v
-        v = width if v > width else v
-        v = -width if v < -width else v
-        c = v * column[i]
-        c = C if c > C else c
-        c = -C if c < -C else c
-        G += c if c == c else 0.0
-    return G
+    return Algorithm(init, message, update, output, block if hasattr(source, "descend") else None)

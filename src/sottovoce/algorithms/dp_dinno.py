@@ -1,10 +1,10 @@
-"""DP-DiNNO: consensus ADMM for networks with noisy primal steps.
+r"""DP-DiNNO: consensus ADMM for networks with noisy primal steps.
 
-.. math:: y_i^{k+1} = y_i^k + \\rho_k \\sum_{j \\in N(i)} (\\theta_i^k - \\theta_j^k), \\qquad
-          \\psi \\leftarrow \\psi - \\mathrm{opt}\\Big(\\tilde G_i(\\psi) + y_i^{k+1}
-          + 2\\rho_k \\sum_{j \\in N(i)} \\big(\\psi - \\tfrac{\\theta_i^k + \\theta_j^k}{2}\\big)\\Big)
+.. math:: y_i^{k+1} = y_i^k + \rho_k \sum_{j \in N(i)} (\theta_i^k - \theta_j^k), \qquad
+          \psi \leftarrow \psi - \mathrm{opt}\Big(\tilde G_i(\psi) + y_i^{k+1}
+          + 2\rho_k \sum_{j \in N(i)} \big(\psi - \tfrac{\theta_i^k + \theta_j^k}{2}\big)\Big)
 
-the second T times from :math:`\\psi = \\theta_i^k`, then :math:`\\theta_i^{k+1} = \\psi`.
+the second T times from :math:`\psi = \theta_i^k`, then :math:`\theta_i^{k+1} = \psi`.
 
 References: [1] Bayrooti, Gao, Prorok 2023, Algorithm 3; [2] Yu, Vincent, Schwager 2022 (DiNNO).
 Departures from [1]: line 15 prints psi + G, a descent step is meant; N(i) is without i (with it only
@@ -21,38 +21,39 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.algorithms.dp_dsgd import NetworkPlan
-from sottovoce.algorithms.schedules import Optimiser, OptimiserState
-from sottovoce.objectives.lots import NoisyGradients
-from sottovoce.protocols import NeighbourSum, Protocol
-from sottovoce.runners import Algorithm
+from sottovoce.algorithms.optimisers import Optimiser, OptimiserState
+from sottovoce.algorithms.plan import Learning
+from sottovoce.runners import Algorithm, State
 
 __all__ = ["DPDiNNO", "dp_dinno"]
 
 
 @dataclass(frozen=True, repr=False)
-class DPDiNNO(NetworkPlan):
+class DPDiNNO(Learning):
     """Consensus ADMM; ``primal_steps`` noisy gradients per step, and each is paid for.
 
-    Parameters
-    ----------
+    Parameters are those of `Learning`, and
+
     rho, rho_growth : penalty of the first step, and its factor per step; with SGD keep rate * rho below 2/3
         over the largest degree, or disagreement grows.
     primal_steps : T, optimiser steps on the penalised loss per communication.
     fresh_moments : forget the optimiser's moments at every communication.
 
+    Guarantees
+    ----------
+    Against anyone who sees all messages, ``steps * primal_steps`` releases per agent.
+
     Examples
     --------
-    >>> import torch, sottovoce as sv
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> plan = DPDiNNO(NetObjective(torch.nn.Linear(2, 2)), [500] * 4, 10, lot=50, noise_multiplier=2.0,
-    ...                network=sv.graphs.ring(4), primal_steps=2)
-    >>> plan.releases(0)
+    >>> import sottovoce as sv
+    >>> plan = DPDiNNO(sv.objectives.GLM(), sv.graphs.ring(4), steps=10, sizes=[500] * 4, lot=50, clip=1.0,
+    ...                noise_multiplier=2.0, primal_steps=2)
+    >>> sum(release.draws for release in plan.releases(0))
     20
     """
 
@@ -61,7 +62,10 @@ class DPDiNNO(NetworkPlan):
     rho_growth: float = 1.0003
     primal_steps: int = 1
     fresh_moments: bool = True
-    name: str = field(default="dp-dinno", init=False)
+
+    name: ClassVar[str] = "dp-dinno"
+    protocols: ClassVar[tuple[str, ...]] = ("neighbour-sum",)
+    default_protocol: ClassVar[str] = "neighbour-sum"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,36 +74,31 @@ class DPDiNNO(NetworkPlan):
         _validate.count(self.primal_steps, "primal_steps")
 
     @property
-    def gradients_per_step(self) -> int:
+    def draws_per_step(self) -> int:  # type: ignore[override]
         """T noisy gradients per step."""
         return self.primal_steps
 
-    def schedule(self) -> Protocol:
-        """Return one round in which neighbours' rows are added up."""
-        return NeighbourSum(self.network)
-
-    def algorithm(self, gradients: NoisyGradients, theta: np.ndarray) -> Algorithm:
-        """Return the three functions of DP-DiNNO."""
-        degrees = np.asarray(self.network.degrees, np.float32)[gradients.agents]
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the agents that ``source`` hosts."""
+        protocol: Any = self.schedule(0)
+        degrees = np.asarray(protocol.network.degrees, start.dtype)[source.agents]
         return dp_dinno(
-            gradients, theta, degrees,
-            rate=lambda k: self.learning_rate(k, self.steps),
-            rho=lambda k: self.rho * self.rho_growth**k,
+            source, start, degrees, rate=self.rate, rho=lambda k: self.rho * self.rho_growth**k,
             optimiser=self.optimiser, primal_steps=self.primal_steps, fresh_moments=self.fresh_moments,
         )  # fmt: skip
 
 
-class State(NamedTuple):
+class Own(NamedTuple):
     """Primal and dual variables and optimiser moments, one row per agent."""
 
     theta: np.ndarray
     y: np.ndarray
-    optimiser: OptimiserState
+    moments: OptimiserState
 
 
 def dp_dinno(
-    gradients: NoisyGradients,
-    theta: np.ndarray,
+    source: Any,
+    start: np.ndarray,
     degrees: np.ndarray,
     *,
     rate: Callable[[int], float],
@@ -108,33 +107,36 @@ def dp_dinno(
     primal_steps: int = 1,
     fresh_moments: bool = False,
 ) -> Algorithm:
-    """Return the three functions of Algorithm 3; what is received is the sum over neighbours.
+    """Return the text of Algorithm 3; what is received is the sum over neighbours.
 
     Examples
     --------
-    >>> text = dp_dinno(lambda theta, k, t: theta, np.ones((2, 1)), np.ones(2), rate=lambda k: 0.1,
-    ...                 rho=lambda k: 0.5, optimiser=Optimiser())
-    >>> text.update(text.init(), np.ones((2, 1)), 0).theta.tolist()
+    >>> class Itself:
+    ...     def full(self, theta, k, stream):
+    ...         return theta
+    >>> text = dp_dinno(Itself(), np.ones((2, 1)), np.ones(2), rate=lambda k: 0.1, rho=lambda k: 0.5,
+    ...                 optimiser=Optimiser())
+    >>> text.output(text.update(text.init(), np.ones((2, 1)), 0)).tolist()
     [[0.9], [0.9]]
     """
     d = degrees[:, None]
 
-    def init():  # type: ignore[no-untyped-def]
-        return State(theta, np.zeros_like(theta), optimiser.init(theta))
-
-    def message(state, k):  # type: ignore[no-untyped-def]
-        return state.theta
-
-    def update(state, received, k):  # type: ignore[no-untyped-def]
-        r = state.theta.dtype.type(rho(k))
-        y = state.y + r * (d * state.theta - received)
-        middle = (d * state.theta + received) / 2
-        moments = optimiser.init(theta) if fresh_moments else state.optimiser
-        psi = state.theta
+    def update(state: State, received: np.ndarray, k: int) -> State:
+        own: Own = state.own
+        r = own.theta.dtype.type(rho(k))
+        y = own.y + r * (d * own.theta - received)
+        middle = (d * own.theta + received) / 2
+        moments = optimiser.init(start) if fresh_moments else own.moments
+        psi = own.theta
         for t in range(primal_steps):
-            h = gradients(psi, k, t) + y + 2 * r * (d * psi - middle)
+            h = source.full(psi, k, t) + y + 2 * r * (d * psi - middle)
             step, moments = optimiser.step(moments, h, rate(k))
             psi = psi - step
-        return State(psi, y, moments)
+        return State((), Own(psi, y, moments))
 
-    return Algorithm(init, message, update, output=lambda state: state.theta)
+    return Algorithm(
+        init=lambda: State((), Own(start, np.zeros_like(start), optimiser.init(start))),
+        message=lambda state, k: state.own.theta,
+        update=update,
+        output=lambda state: state.own.theta,
+    )

@@ -1,4 +1,4 @@
-r"""The noisy fixed-point iteration, of which DP-SGD, DP-CD and private ADMM are instances.
+r"""The noisy fixed-point iteration.
 
 .. math:: u_{k+1,b} = u_{k,b} + \rho_{k,b}\,\lambda_k\big(R_b(u_k) + e_{k,b} + \eta_{k+1,b} - u_{k,b}\big),
           \qquad \eta \sim \mathcal N(0, \sigma^2 I)
@@ -7,36 +7,36 @@ References: Cyffers, Bellet, Basu 2023, "From Noisy Fixed-Point Iterations to Pr
 <https://arxiv.org/abs/2302.12559>; Bellet's 2024 talk. Departures: relaxations lie in (0, 1] (the talk's
 {0, 1} is a misprint).
 
-Instances: gradient descent R(u) = u - (2/beta) grad f(u) with step 2 lambda / beta, the sampling error as e;
-coordinate descent with one block per coordinate; Douglas-Rachford and ADMM on the stacked u_i.
+It makes the iterates of gradient descent (R(u) = u - (2/beta) grad f(u), step 2 lambda / beta), of coordinate
+descent (one block per coordinate) and of ADMM (on the stacked u_i); the tests compare them. Its price is that
+of releasing every active block: right for the first two without sampling, while the sampled lots of
+DP-SGD and the mean that central ADMM releases cost less, and have plans of their own.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
+from sottovoce._files import digest
 from sottovoce._validate import count, non_negative, probability
-from sottovoce.algorithms.blocks import Randomness, randomness, run_blocks
-from sottovoce.algorithms.central import CentralPlan, Evaluate, recorder
+from sottovoce.algorithms.plan import Adjacency, Curated, known_adjacency
+from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import Curve
-from sottovoce.privacy.guarantees import Adjacency
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.privacy.releases import Release
+from sottovoce.runners import Algorithm, State
 
-__all__ = ["FixedPoint"]
+__all__ = ["FixedPoint", "fixed_point"]
 
 Operator = Callable[[np.ndarray, Any], np.ndarray]
 
 
-@dataclass(frozen=True, repr=False)
-class FixedPoint(CentralPlan):
-    """Repeat a non-expansive operator with Gaussian noise, whole or block by block.
+@dataclass(frozen=True, repr=False, eq=False)
+class FixedPoint(Curated):
+    """Repeat an operator with Gaussian noise, whole or block by block.
 
     Parameters
     ----------
@@ -44,110 +44,150 @@ class FixedPoint(CentralPlan):
     sensitivity : S with sup over u of |R_b(u; D) - R_b(u; D')| <= S for every block and neighbouring D, D'.
     noise_std : sigma, absolute.
     steps : number of iterations K.
-    relaxation : lambda in (0, 1].
+    relaxation : lambda in (0, 1], a number or a function of the step.
     active : ``active(k, rng)`` gives the blocks that move at step k; None moves all.
     error : ``error(u, data, k, rng)``, an inexactness e_k (sampling, for instance); its effect on the
         sensitivity is the caller's to include.
-    active_blocks : how many blocks move in a step; the loss counts each of them.
+    active_blocks : the most blocks that move in a step; the loss counts each of them. None: all of ``start``.
     adjacency : what "neighbouring" means in the sensitivity.
+    start : array (blocks, dim) that does not depend on the data.
 
     Guarantees
     ----------
     Every active block of every step is one Gaussian release with mu = S / sigma (lambda cancels), provided
     all the next update reads is a function of released values and the data. An operator that hides noisy
-    state breaks that, and the statement with it.
+    state breaks that, and the statement with it. S is the caller's word: nothing is clipped here.
 
     Examples
     --------
-    >>> half = FixedPoint(lambda u, data: 0.5 * u + data, sensitivity=1.0, noise_std=2.0, steps=4)
+    >>> half = FixedPoint(lambda u, data: 0.5 * u + data, sensitivity=1.0, noise_std=2.0, steps=4,
+    ...                   start=np.zeros((1, 1)))
     >>> half.privacy().mu
     1.0
+    >>> half.run(1.0, np.random.default_rng(0)).outputs["blocks"].shape
+    (1, 1)
     """
 
     operator: Operator
     sensitivity: float
     noise_std: float
     steps: int
-    relaxation: float = 1.0
-    active: Callable[[int, np.random.Generator], np.ndarray] | None = None
+    relaxation: float | Callable[[int], float] = 1.0
+    active: Callable[[int, np.random.Generator], Any] | None = None
     error: Callable[..., np.ndarray] | None = None
-    active_blocks: int = 1
+    active_blocks: int | None = None
     adjacency: Adjacency = "replace-one"
-    name: str = field(default="fixed-point", init=False)
+    start: Any = None
+
+    name: ClassVar[str] = "fixed-point"
+    query: ClassVar[str] = "operator"
+    adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
+    noise_field: ClassVar[str] = "noise_std"
 
     def __post_init__(self) -> None:
         count(self.steps, "steps")
-        count(self.active_blocks, "active_blocks")
         non_negative(self.sensitivity, "sensitivity")
         non_negative(self.noise_std, "noise_std")
-        probability(self.relaxation, "relaxation", zero=False)
-
-    def curve(self) -> Curve:
-        """Return the loss: one Gaussian release per active block and step."""
-        mu = self.sensitivity / self.noise_std if self.noise_std else math.inf
-        return Curve.gaussian(mu, self.steps * self.active_blocks)
-
-    def describe(self) -> dict[str, Any]:
-        """Return the plan's numbers; the operator is code."""
-        names = ("sensitivity", "noise_std", "steps", "relaxation", "active_blocks", "adjacency")
-        return {"algorithm": self.name, **{name: getattr(self, name) for name in names}}
-
-    def _std(self, dim: int, random: Randomness) -> float:
-        """The noise to draw: the operator cannot clip lower, so what rounding adds is paid in noise."""
-        if self.noise_std == 0 or self.sensitivity == 0:
-            return self.noise_std
-        mu = self.sensitivity / self.noise_std
-        left = mu - 2 * random.slack(dim, 1.0)  # the slack is in proportion to the noise
-        if left <= 0:
-            raise InvalidInput("The rounding of the noise exceeds the sensitivity; add less noise.")
-        return self.sensitivity / left if left < mu else self.noise_std
-
-    def run(
-        self,
-        data: Any,
-        rng: Any,
-        *,
-        progress: bool = False,
-        start: np.ndarray | None = None,
-        evaluate: Evaluate | None = None,
-    ) -> Result:
-        """Iterate from ``start``, an array (blocks, dim) that does not depend on the data."""
-        started = time.perf_counter()
-        if start is None:
+        known_adjacency(self.adjacency, self.adjacencies, self.name)
+        if not callable(self.relaxation):
+            probability(self.relaxation, "relaxation", zero=False)
+        if self.start is None:
             raise InvalidInput(
                 "A fixed-point iteration needs start=, an array (blocks, dim) free of the data."
             )
-        random = randomness(rng)
-        lam = self.relaxation
-        std = self._std(np.asarray(start).shape[-1], random)
+        start = np.array(self.start, dtype=np.float64)
+        if start.ndim != 2 or start.size == 0:
+            raise InvalidInput(f"start must be an array (blocks, dim), got shape {start.shape}.")
+        object.__setattr__(self, "start", start)
+        object.__setattr__(self, "active_blocks", count(self.active_blocks or len(start), "active_blocks"))
 
-        def advance(state: dict[str, np.ndarray], k: int, size: int) -> dict[str, np.ndarray]:
-            u = state["w"]
-            draws = random.draws(0, k)
-            target = self.operator(u, data)
-            if self.error is not None:
-                target = target + self.error(u, data, k, draws)
-            rows = np.arange(len(u)) if self.active is None else np.asarray(self.active(k, draws))
-            if len(rows) > self.active_blocks:
-                raise InvalidInput(
-                    f"Step {k} moves {len(rows)} blocks, but {self.active_blocks} are accounted per step."
-                )
-            released = target[rows]
-            if std > 0:
-                released = random.noise.perturb(released, agents=rows, step=k, std=std)
-            moved = u.copy()
-            moved[rows] = u[rows] + lam * (released - u[rows])
-            return {"w": moved}
+    @property
+    def width(self) -> int:
+        """All blocks laid end to end."""
+        return int(self.start.size)
 
-        history: list[dict[str, Any]] = []
-        first = {"w": np.array(start, dtype=float)}
-        after = recorder(history, evaluate, progress, self.name, self.steps)
-        state = run_blocks(first, self.steps, 1, advance, after_block=after)
-        return Result(
-            name=self.name,
-            config=self.describe(),
-            outputs={"rows": state["w"]},
-            history=history,
-            guarantees=[self.privacy().to_dict()],
-            provenance=provenance_now(started, noise=random.said),
-        )
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What only the caller can know."""
+        return ("the operator moves by at most the stated sensitivity", *super().assumptions)
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return one Gaussian release per active block and step."""
+        assert self.active_blocks is not None
+        return (
+            Release(
+                agent, 0, self.sensitivity, self.noise_std, self.adjacency, steps=self.steps,
+                count=self.active_blocks,
+            ),
+        )  # fmt: skip
+
+    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+        """Return the gate before the operator."""
+        from sottovoce.objectives.operators import NoisyOperator
+
+        assert self.active_blocks is not None
+        return NoisyOperator(
+            self.operator, data, random, sensitivity=self.sensitivity, noise_std=self.noise_std,
+            blocks=len(self.start), active_blocks=self.active_blocks, active=self.active, error=self.error,
+            adjacency=self.adjacency, releases=[self.releases(int(a)) for a in agents],
+        )  # fmt: skip
+
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the holder of the data."""
+        return fixed_point(source, start, self._relaxed)
+
+    def _relaxed(self, k: int) -> float:
+        given = self.relaxation
+        return probability(given(k), "relaxation", zero=False) if callable(given) else given
+
+    def prepared(self, data: Any) -> Any:
+        """Return the data as they are: only the operator reads them."""
+        return data
+
+    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+        """Return the public start as one row."""
+        return self.start.reshape(1, -1)
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return the last iterate, block by block."""
+        return {"blocks": rows.reshape(self.start.shape)}
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the plan's numbers; operator, active and error are code and are named only."""
+        names = ("sensitivity", "noise_std", "steps", "active_blocks", "adjacency")
+        code = {
+            key: getattr(getattr(self, key), "__qualname__", None) for key in ("operator", "active", "error")
+        }
+        relaxation = None if callable(self.relaxation) else self.relaxation
+        plain = {"algorithm": self.name, "n": 1, **{name: getattr(self, name) for name in names}}
+        return {**plain, "relaxation": relaxation, "start": digest(self.start), **code}
+
+
+def fixed_point(source: Any, start: np.ndarray, relaxation: Callable[[int], float]) -> Algorithm:
+    """Return the text: the blocks that move are released, the others stay.
+
+    Examples
+    --------
+    >>> class Half:
+    ...     blocks = 1
+    ...
+    ...     def released(self, u, k):
+    ...         return np.array([0]), u / 2
+    >>> text = fixed_point(Half(), np.ones((1, 2)), lambda k: 1.0)
+    >>> text.output(text.update(text.init(), text.message(text.init(), 0), 0)).tolist()
+    [[0.5, 0.5]]
+    """
+
+    def message(state: State, k: int) -> np.ndarray:
+        u = state.common[0].reshape(source.blocks, -1)
+        rows, released = source.released(u, k)
+        moved = u.copy()
+        moved[rows] = u[rows] + relaxation(k) * (released - u[rows])
+        return moved.reshape(1, -1)
+
+    return Algorithm(
+        init=lambda: State((start,), ()),
+        message=message,
+        update=lambda state, received, k: State((received,), ()),
+        output=lambda state: state.common[0],
+    )

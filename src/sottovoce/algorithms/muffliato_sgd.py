@@ -1,157 +1,115 @@
-r"""Muffliato-GD and -SGD: noisy local gradient steps, each followed by K rounds of gossip; D-SGD for K = 1.
+r"""Muffliato-GD and -SGD: a noisy local gradient step, then K rounds of gossip.
 
-.. math:: \theta^{t+1} = \mathrm{gossip}_K\big(\theta^t - \nu\,(g^t + z C\,\xi^t)\big),\qquad
-          g_v = \mathrm{clip}_C(\nabla \ell_v(\theta_v))
+.. math:: \hat\theta_i = \theta_i^k - \eta_k \tilde G_i(\theta_i^k), \qquad
+          \theta^{k+1} = \mathrm{gossip}_K(\hat\theta)
 
-References: Cyffers, Even, Bellet, Massoulié 2022 (M22), Algorithm 3 <https://arxiv.org/abs/2206.05091>.
-Departures: noise is stated relative to the clip C and clipping comes before it (M22 passes the absolute
+References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Algorithm 3.
+Departures from [1]: noise is relative to the clip and clipping comes before it ([1] passes the absolute
 variance nu^2 sigma^2); user-level sensitivity is 2C; pairwise figures are the linear formula, labelled
-"conditional", because equation (9) understates what later steps reveal. The guarantee is local.
+"conditional" and given only when asked for by that name, because equation (9) understates what later
+steps reveal. The guarantee is local.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.decentralized import Gradients, LearningPlan
-from sottovoce.algorithms.plan import View, known_view
-from sottovoce.data import Shards
-from sottovoce.errors import InvalidInput
-from sottovoce.objectives import GLM
-from sottovoce.privacy import Adversary, Guarantee
-from sottovoce.privacy.noise import NoiseSource
-from sottovoce.protocols import LinearProtocol
-from sottovoce.runners import Algorithm
+from sottovoce.algorithms.plan import Learning
+from sottovoce.privacy.laws import Law, Linear
+from sottovoce.protocols import NamedProtocol, Protocol
+from sottovoce.runners import Algorithm, State
 
 __all__ = ["MuffliatoSGD", "muffliato_sgd"]
 
 
 @dataclass(frozen=True, repr=False)
-class MuffliatoSGD(LearningPlan):
+class MuffliatoSGD(Learning):
     """Decentralized gradient descent with local noise and gossip.
 
-    The schedule decides the variant: `Gossip` or `Chebyshev` on a fixed network, one round for D-SGD, a
-    function of the step for fresh Erdős-Rényi graphs, `TimeVarying`, `Dropout` or `Refreshed` gossip.
-    Parameters are those of `LearningPlan`.
+    The schedule decides the variant: `Gossip` or `Chebyshev` on a fixed network, a function of the step for
+    fresh Erdős-Rényi graphs, `TimeVarying`, `Dropout` or `Refreshed` gossip. Parameters as `Learning`.
 
     Guarantees
     ----------
-    "local", valid for every loss and schedule: T releases of multiplier z, 2/z-GDP each at user level
-    (replacement moves a clipped gradient by 2C), sampled Gaussian at record level. "pairwise", "network" and
-    "colluders": the exact loss of the linear system, "conditional" (with one step it is averaging, and
-    "exact"); for accelerated or refreshed gossip the local statement restated. Records that are not
-    finite contribute nothing.
+    ``local``, valid for every loss and schedule, restated against weaker adversaries. With one step it is
+    averaging, and exact. ``label="conditional"`` gives the loss of the linear system at user level. Records
+    that are not finite contribute nothing.
 
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = MuffliatoSGD(GLM("logistic"), sv.protocols.Gossip(sv.graphs.path(5), rounds=1), steps=5,
-    ...                     learning_rate=0.5, clip=1.0, noise_multiplier=4.0)
-    >>> plan.privacy("local").label, plan.privacy("pairwise", observer=0, user=4).label
+    >>> plan = MuffliatoSGD(sv.objectives.GLM(), sv.protocols.Gossip(sv.graphs.path(5), rounds=1), steps=5,
+    ...                     clip=1.0, noise_multiplier=4.0, adjacency="user")
+    >>> pair = {"observer": 0, "user": 4}
+    >>> plan.privacy("pairwise", **pair).label, plan.privacy("pairwise", **pair, label="conditional").label
     ('ldp', 'conditional')
     """
 
-    name: str = field(default="muffliato-sgd", init=False)
+    name: ClassVar[str] = "muffliato-sgd"
+    protocols: ClassVar[tuple[str, ...]] = ("gossip", "chebyshev", "refreshed", "randomized")
+    uses_optimiser: ClassVar[bool] = False
 
-    def privacy(
-        self,
-        view: View = "local",
-        *,
-        observer: int | None = None,
-        user: int | None = None,
-        colluders: Iterable[int] = (),
-    ) -> Guarantee:
-        """Return the local guarantee, or the linear formula for one node or a colluding set."""
-        if known_view(view) == "local":
-            return self.local()
-        if view == "central":
-            return self.local().against(Adversary("central"))
-        listed = sorted({*colluders, *([] if observer is None else [observer])})
-        if not listed:
-            raise InvalidInput(f"The {view} view of learning needs observer=... (or colluders=...).")
-        if self.level == "record" or not self._linear():
-            kind = "colluders" if len(listed) > 1 else ("network" if user is None else "pairwise")
-            return self.local().against(Adversary(kind, tuple(listed), user))
-        from sottovoce.privacy import averaging_guarantee, learning_guarantee, learning_view
+    @property
+    def law(self) -> Law:
+        """The linear formula is conditional; local privacy is valid."""
+        return Linear()
 
-        size = {"sensitivity": 2 * self.clip, "noise_std": self.noise_multiplier * self.clip}
-        if self.steps == 1:
-            return averaging_guarantee(self.schedule(0).view(listed), user, **size)
-        seen: Any = self.protocols()
-        return learning_guarantee(learning_view(seen, self.steps, listed), user, **size)
+    def schedule(self, k: int) -> Protocol:
+        """Return the protocol of step ``k``; fresh noise given by name is in proportion to a row's noise."""
+        protocol = super().schedule(k)
+        if not isinstance(self.protocol, NamedProtocol) or not getattr(protocol, "fresh_std", 0.0):
+            return protocol
+        std = self._row_noise(k)
+        if std not in self._scaled:  # one object per scale: peers and accountants remember protocols
+            self._scaled[std] = protocol.scaled(std)
+        return self._scaled[std]
 
-    def _linear(self) -> bool:
-        """Whether the linear view of learning covers the schedule (no memory, no fresh noise)."""
-        first = self.schedule(0)
-        return isinstance(first, LinearProtocol) and first.memory == 1 and not first.fresh_std
+    @cached_property
+    def _scaled(self) -> dict[float, Protocol]:
+        return {}
 
-    def algorithm(self, shards: Shards, agents: Sequence[int], noise: NoiseSource) -> Algorithm:
-        """Return the text of the algorithm for the hosted agents."""
-        return muffliato_sgd(
-            self.objective, shards, agents, noise, learning_rate=self.learning_rate, clip=self.clip,
-            noise_multiplier=self.noise_multiplier, level=self.level, sample_rate=self.sample_rate,
-        )  # fmt: skip
+    def _row_noise(self, k: int) -> float:
+        """Return the largest noise in a row that step ``k`` gossips: the rate times that of a gradient."""
+        given = self.noise_multiplier
+        z = max(given) if isinstance(given, (tuple, list)) else given
+        divisor = 1.0
+        if self.adjacency != "user" and self.lot is not None:
+            divisor = float(self.lot)
+        elif self.adjacency != "user" and self.sizes is not None:
+            divisor = float(min(self.divisors(self.sizes)))
+        return self.rate(k) * float(z) * float(self.clip or 1.0) / divisor or 1.0
 
-    @classmethod
-    def for_budget(cls, *, epsilon: float, delta: float, **options: Any) -> MuffliatoSGD:
-        """Return the plan with the least noise whose local guarantee meets the budget.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> plan = MuffliatoSGD.for_budget(epsilon=5.0, delta=1e-5, objective=GLM(), steps=10,
-        ...                                learning_rate=1.0, clip=1.0,
-        ...                                protocol=sv.protocols.Gossip(sv.graphs.ring(6), 2))
-        >>> 4.99 < plan.privacy().epsilon(1e-5) <= 5.0
-        True
-        """
-        from sottovoce.algorithms.budget import least_noise
-
-        trial = cls(noise_multiplier=1.0, **options)
-        return least_noise(lambda z: replace(trial, noise_multiplier=z), epsilon, delta)
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the agents that ``source`` hosts."""
+        return muffliato_sgd(source, start, self.rate)
 
 
-def muffliato_sgd(
-    objective: GLM,
-    shards: Shards,
-    agents: Sequence[int],
-    noise: NoiseSource,
-    *,
-    learning_rate: float,
-    clip: float,
-    noise_multiplier: float,
-    level: str = "user",
-    sample_rate: float | None = None,
-) -> Algorithm:
-    """Return the three functions of Muffliato-SGD for the agents hosted here.
+def muffliato_sgd(source: Any, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
+    """Return the text of Algorithm 3 of [1].
 
     Examples
     --------
-    >>> from sottovoce.privacy.noise import SimulatedNoise
-    >>> shards = Shards(np.eye(2), np.array([1.0, -1.0]), np.array([0, 1, 2]))
-    >>> text = muffliato_sgd(GLM(), shards, [0, 1], SimulatedNoise(0), learning_rate=1.0, clip=1.0,
-    ...                      noise_multiplier=0.0)
+    >>> class Itself:
+    ...     def full(self, theta, k):
+    ...         return theta
+    >>> text = muffliato_sgd(Itself(), np.ones((2, 1)), lambda k: 0.5)
     >>> text.message(text.init(), 0).tolist()
-    [[0.5, 0.0], [0.0, -0.5]]
+    [[0.5], [0.5]]
     """
-    gradient = Gradients(
-        objective, shards, agents, noise, clip=clip, noise_multiplier=noise_multiplier, level=level,
-        sample_rate=sample_rate, scale=learning_rate,
-    )  # fmt: skip
-    decay = 0.0 if level == "user" else objective.l2  # at user level l2 is inside the clip
 
-    def init() -> np.ndarray:
-        return np.zeros((shards.n, shards.dim))
+    def message(state: State, k: int) -> np.ndarray:
+        (theta,) = state.own
+        moved: np.ndarray = theta - theta.dtype.type(rate(k)) * source.full(theta, k)
+        return moved
 
-    def message(theta: np.ndarray, k: int) -> np.ndarray:
-        moved = theta - learning_rate * (gradient(theta, k) + decay * theta)
-        return gradient.perturb(moved, k, learning_rate)
-
-    def update(theta: np.ndarray, received: np.ndarray, k: int) -> np.ndarray:
-        return received
-
-    return Algorithm(init, message, update, output=lambda theta: theta)
+    return Algorithm(
+        init=lambda: State((), (start,)),
+        message=message,
+        update=lambda state, received, k: State((), (received,)),
+        output=lambda state: state.own[0],
+    )

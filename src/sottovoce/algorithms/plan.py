@@ -1,25 +1,44 @@
 """A plan knows its own price: the object that runs is the object that is accounted.
 
-Every published algorithm of this package is a `Plan`. ``plan.privacy(view)`` answers before anything
-runs, ``plan.cost()`` says what travels, ``plan.run(data, rng)`` executes, and ``for_budget`` inverts the
-same forward function that ``privacy`` evaluates.
+A plan is six facts and a width: `steps`; ``schedule(k)``, the protocol of step k, a pure function of a public
+seed; ``algorithm(source, start)``, the text for the agents hosted here; ``source(data, agents, random)``,
+the gate before their records; ``releases(agent)``, every noisy value an agent will publish; `law`, the
+mathematics that says how much of them an observer learns; and `width`, the numbers in a row. Everything
+else reads these: the runners, the ranks of a cluster, a peer, the accountant, the ledger, the command line.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from sottovoce.errors import InvalidInput
-from sottovoce.privacy import Guarantee
-from sottovoce.runners import Result
+from sottovoce import _validate, graphs, protocols
+from sottovoce.algorithms.optimisers import Optimiser, Rate
+from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.randomness import Random
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.graphs import Network
+from sottovoce.privacy import Guarantee, Label
+from sottovoce.privacy.accountant import View, account
+from sottovoce.privacy.calibration import least_noise
+from sottovoce.privacy.guarantees import EMPTY_PLACE
+from sottovoce.privacy.laws import Curator, Law, Local
+from sottovoce.privacy.releases import MOVES, Release, compose
+from sottovoce.protocols import Exchange, NamedProtocol, Protocol
+from sottovoce.protocols.names import is_exact
+from sottovoce.runners import Algorithm, Result
+from sottovoce.runners.run import run
 
-__all__ = ["Plan", "View"]
+__all__ = ["Adjacency", "Curated", "Learning", "Plan", "Schedule", "View", "known_adjacency"]
 
-View = Literal["local", "pairwise", "network", "colluders", "central"]
+Adjacency = Literal["add-remove", "replace-one", "user"]
+Schedule = Protocol | Sequence[Protocol] | Callable[[int], Protocol]
 
 
 class Plan(ABC):
@@ -33,80 +52,673 @@ class Plan(ABC):
     ('ldp', 320)
     """
 
-    name: str
+    # ---- declared capabilities, checked once and read by files, agreements and the registry --------------
+
+    name: ClassVar[str]
+    protocols: ClassVar[tuple[str, ...]] = ()  # names of the protocols it runs over; () takes none
+    adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
+    query: ClassVar[str] = "gradient"  # what it asks of records
+    maskable: ClassVar[bool] = False  # whether its message is a release, untouched
+    noise_field: ClassVar[str] = "noise_multiplier"
+
+    steps: int
+    adjacency: Adjacency
+    accounting: str = "pld"
+
+    # ---- the six facts ----------------------------------------
+
+    @property
+    @abstractmethod
+    def n(self) -> int:
+        """Number of agents."""
+
+    @property
+    @abstractmethod
+    def law(self) -> Law:
+        """Which mathematics says what an observer learns."""
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Numbers in one row that travels."""
 
     @abstractmethod
+    def schedule(self, k: int) -> Protocol:
+        """Return the protocol of step ``k``; asked twice it is the same."""
+
+    @abstractmethod
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the agents that ``source`` hosts, from the rows ``start``."""
+
+    @abstractmethod
+    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+        """Return the gate before the records ``data`` of the hosted ``agents``, in their order."""
+
+    @abstractmethod
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return every noisy value this agent will publish, run-length coded, in order."""
+
+    # ---- what runners ask besides ----------------------------------------
+
+    def prepared(self, data: Any) -> Any:
+        """Return the data of all agents checked against the plan, or raise one sentence."""
+        return data
+
+    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+        """Return the public starting rows of the hosted agents."""
+        raise AssertionError("plans that need a start say so")
+
+    def metrics(self, rows: np.ndarray, data: Any, random: Random) -> dict[str, Any]:
+        """Return numbers about the final rows that may be published."""
+        return {}
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return the arrays of a result besides the rows."""
+        return {"coef": rows.mean(axis=0)}
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What every statement of this plan rests on."""
+        return ()
+
+    # ---- what it costs ----------------------------------------
+
     def privacy(
         self,
-        view: View = "local",
+        view: View | None = None,
         *,
         observer: int | None = None,
         user: int | None = None,
-        colluders: Iterable[int] = (),
+        colluders: int | Iterable[int] = (),
+        label: Label | None = None,
     ) -> Guarantee:
         """Return the guarantee against one kind of adversary, before anything runs.
 
         Parameters
         ----------
-        view : ``"local"`` (anyone who sees every message), ``"pairwise"`` (``observer`` about ``user``),
-            ``"network"`` (``observer``, or the worst node, about its worst user), ``"colluders"``
-            (``observer`` and ``colluders`` together) or ``"central"`` (only what is finally released).
+        view : ``"local"`` (own noise only, whatever all others do), ``"outsider"`` (taps every link, holds no
+            key), ``"network"`` (the worst member, or ``observer``), ``"pairwise"`` (``observer`` about
+            ``user``), ``"colluders"`` (named members, or any so many) or ``"central"`` (the released result
+            only). None: the default of the plan, ``"network"``, or ``"central"`` with a trusted curator.
         observer, user, colluders : node numbers.
+        label : ask for a ``"conditional"`` or ``"published"`` number by name; such a number is no guarantee.
         """
-
-    @abstractmethod
-    def run(self, data: Any, rng: Any, *, progress: bool = False) -> Result:
-        """Execute the plan in this process; ``rng`` is a numpy Generator or a noise source."""
-
-    @abstractmethod
-    def cost(self) -> Mapping[str, Any]:
-        """Return what travels: rounds, messages (rows sent), and bytes."""
-
-    @abstractmethod
-    def describe(self) -> Mapping[str, Any]:
-        """Return the plan as plain values, for records and tables."""
+        return account(self, view, observer=observer, user=user, colluders=colluders, label=label)
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the statements worth printing by default; every plan has at least the local one."""
+        """Return the statements worth printing by default."""
         return [self.privacy("local")]
 
-    def require(self, epsilon: float, delta: float, view: View = "local", **who: Any) -> Guarantee:
+    def require(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Guarantee:
         """Return the guarantee if it meets the budget, else raise with a sentence."""
         guarantee = self.privacy(view, **who)
         guarantee.require(epsilon, delta)
         return guarantee
+
+    def epsilon(self, delta: float, view: View | None = None, **who: Any) -> float:
+        """Return epsilon at ``delta`` against the default adversary, or the one named."""
+        return self.privacy(view, **who).epsilon(delta)
+
+    def cost(self) -> Mapping[str, Any]:
+        """Return what travels over the whole run: rounds, messages (rows sent), and bytes where known."""
+        rounds = messages = 0
+        last: Protocol | None = None
+        for k in range(self.steps):
+            protocol = self.schedule(k)
+            if last is not None and protocol is last and k == 1:  # one protocol for all steps
+                rounds, messages = rounds * self.steps, messages * self.steps
+                break
+            rounds, messages, last = rounds + protocol.rounds, messages + protocol.messages, protocol
+        found: dict[str, Any] = {
+            "rounds": rounds,
+            "messages": messages,
+            "messages_per_node": messages / self.n,
+        }
+        try:
+            width = self.width
+        except InvalidInput:  # a linear model that learns its number of features from the data
+            return found
+        return found | {"bytes": messages * width * self.bytes_per_number}
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Bytes of one number on the wire."""
+        return 8
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the plan as plain values, for records, tables and the identity of checkpoints."""
+        plain: dict[str, Any] = {"algorithm": self.name, "n": self.n}
+        for item in fields(self):  # type: ignore[arg-type]
+            plain[item.name] = _described(getattr(self, item.name))
+        return plain
+
+    @classmethod
+    def for_budget(
+        cls,
+        *args: Any,
+        epsilon: float,
+        delta: float,
+        view: View | None = None,
+        observer: int | None = None,
+        user: int | None = None,
+        colluders: int | Iterable[int] = (),
+        **options: Any,
+    ) -> Self:
+        """Return the plan with the least noise whose own ``privacy(view, ...)`` meets (epsilon, delta).
+
+        Guarantees
+        ----------
+        The answer has been asked itself: its epsilon is at most the target, and at least 99.9 % of it.
+        """
+        trial = cls(*args, **{cls.noise_field: 1.0}, **options)
+        return trial.within(epsilon, delta, view, observer=observer, user=user, colluders=colluders)
+
+    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+        """Return this plan with the least noise that meets a budget."""
+        noise = least_noise(
+            lambda z: self.with_noise(z).privacy(view, **who), epsilon, delta, steps=self.steps
+        )
+        return self.with_noise(noise)
+
+    def with_noise(self, noise: Any) -> Self:
+        """Return this plan with another amount of noise."""
+        return replace(self, **{self.noise_field: noise})  # type: ignore[type-var]
+
+    # ---- how it runs ----------------------------------------
+
+    def run(self, data: Any, rng: Any, **options: Any) -> Result:
+        """Execute the plan in this process; see `sottovoce.runners.run` for the options.
+
+        ``rng`` is a numpy Generator (a simulation) or a noise source.
+        """
+        return run(self, data, rng, **options)
 
     def __repr__(self) -> str:
         inside = ", ".join(f"{key}={value!r}" for key, value in self.describe().items())
         return f"{type(self).__name__}({inside})"
 
 
-def known_view(view: str) -> str:
-    """Return ``view`` if it is one of the five, else raise a sentence that lists them."""
-    if view not in ("local", "pairwise", "network", "colluders", "central"):
-        raise InvalidInput(f"view must be local, pairwise, network, colluders or central, got {view!r}.")
-    return view
+def _described(value: Any) -> Any:
+    if isinstance(value, Network):
+        edges = value.edges.tolist() if value.n <= 64 else len(value.edges)
+        return {"name": value.name, "n": value.n, "edges": edges}
+    if isinstance(value, Protocol):
+        return {"name": value.name, "n": value.n, "rounds": value.rounds}
+    if isinstance(value, (NamedProtocol, Remembered)):
+        return str(value)
+    if hasattr(value, "describe"):
+        return value.describe()
+    if is_dataclass(value) and not isinstance(value, type):
+        return {item.name: _described(getattr(value, item.name)) for item in fields(value)}
+    if isinstance(value, Sequence) and any(isinstance(item, Protocol) for item in value):
+        return [_described(item) for item in value]
+    return value
 
 
-def clipped_rows(rows: Any, centre: np.ndarray | float, radius: float) -> np.ndarray:
-    """Return every row pulled into the ball of ``radius`` around a public ``centre``.
-
-    A row that holds NaN or infinity becomes the centre: it says nothing, instead of spoiling everything.
+class Remembered:
+    """A schedule given as a function, asked once per step: what is priced is what runs.
 
     Examples
     --------
     >>> import numpy as np
-    >>> clipped_rows(np.array([[3.0, 4.0], [np.nan, 0.0]]), 0.0, 1.0).round(9).tolist()
-    [[0.6, 0.8], [0.0, 0.0]]
+    >>> rng = np.random.default_rng(0)
+    >>> schedule = Remembered(lambda k: rng.random())
+    >>> schedule(3) == schedule(3)
+    True
     """
-    array = np.asarray(rows)
-    if array.dtype not in (np.float32, np.float64):
-        array = array.astype(np.float64)
-    offset = array - np.asarray(centre, dtype=array.dtype)
-    offset[~np.isfinite(offset).all(axis=1)] = 0.0
-    # A row of 1e200 has an infinite norm in floating point; so divide by the largest entry first.
-    largest = np.abs(offset).max(axis=1, initial=0.0, keepdims=True)
-    shape = offset / np.where(largest > 0, largest, 1)
-    length = np.maximum(np.linalg.norm(shape, axis=1, keepdims=True), 1)
-    too_long = largest > radius / length
-    return np.asarray(centre, dtype=array.dtype) + np.where(too_long, shape * (radius / length), offset)
+
+    def __init__(self, function: Callable[[int], Protocol]) -> None:
+        self.function = function
+        self._seen: dict[int, Protocol] = {}
+
+    def __call__(self, k: int) -> Protocol:
+        if k not in self._seen:
+            self._seen[k] = self.function(k)
+        return self._seen[k]
+
+    def __str__(self) -> str:
+        return "a function of the step"
+
+
+def known_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
+    """Refuse an adjacency that an algorithm is not accounted under, in the same words everywhere."""
+    if adjacency not in allowed:
+        raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
+
+
+def as_network(value: Any) -> Network:
+    """Return a network from a network, a name such as ``"ring:8"`` or a networkx graph."""
+    if isinstance(value, Network):
+        return value
+    if isinstance(value, str):
+        return graphs.parse(value)
+    if hasattr(value, "edges") and hasattr(value, "nodes"):
+        return graphs.from_networkx(value)
+    raise InvalidInput(f"network must be a Network, a name or a networkx graph, got {type(value).__name__}.")
+
+
+def _public_sizes(adjacency: str) -> tuple[str, ...]:
+    """Lots and divisors follow the public numbers of records."""
+    if adjacency == "user":
+        return ()
+    return (EMPTY_PLACE if adjacency == "add-remove" else "the number of records is public",)
+
+
+class Curated(Plan):
+    """A plan of one trusted holder of all records: one agent, no messages, one view.
+
+    Subclasses say what they release, and `records`, the public number of records. Data may be given as a
+    Dataset, a pair (X, y), or the shards of one user.
+
+    Examples
+    --------
+    >>> from sottovoce.algorithms import DPCD
+    >>> from sottovoce.objectives import GLM
+    >>> plan = DPCD(GLM(), records=10, steps=4, clip=1.0, noise_multiplier=4.0, smoothness=(0.25,))
+    >>> print(plan.privacy().adversary)
+    anyone who sees the released output
+    >>> plan.cost()["messages"]
+    0
+    """
+
+    adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
+    _alone: ClassVar[Protocol] = Exchange(1)
+
+    @property
+    def n(self) -> int:
+        """One: the holder."""
+        return 1
+
+    @property
+    def law(self) -> Law:
+        """A trusted curator: what it releases is all that is seen."""
+        return Curator()
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Divisors and lots follow the public number of records."""
+        return _public_sizes(self.adjacency)
+
+    def schedule(self, k: int) -> Protocol:
+        """Return the protocol that sends nothing."""
+        return self._alone
+
+    def guarantees(self) -> list[Guarantee]:
+        """Return the one statement there is."""
+        return [self.privacy()]
+
+    def prepared(self, data: Any) -> Any:
+        """Return the holder's records as one part."""
+        if hasattr(data, "sizes"):
+            return super().prepared(data)
+        try:
+            X, y = (data.X, data.y) if hasattr(data, "X") else data
+            X, y = X if is_sparse(X) else np.asarray(X), np.asarray(y)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"{self.name} takes a Dataset, a pair (X, y) or the shards of one user, got "
+                f"{type(data).__name__}."
+            ) from None
+        if X.ndim != 2 or y.ndim != 1 or X.shape[0] != len(y) or len(y) == 0:
+            raise DataError(
+                f"Expected features (n, p) and n >= 1 labels, got shapes {X.shape} and {y.shape}."
+            )
+        return super().prepared(Shards(X, y, np.array([0, len(y)])))
+
+    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+        """Return the public starting row: zeros."""
+        return np.zeros((1, data.dim))
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return the coefficients."""
+        return {"coef": rows[0]}
+
+
+@dataclass(frozen=True, repr=False)
+class Learning(Plan):
+    """Gradient methods of several agents: what their plans share.
+
+    Parameters
+    ----------
+    objective : what is minimised: a `GLM`, or a `NetObjective` (any torch module).
+    protocol : the averaging of every step: a protocol, one per step, a function of the step, a name such as
+        ``"tree:kind=uniform"``, or a network, for the algorithm's own protocol on it.
+    steps : T.
+    learning_rate : a number, (first, last) falling geometrically, or a `Rate`.
+    clip : C, the l2 bound of one record's contribution (record level) or one agent's (user level); by default
+        that of the objective.
+    noise_multiplier : z, noise standard deviation over the clip, one for all agents or one each: z C on a
+        clipped sum of records (record level) or on a clipped mean gradient (user level).
+    adjacency : ``"add-remove"`` or ``"replace-one"`` of one record, or ``"user"``, all records of an agent.
+    sizes : public number of records of each agent; needed at record level unless both lot and rate are given.
+    lot : expected lot size, the public divisor; None takes all records.
+    sample_rate : Poisson rate of the lots; by default lot over size.
+    optimiser : applied to the noisy gradients, where the algorithm allows.
+    network, seed : graph for protocols given by name, and the public seed of their draws.
+    accounting : ``"pld"`` (tight) or ``"rdp"`` (as B23).
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> issubclass(sv.algorithms.MuffliatoSGD, Learning)
+    True
+    """
+
+    objective: Any
+    protocol: Any = None
+    steps: int = 1
+    learning_rate: Any = 0.1
+    clip: float | None = None
+    noise_multiplier: float | tuple[float, ...] = 0.0
+    adjacency: Adjacency = "add-remove"
+    sizes: tuple[int, ...] | None = None
+    lot: float | None = None
+    sample_rate: float | None = None
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    network: Any = None
+    seed: int = 0
+    accounting: Literal["pld", "rdp"] = "pld"
+
+    uses_optimiser: ClassVar[bool] = True
+    default_protocol: ClassVar[str] = "gossip:1"
+    needs_exact: ClassVar[bool] = False
+    draws_per_step: ClassVar[int] = 1
+    proximal: ClassVar[bool] = False  # whether it applies the regulariser's proximal map
+
+    def __post_init__(self) -> None:
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        put("steps", _validate.count(self.steps, "steps"))
+        put("learning_rate", Rate.of(self.learning_rate))
+        known_adjacency(self.adjacency, self.adjacencies, self.name)
+        if self.accounting not in ("pld", "rdp"):
+            raise InvalidInput(f'accounting must be "pld" or "rdp", got {self.accounting!r}.')
+        if isinstance(self.optimiser, (str, dict)):
+            put("optimiser", Optimiser.of(self.optimiser))
+        if not self.uses_optimiser and self.optimiser.kind != "sgd":
+            raise InvalidInput(f"{self.name} is stated for plain steps; leave optimiser at sgd.")
+        put("clip", self._checked_clip())
+        self._settle_protocol(put)
+        self._settle_sizes(put)
+        put("noise_multiplier", self._checked_noise())
+        regularised = [getattr(self.objective, key, None) for key in ("l1", "box", "ball")]
+        if any(regularised) and not self.proximal:
+            raise InvalidInput(f"{self.name} takes l2 only; use ADMM for l1, box or ball.")
+
+    def _checked_clip(self) -> float:
+        clip = self.objective.clip if self.clip is None else self.clip
+        if clip is None:
+            raise InvalidInput(f"{self.name} needs clip=..., the l2 bound of one contribution.")
+        if not isinstance(clip, (int, float)) or not clip > 0:
+            raise InvalidInput(f"clip must be positive, got {clip!r}.")
+        return float(clip)
+
+    def _checked_noise(self) -> float | tuple[float, ...]:
+        given: Any = self.noise_multiplier
+        if isinstance(given, (Sequence, np.ndarray)):
+            each = tuple(_validate.non_negative(float(z), "noise_multiplier") for z in given)
+            if len(each) == 1:
+                each = each * self.n
+            if len(each) != self.n:
+                raise InvalidInput(f"expected one noise multiplier per agent ({self.n}), got {len(each)}.")
+            if any(each) and not all(each):
+                raise InvalidInput(
+                    f"agent {each.index(0.0)} has no noise while others do; give every agent some."
+                )
+        else:
+            each = (_validate.non_negative(given, "noise_multiplier"),)
+        if any(each) and not math.isfinite(self.clip or math.inf):
+            raise InvalidInput("noise needs a finite clip to be measured against, got inf.")
+        return each[0] if len(set(each)) == 1 else each
+
+    def _settle_protocol(self, put: Callable[[str, Any], None]) -> None:
+        protocol, network = self.protocol, self.network
+        if isinstance(protocol, Network) or hasattr(protocol, "nodes"):
+            protocol, network = None, protocol
+        if network is not None:
+            network = as_network(network)
+        if protocol is None:
+            protocol = protocols.parse(self.default_protocol)
+        elif isinstance(protocol, str):
+            protocol = protocols.parse(protocol)
+        elif callable(protocol) and not isinstance(protocol, (Protocol, Remembered)):
+            protocol = Remembered(protocol)
+        elif isinstance(protocol, Sequence) and len(protocol) != self.steps:
+            raise InvalidInput(f"The schedule holds {len(protocol)} protocols for {self.steps} steps.")
+        if isinstance(protocol, NamedProtocol):
+            if self.protocols and protocol.name not in self.protocols:
+                raise InvalidInput(
+                    f"{self.name} runs over {' or '.join(self.protocols)}, not over {protocol.name}."
+                )
+            if network is None:
+                raise InvalidInput(f"{self.name} needs a network for its protocol {protocol}.")
+        put("protocol", protocol)
+        put("network", network)
+        self._demand(self.schedule(0))
+
+    def _demand(self, protocol: Protocol) -> Protocol:
+        """Refuse a step whose protocol the algorithm cannot use; exactness is a property of the class."""
+        if not isinstance(protocol, Protocol):
+            raise InvalidInput(
+                f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
+            )
+        if self.needs_exact and not is_exact(protocol):
+            raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {protocol.name}.")
+        return protocol
+
+    def _settle_sizes(self, put: Callable[[str, Any], None]) -> None:
+        if self.sizes is not None:
+            sizes = tuple(_validate.count(int(size), "an agent's number of records") for size in self.sizes)
+            if len(sizes) != self.schedule(0).n:
+                nodes = self.schedule(0).n
+                raise InvalidInput(
+                    f"the network has {nodes} nodes, but sizes are given for {len(sizes)} agents."
+                )
+            put("sizes", sizes)
+        if self.sample_rate is not None:
+            put("sample_rate", _validate.probability(self.sample_rate, "sample_rate", zero=False))
+        if self.lot is not None:
+            put("lot", _validate.positive(self.lot, "lot"))
+            short = [] if self.sizes is None else [i for i, s in enumerate(self.sizes) if s < self.lot]
+            if short and self.sample_rate is None:
+                assert self.sizes is not None
+                raise DataError(
+                    f"agent {short[0]} holds {self.sizes[short[0]]} records, fewer than the lot of "
+                    f"{self.lot:g}; take a lot of at most {min(self.sizes)}, or lot=None for all records."
+                )
+        if self.adjacency == "user":
+            return
+        if self.sizes is None and (self.lot is None or self.sample_rate is None):
+            raise InvalidInput(
+                "at record level the divisor is public: give sizes=... (records of each agent), or both lot "
+                "and sample_rate."
+            )
+
+    # ---- the facts ----------------------------------------
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return len(self.sizes) if self.sizes is not None else self.schedule(0).n
+
+    @property
+    def law(self) -> Law:
+        """Only local privacy is claimed unless an algorithm says more."""
+        return Local()
+
+    @property
+    def width(self) -> int:
+        """Numbers in one row that travels: the parameters."""
+        return self.n_params
+
+    @property
+    def n_params(self) -> int:
+        """Number of parameters, where the objective knows it without data."""
+        found = self.objective.n_params
+        if found is None:
+            raise InvalidInput(
+                "the number of parameters is not known without data; GLM(..., dim=...) states it."
+            )
+        return int(found)
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Networks send float32, linear models float64."""
+        return 8 if hasattr(self.objective, "loss") and isinstance(self.objective.loss, str) else 4
+
+    def schedule(self, k: int) -> Protocol:
+        """Return the protocol of step ``k``: a pure function of the public seed and the step."""
+        protocol = self.protocol
+        if isinstance(protocol, Protocol):
+            return protocol
+        if isinstance(protocol, Remembered):
+            return self._demand(protocol(k))
+        if isinstance(protocol, NamedProtocol):
+            key = k if protocol.drawn else 0
+            if key not in self._drawn:
+                while len(self._drawn) >= 8192:
+                    self._drawn.pop(next(iter(self._drawn)))
+                self._drawn[key] = protocol.at(self.network, seed=self.seed, step=key)
+            return self._drawn[key]
+        return self._demand(protocol[k])
+
+    @cached_property
+    def _drawn(self) -> dict[int, Protocol]:
+        return {}
+
+    @property
+    def multipliers(self) -> tuple[float, ...]:
+        """z of every agent."""
+        given = self.noise_multiplier
+        return given if isinstance(given, tuple) else (given,) * self.n
+
+    @property
+    def sample_rates(self) -> tuple[float, ...]:
+        """Probability with which a record of each agent enters a lot."""
+        if self.sample_rate is not None:
+            return (self.sample_rate,) * self.n
+        if self.lot is None or self.sizes is None:
+            return (1.0,) * self.n
+        return tuple(self.lot / size for size in self.sizes)
+
+    def divisors(self, sizes: Sequence[int]) -> list[float]:
+        """Return the divisor of every agent that holds ``sizes`` records: public at record level."""
+        if self.lot is not None:
+            return [float(self.lot)] * len(sizes)
+        rate = 1.0 if self.sample_rate is None else self.sample_rate
+        return [rate * float(size) for size in sizes]
+
+    @cached_property
+    def _public_divisors(self) -> tuple[float, ...]:
+        """What divides the clipped sum (and its noise) of each agent before it leaves; 1 at user level."""
+        if self.adjacency == "user":
+            return (1.0,) * self.n
+        return tuple(self.divisors(self.sizes if self.sizes is not None else [1] * self.n))
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return the noisy gradients of one agent, in the unit of the row that leaves: one stretch."""
+        clip = self.clip if self.clip is not None and math.isfinite(self.clip) else 1.0
+        divisor = self._public_divisors[agent]
+        return (
+            Release(
+                sender=agent,
+                step=0,
+                sensitivity=MOVES[self.adjacency] * clip / divisor,
+                noise_std=self.multipliers[agent] * clip / divisor,
+                adjacency=self.adjacency,
+                sample_rate=1.0 if self.adjacency == "user" else self.sample_rates[agent],
+                steps=self.steps,
+                count=self.draws_per_step,
+            ),
+        )
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """Lots and divisors follow the public numbers of records."""
+        return _public_sizes(self.adjacency)
+
+    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+        """Return the gate before the hosted agents' records; ``data`` may be a query of its own (audits)."""
+        from sottovoce.objectives.gradients import Gradients
+
+        query = data if hasattr(data, "sums") else self.objective.query(data)
+        hosted = [int(a) for a in agents]
+        if self.adjacency == "user":  # inside the clip: the divisor may follow the records
+            whole = self.lot is None and self.sample_rate is None
+            sizes = data.sizes.tolist()
+            divisors = [float(size) for size in sizes] if whole else self.divisors(sizes)
+        else:
+            divisors = [self._public_divisors[a] for a in hosted]
+        return Gradients(
+            query,
+            hosted,
+            random,
+            clip=self.clip or math.inf,
+            noise_multipliers=[self.multipliers[a] for a in hosted],
+            adjacency=self.adjacency,
+            rates=[self.sample_rates[a] for a in hosted],
+            divisors=divisors,
+            releases=[self.releases(a) for a in hosted] if math.isfinite(self.clip or math.inf) else None,
+        )
+
+    def prepared(self, data: Any) -> Any:
+        """Return the agents' records checked: as many agents and records as the plan was made for."""
+        if data.n != self.n:
+            raise InvalidInput(f"The plan is for {self.n} nodes, the data have {data.n} users.")
+        if self.sizes is not None and data.sizes.tolist() != list(self.sizes):
+            raise DataError(
+                f"the plan was made for agents with {list(self.sizes)} records, the data have "
+                f"{data.sizes.tolist()}; make the plan for these data."
+            )
+        return self.objective.prepared(data)
+
+    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+        """Return the public starting rows: drawn from the run's start, the same for everybody."""
+        rng = np.random.default_rng(random.start)
+        dim = self.objective.query(data).width
+        return np.asarray(self.objective.initial(rng, len(list(agents)), dim))
+
+    def metrics(self, rows: np.ndarray, data: Any, random: Random) -> dict[str, Any]:
+        """Return the disagreement of the rows, and what the objective says of them on public records."""
+        spread = {"disagreement": float(np.mean(np.square(rows - rows.mean(axis=0))))}
+        return spread | self.objective.metrics(rows, data)
+
+    def rate(self, k: int) -> float:
+        """Return the learning rate of step ``k``."""
+        return float(self.learning_rate(k, self.steps))
+
+    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+        """Return this plan with the least noise that meets a budget.
+
+        Under the local view every agent gets the least noise that meets the budget for it: agents with more
+        records and the same lot need less.
+        """
+        if view != "local" or who.get("user") is not None:
+            return super().within(epsilon, delta, view, **who)
+        found: dict[tuple[float, int], float] = {}
+        keys = []
+        for agent in range(self.n):
+            (one, *more) = self.releases(agent) or (None,)
+            draws = 0 if one is None else sum(r.draws for r in (one, *more))
+            keys.append((self.sample_rates[agent], draws))
+            if draws and keys[-1] not in found:
+                found[keys[-1]] = least_noise(
+                    lambda z, agent=agent: compose(  # type: ignore[misc]
+                        self.with_noise(z).releases(agent), method=self.accounting
+                    ),
+                    epsilon,
+                    delta,
+                    steps=self.steps,
+                )
+        each = [found.get(key, 0.0) for key in keys]
+        largest = max(
+            each
+        )  # an agent that releases nothing needs no noise, but a plan has one kind of agents
+        return self.with_noise(tuple(z or largest for z in each))
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the plan as plain values."""
+        plain = dict(super().describe())
+        plain["learning_rate"] = vars(self.learning_rate)
+        return plain

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
-from sottovoce.algorithms import DeepConsensus
+from sottovoce.algorithms import ConsensusSGD
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.nets import NetObjective
 
@@ -19,7 +19,7 @@ stds = st.lists(st.floats(0.2, 9.0), min_size=6, max_size=6)
 
 def plan(**options):
     chosen = {"sizes": [500] * 4, "steps": 5, "noise_multiplier": 3.0, "network": sv.graphs.path(4)} | options
-    return DeepConsensus(OBJECTIVE, **chosen)
+    return ConsensusSGD(OBJECTIVE, **chosen)
 
 
 @pytest.mark.parametrize("lot", [None, 100])
@@ -53,7 +53,7 @@ def test_leakage_with_unequal_noise_is_that_of_the_whitened_messages(std, observ
 
 def test_a_loud_agent_among_quiet_ones_is_not_hidden_by_them():
     """Its noise is nearly all the noise there is: 64 / 66 of the local loss, not 1 / 3."""
-    uneven = plan(noise_multiplier=(8.0, 1.0, 1.0, 1.0), averaging="fixed-tree")
+    uneven = plan(noise_multiplier=(8.0, 1.0, 1.0, 1.0), protocol="tree")
     seen = uneven.privacy("pairwise", observer=3, user=0)
     assert seen.mu == pytest.approx(np.sqrt(5 * 64 / 66) / 8)
     quiet = uneven.privacy("pairwise", observer=3, user=1)
@@ -65,11 +65,11 @@ def test_a_loud_agent_among_quiet_ones_is_not_hidden_by_them():
 )
 @settings(max_examples=10, deadline=None)
 def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model_tells(sizes, adjacency):
-    uneven = DeepConsensus.for_budget(
-        OBJECTIVE, sizes, 5, lot=100, network=sv.graphs.path(4), adjacency=adjacency, accounting="rdp",
-        epsilon=2.0, delta=1e-5,
+    uneven = ConsensusSGD.for_budget(
+        OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, lot=100, view="local",
+        adjacency=adjacency, accounting="rdp", epsilon=2.0, delta=1e-5,
     )  # fmt: skip
-    z = np.array(uneven.noise_multiplier)
+    z = np.array(uneven.multipliers)
     for user in range(1, 4):
         seen = uneven.privacy("pairwise", observer=0, user=user)
         local = uneven.privacy("local", user=user)
@@ -86,8 +86,8 @@ def test_the_network_statement_is_the_worst_of_all_pairs():
     for delta in (1e-3, 1e-8):
         worst = max(pair.epsilon(delta) for pair in pairs)
         assert uneven.privacy("network").epsilon(delta) == pytest.approx(worst, rel=1e-9)
-        each = [uneven.get_epsilon(delta, agent=i) for i in range(4)]
-        assert uneven.get_epsilon(delta) == pytest.approx(max(each), rel=1e-9)
+        each = [uneven.epsilon(delta, "local", user=i) for i in range(4)]
+        assert uneven.epsilon(delta, "local") == pytest.approx(max(each), rel=1e-9)
 
 
 def test_noises_too_far_apart_to_compute_with_are_refused():

@@ -10,7 +10,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from sottovoce.algorithms.estimators import (
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.sklearn import (
     SOLVERS,
     PrivateLasso,
     PrivateLogisticRegression,
@@ -18,7 +19,6 @@ from sottovoce.algorithms.estimators import (
     SearchSpendsBudget,
     total_guarantee,
 )
-from sottovoce.errors import DataError, InvalidInput
 
 
 def cancer():
@@ -50,8 +50,8 @@ def test_regressors_learn(solver, kind):
 
 
 @pytest.mark.parametrize("model", [
-    PrivateLogisticRegression(solver="admm", steps=3, random_state=0),
-    PrivateRidge(solver="admm", steps=3, random_state=0),
+    PrivateLogisticRegression(solver="dp-gcd", steps=3, random_state=0),
+    PrivateRidge(solver="dp-sgd", steps=3, random_state=0),
     PrivateLasso(solver="dp-cd", steps=5, random_state=0),
 ])  # fmt: skip
 def test_scikit_learn_conventions(model):
@@ -62,14 +62,14 @@ def test_scikit_learn_conventions(model):
 
 def test_pipeline_search_and_the_honest_warning():
     X, y = cancer()
-    pipeline = make_pipeline(Normalizer(), PrivateLogisticRegression(solver="admm", steps=5, random_state=0))
+    pipeline = make_pipeline(Normalizer(), PrivateLogisticRegression(solver="dp-cd", steps=5, random_state=0))
     assert pipeline.fit(X, y).score(X, y) > 0.5
     grid = {"privatelogisticregression__steps": [3, 5]}
     with pytest.warns(SearchSpendsBudget, match="fits="):
         GridSearchCV(pipeline, grid, cv=2).fit(X, y)
     with pytest.warns(SearchSpendsBudget):
-        cross_val_score(PrivateLogisticRegression(solver="admm", steps=3, random_state=0), X, y, cv=2)
-    charged = PrivateLogisticRegression(1.0, 1e-5, solver="admm", steps=5, fits=5, random_state=0)
+        cross_val_score(PrivateLogisticRegression(solver="dp-cd", steps=3, random_state=0), X, y, cv=2)
+    charged = PrivateLogisticRegression(1.0, 1e-5, solver="dp-cd", steps=5, fits=5, random_state=0)
     search = GridSearchCV(charged, {"steps": [3, 5]}, cv=2).fit(X, y)  # 2 x 2 fits and the last one
     best = search.best_estimator_
     assert best.total_privacy_.epsilon(1e-5) <= 1.0
@@ -79,9 +79,39 @@ def test_pipeline_search_and_the_honest_warning():
 
 def test_noise_protects_unless_a_seed_says_otherwise():
     X, y = cancer()
-    make = lambda seed: PrivateLogisticRegression(solver="admm", steps=3, random_state=seed).fit(X, y).coef_  # noqa: E731
+    make = lambda seed: PrivateLogisticRegression(solver="dp-cd", steps=3, random_state=seed).fit(X, y).coef_  # noqa: E731
     assert (make(3) == make(3)).all()
     assert (make(None) != make(None)).any()
+
+
+def test_repeated_fits_add_up():
+    """Fitted three times where one was announced, an estimator has spent three times its budget's mu."""
+    X, y = cancer()
+    model = PrivateLogisticRegression(1.0, 1e-5, solver="dp-cd", steps=5)
+    totals = []
+    for _ in range(3):
+        model.fit(X, y)
+        totals.append(model.total_privacy_.mu)
+    one = model.privacy_.mu
+    assert totals == pytest.approx([one, one * 2**0.5, one * 3**0.5], rel=1e-12)
+    assert (model.n_fits_, model.spent_privacy_.mu) == (3, totals[-1])
+    announced = PrivateLogisticRegression(1.0, 1e-5, solver="dp-cd", steps=5, fits=2)
+    for epsilon in (1.0, 1.0):
+        announced.fit(X, y)
+        assert 0.99 < announced.total_privacy_.epsilon(1e-5) <= epsilon
+    assert announced.fit(X, y).total_privacy_.epsilon(1e-5) > 1.2
+    with pytest.raises(InvalidInput, match="make a new estimator"):
+        announced.set_params(solver="dp-sgd").fit(X, y)
+
+
+def test_a_simulation_says_so_in_every_statement():
+    X, y = cancer()
+    seeded, real = (
+        PrivateLogisticRegression(solver="dp-gcd", steps=3, random_state=seed).fit(X, y) for seed in (1, None)
+    )
+    for statement in (seeded.privacy_, seeded.total_privacy_):
+        assert "protects nobody" in statement.statement(1e-5)
+    assert "simulat" not in real.total_privacy_.statement(1e-5)
 
 
 def test_bad_input_is_a_sentence():

@@ -102,6 +102,13 @@ class Optimiser:
         _validate.probability(self.beta, "beta", one=False)
         _validate.probability(self.beta2, "beta2", one=False)
 
+    @classmethod
+    def of(cls, value: Any) -> Optimiser:
+        """Return an optimiser from a name, a mapping or an optimiser."""
+        if isinstance(value, Optimiser):
+            return value
+        return cls(**value) if isinstance(value, dict) else cls(str(value))  # type: ignore[arg-type]
+
     def init(self, theta: np.ndarray) -> OptimiserState:
         """Return zero moments for rows shaped like ``theta``."""
         none = np.zeros((0,), theta.dtype)

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms.plan import clipped_rows
+from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput
+from sottovoce.objectives import clip_around
+from sottovoce.objectives.gradients import Values
 from sottovoce.privacy.noise import ProtectiveNoise, SimulatedNoise
 from sottovoce.protocols import Chebyshev, Exchange, Gossip, Randomized, Refreshed, Tree, Walk
 
@@ -103,14 +105,13 @@ class Silent:
 @pytest.mark.parametrize("evil", [1e300, -1e300, np.nan, np.inf, -np.inf, 0.0, 3.0])
 def test_influence_of_one_user_is_at_most_the_sensitivity(plan, evil):
     """With the noise off, replacing one row moves the first message by at most the booked sensitivity."""
-    from sottovoce.algorithms.muffliato import averaging
-
     rng = np.random.default_rng(0)
     values = rng.normal(size=(16, 3))
     other = values.copy()
     other[7] = evil
     first, second = (
-        averaging(rows, range(16), Silent(), noise_std=1.0, radius=0.5).init() for rows in (values, other)
+        Values(rows, range(16), Random(Silent(), 0, 0), noise_std=1.0, radius=0.5).released(0)
+        for rows in (values, other)
     )
     moved = np.linalg.norm(first - second, axis=1)
     assert np.isfinite(moved).all()
@@ -126,13 +127,13 @@ def test_clipping_happens_before_the_noise_only():
 
 def test_clipped_rows_keep_direction_and_precision():
     rows = np.array([[3.0, 4.0], [0.3, 0.4], [1e308, 1e308], [-1e308, 1e308]])
-    out = clipped_rows(rows, 0.0, 1.0)
+    out = clip_around(rows, 0.0, 1.0)
     np.testing.assert_allclose(out[0], [0.6, 0.8])
     np.testing.assert_array_equal(out[1], rows[1])
     np.testing.assert_allclose(np.linalg.norm(out[2:], axis=1), 1.0)
-    centred = clipped_rows(np.array([[10.0]]), np.array([4.0]), 2.0)
+    centred = clip_around(np.array([[10.0]]), np.array([4.0]), 2.0)
     assert centred.item() == 6.0
-    assert clipped_rows(rows[:2].astype(np.float32), 0.0, 1.0).dtype == np.float32
+    assert clip_around(rows[:2].astype(np.float32), 0.0, 1.0).dtype == np.float32
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
@@ -168,7 +169,9 @@ def test_infeasible_budgets_are_refused():
         (lambda: sv.Muffliato(Exchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
         (lambda: sv.Muffliato(Exchange(4), noise_std=0.0, radius=1.0), "noise_std"),
         (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=0.0), "radius"),
-        (lambda: sv.Muffliato("ring", noise_std=1.0, radius=1.0), "protocol or a network"),
+        (lambda: sv.Muffliato("tree", noise_std=1.0, radius=1.0), "needs a network"),
+        (lambda: sv.Muffliato(3, noise_std=1.0, radius=1.0), "protocol, a network or a name"),
+        (lambda: sv.Muffliato("ring", noise_std=1.0, radius=1.0, network="ring:4"), "A protocol is one of"),
         (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("secret"), "view must be"),
         (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("pairwise"), "observer"),
         (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("colluders"), "colluders"),
@@ -203,13 +206,13 @@ def test_halving_the_noise_is_noticed():
         assert abs(variance - wrong**2) > spread
 
 
-def test_a_node_the_token_never_reached_would_release_its_own_row():
-    """Its row is what it brought, without noise; the statement once said that this reveals nothing."""
+def test_a_node_the_token_never_reached_releases_nothing():
+    """Its raw row once stood in the result, without noise."""
     walk = Walk(sv.graphs.path(3), 2, path=[2, 1])
     plan = sv.Muffliato(walk, noise_std=1.0, radius=0.5)
     out = plan.run(np.array([0.3, 0.2, 0.1]), np.random.default_rng(0)).outputs["rows"].ravel()
-    assert out[0] == 0.3
-    assert plan.privacy("central", observer=0).mu == math.inf
+    assert out[0] == 0.0
+    assert plan.privacy("central", observer=0).mu == 0.0
     assert plan.privacy("central", observer=1).mu == pytest.approx(1 / math.sqrt(2))
     told = sv.Muffliato(Walk(sv.graphs.path(3), 2, path=[2, 1], final_public=True), noise_std=1.0, radius=0.5)
     assert told.privacy("central", observer=0).mu == pytest.approx(1 / math.sqrt(2))
@@ -238,3 +241,19 @@ def test_rounding_is_paid_for_by_a_smaller_ball(protocol):
     source = Rounding()
     sv.Muffliato(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), source)
     assert max(np.abs(values).max() for values in source.asked) == 0.75
+
+
+def test_rounding_before_fresh_noise_is_in_the_price():
+    """Half a step each way, in every coordinate, at every node and round: lengths add up at most."""
+    from sottovoce.privacy.noise import STEPS_PER_STD
+
+    refreshed = Refreshed(sv.graphs.path(4), 4, tau=0.5)
+    one, many = (sv.Muffliato(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
+    pair = {"observer": 0, "user": 3}
+    seen = math.sqrt(refreshed.scaled(1.0).view(0).leakage()[3])
+    for plan in (one, many):
+        allowed = math.sqrt(4 * 3 * plan.dim) / STEPS_PER_STD
+        assert plan.privacy("pairwise", **pair).mu == pytest.approx(seen + allowed, rel=1e-9)
+    assert many.privacy("network").mu <= many.privacy("local").mu
+    with pytest.raises(InvalidInput, match="state dim=2"):
+        one.run(np.zeros((4, 2)), ProtectiveNoise())

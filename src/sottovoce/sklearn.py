@@ -2,7 +2,8 @@
 
 Every number that shapes the noise is a public parameter: the budget, bounds on features and targets, clips
 and steps. Records outside the bounds are pulled in one by one, which costs nothing. What a fit spent is in
-``privacy_``.
+``privacy_``, what all fits of an estimator spend together in ``total_privacy_``; with a ``random_state`` both
+say that the noise is simulated.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,26 +20,35 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sottovoce._validate import count, positive
-from sottovoce.algorithms.budget import least_noise
+from sottovoce.algorithms import registry
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.objectives import GLM, clip_rows
+from sottovoce.objectives import GLM
+from sottovoce.objectives.clipping import clip_rows
 from sottovoce.privacy import Guarantee, ProtectiveNoise
+from sottovoce.privacy.calibration import least_noise
 
-__all__ = ["PrivateLasso", "PrivateLogisticRegression", "PrivateRidge", "SearchSpendsBudget"]
+__all__ = [
+    "PrivateLasso", "PrivateLogisticRegression", "PrivateRidge", "SearchSpendsBudget", "total_guarantee",
+]  # fmt: skip
 
 SOLVERS = ("dp-sgd", "dp-cd", "dp-gcd", "admm")
+SIMULATED = "the noise is simulated from random_state: this fit is a simulation and protects nobody"
 
 
 class SearchSpendsBudget(UserWarning):
     """A private model is fitted again and again on the same records, and each fit spends its budget."""
 
 
-class _PrivateLinear(BaseEstimator):
+class _PrivateLinear(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What the three estimators share: parameters, preparation, calibration, the fit itself."""
 
     _loss = "logistic"
     _penalty = "l2"
+
+    privacy_: Guarantee
+    spent_privacy_: Guarantee
+    total_privacy_: Guarantee
 
     def __init__(
         self,
@@ -81,11 +92,24 @@ class _PrivateLinear(BaseEstimator):
             )
         X = self._prepared(X)
         plan = self._plan(len(y), X.shape[1], target_bound)
+        statement = plan.privacy("central")
+        if self.random_state is not None:
+            statement = replace(statement, assumptions=(*statement.assumptions, SIMULATED))
+        before: Guarantee | None = getattr(self, "spent_privacy_", None)
+        if before is not None and before.adjacency != statement.adjacency:
+            raise InvalidInput(
+                f"This estimator was fitted under {before.adjacency}, and a fit under {statement.adjacency} "
+                "cannot be added to that; make a new estimator and keep both accounts."
+            )
         noise = ProtectiveNoise() if self.random_state is None else np.random.default_rng(self.random_state)
         coef = plan.run((X, y), noise).outputs["coef"]
         self.plan_ = plan
-        self.privacy_ = plan.privacy("central")
-        self.total_privacy_ = self.privacy_ * self.fits
+        self.privacy_ = statement
+        # announced fits that are still to come are charged beforehand, those beyond them as they come
+        self.n_fits_ = getattr(self, "n_fits_", 0) + 1
+        self.spent_privacy_ = statement if before is None else before + statement
+        coming = self.fits - self.n_fits_
+        self.total_privacy_ = self.spent_privacy_ + statement * coming if coming > 0 else self.spent_privacy_
         self.coef_ = coef[:-1] if self.fit_intercept else coef
         self.intercept_ = float(coef[-1]) if self.fit_intercept else 0.0
         self.n_iter_ = self._steps(X.shape[1])
@@ -101,43 +125,31 @@ class _PrivateLinear(BaseEstimator):
 
     def _plan(self, n: int, dim: int, target_bound: float) -> Plan:
         """Return the solver's plan with the least noise for ``fits`` fits within the budget."""
-        from sottovoce.algorithms.admm import CentralADMM
-        from sottovoce.algorithms.dp_cd import DPCD
-        from sottovoce.algorithms.dp_gcd import DPGCD
-        from sottovoce.algorithms.dp_sgd import DPSGD
-
         model = GLM(self._loss, **{self._penalty: self.alpha})  # type: ignore[arg-type]
         square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
         clip = self.clip
         if clip is None:  # the largest gradient at w = 0
             clip = math.sqrt(square) * (0.5 if self._loss == "logistic" else target_bound)
         beta, steps = model.curvature * square, self._steps(dim)
+        bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
+        gamma = self.step_scale / beta
+        options: dict[str, dict[str, Any]] = {
+            "dp-sgd": {"lot": max(1.0, self.sample_rate * n), "learning_rate": gamma},
+            "dp-cd": {"bounds": bounds, "step_scale": self.step_scale, "output": "last"},
+            "dp-gcd": {
+                "smoothness": tuple(model.curvature * b**2 for b in bounds), "step_scale": self.step_scale,
+                "clip": clip * math.sqrt(dim),
+            },
+            "admm": {"gamma": gamma, "clip": clip * gamma},
+        }  # fmt: skip
+        solver = registry.algorithm(self.solver)
         common: dict[str, Any] = {"objective": model, "records": n, "steps": steps, "clip": clip}
-
-        def make(noise: float) -> Any:
-            if self.solver == "dp-sgd":
-                lot = max(1.0, self.sample_rate * n)
-                return DPSGD(noise_multiplier=noise, lot=lot, learning_rate=self.step_scale / beta, **common)
-            if self.solver == "dp-cd":
-                bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
-                # a tenth of the loss goes to the coordinates' smoothness: mu_M^2 = T / (9 z^2)
-                mu = math.sqrt(steps / 9) / noise
-                return DPCD(
-                    noise_multiplier=noise, bounds=bounds, smoothness_mu=mu, step_scale=self.step_scale,
-                    output="last", **common,
-                )  # fmt: skip
-            if self.solver == "dp-gcd":
-                largest = (self.feature_norm**2,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
-                M = tuple(model.curvature * b for b in largest)
-                options = {**common, "clip": clip * math.sqrt(dim)}
-                return DPGCD(noise_ratio=noise, smoothness=M, step_scale=self.step_scale, **options)
-            gamma = self.step_scale / beta
-            options = {**common, "clip": clip * gamma}
-            return CentralADMM(noise_std=noise, gamma=gamma, **options)
-
-        return least_noise(
-            make, self.epsilon, self.delta, statement=lambda plan: plan.privacy("central") * self.fits
-        )
+        trial: Plan = solver(**{**common, solver.noise_field: 1.0, **options[self.solver]})
+        noise = least_noise(
+            lambda z: trial.with_noise(z).privacy("central") * self.fits,
+            self.epsilon, self.delta, steps=steps,
+        )  # fmt: skip
+        return trial.with_noise(noise)
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -150,7 +162,7 @@ class _PrivateLinear(BaseEstimator):
         return tags
 
 
-class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
+class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
     """Two-class logistic regression with differential privacy for the records.
 
     Parameters
@@ -170,20 +182,25 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     Attributes
     ----------
     coef_, intercept_, classes_, n_iter_ : as in scikit-learn.
-    plan_, privacy_, total_privacy_ : what ran, what this fit spent, what ``fits`` fits spend.
+    plan_, privacy_ : what ran, and what this fit spent.
+    n_fits_, spent_privacy_ : how often this estimator was fitted, and what those fits spent together.
+    total_privacy_ : the same with the announced ``fits`` that are still to come.
 
     Guarantees
     ----------
-    ``total_privacy_.epsilon(delta) <= epsilon``: dp-sgd under add/remove of a record, the other solvers
-    under replacement. The number of records is taken as public (a record removed leaves an empty place), and
-    so are the class names. Inputs are checked (finite numbers, two
-    classes) before anything is spent; that a fit was refused may tell something about the records.
+    ``total_privacy_.epsilon(delta) <= epsilon`` for as many fits as ``fits`` announces; fits beyond it are
+    added up, so that the total then shows what they cost. dp-sgd under add/remove of a record, the other
+    solvers under replacement. With a ``random_state`` nobody is protected, and every statement says so.
+    Copies of an estimator (``sklearn.base.clone``) begin accounts of their own. The number of records is
+    taken as public (a record removed leaves an empty place), and so are the class names. Inputs are checked
+    (finite numbers, two classes) before anything is spent; that a fit was refused may tell something about
+    the records.
 
     Examples
     --------
     >>> X = np.array([[0.9, 0.1], [0.8, -0.2], [-0.9, 0.1], [-0.7, 0.3]] * 100)
     >>> y = np.array(["yes", "yes", "no", "no"] * 100)
-    >>> model = PrivateLogisticRegression(epsilon=1.0, delta=1e-5, solver="admm", random_state=0).fit(X, y)
+    >>> model = PrivateLogisticRegression(epsilon=1.0, delta=1e-5, solver="dp-cd", random_state=0).fit(X, y)
     >>> model.score(X, y), bool(model.privacy_.epsilon(1e-5) <= 1.0)
     (1.0, True)
     """
@@ -222,7 +239,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
         return tags
 
 
-class _PrivateRegressor(RegressorMixin, _PrivateLinear):
+class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]
     _loss = "squared"
 
     def __init__(
@@ -275,7 +292,7 @@ class PrivateRidge(_PrivateRegressor):
     Examples
     --------
     >>> X = np.linspace(-1, 1, 500)[:, None]
-    >>> model = PrivateRidge(epsilon=2.0, solver="admm", random_state=0).fit(X, 0.5 * X[:, 0])
+    >>> model = PrivateRidge(epsilon=2.0, solver="dp-cd", random_state=0).fit(X, 0.5 * X[:, 0])
     >>> bool(abs(model.coef_[0] - 0.5) < 0.2), model.privacy_.adjacency
     (True, 'replace-one')
     """
@@ -305,9 +322,9 @@ def total_guarantee(*models: Any) -> Guarantee:
     Examples
     --------
     >>> X, y = np.eye(4), np.array([0, 1, 0, 1])
-    >>> fitted = [PrivateLogisticRegression(solver="admm", random_state=s).fit(X, y) for s in range(2)]
+    >>> fitted = [PrivateLogisticRegression(solver="dp-cd", random_state=s).fit(X, y) for s in range(2)]
     >>> round(total_guarantee(*fitted).epsilon(1e-5), 2)
-    1.47
+    1.46
     """
     found = models[0].privacy_
     for model in models[1:]:

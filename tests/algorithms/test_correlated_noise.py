@@ -1,0 +1,203 @@
+"""MAFALDA and DECOR: noises over one text, their recursions written out, their prices, their views."""
+
+import math
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.algorithms import Decor, Mafalda, MuffliatoSGD
+from sottovoce.data import Shards
+from sottovoce.data.randomness import Random
+from sottovoce.errors import InvalidInput
+from sottovoce.objectives import GLM, clip_rows
+
+N, P = 6, 3
+RING = sv.graphs.ring(N)
+ONE = sv.protocols.Gossip(RING, 1)
+
+
+def shards(each=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(N * each, P))
+    return Shards(X, np.sign(rng.normal(size=N * each)), np.arange(N + 1) * each)
+
+
+def plans(**changes):
+    options = {"steps": 8, "learning_rate": (0.4, 0.2), "clip": 0.5, "noise_multiplier": 0.7, **changes}
+    return {
+        "decor": Decor(GLM(l2=0.1), ONE, pair_multiplier=1.5, **options),
+        "mafalda": Mafalda(GLM(l2=0.1), ONE, **options),
+    }
+
+
+def added(name, plan, noise, k):
+    """What a step adds to the clipped gradients, from the formulas of the modules' heads."""
+    draw = {"agents": range(N), "std": 1.0}
+    if name == "mafalda":
+        found = plan.correlation()
+        fresh = [noise.perturb(np.zeros((N, P)), step=s, **draw) for s in range(k + 1)]
+        inverse = np.linalg.inv(found.C)
+        return 0.7 * 0.5 * found.sens * sum(inverse[k, s] * fresh[s] for s in range(k + 1))
+    own = 0.7 * 0.5 * noise.perturb(np.zeros((N, P)), step=k, **draw)
+    for e, (u, v) in enumerate(RING.edges):
+        shared = 1.5 * 0.5 * noise.perturb(np.zeros((1, P)), agents=[e], step=k, std=1.0, stream=1)[0]
+        own[u] += shared
+        own[v] -= shared
+    return own
+
+
+@pytest.mark.parametrize("name", ["decor", "mafalda"])
+def test_the_run_equals_its_twin(name):
+    plan, data = plans()[name], shards()
+    found = plan.run(data, np.random.default_rng(5)).outputs["rows"]
+    noise, W = Random.of(np.random.default_rng(5)).noise, RING.W.toarray()
+    theta = np.zeros((N, P))
+    for k in range(8):
+        g = np.array([plan.objective.gradient(theta[v], *data.user(v)) for v in range(N)]) + 0.1 * theta
+        theta = W @ (theta - plan.rate(k) * (clip_rows(g, 0.5) + added(name, plan, noise, k)))
+    assert np.allclose(found, theta, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["decor", "mafalda"])
+def test_without_noise_it_is_muffliato_with_one_round(name):
+    plan = plans(noise_multiplier=0.0)[name]
+    if name == "decor":
+        plan = Decor(plan.objective, ONE, 8, (0.4, 0.2), 0.5, 0.0)
+    plain = MuffliatoSGD(plan.objective, ONE, 8, (0.4, 0.2), 0.5, 0.0, adjacency="user")
+    found, want = (p.run(shards(), np.random.default_rng(1)).outputs["rows"] for p in (plan, plain))
+    assert (found == want).all()
+
+
+@pytest.mark.parametrize("name", ["decor", "mafalda"])
+def test_texts_are_pure_and_slices_equal_the_stacked_run(name):
+    plan, data = plans()[name], shards()
+    random = Random.of(np.random.default_rng(2))
+    whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
+    texts = [plan.algorithm(plan.source(data.take([v]), [v], random), np.zeros((1, P))) for v in range(N)]
+    states = [text.init() for text in texts]
+    for k in range(8):
+        before = [state.own[0].copy() for state in states]
+        sent = [text.message(state, k) for text, state in zip(texts, states, strict=True)]
+        again = [text.message(state, k) for text, state in zip(texts, states, strict=True)]
+        assert all((a == b).all() for a, b in zip(sent, again, strict=True))
+        assert all((a == state.own[0]).all() for a, state in zip(before, states, strict=True))
+        got = plan.schedule(k).apply(np.concatenate(sent))
+        states = [text.update(s, got[[v]], k) for v, (text, s) in enumerate(zip(texts, states, strict=True))]
+    assert np.allclose(np.concatenate([s.own[0] for s in states]), whole, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["decor", "mafalda"])
+def test_an_interrupted_run_resumes_to_the_same_bits(name, tmp_path):
+    plan, data = plans()[name], shards()
+    whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
+
+    class Stop(Exception):
+        pass
+
+    def stop_later(rows, seen=[]):  # noqa: B006
+        seen.append(1)
+        if len(seen) == 4:
+            raise Stop
+        return {}
+
+    with pytest.raises(Stop):
+        plan.run(data, np.random.default_rng(2), checkpoint=tmp_path / "c", evaluate=stop_later)
+    resumed = plan.run(data, np.random.default_rng(2), checkpoint=tmp_path / "c").outputs["rows"]
+    assert (resumed == whole).all()
+
+
+def test_decor_numbers():
+    ring = sv.protocols.Gossip(sv.graphs.ring(16), 1)
+    plan = Decor(GLM(), ring, 5, 0.1, 1.0, 0.5, pair_multiplier=3.0)
+    assert plan.variance_share() == pytest.approx(0.38196, abs=1e-5)
+    outside = plan.privacy("outsider")
+    assert outside.label == "exact"
+    assert outside.rdp(2.0) == pytest.approx(2 * 2.0 * 0.38196 * 5, abs=1e-3)
+    # both neighbours collude: only s_d is left, which is what local means whoever knows the seeds
+    alone = plan.privacy("colluders", colluders=[1, 3], user=2)
+    assert alone.mu == pytest.approx(2 / 0.5 * math.sqrt(5))
+    assert plan.privacy("local").mu == pytest.approx(2 / 0.5 * math.sqrt(5))
+    assert plan.privacy("local").label == "ldp"
+    # one neighbour: by hand, the path of 15 nodes that is left, its end
+    L = np.diag([1.0, *[2.0] * 13, 1.0]) - np.eye(15, k=1) - np.eye(15, k=-1)
+    end = np.linalg.inv(0.25 * np.eye(15) + 9.0 * L)[0, 0]
+    assert plan.privacy("network").mu == pytest.approx(2 * math.sqrt(5 * end))
+    no_pairs = Decor(GLM(), ring, 5, 0.1, 1.0, 0.5)
+    assert no_pairs.privacy("outsider").mu == pytest.approx(2 / 0.5 * math.sqrt(5))
+
+
+def test_a_budget_of_decor_is_not_met_against_less_than_one_member():
+    """On a star the leaves' only neighbour is the centre, whose seeds are all there are."""
+    star = sv.protocols.Gossip(sv.graphs.star(8), 1)
+    plan = Decor(GLM(), star, 1, 0.1, 1.0, 0.5, pair_multiplier=3.0)
+    assert plan.privacy().mu == pytest.approx(plan.privacy("local").mu)
+    assert plan.privacy("outsider").mu < 0.8 * plan.privacy().mu
+    fitted = Decor.for_budget(GLM(), star, 1, 0.1, 1.0, pair_multiplier=3.0, epsilon=2.0, delta=1e-5)
+    assert fitted.privacy("network", observer=0).epsilon(1e-5) <= 2.0
+
+
+def test_shared_noise_cancels_in_the_mean():
+    data = shards()
+    quiet = Decor(GLM(), ONE, 1, 1.0, 1.0, 0.0, pair_multiplier=3.0)
+    clear = MuffliatoSGD(GLM(), ONE, 1, 1.0, 1.0, 0.0, adjacency="user")
+    random = Random.of(np.random.default_rng(3))
+    rows = []
+    for plan in (quiet, clear):
+        text = plan.algorithm(plan.source(data, range(N), random), np.zeros((N, P)))
+        rows.append(text.message(text.init(), 0))
+    assert np.abs(rows[0] - rows[1]).max() > 1
+    assert np.allclose(rows[0].mean(axis=0), rows[1].mean(axis=0), atol=1e-12)
+    assert quiet.privacy("outsider").mu == math.inf
+
+
+def test_decor_s_messages_have_the_covariance_that_is_priced():
+    plan = Decor(GLM(), ONE, 1, 1.0, 0.5, 0.7, pair_multiplier=1.5)
+    zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
+    rows = []
+    for seed in range(600):
+        source = plan.source(zeros, range(N), Random.of(np.random.default_rng(seed)))
+        rows.append(source(np.zeros((N, P)), 0).T)
+    A = RING.adjacency.toarray()
+    want = 0.25 * (0.49 * np.eye(N) + 2.25 * (np.diag(A.sum(axis=1)) - A))
+    assert np.allclose(np.cov(np.concatenate(rows).T), want, atol=0.1 * want.max())
+
+
+def test_mafalda_adds_the_noise_of_its_correlation():
+    """Over many runs the noise of the steps has covariance (z C sens)^2 (X^-1), X = C'C; one release."""
+    plan = Mafalda(GLM(), ONE, 4, 1.0, 0.5, 2.0)
+    found = plan.correlation()
+    zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
+    rows = []
+    for seed in range(300):
+        source = plan.source(zeros, range(N), Random.of(np.random.default_rng(seed)))
+        rows.append(np.stack([source(np.zeros((N, P)), k) for k in range(4)]))
+    Z = np.stack(rows).transpose(2, 3, 0, 1).reshape(-1, 4)  # nodes, coordinates and runs by steps
+    want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.X)
+    assert np.allclose(np.cov(Z.T), want, atol=0.06 * want.max())
+    # the shift of a user who moves every step by 2C, whitened: at most the price, for any signs
+    inverse_std = found.C / (2.0 * 0.5 * found.sens)
+    worst = max(
+        np.linalg.norm(inverse_std @ (2 * 0.5 * np.array(signs)))
+        for signs in np.array(np.meshgrid(*[[-1, 1]] * 4)).reshape(4, -1).T
+    )
+    assert worst <= plan.privacy("local").mu * (1 + 1e-9)
+    assert plan.privacy("local").mu == pytest.approx(1.0)
+    (release,) = plan.releases(0)
+    assert (release.joint, release.steps, release.noise_std, release.sensitivity) == (True, 4, 1.0, 1.0)
+    fitted = Mafalda.for_budget(GLM(), ONE, 4, 1.0, 0.5, epsilon=1.0, delta=1e-5)
+    assert 0.999 < fitted.epsilon(1e-5) <= 1.0
+
+
+@pytest.mark.parametrize("kind", [Decor, Mafalda])
+def test_bad_plans_are_refused(kind):
+    more = {"pair_multiplier": 1.0} if kind is Decor else {}
+    plan = kind(GLM(), ONE, 3, 0.1, 1.0, 1.0, **more)
+    with pytest.raises(InvalidInput, match="simulate it with a numpy Generator"):
+        plan.run(shards(), sv.privacy.ProtectiveNoise())
+    with pytest.raises(InvalidInput, match="adjacency of"):
+        kind(GLM(), ONE, 3, 0.1, 1.0, 1.0, adjacency="add-remove", sizes=[2] * N)
+    with pytest.raises(InvalidInput, match="one round of Gossip"):
+        kind(GLM(), "gossip:2", 3, 0.1, 1.0, 1.0, network=RING)
+    with pytest.raises(InvalidInput, match="one network for all steps"):
+        kind(GLM(), lambda k: ONE, 3, 0.1, 1.0, 1.0)
