@@ -87,9 +87,9 @@ def ego414() -> dict[str, object]:
 def models(count: int = 10_000) -> dict[str, object]:
     from sottovoce.attacks.membership import digits_problem, train_models
     from sottovoce.attacks.small_net import SmallNet
+    from sottovoce.data.agents import AgentData
     from sottovoce.data.images import load_images
     from sottovoce.experiments.audit_table5 import make_plan
-    from sottovoce.objectives.lots import AgentData
 
     mnist = load_images("mnist")
     problem = digits_problem(mnist.x[:5000, 0] / 255.0, mnist.y[:5000])

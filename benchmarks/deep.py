@@ -47,7 +47,7 @@ def opacus_ghost(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
     """One agent's clipped sum as Opacus' fast gradient clipping gives it (two backward passes)."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-    model = GradSampleModuleFastGradientClipping(module, max_grad_norm=clip, use_ghost_clipping=True)
+    model = GradSampleModuleFastGradientClipping(module, clip=clip, use_ghost_clipping=True)
 
     def work():
         model.zero_grad(set_to_none=True)
@@ -77,7 +77,7 @@ def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
 
 def mnist_sums(repeats: int, agents: int = 10, lot: int = 256) -> dict[str, object]:
     """Ten agents, 256 samples each, the network of B23."""
-    fast, generic = B23Objective(max_grad_norm=10.0), NetObjective(b23_mnist(), max_grad_norm=10.0)
+    fast, generic = B23Objective(clip=10.0), NetObjective(b23_mnist(), clip=10.0)
     theta = fast.initial(np.random.default_rng(0), agents)
     x, y = torch.randn(agents, lot, 1, 32, 32), torch.randint(0, 10, (agents, lot))
     hooks = [opacus_hooks(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]
@@ -120,22 +120,23 @@ def matrix_peak() -> float:
 def dsgd_step(repeats: int, agents: int = 10, lot: int = 256, records: int = 6000) -> dict[str, object]:
     """A whole DP-DSGD step (lots, gradients, noise, mixing, update) against its gradient work alone."""
     import sottovoce as sv
-    from sottovoce.objectives.lots import AgentData, Lots, NoisyGradients
-    from sottovoce.privacy.noise import SimulatedNoise
-    from sottovoce.protocols import Gossip
+    from sottovoce.data.agents import AgentData
+    from sottovoce.data.randomness import Random
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(agents * records, 1, 32, 32)).astype(np.float32)
     y = rng.integers(0, 10, len(x))
     data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
     network = sv.graphs.ring(agents)
-    objective = B23Objective(max_grad_norm=10.0)
-    plan = sv.algorithms.DPDSGD(objective, data.sizes, 2000, lot=lot, noise_multiplier=1.0, network=network)
-    lots = Lots(plan.sizes, plan.sample_rates, 0)
-    noisy = NoisyGradients(objective, data, lots, SimulatedNoise(0), plan.noise_multiplier, plan.divisors())
-    algorithm = plan.algorithm(noisy, objective.initial(rng, agents))
-    gossip, state = Gossip(network, 1), algorithm.init()
-    held = data.gather(lots.draw(range(agents), 0), range(agents))
+    objective = B23Objective(clip=10.0)
+    plan = sv.algorithms.DPDSGD(
+        objective, network, steps=2000, sizes=data.sizes, lot=lot, noise_multiplier=1.0
+    )
+    gate = plan.source(data, range(agents), Random.of(rng))
+    start = objective.initial(rng, agents)
+    algorithm = plan.algorithm(gate, start)
+    gossip, state = plan.schedule(0), algorithm.init()
+    held = data.gather(gate.lots.draw(range(agents), 0), range(agents))
     step = iter(range(10**9))
 
     def whole():
@@ -143,7 +144,7 @@ def dsgd_step(repeats: int, agents: int = 10, lot: int = 256, records: int = 600
         return algorithm.update(state, gossip.apply(algorithm.message(state, k)), k)
 
     seconds = interleaved(
-        {"whole_step": whole, "gradients": lambda: objective.clipped_sums(state.theta, *held)}, repeats
+        {"whole_step": whole, "gradients": lambda: objective.clipped_sums(start, *held)}, repeats
     )
     return {
         "ms": {name: round(1e3 * s, 1) for name, s in seconds.items()},
@@ -170,7 +171,7 @@ def resnet(repeats: int, batch: int = 50) -> dict[str, object]:
 
 def resnet_forms(batch: int = 50) -> dict[str, Callable]:
     """Our clipped sum and Opacus' on the same lot."""
-    objective = NetObjective(resnet9(), max_grad_norm=1.0)
+    objective = NetObjective(resnet9(), clip=1.0)
     theta = objective.start(1)
     x, y = torch.randn(1, batch, 3, 32, 32), torch.randint(0, 100, (1, batch))
     return {

@@ -138,10 +138,12 @@ def ring(n: int = 8, dim: int = 10_000, rounds: int = 300) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp())
     own = [make_identity(folder / f"m{i}", f"m{i}") for i in range(n)]
     draft = {
+        "version": 2,
         "title": "ring",
         "graph": f"ring:{n}",
         "algorithm": {
-            "name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 1.0, "rounds": rounds,
+            "name": "averaging", "protocol": f"gossip:{rounds}", "adjacency": "user", "clip": 1.0,
+            "noise_multiplier": 2.0,
         },
         "model": {"kind": "mean", "parameters": dim},
         "budget": {"epsilon": 10.0, "delta": 1e-5},

@@ -23,10 +23,11 @@ RANK = """
 import json, sys, time
 import numpy as np, torch
 import sottovoce as sv
-from sottovoce.objectives.lots import AgentData
+from sottovoce.data.agents import AgentData
 from sottovoce.objectives.models import resnet9
 from sottovoce.objectives.nets import NetObjective
 from sottovoce.runners.cluster import Cluster
+from sottovoce.runners.run import run_on_ranks
 torch.set_num_threads(1)
 agents, lot, steps = 10, int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)
@@ -34,14 +35,14 @@ x = rng.normal(size=(agents * 4 * lot, 3, 32, 32)).astype(np.float32)
 y = rng.integers(0, 10, len(x))
 data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
 torch.manual_seed(0)
-plan = sv.algorithms.DPDSGD(NetObjective(resnet9(classes=10), max_grad_norm=1.0), data.sizes, steps, lot=lot,
-                            noise_multiplier=1.0, network=sv.graphs.ring(agents))
+plan = sv.algorithms.DPDSGD(NetObjective(resnet9(classes=10), clip=1.0), sv.graphs.ring(agents), steps=steps,
+                            sizes=data.sizes, lot=lot, noise_multiplier=1.0)
 times = []
 with Cluster.join(timeout=300) as cluster:
-    result = sv.algorithms.run_on_ranks(cluster, plan, data, np.random.default_rng(1),
-                                        progress=lambda k: times.append(time.perf_counter()))
+    result = run_on_ranks(cluster, plan, data, np.random.default_rng(1),
+                          progress=lambda k: times.append(time.perf_counter()))
     traffic = cluster.meet(cluster.traffic.record())
-    row = plan.row_length * 4
+    row = plan.width * 4
 if cluster.rank == 0:
     json.dump({"seconds_per_step": float(np.median(np.diff(times))), "traffic": traffic, "row_bytes": row},
               open(sys.argv[1], "w"))
@@ -50,21 +51,18 @@ AVERAGE = """
 import json, sys, time
 import numpy as np
 import sottovoce as sv
-from sottovoce.algorithms.muffliato import averaging
-from sottovoce.privacy.noise import SimulatedNoise
-from sottovoce.runners.cluster import Cluster, run_cluster
+from sottovoce.runners.cluster import Cluster
+from sottovoce.runners.run import run_on_ranks
 n, rounds = int(sys.argv[2]), 10
 with Cluster.join(timeout=300) as cluster:
     network = sv.graphs.regular(n, 8, np.random.default_rng(0))
     values = np.random.default_rng(1).uniform(-0.5, 0.5, size=(n, 1))
-    noise = SimulatedNoise(2)
+    plan = sv.Muffliato(sv.protocols.Gossip(network, rounds), noise_std=1.0, radius=0.5)
+    owner = np.arange(n) * cluster.size // n
     begin = time.perf_counter()
-    hosted = run_cluster(cluster, lambda a: averaging(values[a], a, noise, noise_std=1.0, radius=0.5),
-                         sv.protocols.Gossip(network, rounds), 1, noise=noise)
+    result = run_on_ranks(cluster, plan, values, np.random.default_rng(2), owner=owner)
     seconds = time.perf_counter() - begin
-    rows = cluster.gather(hosted)
     traffic = cluster.meet(cluster.traffic.record())
-    owner = np.repeat(np.arange(cluster.size), np.bincount(hosted.owner))
 if cluster.rank == 0:
     u, v = network.edges.T
     cut = owner[u] != owner[v]
@@ -72,7 +70,7 @@ if cluster.rank == 0:
     json.dump({"n": n, "rounds": rounds, "seconds": seconds, "cut_edges": int(cut.sum()),
                "bytes_sent_per_round": sum(t["bytes"] for t in traffic) // rounds,
                "bytes_of_rows_on_cut_edges": int(len(np.unique(pairs)) * 8),
-               "error": float(abs(rows.mean() - values.mean()))}, open(sys.argv[1], "w"))
+               "error": float(abs(result.outputs["rows"].mean() - values.mean()))}, open(sys.argv[1], "w"))
 """
 
 
@@ -106,7 +104,7 @@ def traffic(n: int = 1_000_000) -> dict:
 
 def warm(*, seed: int, folder: str, workers: int, repeat: int) -> int:
     """A trial that ends when every worker has run a small audit, so that all of them are ready."""
-    from sottovoce.experiments.sweep import audit_trial
+    from sottovoce.experiments.trials import audit_trial
 
     audit_trial(seed=seed, graph="florentine", runs=500)
     (Path(folder) / str(os.getpid())).touch()
@@ -121,7 +119,8 @@ def audits(trials: int = 64, runs: int = 400_000, rounds: int = 2) -> dict:
     A machine's speed drifts by a tenth within minutes, so the two take turns: a share of the trials each.
     A worker has one thread.
     """
-    from sottovoce.experiments.sweep import audit_trial, grid, sweep
+    from sottovoce.experiments.trials import audit_trial
+    from sottovoce.runners.sweep import grid, sweep
 
     def seconds(function, listed, folder: str, jobs: int) -> float:
         begin = time.perf_counter()
@@ -163,7 +162,8 @@ def start() -> dict:
         found["cluster, 2 ranks"] = time.perf_counter() - begin
     for backend, module in (("loky", "joblib"), ("dask", "distributed"), ("ray", "ray")):
         code = (
-            "import tempfile\nfrom sottovoce.experiments.sweep import *\nif __name__ == '__main__':\n"
+            "import tempfile\nfrom sottovoce.experiments.trials import *\n"
+            "from sottovoce.runners.sweep import *\nif __name__ == '__main__':\n"
             "    sweep(audit_trial, grid(graph=['path:3'], runs=[200], repeat=range(2)), tempfile.mkdtemp(), "
             f"jobs=2, backend={backend!r})"
         )

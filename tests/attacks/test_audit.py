@@ -1,5 +1,7 @@
 """Audits hold the claims, come close to them, and find planted bugs."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -7,8 +9,8 @@ from scipy import stats
 import sottovoce as sv
 from sottovoce.attacks import audit, bounds
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import Adversary, Curve, Guarantee
-from sottovoce.protocols import Chebyshev, Exchange, Gossip, Randomized, Tree
+from sottovoce.privacy import Adversary, Curve, Guarantee, Release, averaging_guarantee
+from sottovoce.protocols import Chebyshev, Exchange, Gossip, Randomized, Refreshed, Tree
 
 FAMILY = 0.001  # no audit of a right claim may exceed it, with family-wise confidence 99.9 %
 
@@ -89,18 +91,61 @@ def test_planted_half_noise_is_found():
 def test_planted_noise_reuse_is_found():
     def reused(rows, noise, step):
         first = step - step % 4  # one noise for all four steps of a hypothesis
-        return noise.perturb(rows, agents=range(len(rows)), step=first, std=1.0)
+        return noise.perturb(rows, agents=range(len(rows)), step=first, std=0.5)
 
-    schedule = {
-        "steps": 4, "user": 2, "observers": 0, "sensitivity": 1.0, "noise_std": 1.0, "runs": 20_000,
-        "level": FAMILY,
-    }  # fmt: skip
-    protocol = Gossip(sv.graphs.path(3), 2)
-    bad = audit.audit_consensus(lambda k: protocol, rng=np.random.default_rng(6), release=reused, **schedule)
-    good = audit.audit_consensus(lambda k: protocol, rng=np.random.default_rng(6), **schedule)
+    plan = consensus_plan(Tree(sv.graphs.path(3), root=0), steps=4, z=1.0)
+    options = {"user": 2, "observers": 0, "runs": 20_000, "level": FAMILY}
+    bad = audit.audit_consensus(plan, rng=np.random.default_rng(6), release=reused, **options)
+    good = audit.audit_consensus(plan, rng=np.random.default_rng(6), **options)
     assert bad.refuted
     assert not good.refuted
     assert good.tightness > 0.85
+
+
+def consensus_plan(protocol, *, steps, z=2.0, **options):
+    """Exact consensus at user level with sensitivity 1: two halves."""
+    options = {"adjacency": "user", **options}
+    return sv.algorithms.ConsensusSGD(
+        sv.objectives.GLM(), protocol, steps=steps, clip=0.5, noise_multiplier=z, **options
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [
+        ({"adjacency": "user", "z": 2.0}, 0.85),
+        ({"adjacency": "add-remove", "z": 1.0, "sizes": (4, 8, 12)}, 0.85),
+        ({"adjacency": "replace-one", "z": 2.0, "sizes": (4, 8, 12), "weighting": "sites"}, 0.85),
+        ({"adjacency": "add-remove", "z": 1.0, "sizes": (40, 40, 40), "lot": 20}, 0.2),
+    ],
+    ids=["user", "add-remove", "sites", "Poisson lots"],
+)
+def test_plans_over_consensus_are_audited_with_their_own_releases(options, least):
+    """An eighth of a plan's noise is found, all of it is not; noise and sensitivity are its releases'."""
+    plan = consensus_plan(Tree(sv.graphs.path(3), root=0), steps=3, **options)
+    asked = {"user": 2, "observers": 0, "runs": 20_000, "level": FAMILY}
+    fair = audit.audit_consensus(plan, rng=np.random.default_rng(3), **asked)
+    assert not fair.refuted
+    assert fair.tightness > least
+    assert fair.epsilon_claimed == plan.privacy("pairwise", observer=0, user=2).epsilon(1e-2)
+
+    def quiet(rows, noise, step):
+        std = [plan.releases(agent)[0].noise_std / 8 for agent in range(3)]
+        return noise.perturb(rows, agents=range(3), step=step, std=np.array(std))
+
+    assert audit.audit_consensus(plan, rng=np.random.default_rng(3), release=quiet, **asked).refuted
+
+
+def test_plans_that_are_no_consensus_are_not_audited_as_one():
+    plan = sv.algorithms.MuffliatoSGD(
+        sv.objectives.GLM(), Gossip(sv.graphs.path(3), 1), steps=2, clip=1.0, noise_multiplier=1.0,
+        adjacency="user",
+    )  # fmt: skip
+    with pytest.raises(InvalidInput, match="does not end its steps in exact consensus"):
+        audit.audit_consensus(plan, user=2, observers=0, runs=100, rng=np.random.default_rng(0))
+    plan = consensus_plan(Tree(sv.graphs.path(3)), steps=2)
+    with pytest.raises(InvalidInput, match="one of the observers"):
+        audit.audit_consensus(plan, user=0, observers=0, runs=100, rng=np.random.default_rng(0))
 
 
 def test_planted_equation_six_is_found_as_a_claim():
@@ -140,6 +185,32 @@ def test_refreshed_gossip_is_audited_with_its_fresh_noise():
     )  # fmt: skip
     assert not found.refuted
     assert found.tightness > 0.85
+
+
+def test_refreshed_gossip_draws_afresh_in_every_step():
+    """Without the step, two steps would share their fresh noise, and a true claim would be refuted."""
+    protocol = Refreshed(sv.graphs.path(4), 4, tau=0.7)
+    one = averaging_guarantee(protocol.view(0), 3, sensitivity=4.0, noise_std=1.0)
+    steps = SimpleNamespace(
+        n=4, steps=2, schedule=lambda k: protocol,
+        releases=lambda agent: [Release(agent, 0, sensitivity=4.0, noise_std=1.0, steps=2)],
+    )  # fmt: skip
+    found = audit.audit_consensus(
+        steps, user=3, observers=0, runs=20_000, rng=np.random.default_rng(0), level=1e-3,
+        guarantee=one + one,
+    )  # fmt: skip
+    assert found.mu_claimed == pytest.approx(1.141, abs=1e-3)
+    assert 0.9 < found.bound.mu <= found.mu_claimed
+    assert not found.refuted
+
+
+def test_the_public_result_of_refreshed_gossip_is_audited_with_its_noise():
+    found = audit.audit_outputs(
+        Refreshed(sv.graphs.path(4), 4, tau=0.7), user=3, sensitivity=20.0, noise_std=1.0, runs=10_000,
+        rng=np.random.default_rng(0),
+    )  # fmt: skip
+    assert 0.9 < found.tightness
+    assert not found.refuted
 
 
 def test_public_view_and_standard_views():

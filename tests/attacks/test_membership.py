@@ -12,16 +12,16 @@ from sottovoce.privacy import SimulatedNoise
 
 torch = pytest.importorskip("torch")
 
-from sottovoce.algorithms.deep_consensus import DeepConsensus  # noqa: E402
-from sottovoce.algorithms.deep_sgd import DeepSGD  # noqa: E402
+from sottovoce.algorithms.consensus_sgd import ConsensusSGD  # noqa: E402
 from sottovoce.algorithms.dp_dinno import DPDiNNO  # noqa: E402
 from sottovoce.algorithms.dp_dsgd import DPDSGD  # noqa: E402
 from sottovoce.algorithms.dp_dsgt import DPDSGT  # noqa: E402
+from sottovoce.algorithms.dp_sgd import DPSGD  # noqa: E402
 from sottovoce.objectives.nets import NetObjective  # noqa: E402
 
 NET = SmallNet()
 START = NET.initial(np.random.default_rng(0))
-PLANS = {"dp-dsgd": DPDSGD, "dp-dsgt": DPDSGT, "dp-dinno": DPDiNNO, "exact consensus": DeepConsensus}
+PLANS = {"dp-dsgd": DPDSGD, "dp-dsgt": DPDSGT, "dp-dinno": DPDiNNO, "exact consensus": ConsensusSGD}
 FAMILY = 0.001
 
 
@@ -31,11 +31,11 @@ def problem(records=20, canary="blank"):
 
 
 def plan_for(kind, data, *, steps=6, z=4.0, lot=None, clip=1.0, rate=0.05):
-    objective = NetObjective(NET.module(START), max_grad_norm=clip)
+    objective = NetObjective(NET.module(START), clip=clip)
     options = {"steps": steps, "lot": lot, "noise_multiplier": z, "learning_rate": rate}
-    if kind is DeepSGD:
-        return kind(objective, data.sizes, **options)
-    return kind(objective, data.sizes, network=sv.graphs.path(3), **options)
+    if kind is DPSGD:
+        return kind(objective, sizes=data.sizes, **options)
+    return kind(objective, sv.graphs.path(3), sizes=data.sizes, **options)
 
 
 def test_the_small_net_is_the_torch_network():
@@ -44,7 +44,7 @@ def test_the_small_net_is_the_torch_network():
     theta = np.stack([NET.initial(rng), NET.initial(rng)]) * 3
     patches = np.stack([NET.patches(x) for x in images])
     present = rng.uniform(size=(2, 9)) < 0.7
-    objective = NetObjective(NET.module(theta[0]), max_grad_norm=1.5)
+    objective = NetObjective(NET.module(theta[0]), clip=1.5)
     ours = NET.clipped_sums(theta, np.arange(2), patches, labels, present, 1.5)
     theirs = objective.clipped_sums(
         theta, torch.as_tensor(images)[:, :, None], torch.as_tensor(labels), torch.as_tensor(present)
@@ -57,7 +57,7 @@ def test_the_small_net_is_the_torch_network():
 @pytest.mark.parametrize("kind", PLANS.values(), ids=PLANS)
 def test_stacked_copies_equal_one_run_of_the_plan(kind):
     """Without sampling and noise every copy is the plan's own run, message by message."""
-    from sottovoce.objectives.lots import AgentData
+    from sottovoce.data.agents import AgentData
 
     data = problem()
     plan = plan_for(kind, data, z=0.0, clip=2.0)
@@ -95,13 +95,13 @@ def views():
     return {"neighbour": (1,), "distant": (2,), "colluders": (1, 2)}
 
 
-@pytest.mark.parametrize("kind", [*PLANS.values(), DeepSGD], ids=[*PLANS, "dp-sgd"])
+@pytest.mark.parametrize("kind", [*PLANS.values(), DPSGD], ids=[*PLANS, "dp-sgd"])
 def test_no_audit_of_learning_exceeds_its_claim(kind):
-    data = problem() if kind is not DeepSGD else problem().merged()
+    data = problem() if kind is not DPSGD else problem().merged()
     plan = plan_for(kind, data, lot=10, z=2.0)
     found, _ = membership.audit_membership(
         plan, NET, data, models=2000, start=START, rng=np.random.default_rng(3),
-        views=None if kind is DeepSGD else views(), level=FAMILY / 20,
+        views=None if kind is DPSGD else views(), level=FAMILY / 20,
     )  # fmt: skip
     assert not any(audit.refuted for audit in found.values())
 
@@ -116,7 +116,7 @@ def test_white_box_audits_come_close_and_keep_the_order_of_the_views():
     assert 0.75 < found["neighbour"].tightness <= 1
     assert found["distant"].tightness < 0.7 * found["neighbour"].tightness
     assert found["colluders"].tightness >= 0.9 * found["neighbour"].tightness
-    exact = plan_for(DeepConsensus, data, steps=5, z=1.5, rate=0.01)
+    exact = plan_for(ConsensusSGD, data, steps=5, z=1.5, rate=0.01)
     found, _ = membership.audit_membership(
         exact, NET, data, models=4000, start=START, rng=np.random.default_rng(4), views=views()
     )
@@ -174,8 +174,8 @@ def test_bad_input():
         membership.digits_problem(digits.images / 16, digits.target, records=1000)
     data = problem()
     user_level = DPDSGD(
-        NetObjective(NET.module(START)), data.sizes, 2, noise_multiplier=1.0, adjacency="user",
-        network=sv.graphs.path(3),
+        NetObjective(NET.module(START)), sv.graphs.path(3), steps=2, noise_multiplier=1.0, adjacency="user",
+        clip=1.0,
     )  # fmt: skip
     options = {"member": True, "models": 2, "start": START, "rng": np.random.default_rng(0)}
     with pytest.raises(InvalidInput, match="add-remove"):

@@ -76,7 +76,7 @@ def test_no_claim_is_refuted_and_most_are_nearly_reached(quick):
     # less noise than claimed would show up as refuted, twice the noise as loose; the two left out are
     # statements that cover more (selections, sampling) than this attack uses
     loose = {name for name, row in metrics.items() if row["tightness"] < 0.5}
-    assert loose <= {"dp-gcd", "dp-sgd, Poisson lots", "admm-token, local"}
+    assert loose <= {"dp-gcd", "dp-sgd, Poisson lots", "token-admm, local"}
 
 
 def test_equation_six_understates_somebody(quick):

@@ -1,4 +1,5 @@
 import json
+import os
 import re
 import stat
 from html.parser import HTMLParser
@@ -8,9 +9,9 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import report
-from sottovoce.cli.account import assess
 from sottovoce.cli.account import record as account_record
 from sottovoce.errors import DataError, InvalidInput
+from sottovoce.privacy.assessment import assess
 from sottovoce.report import figures, records, sections, words
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
@@ -75,7 +76,7 @@ def test_the_page_is_whole_and_loads_nothing(account):
 
 def test_every_guarantee_is_told_with_all_it_needs(account):
     text = " ".join(Balanced(report.build([account])).text)
-    wanted = ["anyone who sees every message", "one participant's whole data set is replaced", "1e-05"]
+    wanted = ["anyone who sees every message", "the whole data set of one participant is replaced", "1e-05"]
     for word in [*wanted, "ldp", "exact", "observers are honest but curious", "Guarantee"]:
         assert word in text
 
@@ -160,8 +161,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(records.os, "replace", fail)
-    with pytest.raises(OSError, match="No space"):
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(DataError, match=r"r\.txt cannot be written: No space"):
         records.write_text(target, "new")
     assert [p.name for p in tmp_path.iterdir()] == ["r.txt"]
     assert target.read_text() == "old"
@@ -214,3 +215,14 @@ def test_command_writes_a_page(tmp_path, account, capsys, monkeypatch):
         main(["report", "a.json", "missing.json", "-o", "other.html"])
     assert stopped.value.code == 1
     assert not (tmp_path / "other.html").exists()
+
+
+def test_what_was_read_and_not_charged_is_not_shown_as_a_plain_guarantee():
+    stated = sv.Muffliato(sv.protocols.Exchange(4), noise_std=4.0, radius=1.0).privacy("local")
+    stored = stated.to_dict(delta=1e-5)
+    assert words.guarantee_row(stored)["verdict"] == "Guarantee"
+    row = words.guarantee_row(stored | {"accepted": ["standardise"]})
+    assert row["verdict"] == "Guarantee, except for what was accepted: standardise"
+    record = {"name": "plan", "config": {}, "metrics": {"cost": {"messages": 1}}, "provenance": {}}
+    page = report.build([record | {"guarantees": [stored | {"accepted": ["standardise"]}]}], "t", "l")
+    assert 'class="yes"' not in page

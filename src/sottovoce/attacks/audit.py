@@ -23,7 +23,8 @@ from sottovoce import _validate
 from sottovoce.attacks.bounds import LowerBound, lower_bound
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.privacy import Adversary, Curve, Guarantee, as_noise, averaging_guarantee
+from sottovoce.privacy import Adversary, Curve, Guarantee, account, as_noise, averaging_guarantee
+from sottovoce.privacy.laws import Consensus
 from sottovoce.protocols import LinearProtocol, Protocol
 
 __all__ = ["Audit", "audit_averaging", "audit_consensus", "audit_outputs", "audit_view", "standard_views"]
@@ -213,13 +214,10 @@ def audit_averaging(
 
 
 def audit_consensus(
-    schedule: Callable[[int], Protocol],
+    plan: Any,
     *,
-    steps: int,
     user: int,
     observers: int | Iterable[int],
-    sensitivity: float,
-    noise_std: float,
     runs: int,
     rng: np.random.Generator,
     guarantee: Guarantee | None = None,
@@ -227,44 +225,60 @@ def audit_consensus(
     delta: float = 1e-2,
     level: float = 0.05,
 ) -> Audit:
-    """Audit several averagings in a row: the user contributes in every step, with alternating sign.
+    """Audit a plan over exact consensus: the user contributes in every step, with alternating sign.
 
-    The views of all steps are tested together. With fresh noise the loss is the composition of the
-    steps; noise that is used twice cancels between a step and the next, and the discriminant finds it.
+    What runs is what the plan says: its schedule, and in every step the noise and the sensitivity of its
+    releases, a sampled record being there as often as it is drawn. The views of all steps are tested
+    together. With fresh noise the loss is the composition of the steps; noise that is used twice cancels
+    between a step and the next, and the discriminant finds it.
+
+    Parameters
+    ----------
+    plan : a plan whose steps end in exact consensus, so that no later step depends on the contribution.
+    user, observers : whose contribution is there or is not, and who looks.
+    runs : runs in all, half under each hypothesis.
+    guarantee : the claim; by default the plan's own price for exactly this view.
+    release : how rows become noisy ones, a function of ``(rows, noise, step)``; by default the noise of the
+        plan, and a planted bug in the tests.
 
     Examples
     --------
     >>> import numpy as np, sottovoce as sv
-    >>> tree = sv.protocols.Tree(sv.graphs.path(4))
-    >>> audit = audit_consensus(
-    ...     lambda step: tree, steps=3, user=3, observers=0, sensitivity=4.0, noise_std=1.0,
-    ...     runs=4_000, rng=np.random.default_rng(0),
+    >>> plan = sv.algorithms.ConsensusSGD(
+    ...     sv.objectives.GLM(), sv.protocols.Tree(sv.graphs.path(4)), steps=3, clip=1.0,
+    ...     noise_multiplier=0.5, adjacency="user",
     ... )
-    >>> audit.refuted
-    False
+    >>> audit = audit_consensus(plan, user=3, observers=0, runs=4_000, rng=np.random.default_rng(0))
+    >>> audit.refuted, audit.guarantee.label
+    (False, 'exact')
     """
     half = _validate.count(runs, "runs", minimum=20) // 2
-    protocols = [schedule(k) for k in range(_validate.count(steps, "steps"))]
+    (user,) = _validate.nodes(user, plan.n, "user")
+    protocols = [plan.schedule(k) for k in range(plan.steps)]
     seen = [p.view(observers) for p in protocols]
+    if user in seen[0].observers:
+        raise InvalidInput(f"user {user} is one of the observers; audit what somebody else learns.")
     if guarantee is None:
-        guarantee = _composed(seen, user, sensitivity, noise_std)
+        guarantee = _claim(plan, user, seen[0].observers)
+    planned = [[_planned(plan, agent, k) for agent in range(plan.n)] for k in range(plan.steps)]
     noise = as_noise(rng)
-    publish = release or _simulated_release(noise_std)
     views, scores = [], []
-    for hypothesis, shift in enumerate((sensitivity, 0.0)):
+    for hypothesis in range(2):
         features, score = [], np.zeros(half)
         for k, (protocol, view) in enumerate(zip(protocols, seen, strict=True)):
-            sign, step = (-1) ** k, hypothesis * steps + k
+            sign, step, own = (-1) ** k, hypothesis * plan.steps + k, planned[k][user]
             rows = np.zeros((protocol.n, half))
-            rows[user] = sign * shift
-            noisy = publish(rows, noise, step)
-            observed = _observe(protocol, noisy, view.observers, True, noise, step)
+            if hypothesis == 0 and own is not None:
+                drawn = own.sample_rate >= 1 or rng.random(half) < own.sample_rate
+                rows[user] = sign * own.sensitivity * drawn
+            publish = release or _simulated_release([0.0 if r is None else r.noise_std for r in planned[k]])
+            observed = _observe(protocol, publish(rows, noise, step), view.observers, True, noise, step)
             estimate = _estimate(view, observed, user)
             features.append(estimate)
             score = score + sign * estimate
         views.append(np.array(features).T)
         scores.append(score)
-    who = "node " + ", ".join(map(str, seen[0].observers)) + f" about node {user}, {steps} steps"
+    who = "node " + ", ".join(map(str, seen[0].observers)) + f" about node {user}, {plan.steps} steps"
     statistics = [(scores[0], scores[1])]
     return audit_view(
         views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
@@ -330,26 +344,40 @@ def audit_outputs(
     for step, shift in enumerate((sensitivity, 0.0)):
         rows = np.zeros((protocol.n, half))
         rows[user] = shift
-        scores.append(np.asarray(protocol.apply(publish(rows, noise, step)))[0])
+        scores.append(np.asarray(protocol.apply(publish(rows, noise, step), noise=noise, step=step))[0])
     who = f"the public about node {user}"
     return audit_view(scores[0], scores[1], claim, view=who, delta=delta, level=level)
 
 
-def _composed(views: Sequence[Any], user: int, sensitivity: float, noise_std: float) -> Guarantee:
-    """Compose the exact losses of the steps: mu squared adds up."""
-    parts = [averaging_guarantee(v, user, sensitivity=sensitivity, noise_std=noise_std) for v in views]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total + part
-    return total
+def _claim(plan: Any, user: int, observers: tuple[int, ...]) -> Guarantee:
+    """Return the plan's own price of what these observers learn of the user."""
+    if not isinstance(plan.law, Consensus):
+        raise InvalidInput(
+            f"{plan.name} does not end its steps in exact consensus, so its views are more than those of its "
+            "averagings; audit its trained models (audit_membership)."
+        )
+    if len(observers) == 1:
+        return account(plan, "pairwise", observer=observers[0], user=user)
+    return account(plan, "colluders", colluders=observers, user=user)
 
 
-def _simulated_release(noise_std: float) -> Release:
+def _planned(plan: Any, agent: int, step: int) -> Any:
+    """Return the release that a plan announced for one step of an agent; None where it is silent."""
+    found = [r for r in plan.releases(agent) if r.covers(step, 0)]
+    if len(found) > 1 or any(r.count != 1 or r.mechanism != "gaussian" or r.joint for r in found):
+        raise InvalidInput(
+            f"an audit of consensus takes one Gaussian release per step, agent {agent} announces others."
+        )
+    return found[0] if found else None
+
+
+def _simulated_release(noise_std: float | Sequence[float]) -> Release:
     def publish(rows: np.ndarray, noise: Any, step: int) -> np.ndarray:
+        std = np.broadcast_to(np.asarray(noise_std, float), (len(rows),))
         if rows.shape[1] <= _BLOCK:
-            return noise.perturb(rows, agents=range(len(rows)), step=step, std=noise_std)
+            return noise.perturb(rows, agents=range(len(rows)), step=step, std=std)
         for k in range(len(rows)):  # one at a time, the rows being ours: an agent's noise is its own
-            rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=noise_std)
+            rows[k : k + 1] = noise.perturb(rows[k : k + 1], agents=[k], step=step, std=std[k : k + 1])
         return rows
 
     return publish
@@ -358,15 +386,18 @@ def _simulated_release(noise_std: float) -> Release:
 def _observe(
     protocol: Protocol, rows: np.ndarray, observers: tuple[int, ...], own_noise: bool, noise: Any, step: int
 ) -> np.ndarray:
-    """Run the protocol; fresh noise, if it has any, is drawn by the same source."""
-    if isinstance(protocol, LinearProtocol) and protocol.fresh_std:
-        return protocol.observe(rows, observers, own_noise, noise=noise)
-    if not isinstance(protocol, LinearProtocol) or rows.shape[1] <= _BLOCK:
-        return protocol.observe(rows, observers, own_noise)
-    seen = np.empty((len(protocol.observe(rows[:, :1], observers, own_noise)), rows.shape[1]))
+    """Run the protocol; fresh noise, if it has any, is drawn by the same source, anew in every step."""
+
+    def observed(columns: np.ndarray) -> np.ndarray:
+        return protocol.observe(columns, observers, own_noise, noise=noise, step=step)
+
+    fresh = not isinstance(protocol, LinearProtocol) or protocol.fresh_std
+    if fresh or rows.shape[1] <= _BLOCK:  # in blocks, two columns would get the same fresh noise
+        return observed(rows)
+    seen = np.empty((len(observed(rows[:, :1])), rows.shape[1]))
     for start in range(0, rows.shape[1], _BLOCK):
         block = slice(start, start + _BLOCK)
-        seen[:, block] = protocol.observe(rows[:, block], observers, own_noise)
+        seen[:, block] = observed(rows[:, block])
     return seen
 
 

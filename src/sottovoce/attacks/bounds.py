@@ -200,8 +200,7 @@ def lower_bound(
         )
     threshold, above = _best_threshold(inside[:cut_in], outside[:cut_out], delta, by)
     inside, outside = inside[cut_in:], outside[cut_out:]
-    hit = (lambda s: s > threshold) if above else (lambda s: s <= threshold)
-    tp, fp = int(hit(inside).sum()), int(hit(outside).sum())
+    tp, fp = (int(((s > threshold) if above else (s <= threshold)).sum()) for s in (inside, outside))
     counts = (tp, len(inside), fp, len(outside))
     return LowerBound(
         epsilon_lower(*counts, delta=delta, level=level),

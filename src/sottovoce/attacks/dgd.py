@@ -26,10 +26,9 @@ from typing import Literal
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.attacks import modular
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.protocols import Gossip, LinearProtocol
+from sottovoce.protocols import Gossip, LinearProtocol, Masked, modular
 
 __all__ = ["GradientAttack", "Transcript", "gradient_attack", "run_descent"]
 
@@ -236,6 +235,11 @@ def gradient_attack(
     (1, 2, 4, 5)
     """
     protocol = Gossip(averaging, 1) if isinstance(averaging, Network) else averaging
+    if isinstance(protocol, Masked):
+        raise InvalidInput(
+            "the attack on descent reads rows in clear, masked ones tell nothing but sums; attack the "
+            "same plan over its tree, or use gossip_attack."
+        )
     if not isinstance(protocol, LinearProtocol) or protocol.memory > 1 or protocol.fresh_std:
         raise InvalidInput(
             "the attack on descent needs a linear protocol without memory or fresh noise, got "

@@ -6,7 +6,7 @@ matrix :math:`K`, that is, when the reduced row echelon form of :math:`K` has th
 other rows of that form are combinations of several values that the attackers know. On a noisy run the
 same attack returns value plus noise, exactly where the accountant says ``h = 1``.
 
-The row space is found in exact arithmetic (`attacks.modular`) where the weights are known and the graph
+The row space is found in exact arithmetic (`protocols.modular`) where the weights are known and the graph
 is small enough, and from the orthonormal basis of the protocol's `GaussianView` elsewhere.
 
 References: [1] El Mrini, Cyffers, Bellet 2024, "Privacy attacks in decentralized learning"; Bellet, talk
@@ -20,15 +20,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.attacks import modular
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.protocols import Chebyshev, Gossip, LinearProtocol, Protocol
+from sottovoce.protocols import Chebyshev, GaussianView, Gossip, LinearProtocol, Masked, Protocol, modular
 
 __all__ = ["Combination", "Reconstruction", "gossip_attack", "reconstruct_gossip", "reconstructed_by_each"]
 
@@ -136,7 +135,7 @@ class Reconstruction:
         >>> gossip_attack(sv.protocols.Gossip(sv.graphs.path(5), 3), attackers=0).nearly
         ()
         """
-        close = np.flatnonzero(self.protocol.view(self.attackers).leakage() > 1 - 1e-8)
+        close = _certain(self.protocol.view(self.attackers))
         return tuple(u for u in close.tolist() if u not in self.attackers and u not in self.nodes)
 
     def values(self, observations: Any) -> dict[int, np.ndarray]:
@@ -194,8 +193,13 @@ def reconstructed_by_each(protocol: Protocol, exact: bool | None = None) -> list
     >>> reconstructed_by_each(sv.protocols.Gossip(sv.graphs.path(4), rounds=2))
     [(1, 2), (0, 2, 3), (0, 1, 3), (1, 2)]
     """
-    solver = _Solver(protocol) if isinstance(protocol, LinearProtocol) and exact is not False else None
+    solver = _Solver(protocol) if _in_clear(protocol) and exact is not False else None
     return [_attack(protocol, v, exact, solver).nodes for v in range(protocol.n)]
+
+
+def _in_clear(protocol: Protocol) -> TypeGuard[LinearProtocol]:
+    """Whether the matrices say what the rows received tell of the values; masked rows tell only sums."""
+    return isinstance(protocol, LinearProtocol) and not isinstance(protocol, Masked)
 
 
 def _attack(
@@ -206,7 +210,7 @@ def _attack(
         raise InvalidInput(f"attackers names all {protocol.n} nodes, so there is nobody left to attack.")
     if protocol.rounds < 1:
         raise InvalidInput("an attack needs at least 1 round, got a protocol of 0 rounds.")
-    possible = isinstance(protocol, LinearProtocol) and protocol.fresh_std == 0
+    possible = _in_clear(protocol) and protocol.fresh_std == 0
     if exact and not possible:
         raise InvalidInput(
             f"exact arithmetic needs a linear protocol without fresh noise, got {protocol.name!r}; "
@@ -218,8 +222,13 @@ def _attack(
         if exact or solver.work(chosen) <= _EXACT_WORK:
             return _decide_exactly(solver, chosen)
     view = protocol.view(chosen)
-    found = tuple(u for u in np.flatnonzero(view.leakage() > 1 - 1e-8).tolist() if u not in chosen)
+    found = tuple(u for u in _certain(view).tolist() if u not in chosen)
     return Reconstruction(protocol, chosen, found, view.rank, exact=False)
+
+
+def _certain(view: GaussianView) -> np.ndarray:
+    """Return the users whose value the view holds; a leakage that was rounded up proves nothing."""
+    return np.flatnonzero(view.leakage() > 1 - 1e-8) if not view.rounded_up else np.empty(0, dtype=int)
 
 
 def _decide_exactly(solver: _Solver, attackers: tuple[int, ...]) -> Reconstruction:

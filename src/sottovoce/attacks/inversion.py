@@ -203,19 +203,29 @@ def labels_from_gradients(model: Any, gradients: np.ndarray) -> np.ndarray:
     return np.argmin(np.atleast_2d(gradients)[:, -last.numel() :], axis=1)
 
 
-def _search(model, targets, labels, images, iterations, learning_rate, tv, signed, box):  # type: ignore[no-untyped-def]
+def _search(
+    model: Any,
+    targets: Any,
+    labels: Any,
+    images: Any,
+    iterations: int,
+    learning_rate: float,
+    tv: float,
+    signed: bool,
+    box: tuple[float, float],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     torch = _torch()
     from torch.func import functional_call, grad, vmap
 
     parameters = {k: p.detach() for k, p in model.named_parameters()}
 
-    def loss(params, image, label):  # type: ignore[no-untyped-def]
+    def loss(params: Any, image: Any, label: Any) -> Any:
         logits = functional_call(model, params, (image[None],))
         return torch.nn.functional.cross_entropy(logits, label[None])
 
     per_image = vmap(grad(loss), in_dims=(None, 0, 0))
 
-    def distance(x):  # type: ignore[no-untyped-def]
+    def distance(x: Any) -> Any:
         parts = per_image(parameters, x, labels)
         flat = torch.cat([p.reshape(len(x), -1) for p in parts.values()], dim=1)
         return 1 - (flat * targets).sum(1) / flat.norm(dim=1).clamp_min(1e-30)
@@ -239,7 +249,7 @@ def _search(model, targets, labels, images, iterations, learning_rate, tv, signe
     return images.detach().numpy().copy(), objective.numpy(), reached.numpy()
 
 
-def _variation(x):  # type: ignore[no-untyped-def]
+def _variation(x: Any) -> Any:
     across = (x[..., :, 1:] - x[..., :, :-1]).abs().flatten(1).mean(1)
     down = (x[..., 1:, :] - x[..., :-1, :]).abs().flatten(1).mean(1)
     return across + down

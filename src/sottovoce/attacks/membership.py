@@ -15,7 +15,7 @@ take minutes on two cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,68 +24,13 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.attacks.audit import Audit, audit_view
 from sottovoce.attacks.small_net import SmallNet
+from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import SimulatedNoise
-from sottovoce.protocols import GaussianView, Local, Protocol
+from sottovoce.privacy import Guarantee, SimulatedNoise
+from sottovoce.protocols import Protocol, Replicated
 from sottovoce.runners import run_stacked
 
-__all__ = ["MembershipProblem", "Replicated", "Trained", "audit_membership", "digits_problem", "train_models"]
-
-
-class Replicated(Protocol):
-    """The same protocol run by many copies of a network at once: rows are (copies x nodes).
-
-    A copy that holds a row with NaN or infinity ends with NaN everywhere; the other copies go on.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> two = Replicated(sv.protocols.Exchange(2), copies=2)
-    >>> two.apply(np.array([[1.0], [3.0], [10.0], [20.0]])).ravel().tolist()
-    [2.0, 2.0, 15.0, 15.0]
-    """
-
-    def __init__(self, protocol: Protocol, copies: int) -> None:
-        self.protocol, self.copies = protocol, _validate.count(copies, "copies")
-        self.n, self.rounds = protocol.n * self.copies, protocol.rounds
-        self.name = protocol.name
-
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
-        """Run every copy."""
-        stacked = np.asarray(rows).reshape(self.copies, self.protocol.n, -1)
-        broken = ~np.isfinite(stacked).all(axis=(1, 2))
-        if broken.any():
-            stacked = np.where(broken[:, None, None], np.zeros((), stacked.dtype), stacked)
-        across = stacked.transpose(1, 0, 2).reshape(self.protocol.n, -1)
-        mixed = np.asarray(self.protocol.apply(np.ascontiguousarray(across)))
-        out = mixed.reshape(self.protocol.n, self.copies, -1).transpose(1, 0, 2)
-        if broken.any():
-            out = np.where(broken[:, None, None], np.asarray(np.nan, out.dtype), out)
-        return np.ascontiguousarray(out).reshape(self.n, -1)
-
-    def observe(self, rows: Any, observers: Any, own_noise: bool = True) -> np.ndarray:
-        """Return what the observers of every copy see, ``(messages, copies, dim)``."""
-        stacked = np.asarray(rows).reshape(self.copies, self.protocol.n, -1)
-        across = stacked.transpose(1, 0, 2).reshape(self.protocol.n, -1)
-        seen = self.protocol.observe(across, observers, own_noise)
-        return seen.reshape(len(seen), self.copies, -1)
-
-    def view(self, observers: Any, own_noise: bool = True) -> GaussianView:
-        """Return the view of one copy."""
-        return self.protocol.view(observers, own_noise)
-
-    def output_view(self, nodes: Any) -> GaussianView:
-        """Return what the final rows of one copy tell."""
-        return self.protocol.output_view(nodes)
-
-    def local(self, node: int) -> Local:
-        """Return the state machine of a node of one copy."""
-        return self.protocol.local(node % self.protocol.n)
-
-    @property
-    def messages(self) -> int:
-        """Rows sent by all copies."""
-        return self.copies * self.protocol.messages
+__all__ = ["MembershipProblem", "Trained", "audit_membership", "digits_problem", "train_models"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,23 +121,22 @@ def digits_problem(
     return MembershipProblem(normalised, classes, blank, 0, 0)
 
 
-class StackedGradients:
-    """Noisy gradients of many copies of one problem: lots, clipping, sums, noise, division.
+class CopiesQuery:
+    """Clipped sums of many copies of one problem (see `sottovoce.objectives.gradients.Query`).
 
-    ``agents`` gives the node of every row, which is all that a plan's algorithm asks of it.
+    Row r belongs to agent ``r % agents`` of copy ``r // agents``. All copies share the records; each has lots
+    and noise of its own, which the gate keys by the rows' numbers.
     """
 
+    dtype = np.float32
+    decay = 0.0
+
     def __init__(
-        self, plan: Any, net: SmallNet, problem: MembershipProblem, *, member: bool, copies: int, noise: Any,
-        first_row: int, rng: np.random.Generator, guard: bool = True,
-    ) -> None:  # fmt: skip
-        self.net, self.noise, self.rng, self.guard, self.clip = net, noise, rng, guard, plan.max_grad_norm
+        self, net: SmallNet, problem: MembershipProblem, *, member: bool, copies: int, guard: bool = True
+    ) -> None:
+        self.net, self.guard, self.width = net, guard, net.n_params
         n = problem.agents
         self.agents = np.tile(np.arange(n), copies)
-        self.rows = first_row + np.arange(n * copies)
-        self.std = np.asarray(plan.noise_multiplier, dtype=np.float64)[self.agents] * self.clip
-        self.divisors = np.asarray(plan.divisors(), dtype=np.float32)[self.agents][:, None]
-        self.rates = np.asarray(plan.sample_rates, dtype=np.float32)[self.agents][:, None]
         blank = np.broadcast_to(problem.canary, (n, 1, *problem.canary.shape))
         images = np.concatenate([problem.images, blank], axis=1)
         self.patches = np.stack([net.patches(x) for x in images])
@@ -200,6 +144,11 @@ class StackedGradients:
         self.held = np.ones((n, images.shape[1]), dtype=bool)
         self.held[:, -1] = False
         self.held[problem.owner, -1] = member
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Places of records of every row, held or not."""
+        return np.full(len(self.agents), self.held.shape[1])
 
     def add_records(self, owner: int, images: np.ndarray, labels: np.ndarray, held: np.ndarray) -> None:
         """Give further records to one agent, those that ``held`` marks."""
@@ -211,22 +160,18 @@ class StackedGradients:
         extra[owner] = held
         self.held = np.concatenate([self.held, extra], axis=1)
 
-    def __call__(self, theta: np.ndarray, step: int, stream: int = 0) -> np.ndarray:
-        """Return one noisy gradient per row."""
-        lots = self.held[self.agents]
-        if (self.rates < 1).any():
-            lots &= self.rng.random(lots.shape, dtype=np.float32) < self.rates
-        sums = self.net.clipped_sums(
-            theta, self.agents, self.patches, self.labels, lots, self.clip, guard=self.guard
+    def sums(
+        self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
+    ) -> np.ndarray:
+        """Return the clipped sum of every row over the records that are held and in its lot."""
+        rows = np.asarray(places, np.intp)
+        agents = self.agents[rows]
+        drawn = np.zeros((len(rows), self.held.shape[1]), dtype=bool)
+        lengths = [len(lot) for lot in lots]
+        drawn[np.repeat(np.arange(len(rows)), lengths), np.concatenate(lots)] = True
+        return self.net.clipped_sums(
+            theta, agents, self.patches, self.labels, drawn & self.held[agents], clip, guard=self.guard
         )
-        if self.std.any():
-            broken = ~np.isfinite(sums).all(axis=1)
-            sums = self.noise.perturb(
-                np.where(broken[:, None], np.float32(0), sums), agents=self.rows, step=step, std=self.std,
-                stream=stream,
-            )  # fmt: skip
-            sums[broken] = np.nan
-        return sums / self.divisors
 
 
 def train_models(
@@ -265,8 +210,8 @@ def train_models(
     ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
     ... )
     >>> plan = DPDSGD(
-    ...     NetObjective(net.module(start), max_grad_norm=1.0), problem.sizes, network=sv.graphs.path(3),
-    ...     steps=2, noise_multiplier=4.0, learning_rate=0.05,
+    ...     NetObjective(net.module(start), clip=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
+    ...     noise_multiplier=4.0, learning_rate=0.05,
     ... )  # fmt: skip
     >>> train_models(plan, net, problem, member=True, models=2, start=start, rng=rng).losses.shape
     (2,)
@@ -276,17 +221,18 @@ def train_models(
     if plan.n != problem.agents:
         raise InvalidInput(f"the plan has {plan.n} agents, the problem {problem.agents}.")
     source = SimulatedNoise(int(rng.integers(2**62))) if noise is None else noise
-    direction = _pull(net, problem, start, plan.max_grad_norm)
+    lots = int(rng.integers(2**62))
+    direction = _pull(net, problem, start, plan.clip)
     losses: list[np.ndarray] = []
     seen: dict[str, list[np.ndarray]] = {name: [] for name in views or {}}
     for first in range(0, models, chunk):
         copies = min(chunk, models - first)
-        gradients = StackedGradients(
-            plan, net, problem, member=member, copies=copies, noise=source, first_row=first * problem.agents,
-            rng=rng, guard=guard,
-        )  # fmt: skip
+        query = CopiesQuery(net, problem, member=member, copies=copies, guard=guard)
+        numbers = first * problem.agents + np.arange(copies * problem.agents)
+        random = Random(source, lots, 0, tuple(numbers.tolist()))
+        gradients = plan.source(query, query.agents.tolist(), random)
         theta = np.tile(np.asarray(start, dtype=np.float32), (copies * problem.agents, 1))
-        tap = _Tap(plan.schedule(), copies, direction, views or {}, np.asarray(start, dtype=np.float64))
+        tap = _Tap(plan.schedule, copies, direction, views or {}, np.asarray(start, dtype=np.float64))
         algorithm = plan.algorithm(gradients, theta)
         with np.errstate(invalid="ignore", over="ignore"):
             state = run_stacked(algorithm, tap.protocol, plan.steps)
@@ -334,8 +280,8 @@ def audit_membership(
     ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
     ... )
     >>> plan = DPDSGD(
-    ...     NetObjective(net.module(start), max_grad_norm=1.0), problem.sizes, network=sv.graphs.path(3),
-    ...     steps=2, noise_multiplier=4.0, learning_rate=0.05,
+    ...     NetObjective(net.module(start), clip=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
+    ...     noise_multiplier=4.0, learning_rate=0.05,
     ... )  # fmt: skip
     >>> audits, _ = audit_membership(plan, net, problem, models=20, start=start, rng=rng)
     >>> list(audits)
@@ -345,7 +291,7 @@ def audit_membership(
     options |= {"models": half, "start": start, "views": views}
     inside = train_models(plan, net, problem, member=True, rng=rng, **options)
     outside = train_models(plan, net, problem, member=False, rng=rng, **options)
-    claim = plan.privacy("local", user=problem.owner)
+    claim = owner_claim(plan, problem)
     found = {
         "loss": audit_view(
             inside.losses, outside.losses, claim, view="the trained model's loss on the record", delta=delta,
@@ -363,6 +309,12 @@ def audit_membership(
     return found, (inside, outside)
 
 
+def owner_claim(plan: Any, problem: MembershipProblem) -> Guarantee:
+    """Return what the plan states about the owner's records against everybody who sees all that leaves."""
+    guarantee: Guarantee = plan.privacy() if plan.n == 1 else plan.privacy("local", user=problem.owner)
+    return guarantee
+
+
 class _Tap:
     """Protocols for the runner that note what some observers see, projected on one direction."""
 
@@ -370,7 +322,7 @@ class _Tap:
         self, schedule: Any, copies: int, direction: np.ndarray, views: Mapping[str, tuple[int, ...]],
         start: np.ndarray,
     ) -> None:  # fmt: skip
-        self._schedule = schedule if callable(schedule) else lambda k: schedule
+        self._schedule = schedule
         self._copies, self._direction, self._views, self._start = copies, direction, views, start
         self._seen: dict[str, list[np.ndarray]] = {name: [] for name in views}
 

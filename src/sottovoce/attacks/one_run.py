@@ -159,24 +159,24 @@ def one_run_training(
     ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
     ... )
     >>> plan = DPDSGD(
-    ...     NetObjective(net.module(start), max_grad_norm=1.0), problem.sizes, network=sv.graphs.path(3),
-    ...     steps=2, noise_multiplier=4.0, learning_rate=0.05,
+    ...     NetObjective(net.module(start), clip=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
+    ...     noise_multiplier=4.0, learning_rate=0.05,
     ... )  # fmt: skip
     >>> canaries, classes = rng.random((8, 14, 14)), np.zeros(8, int)
     >>> one_run_training(plan, net, problem, canaries, classes, start=start, rng=rng).refuted
     False
     """
-    from sottovoce.attacks.membership import StackedGradients
+    from sottovoce.attacks.membership import CopiesQuery, owner_claim
+    from sottovoce.data.randomness import Random
     from sottovoce.runners import run_stacked
 
     coins = rng.random(len(canaries)) < 0.5
-    gradients = StackedGradients(
-        plan, net, problem, member=False, copies=1, noise=as_noise(rng), first_row=0, rng=rng
-    )
-    gradients.add_records(problem.owner, canaries, labels, coins)
+    query = CopiesQuery(net, problem, member=False, copies=1)
+    query.add_records(problem.owner, canaries, labels, coins)
+    gradients = plan.source(query, range(problem.agents), Random.of(rng))
     theta = np.tile(np.asarray(start, dtype=np.float32), (problem.agents, 1))
     algorithm = plan.algorithm(gradients, theta)
-    final = algorithm.output(run_stacked(algorithm, plan.schedule(), plan.steps))[problem.owner]
+    final = algorithm.output(run_stacked(algorithm, plan.schedule, plan.steps))[problem.owner]
     before, after = net.losses(np.stack([start, final]), canaries, np.asarray(labels))
-    claim = plan.privacy("local", user=problem.owner)
+    claim = owner_claim(plan, problem)
     return audit_one_run(before - after, coins, claim, delta=delta, level=level)

@@ -145,7 +145,7 @@ class SmallNet:
 
 
 @njit(cache=True, inline="always", fastmath={"contract", "reassoc", "nsz"})
-def _tanh(x):
+def _tanh(x):  # type: ignore[no-untyped-def]
     """Tanh as a rational function, right to single precision; unlike libm's it runs in vector registers."""
     x = min(max(x, np.float32(-7.905311)), np.float32(7.905311))
     y = x * x
@@ -164,7 +164,9 @@ def _tanh(x):
 
 
 @njit(cache=True, parallel=True, fastmath={"contract", "reassoc", "nsz"})
-def _clipped_sums(theta, owner, patches, labels, present, clip, guard, filters, classes, out):
+def _clipped_sums(  # type: ignore[no-untyped-def]
+    theta, owner, patches, labels, present, clip, guard, filters, classes, out
+):
     records, places, size = patches.shape[1], patches.shape[2], patches.shape[3]
     hidden = filters * places
     at_bias = filters * size

@@ -57,7 +57,6 @@ def lasso(config: Config) -> tuple[np.ndarray, np.ndarray]:
 def run(quick: bool = False, **options: Any) -> Result:
     """Return relative objective gaps of the three forms over the budgets, medians over runs."""
     from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
-    from sottovoce.algorithms.budget import least_noise
     from sottovoce.data import Shards
     from sottovoce.objectives import GLM
 
@@ -82,15 +81,9 @@ def run(quick: bool = False, **options: Any) -> Result:
         federated: dict[str, Any] = {"users": n, "steps": config.steps, "sample_rate": 0.2, **share}
         return {
             "central": (CentralADMM.for_budget(records=n, steps=config.steps, **spend, **share), (X, y)),
-            "federated": (
-                least_noise(
-                    lambda z: FederatedADMM(noise_std=z, **federated), **spend,
-                    statement=lambda p: p.privacy("central"), relative=1e-2,
-                ),
-                shards,
-            ),
-            "token": (least_noise(lambda z: TokenADMM(noise_std=z, **token), **spend, relative=1e-2), shards),
-        }  # fmt: skip
+            "federated": (FederatedADMM.for_budget(view="central", **spend, **federated), shards),
+            "token": (TokenADMM.for_budget(view="local", **spend, **token), shards),
+        }
 
     def gap(plan: Any, data: Any, seed: int) -> float:
         w = plan.run(data, np.random.default_rng([config.seed, seed])).outputs["coef"]

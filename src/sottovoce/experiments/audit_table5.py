@@ -24,7 +24,7 @@ __all__ = ["EXPERIMENTS", "PRINTED", "make_plan"]
 
 PRINTED = {"dp-sgd": 0.230, "dp-dsgd": 0.173, "dp-dsgt": 0.129, "dp-dinno": 0.165}
 VIEWS = {"neighbour": (1,), "distant node": (2,), "two colluders": (1, 2)}
-RATES = {"dp-sgd": 0.05, "dp-dsgd": 0.05, "dp-dsgt": 0.05, "dp-dinno": 0.005, "exact-consensus": 0.05}
+RATES = {"dp-sgd": 0.05, "dp-dsgd": 0.05, "dp-dsgt": 0.05, "dp-dinno": 0.005, "consensus-sgd": 0.05}
 
 
 def table5(
@@ -67,7 +67,7 @@ def table5(
         for view, audit in found.items():
             entry = {"algorithm": name, "look": view, **audit.to_dict()}
             entry["epsilon_paper"] = PRINTED.get(name) if view == "loss" else None
-            entry["noise_multiplier"] = plan.noise_multiplier[0]
+            entry["noise_multiplier"] = plan.multipliers[0]
             entry["seconds"] = round(time.perf_counter() - began, 1)
             history.append(entry)
         if progress is not None:
@@ -96,22 +96,14 @@ def make_plan(
 ) -> Any:  # fmt: skip
     """Return the plan of one algorithm at this budget; every agent has the least noise that meets it."""
     from sottovoce import graphs
-    from sottovoce.algorithms.deep_consensus import DeepConsensus
-    from sottovoce.algorithms.deep_sgd import DeepSGD
-    from sottovoce.algorithms.dp_dinno import DPDiNNO
-    from sottovoce.algorithms.dp_dsgd import DPDSGD
-    from sottovoce.algorithms.dp_dsgt import DPDSGT
+    from sottovoce.algorithms.registry import algorithm
     from sottovoce.objectives.nets import NetObjective
 
-    kinds: dict[str, Any] = {
-        "dp-sgd": DeepSGD, "dp-dsgd": DPDSGD, "dp-dsgt": DPDSGT, "dp-dinno": DPDiNNO,
-        "exact-consensus": DeepConsensus,
-    }  # fmt: skip
-    objective = NetObjective(net.module(start), max_grad_norm=clip)
-    network = {} if name == "dp-sgd" else {"network": graphs.path(len(sizes))}
-    return kinds[name].for_budget(
+    objective = NetObjective(net.module(start), clip=clip)
+    where = {} if name == "dp-sgd" else {"network": graphs.path(len(sizes)), "view": "local"}
+    return algorithm(name).for_budget(
         objective, sizes=sizes, steps=steps, lot=lot, learning_rate=RATES[name], epsilon=epsilon,
-        delta=delta, **network,
+        delta=delta, **where,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.data.randomness import Random
 from sottovoce.graphs import Network, hypercube
 from sottovoce.privacy import Guarantee, averaging_guarantee, gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.noise import SimulatedNoise
@@ -274,7 +275,7 @@ def training(
     >>> [m["label"] for m in found.metrics["methods"]]
     ['none', 'exact', 'exact', 'ldp', 'none']
     """
-    from sottovoce.algorithms import ConsensusSGD, MuffliatoSGD
+    from sottovoce.algorithms import ConsensusSGD, MuffliatoSGD, Optimiser
     from sottovoce.objectives import GLM
 
     started = time.perf_counter()
@@ -284,11 +285,12 @@ def training(
     worst = float(np.sum([tree_shares(tree) for tree in trees], axis=0).max())
     common: dict[str, Any] = {
         "objective": GLM("logistic", l2=1e-4), "steps": steps, "learning_rate": 8.0, "clip": 1.0,
-        "level": "record",
+        "adjacency": "add-remove", "sizes": (PATIENTS,) * 16,
     }  # fmt: skip
 
     def consensus(protocol: Any, multiplier: float) -> Any:
-        return ConsensusSGD(protocol=protocol, noise_multiplier=multiplier, momentum=0.8, **common)
+        heavy = Optimiser("momentum", 0.8)
+        return ConsensusSGD(protocol=protocol, noise_multiplier=multiplier, optimiser=heavy, **common)
 
     share = 1 + 1e-12  # rounding never spends more than the budget
     none = consensus(Exchange(16), 0.0)
@@ -379,10 +381,12 @@ def _trained(
 ) -> dict[str, Any]:
     """Run a plan several times and return the accuracy of the clinics' models."""
     scores = []
-    for seed in range(repeats):
-        noise = SimulatedNoise(seed)
-        text = plan.algorithm(clinics.shards, range(16), noise)
-        models = text.output(run_stacked(text, plan.schedule, plan.steps, noise=noise))
+    data = plan.prepared(clinics.shards)
+    for seed in range(repeats):  # the plan has been priced: its runs need not price it again
+        random = Random.of(SimulatedNoise(seed))
+        gate = plan.source(data, range(16), random)
+        text = plan.algorithm(gate, plan.starting(data, random, range(16)))
+        models = text.output(run_stacked(text, plan.schedule, plan.steps, noise=random.noise))
         scores.append(np.mean([clinics.accuracy(row) for row in models]))
     return {
         "method": name,

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sottovoce.experiments.registry import Experiment
-from sottovoce.experiments.sweep import Spread, Trial, in_turn
 from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.sweep import Spread, Trial, in_turn
 
 __all__ = ["EXPERIMENTS", "Case", "Config", "cases"]
 
@@ -96,11 +96,13 @@ def _central() -> dict[str, Case]:
     from sottovoce.objectives import GLM
 
     model, one = GLM("squared"), np.ones((1, 1))
-    cd = DPCD(model, 1, 4, 1.0, 2 / 3, smoothness=(1.0,), output="last")
-    gcd = DPGCD(model, 1, 2, 1.0, 1.0, smoothness=1.0)
-    admm = CentralADMM(model, 1, 4, 1.0, 1.0, 4 / 3)
-    full = DPSGD(model, 2, 4, 2, 1.0, 1.0, 2 / 3)
-    sampled = DPSGD(model, 2, 4, 1, 1.0, 1.0, 1.0)
+    one_record: dict[str, Any] = {"records": 1, "clip": 1.0, "adjacency": "replace-one"}
+    cd = DPCD(model, steps=4, noise_multiplier=4 / 3, smoothness=(1.0,), output="last", **one_record)
+    gcd = DPGCD(model, steps=2, noise_ratio=1.0, smoothness=1.0, **one_record)
+    admm = CentralADMM(model, steps=4, gamma=1.0, noise_std=4 / 3, **one_record)
+    places: dict[str, Any] = {"sizes": (2,), "steps": 4, "learning_rate": 1.0, "clip": 1.0}
+    full = DPSGD(model, lot=2, noise_multiplier=2 / 3, **places)
+    sampled = DPSGD(model, lot=1, noise_multiplier=1.0, **places)
 
     def replaced(plan: Any) -> Case:
         def score(side: bool, rng: np.random.Generator) -> float:
@@ -110,8 +112,8 @@ def _central() -> dict[str, Case]:
 
     def removed(plan: Any) -> Case:
         def score(side: bool, rng: np.random.Generator) -> float:
-            X = np.array([[1.0], [0.0]]) if side else np.zeros((1, 1))  # the zero record contributes nothing
-            y = np.array([50.0, 0.0]) if side else np.zeros(1)
+            # the record is there or its place is empty; a record of zeros contributes nothing
+            X, y = np.array([[float(side)], [0.0]]), np.array([50.0 * side, 0.0])
             return float(plan.run((X, y), rng).outputs["coef"][0])
 
         return Case(plan.privacy("central"), score)
@@ -127,7 +129,7 @@ def _central() -> dict[str, Case]:
 
 def _users() -> dict[str, Case]:
     from sottovoce.algorithms.admm import FederatedADMM, TokenADMM
-    from sottovoce.algorithms.random_walk import RandomWalkSGD
+    from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
     from sottovoce.data import Shards
     from sottovoce.graphs import complete
     from sottovoce.objectives import GLM
@@ -137,10 +139,15 @@ def _users() -> dict[str, Case]:
     def two(side: bool) -> Shards:
         return Shards(np.array([[1.0], [0.0]]), np.array([_pull(side, 500.0)[0], 0.0]), np.arange(3))
 
-    fed = FederatedADMM(model, 2, 4, 1.0, 1.0, 1.0, 8 / 3, secure_sum=False)
-    secure = FederatedADMM(model, 2, 4, 1.0, 1.0, 1.0, 2.0)
-    token = TokenADMM(model, 2, 8, 1.0, 1.0, 8 / 3, cap=4)
-    walk = RandomWalkSGD(model, complete(2), 8, 1.0, 1.0, 4 / 3, cap=4)
+    common: dict[str, Any] = {"users": 2, "gamma": 1.0, "clip": 1.0}
+    rounds: dict[str, Any] = {"steps": 4, "sample_rate": 1.0, **common}
+    fed = FederatedADMM(model, noise_std=8 / 3, secure_sum=False, **rounds)
+    secure = FederatedADMM(model, noise_std=2.0, **rounds)
+    token = TokenADMM(model, steps=8, noise_std=8 / 3, cap=4, **common)
+    walk = RandomWalkSGD(
+        model, complete(2), steps=8, learning_rate=1.0, clip=1.0, noise_multiplier=4 / 3, adjacency="user",
+        path="secret", cap=4,
+    )  # fmt: skip
 
     def noise_known(plan: Any) -> Callable[[bool, np.random.Generator], float]:
         # everything but user 0's own data and noise is known; the sum of its releases is sufficient
@@ -155,7 +162,7 @@ def _users() -> dict[str, Case]:
         return lambda side, rng: float(plan.run(two(side), rng).outputs["mean"][0])
 
     def visits(side: bool, rng: np.random.Generator) -> float:
-        from sottovoce.algorithms.random_walk import hop
+        from sottovoce.algorithms.random_walk_sgd import hop
 
         theta, total = np.zeros(1), 0.0
         shard = two(side).user(0)
@@ -167,9 +174,9 @@ def _users() -> dict[str, Case]:
         return total
 
     return {
-        "admm-federated, local": Case(fed.privacy("local"), noise_known(fed)),
-        "admm-federated, secure sum": Case(secure.privacy("central"), mean(secure)),
-        "admm-token, local": Case(token.privacy("local"), mean(token)),
+        "federated-admm, local": Case(fed.privacy("local"), noise_known(fed)),
+        "federated-admm, secure sum": Case(secure.privacy("central"), mean(secure)),
+        "token-admm, local": Case(token.privacy("local"), mean(token)),
         "random-walk-sgd, local": Case(walk.privacy("local"), visits),
     }
 
@@ -181,8 +188,8 @@ def _networks() -> dict[str, Case]:
     from sottovoce.algorithms.mafalda import Mafalda
     from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
     from sottovoce.data import Shards
+    from sottovoce.data.randomness import Random
     from sottovoce.objectives import GLM
-    from sottovoce.privacy.noise import SimulatedNoise
 
     model, n, user = GLM("squared"), 4, 3
     ring = sv.protocols.Gossip(sv.graphs.ring(n), 1)
@@ -194,45 +201,53 @@ def _networks() -> dict[str, Case]:
         X[user] = 1.0
         return Shards(X, y, np.arange(n + 1))
 
-    muffliato = MuffliatoSGD(model, ring, 4, 1.0, 1.0, 4 / 3)
-    consensus = ConsensusSGD(model, sv.protocols.Exchange(n), 4, 0.1, 1.0, 1.0)
-    decor = Decor(model, ring, 4, 1.0, 1.0, 1.0, pair_multiplier=1.0)
-    mafalda = Mafalda(model, ring, 4, 1.0, 1.0, 2 / 3)
+    common: dict[str, Any] = {"steps": 4, "learning_rate": 1.0, "clip": 1.0, "adjacency": "user"}
+    muffliato = MuffliatoSGD(model, ring, noise_multiplier=4 / 3, **common)
+    consensus = ConsensusSGD(
+        model, sv.protocols.Exchange(n), noise_multiplier=1.0, **common | {"learning_rate": 0.1}
+    )
+    decor = Decor(model, ring, noise_multiplier=1.0, pair_multiplier=1.0, **common)
+    mafalda = Mafalda(model, ring, noise_multiplier=2 / 3, **common)
 
     def steps(plan: Any, side: bool, rng: np.random.Generator) -> Any:
-        """Yield (step, public state before it, messages)."""
-        noise = SimulatedNoise(int(rng.integers(2**62)))
-        text = plan.algorithm(shards(side), range(n), noise)
+        """Yield (state before the step, messages)."""
+        data, random = plan.prepared(shards(side)), Random.of(rng)
+        gate = plan.source(data, range(n), random)
+        text = plan.algorithm(gate, plan.starting(data, random, range(n)))
         state = text.init()
         for k in range(plan.steps):
             sent = text.message(state, k)
-            yield k, getattr(state, "theta", state), sent
-            state = text.update(state, plan.schedule(k).apply(sent, noise=noise, step=k), k)
+            yield state, sent
+            state = text.update(state, plan.schedule(k).apply(sent, noise=random.noise, step=k), k)
+
+    def moves(plan: Any, side: bool, rng: np.random.Generator) -> list[np.ndarray]:
+        """Return what every node subtracted from its model before it sent it, step by step."""
+        return [(state.own[0] - sent)[:, 0] for state, sent in steps(plan, side, rng)]
 
     def moved(side: bool, rng: np.random.Generator) -> float:
-        return float(sum((theta - sent)[user, 0] for _, theta, sent in steps(muffliato, side, rng)))
+        return float(sum(move[user] for move in moves(muffliato, side, rng)))
 
     def seen(side: bool, rng: np.random.Generator) -> float:
         # node 0 sees, in round 1, the mean over the block {2, 3}
-        return float(sum(sent[[2, 3], 0].mean() for _, _, sent in steps(consensus, side, rng)))
+        return float(sum(sent[[2, 3], 0].mean() for _, sent in steps(consensus, side, rng)))
 
     A = sv.graphs.ring(n).adjacency.toarray()
     weights = np.linalg.inv(np.eye(n) + np.diag(A.sum(axis=1)) - A)[user]
 
     def decorrelated(side: bool, rng: np.random.Generator) -> float:
-        return float(sum(weights @ (theta - sent)[:, 0] for _, theta, sent in steps(decor, side, rng)))
+        return float(sum(weights @ move for move in moves(decor, side, rng)))
 
     C = mafalda.correlation().C
 
     def whitened(side: bool, rng: np.random.Generator) -> float:
-        y = np.array([(theta - sent)[user, 0] for _, theta, sent in steps(mafalda, side, rng)])
+        y = np.array([move[user] for move in moves(mafalda, side, rng)])
         return float(C.sum(axis=1) @ (C @ y))
 
     return {
         "muffliato-sgd, local": Case(muffliato.privacy("local"), moved),
         "consensus-sgd, node 0 about 3": Case(consensus.privacy("pairwise", observer=0, user=user), seen),
-        "decor, all messages": Case(decor.privacy("local"), decorrelated),
-        "mafalda-sgd, local": Case(mafalda.privacy("local"), whitened),
+        "decor, all messages": Case(decor.privacy("outsider"), decorrelated),
+        "mafalda, local": Case(mafalda.privacy("local"), whitened),
     }
 
 

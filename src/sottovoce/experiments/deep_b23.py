@@ -21,11 +21,11 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.experiments.kept import accuracy_of, keep, kept, run_cells
 from sottovoce.experiments.registry import Experiment
-from sottovoce.experiments.sweep import Spread, Trial, in_turn
+from sottovoce.experiments.trials import accuracy_of
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
+from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 
 __all__ = ["EXPERIMENTS", "Cell", "run_cell"]
 
@@ -205,13 +205,13 @@ def run_cell(
     settings: Settings | None = None,
     results: str | Path | None = None,
     progress: bool = False,
-    evaluate_every: int = 0,
+    every: int | None = None,
 ) -> dict[str, Any]:
     """Run one trial of one cell and return its record; a record already in ``results`` is read instead."""
     chosen = settings or _settings(cell)
     path = None if results is None else Path(results) / f"{cell.key}_trial{trial}.json"
     named = {**asdict(cell), "epsilon": cell.epsilon if np.isfinite(cell.epsilon) else "inf"}
-    stored = kept(path, cell=named, settings=asdict(chosen))
+    stored = read_trial(path, cell=named, settings=asdict(chosen))
     if stored is not None:
         return stored
     started = time.perf_counter()
@@ -219,8 +219,9 @@ def run_cell(
     network = _graph(cell, rng)
     data = _split(cell, rng)
     plan = _plan(cell, chosen, network, data.sizes)
-    found = plan.run(data, rng, progress=progress, evaluate_every=evaluate_every)
+    found = plan.run(data, rng, progress=progress, every=every)
     private = np.isfinite(cell.epsilon)
+    seen: Any = "central" if cell.method == "central" else "local"  # whoever sees all that leaves
     record = {
         "cell": named,
         "trial": trial,
@@ -230,12 +231,12 @@ def run_cell(
         "history": list(found.history),
         "printed": cell.printed(),
         "graph_fiedler": None if network is None else round(float(network.fiedler_normalized), 4),
-        "noise_multiplier": [round(z, 4) for z in plan.noise_multiplier],
-        "epsilon_spent": round(plan.get_epsilon(DELTA), 6) if private else "inf",
-        "guarantee": plan.privacy("local").statement(DELTA) if private else "none: no noise",
+        "noise_multiplier": [round(z, 4) for z in plan.multipliers],
+        "epsilon_spent": round(plan.privacy(seen).epsilon(DELTA), 6) if private else "inf",
+        "guarantee": plan.privacy(seen).statement(DELTA) if private else "none: no noise",
         "provenance": provenance_now(started, noise="simulation: reproducible, not protective"),
     }
-    keep(path, record)
+    write_trial(path, record)
     return record
 
 
@@ -280,8 +281,8 @@ def _tensors(name: str) -> tuple[Any, ...]:
 
 
 def _split(cell: Cell, rng: np.random.Generator) -> Any:
+    from sottovoce.data.agents import AgentData
     from sottovoce.data.partition import by_label
-    from sottovoce.objectives.lots import AgentData
 
     images = _images(cell.data)
     x, x_test = _tensors(cell.data)
@@ -293,13 +294,10 @@ def _split(cell: Cell, rng: np.random.Generator) -> Any:
 
 
 def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray) -> Any:
-    from sottovoce import algorithms
-    from sottovoce.algorithms.schedules import Optimiser
+    from sottovoce.algorithms.optimisers import Optimiser
+    from sottovoce.algorithms.registry import algorithm
 
-    makers: dict[str, Any] = {
-        "central": algorithms.DeepSGD, "dsgd": algorithms.DPDSGD, "dsgt": algorithms.DPDSGT,
-        "dinno": algorithms.DPDiNNO, "consensus": algorithms.DeepConsensus,
-    }  # fmt: skip
+    names = {"central": "dp-sgd", "consensus": "consensus-sgd"}
     private = np.isfinite(cell.epsilon)
     objective = _objective(cell, chosen.clip if private else _INF)
     options: dict[str, Any] = {
@@ -312,9 +310,11 @@ def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray) -> Any:
         options["rho"] = chosen.rho
     if cell.method != "central":
         options["network"] = network
-    make = makers[cell.method]
+    make = algorithm(names.get(cell.method, f"dp-{cell.method}"))
     if not private:
-        return make(objective, noise_multiplier=(0.0,), **options)
+        return make(objective, **options)
+    if cell.method != "central":
+        options["view"] = "local"
     return make.for_budget(objective, epsilon=cell.epsilon, delta=DELTA, **options)
 
 
@@ -322,10 +322,10 @@ def _objective(cell: Cell, clip: float) -> Any:
     from sottovoce.objectives import models, nets, nets_b23
 
     if cell.data in ("mnist", "fashion_mnist", "digits"):
-        return nets_b23.B23Objective(max_grad_norm=clip)
+        return nets_b23.B23Objective(clip=clip)
     images = _images(cell.data)
     net = models.resnet9(images.classes, images.x.shape[1])
-    return nets.NetObjective(net, max_grad_norm=clip, physical_batch=50 * cell.agents)
+    return nets.NetObjective(net, clip=clip, physical_batch=50 * cell.agents)
 
 
 def cell_trial(*, cell: Mapping[str, Any], trial: int, **options: Any) -> dict[str, Any]:

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.experiments.kept import accuracy_of, keep, kept, run_cells
 from sottovoce.experiments.registry import Experiment
-from sottovoce.experiments.sweep import Spread, Trial, in_turn
+from sottovoce.experiments.trials import accuracy_of
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
+from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 
 __all__ = ["EXPERIMENTS", "Recipe", "run_trial"]
 
@@ -96,16 +96,15 @@ def run_trial(
     from torch import nn
 
     from sottovoce import graphs
-    from sottovoce.algorithms.deep_consensus import DeepConsensus
-    from sottovoce.algorithms.schedules import Optimiser
+    from sottovoce.algorithms import ConsensusSGD, Optimiser
+    from sottovoce.data.agents import AgentData
     from sottovoce.data.partition import by_label
-    from sottovoce.objectives.lots import AgentData
     from sottovoce.objectives.nets import NetObjective
 
     chosen = recipe or RECIPES.get(epsilon, Recipe())
     key = f"consensus_eps{epsilon:g}_fiedler{fiedler:g}_t{skew:g}_trial{trial}.json"
     path = None if results is None else Path(results) / key
-    stored = kept(path, recipe=asdict(chosen))
+    stored = read_trial(path, recipe=asdict(chosen))
     if stored is not None:
         return stored
     started = time.perf_counter()
@@ -114,12 +113,11 @@ def run_trial(
     x, y, x_test, y_test = features(data, chosen.features, chosen.directions, chosen.ridge, chosen.drawings)
     parts = by_label(y, agents, skew, rng)
     records = AgentData(x, y, parts, test=(x_test, y_test), classes=10)
-    objective = NetObjective(nn.Linear(x.shape[1], 10, bias=False), max_grad_norm=chosen.clip)
-    plan = DeepConsensus.for_budget(
-        objective, records.sizes, chosen.steps, network=network,
-        epsilon=epsilon, delta=DELTA, learning_rate=chosen.rate,
-        optimiser=Optimiser("momentum", beta=chosen.momentum), average_from=chosen.average_from,
-        schedule_seed=trial,
+    objective = NetObjective(nn.Linear(x.shape[1], 10, bias=False), clip=chosen.clip)
+    plan = ConsensusSGD.for_budget(
+        objective, network, steps=chosen.steps, sizes=records.sizes, epsilon=epsilon, delta=DELTA,
+        view="local", learning_rate=chosen.rate, optimiser=Optimiser("momentum", beta=chosen.momentum),
+        average_from=chosen.average_from, seed=trial,
     )  # fmt: skip
     found = plan.run(records, rng, progress=progress, start=np.zeros(objective.n_params, np.float32))
     worst = plan.privacy("network")
@@ -133,13 +131,13 @@ def run_trial(
         "skew": skew,
         "accuracy": round(found.metrics["accuracy"], 2),
         "bit_identical": bool((found.outputs["rows"] == found.outputs["rows"][0]).all()),
-        "noise_multiplier": round(plan.noise_multiplier[0], 4),
-        "epsilon_spent": round(plan.get_epsilon(DELTA), 6),
+        "noise_multiplier": round(plan.multipliers[0], 4),
+        "epsilon_spent": round(plan.epsilon(DELTA, "local"), 6),
         "epsilon_of_the_worst_pair": round(worst.epsilon(DELTA), 4),
         "guarantee": plan.privacy("local").statement(DELTA),
         "provenance": provenance_now(started, noise="simulation: reproducible, not protective"),
     }
-    keep(path, record)
+    write_trial(path, record)
     return record
 
 

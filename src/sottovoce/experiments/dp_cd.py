@@ -50,7 +50,7 @@ def run(quick: bool = False, **options: Any) -> Result:
         rows = np.random.default_rng(config.seed).permutation(data.n)[: config.records]
         data = replace(data, X=data.X[rows], y=data.y[rows])
     metrics: dict[str, Any] = {}
-    known: dict[tuple[int, float], float] = {}
+    known: dict[tuple[int, float], Any] = {}
     for form, prepared in (("raw", data), ("standardised", data.standardised())):
         found = compare(prepared, config, None if form == "standardised" else BOUNDS, known)
         metrics[form] = found
@@ -67,7 +67,7 @@ def compare(
     data: Dataset,
     config: Config,
     bounds: tuple[float, ...] | None,
-    multipliers: dict[tuple[int, float], float],
+    multipliers: dict[tuple[int, float], Any],
 ) -> dict[str, Any]:
     """Return, per method, the best grid point and the gaps of fresh runs there.
 
@@ -87,17 +87,22 @@ def compare(
 
     def gaps(plan: Any, seed: int) -> dict[str, float]:
         outputs = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs
-        return {key: model.value(outputs[key], data.X, data.y) / best - 1 for key in ("mean", "last")}
+        return {
+            name: model.value(outputs[key], data.X, data.y) / best - 1
+            for name, key in (("mean", "coef"), ("last", "last"))
+        }
 
     plans: dict[str, list[Any]] = {"dp-cd": [], "dp-sgd": []}
     for passes in config.passes:
         cd = DPCD.for_budget(steps=passes * p, clip=1.0, **known, **budget)
         for share in config.lots:
             steps = max(1, round(passes / share))
-            fixed: dict[str, Any] = {"steps": steps, "lot": share * n, "learning_rate": 1.0, "clip": 1.0}
+            fixed: dict[str, Any] = {
+                "steps": steps, "lot": share * n, "learning_rate": 1.0, "clip": 1.0, "output": "mean",
+            }  # fmt: skip
             if (steps, share) not in multipliers:
                 multipliers[steps, share] = DPSGD.for_budget(**fixed, **budget).noise_multiplier
-            sgd = DPSGD(model, n, noise_multiplier=multipliers[steps, share], **fixed)
+            sgd = DPSGD(model, records=n, noise_multiplier=multipliers[steps, share], **fixed)
             for clip, step in itertools.product(config.clips, config.steps):
                 plans["dp-sgd"].append(replace(sgd, clip=clip, learning_rate=step / beta))
         for clip, step in itertools.product(config.clips, config.steps):

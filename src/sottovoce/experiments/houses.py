@@ -26,8 +26,8 @@ import numpy as np
 
 from sottovoce.data import Dataset, Shards, equal, load
 from sottovoce.experiments.registry import Experiment
-from sottovoce.experiments.sweep import Spread, Trial, in_turn
 from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.sweep import Spread, Trial, in_turn
 
 __all__ = ["EXPERIMENTS", "Config", "prepared"]
 
@@ -101,7 +101,9 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
     for name, schedule in gossip.items():
         ranks = [sv.protocols.Gossip(graphs[k], schedule[0].rounds).view(k).rank for k in range(3)]
         shares[name] = float(np.mean(ranks)) / n
-    common: dict[str, Any] = {"objective": GLM("logistic"), "steps": config.steps, "clip": config.clip}
+    common: dict[str, Any] = {
+        "objective": GLM("logistic"), "steps": config.steps, "clip": config.clip, "adjacency": "user",
+    }  # fmt: skip
     found: dict[str, Any] = {"rounds": rounds, "mean_degree": float(np.mean(graphs[0].degrees))}
     for method, share in shares.items():
         # mean over pairs of mu^2: steps * share * (2 / z)^2 = mean_mu^2
@@ -176,7 +178,7 @@ def walk(quick: bool = False, **options: Any) -> Result:
     """
     import sottovoce as sv
     from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
-    from sottovoce.algorithms.random_walk import RandomWalkSGD
+    from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
     from sottovoce.objectives import GLM
     from sottovoce.privacy.walks import complete_passage, walk_loss
 
@@ -204,13 +206,15 @@ def walk(quick: bool = False, **options: Any) -> Result:
 
     def one(method: str, step: float, seed: int) -> list[dict[str, float]]:
         rng = np.random.default_rng([config.seed, seed])
+        common: dict[str, Any] = {"learning_rate": step, "clip": 1.0, "adjacency": "user"}
         if method == "walk":
-            plan: Any = RandomWalkSGD(model, complete, hops, step, 1.0, z_walk, final_public=True)
-            result = plan.run(shards, rng, evaluate=lambda w: {"accuracy": _accuracy(w[None], data)})
+            plan: Any = RandomWalkSGD(
+                model, complete, steps=hops, noise_multiplier=z_walk, path="secret", **common
+            )
         else:
             gossip = sv.protocols.Chebyshev(graph, rounds)
-            plan = MuffliatoSGD(model, gossip, config.gossip_steps, step, 1.0, z_gossip)
-            result = plan.run(shards, rng, evaluate=lambda rows: {"accuracy": _accuracy(rows, data)})
+            plan = MuffliatoSGD(model, gossip, steps=config.gossip_steps, noise_multiplier=z_gossip, **common)
+        result = plan.run(shards, rng, evaluate=lambda rows: {"accuracy": _accuracy(rows, data)})
         return [dict(row) for row in result.history]
 
     metrics: dict[str, Any] = {"hops": hops, "rounds": rounds}

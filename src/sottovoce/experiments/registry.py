@@ -23,7 +23,7 @@ class Experiment:
     title : one line for the list.
     paper : which paper, and which table or figure of it.
     run : ``run(quick=False, **options) -> Result``; ``quick`` is the form that the tests run. An experiment
-        of independent trials has an option ``spread``, which runs them (`sottovoce.experiments.sweep`).
+        of independent trials has an option ``spread``, which runs them (`sottovoce.runners.sweep`).
     plot : optional, draws the record of a result: ``plot(record) -> matplotlib Figure``.
 
     Examples

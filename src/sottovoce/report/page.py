@@ -7,10 +7,11 @@ from typing import Any
 
 from sottovoce import __version__
 from sottovoce.errors import InvalidInput
+from sottovoce.privacy import words
 from sottovoce.report.blocks import number
 from sottovoce.report.figures import placed
 from sottovoce.report.sections import section_of
-from sottovoce.report.words import LABELS, guarantee_row
+from sottovoce.report.words import guarantee_row
 
 __all__ = ["build"]
 
@@ -49,7 +50,7 @@ def build(
         title=title,
         lead=lead,
         told=told,
-        labels=[(name, *LABELS[name]) for name in LABELS if name in used],
+        labels=[(name, *words.verdict(name)) for name in words.LABELS if name in used],
         weak=any(g["verdict"].startswith("No protection") for t in told for g in t["guarantees"]),
         version=__version__,
         simulated=any("not protective" in str(r["provenance"].get("noise", "")) for r in listed),

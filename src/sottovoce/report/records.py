@@ -7,12 +7,11 @@ reads records and nothing else.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sottovoce._files import write_whole
 from sottovoce.errors import DataError
 
 __all__ = ["read_record", "write_bytes", "write_record", "write_text"]
@@ -25,9 +24,6 @@ _FIELDS: dict[str, type] = {
 def write_bytes(path: str | Path, content: bytes) -> Path:
     """Write a file so that a reader sees the old one or the new one, never half of one.
 
-    The folder is made if it is missing; the bytes go to a temporary file beside the target, which then
-    takes its name.
-
     Examples
     --------
     >>> import tempfile
@@ -35,22 +31,7 @@ def write_bytes(path: str | Path, content: bytes) -> Path:
     ...     write_bytes(Path(folder) / "new" / "a.txt", b"whole").read_bytes()
     b'whole'
     """
-    target = Path(path)
-    if target.is_dir():
-        raise DataError(f"{target} is a folder, expected a file name.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, part = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(part, 0o666 & ~_umask())
-        os.replace(part, target)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
-    return target
+    return write_whole(path, content)
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -63,7 +44,7 @@ def write_text(path: str | Path, text: str) -> Path:
     ...     write_text(Path(folder) / "page.html", "<p>done</p>").name
     'page.html'
     """
-    return write_bytes(path, text.encode())
+    return write_whole(path, text)
 
 
 def write_record(path: str | Path, record: Mapping[str, Any]) -> Path:
@@ -111,9 +92,3 @@ def read_record(path: str | Path) -> dict[str, Any]:
                 f"got {type(record[field]).__name__}."
             )
     return record
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -5,26 +5,18 @@ from __future__ import annotations
 import math
 from typing import Any
 
-__all__ = ["best_guess", "guarantee_row", "said_label"]
+from sottovoce.privacy import words
 
-LABELS = {
-    "ldp": ("Guarantee", "Holds even if every message is read by everybody."),
-    "exact": ("Guarantee", "Computed exactly from everything this observer receives."),
-    "conditional": ("Not a guarantee", "Exact for a simplified (linear) system; not shown for this run."),
-    "published": ("Not a guarantee", "A formula as printed in a paper; it can understate the loss."),
-}
+__all__ = ["best_guess", "guarantee_row"]
+
 CERTAIN = 0.99  # a best guess above this protects nobody in practice
-ADJACENCY = {
-    "user": "one participant's whole data set is replaced",
-    "replace-one": "one person's record is exchanged for another",
-    "add-remove": "one person's record is added or removed",
-}
 
 
 def best_guess(epsilon: float | str | None, delta: float | None) -> float | None:
-    """Return how often the best possible attacker is right about a fair coin, at most.
+    """Return how often the best possible attacker is right about a fair coin, at most, knowing one point.
 
     The coin decides between two neighbouring data sets; (epsilon, delta) bounds the success of any test.
+    Where the whole curve is known, `Guarantee.best_guess` is less and exact.
 
     Examples
     --------
@@ -39,19 +31,8 @@ def best_guess(epsilon: float | str | None, delta: float | None) -> float | None
     return min(1.0, (odds + (delta or 0.0)) / (1 + odds))
 
 
-def said_label(label: str) -> tuple[str, str]:
-    """Return whether a label is a guarantee, and what it means.
-
-    Examples
-    --------
-    >>> said_label("published")[0]
-    'Not a guarantee'
-    """
-    return LABELS.get(label, ("Unknown", "This label is not known to this version."))
-
-
 def adversary(who: dict[str, Any] | str, names: list[str] | None = None) -> str:
-    """Return an adversary in words, with the participants' names where there are any.
+    """Return a stored adversary in words, with the participants' names where there are any.
 
     Examples
     --------
@@ -62,17 +43,18 @@ def adversary(who: dict[str, Any] | str, names: list[str] | None = None) -> str:
     """
     if isinstance(who, str):
         return who
-    observers, user = who.get("observers") or [], who.get("user")
+    return words.adversary(
+        str(who.get("kind")), who.get("observers") or (), _about(who), who.get("count"),
+        names=names, noun="participant",
+    )  # fmt: skip
 
-    def called(v: int) -> str:
-        return names[v] if names is not None and 0 <= v < len(names) else f"participant {v}"
 
-    text = {
-        "central": "anyone who sees the released result",
-        "local": "anyone who sees every message",
-        "colluders": " and ".join(called(v) for v in observers) + " together",
-    }.get(str(who.get("kind")), called(observers[0]) if observers else "any one participant")
-    return text if user is None else f"{text}, about {called(user)}"
+def _about(who: dict[str, Any] | str) -> list[int]:
+    """Return the users a stored adversary looks at; none for the worst."""
+    if isinstance(who, str):
+        return []
+    user = who.get("user")
+    return list(who.get("users") or ([] if user is None else [user]))
 
 
 def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dict[str, Any]:
@@ -84,24 +66,33 @@ def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dic
     >>> one = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).to_dict(delta=1e-5)
     >>> row = guarantee_row(one)
     >>> round(row["epsilon"], 3), row["verdict"], round(row["guess"], 3)
-    (4.377, 'Guarantee', 0.988)
+    (4.377, 'Guarantee', 0.691)
     """
     delta = stored.get("delta")
     epsilon = stored.get("epsilon")
-    if epsilon is None and "curve" in stored:
+    guess = None
+    if "curve" in stored:
         from sottovoce.privacy import Guarantee
 
-        delta = 1e-5 if delta is None else delta
-        value = Guarantee.from_dict(stored).epsilon(delta)
-        epsilon = "inf" if math.isinf(value) else value
-    verdict, meaning = said_label(str(stored.get("label")))
-    guess = best_guess(epsilon, delta)
+        whole = Guarantee.from_dict(stored)
+        guess = whole.best_guess  # from the whole curve: one point of it knows much less
+        if epsilon is None:
+            delta = 1e-5 if delta is None else delta
+            value = whole.epsilon(delta)
+            epsilon = "inf" if math.isinf(value) else value
+    verdict, meaning = words.verdict(str(stored.get("label")))
+    guess = best_guess(epsilon, delta) if guess is None else guess
     if verdict == "Guarantee" and guess is not None and guess > CERTAIN:
         verdict = "No protection in practice"
+    if verdict == "Guarantee" and stored.get("accepted"):  # read of private records, and not charged
+        verdict = f"Guarantee, except for what was accepted: {', '.join(stored['accepted'])}"
+    who = stored.get("adversary") or stored.get("against") or ""
     return {
-        "against": adversary(stored.get("adversary") or stored.get("against") or "", names),
+        "against": adversary(who, names),
         "what": stored.get("what", ""),
-        "adjacency": ADJACENCY.get(str(stored.get("adjacency")), str(stored.get("adjacency"))),
+        "adjacency": words.adjacency(
+            str(stored.get("adjacency")), _about(who), names=names, noun="participant"
+        ),
         "epsilon": epsilon,
         "delta": delta,
         "guess": guess,
