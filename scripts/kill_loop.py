@@ -30,8 +30,7 @@ from sottovoce.errors import PeerError
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.frames import ROW, Wire
 from sottovoce.peers.ledger import SqliteLedger
-from sottovoce.peers.programs import MeteredNoise, StepProgram
-from sottovoce.peers.simulator import MULTIPLIER, SimulatedDisk, SimulatedStore, descent
+from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 from sottovoce.privacy.noise import ProtectiveNoise
 
 HEAD = struct.Struct("<BI")
@@ -50,9 +49,8 @@ class Scene:
         self.values = np.random.default_rng(number).standard_normal((4, DIM))
 
     def core(self, v: int, store: object) -> Core:
-        noise = MeteredNoise(ProtectiveNoise(), node=v, noise_multiplier=MULTIPLIER)
-        algorithm = descent(self.values[[v]], [v], noise)
-        program = StepProgram(algorithm, lambda k: self.protocol, STEPS, node=v, noise=noise)
+        plan = descent(self.protocol, STEPS, DIM)
+        program = member_program(plan, v, self.values, ProtectiveNoise())
         return Core(program, self.wire, store, timing=TIMING)
 
 
@@ -175,7 +173,7 @@ class Run:
             queue += [(to, next_to, next_raw) for next_to, next_raw in answers]
 
     def _seen(self, raw: bytes) -> None:
-        if raw[5] != ROW:
+        if Wire.kind_of(raw) != ROW:
             return
         r = self.scene.wire.decode(raw).round
         if self.on_wire.setdefault(r, raw) != raw:

@@ -22,18 +22,20 @@ from sklearn.datasets import load_breast_cancer
 
 HOSPITALS = ("north", "south", "east")
 STEPS = 100
-DRAFT = """title = "three hospitals"
+DRAFT = """version = 2
+title = "three hospitals"
 graph = "path:3"
 
 [algorithm]
-name = "exact-consensus-sgd"
-protocol = "tree"
+name = "consensus-sgd"
+protocol = "tree:kind=uniform"
 steps = {steps}
 learning_rate = 2.0
 clip = 0.5
 noise_multiplier = 12.0
 adjacency = "add-remove"
 lot = 120.0
+sample_rate = 1.0
 
 [model]
 kind = "logistic"

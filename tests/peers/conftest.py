@@ -11,11 +11,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.errors import PeerError
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.records import Records
 
-AVERAGING = {"name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 1.0, "rounds": 4}
+AVERAGING = {
+    "name": "averaging",
+    "protocol": "gossip:4",
+    "adjacency": "user",
+    "clip": 1.0,
+    "noise_multiplier": 2.0,
+}
 
 
 @functools.cache
@@ -34,6 +41,50 @@ def unused_ports(n):
     return ports
 
 
+class MemoryLinks:
+    """A transport for peers of one process: no sockets, no TLS, the order of sending is the order of coming.
+
+    An instance stands where `TlsTransport` stands in the call of `Peer`; every peer gets a link of its own.
+    """
+
+    def __init__(self):
+        self.open, self.carried, self.refused = {}, [], 0
+
+    def __call__(self, members, node, identity, contacts, deliver, *, largest, revoked=()):
+        return MemoryLink(self, node, tuple(contacts), deliver, largest)
+
+
+class MemoryLink:
+    def __init__(self, links, node, contacts, deliver, largest):
+        self.links, self.node, self.contacts = links, node, contacts
+        self.deliver, self.largest = deliver, largest
+
+    async def start(self, address=None):
+        self.links.open[self.node] = self
+
+    def send(self, to, raw):
+        assert to in self.contacts
+        assert len(raw) <= self.largest
+        self.links.carried.append((self.node, to, raw))
+        if to in self.links.open:  # else lost, and asked for again
+            asyncio.get_running_loop().call_soon(self.links.open[to].take, self.node, raw)
+
+    def take(self, sender, raw):
+        try:
+            self.deliver(sender, raw)
+        except PeerError:
+            self.links.refused += 1
+
+    def expired(self, *members):
+        return []
+
+    async def flush(self, seconds):
+        await asyncio.sleep(0)
+
+    async def stop(self):
+        self.links.open.pop(self.node, None)
+
+
 class Consortium:
     """Members, a signed agreement, and everybody's records."""
 
@@ -42,12 +93,11 @@ class Consortium:
     ):
         self.folder, self.n = Path(folder), n
         algorithm = {**AVERAGING, **(algorithm or {})}
-        if algorithm["name"] != "averaging":
-            algorithm.pop("rounds") if algorithm["name"] not in ("muffliato-sgd",) else None
         kind = kind or ("mean" if algorithm["name"] == "averaging" else "logistic")
         self.identities = [identity(f"m{i}") for i in range(n)]
         self.file = self.folder / "agreement.toml"
         draft = {
+            "version": 2,
             "title": "a test",
             "graph": graph or f"ring:{n}",
             "algorithm": algorithm,
@@ -65,8 +115,8 @@ class Consortium:
         rng = np.random.default_rng(seed)
         self.records = [
             Records(
-                rng.standard_normal((12, dim)).astype(self.agreement.model.dtype),
-                rng.choice([-1.0, 1.0], 12).astype(self.agreement.model.dtype),
+                rng.standard_normal((12, dim)).astype(self.agreement.model.number),
+                rng.choice([-1.0, 1.0], 12).astype(self.agreement.model.number),
             )
             for _ in range(n)
         ]
@@ -98,6 +148,11 @@ class Consortium:
 @pytest.fixture
 def consortium(tmp_path):
     return functools.partial(Consortium, tmp_path)
+
+
+@pytest.fixture
+def memory_links():
+    return MemoryLinks
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import stat
 import numpy as np
 import pytest
 
+from sottovoce.algorithms.registry import ALGORITHMS
 from sottovoce.errors import (
     BudgetExceeded,
     ConfigError,
@@ -39,24 +40,34 @@ def test_the_name_is_the_content_not_the_layout(consortium):
     before = group.agreement.run
     group.file.write_text("# a comment\n\n" + group.file.read_text().replace(" = ", "  =   "))
     assert group.agreement.run == before
-    edited(group, "noise_multiplier  =   1.0", "noise_multiplier = 1.5")
+    edited(group, "noise_multiplier  =   2.0", "noise_multiplier = 3.0")
     assert group.agreement.run != before
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("rounds = 4", "rounds = 0"),
-        ("rounds = 4", "rounds = 2.5"),
-        ("rounds = 4", "rounds = 4\nsurprise = 1"),
+        ("gossip:4", "gossip:four"),
+        ("gossip:4", "gossip:2.5"),
+        ("clip = 1.0", "clip = 1.0\nsurprise = 1"),
+        ("clip = 1.0", "clip = 1.0\nsteps = 2"),
+        ("clip = 1.0", "clip = 1.0\nsizes = [3, 3, 3]"),
+        ("noise_multiplier = 2.0", "noise_multiplier = 0.0"),
+        ('adjacency = "user"', 'adjacency = "add-remove"'),
+        ('adjacency = "user"', 'adjacency = "record"'),
+        ('adjacency = "user"\n', ""),
+        ("version = 2", "version = 3"),
+        ("version = 2\n", ""),
         ("clip = 1.0", "clip = -1.0"),
         ("clip = 1.0", "clip = nan"),
         ('graph = "ring:3"', 'graph = "ring:5"'),
         ('graph = "ring:3"', 'graph = "triangle-ish"'),
         ('graph = "ring:3"', 'graph = "file:edges.txt"'),
         ('graph = "ring:3"', 'graph = "edges:0-1,x"'),
-        ('protocol = "gossip"', 'protocol = "exchange"'),
-        ('protocol = "gossip"', 'protocol = "walk"'),
+        ('protocol = "gossip:4"', 'protocol = "exchange"'),
+        ('protocol = "gossip:4"', 'protocol = "walk"'),
+        ('protocol = "gossip:4"', 'protocol = "neighbour-sum"'),
+        ('protocol = "gossip:4"', 'protocol = "tree:3"'),
         ('kind = "mean"', 'kind = "logistic"'),
         ('name = "averaging"', 'name = "dp-dsgd"'),
         ("epsilon = 60.0", "epsilon = 0.0"),
@@ -76,6 +87,110 @@ def test_a_wrong_agreement_is_one_sentence_that_names_the_file(old, new, consort
     assert "\n" not in str(caught.value)
 
 
+SENTENCES = {
+    "no such protocol for it": {"protocol": "neighbour-sum"},
+    "no such protocol at all": {"protocol": "tre"},
+    "an option of a protocol": {"protocol": "gossip:1:kind=uniform"},
+    "a clip below zero": {"clip": -1.0},
+    "noise below zero": {"noise_multiplier": -2.0},
+    "no step": {"steps": 0},
+    "a divisor alone": {"adjacency": "add-remove", "lot": 12.0},
+    "a rate alone": {"adjacency": "add-remove", "sample_rate": 0.5},
+    "a rate above one": {"adjacency": "add-remove", "lot": 12.0, "sample_rate": 1.5},
+    "a lot of nothing": {"adjacency": "add-remove", "lot": 0.0, "sample_rate": 0.5},
+    "a rate of zero": {"learning_rate": 0.0},
+    "another optimiser": {"optimiser": "lion"},
+}
+
+
+@pytest.mark.parametrize("case", SENTENCES)
+def test_python_and_agreement_refuse_in_the_same_sentence(case, consortium):
+    from sottovoce import algorithms, graphs
+    from sottovoce.objectives import GLM
+
+    plain = {"protocol": "gossip:1", "clip": 1.0, "noise_multiplier": 2.0, "steps": 2, "adjacency": "user"}
+    options = {**plain, **SENTENCES[case]}
+    with pytest.raises(SottovoceError) as in_python:
+        algorithms.DPDSGD(GLM("logistic", dim=3), network=graphs.ring(3), **options)
+    if case == "noise below zero":
+        with pytest.raises(ConfigError, match="noise_multiplier must be positive in an agreement"):
+            consortium(algorithm={"name": "dp-dsgd", **options})
+        return
+    with pytest.raises(ConfigError) as in_agreement:
+        consortium(algorithm={"name": "dp-dsgd", **options})
+    assert str(in_python.value).rstrip(".") in str(in_agreement.value)
+
+
+def test_adjacencies_and_protocols_are_what_the_plan_declares(consortium):
+    """Whatever class the registry has: what it declares is taken, everything else is refused by it."""
+    from sottovoce.algorithms.registry import algorithm
+
+    for name in ("averaging", "consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno"):
+        kind = algorithm(name)
+        part = {"name": name, "protocol": "tree" if "tree" in kind.protocols else kind.protocols[0]}
+        for adjacency in ("user", "replace-one", "add-remove"):
+            more = {} if adjacency == "user" else {"lot": 12.0, "sample_rate": 1.0}
+            given = {"algorithm": {**part, **more, "adjacency": adjacency}, "epsilon": 500.0}
+            if adjacency in kind.adjacencies:
+                assert consortium(**given).agreement.plan.adjacency == adjacency
+            else:
+                with pytest.raises(ConfigError, match="adjacency" if not more else "option|adjacency"):
+                    consortium(**given)
+
+
+TOGETHER = (
+    "averaging", "consensus-sgd", "consensus-fedavg", "muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno",
+    "random-walk-sgd",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["exact-consensus-sgd", "my-own", *sorted({*ALGORITHMS} - {*TOGETHER})])
+def test_what_members_cannot_run_together_is_refused(name, consortium):
+    if name in ALGORITHMS:
+        pytest.importorskip(f"sottovoce.algorithms.{ALGORITHMS[name].partition(':')[0]}")
+    with pytest.raises(ConfigError) as refused:
+        consortium(n=4, graph="ring:4", algorithm={"name": name, "protocol": "gossip:1", "steps": 2}, dim=3)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_of_the_first_edition_is_told_what_to_write(consortium):
+    """The unit of the noise changed, so an old file is never read as a new one."""
+    group = consortium()
+    edited(group, "version = 2\n", "")
+    with pytest.raises(ConfigError, match=r"version = 2.*2 m for adjacency user and replace-one.*m for add"):
+        read_agreement(group.file)
+    edited(group, 'title = "a test"', 'version = 1\ntitle = "a test"')
+    with pytest.raises(ConfigError, match="version must be 2, got 1"):
+        read_agreement(group.file)
+
+
+def test_what_is_left_unsaid_is_not_in_the_name(consortium):
+    """An option added by a later version leaves the names of older agreements as they are."""
+    group = consortium(algorithm={"name": "dp-dsgd", "protocol": "gossip:1", "steps": 2})
+    content = json.loads(group.agreement.canonical)
+    assert set(content) == {"version", "title", "graph", "algorithm", "model", "budget", "members"}
+    assert set(content["algorithm"]) == {
+        "name", "protocol", "adjacency", "clip", "noise_multiplier", "steps",
+    }  # fmt: skip
+    assert set(content["model"]) == {"kind", "parameters"}
+    import hashlib
+
+    text = json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
+    assert group.agreement.run == hashlib.sha256(b"sottovoce agreement 2\n" + text).digest()
+    before = group.agreement.run
+    edited(group, "steps = 2", "steps = 2\nlearning_rate = 0.1")
+    assert group.agreement.run != before
+
+
+def test_public_chance_is_the_run_s_name(consortium):
+    group = consortium(algorithm={"name": "consensus-sgd", "protocol": "tree:kind=uniform", "steps": 9}, n=4)
+    plan = group.agreement.plan
+    assert plan.seed == int.from_bytes(group.agreement.run, "big")
+    edited(group, 'title = "a test"', 'title = "another"')
+    trees = [[plan.schedule(k).parents.tolist() for k in range(9)] for plan in (plan, group.agreement.plan)]
+    assert trees[0] != trees[1]
+
+
 def test_leaving_exchanges_out_is_for_plain_gossip(consortium):
     timing = {"late": "drop", "deadline": 30.0}
     assert consortium(timing=timing).agreement.timing.late == "drop"
@@ -90,7 +205,7 @@ def test_edges_can_be_listed(consortium):
 
 def test_only_what_all_signed_runs(consortium):
     group = consortium()
-    edited(group, "noise_multiplier = 1.0", "noise_multiplier = 0.5")
+    edited(group, "noise_multiplier = 2.0", "noise_multiplier = 1.0")
     with pytest.raises(IdentityError, match="changed after signing"):
         start(group)
     assert not group.state(0).exists()
@@ -204,15 +319,13 @@ def test_the_table_says_what_each_number_is(consortium):
     group = consortium(n=4, graph="path:4", algorithm={"protocol": "tree"})
     rows = Job(group.agreement).table()
     assert [row["member"] for row in rows] == ["m0", "m1", "m2", "m3"]
-    for row in rows:
-        assert row["label_local"] == "ldp"
-        assert row["label_member"] == "exact"
-        assert (
-            0
-            < row["epsilon_mean_member"]
-            <= row["epsilon_worst_member"]
-            <= row["epsilon_local"] * (1 + 1e-12)
-        )
+    plan = group.agreement.plan
+    for node, row in enumerate(rows):
+        assert (row["label_local"], row["label_network"], row["label_mean"]) == ("ldp", "exact", "exact")
+        assert row["epsilon_network"] == plan.privacy("network", user=node).epsilon(1e-5)
+        pairs = [plan.privacy("pairwise", user=node, observer=v).epsilon(1e-5) for v in range(4) if v != node]
+        assert row["epsilon_mean"] == pytest.approx(sum(pairs) / 3)
+        assert 0 < row["epsilon_mean"] <= row["epsilon_network"] <= row["epsilon_local"] * (1 + 1e-12)
 
 
 def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
@@ -220,9 +333,9 @@ def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
     from sottovoce.protocols import TimeVarying
 
     graph = "edges:0-1,1-2,1-3"
-    waits = consortium(n=4, graph=graph, algorithm={"rounds": 2})
-    assert all(row["label_member"] == "exact" for row in Job(waits.agreement).table())
-    full = Job(waits.agreement).schedule(0).view(0).leakage()
+    waits = consortium(n=4, graph=graph, algorithm={"protocol": "gossip:2"})
+    assert all(row["label_network"] == "exact" for row in Job(waits.agreement).table())
+    full = Job(waits.agreement).plan.schedule(0).view(0).leakage()
     cut = waits.agreement.network.W.toarray()
     for u, v in ((1, 3), (3, 1)):
         cut[u, u] += cut[u, v]
@@ -230,8 +343,9 @@ def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
     dropped = TimeVarying([cut, waits.agreement.network]).view(0).leakage()
     assert full[2] == pytest.approx(0.5)
     assert dropped[2] == pytest.approx(1.0)
-    drops = consortium(n=4, graph=graph, algorithm={"rounds": 2}, timing={"late": "drop"})
-    assert all(row["label_member"] is None for row in Job(drops.agreement).table())
+    drops = consortium(n=4, graph=graph, algorithm={"protocol": "gossip:2"}, timing={"late": "drop"})
+    for row in Job(drops.agreement).table():
+        assert (row["label_network"], row["epsilon_network"]) == ("ldp", row["epsilon_local"])
 
 
 @pytest.mark.parametrize(
@@ -255,7 +369,8 @@ def test_data_that_does_not_fit_names_the_file(content, words, consortium, tmp_p
 
 def test_csv_and_npz_give_the_same_records(consortium, tmp_path):
     group = consortium(
-        algorithm={"name": "dp-dsgd", "steps": 2}, data={"features": ["a", "b", "c"], "target": "t"}
+        algorithm={"name": "dp-dsgd", "protocol": "gossip:1", "steps": 2},
+        data={"features": ["a", "b", "c"], "target": "t"},
     )
     (tmp_path / "m.csv").write_text("t,c,b,a\n1,3,2,1\n0,6,5,4\n")
     np.savez(tmp_path / "m.npz", a=[1.0, 4.0], b=[2.0, 5.0], c=[3.0, 6.0], t=[1.0, 0.0])
@@ -308,8 +423,9 @@ def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
         assert len(made["fingerprint"]) == 64
     draft = tmp_path / "draft.toml"
     draft.write_text(
-        'title = "two"\ngraph = "path:2"\n[algorithm]\nname = "averaging"\nprotocol = "gossip"\nrounds = 2\n'
-        'clip = 1.0\nnoise_multiplier = 2.0\n[model]\nkind = "mean"\nparameters = 2\n'
+        'version = 2\ntitle = "two"\ngraph = "path:2"\n[algorithm]\nname = "averaging"\n'
+        'protocol = "gossip:2"\nadjacency = "user"\nclip = 1.0\nnoise_multiplier = 4.0\n'
+        '[model]\nkind = "mean"\nparameters = 2\n'
         "[budget]\nepsilon = 5.0\ndelta = 1e-5\n"
     )
     members = [
@@ -383,17 +499,19 @@ def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
     from sottovoce.peers.core import Timing
     from sottovoce.peers.status import read_status
 
-    algorithm = {"name": "exact-consensus-sgd", "protocol": "tree", "steps": 400, "noise_multiplier": 60.0}
+    algorithm = {"name": "consensus-sgd", "protocol": "tree", "steps": 400, "noise_multiplier": 120.0}
     group = consortium(n=3, graph="path:3", algorithm=algorithm, epsilon=500.0)
-    timing = Timing(ask_row=0.1, ask_most=0.2, give_up=1.5)
+    timing = Timing(ask_row=0.1, ask_most=0.2, give_up=60.0)
 
     async def scene():
         peers = group.peers(timing=timing)
         tasks = [asyncio.create_task(peer.run()) for peer in peers]
-        for _ in range(2000):
+        for _ in range(8000):
             await asyncio.sleep(0.005)
             if peers[2].core.durable_at > 8:
                 break
+        for peer in peers:  # patient at the start, when everything is loaded; not any more
+            peer.core.timing = timing._replace(give_up=1.5)
         tasks[2].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
 

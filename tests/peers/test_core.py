@@ -9,10 +9,9 @@ from sottovoce import graphs, protocols
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.frames import DROP, NOTHING, POSITION, ROW, Position, Wire
-from sottovoce.peers.programs import MeteredNoise, StepProgram
-from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent
-from sottovoce.privacy.ledger import Spending
+from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 from sottovoce.privacy.noise import ProtectiveNoise
+from sottovoce.privacy.releases import Spending
 
 EMPTY = hashlib.sha256(b"").digest()
 STAR = graphs.star(4)
@@ -25,10 +24,8 @@ class Scene:
         self.protocol = protocol or protocols.Gossip(STAR, 1)
         self.disk = disk if disk is not None else SimulatedDisk()
         self.wire = Wire(b"w" * 32, 4, steps * self.protocol.rounds, 2, "float64")
-        noise = MeteredNoise(ProtectiveNoise(), node=node, noise_multiplier=2.0)
-        program = StepProgram(
-            descent(np.ones((1, 2)), [node], noise), lambda k: self.protocol, steps, node=node, noise=noise
-        )
+        plan = descent(self.protocol, steps, 2)
+        program = member_program(plan, node, np.ones((4, 2)), ProtectiveNoise())
         self.core = Core(
             program, self.wire, SimulatedStore(self.disk, lambda: 0), Spending(), Timing(give_up=50.0)
         )
@@ -48,7 +45,7 @@ class Scene:
 
 
 def kinds(out):
-    return [raw[5] for _, raw in out]
+    return [Wire.kind_of(raw) for _, raw in out]
 
 
 def test_nothing_new_is_drawn_before_everybody_answered():
@@ -70,7 +67,7 @@ def test_the_same_bytes_go_to_everybody_and_on_every_resend():
         assert (
             len(scene.core.receive(second + 0.5, 1, scene.position(1, answer=True))) == 1
         )  # too soon for a row
-        assert [raw for _, raw in again if raw[5] == ROW] == list(sent)
+        assert [raw for _, raw in again if Wire.kind_of(raw) == ROW] == list(sent)
     assert len(scene.disk.durable) == 1
     assert sum(scene.core.spending.counts.values()) == 1
 

@@ -16,7 +16,7 @@ from sottovoce.peers.core import Entry
 from sottovoce.peers.frames import Wire
 from sottovoce.peers.ledger import ANCHOR, LEDGER, LOCK, SqliteLedger, read_ledger
 from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore
-from sottovoce.privacy.ledger import Release
+from sottovoce.privacy.releases import Release
 
 RUN = b"r" * 32
 WIRE = Wire(RUN, 2, 50, 4, "float64")
@@ -326,3 +326,35 @@ def test_looking_at_a_folder_does_not_keep_a_peer_from_starting(tmp_path):
 def test_folders_of_any_name_can_be_read(name, tmp_path):
     filled(tmp_path / name, rows=2).close()
     assert read_ledger(tmp_path / name)["rows"] == 2
+
+
+def test_a_ledger_of_another_format_is_refused_with_a_sentence(tmp_path):
+    """Releases are stored in another form since format 2; an older ledger is neither read nor written."""
+    import sqlite3
+
+    filled(tmp_path / "s").close()
+    connection = sqlite3.connect(tmp_path / "s" / LEDGER)
+    connection.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+    connection.commit()
+    connection.close()
+    before = (tmp_path / "s" / LEDGER).read_bytes()
+    for look in (lambda: SqliteLedger(tmp_path / "s", run=RUN, node=0), lambda: read_ledger(tmp_path / "s")):
+        with pytest.raises(LedgerError, match=r"format '1'.*finish that run with the version that began it"):
+            look()
+    assert (tmp_path / "s" / LEDGER).read_bytes() == before
+
+
+def test_runs_of_releases_keep_every_field(tmp_path):
+    """The stored form is the release itself: runs, rates, mechanism and all."""
+    listed = (
+        Release(
+            0, 3, sensitivity=0.1, noise_std=0.7, adjacency="add-remove", sample_rate=0.25, steps=4, count=2
+        ),
+        Release(0, 9, sensitivity=0.0, noise_std=1.0),
+        Release(0, 9, sensitivity=1.0, noise_std=2.0, mechanism="laplace"),
+        Release(0, 0, sensitivity=2.0, noise_std=2.0, joint=True, user_rate=0.5),
+    )
+    ledger = SqliteLedger(tmp_path / "s", run=RUN, node=0)
+    ledger.commit(entry(0)._replace(releases=listed))
+    ledger.close()
+    assert tuple(contents(tmp_path / "s").releases) == listed

@@ -3,17 +3,18 @@
 import asyncio
 import errno
 import json
+import os
 import shutil
 import time
 
 import numpy as np
 import pytest
 
-from sottovoce.errors import ConfigError, IdentityError, PeerError
+from sottovoce.errors import ConfigError, DataError, IdentityError, PeerError
 from sottovoce.peers import runtime
 from sottovoce.peers.status import read_status
 
-LONG = {"name": "exact-consensus-sgd", "protocol": "tree", "steps": 16, "noise_multiplier": 40.0}
+LONG = {"name": "consensus-sgd", "protocol": "tree", "steps": 16, "noise_multiplier": 80.0}
 
 
 async def under_way(group):
@@ -32,23 +33,23 @@ def test_a_model_that_does_not_fit_leaves_the_old_one_and_an_open_road(
 ):
     """ENOSPC in the last moment: the sentence, no half file, and the next start writes the model."""
     (tmp_path / "model").write_bytes(b"old")
-    with files_no_larger_than(1_000), pytest.raises(OSError):
-        runtime._replace(tmp_path / "model", bytes(5_000))
+    with files_no_larger_than(1_000), pytest.raises(DataError):
+        runtime.write_whole(tmp_path / "model", bytes(5_000), mode=0o600)
     assert (tmp_path / "model").read_bytes() == b"old"
-    assert not (tmp_path / "model.new").exists()
+    assert [file.name for file in tmp_path.glob("*model*")] == ["model"]
 
-    def full(path, content):
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(path, content, **options):
+        raise DataError(f"{path} cannot be written: {os.strerror(errno.ENOSPC)}.")
 
     group = consortium(n=2, graph="path:2")
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "_replace", full)
+        patch.setattr(runtime, "write_whole", full)
 
         async def together():
             return await asyncio.gather(*[p.run() for p in group.peers()], return_exceptions=True)
 
         ends = asyncio.run(together())
-    assert all(isinstance(end, ConfigError) and "make room" in str(end) for end in ends), ends
+    assert all(isinstance(end, ConfigError) and "Make room" in str(end) for end in ends), ends
     again = group.run()  # the folders are free, and nothing is drawn twice
     assert again[0].model.tobytes() == np.load(group.state(0) / "model.npz")["parameters"].tobytes()
     assert read_status(group.state(0))["releases"] == 1

@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.errors import BudgetExceeded, ConfigError, DataError, LedgerError, MissingDependency
+from sottovoce.data.randomness import Random
+from sottovoce.errors import (
+    BudgetExceeded,
+    ConfigError,
+    DataError,
+    LedgerError,
+    MissingDependency,
+    ReleaseMismatch,
+)
 from sottovoce.peers import flower
 from sottovoce.peers.flower import ClientSide, ServerSide, plan_of
 from sottovoce.peers.ledger import read_ledger
-from sottovoce.privacy.ledger import Budget
 from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.privacy.releases import Budget
 
 CONFIG = {"users": 5, "rounds": 6, "sample-rate": 0.6, "gamma": 1.0, "clip": 1.0, "noise-std": 2.0,
           "l2": 0.1, "l1": 0.01}  # fmt: skip
@@ -35,7 +43,7 @@ def federation(folder, rounds=None, server=None, seed=SEED, **more):
             with ClientSide(
                 plan, *data.user(user), user=int(user), folder=folder / f"{user}", seed=seed, **more
             ) as c:
-                rows[int(user)] = c.answer(server.k, server.z)
+                rows[int(user)] = c.answer(server.k, server.zh)
         server.absorb(rows)
     return server
 
@@ -47,7 +55,12 @@ def test_the_federation_gives_the_iterates_of_the_algorithm(tmp_path):
     assert (server.zh == wanted.outputs["mean"]).all()
     assert (server.z == wanted.outputs["coef"]).all()
     counts = [len(read_ledger(tmp_path / f"{u}")["saved"].releases) for u in range(5)]
-    assert counts == wanted.outputs["participations"].tolist()
+    random = Random.of(SimulatedNoise(SEED))
+    asked = sum((random.draws(0, k).random(5) < 0.6).astype(int) for k in range(6))
+    assert counts == asked.tolist()
+    for user in range(5):
+        for release in read_ledger(tmp_path / f"{user}")["saved"].releases:
+            assert (release.sender, release.sensitivity, release.noise_std) == (user, 4.0, 2.0)
 
 
 def test_server_and_clients_go_on_where_they_were(tmp_path):
@@ -92,6 +105,15 @@ def test_nothing_is_answered_when_the_ledger_fails(tmp_path, monkeypatch):
     assert not client.outbox
     assert not client.u.any()
     client.ledger.close()
+
+
+def test_noise_that_was_not_announced_is_not_sent(tmp_path):
+    plan, (X, y) = plan_of(CONFIG), shards().user(3)
+    with ClientSide(plan, X, y, user=3, folder=tmp_path) as client:
+        client.source.std = 1.0
+        with pytest.raises(ReleaseMismatch):
+            client.answer(0, np.zeros(3))
+        assert not client.releases
 
 
 def test_the_statement_is_what_the_ledger_holds(tmp_path):

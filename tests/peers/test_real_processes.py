@@ -110,7 +110,7 @@ def test_every_send_follows_its_sync(forgetful, consortium):
     """I1 by system calls: the first byte of every row leaves after the ledger's log was synced."""
     dim, rounds = 25_000, 5
     group = consortium(
-        n=2, graph="path:2", algorithm={"rounds": rounds}, dim=dim, timing={"ask_again": 300.0}
+        n=2, graph="path:2", algorithm={"protocol": f"gossip:{rounds}"}, dim=dim, timing={"ask_again": 300.0}
     )
     runner = group.folder / "traced.py"
     runner.write_text(TRACED.format(forgetful=forgetful))
@@ -166,7 +166,7 @@ def order_holds(trace, frame):
 
 def test_a_killed_peer_goes_on_and_all_end_with_the_same_model(consortium):
     """P4 over real gRPC: SIGKILL at random moments, start again, every member ends with the same bits."""
-    algorithm = {"name": "exact-consensus-sgd", "protocol": "tree", "steps": 60, "noise_multiplier": 40.0}
+    algorithm = {"name": "consensus-sgd", "protocol": "tree", "steps": 60, "noise_multiplier": 80.0}
     group = consortium(n=3, graph="path:3", algorithm=algorithm, epsilon=200.0)
     rng = np.random.default_rng(5)
     running = [start(group, i) for i in range(3)]

@@ -6,7 +6,7 @@ import pytest
 from sottovoce.errors import BudgetExceeded
 from sottovoce.peers import simulator
 from sottovoce.peers.simulator import Faults, SimulatedStore, World, shapes
-from sottovoce.privacy.ledger import Budget
+from sottovoce.privacy.releases import Budget
 
 WORLDS = 2_000
 PARTS = 8
@@ -79,14 +79,14 @@ def test_the_budget_ends_a_run_before_anything_more_is_sent():
     assert plan.shape.steps == 3
     from sottovoce.privacy.gaussian import gaussian_epsilon
 
-    two = float(gaussian_epsilon(np.sqrt(2) / simulator.MULTIPLIER, 1e-5))
+    two = float(gaussian_epsilon(np.sqrt(2) * 2 / simulator.NOISE_MULTIPLIER, 1e-5))
     world = World(seed, Faults.none(), budget=Budget(two * 1.0001, 1e-5))
     with pytest.raises(BudgetExceeded):
         world.run()
     assert world.violations == []
     assert {r for r, _ in world.on_wire} <= {0, 1}
     for disk in world.disks:
-        assert sum(release.count for entry in disk.durable for release in entry.releases) <= 2
+        assert sum(release.draws for entry in disk.durable for release in entry.releases) <= 2
 
 
 def test_a_world_is_decided_by_its_seed():

@@ -15,7 +15,7 @@ from sottovoce.peers.agreement import Member, member_entry
 from sottovoce.peers.frames import Wire
 from sottovoce.peers.identity import CERTIFICATE, KEY, host_name, make_identity
 
-import grpc  # isort: skip - after the transport, which sets what TLS may agree on
+grpc = module._only_tls_13()  # before anything else makes a channel: gRPC reads its ciphers once
 
 FOLDER = Path(tempfile.mkdtemp(prefix="sottovoce-test-"))
 NAMES = ("server", "friend", "distant", "stranger", "expired", "future", "revoked")
@@ -45,7 +45,7 @@ class Listening:
         self.frames = []
 
     async def __aenter__(self):
-        self.transport = module.Transport(
+        self.transport = module.TlsTransport(
             MEMBERS,
             0,
             IDENTITIES["server"],
@@ -253,7 +253,7 @@ def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):
     """The receiver goes away and comes back at its address; what was queued meanwhile arrives, in order."""
 
     def receiver(to):
-        return module.Transport(
+        return module.TlsTransport(
             members, 1, IDENTITIES["friend"], [0], lambda s, raw: to.append(raw), largest=WIRE.largest
         )
 
@@ -268,7 +268,7 @@ def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):
         first, second = [], []
         friend = receiver(first)
         await friend.start()
-        sender = module.Transport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
+        sender = module.TlsTransport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
         await sender.start()
         sender.send(1, b"row one")
         await until(lambda: first)
@@ -295,7 +295,7 @@ def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):
 
 def test_nobody_left_to_talk_to_refuses_to_listen():
     async def scene():
-        alone = module.Transport(
+        alone = module.TlsTransport(
             MEMBERS,
             0,
             IDENTITIES["server"],

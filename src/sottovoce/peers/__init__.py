@@ -1,8 +1,8 @@
 """The same algorithms between machines of people who do not trust each other, over mutual TLS.
 
 `agreement` what runs, signed by all; `identity` who is who; `frames` the bytes; `ledger` what was spent, on
-disk; `core` one peer without IO; `programs`, `learning`, `jobs` what it computes; `simulator` consortia
-under faults; `transport` and `runtime` the real thing. Names are imported on first use.
+disk; `core` one peer without IO; `plans`, `programs`, `jobs` the agreed plan, cut into rounds; `simulator`
+consortia under faults; `transport` and `runtime` the real thing. Names are imported on first use.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 import tomllib
@@ -20,7 +19,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sottovoce import graphs
-from sottovoce.errors import ConfigError, IdentityError, SottovoceError
+from sottovoce._files import write_whole
+from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.identity import (
     MEMBER_NAME,
     Identity,
@@ -30,13 +30,15 @@ from sottovoce.peers.identity import (
     make_identity,
     verify,
 )
-from sottovoce.privacy.ledger import Budget
+from sottovoce.peers.plans import agreed_plan
+from sottovoce.privacy.releases import Budget
 
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 
 # What others wrote is shown before it is signed: no control characters that could repaint the price.
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]  # its range is the plan's to judge, in its own words
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
@@ -69,57 +71,35 @@ class Member(_Part):
             if "PEM" in str(error) or "asn1" in str(error).lower():
                 raise ValueError(f"the certificate of {self.name} cannot be read") from None
             raise
-        found = _ADDRESS.fullmatch(self.address)
-        if found is None or not 0 < int(found[2]) < 65536:
+        host_and_port = _ADDRESS.fullmatch(self.address)
+        if host_and_port is None or not 0 < int(host_and_port[2]) < 65536:
             raise ValueError(f"the address of {self.name} must be host:port, got {self.address[:80]!r}")
         return self
 
 
 class AlgorithmPart(_Part):
-    """What is computed. Fields that an algorithm does not use stay at their defaults."""
+    """What is computed: an algorithm of the registry, its protocol, and any plain options of its plan.
 
-    name: Literal[
-        "averaging",
-        "exact-consensus-sgd",
-        "muffliato-sgd",
-        "dp-dsgd",
-        "dp-dsgt",
-        "dp-dinno",
-        "random-walk-sgd",
-    ]
-    protocol: Literal["gossip", "chebyshev", "refreshed", "tree", "exchange", "walk", "neighbour-sum"]
-    clip: Positive
-    noise_multiplier: Positive
-    rounds: Count = 1
-    steps: Count = 1
-    learning_rate: Positive = 0.1
-    refresh: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    sample_rate: Annotated[float, Field(gt=0, le=1)] = 1.0
-    lot: Positive = 1.0
-    adjacency: Literal["user", "replace-one", "add-remove"] = "user"
-    penalty: Positive = 0.1
-    inner_steps: Count = 1
+    The fields here are those every agreement states or most use; an option that only one algorithm has
+    (``rho``, ``average_from``) is written beside them and checked by that algorithm's plan.
+    """
 
-    @model_validator(mode="after")
-    def _fits(self) -> AlgorithmPart:
-        allowed = {
-            "averaging": ("gossip", "chebyshev", "refreshed", "tree", "exchange"),
-            "exact-consensus-sgd": ("tree", "exchange"),
-            "muffliato-sgd": ("gossip", "chebyshev", "refreshed"),
-            "dp-dsgd": ("gossip",),
-            "dp-dsgt": ("gossip",),
-            "dp-dinno": ("neighbour-sum",),
-            "random-walk-sgd": ("walk",),
-        }[self.name]
-        if self.protocol not in allowed:
-            raise ValueError(f"{self.name} runs over {' or '.join(allowed)}, not over {self.protocol}")
-        if self.name in ("averaging", "muffliato-sgd", "random-walk-sgd") and self.adjacency != "user":
-            raise ValueError(f"{self.name} protects whole members here: adjacency must be 'user'")
-        if self.adjacency == "user" and self.sample_rate != 1.0:
-            raise ValueError("sampling records gives nothing at user level: sample_rate must be 1")
-        if self.refresh and self.protocol != "refreshed":
-            raise ValueError("refresh is the fresh noise of the refreshed protocol")
-        return self
+    model_config = ConfigDict(extra="allow", frozen=True, strict=True)
+
+    name: str
+    adjacency: Literal["user", "replace-one", "add-remove"]
+    clip: Finite
+    noise_multiplier: Finite
+    protocol: str | None = None
+    steps: Annotated[int, Field(le=10_000_000)] | None = None
+    learning_rate: Any = None
+    lot: Finite | None = None
+    sample_rate: Finite | None = None
+
+    @property
+    def stated(self) -> dict[str, Any]:
+        """What the file says, by name; what it leaves out is the plan's default."""
+        return self.model_dump(exclude_unset=True)
 
 
 class ModelPart(_Part):
@@ -127,7 +107,7 @@ class ModelPart(_Part):
 
     kind: Literal["mean", "logistic", "squared", "net"]
     parameters: Count
-    dtype: Literal["float64", "float32"] = "float64"
+    dtype: Literal["float64", "float32"] | None = None
     net: str = ""
     options: dict[str, int] = {}
 
@@ -135,9 +115,16 @@ class ModelPart(_Part):
     def _fits(self) -> ModelPart:
         if (self.kind == "net") != bool(self.net):
             raise ValueError("a model of kind 'net' names its network in net = \"...\", others have none")
-        if self.kind == "net" and self.dtype != "float32":
+        if self.kind == "net" and self.dtype == "float64":
             raise ValueError("networks compute in float32: dtype must be 'float32'")
+        if self.kind in ("logistic", "squared") and self.dtype == "float32":
+            raise ValueError("linear models compute in float64: dtype must be 'float64'")
         return self
+
+    @property
+    def number(self) -> Literal["float64", "float32"]:
+        """The type of a number on the wire: single precision for networks."""
+        return self.dtype or ("float32" if self.kind == "net" else "float64")
 
 
 class DataPart(_Part):
@@ -175,9 +162,10 @@ class Agreement(_Part):
     `read_agreement` makes one from a file; `sottovoce peer agree` writes such a file.
 
     >>> sorted(name for name, part in Agreement.model_fields.items() if part.is_required())
-    ['algorithm', 'budget', 'graph', 'members', 'model', 'title']
+    ['algorithm', 'budget', 'graph', 'members', 'model', 'title', 'version']
     """
 
+    version: Literal[2]
     title: str
     graph: str
     algorithm: AlgorithmPart
@@ -190,7 +178,8 @@ class Agreement(_Part):
 
     @model_validator(mode="after")
     def _fits(self) -> Agreement:
-        for field, text, most in (("title", self.title, 200), ("graph", self.graph, 1_000_000)):
+        shown = (("title", self.title, 200), ("graph", self.graph, 1_000_000))
+        for field, text, most in (*shown, ("protocol", self.algorithm.protocol or "-", 200)):
             if not text or len(text) > most or not text.isprintable():
                 raise ValueError(f"the {field} must be one line of at most {most:,} printable characters")
         names = [m.name for m in self.members]
@@ -201,22 +190,15 @@ class Agreement(_Part):
             raise ValueError("every member needs an address of its own")
         if self.network.n != len(names):
             raise ValueError(f"the graph {self.graph} has {self.network.n} nodes for {len(names)} members")
-        if self.algorithm.protocol == "exchange" and len(names) & (len(names) - 1):
-            raise ValueError(
-                f"exchange needs a power of two members, got {len(names)}; the tree takes any number"
-            )
-        if (self.model.kind == "mean") != (self.algorithm.name == "averaging"):
-            raise ValueError("averaging goes with the model 'mean', learning with a model that learns")
         if (
             self.data.features
             and self.model.kind == "mean"
             and len(self.data.features) != self.model.parameters
         ):
             raise ValueError("a mean has one parameter per feature")
-        if self.timing.late == "drop" and self.algorithm.protocol not in ("gossip", "refreshed"):
-            raise ValueError(
-                f"late = 'drop' needs plain gossip; over {self.algorithm.protocol} peers must wait"
-            )
+        protocol = self.plan.schedule(0)
+        if self.timing.late == "drop" and protocol.name not in ("gossip", "refreshed"):
+            raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
         unknown = set(self.signatures) - set(names)
         if unknown:
             raise ValueError(f"{sorted(unknown)[0]} signed but is not a member")
@@ -231,21 +213,29 @@ class Agreement(_Part):
             return _listed(self.graph, len(self.members))
         return graphs.parse(self.graph)
 
+    @cached_property
+    def plan(self) -> Any:
+        """The plan: what runs, what it costs; the same at every member."""
+        return agreed_plan(self.network, self.algorithm.stated, self.model.model_dump(), self.seed)
+
     @property
-    def wire_dim(self) -> int:
-        """How many numbers a row on the wire holds: gradient tracking sends two vectors."""
-        return self.model.parameters * (2 if self.algorithm.name == "dp-dsgt" else 1)
+    def seed(self) -> int:
+        """Public chance: the run's name as a number."""
+        return int.from_bytes(self.run, "big")
 
     @property
     def canonical(self) -> bytes:
-        """The content without signatures, independent of layout: what is hashed and signed."""
-        content = self.model_dump(mode="json", exclude={"signatures"})
+        """The content without signatures, independent of layout: what is hashed and signed.
+
+        What the file leaves unsaid is not in it, so an option that a later version adds changes no name.
+        """
+        content = self.model_dump(mode="json", exclude={"signatures"}, exclude_unset=True)
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
-    @property
+    @cached_property
     def run(self) -> bytes:
         """The 32 bytes that name the run."""
-        return hashlib.sha256(b"sottovoce agreement 1\n" + self.canonical).digest()
+        return hashlib.sha256(b"sottovoce agreement 2\n" + self.canonical).digest()
 
     @property
     def member_budget(self) -> Budget:
@@ -305,6 +295,8 @@ def parse_agreement(raw: bytes, where: str) -> Agreement:
     """Return the agreement in ``raw``, TOML."""
     try:
         content = tomllib.loads(raw.decode())
+        if content.get("version") != 2:
+            raise ConfigError(_other_version(content.get("version")))
         return Agreement.model_validate(content)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where} is not valid TOML: {error}.") from None
@@ -346,13 +338,11 @@ def _with_signatures(path: Path, agreement: Agreement, more: dict[str, str]) -> 
     signed = {**agreement.signatures, **more}
     body = path.read_text(encoding="utf-8").split("\n[signatures]")[0].rstrip("\n")
     lines = [body, "", "[signatures]", *[f'{name} = "{value}"' for name, value in sorted(signed.items())], ""]
-    fresh = path.with_name(path.name + ".new")
-    fresh.write_text("\n".join(lines), encoding="utf-8")
-    again = read_agreement(fresh)
+    text = "\n".join(lines).encode()
+    again = parse_agreement(text, str(path))
     if again.run != agreement.run or again.signatures != signed:
-        fresh.unlink()
         raise ConfigError(f"{path} could not be signed: its layout is unusual; put [signatures] last.")
-    os.replace(fresh, path)
+    write_whole(path, text)
     return again
 
 
@@ -367,9 +357,9 @@ def write_agreement(path: str | Path, draft: dict[str, Any], members: list[dict[
     text = "\n".join([*lines, ""])
     agreement = parse_agreement(text.encode(), str(path))
     try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"The agreement {path} cannot be written ({error.strerror}).") from None
+        write_whole(path, text)
+    except DataError as error:
+        raise ConfigError(f"The agreement cannot be written: {error}") from None
     return agreement
 
 
@@ -384,10 +374,12 @@ def example_agreement(folder: str | Path | None = None) -> tuple[Path, list[Iden
     """
     folder = Path(folder if folder is not None else tempfile.mkdtemp(prefix="sottovoce-"))
     members = [make_identity(folder / name, name) for name in ("ada", "bo")]
+    algorithm = {"name": "averaging", "protocol": "gossip:1", "adjacency": "user", "clip": 1.0}
     draft = {
+        "version": 2,
         "title": "a mean",
         "graph": "path:2",
-        "algorithm": {"name": "averaging", "protocol": "gossip", "clip": 1.0, "noise_multiplier": 2.0},
+        "algorithm": {**algorithm, "noise_multiplier": 4.0},
         "model": {"kind": "mean", "parameters": 1},
         "budget": {"epsilon": 5.0, "delta": 1e-5},
     }
@@ -421,6 +413,17 @@ def _listed(text: str, n: int) -> graphs.Network:
     return graphs.from_networkx(graph)
 
 
+def _other_version(version: Any) -> str:
+    """Say what to write instead: the old unit of the noise would buy half of it."""
+    if version is not None:
+        return f"version must be 2, got {version!r}; this program reads agreements of version 2 only."
+    return (
+        "an agreement begins with the line version = 2, and this one has none; add it, state adjacency, and "
+        "mind that noise_multiplier is noise over the clip now: an old multiplier m becomes 2 m for "
+        "adjacency user and replace-one and stays m for add-remove."
+    )
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, str) and "\n" in value:
         return f'"""\n{value}"""'
@@ -435,5 +438,5 @@ def _sentence(error: ValidationError) -> str:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ").rstrip(".")
-    told = f"{place}: {message}" if place else message
-    return "".join(c if c.isprintable() else "?" for c in told)  # names in the file are others' words
+    sentence = f"{place}: {message}" if place else message
+    return "".join(c if c.isprintable() else "?" for c in sentence)  # names in the file are others' words

@@ -28,7 +28,7 @@ import numpy as np
 
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
 from sottovoce.peers.frames import DROP, NOTHING, POSITION, REFUSAL, ROW, Frame, Position, Wire
-from sottovoce.privacy.ledger import Release, Spending
+from sottovoce.privacy.releases import Release, Spending
 
 __all__ = ["Core", "Entry", "Program", "Saved", "Store", "Timing"]
 
@@ -158,8 +158,8 @@ class Core:
         self.spending = spending if spending is not None else Spending()
         saved = store.load()
         self.sent, self.heard, self.outbox = dict(saved.sent), dict(saved.heard), dict(saved.outbox)
-        for release in saved.releases:
-            self.spending.add(release)
+        self.releases = list(saved.releases)  # everything charged so far, in order
+        self.spending.add(*self.releases)
         if saved.state is not None:
             program.restore(saved.state)
         self.durable_at = saved.at
@@ -480,8 +480,8 @@ class Core:
             )
         )
         # from here on the row and its price are durable
-        for release in releases:
-            self.spending.add(release)
+        self.releases += releases
+        self.spending.add(*releases)
         self._newly_heard.clear()
         self._notes.clear()
         self.durable_at = r

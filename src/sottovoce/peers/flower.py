@@ -1,8 +1,9 @@
 """Federated private ADMM with Flower: one server; duals, noise and ledger stay with the clients.
 
 `ClientSide` and `ServerSide` are the two halves without any Flower in them; `client_app` and `server_app`
-carry their rows as Flower messages. The step itself is that of `sottovoce.algorithms.admm`. The server sees
-every message, so the statement is the local one; clients need not trust it.
+carry their rows as Flower messages. A client runs the plan's own text: the server hands it the common part of
+the state, the client keeps its own. The server sees every message, so the statement is the local one; clients
+need not trust it.
 
 A client commits the spend, the row and its new dual together before the row leaves (`SqliteLedger`), and
 answers a repeated request with the stored row. The name of a run is the digest of its configuration, not
@@ -16,20 +17,24 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sottovoce.algorithms.admm import FederatedADMM
-from sottovoce.algorithms.blocks import randomness
-from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency
+from sottovoce.data import Shards
+from sottovoce.data.randomness import Random
+from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency, ReleaseMismatch
 from sottovoce.objectives import GLM
+from sottovoce.objectives.prox_moves import taking_part
 from sottovoce.peers.core import Entry
 from sottovoce.peers.frames import Wire
 from sottovoce.peers.ledger import SqliteLedger
-from sottovoce.privacy.ledger import Budget, Release, Spending
 from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise, SimulatedNoise
+from sottovoce.privacy.releases import Budget, Spending
+from sottovoce.runners import State
 from sottovoce.runners.checkpoint import Checkpoint
 
 __all__ = ["ClientSide", "ServerSide", "client_app", "plan_of", "server_app"]
@@ -121,16 +126,20 @@ class ClientSide:
         seed: int | None = None,
         budget: Budget | None = None,
     ) -> None:
-        self.plan, self.user, self.noise = plan, user, noise_of(seed)
-        self.X, self.y = plan.objective.check(X, y)
         if not plan.noise_std > 0:
             raise ConfigError("A federation needs noise-std above 0; without noise nothing is protected.")
-        run = run_name(plan, self.X.shape[1], seed)
-        self.wire = Wire(run, plan.users, plan.steps, self.X.shape[1], "float64")
+        # the server decides whom it asks, and whoever is asked takes part
+        self.plan, self.user = replace(plan, sample_rate=1.0), user
+        records = plan.objective.prepared(Shards(np.asarray(X), np.asarray(y), np.array([0, len(y)])))
+        dim = records.dim
+        self.source = self.plan.source(records, [user], Random.of(noise_of(seed))).metered()
+        self.text = self.plan.algorithm(self.source, np.zeros((1, dim)))
+        run = run_name(plan, dim, seed)
+        self.wire = Wire(run, plan.n, plan.steps, dim, "float64")
         self.ledger = SqliteLedger(folder, run=run, node=user, about={"algorithm": plan.name, "user": user})
         saved = self.ledger.load()
         self.releases, self.outbox, self.sent = list(saved.releases), dict(saved.outbox), set(saved.sent)
-        self.u = np.zeros(self.X.shape[1]) if saved.state is None else np.frombuffer(saved.state).copy()
+        self.u = np.zeros(dim) if saved.state is None else np.frombuffer(saved.state).copy()
         self.spending = Spending(budget)
         for release in self.releases:
             self.spending.add(release)
@@ -141,31 +150,34 @@ class ClientSide:
     def __exit__(self, *problem: Any) -> None:
         self.ledger.close()
 
-    def answer(self, k: int, z: np.ndarray) -> np.ndarray:
-        """Return this client's noisy move of round ``k`` from the server's model ``z``."""
+    def answer(self, k: int, zh: np.ndarray) -> np.ndarray:
+        """Return this client's noisy move of round ``k`` from ``zh``, the common part of the state."""
         if k not in self.outbox:
-            self._commit(k, self._checked(z))
+            self._commit(k, self._checked(zh))
         return self.wire.values(self.wire.decode(self.outbox[k])).copy()
 
-    def _commit(self, k: int, z: np.ndarray) -> None:
+    def _commit(self, k: int, zh: np.ndarray) -> None:
         if not 0 <= k < self.plan.steps or (self.sent and k <= max(self.sent)):
             raise ConfigError(
                 f"Round {k} was asked for, but client {self.user} is past it or the run is over."
             )
-        release = Release(
-            sender=self.user, step=k, sensitivity=4 * self.plan.clip, noise_std=self.plan.noise_std
-        )
-        self.spending.require(release)
-        row, u = self.plan.client(self.X, self.y, self.u, z, agent=self.user, step=k, noise=self.noise)
-        frame = self.wire.row(row, sender=self.user, round=k)
-        self.ledger.commit(Entry(k, (release,), frame, u.tobytes(), (), forget=tuple(self.outbox)))
-        self.spending.add(release)
-        self.releases.append(release)
-        self.outbox, self.u = {k: frame}, u
+        planned = tuple(r.at(k, r.count) for r in self.plan.releases(self.user) if r.covers(k))
+        self.spending.require(*planned)
+        state: State = State((zh[None],), (self.u[None].copy(),))
+        row = self.text.message(state, k)
+        drawn = self.source.take()
+        if drawn != planned:
+            raise ReleaseMismatch(f"Round {k} drew other noise than the plan announced; nothing was sent.")
+        (u,) = self.text.update(state, row, k).own
+        frame = self.wire.row(row[0], sender=self.user, round=k)
+        self.ledger.commit(Entry(k, drawn, frame, u.tobytes(), (), forget=tuple(self.outbox)))
+        self.spending.add(*drawn)
+        self.releases += drawn
+        self.outbox, self.u = {k: frame}, u[0]
         self.sent.add(k)
 
-    def _checked(self, z: np.ndarray) -> np.ndarray:
-        array = np.asarray(z)
+    def _checked(self, zh: np.ndarray) -> np.ndarray:
+        array = np.asarray(zh)
         if array.shape != self.u.shape or array.dtype != np.float64 or not np.isfinite(array).all():
             raise DataError(
                 f"The server's model must hold {len(self.u)} finite numbers, got shape {array.shape}."
@@ -197,21 +209,20 @@ class ServerSide:
         self, plan: FederatedADMM, dim: int, *, seed: int | None = None, folder: str | Path | None = None
     ) -> None:
         self.plan, self.k, self.zh = plan, 0, np.zeros(dim)
-        self.random = randomness(noise_of(seed))
+        self.random = Random.of(noise_of(seed))
         self.kept = None if folder is None else Checkpoint(folder, run_name(plan, dim, seed).hex())
-        found = None if self.kept is None else self.kept.found()
-        if found is not None and self.kept is not None:
-            self.k, self.zh = found.step, self.kept.read(np.zeros(1, int), self.zh[None])[0]
+        found = None if self.kept is None else self.kept.load(np.zeros(1, int), self.zh[None])
+        if found is not None:
+            self.k, self.zh = found[0], found[1][0]
 
     @property
     def z(self) -> np.ndarray:
         """The model of this round."""
-        return self.plan.objective.regulariser.prox(self.zh, self.plan.gamma)
+        return self.plan.prox(self.zh)
 
     def chosen(self) -> np.ndarray:
         """Return the clients to ask in this round: each with the sampling rate, independently."""
-        drawn = self.random.draws(0, self.k).random(self.plan.users)
-        return np.flatnonzero(drawn < self.plan.sample_rate)
+        return np.flatnonzero(taking_part(self.random, self.k, self.plan.users, self.plan.sample_rate))
 
     def absorb(self, rows: Mapping[int, np.ndarray]) -> None:
         """Take the answers of this round and move on."""
@@ -225,8 +236,7 @@ class ServerSide:
         self.zh = self.plan.server(self.zh, noisy)
         self.k += 1
         if self.kept is not None:
-            name = self.kept.write(self.k, np.zeros(1, int), self.zh[None], part=0)
-            self.kept.commit(self.k, [name])
+            self.kept.save(self.k, np.zeros(1, int), self.zh[None])
 
 
 # ---- Flower ----------------------------------------------------------------------------------------------
@@ -255,7 +265,7 @@ def client_app(records: Records) -> Any:
     def step(message: Any, context: Any) -> Any:
         config, user = context.run_config, int(context.node_config["partition-id"])
         X, y = records(context)
-        k, z = int(message.content["round"]["k"]), message.content["model"]["z"].numpy()
+        k, zh = int(message.content["round"]["k"]), message.content["common"]["mean"].numpy()
         with ClientSide(
             plan_of(config),
             X,
@@ -265,7 +275,7 @@ def client_app(records: Records) -> Any:
             seed=_agreed_seed(context),
             budget=_own_budget(context),
         ) as client:
-            row = client.answer(k, z)
+            row = client.answer(k, zh)
         answer = flwr.app.ArrayRecord({"row": flwr.app.Array(row)})
         return flwr.app.Message(flwr.app.RecordDict({"answer": answer}), reply_to=message)
 
@@ -335,7 +345,7 @@ def _ask(
     why = "it did not answer"
     while len(rows) < len(wanted):
         content = {
-            "model": flwr.app.ArrayRecord({"z": flwr.app.Array(server.z)}),
+            "common": flwr.app.ArrayRecord({"mean": flwr.app.Array(server.zh)}),
             "round": flwr.app.ConfigRecord({"k": server.k}),
         }
         missing = [user for user in wanted if user not in rows]

@@ -30,6 +30,8 @@ ROW, POSITION, REFUSAL, DROP = 1, 2, 3, 4
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
 CONTROL = struct.Struct("<qq32s32sB7x")
 DIGEST = 32
+_KIND = 5  # where the header holds the kind
+_ANSWER = HEADER.size + 80  # where a position holds whether it asks for an answer
 DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f8"), 2: np.dtype("<f4")}
 NOTHING = bytes(DIGEST)
 _YES = b"\1" * DIGEST
@@ -98,6 +100,16 @@ class Wire:
     def __post_init__(self) -> None:
         assert len(self.run) == DIGEST
         assert self.dtype in ("float64", "float32")
+
+    @staticmethod
+    def kind_of(raw: bytes) -> int:
+        """Return the kind that a frame of this program's own making bears; nothing else is looked at."""
+        return raw[_KIND]
+
+    @staticmethod
+    def wants_answer(raw: bytes) -> bool:
+        """Return whether a position frame of this program's own making asks for an answer."""
+        return bool(raw[_ANSWER])
 
     @property
     def code(self) -> int:

@@ -21,16 +21,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import LedgerError
+from sottovoce._files import write_whole
+from sottovoce.errors import DataError, LedgerError
 from sottovoce.peers.core import Entry, Saved
-from sottovoce.privacy.ledger import Release
+from sottovoce.privacy.releases import Release
 
 __all__ = ["SqliteLedger", "read_ledger"]
 
 LEDGER, ANCHOR, LOCK, MARK = "ledger.sqlite", "anchor", "lock", "run"
 _HEARD = struct.Struct("<QI32s")
 _ANCHOR = struct.Struct("<Q32s")
-_FORMAT = 1
+_FORMAT = 2  # 1 stored releases without runs, mechanism and the members' own rate
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE chain (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, releases BLOB NOT NULL,
@@ -167,8 +168,10 @@ class SqliteLedger:
         if not mark.exists():
             if connection.execute("SELECT count(*) FROM chain").fetchone()[0]:
                 raise LedgerError(f"The mark {mark} of the run is missing; restore the state folder.")
-            _write_private(mark, (self.run.hex() + "\n").encode())
-            _sync_folder(self.folder)
+            try:
+                write_whole(mark, self.run.hex() + "\n", mode=0o600)
+            except DataError as error:
+                raise LedgerError(f"The state folder failed, so nothing was sent: {error}") from None
 
     def _belongs(self, path: Path, mark: Path) -> None:
         """Check a folder that was used before."""
@@ -242,8 +245,8 @@ class SqliteLedger:
         if count == 0:
             return bool(head == _genesis(self.run, self.node))
         assert self._connection is not None
-        found = self._connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
-        return found is not None and found[0] == head
+        row = self._connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
+        return row is not None and row[0] == head
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -282,7 +285,10 @@ def _read_all(
 ) -> tuple[Saved, int, bytes]:
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     if meta.get("format") != str(_FORMAT):
-        raise refuse("unknown format")
+        raise LedgerError(
+            f"The ledger {path} has format {str(meta.get('format'))[:20]!r}, this program writes format "
+            f"{_FORMAT}; finish that run with the version that began it, or agree on a new run."
+        )
     if meta.get("run") != run.hex() or meta.get("node") != str(node):
         raise LedgerError(
             f"The ledger {path} belongs to another run or member; choose another folder with --state."
@@ -380,15 +386,6 @@ def _genesis(run: bytes, node: int) -> bytes:
 def _mark_anchor(anchor: int, count: int, head: bytes) -> None:
     if os.pwrite(anchor, _ANCHOR.pack(count, head), 0) != _ANCHOR.size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _write_private(path: Path, content: bytes) -> None:
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        os.write(handle, content)
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -60,7 +60,7 @@ def check_records(X: np.ndarray, y: np.ndarray, agreement: Agreement, path: str 
         if not np.isin(y, (-1.0, 0.0, 1.0)).all() or (np.isin(-1.0, y) and np.isin(0.0, y)):
             raise DataError(f"{path}: the targets of a logistic model are 0 and 1, or -1 and 1.")
         y = np.where(y > 0, 1.0, -1.0)
-    dtype = np.dtype(model.dtype)
+    dtype = np.dtype(model.number)
     return Records(np.ascontiguousarray(X, dtype), np.ascontiguousarray(y, dtype))
 
 

@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,14 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.errors import ConfigError, IdentityError, PeerError, SottovoceError
+from sottovoce._files import write_whole
+from sottovoce.data.randomness import Random
+from sottovoce.errors import ConfigError, DataError, IdentityError, PeerError, SottovoceError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.identity import Identity
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.ledger import SqliteLedger
 from sottovoce.peers.records import Records
-from sottovoce.peers.transport import Transport
+from sottovoce.peers.transport import TlsTransport, Transport
+from sottovoce.privacy import Guarantee, words
 from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
 
 __all__ = ["Outcome", "Peer"]
@@ -50,9 +52,11 @@ class Peer:
     records : this member's data.
     state : the state folder.
     log : gets one small mapping per event; none of them depends on data.
-    noise : only for comparing runs bit by bit in tests; by default protective, and there is no option for it
-        on the command line.
+    noise : only for comparing runs bit by bit in tests (a source, or a `Random` that fixes the lots too); by
+        default protective, and there is no option for it on the command line.
     revoked : fingerprints that are no longer accepted.
+    listen : another address than the agreed one.
+    transport : what carries the frames, made by a call with the arguments of `TlsTransport`.
 
     Guarantees
     ----------
@@ -78,10 +82,11 @@ class Peer:
         state: str | Path,
         *,
         log: Log = lambda event: None,
-        noise: NoiseSource | None = None,
+        noise: NoiseSource | Random | None = None,
         timing: Timing | None = None,
         revoked: Iterable[str] = (),
         listen: str | None = None,
+        transport: Callable[..., Transport] = TlsTransport,
     ) -> None:
         agreement.require_signatures()
         self.node = agreement.index(identity.name)
@@ -103,7 +108,7 @@ class Peer:
             "algorithm": agreement.algorithm.name,
             "epsilon": agreement.budget.epsilon,
             "delta": agreement.budget.delta,
-            "adjacency": agreement.algorithm.adjacency,
+            "adjacency": self.job.plan.adjacency,
             "contacts": list(program.contacts),
         }
         self.ledger = SqliteLedger(state, run=agreement.run, node=self.node, about=about)
@@ -115,7 +120,7 @@ class Peer:
                 drop_after=agreement.timing.deadline if agreement.timing.late == "drop" else math.inf,
             )
             self.core = Core(program, self.job.wire, self.ledger, spending, self.timing)
-            self.transport = Transport(
+            self.transport: Transport = transport(
                 agreement.members,
                 self.node,
                 identity,
@@ -128,7 +133,7 @@ class Peer:
             self.ledger.close()
             raise
         self._wake = asyncio.Event()
-        self._told = -1
+        self._logged_at = -1
         self._stopping = False
 
     async def run(self) -> Outcome:
@@ -214,9 +219,9 @@ class Peer:
 
     def _tell(self) -> None:
         at = self.core.durable_at
-        if at == self._told:
+        if at == self._logged_at:
             return
-        self._told = at
+        self._logged_at = at
         waiting = [self.agreement.members[s].name for s in self.core.waiting_for]
         spent = sum(self.core.spending.counts.values())
         self.log({"event": "round", "at": at, "of": self.job.rounds, "releases": spent, "waiting": waiting})
@@ -226,48 +231,45 @@ class Peer:
     def statement(self) -> dict[str, Any]:
         """Return what this member has revealed, to whom, under which assumptions."""
         budget, part = self.agreement.budget, self.agreement.algorithm
-        counts = self.core.spending.counts
-        draws = int(sum(counts.values()))
-        spent = self.core.spending.epsilon() if counts else 0.0
-        numbers = draws * self.agreement.model.parameters
-        row = self.job.table()[self.node]
-        finished = self.core.finished
-        may_drop = self.agreement.timing.late == "drop"  # then nobody knows the whole schedule that ran
+        draws = int(sum(self.core.spending.counts.values()))
+        planned = sum(release.draws for release in self.job.releases(self.node))
         left_out = [[r, self.agreement.members[s].name] for r, s in sorted(self.core.dropped)]
+        # against one member only the whole agreed schedule was priced: half of it can tell more
+        as_agreed = self.core.finished and draws == planned and self.agreement.timing.late == "wait"
         return {
             "run": self.agreement.run.hex(),
             "member": self.identity.name,
-            "finished": finished,
+            "finished": self.core.finished,
             "rounds": self.core.durable_at,
             "of": self.job.rounds,
             "algorithm": part.name,
-            "protocol": part.protocol,
-            "guarantee": {
-                "adversary": "everybody who sees all messages of this member",
-                "adjacency": part.adjacency,
-                "label": "ldp",
-                "epsilon": spent,
-                "delta": budget.delta,
-                "releases": draws,
-            },
-            "against_one_member": None
-            if row["epsilon_worst_member"] is None or draws != row["releases"] or not finished or may_drop
-            else {
-                "adversary": "the most curious single other member, honest but curious",
-                "adjacency": part.adjacency,
-                "label": "exact",
-                "epsilon": row["epsilon_worst_member"],
-                "epsilon_mean": row["epsilon_mean_member"],
-                "delta": budget.delta,
-                "assumptions": ["the agreed schedule ran in full", "no two members collude"],
-            },
+            "protocol": self.job.plan.schedule(0).name,
+            "guarantee": self._stated(self.job.spent(self.node, self.core.releases), releases=draws),
+            "network": self._stated(self.job.network(self.node)) if as_agreed else None,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "noise": "protective: discrete Gaussian, keys from the operating system",
-            "statistical_distance": ProtectiveNoise.distance(numbers),
+            "statistical_distance": ProtectiveNoise.distance(draws * self.agreement.model.parameters),
             "assumptions": ["AES-256 in counter mode is a pseudorandom generator"],
             "left_out": left_out,
             "incidents": list(self.core.incidents),
         }
+
+    def _stated(self, guarantee: Guarantee, **more: Any) -> dict[str, Any]:
+        """Return a guarantee in words and plain numbers."""
+        delta = self.agreement.budget.delta
+        names = [member.name for member in self.agreement.members]
+        who = guarantee.adversary
+        return {
+            "view": who.kind,
+            "adversary": words.adversary(who.kind, who.observers, [self.node], who.count, names=names,
+                                         noun="member"),
+            "adjacency": guarantee.adjacency,
+            "label": guarantee.label,
+            "epsilon": guarantee.epsilon(delta),
+            "delta": delta,
+            "assumptions": list(guarantee.assumptions),
+            **more,
+        }  # fmt: skip
 
     def _write(self) -> Outcome | None:
         program = self.core.program
@@ -278,27 +280,12 @@ class Peer:
         buffer = io.BytesIO()
         np.savez(buffer, parameters=model)
         try:
-            _replace(self.state / MODEL, buffer.getvalue())
-            _replace(self.state / STATEMENT, (json.dumps(statement, indent=1) + "\n").encode())
-        except OSError as error:
+            write_whole(self.state / MODEL, buffer.getvalue(), mode=0o600)
+            write_whole(self.state / STATEMENT, json.dumps(statement, indent=1) + "\n", mode=0o600)
+        except DataError as error:
             if self.core.failed is None:
                 raise ConfigError(
-                    f"The model cannot be written to {self.state} ({error.strerror}); make room and start "
-                    "again, the ledger is complete."
+                    f"The run is done but its model is not on the disk: {error} Make room and start again, "
+                    "the ledger is complete."
                 ) from None
         return Outcome(model, statement, self.core.durable_at)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file for the owner only, all of it or nothing."""
-    fresh = path.with_name(path.name + ".new")
-    handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(fresh, path)
-    except OSError:
-        fresh.unlink(missing_ok=True)  # half a file on a full disk helps nobody
-        raise

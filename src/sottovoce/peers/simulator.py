@@ -31,18 +31,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sottovoce import graphs, protocols
+from sottovoce.algorithms.consensus_sgd import ConsensusSGD
+from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
+from sottovoce.data.base import Shards
+from sottovoce.data.randomness import Random
 from sottovoce.errors import FrameError, LedgerError, PeerError
+from sottovoce.objectives import GLM
 from sottovoce.peers.core import Core, Entry, Saved, Timing
 from sottovoce.peers.frames import ROW, Wire
-from sottovoce.peers.programs import MeteredNoise, StepProgram
-from sottovoce.privacy.ledger import Budget, Spending
+from sottovoce.peers.programs import StepProgram
 from sottovoce.privacy.noise import RecordedNoise, SimulatedNoise
-from sottovoce.runners import Algorithm, run_stacked
+from sottovoce.privacy.releases import Budget, Spending
+from sottovoce.protocols.names import is_exact
+from sottovoce.runners import run_stacked
 
 __all__ = ["Faults", "SimulatedDisk", "World"]
 
 RUN = b"a simulated run".ljust(32, b".")
-STD, MULTIPLIER = 0.5, 2.0
+CLIP, NOISE_MULTIPLIER = 0.25, 4.0
 
 
 class PowerLoss(BaseException):
@@ -130,6 +136,11 @@ class Shape(NamedTuple):
     steps: int
     dim: int
 
+    @property
+    def plan(self) -> Any:
+        """What the consortium runs."""
+        return descent(self.protocol, self.steps, self.dim)
+
 
 @lru_cache(maxsize=1)
 def shapes() -> tuple[Shape, ...]:
@@ -139,21 +150,41 @@ def shapes() -> tuple[Shape, ...]:
         Shape(protocols.Gossip(path, 3), 1, 2),
         Shape(protocols.Gossip(ring, 1), 3, 2),
         Shape(protocols.Chebyshev(ring, 3), 1, 1),
-        Shape(protocols.Refreshed(path, 3, tau=0.1, sigma=STD), 1, 2),
+        Shape(protocols.Refreshed(path, 3, tau=0.1, sigma=CLIP * NOISE_MULTIPLIER), 1, 2),
         Shape(protocols.Exchange(4), 2, 1),
         Shape(protocols.Tree(graphs.star(4)), 2, 2),
         Shape(protocols.Tree(path, root=0), 2, 1),
     )
 
 
-def descent(start: np.ndarray, agents: list[int], noise: Any) -> Algorithm:
-    """Return gradient steps towards the members' points over whatever the protocol averages."""
-    return Algorithm(
-        init=lambda: np.zeros_like(start),
-        message=lambda state, k: noise.perturb(state - start, agents=agents, step=k, std=STD),
-        update=lambda state, received, k: state - 0.5 * received,
-        output=lambda state: state,
-    )
+@lru_cache(maxsize=64)
+def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
+    """Return a plan of noisy gradient steps on one record per member, over whatever the protocol averages.
+
+    Examples
+    --------
+    >>> descent(protocols.Exchange(2), 3, 1).name
+    'consensus-sgd'
+    """
+    kind: Any = ConsensusSGD if is_exact(protocol) else MuffliatoSGD
+    return kind(
+        GLM("squared", dim=dim), protocol, steps=steps, learning_rate=0.5, clip=CLIP,
+        noise_multiplier=NOISE_MULTIPLIER, adjacency="user",
+    )  # fmt: skip
+
+
+def hosted(plan: Any, nodes: list[int], values: np.ndarray, noise: Any) -> tuple[Any, Any]:
+    """Return (text, gate) of some members, each with one record whose features are its row of ``values``."""
+    data = Shards(np.ascontiguousarray(values), np.ones(len(values)), np.arange(len(values) + 1))
+    random = Random(noise, lots=0, start=0)
+    gate = plan.source(data, nodes, random)
+    return plan.algorithm(gate, plan.starting(data, random, nodes)), gate
+
+
+def member_program(plan: Any, node: int, values: np.ndarray, noise: Any) -> StepProgram:
+    """Return the computation of one member of a simulated consortium."""
+    text, gate = hosted(plan, [node], values[[node]], noise)
+    return StepProgram(text, plan.schedule, plan.steps, node=node, source=gate.metered())
 
 
 class World:
@@ -248,18 +279,18 @@ class World:
     def expected(self) -> np.ndarray:
         """Return the stacked runner's rows on the noise that became durable."""
         noise = RecordedNoise(None, self.tape)
-        algorithm = descent(self.values, list(range(self.n)), noise)
-        state = run_stacked(algorithm, self._ran, self.shape.steps, noise=noise)
-        return np.asarray(algorithm.output(state))
+        text, _ = hosted(self.shape.plan, list(range(self.n)), self.values, noise)
+        state = run_stacked(text, self._ran, self.shape.steps, noise=noise)
+        return np.asarray(text.output(state))
 
     def left_out(self) -> dict[int, set[tuple[int, int]]]:
         """Return, per round of the run, the edges that an end left out, as (end, other end)."""
-        found: dict[int, set[tuple[int, int]]] = {}
+        edges: dict[int, set[tuple[int, int]]] = {}
         for v in range(self.n):
             core = self.cores[v]
             for r, s in core.dropped if core is not None else ():
-                found.setdefault(r, set()).add((v, s))
-        return found
+                edges.setdefault(r, set()).add((v, s))
+        return edges
 
     def _ran(self, k: int) -> protocols.Protocol:
         """Return the protocol that step ``k`` really ran, without the exchanges that were left out."""
@@ -282,11 +313,7 @@ class World:
         if slot in self.stopped or self.cores.get(slot) is not None:
             return
         store = SimulatedStore(self.disks[v] if disk is None else disk, self._interrupt)
-        noise = MeteredNoise(_WorldNoise(self, v), node=v, noise_multiplier=MULTIPLIER)
-        program = StepProgram(
-            descent(self.values[[v]], [v], noise), lambda k: self.shape.protocol, self.shape.steps,
-            node=v, noise=noise, fresh=_WorldNoise(self, v),
-        )  # fmt: skip
+        program = member_program(self.shape.plan, v, self.values, _WorldNoise(self, v))
         self.cores[slot] = core = Core(
             program,
             self.wire,
@@ -311,9 +338,9 @@ class World:
         self.cores[slot] = None
         disk = self._disk_of(slot)
         disk.lose_power()
-        kept = {(r, s) for entry in disk.durable for r, s, _ in entry.heard}
+        durable = {(r, s) for entry in disk.durable for r, s, _ in entry.heard}
         for key, holders in self.held.items():
-            if key not in kept:
+            if key not in durable:
                 holders.pop(slot, None)
         self._at(0.05 + self.rng.random() * 0.3, lambda: self._boot(slot % self.n, self._disk_of(slot), slot))
 
@@ -376,7 +403,7 @@ class World:
         v = slot % self.n
         self.log.append(("send", v, to, len(raw)))
         self.counts["bytes"] += len(raw)
-        if raw[5] == ROW:
+        if Wire.kind_of(raw) == ROW:
             self._check_row(slot, v, raw)
         sure = self.now > 4.0  # after the storm every message arrives
         if not sure and (self.rng.random() < self.faults.drop or self._cut(v, to)):
@@ -392,7 +419,7 @@ class World:
         for slot in (to, self.n + to):
             core = self.cores.get(slot)
             if core is not None and core.failed is None:
-                if raw[5] == ROW:
+                if Wire.kind_of(raw) == ROW:
                     self._remember(slot, sender, raw)
                 self._do(slot, lambda core=core: core.receive(self.now, sender, raw))  # type: ignore[misc]
 
@@ -421,7 +448,7 @@ class World:
         disk = self._disk_of(slot)
         if not any(entry.frame == raw for entry in disk.durable):
             self.violations.append(f"I1: row of round {frame.round} of {v} was sent before it was durable")
-        charged = sum(release.count for entry in disk.durable for release in entry.releases)
+        charged = sum(release.draws for entry in disk.durable for release in entry.releases)
         core = self.cores[slot]
         assert core is not None
         program = core.program
@@ -465,7 +492,8 @@ class _WorldNoise:
             np.zeros((1, values.shape[1])), agents=[self.node], step=world.draws, std=1.0, stream=7
         )[0]
         world.tape[self.node, step, stream] = draw
-        return values + np.float64(std) * draw
+        scale = np.broadcast_to(np.asarray(std, np.float64), (1,))
+        return SimulatedNoise._add(values, draw[None], scale)
 
     def slack(self, dim: int, std: float = 1.0) -> float:
         return 0.0

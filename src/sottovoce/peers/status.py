@@ -9,7 +9,7 @@ from typing import Any
 
 from sottovoce.errors import LedgerError
 from sottovoce.peers.ledger import LOCK, read_ledger
-from sottovoce.privacy.ledger import Budget, Spending
+from sottovoce.privacy.releases import Budget, Spending
 
 __all__ = ["read_proof", "read_status"]
 
@@ -28,12 +28,12 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     >>> status["member"], status["round"], status["epsilon_spent"], status["running"]
     ('bob', 0, 0.0, False)
     """
-    found = read_ledger(folder)
-    about, saved = found["about"], found["saved"]
+    stored = read_ledger(folder)
+    about, saved = stored["about"], stored["saved"]
     try:
         names = about["members"]
         budget = Budget(about["epsilon"], about["delta"], about["adjacency"])
-        rounds, member = int(about["rounds"]), names[found["node"]]
+        rounds, member = int(about["rounds"]), names[stored["node"]]
     except (KeyError, IndexError, TypeError) as error:
         raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
     spending = Spending(budget)
@@ -44,7 +44,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     for r, sender in saved.heard:
         newest[sender] = max(newest.get(sender, -1), r)
     return {
-        "run": found["run"],
+        "run": stored["run"],
         "title": about.get("title", ""),
         "member": member,
         "running": _locked(Path(folder)),
@@ -53,7 +53,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "rounds": rounds,
         "rows_sent": len(saved.sent),
         "heard": {names[s]: newest.get(s, -1) for s in about.get("contacts", sorted(newest))},
-        "releases": sum(release.count for release in saved.releases),
+        "releases": sum(release.draws for release in saved.releases),
         "adjacency": budget.adjacency,
         "label": "ldp",
         "delta": budget.delta,
@@ -61,20 +61,20 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "epsilon_left": max(0.0, budget.epsilon - spent),
         "epsilon_budget": budget.epsilon,
         "incidents": list(saved.notes),
-        "ledger_rows": found["rows"],
-        "ledger_head": found["head"],
+        "ledger_rows": stored["rows"],
+        "ledger_head": stored["head"],
     }
 
 
 def read_proof(folder: str | Path) -> dict[str, Any]:
     """Return the releases and the digests of all rows sent: what an auditor compares with the neighbours'."""
-    found = read_ledger(folder)
-    saved = found["saved"]
+    stored = read_ledger(folder)
+    saved = stored["saved"]
     return {
-        "run": found["run"],
-        "node": found["node"],
-        "rows": found["rows"],
-        "head": found["head"],
+        "run": stored["run"],
+        "node": stored["node"],
+        "rows": stored["rows"],
+        "head": stored["head"],
         "releases": [release.to_dict() for release in saved.releases],
         "sent": {str(r): digest.hex() for r, digest in sorted(saved.sent.items())},
         "heard": [

@@ -18,34 +18,51 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
-
-# TLS 1.2 needs a cipher that fits the certificate's key. All keys here are P-256, and the only TLS 1.2
-# ciphers offered are for RSA keys, so only TLS 1.3, whose ciphers this list does not touch, can be agreed on.
-os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES256-GCM-SHA384"
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-
-import grpc
-import grpc.aio
+from typing import Any, Protocol
 
 from sottovoce.errors import FrameError, IdentityError, PeerError
 from sottovoce.peers.agreement import Member
-from sottovoce.peers.frames import HEADER, POSITION
+from sottovoce.peers.frames import POSITION, Wire
 from sottovoce.peers.identity import Identity, expiry, host_name
 
-__all__ = ["Transport"]
+__all__ = ["TlsTransport", "Transport"]
 
 METHOD = "/sottovoce.Peer/Deliver"
 _QUEUE = 256
-_FLAG = HEADER.size + 80  # where a position says whether it wants an answer
+# TLS 1.2 needs a cipher that fits the certificate's key. All keys here are P-256, and the only TLS 1.2
+# ciphers offered are for RSA keys, so only TLS 1.3, whose ciphers this list does not touch, can be agreed on.
+_CIPHERS = ("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")
 # A row travels in few large pieces: windows and frames of the default sizes stall on a megabyte.
 _WHOLE_ROWS = (("grpc.http2.lookahead_bytes", 4 << 20), ("grpc.http2.max_frame_size", 4 << 20))
 _PAUSE = 0.02  # seconds before a broken stream is opened again; longer if it breaks at once
 _PROBE = 20_000  # milliseconds of silence before a stream's other end is asked whether it still lives
 
 
-class Transport:
-    """One peer's server and its channels to its neighbours.
+class Transport(Protocol):
+    """What carries frames between a peer and its contacts; `Peer` knows nothing else of it.
+
+    An implementation hands every frame that arrives to the ``deliver`` it was made with, under the number of
+    the member that is proved to have sent it, and may lose frames: they are asked for again.
+    """
+
+    async def start(self, address: str | None = None) -> None:
+        """Begin to listen, at ``address`` or at the agreed one, and to send."""
+
+    def send(self, to: int, raw: bytes) -> None:
+        """Queue bytes for a contact."""
+
+    def expired(self, *members: int) -> list[int]:
+        """Return which of ``members`` (by default all that matter here) may no longer be talked to."""
+
+    async def flush(self, seconds: float) -> None:
+        """Wait a little until what is queued has arrived; nothing is sent later."""
+
+    async def stop(self) -> None:
+        """End listening and sending."""
+
+
+class TlsTransport:
+    """One peer's server and its channels to its neighbours: gRPC over mutual TLS 1.3.
 
     Parameters
     ----------
@@ -97,8 +114,10 @@ class Transport:
         queue = self._queues.get(to)
         if queue is None:
             return
-        if raw[5] == POSITION:  # only the newest of each kind of position is worth sending
-            for old in [q for q in queue if q[5] == POSITION and q[_FLAG] == raw[_FLAG]]:
+        if Wire.kind_of(raw) == POSITION:  # only the newest of each kind of position is worth sending
+            answer = Wire.wants_answer(raw)
+            positions = [q for q in queue if Wire.kind_of(q) == POSITION]
+            for old in [q for q in positions if Wire.wants_answer(q) == answer]:
                 queue.remove(old)
         queue.append(raw)
         self._waiting[to].set()
@@ -130,6 +149,7 @@ class Transport:
     # ---- receiving -------------------------------------------------------------------------------
 
     async def _listen(self, address: str) -> None:
+        grpc = _only_tls_13()
         roots = b"".join(self.members[s].certificate.encode() for s in self.contacts)
         if not roots:
             raise IdentityError("No neighbour with a valid certificate is left; there is nobody to talk to.")
@@ -161,6 +181,8 @@ class Transport:
         await server.start()
 
     async def _handle(self, frames: Any, context: Any) -> bytes:
+        import grpc.aio
+
         sender = self._sender_of(context)
         if sender is None:
             self.refused += 1
@@ -193,6 +215,7 @@ class Transport:
     # ---- sending ---------------------------------------------------------------------------------
 
     async def _sender(self, to: int) -> None:
+        grpc = _only_tls_13()
         member = self.members[to]
         credentials = grpc.ssl_channel_credentials(
             root_certificates=member.certificate.encode(),
@@ -230,6 +253,8 @@ class Transport:
 
     async def _pour(self, stream: Any, to: int) -> None:
         """Write what is queued as it comes; when leaving, return once the other end has read it all."""
+        import grpc.aio
+
         queue, waiting = self._queues[to], self._waiting[to]
         while True:
             await waiting.wait()
@@ -249,3 +274,22 @@ class Transport:
                 await stream.done_writing()
                 await stream
                 return
+
+
+def _only_tls_13() -> Any:
+    """Return gRPC's module with the one list of ciphers that leaves no TLS but 1.3.
+
+    gRPC knows no other way to say it than a variable of the process, which it reads when it first makes a
+    server or a channel: it is set here, where one is made, and never changed under somebody who has set it.
+    """
+    name, ciphers = _CIPHERS
+    if os.environ.setdefault(name, ciphers) != ciphers:
+        raise PeerError(
+            f"{name} is set to another list of ciphers, under which TLS below 1.3 could be agreed on; unset "
+            "it for this process."
+        )
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    import grpc
+    import grpc.aio
+
+    return grpc

@@ -1,0 +1,194 @@
+"""From the words of an agreement to a plan: the one place where a peer learns what it computes.
+
+Nothing here knows an algorithm: the registry gives the class, the class says which options, protocols and
+adjacencies it has, and what does not fit is refused by the class itself, in the words that Python raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from sottovoce import graphs
+from sottovoce.algorithms.registry import ALGORITHMS, algorithm
+from sottovoce.errors import ConfigError, DataError, MissingDependency, SottovoceError
+from sottovoce.privacy.laws import Averaging, Consensus, Linear, Local
+
+__all__ = ["AgreedNet", "agreed_plan", "hosted_data"]
+
+# what the rest of the agreement says already, or what nobody may choose for others
+_ELSEWHERE = {
+    "objective": "[model] says it",
+    "network": "graph says it",
+    "seed": "it is the run's name",
+    "sizes": "numbers of records are nobody's business; give lot and sample_rate",
+    "accounting": "peers count tightly",
+    "dim": "[model] says it in parameters",
+    "noise_std": "give noise_multiplier, noise over the clip",
+    "radius": "give clip",
+    "path": "it follows from the run's name",
+}
+
+
+@dataclass(frozen=True)
+class AgreedNet:
+    """A network of the package's zoo by name: priced and signed without torch, built where it trains.
+
+    Examples
+    --------
+    >>> AgreedNet("mlp", {"inputs": 4, "hidden": 2, "classes": 3}, 19).n_params
+    19
+    """
+
+    net: str
+    options: Mapping[str, int]
+    n_params: int
+    clip: float | None = None  # the plan says it
+
+    @cached_property
+    def objective(self) -> Any:
+        """The objective itself; needs torch."""
+        try:
+            from sottovoce.objectives.models import build
+            from sottovoce.objectives.nets import NetObjective
+        except ImportError:
+            raise MissingDependency(
+                "A model of kind 'net' needs torch; pip install -c constraints.txt 'sottovoce[deep]'."
+            ) from None
+        try:
+            built = NetObjective(build(self.net, **self.options), clip=1.0)
+        except (SottovoceError, TypeError) as error:
+            raise ConfigError(f"The agreement's network {self.net!r} cannot be built: {error}") from None
+        if built.n_params != self.n_params:
+            raise ConfigError(
+                f"The network {self.net!r} has {built.n_params} parameters, the agreement says "
+                f"{self.n_params}."
+            )
+        return built
+
+    def query(self, data: Any) -> Any:
+        """Return what sums clipped gradients over lots."""
+        return self.objective.query(data)
+
+    def prepared(self, data: Any) -> Any:
+        """Return the records checked."""
+        return self.objective.prepared(data)
+
+    def initial(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
+        """Return the public starting rows."""
+        rows: np.ndarray = self.objective.initial(rng, agents, dim)
+        return rows
+
+    def metrics(self, rows: np.ndarray, data: Any) -> dict[str, Any]:
+        """Return what may be said of final rows on public records: members have none in common."""
+        return {}
+
+    def describe(self) -> dict[str, Any]:
+        """Return the network as plain values."""
+        return {"net": self.net, "options": dict(self.options), "parameters": self.n_params}
+
+
+def agreed_plan(
+    network: graphs.Network, algorithm_part: Mapping[str, Any], model: Mapping[str, Any], seed: int
+) -> Any:
+    """Return the plan of an agreement's [algorithm] and [model] on its graph.
+
+    Parameters
+    ----------
+    network : the agreed graph.
+    algorithm_part : ``name``, ``protocol``, ``adjacency``, ``clip``, ``noise_multiplier`` and any plain
+        option of that algorithm's plan.
+    model : ``kind``, ``parameters``, and for a network ``net`` and ``options``.
+    seed : public chance, the same at every member.
+
+    Examples
+    --------
+    >>> part = {"name": "dp-dsgt", "protocol": "gossip:1", "adjacency": "user", "clip": 1.0,
+    ...         "noise_multiplier": 8.0, "steps": 3}
+    >>> agreed_plan(graphs.ring(4), part, {"kind": "logistic", "parameters": 5}, seed=1).width
+    10
+    """
+    options = dict(algorithm_part)
+    name = options.pop("name")
+    if name not in ALGORITHMS:  # an installed algorithm is not what the others have read
+        raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}.")
+    kind = algorithm(name)
+    known = {item.name for item in fields(kind) if item.init}
+    for option in options:
+        if option in _ELSEWHERE:
+            raise ConfigError(f"{option} cannot be chosen in an agreement: {_ELSEWHERE[option]}.")
+        if option not in known | {"clip", "noise_multiplier", "steps"}:
+            offered = ", ".join(sorted(known - set(_ELSEWHERE)))
+            raise ConfigError(f"{name} has no option {option!r}; it knows {offered}.")
+    if kind.query not in ("value", "gradient", "local-update"):
+        raise ConfigError(f"{name} asks records for a {kind.query}, which no peer answers.")
+    if (kind.query == "value") != (model["kind"] == "mean"):
+        raise ConfigError("averaging goes with the model 'mean', learning with a model that learns.")
+    if not options["noise_multiplier"] > 0:
+        raise ConfigError(
+            f"noise_multiplier must be positive in an agreement, got {options['noise_multiplier']!r}."
+        )
+    given: dict[str, Any] = {"network": network, "seed": seed}
+    given |= {key: _frozen(value) for key, value in options.items()}
+    if "path" in known:
+        given["path"] = "public"
+    if kind.query == "value":
+        clip = given.pop("clip")
+        given |= {"radius": clip, "noise_std": given.pop("noise_multiplier") * clip}
+        given |= {"dim": model["parameters"]}
+        if given.pop("steps", 1) != 1:
+            raise ConfigError(f"{name} has one step; leave steps out.")
+    else:
+        given["objective"] = _objective(model)
+    try:
+        plan = kind(**given)
+    except TypeError as error:  # a table with a key that the option does not have
+        raise ConfigError(f"{name} cannot be built from these options: {error}.") from None
+    if not isinstance(plan.law, (Averaging, Consensus, Linear, Local)):
+        raise ConfigError(
+            f"{name} needs one holder of all records, a server, or noise that two members share; members on "
+            "machines of their own cannot run it."
+        )
+    if plan.n != network.n:
+        raise ConfigError(f"{name} is for {plan.n} agents, the graph has {network.n} nodes.")
+    if plan.schedule(0).name == "masked":
+        raise ConfigError(
+            "masked sums need keys that an agreement of this version does not carry; take tree or exchange."
+        )
+    return plan
+
+
+def hosted_data(plan: Any, model: Mapping[str, Any], X: np.ndarray, y: np.ndarray) -> Any:
+    """Return one member's records in the form its plan's source takes."""
+    if plan.query == "value":
+        return X.mean(axis=0, dtype=X.dtype)[None]
+    if model["kind"] == "net":
+        _ = plan.objective.objective  # without torch, one sentence
+        from sottovoce.data.agents import AgentData
+
+        data: Any = AgentData(X, y, [np.arange(len(X))])
+    else:
+        from sottovoce.data.base import Shards
+
+        data = Shards(X, y, np.array([0, len(X)]))
+    try:
+        return plan.objective.prepared(data)
+    except DataError as error:
+        raise DataError(f"This member's records do not fit the agreement: {error}") from None
+
+
+def _objective(model: Mapping[str, Any]) -> Any:
+    if model["kind"] == "net":
+        return AgreedNet(model["net"], model["options"], model["parameters"])
+    from sottovoce.objectives import GLM
+
+    return GLM(model["kind"], dim=model["parameters"])
+
+
+def _frozen(value: Any) -> Any:
+    """Return a list of the file as the tuple a plan keeps."""
+    return tuple(value) if isinstance(value, list) else value
