@@ -3,6 +3,7 @@
 import contextlib
 import doctest
 import io
+import json
 import re
 from pathlib import Path
 
@@ -69,3 +70,75 @@ def test_the_table_of_the_protocols_page():
         assert float(row[1]) == pytest.approx(protocol.messages / 16, abs=0.05)
         assert float(row[2]) == pytest.approx(h.mean(), abs=0.0051)
         assert float(row[3]) == pytest.approx(100 * (h > 1 - 1e-8).mean(), abs=0.51)
+
+
+# ---- plan files ------------------------------------------------------------------------------------------
+
+PLANS = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "plan-files.md").read_text(), re.S)
+
+
+def run_command(*words):
+    from sottovoce.cli.main import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main([str(word) for word in words])
+    return stopped.value.code or 0
+
+
+@pytest.mark.parametrize("text", PLANS, ids=["average", "train", "network"])
+def test_the_plan_files_of_the_page_run_and_are_of_use(text, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("waiting.csv").write_text("\n".join(str(k / 63) for k in range(64)))
+    text = text if "seed = 1" in text else text + "\n[noise]\nseed = 1\n"
+    Path("plan.toml").write_text(text)
+    assert run_command("plan", "plan.toml") == 0, capsys.readouterr().err
+    assert "Feasible." in capsys.readouterr().out
+    assert run_command("average" if "[average]" in text else "train", "plan.toml", "--json") == 0
+    metrics = json.loads(capsys.readouterr().out)["metrics"]
+    if "[average]" in text:
+        assert metrics["mean_squared_error"] < 0.25**2
+    else:
+        assert metrics.get("test_accuracy", 0) > 0.85 or metrics.get("accuracy", 0) > 70
+
+
+def test_the_price_shown_on_the_page_is_the_one_printed(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("waiting.toml").write_text(PLANS[0])
+    assert run_command("plan", "waiting.toml") == 0
+    printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    page = (ROOT / "docs" / "plan-files.md").read_text()
+    shown = re.search(r"\$ sottovoce plan waiting.toml\n(.*?)```", page, re.S)[1]
+    for line in (" ".join(line.split()) for line in shown.splitlines()):
+        start = line.removesuffix("...").rstrip()
+        assert any(one.startswith(start) for one in printed), line
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_the_example_in_a_commands_help_is_a_plan_that_works(command, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run_command(command, "--help") == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    first = lines.index("version = 2")
+    last = next(k for k in range(first, len(lines)) if not lines[k])
+    Path("plan.toml").write_text("\n".join([*lines[first:last], "[noise]", "seed = 1"]))
+    assert run_command(command, "plan.toml") == 0, capsys.readouterr().err
+
+
+def test_every_old_word_is_on_the_page_of_words_with_its_new_one():
+    from sottovoce.cli.config import OLD_ALGORITHMS, OLD_KEYS
+
+    page = (ROOT / "docs" / "words.md").read_text()
+    for _, old in OLD_KEYS:
+        if not old.startswith("noise_"):  # a key that is a word of Python's stays one
+            assert f"`{old}" in page, old
+    for old, new in OLD_ALGORITHMS.items():
+        assert re.search(rf"^\|[^|]*`{old}`[^|]*\|[^|]*`{new}`", page, re.M), old
+
+
+def test_what_may_be_accepted_is_on_the_page_of_plan_files():
+    from sottovoce.privacy.words import UNCHARGED
+
+    page = (ROOT / "docs" / "plan-files.md").read_text()
+    for name in UNCHARGED:
+        assert f"| `{name}` |" in page

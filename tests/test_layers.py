@@ -9,7 +9,7 @@ import sottovoce
 
 ROOT = Path(sottovoce.__file__).parent
 LAYERS = [
-    {"errors", "_validate", "__init__"},
+    {"errors", "_validate", "_files", "__init__"},
     {"graphs"},
     {"protocols"},
     {"privacy"},
@@ -21,6 +21,7 @@ LAYERS = [
     {"peers"},
     {"experiments"},
     {"report"},
+    {"sklearn"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -9,7 +9,7 @@ __version__ = "0.1.0"
 
 _SUBPACKAGES = (
     "algorithms", "attacks", "data", "errors", "experiments", "graphs", "objectives", "peers", "privacy",
-    "protocols", "report", "runners",
+    "protocols", "report", "runners", "sklearn",
 )  # fmt: skip
 _NAMES: dict[str, str] = {  # public name -> module that defines it
     "Guarantee": "sottovoce.privacy",

@@ -109,7 +109,7 @@ def test_every_epsilon_comes_with_adversary_adjacency_and_label(call):
         assert g["adjacency"] == "user"
         assert g["delta"] == 1e-6
         assert g["against"]
-    assert local["epsilon"] == pytest.approx(sv.privacy.gaussian_epsilon(0.5, 1e-6))
+    assert local["epsilon"] == pytest.approx(sv.privacy.gaussian_epsilon(1.0, 1e-6))  # a row moves by 2 radii
 
 
 def test_a_budget_gives_the_least_noise(call):
@@ -117,12 +117,12 @@ def test_a_budget_gives_the_least_noise(call):
         call, "--graph", "hypercube:3", "--protocol", "exchange", "--epsilon", 1, "--delta", "1e-5"
     )
     z = found["noise_for_budget"][0]["noise_multiplier"]
-    assert sv.privacy.gaussian_epsilon(1 / z, 1e-5) == pytest.approx(1.0)
+    assert sv.privacy.gaussian_epsilon(2 / z, 1e-5) == pytest.approx(1.0)
 
 
 def test_the_worst_node_is_priced_when_no_observer_is_named(call):
     found = account(call, "--graph", "star:5", "--protocol", "tree", "--noise", 1)
-    plan = sv.Muffliato(sv.protocols.Tree(sv.graphs.star(5)), noise_std=1.0, radius=0.5)
+    plan = sv.Muffliato(sv.protocols.Tree(sv.graphs.star(5)), noise_std=1.0, radius=1.0)
     assert found["guarantees"][1]["mu"] == pytest.approx(plan.privacy("network").mu)
     assert found["guarantees"][1]["adversary"]["observers"] == []
 

@@ -62,8 +62,12 @@ def test_audit_of_the_standard_views_holds(capsys):
 
 def test_audit_refutes_the_published_formula_on_a_path_of_three(capsys):
     path = ("audit", "--graph", "path:3", "--rounds", "2", "--user", "2", "--observers", "0")
-    assert answer(capsys, *path)["refuted"] == []
-    assert answer(capsys, *path, "--claim", "published")["refuted"] == ["observers"]
+    exact = answer(capsys, *path, "--noise-multiplier", "4")
+    assert exact["refuted"] == []
+    assert exact["audits"]["observers"]["mu_claimed"] == pytest.approx(0.5)  # 2 radii over 4: all is seen
+    published = answer(capsys, *path, "--claim", "published", "--noise-multiplier", "4", "--runs", "60000")
+    assert published["refuted"] == ["observers"]
+    assert published["audits"]["observers"]["mu_claimed"] == pytest.approx(0.5 / 3**0.5)  # a third of it
 
 
 @pytest.mark.parametrize(
@@ -72,10 +76,10 @@ def test_audit_refutes_the_published_formula_on_a_path_of_three(capsys):
         (("attack", "gossip", "--graph", "ring:4", "--attackers", "9"), "attackers names node 9"),
         (("attack", "gossip", "--graph", "ring:4", "--attackers", "0,1,2,3"), "nobody left"),
         (("attack", "gossip", "--graph", "ring:4", "--attackers", "0", "--rounds", "0"), "at least 1"),
-        (("attack", "gossip", "--graph", "ring:4", "--attackers", "x"), "numbers with commas"),
+        (("attack", "gossip", "--graph", "ring:4", "--attackers", "x"), "node numbers such as 3,5"),
         (
             ("attack", "gossip", "--graph", "ring:4", "--attackers", "0", "--protocol", "mail"),
-            "protocol must be",
+            "--protocol: A protocol is one of gossip",
         ),
         (("attack", "dgd", "--data", "letters"), "pictures come from"),
         (("audit", "--graph", "ring:6", "--user", "6"), "nodes are 0 to 5"),

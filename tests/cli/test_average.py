@@ -4,22 +4,17 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.cli.average import noise_in_result
 
-PLAN = """title = "Waiting times"
-[network]
-graph = "hypercube:3"
-[protocol]
-name = "exchange"
-[average]
-radius = 0.5
-centre = 0.5
-values = [0, 0, 0, 0, 1, 1, 1, 1]
-[budget]
+from .plans import AVERAGE
+
+PLAN = (
+    AVERAGE
+    + """[budget]
 epsilon = 1.0
 delta = 1e-5
 view = "network"
 """
+)
 
 
 @pytest.fixture
@@ -70,7 +65,7 @@ def test_a_seed_makes_it_a_simulation_and_says_so(call):
     assert "not protective" in first["provenance"]["noise"]
     network = sv.graphs.ring(4)
     plan = sv.Muffliato(
-        sv.protocols.Chebyshev(network, sv.protocols.rounds_for(network)), noise_std=4.0, radius=1.0
+        sv.protocols.Chebyshev(network, sv.protocols.rounds_for(network)), noise_std=2.0, radius=1.0
     )
     expected = plan.run([0, 0, 1, 1], sv.privacy.SimulatedNoise(3)).outputs["rows"]
     np.testing.assert_array_equal(first["rows"], expected)
@@ -107,7 +102,7 @@ def test_noise_in_the_result_is_what_runs_show(protocol):
     plan = sv.Muffliato(protocol, noise_std=2.0, radius=0.5)
     wide = np.zeros((protocol.n, 200_000), dtype=np.float32)
     out = plan.run(wide, np.random.default_rng(5)).outputs["rows"]
-    assert noise_in_result(plan) == pytest.approx(out.std(axis=1).max(), rel=0.01)
+    assert plan.noise_in_result() == pytest.approx(out.std(axis=1).max(), rel=0.01)
 
 
 def test_brackets_in_names_are_not_styles(call, tmp_path):

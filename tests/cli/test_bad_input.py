@@ -57,7 +57,10 @@ def test_binary_edge_file(refused, tmp_path):
     refused("account", "--graph", "file:edges.txt")
 
 
-PLAN = '[network]\ngraph = "hypercube:3"\n[protocol]\nname = "exchange"\n[average]\nradius = 0.5\n'
+PLAN = (
+    'version = 2\n[network]\ngraph = "hypercube:3"\n[protocol]\nname = "exchange"\n'
+    '[average]\nadjacency = "user"\nradius = 0.5\n'
+)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +88,30 @@ def test_budgets_that_cannot_be_met_or_read(refused, tmp_path, command, budget, 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "[network] is missing"),
-        ("[network]\n", "[average] is missing"),
+        ("", "plan.toml has no version; write version = 2 at its top"),
+        (PLAN.replace("version = 2\n", ""), "so what was the multiplier m of an average is 2 m now."),
+        (PLAN.replace("version = 2", "version = 3"), "plan.toml is of version 3"),
+        (PLAN.replace("version = 2", "version = true"), "is of version True"),
+        ("version = 2\n", "needs either [average], what is averaged, or [train]"),
+        (PLAN.replace('[network]\ngraph = "hypercube:3"\n', ""), "[network] is missing"),
+        (PLAN.replace('adjacency = "user"\n', ""), "[average] adjacency is missing"),
+        (
+            PLAN.replace('"user"', '"add-remove"') + "[noise]\nstd = 1\n",
+            "adjacency of averaging must be user",
+        ),
         ("[network]\ngraph = ring\n", "not valid TOML"),
         (PLAN + "[noise]\nmultiplier = -1\n", "[noise] multiplier"),
         (PLAN + "[noise]\nmultiplier = 1\nstd = 1\n", "both"),
         (PLAN, "Neither [noise] nor [budget]"),
-        (PLAN.replace("exchange", "telepathy"), "[protocol] name"),
-        (PLAN.replace("0.5", "inf") + "[noise]\nstd = 1\n", "[average] radius"),
+        (PLAN.replace("exchange", "telepathy"), "[protocol]: A protocol is one of gossip"),
+        (PLAN.replace('"exchange"', '"tree"\nrounds = 3') + "[noise]\nstd = 1\n", "follows from the network"),
+        (PLAN.replace('name = "exchange"', "rounds = 3"), "[protocol] rounds needs a name"),
+        (PLAN.replace("0.5", "inf") + "[noise]\nstd = 1\n", "[average]: radius must be"),
         (PLAN.replace('"hypercube:3"', '"hypercube:3"\nmatrix = "W.csv"') + "[noise]\nstd = 1\n", "either"),
-        (PLAN.replace("radius = 0.5", "radius = 0.5\nradios = 1"), "[average] radios is not known"),
+        (
+            PLAN.replace("radius = 0.5", "radius = 0.5\nradios = 1"),
+            "averaging has no option 'radios'; it knows",
+        ),
     ],
 )
 def test_plan_files_that_are_wrong(refused, tmp_path, text, said):

@@ -2,150 +2,335 @@
 
 import json
 
+import numpy as np
 import pytest
 
-from sottovoce.cli.main import main
+import sottovoce as sv
+from sottovoce.cli.config import read_plan
+from sottovoce.cli.plan import built_plan
+from sottovoce.privacy.words import UNCHARGED
 
-DATA = '[data]\nname = "breast_cancer"\nstandardise = true\nunit_rows = true\ntest_share = 0.2\n'
-NET = '[network]\ngraph = "hypercube:3"\n'
-PLANS = {
-    "dp-sgd": "steps = 20\nlot = 50\nlearning_rate = 2.0\n",
-    "dp-cd": "steps = 60\nsmoothness = 0.01\n",
-    "dp-gcd": "steps = 5\nsmoothness = 0.01\n",
-    "admm": "steps = 10\ngamma = 2.0\n",
-    "admm-federated": "steps = 10\ngamma = 2.0\nsample_rate = 0.5\n",
-    "admm-token": "steps = 40\ngamma = 2.0\n",
-    "muffliato-sgd": "steps = 5\nlearning_rate = 1.0\n",
-    "consensus-sgd": "steps = 5\nlearning_rate = 1.0\n",
-    "decor": "steps = 5\nlearning_rate = 1.0\npair_multiplier = 2.0\n",
-    "mafalda-sgd": "steps = 5\nlearning_rate = 1.0\n",
-    "random-walk-sgd": "steps = 50\nlearning_rate = 0.1\n",
-}
-PROTOCOL = {"consensus-sgd": 'name = "tree"\n', "decor": 'name = "gossip"\nrounds = 1\n'}
-PROTOCOL["mafalda-sgd"] = PROTOCOL["decor"]
+from .plans import ACCEPT, ALGORITHMS, AVERAGE, NOISE, trained
 
 
-def call(capsys, *words):
-    try:
-        main([str(word) for word in words])
-    except SystemExit as stop:
-        code = stop.code or 0
-    else:
-        code = 0
-    seen = capsys.readouterr()
-    return code, seen.out, seen.err
-
-
-def plan_text(algorithm, extra="[noise]\nmultiplier = 2.0\nseed = 1\n"):
-    protocol = f"[protocol]\n{PROTOCOL[algorithm]}" if algorithm in PROTOCOL else ""
-    net = NET if algorithm == "decor" or (algorithm.endswith("-sgd") and algorithm != "dp-sgd") else ""
-    return f'{DATA}{net}{protocol}[train]\nalgorithm = "{algorithm}"\n{PLANS[algorithm]}{extra}'
-
-
-@pytest.mark.parametrize("algorithm", PLANS)
-def test_every_algorithm_is_planned_and_trained(tmp_path, capsys, algorithm):
-    file, out = tmp_path / "plan.toml", tmp_path / "out.json"
-    file.write_text(plan_text(algorithm))
-    code, text, _ = call(capsys, "plan", file, "--json")
-    assert code == 0
-    priced = json.loads(text)
-    assert priced["guarantees"]
-    assert "messages" in priced["cost"]
-    code, text, _ = call(capsys, "train", file, "--json", "--out", out)
-    assert code == 0
-    record = json.loads(text)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_is_planned_and_trained(call, tmp_path, algorithm):
+    (tmp_path / "plan.toml").write_text(trained(algorithm))
+    priced = call("plan", "plan.toml", "--json")
+    assert priced.code == 0, priced
+    assert priced.json["guarantees"]
+    assert "messages" in priced.json["cost"]
+    answer = call("train", "plan.toml", "--json", "--out", "out.json")
+    assert answer.code == 0, answer
+    record = answer.json
     assert record["config"]["algorithm"] == algorithm
     assert 0 <= record["metrics"]["test_accuracy"] <= 1
     assert "simulation" in record["provenance"]["noise"]
-    assert json.loads(out.read_text())["outputs"]["coef"] == record["outputs"]["coef"]
-    for found in (*priced["guarantees"], *record["guarantees"]):  # what was read without being charged
-        assert any("standardised" in line for line in found["assumptions"])
-        assert any("held-out" in line for line in found["assumptions"])
+    assert json.loads((tmp_path / "out.json").read_text())["outputs"]["coef"] == record["outputs"]["coef"]
+    for stated in (*priced.json["guarantees"], *record["guarantees"]):  # what was read and not charged
+        assert stated["accepted"] == ["standardise", "held-out score"]
+        assert f"not charged, accepted by name: {UNCHARGED['standardise']}" in stated["assumptions"]
 
 
-def test_an_interrupted_run_goes_on_to_the_same_result(tmp_path, capsys, monkeypatch):
-    file = tmp_path / "plan.toml"
-    file.write_text(plan_text("consensus-sgd"))
-    _, text, _ = call(capsys, "train", file, "--json")
-    whole = json.loads(text)["outputs"]["coef"]
-    import sottovoce.algorithms.decentralized as module
+def test_a_file_runs_the_plan_that_python_builds(call, tmp_path):
+    (tmp_path / "plan.toml").write_text(
+        trained("dp-dsgd", data='name = "breast_cancer"\nunit_rows = true\n', accept="")
+    )
+    record = call("train", "plan.toml", "--json").json
+    data = sv.data.load("breast_cancer").unit_rows()
+    shards = data.shards(sv.data.equal(data.n, 8, np.random.default_rng([0, 1])))
+    plan = sv.algorithms.DPDSGD(
+        sv.objectives.GLM(), sv.graphs.hypercube(3), steps=5, learning_rate=1.0, clip=1.0, lot=20,
+        noise_multiplier=4.0, sizes=shards.sizes,
+    )  # fmt: skip
+    rows = plan.run(shards, sv.privacy.SimulatedNoise(1)).outputs["rows"]
+    np.testing.assert_array_equal(record["outputs"]["coef"], rows.mean(axis=0))
+    assert record["guarantees"][0]["epsilon"] == plan.epsilon(1e-5, "local")
 
-    saved = module.save_checkpoint
 
-    def die(path, identity, step, state):
-        saved(path, identity, step, state)
+def test_one_multiplier_is_one_epsilon_everywhere(call, tmp_path):
+    expected = pytest.approx(1.993, abs=5e-4)  # MATH: mu = 1/2 at delta 1e-5
+    account = call("account", "--graph", "ring:4", "--noise", 4, "--json").json
+    assert account["guarantees"][0]["epsilon"] == expected
+    average = call("average", "1,2,3,4", "--graph", "ring:4", "--noise", 4, "--radius", 3, "--json").json
+    assert average["guarantees"][0]["epsilon"] == expected
+    (tmp_path / "average.toml").write_text(AVERAGE + "[noise]\nmultiplier = 4\n")
+    assert call("plan", "average.toml", "--json").json["guarantees"][0]["epsilon"] == expected
+    text = trained("consensus-sgd").replace("add-remove", "user").replace("steps = 5", "steps = 1")
+    (tmp_path / "train.toml").write_text(text.replace("clip = 1.0", "clip = 0.3"))
+    assert call("plan", "train.toml", "--json").json["guarantees"][0]["epsilon"] == expected
+    assert call("train", "train.toml", "--json").json["guarantees"][0]["epsilon"] == expected
+    (tmp_path / "std.toml").write_text(
+        text.replace("clip = 1.0", "clip = 0.3").replace("multiplier = 4.0", "std = 1.2")
+    )
+    assert call("plan", "std.toml", "--json").json["guarantees"][0]["epsilon"] == expected
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result(call, tmp_path, monkeypatch):
+    from sottovoce.runners.checkpoint import Checkpoint
+
+    (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
+    whole = call("train", "plan.toml", "--json").json["outputs"]["coef"]
+    saved = Checkpoint.save
+
+    def die(self, step, *state, **about):
+        saved(self, step, *state, **about)
         if step == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "save_checkpoint", die)
-    code, _, _ = call(capsys, "train", file, "--json", "--checkpoint", tmp_path / "c.npz")
-    assert code == 130
-    monkeypatch.setattr(module, "save_checkpoint", saved)
-    _, text, _ = call(capsys, "train", file, "--json", "--checkpoint", tmp_path / "c.npz")
-    assert json.loads(text)["outputs"]["coef"] == whole
+    monkeypatch.setattr(Checkpoint, "save", die)
+    assert call("train", "plan.toml", "--json", "--checkpoint", "kept").code == 130
+    monkeypatch.setattr(Checkpoint, "save", saved)
+    again = call("train", "plan.toml", "--json", "--checkpoint", "kept").json
+    assert again["outputs"]["coef"] == whole
+    assert [entry["step"] for entry in again["history"]] == [4, 5]
 
 
-def test_budget_is_met_or_refused_before_anything_runs(tmp_path, capsys):
-    file, out = tmp_path / "plan.toml", tmp_path / "out.json"
-    budget = '[budget]\nepsilon = 4.0\ndelta = 1e-5\nview = "network"\n[noise]\nseed = 1\n'
-    file.write_text(plan_text("consensus-sgd", budget))
-    code, text, _ = call(capsys, "train", file, "--json")
-    record = json.loads(text)
-    assert code == 0
+def test_a_file_is_no_checkpoint(refused, tmp_path):
+    (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
+    (tmp_path / "old.npz").write_text("")
+    assert "a checkpoint is a folder" in refused("train", "plan.toml", "--checkpoint", "old.npz")
+
+
+def test_record_and_model_are_kept_in_a_folder(call, tmp_path):
+    (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
+    record = call("train", "plan.toml", "--json", "--out", "study").json
+    result = sv.Result.load(tmp_path / "study")
+    np.testing.assert_array_equal(result.outputs["coef"], record["outputs"]["coef"])
+    assert result.metrics["test_accuracy"] == record["metrics"]["test_accuracy"]
+    assert result.guarantees == record["guarantees"]
+
+
+def test_a_budget_is_calibrated_for_its_own_view(tmp_path):
+    file, plans = tmp_path / "plan.toml", {}
+    for view in ("local", "network", "central"):
+        file.write_text(
+            trained(
+                "consensus-sgd", "seed = 1\n", f'[budget]\nepsilon = 4.0\ndelta = 1e-5\nview = "{view}"\n'
+            )
+        )
+        plan = plans[view] = built_plan(read_plan(file), tmp_path, "plan.toml").plan
+        assert 3.99 < plan.epsilon(1e-5, view) <= 4.0
+    least = {view: np.max(plan.noise_multiplier) for view, plan in plans.items()}
+    assert least["local"] >= least["network"] > least["central"]
+    file.write_text(trained("consensus-sgd", "seed = 1\n", "[budget]\nepsilon = 4.0\ndelta = 1e-5\n"))
+    default = built_plan(read_plan(file), tmp_path, "plan.toml").plan
+    assert default.noise_multiplier == plans["network"].noise_multiplier
+
+
+def test_a_budget_is_met_or_refused_before_anything_runs(call, refused, tmp_path):
+    budget = '[budget]\nepsilon = 4.0\ndelta = 1e-5\nview = "network"\n'
+    (tmp_path / "plan.toml").write_text(trained("consensus-sgd", "seed = 1\n", budget))
+    record = call("train", "plan.toml", "--json").json
     worst = next(g for g in record["guarantees"] if g["adversary"]["kind"] == "network")
     assert 3.9 < worst["epsilon"] <= 4.0
-    file.write_text(
-        plan_text("consensus-sgd", "[noise]\nmultiplier = 1.0\n[budget]\nepsilon = 0.1\ndelta = 1e-5\n")
+    (tmp_path / "plan.toml").write_text(
+        trained("consensus-sgd", more="[budget]\nepsilon = 0.1\ndelta = 1e-5\n")
     )
-    code, text, _ = call(capsys, "train", file, "--json", "--out", out)
-    assert code == 1
-    assert "more than the budget" in json.loads(text)["error"]
-    assert not out.exists()
-    view = '[budget]\nepsilon = 4.0\ndelta = 1e-5\nview = "pairwise"\nobserver = 0\nuser = 7\n'
-    gossip = plan_text("muffliato-sgd", view).replace(
-        "[train]", '[protocol]\nname = "gossip"\nrounds = 2\n[train]'
-    )
-    file.write_text(gossip)
-    code, text, _ = call(capsys, "train", file, "--json")
-    assert code == 1
-    assert "conditional" in json.loads(text)["error"]
+    assert "more than the budget" in refused("train", "plan.toml", "--out", "out.json")
+
+
+def changed(*replacements, algorithm="dp-sgd"):
+    text = trained(algorithm)
+    for old, new in replacements:
+        assert old in text, old
+        text = text.replace(old, new)
+    return text
 
 
 @pytest.mark.parametrize(
-    ("change", "sentence"),
+    ("text", "sentence"),
     [
-        (lambda t: t.replace('"dp-sgd"', '"sgd"'), "algorithm must be one of"),
-        (lambda t: t.replace("lot = 50", "cap = 3"), "cap is not a setting of dp-sgd"),
-        (lambda t: t.replace("lot = 50\n", ""), "lot is missing"),
-        (lambda t: t.replace("lot = 50", "lott = 50"), "lott is not known"),
-        (lambda t: t.replace('name = "breast_cancer"', 'name = "nothing"'), "no data set 'nothing'"),
+        (changed(('"dp-sgd"', '"sgdd"')), "plan.toml, [train]: algorithm must be one of averaging, "),
+        (changed(("lot = 50", "cap = 3")), "plan.toml, [train]: dp-sgd has no option 'cap'; it knows steps"),
+        (changed(("lot = 50", "lott = 50")), "dp-sgd has no option 'lott'"),
+        (changed(("steps = 60\n", ""), algorithm="dp-cd"), "[train] steps is missing; dp-cd needs it."),
+        (changed(('"breast_cancer"', '"nothing"')), "no data set 'nothing'"),
+        (changed((f"[noise]\n{NOISE}", "")), "Neither [noise] nor [budget]"),
+        (changed(("multiplier = 4.0", "ratio = 4.0")), "[noise] ratio does not fit dp-sgd; give multiplier."),
+        (changed(("clip = 1.0", "sizes = [1]")), "[train] sizes has its own place: [data]"),
+        (changed(('adjacency = "add-remove"\n', "")), "[train] adjacency is missing."),
+        (changed(("[train]", '[network]\ngraph = "ring:4"\n[train]')), "leave [network] out"),
         (
-            lambda t: t.replace("[noise]\nmultiplier = 2.0\nseed = 1\n", ""),
-            "Neither \\[noise\\] nor \\[budget\\]",
+            changed(("[train]", '[protocol]\nname = "tree"\n[train]')),
+            "[protocol] is for plans over a network",
         ),
-        (lambda t: t.replace("steps = 20", "steps = 0"), "steps"),
+        (changed(("[train]", "[objective]\nlos = 1\n[train]")), "[objective] los is not known"),
+        (changed(("[train]", '[model]\nname = "mlp"\n[objective]\n[train]')), "leave one out"),
+        (changed(('[network]\ngraph = "hypercube:3"\n', ""), algorithm="dp-dsgd"), "who talks to whom"),
+        (changed(('"tree"', '"gossip"'), algorithm="consensus-sgd"), "consensus-sgd runs over tree or"),
+        (changed(("[train]", "[average]\nradius = 1.0\nadjacency = 'user'\n[train]")), "it has both"),
+        (changed(('"dp-sgd"', '"averaging"')), "averaging is written as [average]"),
     ],
 )
-def test_wrong_files_are_refused_in_a_sentence(tmp_path, capsys, change, sentence):
+def test_wrong_files_are_refused_in_a_sentence(refused, tmp_path, text, sentence):
+    (tmp_path / "plan.toml").write_text(text)
+    assert sentence in refused("train", "plan.toml", "--out", "out.json")
+    assert sentence in refused("plan", "plan.toml", "--out", "out.json")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "options"),
+    [
+        ("steps = 5", "steps = 0", {"steps": 0}),
+        ("clip = 1.0", "clip = -1.0", {"clip": -1.0}),
+        ("clip = 1.0", 'clip = "one"', {"clip": "one"}),
+        ("lot = 20", "lot = 2000", {"lot": 2000}),
+        ("lot = 20", "sample_rate = 2.0", {"lot": None, "sample_rate": 2.0}),
+        ('"add-remove"', '"record"', {"adjacency": "record"}),
+        ("learning_rate = 1.0", "learning_rate = -1.0", {"learning_rate": -1.0}),
+        ("lot = 20", 'accounting = "magic"', {"lot": None, "accounting": "magic"}),
+        ("lot = 20", 'optimiser = "lbfgs"', {"lot": None, "optimiser": "lbfgs"}),
+    ],
+)
+def test_a_bad_option_gets_the_sentence_that_python_raises(refused, tmp_path, old, new, options):
+    data = sv.data.load("breast_cancer").split(0.2, np.random.default_rng(0))
+    shards = data.shards(sv.data.equal(data.n, 8, np.random.default_rng([0, 1])))
+    common = {"steps": 5, "learning_rate": 1.0, "clip": 1.0, "lot": 20, "noise_multiplier": 4.0}
+    with pytest.raises(sv.errors.InvalidInput) as raised:
+        sv.algorithms.DPDSGD(
+            sv.objectives.GLM(), sv.graphs.hypercube(3), sizes=shards.sizes, **common | options
+        )
+    text = trained("dp-dsgd")
+    assert old in text
+    (tmp_path / "plan.toml").write_text(text.replace(old, new))
+    assert refused("train", "plan.toml") == f"plan.toml, [train]: {raised.value}"
+
+
+@pytest.mark.parametrize(
+    ("key", "sentence"),
+    [
+        ("l2_clip = 1.0", "[train] l2_clip is an old word; write clip."),
+        ("max_grad_norm = 1.0", "write clip."),
+        ("step_size = 1.0", "write learning_rate."),
+        ('level = "user"', 'write adjacency = "user" for whole agents'),
+        ("momentum = 0.9", 'write optimiser = { kind = "momentum", beta = 0.9 }'),
+        ("evaluate_every = 1", "write every."),
+        ("noise_multiplier = 1.0", "write [noise] multiplier."),
+        ('method = "dsgd"', "write algorithm."),
+    ],
+)
+def test_old_words_are_refused_with_the_new_ones(refused, tmp_path, key, sentence):
+    (tmp_path / "plan.toml").write_text(trained("dp-dsgd").replace("lot = 20", key))
+    assert sentence in refused("train", "plan.toml")
+
+
+@pytest.mark.parametrize(("old", "new"), [("mafalda-sgd", "mafalda"), ("admm-token", "token-admm")])
+def test_old_names_of_algorithms_are_refused_with_the_new_ones(refused, tmp_path, old, new):
+    (tmp_path / "plan.toml").write_text(trained("dp-dsgd").replace('"dp-dsgd"', f'"{old}"'))
+    assert f'write "{new}".' in refused("train", "plan.toml")
+
+
+# ---- read, and not charged ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["plan", "train"])
+def test_what_is_read_and_not_charged_must_be_accepted_by_name(refused, tmp_path, command):
+    (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept=""))
+    said = refused(command, "plan.toml", "--out", "r.json")
+    assert 'accept = ["held-out score", "standardise"]' in said
+    (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept='accept = ["held-out score"]\n'))
+    assert "bounds = [low, high] scales by public bounds instead" in refused(command, "plan.toml")
+    (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept='accept = ["everything"]\n'))
+    assert "accept knows standardise, held-out score" in refused(command, "plan.toml")
+    plain = 'name = "breast_cancer"\nunit_rows = true\n'
+    (tmp_path / "plan.toml").write_text(trained("dp-sgd", data=plain))
+    assert "nothing of the kind is read" in refused(command, "plan.toml")
+
+
+def test_what_is_accepted_is_shown_and_kept(call, tmp_path):
+    (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept=ACCEPT.replace("]", ', "tuning"]')))
+    answer = call("train", "plan.toml", "--out", "r.json")
+    assert answer.out.count("not charged, accepted by name: the mean and deviation") >= 1
+    assert "except for the above" in answer.out
+    assert "Not charged: settings that were chosen on the private records." in answer.out
+    kept = json.loads((tmp_path / "r.json").read_text())
+    assert kept["metrics"]["accepted"] == ["standardise", "held-out score", "tuning"]
+
+
+def table_of(folder, rows=60, words=("sick", "well")):
+    rng = np.random.default_rng(0)
+    for name in ("mine.csv", "public.csv"):
+        ages, doses = rng.uniform(20, 80, rows), rng.uniform(0, 5, rows)
+        lines = [f"{a:.1f},{d:.2f},{words[int(a > 50)]}" for a, d in zip(ages, doses, strict=True)]
+        (folder / name).write_text("\n".join(["age,dose,state", *lines]))
+
+
+OWN = """version = 2
+[data]
+file = "mine.csv"
+label = "state"
+classes = ["sick", "well"]
+bounds = { age = [0, 100], dose = [0, 5] }
+intercept = true
+test_file = "public.csv"
+[network]
+graph = "complete:3"
+[train]
+algorithm = "consensus-sgd"
+adjacency = "add-remove"
+steps = 40
+clip = 1.0
+learning_rate = 4.0
+[noise]
+multiplier = 0.5
+seed = 1
+"""
+
+
+def test_public_bounds_classes_and_scores_need_nothing_accepted(call, refused, tmp_path):
+    table_of(tmp_path)
+    (tmp_path / "plan.toml").write_text(OWN)
+    record = call("train", "plan.toml", "--json").json
+    assert record["metrics"]["test_accuracy"] > 0.8
+    assert "accepted" not in record["metrics"]
+    (tmp_path / "plan.toml").write_text(OWN.replace('classes = ["sick", "well"]\n', ""))
+    assert 'accept = ["class names"]' in refused("train", "plan.toml")
+    (tmp_path / "plan.toml").write_text(OWN.replace('"well"]', '"fine"]'))
+    assert "label 'well' is not one of the classes" in refused("train", "plan.toml")
+    (tmp_path / "plan.toml").write_text(OWN.replace(", dose = [0, 5]", ""))
+    assert "bounds lacks 'dose'" in refused("train", "plan.toml")
+
+
+def test_bounds_clip_and_scale_each_record_alone():
+    data = sv.data.Dataset("two", np.array([[0.0, 9.0], [4.0, 1.0]]), np.array([1, -1]))
+    np.testing.assert_array_equal(data.bounded([0, 0], [4, 2]).X, [[-1, 1], [1, 0]])
+
+
+def test_a_network_trains_on_a_table_of_ones_own(call, tmp_path):
+    table_of(tmp_path)
+    net = OWN.replace(
+        "[network]", '[model]\nname = "mlp"\noptions = { inputs = 3, hidden = 4, classes = 2 }\n[network]'
+    )
+    (tmp_path / "plan.toml").write_text(net)
+    answer = call("train", "plan.toml", "--json")
+    assert answer.code == 0, answer
+    assert answer.json["metrics"]["accuracy"] > 60
+
+
+# ---- graphs drawn afresh, and other commands ---------------------------------------------------------------
+
+
+def test_fresh_graphs_are_a_function_of_the_public_seed(tmp_path, refused):
+    text = trained("muffliato-sgd").replace('"hypercube:3"', '"er:8:2:seed=1"')
+    text = text.replace("steps = 5", "steps = 5\nfresh_graph = true")
     file = tmp_path / "plan.toml"
-    file.write_text(change(plan_text("dp-sgd")))
-    code, text, _ = call(capsys, "train", file, "--json")
-    assert code == 1
-    import re
+    file.write_text(text)
+    first, second = (built_plan(read_plan(file), tmp_path, "plan.toml").plan for _ in range(2))
+    edges = [[tuple(map(tuple, p.schedule(k).network.edges)) for k in range(5)] for p in (first, second)]
+    assert edges[0] == edges[1]
+    assert len(set(edges[0])) > 1
+    file.write_text(text.replace("rounds = 2", "rounds = 2\nseed = 5"))
+    other = built_plan(read_plan(file), tmp_path, "plan.toml").plan
+    assert other.describe()["protocol"] != first.describe()["protocol"]  # another run, not its continuation
+    file.write_text(text.replace("er:8:2:seed=1", "ring:8"))
+    assert "er or geometric" in refused("train", "plan.toml")
 
-    assert re.search(sentence, json.loads(text)["error"])
 
-
-def test_reproduce_lists_runs_and_draws(tmp_path, capsys):
-    code, text, _ = call(capsys, "reproduce", "list", "--json")
-    assert code == 0
-    assert "admm-lasso" in json.loads(text)["experiments"]
-    out, plot = tmp_path / "r.json", tmp_path / "r.svg"
-    code, text, _ = call(capsys, "reproduce", "topologies", "--quick", "--json", "--out", out, "--plot", plot)
-    assert code == 0
-    assert json.loads(text)["metrics"]["hypercube"]["n"] == 32
-    assert plot.read_text().startswith("<?xml")
-    code, text, _ = call(capsys, "reproduce", "nothing", "--json")
-    assert code == 1
-    code, text, _ = call(capsys, "reproduce", "topologies", "--quick")
-    assert "understated_pairs" in text
+def test_reproduce_lists_runs_and_draws(call, tmp_path):
+    assert "admm-lasso" in call("reproduce", "list", "--json").json["experiments"]
+    answer = call("reproduce", "topologies", "--quick", "--json", "--out", "r.json", "--plot", "r.svg")
+    assert answer.json["metrics"]["hypercube"]["n"] == 32
+    assert (tmp_path / "r.svg").read_text().startswith("<?xml")
+    assert call("reproduce", "nothing", "--json").code == 1
+    assert "understated_pairs" in call("reproduce", "topologies", "--quick").out

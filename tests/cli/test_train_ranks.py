@@ -9,14 +9,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import sottovoce
-from sottovoce.cli.config import read_toml
-from sottovoce.cli.main import main
-from sottovoce.cli.train_deep import train_file
+from sottovoce.cli.train import read_training, run_training
 
-PLAN = """
+PLAN = """version = 2
 [data]
 name = "breast_cancer"
 unit_rows = true
@@ -27,6 +24,8 @@ name = "gossip"
 rounds = 2
 [train]
 algorithm = "muffliato-sgd"
+adjacency = "user"
+clip = 1.0
 steps = 4
 learning_rate = 0.5
 [noise]
@@ -35,7 +34,7 @@ seed = 3
 """
 
 
-NETWORK = """
+NETWORK = """version = 2
 [network]
 graph = "ring:5"
 [data]
@@ -44,11 +43,13 @@ name = "digits"
 name = "mlp"
 options = { inputs = 64, hidden = 4 }
 [train]
-method = "dsgt"
+algorithm = "dp-dsgt"
+adjacency = "add-remove"
+clip = 1.0
 steps = 40
 lot = 16
 accounting = "rdp"
-evaluate_every = 1
+every = 1
 [noise]
 multiplier = 1.0
 seed = 1
@@ -89,14 +90,6 @@ def test_too_many_ranks_is_one_sentence_and_exit_1(tmp_path):
     assert done.stderr == ""
 
 
-def test_a_folder_of_ranks_is_not_taken_for_a_file(tmp_path, capsys):
-    (tmp_path / "plan.toml").write_text(PLAN)
-    with pytest.raises(SystemExit) as ended:
-        main(["train", str(tmp_path / "plan.toml"), "--checkpoint", str(tmp_path)])
-    assert ended.value.code == 1
-    assert "is a folder, as ranks keep it; give --ranks, or name a file." in capsys.readouterr().err
-
-
 def test_an_interrupted_network_goes_on_with_other_ranks(tmp_path):
     kept = tmp_path / "kept" / "current.json"
     running = started(tmp_path, "--ranks", "2", "--checkpoint", "kept", plan=NETWORK)
@@ -112,7 +105,7 @@ def test_an_interrupted_network_goes_on_with_other_ranks(tmp_path):
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["history"][0]["step"] == before + 1  # nothing was done twice
     file = tmp_path / "plan.toml"
-    rows = train_file(file, read_toml(file)).outputs["rows"]
+    rows = run_training(read_training(file)).outputs["rows"]
     parts = [np.load(part) for part in sorted((tmp_path / "kept").glob("step-*.npz"))]
     assert len(parts) == 1
     np.testing.assert_allclose(parts[0]["leaf0"], rows, atol=1e-6)

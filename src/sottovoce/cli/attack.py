@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.options import ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
 from sottovoce.cli.output import Json, emit, number, table
 
 __all__ = ["app"]
@@ -28,11 +29,10 @@ Attackers = Annotated[str, typer.Option("--attackers", help="Nodes that share wh
 def gossip(
     graph: Graph,
     attackers: Attackers,
-    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of averaging.")] = 10,
-    protocol: Annotated[
-        str, typer.Option("--protocol", help="gossip, chebyshev, randomized, tree or exchange.")
-    ] = "gossip",
-    seed: Annotated[int, typer.Option("--seed", help="Seed of randomized schedules.")] = 0,
+    rounds: Rounds = None,
+    protocol: ProtocolOption = "gossip",
+    tree: TreeOption = None,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of trees and random edges; public.")] = 0,
     json: Json = False,
 ) -> None:
     """Which nodes' values are determined by an averaging without noise (with noise: value plus noise).
@@ -40,14 +40,16 @@ def gossip(
     \b
         sottovoce attack gossip --graph florentine --attackers 0 --rounds 7
     """
-    from sottovoce import graphs
+    from sottovoce import _validate
     from sottovoce.attacks.gossip import gossip_attack
 
-    network = graphs.parse(graph)
-    averaging = make_protocol(protocol, network, rounds, seed)
-    attack = gossip_attack(averaging, node_list(attackers))
+    if rounds is not None:
+        _validate.count(rounds, "rounds")
+    network = network_of(graph)
+    averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=None, seed=seed)
+    attack = gossip_attack(averaging, node_list(attackers, "--attackers"))
     names = range(network.n) if network.labels is None else network.labels
-    payload = {
+    payload: dict[str, Any] = {
         "graph": network.name, "n": network.n, "protocol": averaging.name, "rounds": averaging.rounds,
         "attackers": list(attack.attackers), "reconstructed": list(attack.nodes), "count": len(attack.nodes),
         "names": [str(names[u]) for u in attack.nodes], "rank": attack.rank,
@@ -94,15 +96,16 @@ def dgd(
     """
     import numpy as np
 
-    from sottovoce import _validate, graphs
+    from sottovoce import _validate
     from sottovoce.attacks.inputs import attack_softmax
     from sottovoce.protocols import Gossip
 
-    network = graphs.parse(graph)
+    network = network_of(graph)
     rng = np.random.default_rng(seed)
     images, labels = pictures(data, network.n, rng)
     found = attack_softmax(
-        Gossip(network, _validate.count(rounds, "rounds")), node_list(attackers), images, labels,
+        Gossip(network, _validate.count(rounds, "rounds")), node_list(attackers, "--attackers"), images,
+        labels,
         steps=network.n if steps is None else steps, learning_rate=rate, rng=rng,
         noise_std=_validate.non_negative(noise, "noise"), classes=10,
     )  # fmt: skip
@@ -126,51 +129,6 @@ def dgd(
         out.print(f"{share} pictures come back with a PSNR of 10 or more.")
 
     emit(payload, json, text)
-
-
-def node_list(text: str) -> list[int]:
-    """Return the nodes that a text like ``3,5`` names.
-
-    Examples
-    --------
-    >>> node_list("3, 5")
-    [3, 5]
-    """
-    from sottovoce.errors import InvalidInput
-
-    try:
-        return [int(word) for word in text.replace(" ", "").split(",") if word]
-    except ValueError:
-        raise InvalidInput(
-            f"nodes are given as numbers with commas between, like 3,5; got {text!r}."
-        ) from None
-
-
-def make_protocol(name: str, network: Any, rounds: int, seed: int) -> Any:
-    """Return the protocol that a word names, on a network.
-
-    Examples
-    --------
-    >>> from sottovoce import graphs
-    >>> make_protocol("exchange", graphs.hypercube(3), 5, 0).rounds
-    3
-    """
-    import numpy as np
-
-    from sottovoce import _validate, protocols
-    from sottovoce.errors import InvalidInput
-
-    _validate.count(rounds, "rounds")
-    made = {
-        "gossip": lambda: protocols.Gossip(network, rounds),
-        "chebyshev": lambda: protocols.Chebyshev(network, rounds),
-        "randomized": lambda: protocols.Randomized(network, rounds, np.random.default_rng(seed)),
-        "tree": lambda: protocols.Tree(network),
-        "exchange": lambda: protocols.Exchange(network.n),
-    }
-    if name not in made:
-        raise InvalidInput(f"the protocol must be one of {', '.join(made)}, got {name!r}.")
-    return made[name]()
 
 
 def pictures(data: str, n: int, rng: Any) -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce.cli.options import ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
 from sottovoce.cli.output import Json, emit, number, progress, table
 
 __all__ = ["audit"]
@@ -13,18 +14,17 @@ __all__ = ["audit"]
 
 def audit(
     graph: Annotated[str, typer.Option("--graph", help="The graph, for example florentine or hypercube:4.")],
-    rounds: Annotated[int, typer.Option("--rounds", help="Rounds of averaging.")] = 10,
-    protocol: Annotated[
-        str, typer.Option("--protocol", help="gossip, chebyshev, randomized, tree or exchange.")
-    ] = "gossip",
+    rounds: Rounds = None,
+    protocol: ProtocolOption = "gossip",
+    tree: TreeOption = None,
     user: Annotated[int, typer.Option("--user", help="The node whose value is looked for.")] = 0,
     observers: Annotated[
         str | None,
         typer.Option("--observers", help="Nodes that look, as 3 or 3,5; by default the standard views."),
     ] = None,
     noise_multiplier: Annotated[
-        float, typer.Option("--noise-multiplier", help="Noise std over sensitivity.")
-    ] = 0.5,
+        float, typer.Option("--noise-multiplier", help="Noise std over the clip (the radius).")
+    ] = 1.0,
     runs: Annotated[int, typer.Option("--runs", help="Runs per view.")] = 20_000,
     delta: Annotated[float, typer.Option("--delta", help="Where epsilon is read.")] = 1e-2,
     confidence: Annotated[
@@ -46,29 +46,30 @@ def audit(
     """
     import numpy as np
 
-    from sottovoce import _validate, graphs
+    from sottovoce import _validate
     from sottovoce.attacks.audit import audit_averaging, audit_outputs, standard_views
-    from sottovoce.cli.attack import make_protocol, node_list
     from sottovoce.errors import InvalidInput
 
-    network = graphs.parse(graph)
-    averaging = make_protocol(protocol, network, rounds, seed)
+    network = network_of(graph)
+    averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=None, seed=seed)
     z = _validate.positive(noise_multiplier, "noise_multiplier")
     _validate.probability(confidence, "confidence", zero=False, one=False)
     _validate.delta(delta)
-    views = {"observers": tuple(node_list(observers))} if observers else standard_views(network, user)
+    views = {"observers": node_list(observers, "--observers")} if observers else standard_views(network, user)
     if claim not in ("exact", "published"):
         raise InvalidInput(f"claim must be exact or published, got {claim!r}.")
     rng = np.random.default_rng(seed)
     level = (1 - confidence) / (len(views) + (not observers))
     common: dict[str, Any] = {
-        "user": user, "sensitivity": 1.0, "noise_std": z, "runs": runs, "rng": rng, "delta": delta,
+        "user": user, "sensitivity": 2.0, "noise_std": z, "runs": runs, "rng": rng, "delta": delta,
         "level": level,
     }  # fmt: skip
     found = {}
     with progress("auditing", len(views) + (not observers), quiet=json) as done:
         for name, who in views.items():
-            guarantee = published_claim(network, rounds, user, who, z) if claim == "published" else None
+            guarantee = (
+                published_claim(network, averaging.rounds, user, who, z) if claim == "published" else None
+            )
             found[name] = audit_averaging(averaging, observers=who, guarantee=guarantee, **common)
             done(len(found))
         if not observers:
@@ -107,5 +108,5 @@ def published_claim(
     if user in observers or not 0 <= user < network.n:
         raise InvalidInput(f"user must be a node that is not an observer, got {user}.")
     share = min(1.0, float(np.sum(published_loss(network, rounds=rounds)[user, list(observers)])))
-    mu = float(np.sqrt(share)) / multiplier
+    mu = 2 * float(np.sqrt(share)) / multiplier  # a row of radius 1 moves by 2
     return Guarantee(Adversary("colluders", observers, user), "user", "published", Curve.gaussian(mu))

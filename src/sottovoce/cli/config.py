@@ -1,35 +1,65 @@
-"""Plan files: TOML in, checked sections out; the same sections serve averaging and training.
+"""Plan files: TOML in, checked sections out. One kind of file serves averaging and every kind of training.
 
-A plan file says who talks (``[network]``), how they average (``[protocol]``), how much noise
-(``[noise]``), what may be spent (``[budget]``) and what is done: ``[average]``, or the sections of a training
-plan. `read_plan` reads the file and checks it against a model; a command with sections of its own
-subclasses `PlanFile`. Whatever is wrong becomes one `ConfigError` that names the file, section and key.
+A plan file says who talks (``[network]``), how they average (``[protocol]``), how much noise (``[noise]``),
+what may be spent (``[budget]``) and what is done: ``[average]``, or ``[data]`` and ``[train]`` with a linear
+model (``[objective]``) or a network (``[model]``). Keys of ``[average]`` and ``[train]`` are the options of
+the plan itself, so they are checked by the plan, in the words that Python raises. Whatever is wrong becomes
+one sentence that names the file and the section. Words of the first edition are refused with the new word
+beside them, and so is a file without ``version = 2``: the unit of its noise would be another.
 """
 
 from __future__ import annotations
 
+import contextlib
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sottovoce.errors import ConfigError, DataError
+from sottovoce.errors import ConfigError, DataError, InvalidInput
 
 if TYPE_CHECKING:
     import numpy as np
 
     from sottovoce.graphs import Network
-    from sottovoce.protocols import Protocol
+    from sottovoce.protocols import NamedProtocol
 
 __all__ = [
-    "AverageSection", "AveragingFile", "BudgetSection", "NetworkSection", "NoiseSection", "PlanFile",
-    "ProtocolSection", "read_plan", "read_toml",
+    "BudgetSection", "DataSection", "ModelSection", "NetworkSection", "NoiseSection", "ObjectiveSection",
+    "PlanFile", "ProtocolSection", "about", "checked", "read_numbers", "read_plan", "read_toml",
 ]  # fmt: skip
 
-ProtocolName = Literal["gossip", "chebyshev", "tree", "exchange", "refreshed", "randomized"]
-ViewName = Literal["local", "network", "pairwise", "colluders", "central"]
+VERSION = 2
+ViewName = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
+
+# (section, key of the first edition) -> what to write now; docs/words.md is the same table for people
+OLD_KEYS: dict[tuple[str, str], str] = {
+    ("train", "l2_clip"): "clip",
+    ("train", "max_grad_norm"): "clip",
+    ("train", "step_size"): "learning_rate",
+    ("train", "rate"): "learning_rate",
+    ("train", "level"): 'adjacency = "user" for whole agents, "add-remove" or "replace-one" for records',
+    ("train", "momentum"): 'optimiser = { kind = "momentum", beta = 0.9 }',
+    ("train", "method"): "algorithm",
+    ("train", "options"): "the options themselves, beside steps",
+    ("train", "evaluate_every"): "every",
+    ("train", "averaging"): "[protocol] name",
+    ("train", "gossip_rounds"): "[protocol] rounds",
+    ("train", "schedule_seed"): "[protocol] seed",
+    ("train", "noise_multiplier"): "[noise] multiplier",
+    ("train", "noise_std"): "[noise] std",
+    ("train", "physical_batch"): "[model] physical_batch",
+    ("train", "device"): "[model] device",
+    ("budget", "target_epsilon"): "epsilon",
+    ("budget", "target_delta"): "delta",
+}
+OLD_ALGORITHMS = {
+    "admm-federated": "federated-admm", "admm-token": "token-admm", "mafalda-sgd": "mafalda",
+    "sgd": "dp-sgd", "dsgd": "dp-dsgd", "dsgt": "dp-dsgt", "dinno": "dp-dinno", "consensus": "consensus-sgd",
+    "muffliato": "muffliato-sgd", "walk": "random-walk-sgd",
+}  # fmt: skip
 
 
 class Section(BaseModel):
@@ -52,8 +82,8 @@ class NetworkSection(Section):
     weights: str | None = Field(None, description="metropolis, max_degree, lazy or uniform")
     names: tuple[str, ...] | None = Field(None, description="what the nodes are called, in order")
 
-    def build(self, folder: Path | None = None) -> Network:
-        """Return the network; files are looked for in ``folder``."""
+    def build(self, folder: Path | None = None, *, seed: int | None = None) -> Network:
+        """Return the network; files are looked for in ``folder``, a random graph is drawn from ``seed``."""
         from dataclasses import replace
 
         from sottovoce import graphs
@@ -68,6 +98,9 @@ class NetworkSection(Section):
             text = self.graph
             if folder is not None and text.startswith("file:"):
                 text = f"file:{folder / text.removeprefix('file:')}"
+            if seed is not None:
+                text = ":".join([part for part in text.split(":") if not part.startswith("seed=")])
+                text = f"{text}:seed={seed}"
             network = graphs.parse(text)
         if self.weights is not None:
             network = network.reweighted(self.weights)
@@ -75,60 +108,60 @@ class NetworkSection(Section):
             network = replace(network, labels=self.names)
         return network
 
+    @property
+    def random(self) -> bool:
+        """Whether the graph is drawn, so that every step can draw its own."""
+        return self.graph is not None and self.graph.split(":")[0] in ("er", "geometric")
+
 
 class ProtocolSection(Section):
-    """``[protocol]``: how the nodes average.
+    """``[protocol]``: how the nodes average, as `sottovoce.protocols.parse` reads it.
 
     Examples
     --------
-    >>> network = NetworkSection(graph="hypercube:3").build()
-    >>> ProtocolSection(name="exchange").build(network)
-    Exchange(n=8, rounds=3)
-    >>> ProtocolSection().build(network)
-    Chebyshev(n=8, rounds=3)
+    >>> str(ProtocolSection(name="tree", tree="uniform").named("gossip"))
+    'tree:kind=uniform'
+    >>> str(ProtocolSection().named("chebyshev"))
+    'chebyshev'
     """
 
-    name: ProtocolName = "chebyshev"
-    rounds: int | None = Field(None, ge=0, description="theoretical number when left out")
-    tree: Literal["bfs", "capped", "uniform"] = Field("bfs", description="how a tree is drawn")
-    root: int | None = Field(None, ge=0, description="root of a tree")
-    fresh: float = Field(0.1, ge=0, description="refreshed: fresh noise per round, as a share of the noise")
+    name: str | None = Field(None, description="a protocol by name; the algorithm's own when left out")
+    rounds: int | None = Field(None, description="theoretical number when left out")
+    tree: str | None = Field(None, description="how a tree is drawn: bfs, capped, uniform")
+    root: int | None = Field(None, description="root of a tree")
+    fresh: float | None = Field(None, description="refreshed: fresh noise per round, a share of the noise")
     seed: int = Field(0, ge=0, description="draws trees and random edges; public")
 
-    def build(self, network: Network) -> Protocol:
-        """Return the protocol on a network; the number of rounds is the theoretical one by default."""
-        import numpy as np
+    def named(self, default: str, where: str = "[protocol]") -> NamedProtocol:
+        """Return the protocol by name, ``default`` where the file names none; ``where`` begins a refusal."""
+        from sottovoce.protocols import parse
 
-        from sottovoce import protocols
-
-        rng = np.random.default_rng(self.seed)
-        if self.name in ("exchange", "tree") and self.rounds is not None:
-            raise ConfigError(f"The number of rounds of {self.name} follows from the network; leave it out.")
-        if self.name == "exchange":
-            return protocols.Exchange(network.n)
-        if self.name == "tree":
-            return protocols.Tree(network, root=self.root, kind=self.tree, rng=_needed(rng, self.tree))
-        kind = "randomized" if self.name == "randomized" else "synchronous"
-        rounds = protocols.rounds_for(network, kind=kind) if self.rounds is None else self.rounds
-        if self.name == "randomized":
-            return protocols.Randomized(network, rounds, rng)
-        if self.name == "refreshed":
-            return protocols.Refreshed(network, rounds, tau=self.fresh)
-        return (protocols.Gossip if self.name == "gossip" else protocols.Chebyshev)(network, rounds)
-
-
-def _needed(rng: np.random.Generator, tree: str) -> Any:
-    return None if tree == "bfs" else rng
+        given = {"rounds": self.rounds, "kind": self.tree, "root": self.root, "fresh": self.fresh}
+        said = [f"{key}={value}" for key, value in given.items() if value is not None]
+        if self.name is None and said:
+            raise ConfigError(f"{where} {said[0].split('=')[0]} needs a name beside it.")
+        if self.rounds is not None and self.rounds < 0:
+            raise ConfigError(f"{where} rounds must not be negative, got {self.rounds}.")
+        with about(where):
+            return parse(":".join([self.name or default, *said]))
 
 
 class NoiseSection(Section):
     """``[noise]``: how much, and from where; left out, the least noise that meets ``[budget]``."""
 
-    multiplier: float | None = Field(None, gt=0, description="noise over sensitivity")
+    multiplier: float | None = Field(None, gt=0, description="noise over the clip (the radius of an average)")
     std: float | None = Field(None, gt=0, description="absolute standard deviation, per coordinate")
+    ratio: float | None = Field(None, gt=0, description="Laplace scale over sensitivity, for dp-gcd")
     seed: int | None = Field(
         None, ge=0, description="makes the run a simulation: reproducible, not protective"
     )
+
+    @property
+    def source(self) -> Any:
+        """A simulation's generator where the file names a seed, protective noise where it does not."""
+        from sottovoce.privacy.noise import ProtectiveNoise, SimulatedNoise
+
+        return ProtectiveNoise() if self.seed is None else SimulatedNoise(self.seed)
 
 
 class BudgetSection(Section):
@@ -136,45 +169,122 @@ class BudgetSection(Section):
 
     epsilon: float = Field(gt=0)
     delta: float = Field(gt=0, lt=1)
-    view: ViewName = "local"
+    view: ViewName | None = Field(None, description="network; central where a curator is trusted")
     observer: int | None = Field(None, ge=0)
     user: int | None = Field(None, ge=0)
-    colluders: tuple[int, ...] = ()
+    colluders: int | tuple[int, ...] = ()
     max_noise: float | None = Field(
         None, gt=0, description="largest noise std one accepts in a node's result"
     )
 
     @property
     def who(self) -> dict[str, Any]:
-        """The arguments of `Plan.privacy` beside the view."""
-        named = {"observer": self.observer, "user": self.user}
-        found: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-        return found | ({"colluders": self.colluders} if self.colluders else {})
+        """The arguments of `Plan.privacy`, the view among them."""
+        named = {"view": self.view, "observer": self.observer, "user": self.user}
+        given: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
+        return given | ({"colluders": self.colluders} if self.colluders != () else {})
 
 
 class AverageSection(Section):
-    """``[average]``: what is averaged. Values are clipped to a public ball; nothing else is known of them."""
+    """``[average]``: what is averaged. Its other keys are options of the plan: radius, centre, dim."""
 
-    radius: float = Field(gt=0, description="radius of the ball")
-    centre: float | tuple[float, ...] = 0.0
-    dim: int = Field(1, ge=1, description="numbers per node, for the cost")
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    adjacency: str = Field(description="user: the whole row of a node is replaced")
     values: Path | tuple[float, ...] | None = Field(None, description="CSV or NPZ file, or the numbers")
 
 
-class PlanFile(Section):
-    """What every plan file may hold; training plans add their own sections by subclassing."""
+class DataSection(Section):
+    """``[data]``: which records, how they are prepared, who holds them."""
 
+    name: str | None = Field(None, description="a data set by name")
+    file: Path | None = Field(None, description="a table of one's own: csv, npz, arff, svm")
+    label: str | None = Field(None, description="column to predict, for csv and arff")
+    group: str | None = Field(None, description="column that tells sites apart, for csv")
+    classes: tuple[str | float, ...] | None = Field(None, description="public names of the classes, in order")
+    missing: Literal["refuse", "drop"] | None = Field(None, description="refuse when left out")
+    bounds: tuple[Any, ...] | dict[str, tuple[float, float]] | None = Field(
+        None, description="public bounds: [low, high], one pair per feature, or a table by name"
+    )
+    standardise: bool = Field(False, description="by the records themselves: not private, must be accepted")
+    unit_rows: bool = False
+    intercept: bool = False
+    test_share: float = Field(0.0, ge=0, lt=1, description="held out for a score, which must be accepted")
+    test_file: Path | None = Field(None, description="public records for the score")
+    folder: Path | None = Field(None, description="where official image files are; else SOTTOVOCE_DATA")
+    side: int | None = Field(None, ge=1, description="resize images to this side")
+    mean: float | None = Field(None, description="public constant of images, 0 when left out")
+    std: float | None = Field(None, gt=0, description="public constant of images, 1 when left out")
+    partition: Literal["equal", "label", "dirichlet", "column"] | None = None
+    users: int | None = Field(None, ge=1, description="where there is no network")
+    skew: float = Field(0.0, ge=0, le=1, description="by label: 0 even, 1 one owner per class")
+    concentration: float = Field(1.0, gt=0)
+    seed: int = Field(0, ge=0, description="splits and partitions; public")
+
+
+class ObjectiveSection(Section):
+    """``[objective]``: a linear model. Its keys are those of `sottovoce.objectives.GLM`."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+
+class ModelSection(Section):
+    """``[model]``: a network of the zoo, and where it is computed."""
+
+    name: str
+    options: dict[str, int] = Field(default_factory=dict)
+    physical_batch: int | None = Field(None, ge=1, description="records in memory at a time")
+    device: str = "cpu"
+
+
+class TrainSection(Section):
+    """``[train]``: the algorithm; its other keys are options of the plan, checked by the plan."""
+
+    model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
+
+    algorithm: str
+    adjacency: str = Field(description="add-remove, replace-one (a record) or user (a whole agent)")
+    fresh_graph: bool = Field(False, description="draw the graph (er, geometric) afresh for every step")
+    every: int | None = Field(None, ge=1, description="score, report and save after so many steps")
+
+
+class PlanFile(Section):
+    """Everything a plan file may hold."""
+
+    version: Literal[2]
     title: str = ""
-    network: NetworkSection
+    accept: tuple[str, ...] = Field((), description="what is read of private records and not charged")
+    network: NetworkSection | None = None
     protocol: ProtocolSection = Field(default_factory=ProtocolSection)  # type: ignore[arg-type]
     noise: NoiseSection = Field(default_factory=NoiseSection)  # type: ignore[arg-type]
     budget: BudgetSection | None = None
+    average: AverageSection | None = None
+    data: DataSection | None = None
+    objective: ObjectiveSection | None = None
+    model: ModelSection | None = None
+    train: TrainSection | None = None
 
 
-class AveragingFile(PlanFile):
-    """A plan file with an ``[average]`` section."""
+@contextlib.contextmanager
+def about(where: str, *, options: bool = False) -> Iterator[None]:
+    """Put the place in a file before the sentence that a constructor raises; its kind stays.
 
-    average: AverageSection
+    With ``options`` the body does nothing but hand a section's options to a constructor, so that a TypeError
+    is about one of them; elsewhere it is a mistake of ours and is left alone.
+
+    >>> with about("plan.toml, [train]"):
+    ...     raise InvalidInput("steps must be positive, got 0.")
+    Traceback (most recent call last):
+    sottovoce.errors.InvalidInput: plan.toml, [train]: steps must be positive, got 0.
+    """
+    try:
+        yield
+    except InvalidInput as error:
+        raise type(error)(f"{where}: {error}") from None
+    except (TypeError, OverflowError) as error:
+        if not options:
+            raise
+        raise ConfigError(f"{where} does not hold what is expected here: {error}.") from None
 
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -195,22 +305,59 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{source} is not valid TOML: {error}.") from None
 
 
-def read_plan(path: str | Path, model: type[Model], tables: Mapping[str, Any] | None = None) -> Model:
-    """Read a plan file and check it against ``model``.
+def read_plan(path: str | Path) -> PlanFile:
+    """Read a plan file and check its sections; their options are checked when the plan is built.
 
     Examples
     --------
     >>> import tempfile
-    >>> text = '[network]\\ngraph = "ring:4"\\n[average]\\nradius = 0.5\\n[noise]\\nmultiplier = -1\\n'
+    >>> text = 'version = 2\\n[network]\\ngraph = "ring:4"\\n[noise]\\nmultiplier = -1\\n'
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "plan.toml"
     ...     _ = file.write_text(text)
-    ...     read_plan(file, AveragingFile)
+    ...     read_plan(file)
     Traceback (most recent call last):
     sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: input should be greater than 0, got -1.
     """
-    found = read_toml(path) if tables is None else tables
-    return checked(model, found, Path(path).name)
+    return known_plan(read_toml(path), Path(path).name)
+
+
+def known_plan(tables: Mapping[str, Any], where: str) -> PlanFile:
+    """Return the tables of a plan file as checked sections; old words are refused with the new ones."""
+    version = tables.get("version")
+    if version is None:
+        raise ConfigError(
+            f"{where} has no version; write version = {VERSION} at its top once its words are those of "
+            "docs/words.md: [noise] multiplier is noise over the clip everywhere (over the radius in "
+            "[average]), so what was the multiplier m of an average is 2 m now."
+        )
+    if version != VERSION or isinstance(version, bool):
+        raise ConfigError(f"{where} is of version {version!r}; this sottovoce reads version {VERSION}.")
+    for (section, key), new in OLD_KEYS.items():
+        table = tables.get(section)
+        if isinstance(table, dict) and key in table:
+            raise ConfigError(f"{where}, [{section}] {key} is an old word; write {new}.")
+    train = tables.get("train")
+    if isinstance(train, dict) and train.get("algorithm") in OLD_ALGORITHMS:
+        old = train["algorithm"]
+        raise ConfigError(
+            f'{where}, [train] algorithm {old!r} is an old name; write "{OLD_ALGORITHMS[old]}".'
+        )
+    found = checked(PlanFile, tables, where)
+    if (found.average is None) == (found.train is None):
+        raise ConfigError(
+            f"{where} needs either [average], what is averaged, or [train], what is learned; it has "
+            f"{'neither' if found.average is None else 'both'}."
+        )
+    if found.train is not None and found.data is None:
+        raise ConfigError(f"{where}, [data] is missing; it says which records are learned from.")
+    if found.train is not None and found.model is not None and found.objective is not None:
+        raise ConfigError(f"{where} has [model], a network, and [objective], a linear model; leave one out.")
+    if found.average is not None:
+        for section in ("data", "objective", "model"):
+            if getattr(found, section) is not None:
+                raise ConfigError(f"{where}, [{section}] is for training; [average] has values.")
+    return found
 
 
 def checked(model: type[Model], tables: Mapping[str, Any], where: str) -> Model:
@@ -239,7 +386,9 @@ def _sentence(error: ValidationError, model: type[BaseModel], where: str) -> str
 def _place(place: Sequence[str]) -> str:
     if not place:
         return "the file"
-    return f"[{place[0]}]" if len(place) == 1 else f"[{place[0]}] {'.'.join(place[1:])}"
+    if len(place) == 1:
+        return place[0] if place[0] in ("title", "accept", "version") else f"[{place[0]}]"
+    return f"[{place[0]}] {'.'.join(place[1:])}"
 
 
 def _known(model: type[BaseModel], place: Sequence[str]) -> list[str]:

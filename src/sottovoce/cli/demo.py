@@ -93,8 +93,9 @@ def demo(
 
 def _account(clinics: Consortium) -> dict[str, Any]:
     """Return the plan's account: gossip with noise, seen by the first clinic."""
-    from sottovoce.cli.account import assess, record
+    from sottovoce.cli.account import record
     from sottovoce.experiments.clinics import promises
+    from sottovoce.privacy.assessment import assess
     from sottovoce.protocols import Gossip, rounds_for
 
     network = clinics.network

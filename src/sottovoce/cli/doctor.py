@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sottovoce import __version__
-from sottovoce.cli.output import Json, emit, table
+from sottovoce.cli.output import Json, emit, safe, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -135,6 +135,6 @@ def _show(out: Console, found: dict[str, Any]) -> None:
     out.print()
     if found["advice"]:
         for line in found["advice"]:
-            out.print(f"[yellow]•[/yellow] {line}.", soft_wrap=True, markup=True)
+            out.print(f"[yellow]•[/yellow] {safe(line)}.", soft_wrap=True)
     verdict = "Ready." if found["ready"] else "Not ready: install what is missing above."
     out.print(f"[bold]{verdict}[/bold]")

@@ -16,7 +16,11 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
-__all__ = ["Json", "console", "emit", "number", "plain", "progress", "safe", "table"]
+    from sottovoce.privacy import Guarantee
+
+__all__ = [
+    "Json", "assumptions", "console", "emit", "number", "plain", "progress", "safe", "statements", "table",
+]  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 
@@ -61,9 +65,31 @@ def plain(value: Any) -> Any:
     >>> plain({"h": np.array([0.5, np.inf])})
     {'h': [0.5, 'inf']}
     """
-    from sottovoce.runners.base import _plain
+    from sottovoce._files import plain as plain_values
 
-    return _plain(value)
+    return plain_values(value)
+
+
+def statements(guarantees: Iterable[Guarantee], delta: float) -> list[dict[str, Any]]:
+    """Return guarantees as records and tables hold them: epsilon at ``delta``, and against whom, in words.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> plan = sv.Muffliato(sv.protocols.Exchange(8), noise_std=4.0, radius=1.0)
+    >>> round(statements([plan.privacy("local")], 1e-5)[0]["epsilon"], 3)
+    1.993
+    """
+    return [g.to_dict(delta=delta) | {"against": str(g.adversary)} for g in guarantees]
+
+
+def assumptions(stated: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return what stored statements rest on, each once, in order.
+
+    >>> assumptions([{"assumptions": ["a", "b"]}, {"assumptions": ["b"]}])
+    ['a', 'b']
+    """
+    return list(dict.fromkeys(line for one in stated for line in one["assumptions"]))
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Group:
@@ -96,44 +122,23 @@ def safe(text: Any) -> str:
     return escape(str(text))
 
 
-def number(value: float | str | None) -> str:
-    """Return a number as a person writes it.
+def number(value: Any) -> str:
+    """Return a number as a person writes it, as pages and tables both show it.
 
     Examples
     --------
     >>> number(0.123456), number(3), number(1234567), number(float("inf")), number(2e-9)
-    ('0.123', '3', '1,234,567', '∞', '2.0e-09')
+    ('0.123', '3', '1,234,567', '∞', '2e-09')
     """
-    if value is None:
-        return "–"
-    if isinstance(value, str):
-        return "∞" if value == "inf" else value
-    if value != value:
-        return "–"
-    if value in (float("inf"), float("-inf")):
-        return "∞" if value > 0 else "-∞"
-    if isinstance(value, int) or (abs(value) >= 1000 and value == int(value)):
-        return f"{int(value):,}"
-    if value == 0:
-        return "0"
-    if abs(value) < 1e-3:
-        return f"{value:.1e}"
-    return f"{value:,.3f}" if abs(value) < 100 else f"{value:,.1f}"
+    from sottovoce.report.blocks import number as written
+
+    return written(value)
 
 
 @contextlib.contextmanager
 def progress(what: str, total: int | None, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
     """Show a bar on standard error while the body runs; yields a function that takes the count done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from sottovoce.runners.progress import bar
 
-    out = console(error=True)
-    if quiet or not out.is_terminal:
-        yield lambda done: None
-        return
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=out, transient=True,
-    )  # fmt: skip
-    with bar:
-        task = bar.add_task(what, total=total)
-        yield lambda done: bar.update(task, completed=done)
+    with bar(not quiet, what, total) as tell:
+        yield lambda done: tell(done, {})

@@ -263,9 +263,10 @@ def _show_price(out: Console, agreement: Agreement, rows: list[dict[str, Any]]) 
         (
             row["member"],
             row["releases"],
-            f"{row['epsilon_local']:.4g} (ldp)",
-            "-" if row["epsilon_worst_member"] is None else f"{row['epsilon_worst_member']:.4g} (exact)",
-            "-" if row["epsilon_mean_member"] is None else f"{row['epsilon_mean_member']:.4g} (exact)",
+            *(
+                f"{row[f'epsilon_{view}']:.4g} ({row[f'label_{view}']})"
+                for view in ("local", "network", "mean")
+            ),
             f"{row['budget']:g}",
         )
         for row in rows

@@ -116,21 +116,20 @@ def _chosen(name: str, words: list[str]) -> dict[str, Any]:
 def _spread(name: str, jobs: int, backend: str, folder: Path | None, json: bool) -> Any:
     """Return what runs the trials of an experiment as a sweep; refuse one that has none."""
     from sottovoce.errors import InvalidInput
-    from sottovoce.experiments import sweep as trials_of
+    from sottovoce.experiments.trials import has_trials, takes_seed
+    from sottovoce.runners.sweep import sweep
 
-    if not trials_of.has_trials(name):
+    if not has_trials(name):
         many = f"; `sottovoce sweep {name} --repeats 4 --jobs 2 -o FOLDER` repeats it with other seeds"
         raise InvalidInput(
             f"{name} is one piece, not independent trials, so leave --jobs, --backend and --records out"
-            f"{many if trials_of.takes_seed(name) else ''}."
+            f"{many if takes_seed(name) else ''}."
         )
 
     def spread(function: Any, listed: Any) -> list[Any]:
         place = folder or Path(f"{name}-records")
         with progress(f"{name}, {len(listed)} trials", len(listed), quiet=json) as tell:
-            records = trials_of.sweep(
-                function, listed, place, seed=None, jobs=jobs, backend=backend, progress=tell
-            )
+            records = sweep(function, listed, place, seed=None, jobs=jobs, backend=backend, progress=tell)
         return [record["value"] for record in records]
 
     return spread

@@ -41,10 +41,11 @@ def sweep(
         sottovoce sweep attack-geometric --quick --set n=20,30 --repeats 4 --jobs 2 -o geometric
     """
     from sottovoce.errors import InvalidInput
-    from sottovoce.experiments import sweep as trials_of
+    from sottovoce.experiments.trials import takes_seed, target
+    from sottovoce.runners import sweep as trials_of
 
-    function, fixed = trials_of.target(what, quick)
-    if repeats > 1 and what != "audit" and not trials_of.takes_seed(what):
+    function, fixed = target(what, quick)
+    if repeats > 1 and what != "audit" and not takes_seed(what):
         raise InvalidInput(f"{what} takes no seed, so --repeats {repeats} would run the same thing again.")
     listed = trials_of.repeated(trials_of.grid(**choices(settings or [])), repeats, fixed)
     with progress(f"{what}, {len(listed)} trials", len(listed), quiet=json) as tell:

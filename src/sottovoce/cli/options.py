@@ -1,0 +1,88 @@
+"""Options that several commands share, and the one place where their words become networks and protocols."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sottovoce.graphs import Network
+    from sottovoce.protocols import Protocol
+
+__all__ = [
+    "Draw", "Fresh", "Graph", "Matrix", "Out", "ProtocolOption", "Rounds", "TreeOption", "Weights",
+    "network_of", "node_list", "number_list", "protocol_of",
+]  # fmt: skip
+
+Graph = Annotated[
+    str | None,
+    typer.Option(help="A graph: ring:64, hypercube:10, er:200:1.5:seed=3, florentine, file:edges.txt ..."),
+]
+Matrix = Annotated[Path | None, typer.Option(help="Gossip weights of your own instead: CSV or NPZ, n rows.")]
+Weights = Annotated[str | None, typer.Option(help="metropolis, max_degree, lazy or uniform.")]
+ProtocolOption = Annotated[
+    str,
+    typer.Option(help="gossip, chebyshev, tree, exchange, refreshed or randomized; also tree:kind=uniform."),
+]
+Rounds = Annotated[int | None, typer.Option(help="Rounds of gossip; the theoretical number by default.")]
+TreeOption = Annotated[str | None, typer.Option(help="How a tree is drawn: bfs, capped or uniform.")]
+Fresh = Annotated[
+    float | None, typer.Option(help="refreshed: fresh noise per round, as a share of the noise; 0.1.")
+]
+Draw = Annotated[int, typer.Option("--draw", help="Seed of the public draws (trees, random edges).")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Write the record here, for sottovoce report.")]
+
+
+def network_of(graph: str | None, matrix: Path | None = None, weights: str | None = None) -> Network:
+    """Return the network that ``--graph``, or ``--matrix``, names.
+
+    >>> network_of("ring:5").n
+    5
+    """
+    from sottovoce.cli.config import NetworkSection, checked
+
+    return checked(NetworkSection, {"graph": graph, "matrix": matrix, "weights": weights}, "--graph").build()
+
+
+def protocol_of(network: Network, name: str, *, seed: int = 0, **options: Any) -> Protocol:
+    """Return the protocol that ``--protocol`` and its companions name, on a network.
+
+    >>> protocol_of(network_of("hypercube:3"), "exchange").rounds
+    3
+    """
+    from sottovoce.cli.config import ProtocolSection, checked
+
+    spoken = {"name": name, "seed": seed, **options}
+    named = checked(ProtocolSection, spoken, "--protocol").named("gossip", "--protocol")
+    return named.at(network, seed=seed)
+
+
+def node_list(text: str, option: str) -> tuple[int, ...]:
+    """Return the nodes that a text such as ``3,5`` names.
+
+    >>> node_list("3, 5", "--collude"), node_list("", "--collude")
+    ((3, 5), ())
+    """
+    try:
+        return tuple(int(word) for word in text.replace(",", " ").split())
+    except ValueError:
+        raise InvalidInput(f"{option} expects node numbers such as 3,5, got {text!r}.") from None
+
+
+def number_list(text: str, option: str) -> list[float]:
+    """Return the positive numbers of a comma-separated list.
+
+    >>> number_list("0.1,2", "--rates")
+    [0.1, 2.0]
+    """
+    try:
+        values = [float(word) for word in text.split(",")]
+    except ValueError:
+        raise InvalidInput(f"{option} must be numbers separated by commas, got {text!r}.") from None
+    if not all(0 < value < float("inf") for value in values):
+        raise InvalidInput(f"{option} must be positive numbers, got {text!r}.")
+    return values

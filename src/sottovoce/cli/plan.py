@@ -1,0 +1,433 @@
+"""From a plan file to a plan, its price, and `sottovoce plan`: one path, whatever is averaged or learned.
+
+The registry gives the class that a file names, the fields of the class are the options it knows, and what
+does not fit is refused by the class itself: Python, plan file and agreement say the same sentence.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from sottovoce.cli.config import BudgetSection, NoiseSection, PlanFile, about, read_plan
+from sottovoce.cli.output import Json, assumptions, emit, number, plain, safe, statements, table
+from sottovoce.errors import BudgetExceeded, BudgetInfeasible, ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.algorithms import Plan
+    from sottovoce.cli.data import Records
+    from sottovoce.graphs import Network
+
+__all__ = ["Built", "built_plan", "plan", "price", "require_budget", "show_price"]
+
+# key of [noise] -> the field of a plan that takes it as it is
+NOISE = {"multiplier": "noise_multiplier", "std": "noise_std", "ratio": "noise_ratio"}
+# fields of plans that other sections of a file say
+ELSEWHERE = {
+    "objective": "[objective] or [model]", "network": "[network]", "protocol": "[protocol]",
+    "seed": "[protocol] seed", "sizes": "[data]", "records": "[data]", "users": "[data] users",
+    "noise_multiplier": "[noise] multiplier", "noise_std": "[noise] std", "noise_ratio": "[noise] ratio",
+}  # fmt: skip
+
+
+class Built(NamedTuple):
+    """A plan, the records it runs on (None for an average), and what the file said besides."""
+
+    plan: Plan
+    records: Records | None
+    network: Network | None
+    accepted: tuple[str, ...]
+    settings: PlanFile
+
+
+# ---- from a file to a plan ----------------------------------------------------------------------------
+
+
+def built_plan(settings: PlanFile, folder: Path, where: str, **changed: Any) -> Built:
+    """Return the plan that a file describes, with the records it runs on.
+
+    Parameters
+    ----------
+    settings, folder : the file's sections, and where the files it names are looked for.
+    where : what to call the file in a sentence.
+    changed : options of the plan that stand in place of the file's.
+
+    Examples
+    --------
+    >>> from sottovoce.cli.config import known_plan
+    >>> tables = {"version": 2, "network": {"graph": "ring:4"}, "noise": {"multiplier": 4.0},
+    ...           "average": {"radius": 1.0, "adjacency": "user"}}
+    >>> plan = built_plan(known_plan(tables, "plan"), Path(), "plan").plan
+    >>> round(plan.epsilon(1e-5, "local"), 3)
+    1.993
+    """
+    from sottovoce.algorithms import registry
+
+    train, average = settings.train, settings.average
+    section = "average" if train is None else "train"
+    if train is None:
+        assert average is not None
+        name, options = "averaging", average.model_dump(exclude={"values"})
+    else:
+        name, options = train.algorithm, train.model_dump(exclude={"algorithm", "fresh_graph", "every"})
+        if name == "averaging":
+            raise ConfigError(f"{where}: averaging is written as [average], without [train].")
+    with about(f"{where}, [{section}]"):
+        cls = registry.algorithm(name)
+    known = {item.name: item for item in fields(cls) if item.init}
+    options = {key: _frozen(value) for key, value in {**options, **changed}.items()}
+    for key in options:
+        if key in ELSEWHERE:
+            raise ConfigError(f"{where}, [{section}] {key} has its own place: {ELSEWHERE[key]}.")
+        if key not in known:
+            offered = ", ".join(key for key in known if key not in ELSEWHERE)
+            raise ConfigError(f"{where}, [{section}]: {name} has no option {key!r}; it knows {offered}.")
+    with about(where):
+        network = _network(settings, cls, name, folder)
+        records = None if train is None else _records(settings, cls, folder, network, options)
+        given = options | _said_elsewhere(settings, known, folder, network, records, options)
+        read = () if records is None else records.uncharged
+    for key, item in known.items():
+        needed = item.default is MISSING and item.default_factory is MISSING
+        if needed and key not in given and key != cls.noise_field:
+            raise ConfigError(f"{where}, [{section}] {key} is missing; {name} needs it.")
+    with about(f"{where}, [{section}]"):
+        amount = _noise_given(cls, given, settings.noise)
+    with about(f"{where}, [{section}]", options=True):
+        made: Plan = cls(**given, **{cls.noise_field: 1.0 if amount is None else amount})
+    if amount is None:
+        with about(f"{where}, [{section}]"):
+            made = _within_budget(made, settings.budget)
+    from sottovoce.cli.data import accepted
+
+    return Built(made, records, network, accepted(settings.accept, read, where), settings)
+
+
+def _network(settings: PlanFile, cls: Any, name: str, folder: Path) -> Network | None:
+    takes = bool(cls.protocols) and "network" in {item.name for item in fields(cls)}
+    if takes and settings.network is None:
+        raise ConfigError(
+            f'[network] is missing; {name} needs to know who talks to whom, for example graph = "ring:8".'
+        )
+    if not takes and settings.network is not None:
+        raise ConfigError(f"{name} runs over no network; leave [network] out.")
+    return None if settings.network is None else settings.network.build(folder)
+
+
+def _records(
+    settings: PlanFile, cls: Any, folder: Path, network: Network | None, options: Mapping[str, Any]
+) -> Records:
+    from sottovoce.cli.data import linear_records, network_records
+
+    assert settings.data is not None
+    names = {item.name for item in fields(cls)}
+    agents = network.n if network is not None else 1 if "records" in names else None
+    if agents is not None and settings.data.users not in (None, agents):
+        raise ConfigError(f"[data] users is {settings.data.users}, but the plan is for {agents} agents.")
+    if settings.model is not None:
+        return network_records(settings.data, folder, agents)
+    loss = "logistic" if settings.objective is None else (settings.objective.model_extra or {}).get("loss")
+    return linear_records(settings.data, folder, agents, str(loss or "logistic"))
+
+
+def _said_elsewhere(
+    settings: PlanFile,
+    known: Mapping[str, Any],
+    folder: Path,
+    network: Network | None,
+    records: Records | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the options of a plan that other sections say, as far as its class has them."""
+    said: dict[str, Any] = {}
+    if network is not None:
+        said = {"network": network, "seed": settings.protocol.seed}
+        default = known["protocol"].default
+        if settings.protocol.name is not None or default is MISSING:
+            said["protocol"] = str(settings.protocol.named("chebyshev"))
+        if settings.train is not None and settings.train.fresh_graph:
+            said["protocol"] = _fresh_graphs(settings, folder, said.get("protocol"))
+    elif settings.protocol.model_dump(exclude_defaults=True):
+        raise ConfigError("[protocol] is for plans over a network; leave it out.")
+    if records is not None:
+        said |= {"objective": _objective(settings, records, options), "sizes": records.sizes}
+        said |= {"records": records.total, "users": len(records.sizes)}
+        if isinstance(options.get("smoothness"), (int, float)) and records.dim:  # one for all features
+            said["smoothness"] = (float(options["smoothness"]),) * records.dim
+    return {key: value for key, value in said.items() if key in known}
+
+
+def _objective(settings: PlanFile, records: Records, options: Mapping[str, Any]) -> Any:
+    if settings.model is None:
+        from sottovoce.objectives import GLM
+
+        chosen = {} if settings.objective is None else dict(settings.objective.model_extra or {})
+        names = [item.name for item in fields(GLM) if item.name != "dim"]
+        for key in chosen:
+            if key not in names:
+                raise ConfigError(f"[objective] {key} is not known; expected one of {', '.join(names)}.")
+        with about("[objective]", options=True):
+            return GLM(**chosen, dim=records.dim)
+    from sottovoce.objectives.models import build
+    from sottovoce.objectives.nets import NetObjective
+
+    model = settings.model
+    with about("[model]", options=True):
+        return NetObjective(
+            build(model.name, **model.options), clip=options.get("clip", float("inf")),
+            physical_batch=model.physical_batch, device=model.device,
+        )  # fmt: skip
+
+
+def _fresh_graphs(settings: PlanFile, folder: Path, protocol: str | None) -> Any:
+    """Return a schedule that draws the graph anew for every step, from the public seed."""
+    from sottovoce.algorithms.plan import Remembered
+    from sottovoce.protocols import parse
+
+    section, seed = settings.network, settings.protocol.seed
+    assert section is not None
+    if not section.random:
+        raise ConfigError("[train] fresh_graph needs a graph that is drawn: er or geometric.")
+    if protocol is None:
+        raise ConfigError("[train] fresh_graph needs [protocol] name.")
+    named, graph = parse(protocol), section.graph
+
+    class FreshGraphs(Remembered):
+        def __str__(self) -> str:  # names the run: another seed is another run
+            return f"{named} on {graph}, drawn afresh in every step from seed {seed}"
+
+    return FreshGraphs(
+        lambda k: named.at(section.build(folder, seed=seed * 1_000_003 + k), seed=seed, step=k)
+    )
+
+
+def _frozen(value: Any) -> Any:
+    """Return a list of the file as the tuple that a plan keeps."""
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
+
+
+def _noise_given(cls: Any, options: Mapping[str, Any], noise: NoiseSection) -> float | None:
+    """Return the noise that a file states, in the unit of the plan's own field; None where it states none."""
+    given = {key: getattr(noise, key) for key in NOISE if getattr(noise, key) is not None}
+    if len(given) > 1:
+        raise ConfigError(f"[noise] takes {' or '.join(NOISE)}, got both; leave one out.")
+    return next((_in_unit(cls, options, key, amount) for key, amount in given.items()), None)
+
+
+def _within_budget(made: Plan, budget: BudgetSection | None) -> Plan:
+    """Return the plan with the least noise that meets the budget, against the budget's own view."""
+    if budget is None:
+        raise ConfigError(
+            "Neither [noise] nor [budget] is given; one of them decides how much noise is added."
+        )
+    made = made.within(budget.epsilon, budget.delta, **budget.who)
+    worst = _noise_in_result(made)
+    if budget.max_noise is not None and not hasattr(made, "noise_in_result"):
+        raise ConfigError(f"[budget] max_noise is for averages; {made.name} does not know it before it runs.")
+    if budget.max_noise is not None and worst is not None and worst > budget.max_noise:
+        raise BudgetInfeasible(
+            f"No noise meets epsilon {budget.epsilon:g} at delta {budget.delta:g} with at most "
+            f"{budget.max_noise:g} of noise in the result: it would be {worst:.3g}; "
+            "allow a larger epsilon or more noise, or let more nodes take part."
+        )
+    return made
+
+
+def _in_unit(cls: Any, options: Mapping[str, Any], key: str, amount: float) -> float:
+    """Return the amount of noise in the unit of the plan's own field; a multiplier is over the clip."""
+    if NOISE[key] == cls.noise_field:
+        return amount
+    word = next(key for key, field in NOISE.items() if field == cls.noise_field)
+    if "ratio" in (key, word):
+        raise ConfigError(f"[noise] {key} does not fit {cls.name}; give {word}.")
+    clip = options.get("radius", options.get("clip"))
+    if not isinstance(clip, (int, float)) or isinstance(clip, bool) or not clip > 0:
+        raise ConfigError(
+            f"[noise] {key} is measured against the clip, which must be positive, got {clip!r}."
+        )
+    return amount * clip if word == "std" else amount / clip
+
+
+# ---- what it costs ------------------------------------------------------------------------------------
+
+
+def price(built: Built) -> dict[str, Any]:
+    """Return what a plan costs: guarantees, communication, accuracy, and whether the budget is met."""
+    made, budget = built.plan, built.settings.budget
+    delta = 1e-5 if budget is None else budget.delta
+    stated = made.guarantees()
+    priced: dict[str, Any] = {
+        "title": built.settings.title, "plan": plain(dict(made.describe())), "delta": delta,
+    }  # fmt: skip
+    if budget is not None:
+        chosen = made.privacy(**budget.who)
+        stated = [*stated, *([] if chosen in stated else [chosen])]
+        said = budget.model_dump(exclude_none=True) | {"view": chosen.adversary.kind}
+        priced |= {"budget": said, **verdict(chosen, budget)}
+    if built.accepted:
+        from sottovoce.privacy.words import uncharged
+
+        priced["accepted"] = list(built.accepted)
+        remarks = tuple(uncharged(name) for name in built.accepted)
+        stated = [replace(g, assumptions=(*g.assumptions, *remarks)) for g in stated]
+    priced["guarantees"] = [
+        one | ({"accepted": list(built.accepted)} if built.accepted else {})
+        for one in statements(stated, delta)
+    ]
+    priced["cost"] = dict(made.cost())
+    if built.network is not None:
+        from sottovoce.privacy.assessment import missing_links
+
+        priced |= {"notes": notes} if (notes := missing_links(built.network, made.schedule(0))) else {}
+    worst = _noise_in_result(made)
+    if worst is not None:
+        priced["noise_in_result"] = worst
+        limit = None if budget is None else budget.max_noise
+        if limit is not None and worst > limit:
+            sentence = f"The result would carry {worst:.3g} of noise, more than the {limit:g} allowed."
+            priced |= {"feasible": False, "verdict": sentence}
+    return priced
+
+
+def _noise_in_result(made: Plan) -> float | None:
+    """Return the noise in the worst node's result, where a plan knows it without running."""
+    asked = getattr(made, "noise_in_result", None)
+    return None if asked is None else asked()
+
+
+def verdict(chosen: Any, budget: BudgetSection) -> dict[str, Any]:
+    """Return whether a statement meets a budget, and a sentence that says why or why not."""
+    spent = chosen.epsilon(budget.delta)
+    where = f"epsilon {spent:.4g} at delta {budget.delta:g} against {chosen.adversary}"
+    if not chosen.valid:
+        return {
+            "feasible": False,
+            "verdict": f"The number for this view is {chosen.label}, not a guarantee, and accepts no budget; "
+            "take the view local, or a plan over exact consensus.",
+        }
+    if spent > budget.epsilon:
+        return {
+            "feasible": False,
+            "verdict": f"The plan spends {where}, more than the budget of {budget.epsilon:g}; "
+            "more noise or fewer steps lower it.",
+        }
+    return {"feasible": True, "verdict": f"The plan spends {where}, within the budget of {budget.epsilon:g}."}
+
+
+def plan_record(priced: dict[str, Any]) -> dict[str, Any]:
+    """Return the price of a plan as a result record."""
+    from sottovoce import __version__
+
+    kept = ("title", "delta", "budget", "feasible", "verdict", "cost", "noise_in_result", "notes", "accepted")
+    return plain(  # type: ignore[no-any-return]
+        {
+            "name": "plan",
+            "config": priced["plan"],
+            "metrics": {key: priced[key] for key in kept if key in priced},
+            "history": [],
+            "guarantees": priced["guarantees"],
+            "provenance": {"version": __version__},
+        }
+    )
+
+
+def show_price(screen: Console, priced: dict[str, Any]) -> None:
+    """Print the price of a plan for a person."""
+    from sottovoce.privacy.words import UNCHARGED
+
+    described = ", ".join(f"{key} {safe(_short(value))}" for key, value in priced["plan"].items())
+    screen.print(f"[bold]{safe(priced['title'] or 'Plan')}[/bold]: {described}")
+    for note in priced.get("notes", ()):
+        screen.print(f"[yellow]note:[/yellow] {safe(note)}")
+    for name in priced.get("accepted", ()):
+        screen.print(f"[bold red]not charged, accepted by name:[/bold red] {UNCHARGED[name]} ({name})")
+    sure = "except for the above" if priced.get("accepted") else "yes"
+    rows = [
+        [g["against"], number(g["epsilon"]), f"{priced['delta']:g}", g["adjacency"], g["label"],
+         sure if g["valid"] else "no"]
+        for g in priced["guarantees"]
+    ]  # fmt: skip
+    columns = ["against", "epsilon", "delta", "adjacency", "label", "guarantee"]
+    screen.print(table(columns, rows, title="What it reveals"))
+    for line in assumptions(priced["guarantees"]):
+        screen.print(f"  assumes: {safe(line)}")
+    cost = priced["cost"]
+    travels = f"{cost['bytes']:,} bytes" if "bytes" in cost else ""
+    each = number(cost["messages_per_node"])
+    screen.print(
+        f"What travels: {cost['rounds']:,} rounds, {cost['messages']:,} messages ({each} per node), {travels}"
+    )
+    if priced.get("noise_in_result") is not None:
+        worst = number(priced["noise_in_result"])
+        screen.print(f"Noise in the result of the worst node: {worst} per coordinate")
+        if priced["noise_in_result"] > priced["plan"]["radius"]:
+            screen.print(
+                "[yellow]note:[/yellow] this is more than the radius of the values, so the result says "
+                "little about them; more nodes, a larger epsilon or another protocol help"
+            )
+    if priced.get("feasible"):
+        screen.print(f"[green]Feasible.[/green] {priced['verdict']}")
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        name = value.get("name") or value.get("kind")
+        return str(name) if name else ", ".join(f"{k} {_short(v)}" for k, v in value.items() if v is not None)
+    if isinstance(value, list) and len(value) > 4:
+        return f"{_short(value[0])}, {_short(value[1])}, ... ({len(value)})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# ---- sottovoce plan -----------------------------------------------------------------------------------
+
+
+def plan(
+    file: Annotated[Path, typer.Argument(help="A plan file; docs/plan-files.md explains every key.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the record here.")] = None,
+    json: Json = False,
+) -> None:
+    """Price a plan file: privacy, communication and feasibility, before it runs.
+
+    Prints one row per adversary with epsilon, delta, adjacency and label, then
+    what travels, then whether the \\[budget] is met. Values of an average are
+    not read; of training records only how many there are, which is public, and
+    what the file accepts by name. The exit code is 1 when the budget is not met.
+
+    \b
+    Example (save as plan.toml, then run: sottovoce plan plan.toml):
+      version = 2
+      \\[network]
+      graph = "hypercube:4"
+      \\[protocol]
+      name = "exchange"
+      \\[average]
+      radius = 0.5
+      adjacency = "user"
+      \\[budget]
+      epsilon = 1.0
+      delta = 1e-5
+      view = "network"
+    """
+    priced = price(built_plan(read_plan(file), file.parent, file.name))
+    if out is not None:
+        from sottovoce.report.records import write_record
+
+        write_record(out, plan_record(priced))
+    emit(priced, json, lambda screen: show_price(screen, priced))
+    if priced.get("feasible") is False:
+        if not json:
+            print(f"sottovoce: {priced['verdict']}", file=sys.stderr)
+        raise typer.Exit(1)
+
+
+def require_budget(priced: Mapping[str, Any]) -> None:
+    """Refuse to run a plan that does not meet its budget."""
+    if priced.get("feasible") is False:
+        raise BudgetExceeded(priced["verdict"])

@@ -1,0 +1,82 @@
+"""`sottovoce search FILE.toml`: learning rates and clips tried, and what the search itself spends."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.options import number_list
+from sottovoce.cli.output import Json, emit, number, table
+from sottovoce.cli.train import read_training, run_training
+from sottovoce.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["search"]
+
+# scores in the order in which they are looked for, and whether more of them is better
+SCORES = {"accuracy": True, "test_accuracy": True, "test_mean_squared_error": False}
+
+
+def search(
+    file: Annotated[Path, typer.Argument(help="A plan file with \\[data] and \\[train] sections.")],
+    rates: Annotated[str, typer.Option(help="Learning rates to try, separated by commas.")] = "0.05,0.1,0.5",
+    clips: Annotated[str, typer.Option(help="Clips to try, separated by commas.")] = "1",
+    json: Json = False,
+) -> None:
+    """Try learning rates and clips, and say what the search itself spends.
+
+    Every run looks at the records, so every run is paid for: the last line is the
+    loss of all of them together, which is what a participant has given away once
+    the best setting is published. Tune on public data to avoid it.
+
+    \b
+    Example:
+      sottovoce search plan.toml --rates 0.1,0.5 --clips 0.5,1 --json
+    """
+    rows: list[dict[str, float]] = []
+    stated: list[Any] = []
+    score = ""
+    for clip in number_list(clips, "--clips"):
+        for rate in number_list(rates, "--rates"):
+            built = read_training(file, learning_rate=rate, clip=clip)
+            result = run_training(built)
+            assert result is not None
+            assert built.records is not None
+            scores = {**result.metrics, **built.records.score(result.outputs["coef"])}
+            score = next((key for key in SCORES if key in scores), "")
+            if not score:
+                raise ConfigError(
+                    f"{file.name} has no records to score on; [data] test_file names public ones."
+                )
+            rows.append({"clip": clip, "rate": rate, score: float(scores[score])})
+            budget = built.settings.budget
+            stated.append(built.plan.privacy(**({} if budget is None else budget.who)))
+            delta = 1e-5 if budget is None else budget.delta
+    best = (max if SCORES[score] else min)(rows, key=lambda row: row[score])
+    total = reduce(add, stated)
+    payload: dict[str, Any] = {
+        "tried": rows,
+        "best": best,
+        "runs": len(rows),
+        "delta": delta,
+        "against": str(total.adversary),
+        "epsilon_of_one_run": stated[-1].epsilon(delta),
+        "epsilon_of_the_search": total.epsilon(delta),
+    }
+
+    def text(out: Console) -> None:
+        out.print(table(("clip", "rate", score), [(r["clip"], r["rate"], r[score]) for r in rows]))
+        out.print(f"Best: clip {best['clip']:g}, rate {best['rate']:g}, {score} {number(best[score])}.")
+        out.print(
+            f"One run costs epsilon {number(payload['epsilon_of_one_run'])} at delta {delta:g} against "
+            f"{payload['against']}; the search of {len(rows)} runs costs "
+            f"{number(payload['epsilon_of_the_search'])}, and this is what has been spent."
+        )
+
+    emit(payload, json, text)
