@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.algorithms import DPDSGD, DPDSGT, ConsensusSGD, DPDiNNO, MuffliatoSGD, Optimiser
+from sottovoce.algorithms import (
+    DPDSGD,
+    DPDSGT,
+    ConsensusFedAvg,
+    ConsensusSGD,
+    DPDiNNO,
+    MuffliatoSGD,
+    Optimiser,
+)
 from sottovoce.data import Shards
 from sottovoce.objectives import GLM
 
@@ -48,6 +56,16 @@ def plain_consensus(data: Shards, steps: int) -> np.ndarray:
     theta = np.zeros((N, P))
     for _ in range(steps):
         theta = theta - RATE * gradient(theta, data).mean(axis=0)
+    return theta
+
+
+def plain_fedavg(data: Shards, steps: int) -> np.ndarray:
+    theta = np.zeros((N, P))
+    for _ in range(steps):
+        local = theta
+        for _ in range(3):
+            local = local - 0.5 * gradient(local, data)
+        theta = theta - RATE * (theta - local).mean(axis=0)
     return theta
 
 
@@ -115,6 +133,7 @@ class Case:
 CASES = [
     Case("consensus-sgd", ConsensusSGD, plain_consensus, {"protocol": "exchange"}, symmetric=False),
     Case("consensus-tree", ConsensusSGD, plain_consensus, {}, symmetric=False),
+    Case("consensus-fedavg", ConsensusFedAvg, plain_fedavg, {"local_steps": 3, "local_rate": 0.5}, False),
     Case("muffliato-sgd", MuffliatoSGD, plain_muffliato, {"protocol": "gossip:2"}),
     Case("dp-dsgd", DPDSGD, plain_dsgd, {}),
     Case("dp-dsgt", DPDSGT, plain_dsgt, {}),

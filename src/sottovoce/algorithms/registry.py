@@ -17,6 +17,7 @@ __all__ = ["ALGORITHMS", "algorithm", "names"]
 ALGORITHMS: dict[str, str] = {
     "averaging": "averaging:Muffliato",
     "consensus-sgd": "consensus_sgd:ConsensusSGD",
+    "consensus-fedavg": "consensus_fedavg:ConsensusFedAvg",
     "muffliato-sgd": "muffliato_sgd:MuffliatoSGD",
     "dp-dsgd": "dp_dsgd:DPDSGD",
     "dp-dsgt": "dp_dsgt:DPDSGT",
@@ -51,7 +52,7 @@ def algorithm(name: str) -> Any:
     'DPDSGT'
     >>> algorithm("dsgt")
     Traceback (most recent call last):
-    sottovoce.errors.ConfigError: algorithm must be one of averaging, consensus-sgd, muffliato-sgd, dp-dsgd, dp-dsgt, dp-dinno, random-walk-sgd, decor, mafalda, dp-sgd, dp-cd, dp-gcd, admm, federated-admm, token-admm, fixed-point, got 'dsgt'.
+    sottovoce.errors.ConfigError: algorithm must be one of averaging, consensus-sgd, consensus-fedavg, muffliato-sgd, dp-dsgd, dp-dsgt, dp-dinno, random-walk-sgd, decor, mafalda, dp-sgd, dp-cd, dp-gcd, admm, federated-admm, token-admm, fixed-point, got 'dsgt'.
     """  # noqa: E501
     if name in ALGORITHMS:
         module, _, cls = ALGORITHMS[name].partition(":")

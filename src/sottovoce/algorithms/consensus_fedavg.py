@@ -1,0 +1,94 @@
+r"""Federated averaging over exact consensus: no server, whole members hidden.
+
+.. math:: \Delta_i^k = \theta^k - \mathrm{local}_L(\theta^k; D_i), \qquad
+          \theta^{k+1} = \theta^k - \eta_k\, \mathrm{opt}\Big(\frac{1}{n}\sum_i
+          \mathrm{clip}_C(\Delta_i^k) + z C\,\xi_i\Big)
+
+Every member takes L plain steps from the common model on its own records; its whole update is clipped and
+gets noise once, and the exact mean moves the model through any of the optimisers. What happens inside an
+update costs nothing more, so a member may pass over its records as often as it likes.
+
+References: McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models",
+ICLR 2018, Algorithm 1 (DP-FedAvg).
+Departures: without the server: the mean is computed by a tree, an exchange or a masked sum, all of which end
+in exact consensus; all members take part in every step, so nothing is amplified by who was sampled; the
+update is stated as a direction of descent, so that a rate of 1 with plain steps is federated averaging.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.algorithms.consensus_sgd import ConsensusSGD, consensus_sgd
+from sottovoce.algorithms.plan import Adjacency
+from sottovoce.runners import Algorithm
+
+__all__ = ["ConsensusFedAvg"]
+
+
+@dataclass(frozen=True, repr=False)
+class ConsensusFedAvg(ConsensusSGD):
+    """Federated averaging without a server, at user level. Parameters as `ConsensusSGD`, and
+
+    local_steps : L, plain gradient steps of a member between two exchanges.
+    local_rate : their learning rate; ``learning_rate`` is that of the common model, 1 for plain averaging.
+
+    Guarantees
+    ----------
+    As `ConsensusSGD` at user level: replacing all records of a member moves its update by at most 2C,
+    whatever it did with them; one release per step, exact against members, coalitions and the released model.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> plan = ConsensusFedAvg(sv.objectives.GLM(), sv.graphs.ring(8), steps=10, clip=1.0,
+    ...                        noise_multiplier=8.0, local_steps=5)
+    >>> plan.privacy("local").adjacency, sum(release.draws for release in plan.releases(0))
+    ('user', 10)
+    """
+
+    learning_rate: Any = 1.0
+    adjacency: Adjacency = "user"
+    local_steps: int = 1
+    local_rate: float = 0.1
+
+    name: ClassVar[str] = "consensus-fedavg"
+    adjacencies: ClassVar[tuple[str, ...]] = ("user",)
+    query: ClassVar[str] = "local-update"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _validate.count(self.local_steps, "local_steps")
+        _validate.positive(self.local_rate, "local_rate")
+
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the text for the members that ``source`` hosts."""
+        updates = Updates(source, self.local_steps, self.local_rate)
+        average_from = round(self.average_from * self.steps)
+        return consensus_sgd(updates, start, self.rate, self.optimiser, average_from=average_from)
+
+
+class Updates:
+    """A gate asked for whole local updates where a text asks for gradients.
+
+    Examples
+    --------
+    >>> class Gate:
+    ...     def local_update(self, theta, k, *, steps, rate):
+    ...         return theta * steps * rate
+    >>> Updates(Gate(), 2, 0.25)(np.ones((1, 1)), 0).tolist()
+    [[0.5]]
+    """
+
+    decay = 0.0  # the l2 term acts inside the local steps
+
+    def __init__(self, source: Any, steps: int, rate: float) -> None:
+        self.source, self.steps, self.rate = source, steps, rate
+
+    def __call__(self, theta: np.ndarray, k: int) -> np.ndarray:
+        update: np.ndarray = self.source.local_update(theta, k, steps=self.steps, rate=self.rate)
+        return update
