@@ -33,6 +33,10 @@ CASES = {
     "averaging, refreshed": (3, "path:3", "averaging", "refreshed:3:fresh=0.2", USER),
     "averaging, tree": (5, "star:5", "averaging", "tree", USER),
     "averaging, exchange": (4, "complete:4", "averaging", "exchange", USER),
+    "averaging, masked": (4, "ring:4", "averaging", "masked", USER),
+    "consensus, masked": (4, "ring:4", "consensus-sgd", "masked", {**RECORD, "steps": 4}),
+    "consensus, masked, user": (5, "star:5", "consensus-sgd", "masked:tolerate=2", {**USER, "steps": 3}),
+    "consensus, masked, lots": (3, "path:3", "consensus-sgd", "masked", {**SAMPLED, "steps": 4}),
     "consensus, trees": (4, "ring:4", "consensus-sgd", "tree:kind=uniform", {**RECORD, "steps": 4}),
     "consensus, user": (3, "path:3", "consensus-sgd", "tree", {**USER, "steps": 4}),
     "consensus, momentum": (
@@ -51,8 +55,8 @@ CASES = {
     "random walk": (4, "ring:4", "random-walk-sgd", "walk", {**USER, "steps": 9}),
     "random walk, sampled": (3, "complete:3", "random-walk-sgd", "walk", {**SAMPLED, "steps": 7}),
 }  # fmt: skip
-AGREE_EXACTLY = ("tree", "exchange", "walk")
-OVER_TLS = ("averaging, chebyshev", "consensus, trees", "dp-dsgt", "dp-dinno")
+AGREE_EXACTLY = ("tree", "exchange", "walk", "masked")
+OVER_TLS = ("averaging, chebyshev", "consensus, masked", "consensus, trees", "dp-dsgt", "dp-dinno")
 LEARNING_RATE = 0.3
 LOTS = 7
 
@@ -391,7 +395,7 @@ def test_networks_between_peers_equal_the_library(case, consortium, memory_links
     ]
     tapes = [RecordedNoise(ProtectiveNoise()) for _ in range(group.n)]
     rows = np.array([outcome.model for outcome in run(group, tapes, transport=memory_links())])
-    plan = library(case, group, NetObjective(build("mlp", **MODEL["options"]), clip=CLIP))
+    plan = library(case, group, NetObjective(build("mlp", **MODEL["options"]), clip=CLIP, initial="reset"))
     tape = RecordedNoise(None, {key: row for each in tapes for key, row in each.tape.items()})
     X, y = (np.concatenate([r[part] for r in group.records]) for part in (0, 1))
     data = AgentData(X, y, np.split(np.arange(len(X)), group.n))

@@ -1,9 +1,13 @@
 """Releases read back exactly; a ledger never records past its budget."""
 
+import math
+
+import numpy as np
 import pytest
 
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
-from sottovoce.privacy.releases import Budget, Kind, Release, Spending, compose, draws, epsilon_of
+from sottovoce.privacy import Curve
+from sottovoce.privacy.releases import MOVES, Budget, Kind, Release, Spending, compose, draws, epsilon_of
 
 
 def linear(counts, delta):
@@ -101,8 +105,6 @@ def test_a_release_without_sensitivity_costs_nothing():
 
 
 def test_sampled_releases_are_priced_under_their_own_adjacency():
-    from sottovoce.privacy import Curve
-
     both = {
         Kind("gaussian", "add-remove", 1.5, 0.05, 1.0): 40,
         Kind("gaussian", "add-remove", 10.0, 1.0, 1.0): 4,
@@ -123,3 +125,120 @@ def test_releases_of_one_step_are_told_apart_by_their_stream():
     assert covered == [[True, False], [False, True], [False, True], [False, False]]
     assert [(step, stream) for step, stream, _ in draws([value])][:3] == [(0, 1), (0, 2), (1, 1)]
     assert value.at(2).stream == 1
+
+
+# ---- number by number --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sender": -1}, {"step": -1}, {"steps": 0}, {"stream": -1}, {"user_rate": 0.0}]
+)
+def test_the_least_of_every_count(wrong):
+    with pytest.raises(InvalidInput):
+        Release(**{**RELEASE.to_dict(), **wrong})
+    least = Release(sender=0, step=0, sensitivity=0.0, noise_std=0.0, steps=1, count=1, stream=0)
+    assert (least.draws, least.ratio) == (1, math.inf)
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "noisy-max"])
+def test_only_gaussian_noise_is_sampled_or_joint(mechanism):
+    Release(0, 0, 1.0, 1.0, mechanism=mechanism)
+    for more in ({"sample_rate": 0.5}, {"user_rate": 0.5}, {"joint": True}):
+        with pytest.raises(InvalidInput, match="Gaussian"):
+            Release(0, 0, 1.0, 1.0, mechanism=mechanism, **more)
+        Release(0, 0, 1.0, 1.0, **more)
+
+
+def test_a_stretch_covers_its_first_and_last_draw_and_no_other():
+    release = Release(0, 3, 1.0, 2.0, steps=2, count=3, stream=1)
+    covered = [(step, stream) for step in range(8) for stream in range(8) if release.covers(step, stream)]
+    assert covered == [(step, stream) for step in (3, 4) for stream in (1, 2, 3)]
+    assert Release(0, 3, 1.0, 2.0).covers(3)
+    part = release.at(4)
+    assert (part.step, part.steps, part.count, part.draws) == (4, 1, 1, 1)
+    assert release.at(4, 3).draws == 3
+    assert (release.draws, release.ratio) == (6, 2.0)
+
+
+def test_a_share_of_a_gaussian_kind_is_a_share_of_its_square():
+    kind = Kind("gaussian", "user", 2.0, 0.5, 1.0)
+    assert kind.curve(1).mu == 0.5
+    assert kind.curve(9).mu == pytest.approx(1.5)
+    assert kind.curve(9, 0.25).mu == pytest.approx(0.75)
+    for nothing in (kind.curve(0), kind.curve(3, 0.0), kind._replace(ratio=math.inf).curve(3)):
+        assert nothing.epsilon(1e-9) == 0.0
+    assert kind.curve(3, 1e-12).mu > 0
+    for noiseless in (kind, kind._replace(adjacency="add-remove"), kind._replace(mechanism="laplace")):
+        assert noiseless._replace(ratio=0.0).curve(1).epsilon(1e-5) == math.inf
+    assert Kind("noisy-max", "user", 0.0, 1.0, 1.0).curve(1).epsilon(1e-5) == math.inf
+
+
+def test_laplace_and_selection_in_closed_form():
+    """Lap(b) with sensitivity 1 is 1/b-DP, a noisy maximum 2/b-DP; k of them are k times as much."""
+    assert Kind("laplace", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
+        0.75, rel=1e-3
+    )
+    assert Kind("noisy-max", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
+        1.5, rel=1e-3
+    )
+
+
+def test_who_is_sampled_decides_which_rate_counts():
+    record, user = 0.1, 0.2
+    kinds = [
+        Kind("gaussian", adjacency, 1.0, record, user) for adjacency in ("add-remove", "replace-one", "user")
+    ]
+    added, replaced, whole = (kind.curve(4).epsilon(1e-5) for kind in kinds)
+    assert added == Curve.sampled_gaussian(record, 1.0, 4).epsilon(1e-5)
+    assert replaced == Curve.sampled_gaussian(record, 2.0, 4, adjacency="replace-one").epsilon(1e-5)
+    assert whole == Curve.sampled_gaussian(user, 2.0, 4, adjacency="replace-one").epsilon(1e-5)
+    assert kinds[0].curve(4, method="rdp").epsilon(1e-5) > added
+    assert kinds[0]._replace(sample_rate=1.0).curve(4, method="rdp").method == "rdp"
+
+
+def test_a_composition_is_that_of_its_parts_each_seen_to_the_share():
+    parts = [
+        Release(0, 0, 1.0, 2.0, steps=4),
+        Release(0, 4, 3.0, 4.0, count=2),
+        Release(0, 0, 0.0, 1.0, steps=9),
+    ]
+    assert compose(parts).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16))
+    assert compose(parts, share=0.25).mu == pytest.approx(math.sqrt(4 / 4 + 2 * 9 / 16) / 2)
+    assert (compose(parts).method, compose(parts, method="rdp").method) == ("pld", "rdp")
+    assert epsilon_of({}, 1e-5) == 0.0
+    assert [(step, stream) for step, stream, _ in draws(parts[1:2])] == [(4, 0), (4, 1)]
+
+
+def test_spending_with_and_without_a_budget():
+    def price(counts, delta):
+        return delta * sum(counts.values())
+
+    free = Spending(price=price)
+    assert free.fits(RELEASE, Release(0, 0, 1.0, 1.0, "add-remove"))
+    free.require(RELEASE)
+    assert free.epsilon(0.5) == 0.0
+    free.add(RELEASE)
+    free.add(RELEASE, RELEASE)
+    assert free.epsilon(0.5) == 1.5
+    with pytest.raises(InvalidInput, match="needs a delta"):
+        free.epsilon()
+    held = Spending(Budget(1.0, 0.25), price=price)
+    held.add(RELEASE)
+    assert (held.epsilon(), held.epsilon(0.5)) == (0.25, 0.5)
+    assert held.fits(*[RELEASE] * 3)  # to the last
+    assert not held.fits(*[RELEASE] * 4)
+    assert held.counts == {Kind.of(RELEASE): 1}
+    other = Release(1, 3, 2.0, 9.0)
+    assert held.fits(RELEASE, other)  # fewer in number than what fitted, but not of each kind
+    assert not held.fits(other, *[RELEASE] * 3)
+    for wrong in ({"epsilon": 0.0}, {"delta": 0.0}, {"delta": 1.0}, {"adjacency": "no"}):
+        with pytest.raises(InvalidInput):
+            Budget(**{"epsilon": 1.0, "delta": 1e-5, **wrong})
+
+
+@pytest.mark.parametrize(("adjacency", "moved"), [("add-remove", 1.0), ("replace-one", 2.0), ("user", 2.0)])
+def test_how_far_one_change_moves_a_clipped_sum(adjacency, moved):
+    """A record that comes or goes moves it by its own length, one replaced from one end to the other."""
+    ends = [np.array([0.0]), np.array([3.0]), np.array([-3.0])]  # nothing, and the two worst of clip 3
+    pairs = [(0, 1), (0, 2)] if adjacency == "add-remove" else [(1, 2)]
+    assert max(abs(ends[a] - ends[b])[0] for a, b in pairs) == MOVES[adjacency] * 3.0 == moved * 3.0

@@ -36,6 +36,9 @@ def protocols():
         "chebyshev": sv.protocols.Chebyshev(net, 5),
         "refreshed": sv.protocols.Refreshed(net, 4, tau=0.1),
         "tree": sv.protocols.Tree(net, kind="uniform", rng=rng),
+        "masked": sv.protocols.Masked(net),
+        # sums of more than 2^53 steps: added as floats they would lose their last digits
+        "masked, fine": sv.protocols.Masked(net, tolerate=2, grid_step=2.0**-50),
         "neighbour-sum": sv.protocols.NeighbourSum(net),
         "randomized": sv.protocols.Randomized(net, 25, rng),
         "dropout": sv.protocols.Dropout.random(net, 4, rng, node_rate=0.2, edge_rate=0.1),
@@ -217,6 +220,9 @@ def linear_plans():
         "muffliato-sgd record": algorithms.MuffliatoSGD(model, sv.protocols.Gossip(net, 1), **record),
         "consensus-sgd": algorithms.ConsensusSGD(model, trees, optimiser=heavy, **user),
         "consensus-sgd record": algorithms.ConsensusSGD(model, net, **record),
+        "consensus-sgd masked": algorithms.ConsensusSGD(
+            sv.objectives.GLM("logistic", l2=0.01, dim=shards().dim), "masked", network=net, **record
+        ),
         "refreshed": algorithms.MuffliatoSGD(model, sv.protocols.Refreshed(net, 3, tau=0.05), **user),
     }
     return {name: (plan, shards()) for name, plan in plans.items()}

@@ -26,8 +26,9 @@ from sottovoce.graphs import Network
 from sottovoce.privacy import Guarantee
 from sottovoce.privacy.gaussian import gaussian_mu
 from sottovoce.privacy.laws import Averaging, Law
+from sottovoce.privacy.masks import MaskGrid, mask_grid
 from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Chebyshev, Gossip, Protocol, Refreshed, Walk, parse, rounds_for
+from sottovoce.protocols import Chebyshev, Gossip, Masked, Protocol, Refreshed, Walk, parse, rounds_for
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["Muffliato", "averaging"]
@@ -109,6 +110,12 @@ class Muffliato(Plan):
                 f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
             )
         object.__setattr__(self, "protocol", protocol.scaled(self.noise_std))
+        try:
+            grid = self.grid
+        except InvalidInput:  # a simulation needs none, and what protects asks for the grid itself
+            grid = None
+        if grid is not None:
+            object.__setattr__(self, "protocol", self.protocol.on_grid(grid.step))
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -142,6 +149,19 @@ class Muffliato(Plan):
         """Noise over the clip, which is the radius here."""
         return self.noise_std / self.radius
 
+    @property
+    def grid(self) -> MaskGrid | None:
+        """The common integer grid of masked rows; None over other protocols."""
+        if not isinstance(self.protocol, Masked):
+            return None
+        return mask_grid(
+            bound=self.radius + float(np.abs(self.centre).max()),
+            sensitivity=self.sensitivity,
+            noise_std=[self.noise_std] * self.n,
+            dim=self.dim,
+            steps=1,
+        )
+
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of the one step."""
         protocol: Protocol = self.protocol
@@ -168,8 +188,18 @@ class Muffliato(Plan):
                 f"with protective fresh noise the statement counts dim={self.dim} numbers per node, the data "
                 f"have {data.shape[1]}; state dim={data.shape[1]}."
             )
+        gridded = self.on_grid(random, agents, [1.0] * len(agents))
+        centre: Any = self.centre
+        if gridded is not random:
+            if data.shape[1] != self.dim:
+                raise InvalidInput(
+                    f"masked rows lie on a grid for dim={self.dim} numbers per node, the data have "
+                    f"{data.shape[1]}; state dim={data.shape[1]}."
+                )
+            step = self.protocol.grid_step  # a public point, moved to the grid on which rows add up
+            centre = np.rint(np.asarray(centre, float) / step) * step
         return Values(
-            data, agents, random, radius=self.radius, noise_std=self.noise_std, centre=self.centre,
+            data, agents, gridded, radius=self.radius, noise_std=self.noise_std, centre=centre,
             noise_later=later, releases=None if later else [self.releases(a) for a in agents],
         )  # fmt: skip
 
@@ -297,6 +327,7 @@ def averaging(source: Any) -> Algorithm:
     return Algorithm(
         init=lambda: State((), (np.zeros_like(source.rows),)),
         message=lambda state, k: source.released(k),
-        update=lambda state, received, k: State((), (received,)),
+        # means of integer sums are float64, whatever the rows were
+        update=lambda state, received, k: State((), (received.astype(source.rows.dtype, copy=False),)),
         output=lambda state: state.own[0],
     )

@@ -142,9 +142,10 @@ def consensus_sgd(
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         model: Model = state.common
+        received = received.astype(model.theta.dtype, copy=False)  # means of integer sums are float64
         if source.decay:  # the l2 term holds no data: it is added after the mean, everywhere alike
             received = received + received.dtype.type(source.decay) * model.theta
-        step, moments = optimiser.step(model.moments, received, rate(k))
+        step, moments = optimiser.step(model.moments, received, rate(k), model.theta)
         moved = model.theta - step
         if k < average_from:
             return State(Model(moved, moments, model.total, model.taken), ())

@@ -30,7 +30,9 @@ from sottovoce.peers.identity import (
     make_identity,
     verify,
 )
+from sottovoce.peers.masking import make_mask_key, mask_statement
 from sottovoce.peers.plans import agreed_plan
+from sottovoce.privacy.masks import session_hash
 from sottovoce.privacy.releases import Budget
 
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
@@ -174,7 +176,9 @@ class Agreement(_Part):
     members: Annotated[tuple[Member, ...], Field(strict=False, min_length=2)]
     data: DataPart = DataPart()
     timing: TimingPart = TimingPart()
+    epoch: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     signatures: dict[str, str] = {}
+    mask_keys: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _fits(self) -> Agreement:
@@ -202,6 +206,14 @@ class Agreement(_Part):
         unknown = set(self.signatures) - set(names)
         if unknown:
             raise ValueError(f"{sorted(unknown)[0]} signed but is not a member")
+        unsigned = sorted(set(self.mask_keys) - set(self.signatures))
+        if unsigned:
+            raise ValueError(f"the mask key of {unsigned[0]} is not signed; keys come with signatures")
+        if self.mask_keys and not self.masked:
+            raise ValueError("mask keys are for masked sums; this protocol has none")
+        for name, key in self.mask_keys.items():
+            if not re.fullmatch("[0-9a-f]{64}", key):
+                raise ValueError(f"the mask key of {name} must be 64 hexadecimal digits")
         return self
 
     @cached_property
@@ -225,11 +237,11 @@ class Agreement(_Part):
 
     @property
     def canonical(self) -> bytes:
-        """The content without signatures, independent of layout: what is hashed and signed.
+        """The content without signatures and mask keys, independent of layout: what is hashed and signed.
 
         What the file leaves unsaid is not in it, so an option that a later version adds changes no name.
         """
-        content = self.model_dump(mode="json", exclude={"signatures"}, exclude_unset=True)
+        content = self.model_dump(mode="json", exclude={"signatures", "mask_keys"}, exclude_unset=True)
         return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @cached_property
@@ -238,8 +250,36 @@ class Agreement(_Part):
         return hashlib.sha256(b"sottovoce agreement 2\n" + self.canonical).digest()
 
     @property
+    def masked(self) -> bool:
+        """Whether sums are masked, so that every signature brings a key."""
+        return self.plan.grid is not None
+
+    @property
+    def publics(self) -> list[bytes | None]:
+        """Every member's mask key, in the members' order; None for those who have not signed."""
+        given = (self.mask_keys.get(member.name) for member in self.members)
+        return [None if key is None else bytes.fromhex(key) for key in given]
+
+    @cached_property
+    def session(self) -> bytes:
+        """What names the wires and the ledger: the run, and with masks all members' keys as well.
+
+        Two members who hold different keys of a third do not talk: their masks would not cancel.
+        """
+        if not self.masked or None in self.publics:
+            return self.run
+        keys = {member.name: bytes.fromhex(self.mask_keys[member.name]) for member in self.members}
+        return session_hash(self.run, self.epoch, keys)
+
+    def signed_content(self, name: str) -> bytes:
+        """Return the bytes that the member ``name`` signs: the run, with its mask key where there is one."""
+        if not self.masked:
+            return self.run
+        return mask_statement(self.run, self.epoch, bytes.fromhex(self.mask_keys.get(name, "")))
+
+    @property
     def member_budget(self) -> Budget:
-        """The budget of every member, local view."""
+        """The budget of every member: local view, with masks against as many members as are tolerated."""
         return Budget(self.budget.epsilon, self.budget.delta, self.algorithm.adjacency)
 
     def index(self, name: str) -> int:
@@ -257,16 +297,22 @@ class Agreement(_Part):
                 raise ConfigError(
                     f"{where} is not signed by {member.name}; every member signs with `peer agree`."
                 )
+            if self.masked and member.name not in self.mask_keys:
+                raise ConfigError(
+                    f"{where} has no mask key of {member.name}; its sums are masked, so {member.name} signs "
+                    "again with `peer agree`."
+                )
             check_certificate(member.certificate.encode(), f"of {member.name} in {where}")
             try:
                 raw = bytes.fromhex(signature)
             except ValueError:
                 raw = b""
-            if not verify(member.certificate.encode(), raw, self.run):
+            if not verify(member.certificate.encode(), raw, self.signed_content(member.name)):
                 raise IdentityError(
                     f"The signature of {member.name} is not for this text: {where} was changed after "
                     "signing; sign it again."
                 )
+        _ = self.session  # two members with one key are refused
 
     def _names(self) -> str:
         return ", ".join(m.name for m in self.members)
@@ -306,8 +352,11 @@ def parse_agreement(raw: bytes, where: str) -> Agreement:
         raise ConfigError(f"{where}: {error}") from None
 
 
-def sign_agreement(path: str | Path, identity: Identity) -> Agreement:
+def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | None = None) -> Agreement:
     """Add the signature of ``identity`` to the file; the text above it stays as it is.
+
+    With masked sums the signature brings a fresh mask key; its private half is kept in the folder ``secrets``
+    (the identity's own, on the command line), for the owner only, until the run begins.
 
     Examples
     --------
@@ -323,7 +372,15 @@ def sign_agreement(path: str | Path, identity: Identity) -> Agreement:
             f"{path} lists another certificate for {identity.name} ({member.fingerprint[:16]}) than this "
             f"identity's ({identity.fingerprint[:16]}); ask for the right one to be listed."
         )
-    return _with_signatures(path, agreement, {identity.name: identity.sign(agreement.run).hex()})
+    if not agreement.masked:
+        return _with_signatures(path, agreement, {identity.name: identity.sign(agreement.run).hex()}, {})
+    if secrets is None:
+        raise ConfigError(
+            f"The sums of {path} are masked, so signing makes a key; say in which folder to keep it."
+        )
+    public = make_mask_key(secrets, agreement.run, agreement.epoch).public
+    signature = identity.sign(mask_statement(agreement.run, agreement.epoch, public))
+    return _with_signatures(path, agreement, {identity.name: signature.hex()}, {identity.name: public.hex()})
 
 
 def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
@@ -331,16 +388,20 @@ def merge_signatures(path: str | Path, other: str | Path) -> Agreement:
     agreement, theirs = read_agreement(path), read_agreement(other)
     if theirs.run != agreement.run:
         raise ConfigError(f"{other} is another agreement than {path}; compare the two files.")
-    return _with_signatures(Path(path), agreement, theirs.signatures)
+    return _with_signatures(Path(path), agreement, theirs.signatures, theirs.mask_keys)
 
 
-def _with_signatures(path: Path, agreement: Agreement, more: dict[str, str]) -> Agreement:
-    signed = {**agreement.signatures, **more}
+def _with_signatures(
+    path: Path, agreement: Agreement, more: dict[str, str], more_keys: dict[str, str]
+) -> Agreement:
+    signed, keys = {**agreement.signatures, **more}, {**agreement.mask_keys, **more_keys}
     body = path.read_text(encoding="utf-8").split("\n[signatures]")[0].rstrip("\n")
     lines = [body, "", "[signatures]", *[f'{name} = "{value}"' for name, value in sorted(signed.items())], ""]
+    if keys:
+        lines += ["[mask_keys]", *[f'{name} = "{value}"' for name, value in sorted(keys.items())], ""]
     text = "\n".join(lines).encode()
     again = parse_agreement(text, str(path))
-    if again.run != agreement.run or again.signatures != signed:
+    if again.run != agreement.run or again.signatures != signed or again.mask_keys != keys:
         raise ConfigError(f"{path} could not be signed: its layout is unusual; put [signatures] last.")
     write_whole(path, text)
     return again

@@ -32,7 +32,13 @@ CONTROL = struct.Struct("<qq32s32sB7x")
 DIGEST = 32
 _KIND = 5  # where the header holds the kind
 _ANSWER = HEADER.size + 80  # where a position holds whether it asks for an answer
-DTYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f8"), 2: np.dtype("<f4")}
+DTYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype("<f8"),
+    2: np.dtype("<f4"),
+    3: np.dtype("<i8"),
+    4: np.dtype("<i4"),
+}
+_CODES = {"float64": 1, "float32": 2, "int64": 3, "int32": 4}
 NOTHING = bytes(DIGEST)
 _YES = b"\1" * DIGEST
 
@@ -71,7 +77,7 @@ class Wire:
     members : number of members; senders are numbered below it.
     rounds : number of rounds of the whole run.
     dim : how many numbers a row holds.
-    dtype : ``"float64"`` or ``"float32"``.
+    dtype : ``"float64"`` or ``"float32"``; ``"int64"`` or ``"int32"`` where sums are masked.
 
     Guarantees
     ----------
@@ -99,7 +105,7 @@ class Wire:
 
     def __post_init__(self) -> None:
         assert len(self.run) == DIGEST
-        assert self.dtype in ("float64", "float32")
+        assert self.dtype in _CODES
 
     @staticmethod
     def kind_of(raw: bytes) -> int:
@@ -114,7 +120,7 @@ class Wire:
     @property
     def code(self) -> int:
         """Number of the element type on the wire."""
-        return 1 if self.dtype == "float64" else 2
+        return _CODES[self.dtype]
 
     @property
     def row_bytes(self) -> int:
@@ -128,6 +134,11 @@ class Wire:
 
     def row(self, values: np.ndarray, *, sender: int, round: int) -> bytes:
         """Return the frame of one row; the same bytes go to every neighbour and on every resend."""
+        whole = self.code > 2
+        if whole and values.dtype != self.dtype:  # a cast would hide that no mask was added
+            raise FrameError(
+                f"A masked row is {self.dtype} on the grid, got {values.dtype}; nothing was sent."
+            )
         array = np.ascontiguousarray(values, DTYPES[self.code])
         if array.shape != (self.dim,) or not np.isfinite(array).all():
             raise FrameError(f"A row to send must hold {self.dim} finite numbers, got shape {array.shape}.")

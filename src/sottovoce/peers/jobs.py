@@ -10,19 +10,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetExceeded
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.frames import Wire
+from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.plans import hosted_data
 from sottovoce.peers.programs import StepProgram
 from sottovoce.peers.records import Records
 from sottovoce.privacy import Guarantee, account
 from sottovoce.privacy.laws import Law, Local
+from sottovoce.privacy.masks import MaskKey, PairMasks
 from sottovoce.privacy.noise import NoiseSource
-from sottovoce.privacy.releases import Release, Spending
+from sottovoce.privacy.releases import Budget, Release, Spending
 
 __all__ = ["Job"]
 
@@ -55,22 +58,43 @@ class Job:
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
         self.rounds = sum(self.plan.schedule(k).rounds for k in range(self.steps))
-        self.wire = Wire(agreement.run, self.n, self.rounds, self.plan.width, agreement.model.number)
+        self.grid = self.plan.grid
+        if self.grid is None:
+            self.wire = Wire(agreement.run, self.n, self.rounds, self.plan.width, agreement.model.number)
+        else:
+            wide, kind = self.grid.dim + self.grid.checks, f"int{self.grid.bits}"
+            self.wire = Wire(agreement.session, self.n, self.rounds, wide, kind)
 
     # ---- what runs -------------------------------------------------------------------------------
 
-    def program(self, node: int, records: Records, noise: NoiseSource | Random) -> StepProgram:
+    def program(
+        self, node: int, records: Records, noise: NoiseSource | Random, key: MaskKey | None = None
+    ) -> StepProgram:
         """Return the computation of one member on its own records.
 
         The lots are keyed by the operating system: which records were in one stays secret. A `Random` instead
-        of a noise source fixes the lots too, for comparing runs bit by bit in tests.
+        of a noise source fixes the lots too, for comparing runs bit by bit in tests. ``key`` is the mask key
+        that was signed, where sums are masked; without it only a saved state can go on.
         """
         random = noise if isinstance(noise, Random) else Random(noise, os.urandom(32), 0)
         random = replace(random, start=self.agreement.seed)
         data = hosted_data(self.plan, self.agreement.model.model_dump(), records.X, records.y)
         source = self.plan.source(data, [node], random).metered()
         text = self.plan.algorithm(source, self.plan.starting(data, random, [node]))
-        return StepProgram(text, self.plan.schedule, self.steps, node=node, source=source)
+        masked = (
+            None if self.grid is None else MaskedRows(self.grid, self.masks(node, key), self.agreement.run)
+        )
+        return StepProgram(text, self.plan.schedule, self.steps, node=node, source=source, masked=masked)
+
+    def masks(self, node: int, key: MaskKey | None) -> PairMasks | None:
+        """Return the first pair keys of a member with all its partners."""
+        if self.grid is None or key is None:
+            return None
+        agreed = self.agreement
+        return PairMasks.agree(
+            key, node, [member.name for member in agreed.members], agreed.publics,
+            self.plan.schedule(0).partners(node), run=agreed.run, epoch=agreed.epoch, bits=self.grid.bits,
+        )  # fmt: skip
 
     # ---- what it costs ---------------------------------------------------------------------------
 
@@ -78,6 +102,38 @@ class Job:
         """Return everything ``node`` will release if nothing goes wrong, run-length coded."""
         planned: Sequence[Release] = self.plan.releases(node)
         return planned
+
+    @cached_property
+    def tolerate(self) -> int:
+        """How many members may collude against what is charged: 0 where only the own noise counts."""
+        if self.grid is None or self.plan.schedule(0).tolerate is None:
+            return 0
+        return max(1, int(self.plan.schedule(0).tolerate))
+
+    def hidden(self, node: int) -> float:
+        """Return how many times the own noise stands around a member's row in what is charged for."""
+        if not self.tolerate:
+            return 1.0
+        protocol = self.plan.schedule(0)
+        stds = [self.plan.releases(v)[0].noise_std for v in range(self.n)]
+        others = sorted((v for v in range(self.n) if v != node), key=lambda v: -stds[v])
+        if protocol.tolerate:  # certified: whoever they are, the loudest are missed most
+            worst = protocol.hiding_std(others[: self.tolerate], stds)[node]
+        else:
+            worst = min(protocol.hiding_std(v, stds)[node] for v in others)
+        return float(worst) / stds[node]
+
+    def promised(self, node: int) -> Guarantee:
+        """Return what is charged: against everybody, or with masks against any members it tolerates."""
+        return account(self.plan, user=node, **self._charged_view)
+
+    @property
+    def _charged_view(self) -> dict[str, Any]:
+        if not self.tolerate:
+            return {"view": "local"}
+        return (
+            {"view": "network"} if self.tolerate == 1 else {"view": "colluders", "colluders": self.tolerate}
+        )
 
     def local(self, node: int) -> Guarantee:
         """Return what ``node`` reveals to somebody who sees every message."""
@@ -96,16 +152,23 @@ class Job:
 
     def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what was revealed by releases that were made, as a ledger lists them."""
+        made = tuple(releases)
+        if not self.tolerate or not made:
+            return account(_Charged(self.plan, made), "local", user=node)
+        return account(_Charged(self.plan, made, node), user=node, **self._charged_view)
+
+    def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
+        """Return what the own noise alone leaves of it, whatever all others do."""
         return account(_Charged(self.plan, tuple(releases)), "local", user=node)
 
     def spending(self, node: int) -> Spending:
         """Return an empty account with the member's budget, or raise if the plan itself does not fit."""
-        spending = Spending(self.agreement.member_budget)
+        spending = _Seen(self.agreement.member_budget, self.hidden(node))
         if not spending.fits(*self.releases(node)):
             budget = self.agreement.budget
             raise BudgetExceeded(
                 f"The plan costs {self.agreement.members[node].name} epsilon "
-                f"{self.local(node).epsilon(budget.delta):.3g} at delta {budget.delta:g}, the budget is "
+                f"{self.promised(node).epsilon(budget.delta):.3g} at delta {budget.delta:g}, the budget is "
                 f"{budget.epsilon:g}; agree on more noise, fewer steps or a larger budget."
             )
         return spending
@@ -114,7 +177,8 @@ class Job:
         """Return one row per member: epsilon by view, each with its label.
 
         ``local`` is against everybody who sees all messages, ``network`` against the most curious single
-        member, ``mean`` the average over the single members.
+        member, ``mean`` the average over the single members. With masks ``colluders`` is what is charged,
+        against any ``tolerate`` members who tap every link; ``local``, the own noise, is its ``ldp`` beside.
         """
         budget = self.agreement.budget
         rows = []
@@ -136,6 +200,13 @@ class Job:
                     "budget": budget.epsilon,
                 }
             )
+            if self.tolerate:
+                charged = self.promised(node)
+                rows[-1] |= {
+                    "tolerate": self.tolerate,
+                    "epsilon_colluders": charged.epsilon(budget.delta),
+                    "label_colluders": charged.label,
+                }
         return rows
 
     def _against_members(self, node: int) -> tuple[float, float, str]:
@@ -149,16 +220,40 @@ class Job:
         return max(epsilons), sum(epsilons) / len(epsilons), first.label
 
 
+class _Seen(Spending):
+    """An account of releases as they are seen: with the noise of the others who stay hidden around them."""
+
+    def __init__(self, budget: Budget, hidden: float) -> None:
+        super().__init__(budget)
+        self.hidden = hidden
+
+    def _seen(self, releases: Iterable[Release]) -> list[Release]:
+        return [replace(release, noise_std=release.noise_std * self.hidden) for release in releases]
+
+    def fits(self, *releases: Release) -> bool:
+        """Return whether ``releases`` can be charged on top of what was."""
+        return super().fits(*self._seen(releases))
+
+    def add(self, *releases: Release) -> None:
+        """Count ``releases`` without asking whether they fit."""
+        super().add(*self._seen(releases))
+
+
 @dataclass(frozen=True)
 class _Charged:
-    """Releases that one member has made, in the form the accountant reads: only the local price holds."""
+    """Releases that one member has made, in the form the accountant reads: only the local price holds.
+
+    With masks it is the plan's price: every step ends in a sum or in nothing, so half a run is priced too.
+    """
 
     plan: Any
     charged: tuple[Release, ...]
+    node: int | None = None  # whose they are, among others who follow the plan
 
     @property
     def law(self) -> Law:
-        return Local()
+        law: Law = Local() if self.node is None else self.plan.law
+        return law
 
     @property
     def n(self) -> int:
@@ -181,4 +276,7 @@ class _Charged:
         return self.plan.schedule(k)
 
     def releases(self, agent: int) -> Sequence[Release]:
+        if self.node is not None and agent != self.node:
+            planned: Sequence[Release] = self.plan.releases(agent)
+            return planned
         return [release for release in self.charged if release.sender == agent]

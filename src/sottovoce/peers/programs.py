@@ -16,6 +16,7 @@ import numpy as np
 
 from sottovoce import protocols
 from sottovoce.errors import DataError, LedgerError, PeerError
+from sottovoce.peers.masking import MaskedRows
 from sottovoce.privacy.releases import Release
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
@@ -45,6 +46,7 @@ class StepProgram:
     steps, node : as in the stacked runner; which agent is hosted.
     source : the metered gate the algorithm was built with. Its noise source also serves protocols that add
         fresh noise in a round; that noise carries no data and costs nothing.
+    masked : grid, keys and chain, where sums are masked.
 
     Examples
     --------
@@ -67,9 +69,10 @@ class StepProgram:
         *,
         node: int,
         source: Metered,
+        masked: MaskedRows | None = None,
     ) -> None:
         self.algorithm, self.schedule, self.steps, self.node = algorithm, schedule, steps, node
-        self.source = source
+        self.source, self.masked = source, masked
         # who talks to whom in every round is asked for often, and of old rounds too: it is read off once
         self._talks: list[Rounds] = []
         last = None
@@ -133,17 +136,30 @@ class StepProgram:
         return np.asarray(self.algorithm.output(self._state))[0]
 
     def snapshot(self) -> bytes:
-        """Return everything needed to go on from here."""
+        """Return everything needed to go on from here: keys of lots and masks too, until the last step."""
         local = {} if self._local is None else _variables(self._local)
-        return pack((self._step, self._round, self._state, local))
+        return pack((self._step, self._round, self._state, local, self._secrets()))
+
+    def _secrets(self) -> dict[str, Any]:
+        lots = self.source.random.lots if self._step < self.steps else None
+        return {
+            "lots": lots.hex() if isinstance(lots, bytes) else lots,
+            "masked": None if self.masked is None else self.masked.to_dict(),
+        }
 
     def restore(self, state: bytes) -> None:
         """Go on from a snapshot."""
         template = self.algorithm.init()
         try:
-            self._step, self._round, self._state, local = unpack(state, (0, 0, template, {}))
-        except DataError as error:
+            self._step, self._round, self._state, local, kept = unpack(state, (0, 0, template, {}, {}))
+        except (DataError, ValueError) as error:
             raise LedgerError(str(error)) from None
+        lots = kept["lots"]
+        if lots is not None and hasattr(self.source, "keyed"):
+            # a step that is done again must take the same records: two lots under one label tell them apart
+            self.source.keyed(bytes.fromhex(lots) if isinstance(lots, str) else lots)
+        if self.masked is not None:
+            self.masked.restore(kept["masked"])
         self.begun = True
         if self._step < self.steps:
             self._local = self.schedule(self._step).local(self.node)
@@ -154,16 +170,23 @@ class StepProgram:
         while self._step < self.steps:
             protocol = self.schedule(self._step)
             row = np.asarray(self.algorithm.message(self._state, self._step))[0]
+            if self.masked is not None:
+                row = self.masked.hide(row, self._step)
             self._local = protocol.local(self.node)
             self._local.start(row, noise=self.source.random.noise, step=self._step)
             if protocol.rounds:
                 return
             self._close()
         self._local = None
+        if self.masked is not None:
+            self.masked.erase()
 
     def _close(self) -> None:
         assert self._local is not None
-        self._state = self.algorithm.update(self._state, self._local.result()[None], self._step)
+        received = self._local.result()
+        if self.masked is not None:
+            received = self.masked.mean(received, self._step)
+        self._state = self.algorithm.update(self._state, received[None], self._step)
         self._step, self._round = self._step + 1, 0
 
     def _place(self, r: int) -> tuple[int, int]:

@@ -39,7 +39,9 @@ from sottovoce.errors import FrameError, LedgerError, PeerError
 from sottovoce.objectives import GLM
 from sottovoce.peers.core import Core, Entry, Saved, Timing
 from sottovoce.peers.frames import ROW, Wire
+from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.programs import StepProgram
+from sottovoce.privacy.masks import simulated_masks
 from sottovoce.privacy.noise import RecordedNoise, SimulatedNoise
 from sottovoce.privacy.releases import Budget, Spending
 from sottovoce.protocols.names import is_exact
@@ -157,6 +159,16 @@ def shapes() -> tuple[Shape, ...]:
     )
 
 
+@lru_cache(maxsize=1)
+def masked_shapes() -> tuple[Shape, ...]:
+    """Return consortia whose sums are masked."""
+    return (
+        Shape(protocols.Masked(graphs.star(4)), 2, 2),
+        Shape(protocols.Masked(graphs.path(3)), 3, 1),
+        Shape(protocols.Masked(graphs.ring(4), tolerate=2), 2, 1),
+    )
+
+
 @lru_cache(maxsize=64)
 def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
     """Return a plan of noisy gradient steps on one record per member, over whatever the protocol averages.
@@ -181,10 +193,21 @@ def hosted(plan: Any, nodes: list[int], values: np.ndarray, noise: Any) -> tuple
     return plan.algorithm(gate, plan.starting(data, random, nodes)), gate
 
 
-def member_program(plan: Any, node: int, values: np.ndarray, noise: Any) -> StepProgram:
-    """Return the computation of one member of a simulated consortium."""
+def member_program(plan: Any, node: int, values: np.ndarray, noise: Any, seed: int = 0) -> StepProgram:
+    """Return the computation of one member of a simulated consortium; the seed is that of its mask keys."""
     text, gate = hosted(plan, [node], values[[node]], noise)
-    return StepProgram(text, plan.schedule, plan.steps, node=node, source=gate.metered())
+    masked = None
+    if plan.grid is not None:
+        masks = simulated_masks(plan.schedule(0), seed, run=RUN, bits=plan.grid.bits)
+        masked = MaskedRows(plan.grid, masks[node], RUN)
+    return StepProgram(text, plan.schedule, plan.steps, node=node, source=gate.metered(), masked=masked)
+
+
+def plan_wire(plan: Any, run: bytes, rounds: int) -> Wire:
+    """Return what the frames of a plan look like: float rows, or integers where sums are masked."""
+    if plan.grid is None:
+        return Wire(run, plan.n, rounds, plan.width, "float64")
+    return Wire(run, plan.n, rounds, plan.grid.dim + plan.grid.checks, f"int{plan.grid.bits}")
 
 
 class World:
@@ -196,6 +219,7 @@ class World:
     faults : how often things go wrong.
     budget : optional budget of every member.
     values : the members' private points; drawn from the seed if not given (for non-interference tests).
+    shape : the consortium; drawn from the seed if not given.
 
     Examples
     --------
@@ -214,12 +238,13 @@ class World:
         values: np.ndarray | None = None,
         horizon: float = 30.0,
         drop_after: float = float("inf"),
+        shape: Shape | None = None,
     ) -> None:
         self.rng = np.random.default_rng(seed)
         self.faults, self.budget = faults, budget
         self.drop_after = drop_after
         fitting = [s for s in shapes() if drop_after == float("inf") or s.protocol.name == "gossip"]
-        self.shape = fitting[seed % len(fitting)]
+        self.shape = fitting[seed % len(fitting)] if shape is None else shape
         self.n = self.shape.protocol.n
         own = np.random.default_rng((seed, 1)).standard_normal((self.n, self.shape.dim))
         self.values = own if values is None else values
@@ -227,7 +252,7 @@ class World:
         self.draws = 0
         self.noise_seed = seed
         rounds = self.shape.protocol.rounds * self.shape.steps
-        self.wire = Wire(RUN, self.n, rounds, self.shape.dim, "float64")
+        self.wire = plan_wire(self.shape.plan, RUN, rounds)
         self.disks = [SimulatedDisk() for _ in range(self.n)]
         self.cores: dict[int, Core | None] = {}
         self.on_wire: dict[tuple[int, int], bytes] = {}
@@ -294,7 +319,7 @@ class World:
 
     def _ran(self, k: int) -> protocols.Protocol:
         """Return the protocol that step ``k`` really ran, without the exchanges that were left out."""
-        protocol = self.shape.protocol
+        protocol = self.shape.plan.schedule(k)
         rounds = protocol.rounds
         edges = {
             r - k * rounds: {(min(e), max(e)) for e in pairs}
@@ -313,7 +338,7 @@ class World:
         if slot in self.stopped or self.cores.get(slot) is not None:
             return
         store = SimulatedStore(self.disks[v] if disk is None else disk, self._interrupt)
-        program = member_program(self.shape.plan, v, self.values, _WorldNoise(self, v))
+        program = member_program(self.shape.plan, v, self.values, _WorldNoise(self, v), self.noise_seed)
         self.cores[slot] = core = Core(
             program,
             self.wire,

@@ -296,8 +296,8 @@ def _shares(asked: Question, protocol: ExactConsensus, who: tuple[int, ...], std
     n = protocol.n
     if asked.view == "central":
         blocks = [np.arange(n)]
-    elif masked(protocol) or len(who) == 1:
-        blocks = protocol.blocks(who if masked(protocol) else who[0])  # type: ignore[arg-type]
+    elif masked(protocol) or len(who) == 1 or protocol.knows_coalitions:
+        blocks = protocol.blocks(who[0] if len(who) == 1 and not masked(protocol) else who)
     else:
         view = protocol.view(who)
         return _ceil(_leakage(view, np.ones(n, dtype=int), stds))

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 __all__ = [
+    "GridNoise",
     "MaskGrid",
     "MaskKey",
     "PairMasks",
@@ -108,6 +109,26 @@ class MaskKey:
         seed = _validate.count(seed, "the seed of simulated masks", minimum=0)
         text = f"sottovoce simulation, mask key: seed {seed}, member {member}"
         return cls(X25519PrivateKey.from_private_bytes(_hash(text.encode())), protective=False)
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> MaskKey:
+        """Return the key that `to_bytes` gave, as a member's own disk kept it from signing to the first row.
+
+        Examples
+        --------
+        >>> key = MaskKey.fresh()
+        >>> MaskKey.from_bytes(key.to_bytes()).public == key.public
+        True
+        """
+        from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+        return cls(X25519PrivateKey.from_private_bytes(_sized(stored, "a private key")), protective=True)
+
+    def to_bytes(self) -> bytes:
+        """Return the private key, for a file that only its owner can read."""
+        if self._private is None:
+            raise Refused("this mask key was erased; make a new one for a new epoch.")
+        return self._private.private_bytes_raw()
 
     def secret_with(self, other: bytes) -> bytes:
         """Return the Diffie-Hellman secret with another public key; an all-zero one is refused."""
@@ -534,6 +555,16 @@ class MaskGrid:
         whole = np.clip(to_grid(rows, self.step), -self.bound, self.bound).astype(self.dtype)
         return np.concatenate([whole, np.zeros((*whole.shape[:-1], self.checks), self.dtype)], axis=-1)
 
+    def place(self, row: np.ndarray) -> np.ndarray:
+        """Return a noisy row (dim,) as integers, with the zeros appended; nothing is clamped after noise.
+
+        A number beyond the width of the integers wraps, which spoils the sum and nobody's privacy.
+        """
+        if row.shape != (self.dim,):
+            raise InvalidInput(f"rows must have {self.dim} numbers, got shape {row.shape}.")
+        whole = to_grid(row, self.step, len(self.widths)).astype(self.dtype)
+        return np.concatenate([whole, np.zeros(self.checks, self.dtype)])
+
     def add_noise(self, rows: np.ndarray, members: Sequence[int]) -> np.ndarray:
         """Return integer rows of ``members`` with protective noise of their widths on all but the zeros."""
         out = rows.copy()
@@ -694,6 +725,90 @@ def grid_noise(count: int, width: float) -> np.ndarray:
         if factor:
             draws += factor * _noise._narrow_gaussian(_noise._random_words(size)).astype(np.int64)
     return draws
+
+
+class GridNoise:
+    """A noise source whose protective draws lie on the common grid of a masked plan.
+
+    Rows of different members add up to one discrete Gaussian only if all of them are rounded *before* the
+    noise, and to the same grid. Simulated noise passes through: it is rounded with the rows.
+
+    Parameters
+    ----------
+    source : where noise comes from; a recording keeps and plays back the grid's own integers.
+    grid : the plan's grid.
+    hosted : for each number that keys the noise, its member and the unit in which its gate adds noise: the
+        public divisor that comes after the noise, 1 without one.
+
+    Guarantees
+    ----------
+    What leaves is an integer of the grid times its step, whatever the value was, with a discrete Gaussian of
+    at least the standard deviation asked for; less is refused. Values are clamped to the grid's bound before
+    the noise, coordinate by coordinate, which moves no two of them further apart.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sottovoce.privacy import ProtectiveNoise
+    >>> grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
+    >>> noise = GridNoise(ProtectiveNoise(), grid, {0: (0, 1.0)})
+    >>> row = noise.perturb(np.zeros((1, 2)), agents=[0], step=0, std=5.0) / grid.step
+    >>> bool((row == np.rint(row)).all())
+    True
+    """
+
+    def __init__(
+        self, source: _noise.NoiseSource, grid: MaskGrid, hosted: Mapping[int, tuple[int, float]]
+    ) -> None:
+        self.source, self.grid, self.hosted = source, grid, dict(hosted)
+        self.protective = source.protective
+
+    @property
+    def _rounds(self) -> bool:
+        return _noise.grid_of(self.source, 1.0) > 0
+
+    def perturb(self, values: np.ndarray, *, agents: Any, step: int, std: Any, stream: int = 0) -> np.ndarray:
+        """Return the rows with noise; on the grid, and in float64, where the source protects."""
+        if not self._rounds:
+            return self.source.perturb(values, agents=agents, step=step, std=std, stream=stream)
+        numbers = [int(number) for number in agents]
+        scale = np.broadcast_to(np.asarray(std, np.float64), (len(numbers),))
+        out = np.empty(np.shape(values), np.float64)  # single precision does not hold the integers
+        for place, number in enumerate(numbers):
+            member, unit = self.hosted[number]
+            width = self.grid.widths[member]
+            if not 0 < scale[place] <= width * self.grid.step * unit * (1 + 1e-9):
+                raise Refused(
+                    f"noise of {scale[place]:g} was asked for, member {member} draws "
+                    f"{width * self.grid.step * unit:g} on the common grid; nothing was released."
+                )
+            scaled = np.divide(values[place], self.grid.step * unit, dtype=np.float64)
+            if not np.isfinite(scaled).all():
+                raise InvalidInput("Protective noise needs finite values; clip them first.")
+            whole = np.rint(np.clip(scaled, -self.grid.bound, self.grid.bound)).astype(np.int64)
+            whole += self._draw(number, whole.size, width, step, stream)
+            out[place] = whole * (self.grid.step * unit)
+        return out
+
+    def slack(self, dim: int, std: float = 1.0) -> float:
+        """Return what rounding takes of a clip, and half a step for the noise being discrete."""
+        if not self._rounds:
+            return self.source.slack(dim, std)
+        widest = max(unit for _, unit in self.hosted.values())
+        return self.grid.step * widest * (math.sqrt(dim) * (0.5 + 2.0**-10) + 0.5)
+
+    def _draw(self, number: int, dim: int, width: float, step: int, stream: int) -> np.ndarray:
+        if not isinstance(self.source, _noise.RecordedNoise):
+            return grid_noise(dim, width)
+        key = (number, step, stream)
+        if key not in self.source.tape:
+            if self.source.source is None:
+                raise InvalidInput(
+                    f"The recording holds no noise of agent {number} at step {step}, stream {stream}; "
+                    "replay the steps that were recorded."
+                )
+            self.source.tape[key] = grid_noise(dim, width)
+        return self.source.tape[key]
 
 
 def _width(wanted: float) -> float:

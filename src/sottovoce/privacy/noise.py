@@ -263,7 +263,7 @@ class RecordedNoise:
 
     def slack(self, dim: int, std: float = 1.0) -> float:
         """Return the slack of the recorded source."""
-        kinds = {row.dtype == np.int32 for row in self.tape.values()}
+        kinds = {row.dtype.kind == "i" for row in self.tape.values()}
         integers = isinstance(self.source, ProtectiveNoise) if self.source is not None else kinds == {True}
         return ProtectiveNoise().slack(dim, std) if integers else 0.0
 

@@ -46,14 +46,7 @@ def tree_blocks(tree: Tree, coalition: int | Iterable[int]) -> list[np.ndarray]:
     >>> [block.tolist() for block in tree_blocks(tree, [1, 4])]
     [[0], [2, 3]]
     """
-    gone = set(_validate.nodes(coalition, tree.n, "the coalition"))
-    # A node joins its parent's component; parents come first in the order of depth.
-    top = np.full(tree.n, -1)
-    for u in np.argsort(tree.depths, kind="stable").tolist():
-        if u not in gone:
-            parent = int(tree.parents[u])
-            top[u] = u if parent < 0 or parent in gone else top[parent]
-    return [np.flatnonzero(top == u) for u in range(tree.n) if top[u] == u]
+    return tree.blocks(_validate.nodes(coalition, tree.n, "the coalition"))
 
 
 def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarray:

@@ -259,6 +259,14 @@ class LinearProtocol(Protocol):
         """
         return mixed
 
+    def entering(self, rows: np.ndarray) -> np.ndarray:
+        """Return the hosted rows in the numbers in which ranks mix them: as they are, unless integers."""
+        return rows
+
+    def leaving(self, rows: np.ndarray, dtype: Any) -> np.ndarray:
+        """Return mixed rows in the numbers of the algorithm, ``dtype``."""
+        return rows
+
     @property
     def messages(self) -> int:
         """Number of rows sent in all, over all nodes and rounds."""

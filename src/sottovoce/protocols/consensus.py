@@ -41,8 +41,10 @@ class ExactConsensus(LinearProtocol):
     [[2, 3], [0]]
     """
 
+    knows_coalitions: bool = False  # whether `blocks` also takes several nodes that pool what they see
+
     @abstractmethod
-    def blocks(self, v: int) -> list[np.ndarray]:
+    def blocks(self, v: Any) -> list[np.ndarray]:
         """Return the disjoint node sets whose sums or means node ``v`` sees."""
 
     def shares(self, v: int, noise_std: Any = None) -> np.ndarray:
@@ -66,9 +68,9 @@ class ExactConsensus(LinearProtocol):
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees."""
         chosen = _validate.nodes(observers, self.n)
-        if len(chosen) > 1 or not own_noise:
+        if not own_noise or (len(chosen) > 1 and not self.knows_coalitions):
             return super().view(chosen, own_noise)
-        blocks = self.blocks(chosen[0])
+        blocks = self.blocks(chosen[0] if len(chosen) == 1 else chosen)
         basis = np.zeros((self.n, len(blocks)))
         for j, block in enumerate(blocks):
             basis[block, j] = 1 / np.sqrt(len(block))
@@ -151,6 +153,7 @@ class Tree(ExactConsensus):
     """
 
     name = "tree"
+    knows_coalitions = True
 
     def __init__(
         self,
@@ -196,12 +199,30 @@ class Tree(ExactConsensus):
         """Each tree edge carries one row up and one down."""
         return 2 * (self.n - 1)
 
-    def blocks(self, v: int) -> list[np.ndarray]:
-        """Return the node sets whose sums ``v`` sees: the subtree of each child, and all outside its own."""
+    def blocks(self, v: Nodes) -> list[np.ndarray]:
+        """Return the node sets whose sums ``v`` sees: the subtree of each child, and all outside its own.
+
+        Several nodes together see one sum per component of the tree without them.
+
+        >>> import sottovoce as sv
+        >>> tree = sv.protocols.Tree(sv.graphs.path(6), root=0)
+        >>> [block.tolist() for block in tree.blocks([1, 4])]
+        [[0], [2, 3], [5]]
+        """
+        if not isinstance(v, (int, np.integer)):
+            return self._components(set(_validate.nodes(v, self.n, "the coalition")))
         belongs = self._branch(v)
         blocks = [np.flatnonzero(belongs == c) for c in np.flatnonzero(self.parents == v)]
         outside = np.flatnonzero(belongs == -1)
         return [*blocks, outside] if len(outside) else blocks
+
+    def _components(self, gone: set[int]) -> list[np.ndarray]:
+        top = np.full(self.n, -1)
+        parents = self.parents.tolist()
+        for u in np.argsort(self.depths, kind="stable").tolist():
+            if u not in gone:
+                top[u] = u if parents[u] < 0 or parents[u] in gone else top[parents[u]]
+        return [np.flatnonzero(top == u) for u in range(self.n) if top[u] == u]
 
     def _branch(self, v: int) -> np.ndarray:
         """Return, per node, the child of ``v`` it hangs below, ``v`` itself, or -1 outside the subtree."""

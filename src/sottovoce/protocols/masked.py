@@ -18,6 +18,7 @@ division comes after the sum, in float64. Masks cancel bit for bit, so a simulat
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -155,8 +156,34 @@ class Masked(ExactConsensus):
         """Return the rows after round ``t``: in the last one everybody divides the sum it was sent.
 
         On float64 rows that lie on a grid, with sums below 2^53 steps, these are the bytes of `apply`.
+        Integers stay sums: `leaving` divides them.
         """
+        if mixed.dtype.kind == "i":
+            return mixed
         return mixed / self.n if t == self.rounds - 1 else mixed
+
+    def entering(self, rows: np.ndarray) -> np.ndarray:
+        """Return the hosted rows as integers on the grid: what ranks add up."""
+        return to_grid(rows, self.grid_step, self.n)
+
+    def leaving(self, rows: np.ndarray, dtype: Any) -> np.ndarray:
+        """Return the sums that arrived as means, divided once."""
+        return self._finish(rows, np.dtype(dtype))
+
+    def on_grid(self, step: float) -> Masked:
+        """Return the same protocol with another grid step.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.Masked(sv.graphs.path(3)).on_grid(0.25).grid_step
+        0.25
+        """
+        if step == self.grid_step:
+            return self
+        other = copy.copy(self)
+        other.grid_step = power_of_two(step)
+        return other
 
     def local(self, node: int) -> Local:
         """Return the state machine of one node; start it with a float row or with a masked integer row."""

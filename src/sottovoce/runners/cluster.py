@@ -468,8 +468,8 @@ class _Mixer:
         """Return the hosted rows that `Protocol.apply` gives; None where nobody is hosted."""
         if rows is None:
             return None
-        state = self._checked(rows)
-        previous = state
+        checked = self._checked(rows)
+        previous = state = protocol.entering(checked)
         for t in range(protocol.rounds):
             cut = self.cut(protocol.matrix(t), state.dtype)
             mixed = np.empty_like(state)
@@ -478,7 +478,7 @@ class _Mixer:
             cut.multiply_border(state, came, mixed)
             after = protocol.advance(t, mixed, previous, agents=self.agents, noise=self.noise, step=step)
             previous, state = state, after
-        return state
+        return protocol.leaving(state, checked.dtype)
 
     def cut(self, matrix: Any, dtype: Any) -> Cut:
         key = (id(matrix), np.dtype(dtype).str)

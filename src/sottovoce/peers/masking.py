@@ -1,0 +1,139 @@
+"""A member's side of a masked sum: from its noisy row to integers that tell nothing, and back to a mean.
+
+The mask key is made when an agreement is signed, and signed with it. It waits in a file that only its owner
+can read until the first row is durable; from then on the pair keys live in the ledger's state, one step
+further with every row, and the file is overwritten and removed. At the end nothing is left of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce._files import write_whole
+from sottovoce.errors import ConfigError, DataError, LedgerError
+from sottovoce.privacy.masks import MaskGrid, MaskKey, PairMasks, next_chain
+
+__all__ = ["MaskedRows", "erase_mask_key", "make_mask_key", "mask_statement", "read_mask_key"]
+
+
+class MaskedRows:
+    """One member's masked rows: the grid, its pair keys and the chain over the integer sums.
+
+    Parameters
+    ----------
+    grid : the plan's grid.
+    masks : the pair keys of the first step; None where a saved state will bring those of a later one.
+    run : the run's hash, where the chain begins.
+
+    Guarantees
+    ----------
+    One row per step is hidden; the step's keys are replaced before anybody can ask for its row, so that the
+    state that is saved with a row cannot hide another under the same label.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> masked, run = sv.protocols.Masked(sv.graphs.path(3)), bytes(32)
+    >>> grid = sv.privacy.mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
+    >>> masks = sv.privacy.simulated_masks(masked, seed=1, run=run, bits=grid.bits)
+    >>> members = [MaskedRows(grid, each, run) for each in masks]
+    >>> hidden = np.array([m.hide(np.array([0.5, 1.0]), 0) for m in members])
+    >>> members[0].mean(masked.apply(hidden)[0], 0).tolist()
+    [0.5, 1.0]
+    """
+
+    def __init__(self, grid: MaskGrid, masks: PairMasks | None, run: bytes) -> None:
+        if masks is not None and masks.bits != grid.bits:
+            raise ConfigError(f"the masks have {masks.bits} bits, the grid {grid.bits}; make them equal.")
+        self.grid, self.masks, self.chain = grid, masks, run
+
+    def hide(self, row: np.ndarray, step: int) -> np.ndarray:
+        """Return the masked integers of one noisy row; the keys are those of the next step afterwards."""
+        if self.masks is None:
+            raise ConfigError("the mask keys of this run are not here; sign the agreement again with them.")
+        hidden = self.masks.hide(self.grid.place(np.asarray(row, np.float64)), step, self.chain)
+        self.masks.ratchet()
+        return hidden
+
+    def mean(self, total: np.ndarray, step: int) -> np.ndarray:
+        """Return the mean of all rows from their integer sum, and lengthen the chain by it."""
+        mean = self.grid.mean(total)
+        self.chain = next_chain(self.chain, step, total)
+        return mean
+
+    def erase(self) -> None:
+        """Forget the keys."""
+        if self.masks is not None:
+            self.masks.erase()
+        self.masks = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the next step needs; it holds keys until they were erased."""
+        masks = None if self.masks is None else self.masks.to_dict()
+        return {"chain": self.chain.hex(), "masks": masks}
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Go on from what `to_dict` gave."""
+        try:
+            self.chain = bytes.fromhex(stored["chain"])
+            self.masks = None if stored["masks"] is None else PairMasks.from_dict(stored["masks"])
+        except (KeyError, TypeError, ValueError):
+            raise LedgerError("The saved mask keys cannot be read; restore the state folder.") from None
+
+
+# ---- the key between signing and the first row -----------------------------------------------------------
+
+
+def mask_statement(run: bytes, epoch: int, public: bytes) -> bytes:
+    """Return what a member signs: this run, this epoch, this key.
+
+    Examples
+    --------
+    >>> len(mask_statement(bytes(32), 0, bytes(32)))
+    91
+    """
+    return b"sottovoce mask key\n" + run + epoch.to_bytes(8, "little") + public
+
+
+def make_mask_key(folder: str | Path, run: bytes, epoch: int) -> MaskKey:
+    """Make a fresh key for one run and epoch, in a file for its owner only; an older one is replaced."""
+    key = MaskKey.fresh()
+    try:
+        write_whole(_file(folder, run, epoch), key.to_bytes().hex() + "\n", mode=0o600)
+    except DataError as error:
+        raise ConfigError(f"The mask key cannot be kept, so nothing was signed: {error}") from None
+    return key
+
+
+def read_mask_key(folder: str | Path | None, run: bytes, epoch: int) -> MaskKey | None:
+    """Return the key that was made when this run was signed; None if it is not there."""
+    if folder is None or not _file(folder, run, epoch).exists():
+        return None
+    file = _file(folder, run, epoch)
+    if file.stat().st_mode & 0o077:
+        raise ConfigError(f"The mask key {file} can be read by others; sign again, then run chmod 600 on it.")
+    try:
+        return MaskKey.from_bytes(bytes.fromhex(file.read_text().strip()))
+    except (OSError, ValueError):
+        raise ConfigError(f"The mask key {file} cannot be read; sign the agreement again.") from None
+
+
+def erase_mask_key(folder: str | Path | None, run: bytes, epoch: int) -> None:
+    """Overwrite and remove the key's file: the pair keys are durable elsewhere, or nobody needs them."""
+    if folder is None or not _file(folder, run, epoch).exists():
+        return
+    file = _file(folder, run, epoch)
+    with open(file, "r+b") as held:
+        held.write(bytes(file.stat().st_size))
+        held.flush()
+        os.fsync(held.fileno())
+    file.unlink()
+
+
+def _file(folder: str | Path, run: bytes, epoch: int) -> Path:
+    return Path(folder) / f"mask-{run.hex()[:32]}-{epoch}.key"
