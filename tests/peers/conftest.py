@@ -111,7 +111,7 @@ class Consortium:
         ]
         write_agreement(self.file, draft, entries)
         for each in self.identities:
-            sign_agreement(self.file, each)
+            sign_agreement(self.file, each, secrets=self.folder / f"secrets-{each.name}")
         rng = np.random.default_rng(seed)
         self.records = [
             Records(
@@ -134,7 +134,14 @@ class Consortium:
         noises = options.pop("noises", [None] * self.n)
         agreement = self.agreement
         return [
-            Peer(agreement, self.identities[i], self.records[i], self.state(i), noise=noises[i], **options)
+            Peer(
+                agreement,
+                self.identities[i],
+                self.records[i],
+                self.state(i),
+                noise=noises[i],
+                **{"secrets": self.folder / f"secrets-m{i}", **options},
+            )
             for i in range(self.n)
         ]
 

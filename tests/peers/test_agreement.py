@@ -281,7 +281,7 @@ def test_missing_mixed_and_expired_identities_are_refused(tmp_path):
         read_identity(tmp_path / "b")
     past = dt.datetime.now(dt.UTC) - dt.timedelta(days=10)
     make_identity(tmp_path / "c", "c", days=1, start=past)
-    with pytest.raises(IdentityError, match="not today"):
+    with pytest.raises(IdentityError, match="and this machine's clock says"):
         read_identity(tmp_path / "c")
     (tmp_path / "d.pem").write_text("hello")
     with pytest.raises(IdentityError, match="not a certificate"):
@@ -533,6 +533,12 @@ def test_a_clock_before_the_certificate_is_told_as_such(tmp_path):
         check_certificate(made.certificate, "a.pem", now - dt.timedelta(days=400))
     with pytest.raises(IdentityError, match="make a new identity"):
         check_certificate(made.certificate, "a.pem", now + dt.timedelta(days=4000))
+    start = dt.datetime(2026, 5, 3, 10, 0, tzinfo=dt.UTC)
+    later = make_identity(tmp_path / "b", "b", start=start, days=2)
+    with pytest.raises(
+        IdentityError, match=r"from 2026-05-03 10:00 to .* clock says 2026-05-03 09:00 UTC; c"
+    ):
+        check_certificate(later.certificate, "b.pem", start - dt.timedelta(hours=1))
 
 
 def test_titles_in_any_script_are_kept_and_signed(consortium):

@@ -36,6 +36,7 @@ MEMBERS = [
 ]
 CONTACTS = [1, 3, 4, 5]  # all but the distant member, who is no neighbour
 WIRE = Wire(bytes(32), len(LISTED), 5, 3, "float64")
+WIRE_HELLO = b"hello"
 
 
 class Listening:
@@ -323,3 +324,22 @@ def test_no_insecure_mode_exists():
             "require_client_auth=False",
         ):
             assert word not in text, f"{path.name}: {word}"
+
+
+def test_strangers_who_say_nothing_are_let_go_and_members_get_in(monkeypatch):
+    """An idle connection holds a descriptor until the handshake's time is over, not for minutes."""
+    monkeypatch.setattr(module, "_HANDSHAKE", 300)
+
+    async def scene():
+        async with Listening() as server:
+            idle = [await asyncio.open_connection("127.0.0.1", server.transport.port) for _ in range(40)]
+            # gRPC's own limit is two minutes: without ours nobody is let go within this time
+            ends = await asyncio.wait_for(asyncio.gather(*[reader.read() for reader, _ in idle]), 40)
+            await server.call(IDENTITIES["friend"], WIRE_HELLO)
+            for _, writer in idle:
+                writer.close()
+            return ends, server.frames
+
+    ends, frames = asyncio.run(scene())
+    assert len(ends) == 40
+    assert frames == [(1, WIRE_HELLO)]

@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.peers.agreement import Agreement
+    from sottovoce.peers.home import Home
+    from sottovoce.peers.jobs import Job
 
 __all__ = ["peer"]
 
 peer = typer.Typer(
-    help="""One organisation's side: its key, the agreement, the run, the ledger.
+    help="""One organisation's side: its home and book, its key, the agreement, the run, the ledger.
 
 \b
 Examples:
+    sottovoce peer home ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
+    sottovoce peer trust south.pem --why "read aloud by Dr. Sud"
+    sottovoce peer book
     sottovoce peer keygen identity --name north
     sottovoce peer agree agreement.toml --sign identity
     sottovoce peer run agreement.toml --identity identity --data mine.csv --state state
@@ -32,6 +37,167 @@ Examples:
 )
 
 State = Annotated[Path, typer.Argument(help="The state folder of a running or stopped peer.")]
+HomeOption = Annotated[
+    Path | None,
+    typer.Option("--home", help="The home; else SOTTOVOCE_HOME, else ~/.sottovoce where that is one."),
+]
+Why = Annotated[str, typer.Option("--why", help="The reason, kept in the book for good.")]
+Epsilon = Annotated[float | None, typer.Option(help="A lifetime budget.")]
+Delta = Annotated[float, typer.Option(help="The delta of that budget.")]
+Adjacency = Annotated[str | None, typer.Option(help="add-remove, replace-one or user.")]
+View = Annotated[str, typer.Option(help="Against whom: local, outsider, network or colluders:2.")]
+Population = Annotated[
+    str | None, typer.Option(help="Whose records they are, by the book's name; else its first population.")
+]
+
+
+@peer.command()
+def home(
+    folder: Annotated[Path, typer.Argument(help="The home: a new folder, or one to look at.")],
+    name: Annotated[str | None, typer.Option(help="Make a home for the member of this name.")] = None,
+    population: Annotated[str, typer.Option(help="Whose records are used here.")] = "patients",
+    epsilon: Epsilon = None,
+    delta: Delta = 1e-5,
+    adjacency: Adjacency = None,
+    view: View = "network",
+    copy: Annotated[
+        Path | None, typer.Option(help="Where the book's second copy lies, best on another disk.")
+    ] = None,
+    why: Why = "the home was made",
+    days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
+    json: Json = False,
+) -> None:
+    """Make an organisation's home: identity, address book, and the book of all it will ever release.
+
+    \b
+    Example:
+        sottovoce peer home ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
+    """
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.addresses import spoken
+    from sottovoce.peers.book import Lifetime
+    from sottovoce.peers.home import ASSUMPTIONS, Home
+    from sottovoce.peers.identity import CERTIFICATE
+
+    if name is not None:
+        if epsilon is None or adjacency is None:
+            raise ConfigError(
+                "A home needs --epsilon and --adjacency, the lifetime budget of its population."
+            )
+        limit = Lifetime(epsilon, delta, adjacency, view)
+        own = Home.create(folder, name, population=population, budgets=[limit], copy=copy, why=why, days=days)
+    else:
+        own = Home(folder)
+    mark = own.identity.fingerprint
+    trusted = {who: spoken(digest) for who, digest in own.addresses.pinned().items()}
+    found = {
+        "home": str(own.folder),
+        "name": own.name,
+        "copy": str(own.copy),
+        "certificate": str(own.identity_folder / CERTIFICATE),
+        "fingerprint": mark,
+        "words": spoken(mark),
+        "trusted": trusted,
+        "populations": list(own.book.populations),
+        "assumptions": list(ASSUMPTIONS),
+    }
+
+    def text(out: Console) -> None:
+        out.print(f"{own.name}: {safe(found['home'])}; the book's second copy is in {safe(found['copy'])}")
+        out.print(f"Give {safe(found['certificate'])} to the others and read them: {found['words']}")
+        for who, words in trusted.items():
+            out.print(f"trusted: {who}  {words}")
+        for sentence in ASSUMPTIONS:
+            out.print(f"assumed: {sentence}")
+
+    emit(found, json, text)
+
+
+@peer.command()
+def trust(
+    certificate: Annotated[Path, typer.Argument(help="Another member's certificate.")],
+    why: Why,
+    home: HomeOption = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Take it instead of the one pinned.")] = False,
+    json: Json = False,
+) -> None:
+    """Pin another member's certificate, after its words were compared by telephone.
+
+    \b
+    Example:
+        sottovoce peer trust south.pem --why "read aloud by Dr. Sud on 3 May"
+    """
+    from sottovoce.peers.addresses import spoken
+
+    own = _home(home)
+    name = own.addresses.trust(certificate, why, instead=replace)
+    mark = own.addresses.pinned()[name]
+    found = {"name": name, "fingerprint": mark, "words": spoken(mark)}
+    emit(found, json, lambda out: out.print(f"{name} is pinned: {found['words']}"))
+
+
+@peer.command()
+def book(
+    home: HomeOption = None,
+    population: Population = None,
+    open_: Annotated[str | None, typer.Option("--open", help="Open another population.")] = None,
+    raise_: Annotated[
+        float | None, typer.Option("--raise", help="Set a lifetime budget of this epsilon.")
+    ] = None,
+    close: Annotated[str | None, typer.Option("--close", help="Give a run up for good, by its hash.")] = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Go on from the longer copy after one was lost or set back.")
+    ] = False,
+    epsilon: Epsilon = None,
+    delta: Delta = 1e-5,
+    adjacency: Adjacency = None,
+    view: View = "network",
+    why: Why = "",
+    json: Json = False,
+) -> None:
+    """List every release ever started from this home, or record an act of the officer (with --why).
+
+    \b
+    Examples:
+        sottovoce peer book
+        sottovoce peer book --raise 8 --adjacency add-remove --why "vote of 3 May"
+        sottovoce peer book --open staff --epsilon 1 --adjacency user --why "vote of 4 May"
+        sottovoce peer book --close 3f54dcc1 --why "south has left"
+        sottovoce peer book --restore --why "the disk was replaced"
+    """
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.book import Lifetime
+    from sottovoce.peers.home import ASSUMPTIONS
+
+    own = _home(home)
+    if sum(bool(act) for act in (open_, raise_ is not None, close, restore)) > 1:
+        raise ConfigError("The book takes one act at a time; leave out all but one.")
+    limit = raise_ if raise_ is not None else epsilon
+    if (open_ or raise_ is not None) and (limit is None or adjacency is None):
+        raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
+    if restore:
+        own.restore(why)
+    elif close:
+        matches = [run for run in own.book.runs if run.startswith(close)]
+        if len(matches) != 1:
+            raise ConfigError(f"{len(matches)} runs in the book begin with {close}; give more of the hash.")
+        own.close(matches[0], why)
+    elif limit is not None and adjacency is not None:
+        budget = Lifetime(limit, delta, adjacency, view)
+        if open_:
+            own.book.open_population(open_, [budget], why)
+        elif raise_ is not None:
+            own.book.set_budget(population, budget, why)
+    entries = [each for each in own.book.summary() if population in (None, each["population"])]
+    found = {"home": str(own.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
+
+    def text(out: Console) -> None:
+        for each in entries:
+            _show_population(out, each)
+        for sentence in ASSUMPTIONS:
+            out.print(f"assumed: {sentence}")
+
+    emit(found, json, text)
 
 
 @peer.command()
@@ -73,22 +239,37 @@ def agree(
     merge: Annotated[
         list[Path] | None, typer.Option(help="Take over the signatures in another member's copy.")
     ] = None,
+    home: HomeOption = None,
+    population: Population = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Check this member's records against the agreement, too.")
+    ] = None,
+    yes: Annotated[
+        str, typer.Option(help="The run's hash, or its first 8 digits: what was read is what is signed.")
+    ] = "",
     json: Json = False,
 ) -> None:
     """Build, check, price and sign an agreement; what it costs is printed before anything is signed.
+
+    In a home the sheet is read first, without --sign; signing then needs the run's hash that it names.
 
     \b
     Examples:
         sottovoce peer agree draft.toml -m north.pem@10.0.0.1:7000 -m south.pem@10.0.0.2:7000 -o a.toml
         sottovoce peer agree agreement.toml
-        sottovoce peer agree agreement.toml --sign identity
+        sottovoce peer agree agreement.toml --data mine.csv
+        sottovoce peer agree agreement.toml --sign identity --yes 3f54dcc1
         sottovoce peer agree agreement.toml --merge from-south.toml
     """
     from sottovoce.errors import ConfigError
     from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
+    from sottovoce.peers.home import find_home
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.jobs import Job
+    from sottovoce.peers.records import read_records
+    from sottovoce.peers.sheet import sheet
 
+    own = find_home(home, identity=sign)
     if member:
         if output is None:
             raise ConfigError("Building an agreement needs --output, the file to write.")
@@ -97,32 +278,58 @@ def agree(
         agreement = read_agreement(file)
     job = Job(agreement)
     rows = job.table()
+    page = sheet(job)
+    if data is not None:
+        read_records(data, agreement)
     if not json:
+        _show_sheet(console(), page)
         _show_price(console(), agreement, rows)
     for node in range(job.n):
         job.spending(node)
+    after = [] if own is None else _against_book(own, job, population)
+    if not json:
+        _show_forecast(console(), after)
+    _refuse_overdraft(after)
     for other in merge or ():
+        _require_whole(read_agreement(other), str(other))
         agreement = merge_signatures(file, other)
+    if sign is not None and own is not None and (len(yes) < 8 or not agreement.run.hex().startswith(yes)):
+        raise ConfigError(
+            f"Signing needs the hash of what was read, got {yes!r}; read the sheet without --sign, then add "
+            f"--yes {agreement.run.hex()[:16]}."
+        )
     if sign is not None:
-        agreement = sign_agreement(file, read_identity(sign))
-    missing = [m.name for m in agreement.members if m.name not in agreement.signatures]
+        agreement = sign_agreement(file, read_identity(sign), secrets=sign)
+    signed = _verified(agreement)
+    missing = [m.name for m in agreement.members if m.name not in signed]
     found = {
         "file": str(file),
         "run": agreement.run.hex(),
         "rounds": job.rounds,
         "members": rows,
-        "signed": sorted(agreement.signatures),
+        "sheet": page,
+        "book": after,
+        "signed": signed,
         "missing": missing,
     }
-    emit(found, json, lambda out: _show_signatures(out, agreement, missing))
+    emit(found, json, lambda out: _show_signatures(out, agreement, signed, missing))
 
 
 @peer.command()
 def run(
     agreement: Annotated[Path, typer.Argument(help="The agreement, signed by all.")],
-    identity: Annotated[Path, typer.Option(help="The folder with this member's key.")],
     data: Annotated[Path, typer.Option(help="This member's records, CSV or NPZ; they stay here.")],
-    state: Annotated[Path, typer.Option(help="The state folder: ledger, model, statement.")],
+    identity: Annotated[
+        Path | None, typer.Option(help="The folder with this member's key; by default the home's.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="The state folder: ledger, model, statement; by default in the home.")
+    ] = None,
+    home: HomeOption = None,
+    population: Population = None,
+    new_data: Annotated[
+        str, typer.Option("--new-data", help="Why the records differ from those the run began with.")
+    ] = "",
     listen: Annotated[str | None, typer.Option(help="Listen here instead of at the agreed address.")] = None,
     revoke: Annotated[
         list[str] | None, typer.Option(help="A certificate fingerprint that is no longer accepted.")
@@ -138,22 +345,35 @@ def run(
     import asyncio
     import signal
 
-    from sottovoce.errors import PeerError
+    from sottovoce.errors import ConfigError, PeerError
     from sottovoce.peers.agreement import read_agreement
+    from sottovoce.peers.home import find_home
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.records import read_records
     from sottovoce.peers.runtime import MODEL, STATEMENT, Peer
 
     agreed = read_agreement(agreement)
     agreed.require_signatures(where=str(agreement))
-    own = read_identity(identity)
+    at = find_home(home, identity=identity)
+    if at is None and (identity is None or state is None):
+        raise ConfigError("Without a home a run needs --identity and --state; `peer home` makes a home.")
+    key = identity if identity is not None or at is None else at.identity_folder
+    assert key is not None
+    own = read_identity(key)
+    if at is None and not json:
+        console(error=True).print("no home on this machine: what this run costs is added to no book")
     records = read_records(data, agreed)
     show = _lines if json else _progress(agreed)
 
     signals: list[int] = []
+    place: list[Path] = []
 
     async def live() -> Any:
-        peer = Peer(agreed, own, records, state, log=show, listen=listen, revoked=revoke or ())
+        peer = Peer(
+            agreed, own, records, state, log=show, listen=listen, revoked=revoke or (), secrets=key,
+            home=at, population=population, new_records=new_data,
+        )  # fmt: skip
+        place.append(peer.state)
 
         def stop(number: int) -> None:
             signals.append(number)
@@ -169,7 +389,7 @@ def run(
         if signal.SIGINT in signals:
             raise KeyboardInterrupt from None
         raise
-    files = {"model": str(state / MODEL), "statement": str(state / STATEMENT)}
+    files = {"model": str(place[0] / MODEL), "statement": str(place[0] / STATEMENT)}
     if json:
         _lines(
             {"event": "done", "rounds": outcome.rounds, **files, "guarantee": outcome.statement["guarantee"]}
@@ -232,6 +452,39 @@ def ledger(state: State, json: Json = False) -> None:
     emit(found, json, text)
 
 
+@peer.command()
+def compare(
+    files: Annotated[
+        list[Path], typer.Argument(help="What `peer ledger --json` printed, of two members or more.")
+    ],
+    json: Json = False,
+) -> None:
+    """Say whether the members' ledgers fit each other: a member that sent different rows shows here.
+
+    \b
+    Example:
+        sottovoce peer compare north.json south.json east.json
+    """
+    from sottovoce.errors import ConfigError, PeerError
+    from sottovoce.peers.compare import compare_proofs
+
+    proofs = []
+    for file in files:
+        try:
+            proofs.append(_json.loads(file.read_bytes()))
+        except ValueError:
+            raise ConfigError(f"{file} is not JSON; `sottovoce peer ledger --json` prints it.") from None
+    found = compare_proofs(proofs)
+    if found:
+        first = found[0]
+        raise PeerError(
+            f"{len(found)} contradictions: member {first['sender']} sent different rows in round "
+            f"{first['round']}, by the ledgers of members {', '.join(map(str, first['members']))}, or a file "
+            "was changed; compare the ledgers themselves."
+        )
+    emit({"ledgers": len(proofs), "contradictions": []}, json, lambda out: out.print("the ledgers fit"))
+
+
 def _build(draft: Path, members: list[str], output: Path) -> Agreement:
     import tomllib
 
@@ -255,31 +508,138 @@ def _build(draft: Path, members: list[str], output: Path) -> Agreement:
     return write_agreement(output, content, entries)
 
 
+def _show_sheet(out: Console, page: dict[str, Any]) -> None:
+    rows = [(each["name"], each["address"], each["words"]) for each in page["members"]]
+    out.print(table(["member", "address", "words of its certificate"], rows, title=safe(page["title"])))
+    out.print("connections: " + ", ".join(f"{u} - {v}" for u, v in page["connections"]))
+    for part in ("algorithm", "model", "data", "timing"):
+        stated = ", ".join(f"{name} = {value}" for name, value in page[part].items())
+        out.print(safe(f"{part}: {stated or 'as the program has it'}"))
+    for sentence in page["assumptions"]:
+        out.print(safe(f"assumed: {sentence}"))
+
+
 def _show_price(out: Console, agreement: Agreement, rows: list[dict[str, Any]]) -> None:
     part = agreement.algorithm
-    out.print(safe(f"{agreement.title}: {part.name} over {part.protocol} on {agreement.graph}"))
+    protocol = part.protocol or agreement.plan.schedule(0).name
+    out.print(safe(f"{agreement.title}: {part.name} over {protocol} on {agreement.graph}"))
     out.print(f"run {agreement.run.hex()}")
+    charged = [view for view in ("colluders",) if f"epsilon_{view}" in rows[0]]  # with masks
     shown = [
         (
             row["member"],
             row["releases"],
             *(
                 f"{row[f'epsilon_{view}']:.4g} ({row[f'label_{view}']})"
-                for view in ("local", "network", "mean")
+                for view in ("local", *charged, "network", "mean")
             ),
             f"{row['budget']:g}",
         )
         for row in rows
     ]
-    heads = ["member", "releases", "all messages seen", "worst member", "mean member", "budget"]
+    colluders = [f"any {rows[0]['tolerate']} members (charged)"] if charged else []
+    own = "own noise alone" if charged else "all messages seen"
+    heads = ["member", "releases", own, *colluders, "worst member", "mean member", "budget"]
     title = f"epsilon at delta {agreement.budget.delta:g}, adjacency {part.adjacency}"
     out.print(table(heads, shown, title=title))
 
 
-def _show_signatures(out: Console, agreement: Agreement, missing: list[str]) -> None:
-    out.print(f"signed by {', '.join(sorted(agreement.signatures)) or 'nobody yet'}")
+def _show_signatures(out: Console, agreement: Agreement, signed: list[str], missing: list[str]) -> None:
+    out.print(f"signed by {', '.join(signed) or 'nobody yet'}")
+    false = [name for name in missing if name in agreement.signatures]
+    if false:
+        out.print(f"not a valid signature: {', '.join(false)}")
     if missing:
         out.print(f"still to sign: {', '.join(missing)}")
+
+
+def _home(folder: Path | None) -> Home:
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.home import find_home
+
+    own = find_home(folder)
+    if own is None:
+        raise ConfigError("This machine has no home yet; `sottovoce peer home` makes one, --home names one.")
+    return own
+
+
+def _verified(agreement: Agreement) -> list[str]:
+    """Return the members whose signature is there and is theirs."""
+    from sottovoce.peers.identity import verify
+
+    signed = []
+    for member in agreement.members:
+        try:
+            raw = bytes.fromhex(agreement.signatures.get(member.name, ""))
+            content = agreement.signed_content(member.name)
+        except ValueError:
+            continue
+        if raw and verify(member.certificate.encode(), raw, content):
+            signed.append(member.name)
+    return sorted(signed)
+
+
+def _require_whole(agreement: Agreement, where: str) -> None:
+    """Raise if a copy brings a signature that is not its member's: it would overwrite a good one."""
+    from sottovoce.errors import IdentityError
+
+    false = sorted(set(agreement.signatures) - set(_verified(agreement)))
+    if false:
+        raise IdentityError(
+            f"The signature of {false[0]} in {where} is not for this text, so nothing was taken over; ask "
+            f"{false[0]} for a copy."
+        )
+
+
+def _against_book(own: Home, job: Job, population: str | None) -> list[dict[str, Any]]:
+    """Return what the home has spent, what the agreement adds and the total, for each lifetime budget."""
+    own.addresses.require(job.agreement, own.identity.fingerprint)
+    node = job.agreement.index(own.name)
+    return own.book.forecast(own.charge_of(job, node, population=population))
+
+
+def _show_forecast(out: Console, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        out.print(
+            f"book ({row['adjacency']}, {row['view']}, delta {row['delta']:g}): spent {row['spent']:.4g} + "
+            f"new {row['adds']:.4g} = total {row['total']:.4g} of {row['epsilon']:g}"
+        )
+
+
+def _refuse_overdraft(rows: list[dict[str, Any]]) -> None:
+    from sottovoce.errors import BudgetExceeded
+
+    for row in rows:
+        if not row["total"] <= row["epsilon"]:
+            raise BudgetExceeded(
+                f"Spent so far {row['spent']:.4g}, this adds {row['adds']:.4g}, total {row['total']:.4g} of "
+                f"a lifetime budget of {row['epsilon']:g} ({row['adjacency']}, {row['view']}), so it is not "
+                "signed; agree on more noise or fewer steps, or raise the budget with `peer book --raise`."
+            )
+
+
+def _show_population(out: Console, entry: dict[str, Any]) -> None:
+    rows = [
+        (
+            each["since"][:10],
+            safe(each["what"]),
+            each["run"][:16] or "-",
+            each["status"],
+            each["releases"],
+            ", ".join(each["adjacencies"]),
+        )
+        for each in entry["charges"]
+    ]
+    heads = ["since", "what", "run", "status", "releases", "adjacency"]
+    out.print(table(heads, rows, title=entry["population"]))
+    for row in entry["budgets"]:
+        left = max(0.0, row["epsilon"] - row["total"])
+        out.print(
+            f"spent epsilon {row['total']:.4g} of {row['epsilon']:g} at delta {row['delta']:g} "
+            f"({row['adjacency']}, {row['view']}), {left:.4g} left"
+        )
+    for remark in entry["remarks"]:
+        out.print(f"remark: {remark}")
 
 
 def _lines(event: dict[str, Any]) -> None:
@@ -294,6 +654,9 @@ def _progress(agreed: Agreement) -> Any:
     def show(event: dict[str, Any]) -> None:
         if event["event"] == "listening":
             out.print(f"{event['member']} is listening; run {event['run'][:16]}, waiting for its neighbours")
+            return
+        if event["event"] == "known":
+            out.print(f"run {event['run'][:16]} is known and goes on in {safe(event['state'])}")
             return
         tenth = 10 * event["at"] // max(event["of"], 1)
         if out.is_terminal:

@@ -1,5 +1,6 @@
 """The same algorithms between machines of people who do not trust each other, over mutual TLS.
 
+`home` an organisation's folder; `book` what was spent over all runs; `addresses` pinned certificates;
 `agreement` what runs, signed by all; `identity` who is who; `frames` the bytes; `ledger` what was spent, on
 disk; `core` one peer without IO; `plans`, `programs`, `jobs` the agreed plan, cut into rounds; `simulator`
 consortia under faults; `transport` and `runtime` the real thing. Names are imported on first use.
@@ -12,12 +13,17 @@ from typing import Any
 
 _NAMES = {
     "Agreement": "agreement",
+    "Book": "book",
     "Core": "core",
+    "Home": "home",
     "Identity": "identity",
     "Job": "jobs",
+    "Lifetime": "book",
     "Peer": "runtime",
     "SqliteLedger": "ledger",
     "World": "simulator",
+    "charge": "book",
+    "find_home": "home",
     "make_identity": "identity",
     "read_agreement": "agreement",
     "read_identity": "identity",

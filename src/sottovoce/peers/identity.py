@@ -158,8 +158,9 @@ def check_certificate(raw: bytes, where: str, now: dt.datetime | None = None) ->
         early = now < parsed.not_valid_before_utc
         remedy = "check this machine's clock" if early else "make a new identity and a new agreement"
         raise IdentityError(
-            f"The certificate {where} is valid from {parsed.not_valid_before_utc:%Y-%m-%d} to "
-            f"{parsed.not_valid_after_utc:%Y-%m-%d}, not today ({now:%Y-%m-%d}); {remedy}."
+            f"The certificate {where} is valid from {parsed.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+            f"{parsed.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
+            f"{now:%Y-%m-%d %H:%M} UTC; {remedy}."
         )
     return parsed.public_bytes(serialization.Encoding.PEM)
 

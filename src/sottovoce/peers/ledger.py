@@ -23,14 +23,16 @@ from typing import Any
 
 from sottovoce._files import write_whole
 from sottovoce.errors import DataError, LedgerError
+from sottovoce.peers.book import Charge, stored_charge
 from sottovoce.peers.core import Entry, Saved
 from sottovoce.privacy.releases import Release
 
-__all__ = ["SqliteLedger", "read_ledger"]
+__all__ = ["SqliteLedger", "read_charge", "read_ledger"]
 
 LEDGER, ANCHOR, LOCK, MARK = "ledger.sqlite", "anchor", "lock", "run"
 _HEARD = struct.Struct("<QI32s")
 _ANCHOR = struct.Struct("<Q32s")
+_TIDY = 32  # commits after which the log is emptied
 _FORMAT = 2  # 1 stored releases without runs, mechanism and the members' own rate
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -51,13 +53,16 @@ class SqliteLedger:
     run : the 32 bytes that name the run.
     node : which member this is.
     about : public facts kept beside the ledger for `peer status` (the agreement, names).
+    witness : a file outside the folder that holds the newest head too: a folder restored from a backup is
+        older than it.
+    witnessed : whether that file must exist, since a book says that this ledger was in use.
 
     Guarantees
     ----------
     `commit` returns only when spend, frame and state are on the disk together; if anything fails it raises
     `LedgerError`, and every later commit raises too. Opening raises if the ledger is missing although the
-    folder was used, is damaged anywhere, is older than its anchor, belongs to another run or member, is in
-    use, or cannot be written.
+    folder was used, is damaged anywhere, is older than its anchor or its witness, has lost either, belongs to
+    another run or member, is in use, or cannot be written.
 
     Examples
     --------
@@ -78,9 +83,17 @@ class SqliteLedger:
     """
 
     def __init__(
-        self, folder: str | Path, *, run: bytes, node: int, about: dict[str, Any] | None = None
+        self,
+        folder: str | Path,
+        *,
+        run: bytes,
+        node: int,
+        about: dict[str, Any] | None = None,
+        witness: str | Path | None = None,
+        witnessed: bool = False,
     ) -> None:
         self.folder, self.run, self.node = Path(folder), run, node
+        self._anchors: list[int] = []
         self._broken = False
         self._connection: sqlite3.Connection | None = None
         self._lock = self._claim()
@@ -88,7 +101,12 @@ class SqliteLedger:
             with self._explained():
                 self._open(about or {})
             self._saved, self._count, self._head = self._verify()
-            self._anchor = self._open_anchor()
+            # the anchor is made before the first row, so a chain with rows and no anchor has lost it
+            self._open_anchor(self.folder / ANCHOR, required=self._count > 0)
+            if witness is not None:
+                with self._explained():
+                    Path(witness).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._open_anchor(Path(witness), required=witnessed)
         except BaseException:
             self.close()
             raise
@@ -115,17 +133,29 @@ class SqliteLedger:
             cursor.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
             cursor.execute("COMMIT")
             self._count, self._head = self._count + 1, row[-1]
-            _mark_anchor(self._anchor, self._count, self._head)
+            for anchor in self._anchors:
+                _mark_anchor(anchor, self._count, self._head)
+            if self._count % _TIDY == 0:
+                self.tidy()
         self._broken = False
+
+    @property
+    def head(self) -> bytes:
+        """Hash of the newest row: it stands for the whole ledger."""
+        return self._head
+
+    def tidy(self) -> None:
+        """Empty the log of what was overwritten: keys of past steps are then nowhere in the folder."""
+        if self._connection is not None:
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Close the files; the ledger stays."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-        if getattr(self, "_anchor", None) is not None:
-            os.close(self._anchor)
-            del self._anchor
+        while self._anchors:
+            os.close(self._anchors.pop())
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -165,6 +195,7 @@ class SqliteLedger:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA trusted_schema=OFF")
+        connection.execute("PRAGMA secure_delete=ON")  # an old state holds keys that must not outlive it
         if not mark.exists():
             if connection.execute("SELECT count(*) FROM chain").fetchone()[0]:
                 raise LedgerError(f"The mark {mark} of the run is missing; restore the state folder.")
@@ -215,38 +246,38 @@ class SqliteLedger:
             self._connection.execute("COMMIT")
         return saved, count, head
 
-    def _open_anchor(self) -> int:
+    def _open_anchor(self, path: Path, *, required: bool) -> None:
+        """Open a file that holds the newest head, check the chain against it, and keep it open."""
         with self._explained():
-            anchor = os.open(self.folder / ANCHOR, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            anchor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._anchors.append(anchor)
             known = os.pread(anchor, _ANCHOR.size, 0)
-            if known and not self._anchored(known):
-                os.close(anchor)
+            if not known and required:
                 raise LedgerError(
-                    f"The ledger in {self.folder} is older than its anchor: rows are missing; "
-                    "restore the newest copy."
+                    f"The head of the ledger in {path} is missing although the ledger was used, so nothing "
+                    "shows that the ledger is the newest; restore that file."
+                )
+            if known and not self._anchored(known):
+                raise LedgerError(
+                    f"The ledger in {self.folder} is older than its anchor {path}: rows are missing; "
+                    "go on from the newest folder, or give the run up."
                 )
             if not known:  # whole and synced once; later writes stay within these bytes, so none can tear it
                 try:
                     _mark_anchor(anchor, self._count, self._head)
                     os.fsync(anchor)
+                    _sync_folder(path.parent)
                 except OSError:
                     os.ftruncate(anchor, 0)
-                    os.close(anchor)
                     raise
-            return anchor
+            elif len(known) == _ANCHOR.size:
+                # a crash may have left it a row behind; that row is about to be sent again
+                _mark_anchor(anchor, self._count, self._head)
 
     def _anchored(self, known: bytes) -> bool:
         """Return whether the chain contains the anchored row."""
-        if len(known) != _ANCHOR.size:
-            return False
-        count, head = _ANCHOR.unpack(known)
-        if count == self._count:
-            return bool(head == self._head)
-        if count == 0:
-            return bool(head == _genesis(self.run, self.node))
         assert self._connection is not None
-        row = self._connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
-        return row is not None and row[0] == head
+        return _holds(self._connection, known, _genesis(self.run, self.node))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -316,10 +347,11 @@ def _read_all(
     return saved, count, head
 
 
-def read_ledger(folder: str | Path) -> dict[str, Any]:
+def read_ledger(folder: str | Path, *, witness: str | Path | None = None) -> dict[str, Any]:
     """Return what a state folder says, without disturbing a running peer.
 
-    The keys: ``run``, ``node``, ``about``, ``saved`` (a `Saved`), ``rows``, ``head`` (hex).
+    The keys: ``run``, ``node``, ``about``, ``saved`` (a `Saved`), ``rows``, ``head`` (hex). With a
+    ``witness``, a ledger older than the head in that file, or without one, is refused.
     """
     path = Path(folder) / LEDGER
     if not path.exists():
@@ -331,9 +363,13 @@ def read_ledger(folder: str | Path) -> dict[str, Any]:
             run, node = bytes.fromhex(meta["run"]), int(meta["node"])
             connection.execute("BEGIN")
             saved, count, head = verified(connection, run, node, path)
+            if witness is not None:
+                known = Path(witness).read_bytes()
+                if not _holds(connection, known, _genesis(run, node)):
+                    raise LedgerError(f"The ledger {path} is older than its head in {witness}.")
         finally:
             connection.close()
-    except (sqlite3.Error, KeyError, ValueError) as error:
+    except (sqlite3.Error, KeyError, ValueError, OSError) as error:
         raise LedgerError(f"The ledger {path} cannot be read ({error}); restore the state folder.") from None
     return {
         "run": run.hex(),
@@ -343,6 +379,23 @@ def read_ledger(folder: str | Path) -> dict[str, Any]:
         "rows": count,
         "head": head.hex(),
     }
+
+
+def read_charge(folder: str | Path) -> Charge | None:
+    """Return what the run in a state folder was charged with, or None if it was run without a home."""
+    row = read_ledger(folder)["about"].get("book")
+    return None if row is None else stored_charge(row)
+
+
+def _holds(connection: sqlite3.Connection, known: bytes, genesis: bytes) -> bool:
+    """Return whether the chain contains the row that an anchor names."""
+    if len(known) != _ANCHOR.size:
+        return False
+    count, head = _ANCHOR.unpack(known)
+    if count == 0:
+        return bool(head == genesis)
+    row = connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
+    return row is not None and row[0] == head
 
 
 def _collect(saved: Saved, r: int, releases: bytes, frame_digest: bytes, heard: bytes, note: str) -> None:

@@ -19,9 +19,11 @@ from sottovoce.data.randomness import Random
 from sottovoce.errors import ConfigError, DataError, IdentityError, PeerError, SottovoceError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
+from sottovoce.peers.home import Home
 from sottovoce.peers.identity import Identity
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.ledger import SqliteLedger
+from sottovoce.peers.masking import erase_mask_key, read_mask_key
 from sottovoce.peers.records import Records
 from sottovoce.peers.transport import TlsTransport, Transport
 from sottovoce.privacy import Guarantee, words
@@ -50,17 +52,24 @@ class Peer:
     agreement : signed by all members.
     identity : this member's key; its certificate must be the one listed.
     records : this member's data.
-    state : the state folder.
+    state : the state folder; with a home it may be None, and then is ``runs/HASH`` there. A run that the
+        home's book knows goes on in its own folder, whatever is named here.
     log : gets one small mapping per event; none of them depends on data.
     noise : only for comparing runs bit by bit in tests (a source, or a `Random` that fixes the lots too); by
         default protective, and there is no option for it on the command line.
     revoked : fingerprints that are no longer accepted.
     listen : another address than the agreed one.
+    secrets : the folder in which the mask key was kept when the agreement was signed, where sums are masked;
+        the key is erased from it once the first row is durable.
     transport : what carries the frames, made by a call with the arguments of `TlsTransport`.
+    home : the organisation's home; the run is charged to its book before anything else happens.
+    population : whose records they are, by the book's name; None for the first.
+    new_records : why the records differ from those the run began with; recorded.
 
     Guarantees
     ----------
-    Nothing is sent before every check has passed: signatures, certificates, data, budget, ledger.
+    Nothing is sent before every check has passed: signatures, certificates, data, budget, ledger; with a home
+    also pinned certificates, the lifetime budget, and that this run and these records are the book's.
 
     Examples
     --------
@@ -79,14 +88,18 @@ class Peer:
         agreement: Agreement,
         identity: Identity,
         records: Records,
-        state: str | Path,
+        state: str | Path | None,
         *,
         log: Log = lambda event: None,
         noise: NoiseSource | Random | None = None,
         timing: Timing | None = None,
         revoked: Iterable[str] = (),
         listen: str | None = None,
+        secrets: str | Path | None = None,
         transport: Callable[..., Transport] = TlsTransport,
+        home: Home | None = None,
+        population: str | None = None,
+        new_records: str = "",
     ) -> None:
         agreement.require_signatures()
         self.node = agreement.index(identity.name)
@@ -95,10 +108,19 @@ class Peer:
                 f"The agreement lists another certificate for {identity.name} than this identity's; "
                 "use the identity that signed it."
             )
-        self.agreement, self.identity, self.state, self.log = agreement, identity, Path(state), log
+        if home is None and state is None:
+            raise ConfigError(
+                "A peer needs a home, or a state folder for a run without one; give one of them."
+            )
+        self.agreement, self.identity, self.log, self.home = agreement, identity, log, home
         self.job = Job(agreement)
         self.listen = listen
-        program = self.job.program(self.node, records, noise if noise is not None else ProtectiveNoise())
+        if secrets is None and home is not None:
+            secrets = home.identity_folder
+        self._secrets = secrets if agreement.masked else None
+        key = read_mask_key(self._secrets, agreement.run, agreement.epoch)
+        source = noise if noise is not None else ProtectiveNoise()
+        program = self.job.program(self.node, records, source, key)
         spending = self.job.spending(self.node)
         about = {
             "title": agreement.title,
@@ -111,8 +133,15 @@ class Peer:
             "adjacency": self.job.plan.adjacency,
             "contacts": list(program.contacts),
         }
-        self.ledger = SqliteLedger(state, run=agreement.run, node=self.node, about=about)
+        if home is None:
+            assert state is not None
+            self.state = Path(state)
+            self.ledger = SqliteLedger(state, run=agreement.session, node=self.node, about=about)
+        else:
+            self._open_through(home, records, state, about, population, new_records, key is not None)
         try:
+            if agreement.masked and key is None and self.ledger.load().state is None:
+                raise self._no_key()
             self.timing = timing or Timing(
                 ask_row=agreement.timing.ask_again,
                 ask_most=max(4.0, agreement.timing.ask_again),
@@ -132,9 +161,45 @@ class Peer:
         except BaseException:
             self.ledger.close()
             raise
+        self._forget_key()
         self._wake = asyncio.Event()
         self._logged_at = -1
         self._stopping = False
+
+    def _open_through(
+        self,
+        home: Home,
+        records: Records,
+        state: str | Path | None,
+        about: dict[str, Any],
+        population: str | None,
+        new_records: str,
+        keyed: bool,
+    ) -> None:
+        """Find or make the ledger by way of the home's book."""
+        agreement = self.agreement
+        home.addresses.require(agreement, home.identity.fingerprint)
+        if agreement.masked and not keyed and agreement.run.hex() not in home.book.runs:
+            raise self._no_key()  # before it is charged: it could not begin
+        cost = home.charge_of(self.job, self.node, population=population)
+        self.ledger = home.open_run(
+            cost,
+            records,
+            node=self.node,
+            session=agreement.session,
+            about=about,
+            state=state,
+            new_records=new_records,
+        )
+        self.state = self.ledger.folder
+        if state is not None and Path(state).expanduser().absolute() != self.state.absolute():
+            self.log({"event": "known", "run": agreement.run.hex(), "state": str(self.state)})
+
+    def _no_key(self) -> ConfigError:
+        return ConfigError(
+            f"The mask key that {self.identity.name} signed for this run is not in {self._secrets}; sign the "
+            "agreement again with `peer agree`, and send the others the new signature."
+        )
 
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""
@@ -150,9 +215,15 @@ class Peer:
             try:
                 outcome = self._write()
             finally:
+                if self.core.finished:
+                    self._forget_key()
+                    self.ledger.tidy()
                 self.ledger.close()
         if self.core.failed is not None:
             raise self.core.failed
+        if self.home is not None and self.core.finished:
+            draws = sum(release.draws for release in self.core.releases)
+            self.home.book.end(self.agreement.run.hex(), draws=draws, head=self.ledger.head.hex())
         assert outcome is not None
         return outcome
 
@@ -213,7 +284,14 @@ class Peer:
                 self._wake.set()
             self._tell()
 
+    def _forget_key(self) -> None:
+        """Erase the signed mask key as soon as a durable state holds what was derived from it."""
+        if self._secrets is not None and (self.core.sent or self.core.finished):
+            erase_mask_key(self._secrets, self.agreement.run, self.agreement.epoch)
+            self._secrets = None
+
     def _send(self, out: list[tuple[int, bytes]]) -> None:
+        self._forget_key()
         for to, raw in out:
             self.transport.send(to, raw)
 
@@ -245,6 +323,7 @@ class Peer:
             "algorithm": part.name,
             "protocol": self.job.plan.schedule(0).name,
             "guarantee": self._stated(self.job.spent(self.node, self.core.releases), releases=draws),
+            "ldp": self._stated(self.job.spent_locally(self.node, self.core.releases)),
             "network": self._stated(self.job.network(self.node)) if as_agreed else None,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "noise": "protective: discrete Gaussian, keys from the operating system",

@@ -47,6 +47,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "run": stored["run"],
         "title": about.get("title", ""),
         "member": member,
+        "population": about.get("book", {}).get("population"),
         "running": _locked(Path(folder)),
         "finished": saved.state is not None and saved.at >= rounds,
         "round": saved.at,

@@ -33,6 +33,7 @@ _QUEUE = 256
 # ciphers offered are for RSA keys, so only TLS 1.3, whose ciphers this list does not touch, can be agreed on.
 _CIPHERS = ("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")
 # A row travels in few large pieces: windows and frames of the default sizes stall on a megabyte.
+_HANDSHAKE = 3000  # milliseconds for TLS to be agreed; a member needs a few round trips
 _WHOLE_ROWS = (("grpc.http2.lookahead_bytes", 4 << 20), ("grpc.http2.max_frame_size", 4 << 20))
 _PAUSE = 0.02  # seconds before a broken stream is opened again; longer if it breaks at once
 _PROBE = 20_000  # milliseconds of silence before a stream's other end is asked whether it still lives
@@ -161,6 +162,8 @@ class TlsTransport:
         options = [
             ("grpc.max_receive_message_length", self.largest),
             ("grpc.max_metadata_size", 4096),
+            # strangers who connect and say nothing hold a descriptor each: they are let go, members get in
+            ("grpc.server_handshake_timeout_ms", _HANDSHAKE),
             ("grpc.max_concurrent_streams", 8),  # one is used, others may be left of lost connections
             ("grpc.so_reuseport", 0),
             ("grpc.http2.min_ping_interval_without_data_ms", _PROBE // 2),

@@ -1,0 +1,69 @@
+"""The sheet a member reads before it signs: who, where, which connections, what is computed, on what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sottovoce.peers.addresses import spoken
+from sottovoce.peers.jobs import Job
+
+__all__ = ["connections", "sheet"]
+
+
+def connections(job: Job) -> list[tuple[int, int]]:
+    """Return every pair of members whose peers connect in some round: the list for the firewalls.
+
+    Examples
+    --------
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> connections(Job(read_agreement(example_agreement()[0])))
+    [(0, 1)]
+    """
+    pairs: set[tuple[int, int]] = set()
+    every = job.n * (job.n - 1) // 2
+    last = None
+    for k in range(job.steps):
+        protocol = job.plan.schedule(k)
+        if protocol is last:
+            continue
+        last = protocol
+        for u in range(job.n):
+            local = protocol.local(u)
+            met = {v for t in range(protocol.rounds) for v in (*local.sends(t), *local.expects(t))}
+            pairs |= {(min(u, v), max(u, v)) for v in met}
+        if len(pairs) == every:
+            break
+    return sorted(pairs)
+
+
+def sheet(job: Job) -> dict[str, Any]:
+    """Return what is signed, in plain values: members with words and addresses, connections, data, algorithm.
+
+    The prices are `Job.table`'s, the book's before and after `Book.forecast`'s.
+
+    Examples
+    --------
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> page = sheet(Job(read_agreement(example_agreement()[0])))
+    >>> page["connections"], page["algorithm"]["clip"]
+    ([['ada', 'bo']], 1.0)
+    """
+    agreement = job.agreement
+    names = [member.name for member in agreement.members]
+    members = [
+        {"name": each.name, "address": each.address, "words": spoken(each.fingerprint)}
+        for each in agreement.members
+    ]
+    return {
+        "run": agreement.run.hex(),
+        "title": agreement.title,
+        "members": members,
+        "connections": [[names[u], names[v]] for u, v in connections(job)],
+        "algorithm": agreement.algorithm.stated,
+        "model": agreement.model.model_dump(exclude_unset=True),
+        "data": agreement.data.model_dump(exclude_unset=True),
+        "timing": agreement.timing.model_dump(),
+        "assumptions": list(
+            dict.fromkeys(line for node in range(job.n) for line in job.promised(node).assumptions)
+        ),
+    }

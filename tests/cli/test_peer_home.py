@@ -1,0 +1,239 @@
+"""`sottovoce peer home, trust, book, agree, run`: one book for an organisation, from the command line."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from sottovoce.cli.main import main
+from sottovoce.peers.agreement import read_agreement
+from sottovoce.peers.home import Home
+
+DRAFT = """
+version = 2
+title = "{title}"
+graph = "path:2"
+
+[algorithm]
+name = "consensus-sgd"
+protocol = "tree"
+adjacency = "add-remove"
+clip = 1.0
+noise_multiplier = 12.0
+steps = 100
+learning_rate = 0.5
+lot = 20.0
+sample_rate = 1.0
+
+[model]
+kind = "logistic"
+parameters = 2
+
+[budget]
+epsilon = 5.0
+delta = 1e-5
+"""
+
+
+@pytest.fixture
+def sottovoce(capsys, monkeypatch, tmp_path):
+    """Run a command; return (exit code, what it printed)."""
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        return end.value.code or 0, said.out + said.err
+
+    return call
+
+
+@pytest.fixture
+def homes(sottovoce, tmp_path):
+    for name in ("north", "south"):
+        code, said = sottovoce(
+            "peer", "home", tmp_path / name, "--name", name, "--epsilon", 6, "--adjacency", "add-remove",
+            "--view", "local", "--copy", tmp_path / f"copy-{name}", "--json",
+        )  # fmt: skip
+        assert code == 0, said
+        assert len(json.loads(said)["words"].split("-")) == 6
+    north, south = (tmp_path / name for name in ("north", "south"))
+    for own, other in ((north, south), (south, north)):
+        certificate = other / "identity" / "certificate.pem"
+        assert sottovoce("peer", "trust", certificate, "--why", "read aloud", "--home", own)[0] == 0
+    return north, south
+
+
+@pytest.fixture
+def drafted(sottovoce, homes, tmp_path):
+    def draft(title):
+        (tmp_path / "draft.toml").write_text(DRAFT.format(title=title))
+        file = tmp_path / f"{title}.toml"
+        members = [f"{home}/identity/certificate.pem@127.0.0.1:{4400 + i}" for i, home in enumerate(homes)]
+        code, said = sottovoce(
+            "peer", "agree", tmp_path / "draft.toml", "-m", members[0], "-m", members[1], "-o", file
+        )
+        assert code == 0, said
+        return file
+
+    return draft
+
+
+@pytest.fixture
+def signed(sottovoce):
+    def sign(file, home):
+        name = read_agreement(file).run.hex()
+        return sottovoce("peer", "agree", file, "--sign", home / "identity", "--yes", name[:8])
+
+    return sign
+
+
+def test_the_sheet_shows_what_is_signed_and_the_records_are_checked_before(sottovoce, drafted, tmp_path):
+    file = drafted("first")
+    np.savez(tmp_path / "wide.npz", X=np.ones((4, 3)), y=np.zeros(4))
+    code, said = sottovoce("peer", "agree", file, "--data", tmp_path / "wide.npz")
+    assert code == 1
+    assert "features of shape (4, 3)" in said
+    code, said = sottovoce("peer", "agree", file)
+    line = " ".join(said.split())
+    for part in ("127.0.0.1:4401", "north - south", "clip = 1.0", "lot = 20.0", "parameters = 2"):
+        assert part in line
+    page = json.loads(sottovoce("peer", "agree", file, "--json")[1])["sheet"]
+    assert page["connections"] == [["north", "south"]]
+    for member in page["members"]:
+        assert member["words"] in line
+
+
+def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, homes, drafted, signed):
+    """3.549 of 5, three times, is 6.735 together; the home's lifetime budget is 6."""
+    north = homes[0]
+    for title, sentence in (
+        ("first", "spent 0 + new 3.549 = total 3.549 of 6"),
+        ("second", "spent 3.549 + new 3.549 = total 5.3 of 6"),
+    ):
+        file = drafted(title)
+        code, said = sottovoce("peer", "agree", file, "--sign", north / "identity")
+        assert code == 1
+        assert "Signing needs the hash of what was read" in said
+        code, said = signed(file, north)
+        assert code == 0, said
+        assert sentence in " ".join(said.split())
+        assert read_agreement(file).signatures.keys() == {"north"}
+        home, agreement = Home(north), read_agreement(file)
+        from sottovoce.peers.jobs import Job
+
+        home.book.start(home.charge_of(Job(agreement), 0))
+    file = drafted("third")
+    code, said = signed(file, north)
+    assert code == 1
+    assert "this adds 3.549, total 6.735 of a lifetime budget of 6" in said
+    assert not read_agreement(file).signatures
+    code, said = sottovoce("peer", "book", "--home", north, "--json")
+    (entry,) = json.loads(said)["populations"]
+    assert [each["what"] for each in entry["charges"]] == ["first", "second"]
+    assert round(entry["budgets"][0]["total"], 3) == 5.3
+    code, said = sottovoce(
+        "peer", "book", "--home", north, "--raise", 7, "--adjacency", "add-remove", "--view", "local",
+        "--why", "vote",
+    )  # fmt: skip
+    assert code == 0
+    assert "spent epsilon 5.3 of 7" in said
+    assert signed(file, north)[0] == 0
+
+
+def test_false_signatures_are_not_shown_as_signed_and_overwrite_nothing(
+    sottovoce, homes, drafted, signed, tmp_path
+):
+    file = drafted("first")
+    assert signed(file, homes[1])[0] == 0
+    bad = tmp_path / "bad.toml"
+    bad.write_text(re.sub(r'south = "\w+"', 'south = "deadbeef"', file.read_text()))
+    code, said = sottovoce("peer", "agree", bad, "--json")
+    assert json.loads(said)["signed"] == []
+    code, said = sottovoce("peer", "agree", bad)
+    assert "not a valid signature: south" in said
+    before = file.read_bytes()
+    code, said = sottovoce("peer", "agree", file, "--merge", bad)
+    assert code == 1
+    assert "signature of south" in said
+    assert file.read_bytes() == before
+
+
+def test_an_unpinned_member_is_not_signed_with(sottovoce, homes, drafted, tmp_path):
+    sottovoce("peer", "keygen", tmp_path / "false", "--name", "south")
+    (tmp_path / "draft.toml").write_text(DRAFT.format(title="false"))
+    code, said = sottovoce(
+        "peer", "agree", tmp_path / "draft.toml", "-m", f"{homes[0]}/identity/certificate.pem@127.0.0.1:4400",
+        "-m", f"{tmp_path}/false/certificate.pem@127.0.0.1:4401", "-o", tmp_path / "false.toml",
+        "--sign", homes[0] / "identity",
+    )  # fmt: skip
+    assert code == 1
+    assert "another certificate for south" in said
+    assert not read_agreement(tmp_path / "false.toml").signatures
+
+
+def test_acts_need_their_reason_and_their_numbers(sottovoce, homes):
+    north = homes[0]
+    code, said = sottovoce("peer", "book", "--home", north, "--raise", 7, "--adjacency", "user")
+    assert (code, "the reason must be one line" in said) == (1, True)
+    code, said = sottovoce("peer", "book", "--home", north, "--raise", 7, "--why", "vote")
+    assert (code, "--adjacency" in said) == (1, True)
+    code, said = sottovoce("peer", "book", "--home", north, "--close", "abc", "--why", "vote")
+    assert (code, "0 runs" in said) == (1, True)
+    code, said = sottovoce("peer", "book", "--home", north, "--restore", "--open", "x", "--why", "vote")
+    assert (code, "one act at a time" in said) == (1, True)
+    code, said = sottovoce("peer", "book")
+    assert (code, "no home yet" in said) == (1, True)
+    opened = ("--open", "staff", "--epsilon", 1, "--adjacency", "user", "--why", "vote")
+    assert sottovoce("peer", "book", "--home", north, *opened)[0] == 0
+    assert list(Home(north).book.populations) == ["patients", "staff"]
+
+
+def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
+    sottovoce, homes, drafted, signed, tmp_path, monkeypatch
+):
+    file = drafted("first")
+    np.savez(tmp_path / "mine.npz", X=np.ones((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
+    for home in homes:
+        assert signed(file, home)[0] == 0
+    code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz")
+    assert (code, "needs --identity and --state" in said) == (1, True)
+
+    from sottovoce.peers import runtime
+
+    async def stopped(self):
+        self.ledger.close()
+        raise runtime.PeerError("stopped by the test")
+
+    monkeypatch.setattr(runtime.Peer, "run", stopped)
+    options = ("--identity", homes[0] / "identity", "--state", tmp_path / "elsewhere")  # the home is found
+    for more in ((), options):
+        code, said = sottovoce(
+            "peer", "run", file, "--data", tmp_path / "mine.npz", "--home", homes[0], *more
+        )
+        assert "stopped by the test" in said
+    assert "is known and goes on in" in said
+    (known,) = Home(homes[0]).book.charges
+    assert (known.what, known.status) == ("first", "begun")
+    np.savez(tmp_path / "mine.npz", X=np.zeros((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
+    code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz", "--home", homes[0])
+    assert (code, "records differ" in said) == (1, True)
+
+
+def test_ledgers_are_compared(sottovoce, tmp_path):
+    heard = [{"round": 0, "sender": 1, "digest": "aa"}]
+    for node, digest in ((0, "aa"), (2, "aa"), (3, "bb")):
+        rows = [{**heard[0], "digest": digest}]
+        (tmp_path / f"{node}.json").write_text(
+            json.dumps({"run": "x", "node": node, "sent": {}, "heard": rows})
+        )
+    code, said = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "2.json")
+    assert (code, "the ledgers fit" in said) == (0, True)
+    code, said = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "3.json")
+    assert code == 1
+    assert "member 1 sent different rows in round 0, by the ledgers of members 0, 3" in said
+    (tmp_path / "0.json").write_text("no")
+    assert "is not JSON" in sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "3.json")[1]

@@ -1,0 +1,325 @@
+"""The book: what every run costs the same people together, refused when doubtful (I16)."""
+
+import json
+import math
+import os
+import shutil
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import BudgetExceeded, ConfigError, DataError, InvalidInput, LedgerError, NotAGuarantee
+from sottovoce.peers import book as book_module
+from sottovoce.peers.book import Book, Charge, Lifetime, charge, composed
+from sottovoce.peers.home import Home
+from sottovoce.privacy import Adversary, Curve, Guarantee, gaussian_epsilon, sampled_gaussian
+from sottovoce.privacy.releases import Release
+
+DELTA = 1e-5
+# the agreement of docs/peers.md: clip 1, noise 12 clips, 100 steps, one record more or less
+HUNDRED = Release(0, 0, sensitivity=1.0, noise_std=12.0, adjacency="add-remove", steps=100)
+
+
+def new_book(folder, *limits):
+    book = Book(folder / "book.jsonl", folder / "away" / "book.jsonl", folder / "lock")
+    book.create("north")
+    book.open_population("patients", limits or [Lifetime(6.0, DELTA, "add-remove", "local")], "a vote")
+    return book
+
+
+def run(number, *releases, **more):
+    return Charge("", f"run {number}", releases or (HUNDRED,), run=f"{number:064x}", records="r", **more)
+
+
+# ---- totals --------------------------------------------------------------------------------------------
+
+
+def test_three_agreements_on_the_same_people_cost_what_they_cost_together(tmp_path):
+    """Each printed 3.549 of 5; together they cost 5.300 and 6.735, and beyond the lifetime budget is no."""
+    book = new_book(tmp_path)
+    book.start(run(1))
+    assert round(book.summary()[0]["budgets"][0]["total"], 3) == 3.549
+    (row,) = book.forecast(run(2))
+    assert [round(row[key], 3) for key in ("spent", "adds", "total")] == [3.549, 3.549, 5.3]
+    book.start(run(2))
+    with pytest.raises(BudgetExceeded, match=r"spent so far 5\.3, this adds 3\.549, together 6\.735 of eps"):
+        book.start(run(3))
+    assert list(book.runs) == [run(1).run, run(2).run]
+    book.set_budget(None, Lifetime(7.0, DELTA, "add-remove", "local"), "second vote")
+    book.start(run(3))
+    assert round(book.summary()[0]["budgets"][0]["total"], 3) == 6.735
+    assert [row["why"] for row in book.rows() if row["act"] == "budget"] == ["second vote"]
+
+
+def test_a_known_run_is_charged_once_and_keeps_its_population_records_and_releases(tmp_path):
+    book = new_book(tmp_path)
+    book.start(run(1, state="runs/1"))
+    for _ in range(3):
+        assert book.start(run(1, state="elsewhere")).state == "runs/1"
+    assert len(book.charges) == 1
+    with pytest.raises(DataError, match="records differ"):
+        book.start(replace(run(1), records="others"))
+    assert book.start(replace(run(1), records="others"), new_records="a patient left").records == "others"
+    assert book.runs[run(1).run].records == "others"
+    assert len(book.charges) == 1  # it detects a change, it opens no budget
+    with pytest.raises(ConfigError, match="other releases"):
+        book.start(replace(run(1), records="others", releases=(replace(HUNDRED, noise_std=1.0),)))
+    book.open_population("staff", [Lifetime(1.0, DELTA, "user")], "a vote")
+    with pytest.raises(ConfigError, match="charged to the population patients"):
+        book.start(replace(run(1), records="others", population="staff"))
+    book.close(run(1).run, None, "given up")
+    with pytest.raises(ConfigError, match="closed"):
+        book.start(replace(run(1), records="others"))
+
+
+def test_a_closed_run_costs_what_left(tmp_path):
+    book = new_book(tmp_path)
+    book.start(run(1))
+    book.begun(run(1).run)
+    book.close(run(1).run, [replace(HUNDRED, steps=25)], "a member left")
+    (row,) = book.summary()[0]["budgets"]
+    assert row["total"] == pytest.approx(gaussian_epsilon(5 / 12, DELTA), rel=1e-9)
+
+
+def test_populations_are_separate_and_named_by_an_act(tmp_path):
+    book = new_book(tmp_path)
+    with pytest.raises(ConfigError, match="no population 'staff'"):
+        book.charge("staff", [HUNDRED], "a mean")
+    book.open_population("staff", [Lifetime(4.0, DELTA, "add-remove", "local")], "a vote")
+    book.charge("staff", [HUNDRED], "a mean")
+    book.charge(None, [HUNDRED], "a mean")
+    assert [round(each["budgets"][0]["total"], 3) for each in book.summary()] == [3.549, 3.549]
+    with pytest.raises(ConfigError, match="open already"):
+        book.open_population("staff", [Lifetime(40.0, DELTA, "user")], "again")
+
+
+@pytest.mark.parametrize("rate", [1.0, 0.1])
+def test_every_adjacency_counts_every_release(rate):
+    """Record level: twice as far for a replacement. User level covers records; records never cover users."""
+    added = Release(0, 0, sensitivity=1.0, noise_std=4.0, adjacency="add-remove", steps=9, sample_rate=rate)
+    replaced = replace(added, adjacency="replace-one", sensitivity=2.0)  # the same mechanism, other words
+    whole = replace(added, adjacency="user", sensitivity=2.0, sample_rate=1.0)
+    charges = [Charge("p", "a", (added,)), Charge("p", "b", (replaced,)), Charge("p", "c", (whole,))]
+
+    def epsilon(listed, adjacency):
+        return composed(listed, adjacency).epsilon(DELTA)
+
+    assert epsilon(charges[:1], "replace-one") == epsilon(charges[1:2], "replace-one")
+    assert epsilon(charges[1:2], "add-remove") >= epsilon(charges[:1], "add-remove") * (1 - 1e-12)
+    if rate == 1.0:
+        assert epsilon(charges, "replace-one") == pytest.approx(
+            gaussian_epsilon(math.sqrt(3 * 9) * 2 / 4, DELTA), rel=1e-9
+        )
+    else:
+        twice = sampled_gaussian(rate, 4.0, 18).epsilon(DELTA)
+        assert epsilon(charges[:2], "add-remove") == pytest.approx(twice, rel=1e-3)
+    assert epsilon(charges[2:], "add-remove") == pytest.approx(gaussian_epsilon(3 / 2, DELTA), rel=1e-9)
+    assert epsilon(charges[2:], "user") == epsilon(charges[2:], "replace-one")
+    assert epsilon(charges, "user") == math.inf
+
+
+def test_a_record_level_run_is_refused_under_a_user_level_budget(tmp_path):
+    book = new_book(tmp_path, Lifetime(100.0, DELTA, "user"))
+    with pytest.raises(BudgetExceeded, match="inf"):
+        book.start(run(1))
+
+
+def test_views_count_exact_prices_where_known_and_local_ones_elsewhere(tmp_path):
+    def against(kind, mu, **who):
+        return Guarantee(Adversary(kind, **who), "add-remove", "exact", Curve.gaussian(mu))
+
+    member, pair = against("network", 0.1), against("colluders", 0.2, count=2)
+    book = new_book(
+        tmp_path,
+        Lifetime(9.0, DELTA, "add-remove", "local"),
+        Lifetime(9.0, DELTA, "add-remove"),
+        Lifetime(9.0, DELTA, "add-remove", "colluders:2"),
+        Lifetime(30.0, DELTA, "add-remove", "colluders:3"),
+        Lifetime(30.0, DELTA, "replace-one"),
+    )
+    book.start(run(1, views={"network": member, "colluders:2": pair}))
+    book.start(run(2, views={"colluders:2": pair}))
+    book.charge(None, [HUNDRED], "a training")
+    local = 10 / 12
+    wanted = {
+        ("add-remove", "local"): math.hypot(local, local, local),
+        ("add-remove", "network"): math.hypot(0.1, 0.2, local),
+        ("add-remove", "colluders:2"): math.hypot(0.2, 0.2, local),
+        ("add-remove", "colluders:3"): math.hypot(local, local, local),
+        ("replace-one", "network"): 2 * math.hypot(local, local, local),
+    }
+    for row in book.summary()[0]["budgets"]:
+        mu = wanted[row["adjacency"], row["view"]]
+        assert row["total"] == pytest.approx(gaussian_epsilon(mu, DELTA), rel=1e-9)
+    with pytest.raises(NotAGuarantee, match="published"):
+        book.start(run(4, views={"network": replace(member, label="published")}))
+
+
+def test_a_budget_is_never_against_less_than_one_member():
+    with pytest.raises(InvalidInput, match="central"):
+        Lifetime(1.0, DELTA, "user", "central")
+    with pytest.raises(InvalidInput, match="colluders:0"):
+        Lifetime(1.0, DELTA, "user", "colluders:0")
+
+
+def test_a_training_on_a_machine_with_a_home_is_charged_to_the_same_book(tmp_path):
+    limit = Lifetime(6.0, DELTA, "add-remove", "local")
+    home = Home.create(
+        tmp_path / "home", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
+    )
+    home.book.start(run(1))
+    said = charge(home, None, [HUNDRED], "sv.fit of a net")
+    assert round(said["budgets"][0]["total"], 3) == 5.3
+    with pytest.raises(BudgetExceeded):
+        charge(home, "patients", [HUNDRED], "once more")
+    assert [each.what for each in home.book.charges] == ["run 1", "sv.fit of a net"]
+
+
+# ---- doubt ---------------------------------------------------------------------------------------------
+
+
+def filled(folder):
+    book = new_book(folder)
+    book.start(run(1))
+    book.begun(run(1).run)
+    return book
+
+
+@pytest.mark.parametrize("which", ["path", "copy"])
+def test_a_changed_bit_or_a_cut_is_refused(tmp_path, which):
+    book = filled(tmp_path)
+    file = getattr(book, which)
+    whole = file.read_bytes()
+    rng = np.random.default_rng(5)
+    damaged = [whole[:cut] for cut in {0, 1, *rng.integers(2, len(whole) - 1, 40).tolist(), len(whole) - 1}]
+    for at in rng.integers(0, len(whole), 120).tolist():
+        damaged.append(whole[:at] + bytes([whole[at] ^ 1 << int(rng.integers(8))]) + whole[at + 1 :])
+    for content in damaged:
+        file.write_bytes(content)
+        with pytest.raises(LedgerError):
+            book.rows()
+    lines = whole.splitlines(keepends=True)
+    if which == "path":  # whole rows missing: the chain is right, the copy knows better
+        file.write_bytes(b"".join(lines[:-1]))
+        with pytest.raises(LedgerError, match="older than its copy"):
+            book.charge(None, [HUNDRED], "a mean")
+    file.write_bytes(b"".join([*lines[:1], *lines[2:]]))
+    with pytest.raises(LedgerError, match="does not fit the chain"):
+        book.rows()
+    book.restore("the disk was replaced")
+    assert list(book.runs) == [run(1).run]
+
+
+def test_a_missing_or_forked_book_is_refused(tmp_path):
+    book = filled(tmp_path)
+    for file in (book.path, book.copy):
+        kept = file.read_bytes()
+        file.unlink()
+        with pytest.raises(LedgerError, match="missing"):
+            book.rows()
+        file.write_bytes(kept)
+    before = book.copy.read_bytes()
+    book.charge(None, [replace(HUNDRED, steps=1)], "one way")
+    one_way = book.path.read_bytes()
+    for file in (book.path, book.copy):
+        file.write_bytes(before)
+    book.charge(None, [replace(HUNDRED, steps=1)], "another way")
+    book.path.write_bytes(one_way)
+    for act in (book.rows, lambda: book.restore("which one?")):
+        with pytest.raises(LedgerError, match="different stories"):
+            act()
+
+
+def test_a_book_continued_from_one_copy_says_so_for_good(tmp_path):
+    book = filled(tmp_path)
+    book.copy.unlink()
+    assert book.restore("the other disk died") == "book"
+    assert "one copy alone" in book.summary()[0]["remarks"][0]
+    assert book.copy.read_bytes() == book.path.read_bytes()
+    old = book.path.read_bytes()
+    book.charge(None, [replace(HUNDRED, steps=1)], "a mean")
+    book.path.write_bytes(old)
+    assert book.restore("a backup came back") == "copy"
+    assert len(book.summary()[0]["remarks"]) == 1
+    assert len(book.charges) == 2
+
+
+def test_a_full_disk_charges_nothing_that_is_sent(tmp_path, files_no_larger_than):
+    book = filled(tmp_path)
+    with (
+        files_no_larger_than(book.path.stat().st_size + 10),
+        pytest.raises(LedgerError, match="cannot be wr"),
+    ):
+        book.start(run(2))
+    assert list(book.runs) == [run(1).run]
+    book.start(run(2))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
+    book = filled(tmp_path)
+    tmp_path.chmod(0o500)
+    try:
+        with pytest.raises(LedgerError, match="cannot be written"):
+            book.start(run(2))
+    finally:
+        tmp_path.chmod(0o700)
+
+
+def test_the_row_is_on_the_disk_in_both_copies_before_start_returns(tmp_path, monkeypatch):
+    book, order = filled(tmp_path), []
+    real_fsync, real_replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (order.append("sync"), real_fsync(handle)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (order.append(str(b)), real_replace(a, b)))
+    book.start(run(2))
+    assert order == ["sync", str(book.path), "sync", "sync", str(book.copy), "sync"]
+
+
+def test_a_crash_between_the_copies_is_made_good_before_anything_else(tmp_path, monkeypatch):
+    book = filled(tmp_path)
+    real = book_module.write_whole
+
+    def only_the_book(path, *rest, **more):
+        if path == book.copy:
+            raise KeyboardInterrupt
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(book_module, "write_whole", only_the_book)
+    with pytest.raises(KeyboardInterrupt):
+        book.start(run(2))
+    monkeypatch.undo()
+    assert book.copy.read_bytes() != book.path.read_bytes()
+    assert list(book.runs) == [run(1).run, run(2).run]
+    assert book.copy.read_bytes() == book.path.read_bytes()
+
+
+def test_several_writers_come_one_after_the_other(tmp_path):
+    book = new_book(tmp_path)
+    small = replace(HUNDRED, steps=1)
+
+    def some():
+        for _ in range(5):
+            Book(book.path, book.copy, tmp_path / "lock").charge(None, [small], "a mean")
+
+    threads = [threading.Thread(target=some) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(book.charges) == 20
+    assert [row["seq"] for row in book.rows()] == list(range(22))
+
+
+def test_an_unknown_format_or_act_is_refused(tmp_path):
+    book = filled(tmp_path)
+    rows = book.rows()
+    for changed, match in (([book_module._row([], {"act": "home", "format": 9})], "format 9"),
+                           ([*rows, book_module._row(rows, {"act": "gift"})], "act 'gift'")):  # fmt: skip
+        text = "".join(json.dumps(r, sort_keys=True, separators=(",", ":")) + "\n" for r in changed)
+        shutil.copy(book.path, tmp_path / "kept")
+        book.path.write_text(text)
+        with pytest.raises(LedgerError, match=match):
+            book.rows()
+        shutil.copy(tmp_path / "kept", book.path)
