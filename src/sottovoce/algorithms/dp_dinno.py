@@ -130,7 +130,7 @@ def dp_dinno(
         psi = own.theta
         for t in range(primal_steps):
             h = source.full(psi, k, t) + y + 2 * r * (d * psi - middle)
-            step, moments = optimiser.step(moments, h, rate(k))
+            step, moments = optimiser.step(moments, h, rate(k), psi)
             psi = psi - step
         return State((), Own(psi, y, moments))
 

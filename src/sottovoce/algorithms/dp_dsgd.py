@@ -72,7 +72,7 @@ def dp_dsgd(source: Any, start: np.ndarray, rate: Callable[[int], float], optimi
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         own: Own = state.own
-        step, moments = optimiser.step(own.moments, source.full(own.theta, k), rate(k))
+        step, moments = optimiser.step(own.moments, source.full(own.theta, k), rate(k), own.theta)
         return State((), Own(received - step, moments))
 
     return Algorithm(

@@ -79,6 +79,9 @@ class DPSGD(Curated, Learning):
         super().__post_init__()
         object.__setattr__(self, "records", None if self.sizes is None else self.sizes[0])
 
+    def _agreed(self, k: int) -> Any:
+        return self.schedule(k)
+
     def _settle_protocol(self, put: Callable[[str, Any], None]) -> None:
         """There is none to settle."""
 
@@ -148,7 +151,7 @@ def dp_sgd(
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         model: Model = state.common
-        step, moments = optimiser.step(model.moments, received, rate(k))
+        step, moments = optimiser.step(model.moments, received, rate(k), model.theta)
         theta = model.theta - step
         if prox is not None:
             theta = prox(theta, rate(k))
@@ -166,5 +169,5 @@ def dp_sgd(
             return model.theta
         return model.total / model.theta.dtype.type(model.moments.taken)
 
-    compiled = optimiser.kind == "sgd" and getattr(source, "descends", False)
+    compiled = optimiser.plain and getattr(source, "descends", False)
     return Algorithm(init, message, update, output, block if compiled else None)

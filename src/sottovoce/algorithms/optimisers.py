@@ -21,7 +21,13 @@ Shape = Literal["constant", "geometric", "linear", "cosine"]
 
 @dataclass(frozen=True)
 class Rate:
-    """A learning rate that moves from ``start`` to ``end`` over the run.
+    """A learning rate that moves from ``start`` to ``end`` over the run, after an optional warm-up.
+
+    Parameters
+    ----------
+    start, end : first and last rate; without ``end`` it stays.
+    shape : how it moves between them.
+    warmup : share of the run over which the rate first rises linearly from nothing to ``start``.
 
     Examples
     --------
@@ -29,11 +35,14 @@ class Rate:
     [0.1, 0.01, 0.001]
     >>> Rate(0.5)(7, 10)
     0.5
+    >>> [Rate(1.0, warmup=0.4)(k, 10) for k in range(5)]
+    [0.25, 0.5, 0.75, 1.0, 1.0]
     """
 
     start: float
     end: float | None = None
     shape: Shape = "geometric"
+    warmup: float = 0.0
 
     def __post_init__(self) -> None:
         _validate.positive(self.start, "the first learning rate")
@@ -41,9 +50,14 @@ class Rate:
             _validate.positive(self.end, "the last learning rate")
         if self.shape not in ("constant", "geometric", "linear", "cosine"):
             raise InvalidInput(f"shape must be constant, geometric, linear or cosine, got {self.shape!r}.")
+        _validate.probability(self.warmup, "warmup", one=False)
 
     def __call__(self, k: int, steps: int) -> float:
         """Return the rate of step ``k`` of ``steps``."""
+        rising = round(self.warmup * steps)
+        if k < rising:
+            return self.start * (k + 1) / rising
+        k, steps = k - rising, steps - rising
         if self.end is None or self.shape == "constant":
             return self.start
         share = k / max(steps - 1, 1)
@@ -81,7 +95,16 @@ class OptimiserState(NamedTuple):
 
 @dataclass(frozen=True)
 class Optimiser:
-    """SGD, momentum or Adam on rows; the step is returned, not applied.
+    """SGD, momentum, Adam or AdamW on rows; the step is returned, not applied.
+
+    Parameters
+    ----------
+    kind : ``"sgd"``, ``"momentum"``, ``"adam"`` or ``"adamw"``.
+    beta, beta2, epsilon : momentum (Adam's first beta), Adam's second beta and its small number.
+    weight_decay : pull towards zero; part of the gradient as in torch's SGD and Adam, beside it for AdamW.
+    nesterov : look ahead, with momentum.
+    groups : stretches of a row with a rate and a decay of their own, as (start, stop, factor of the rate,
+        weight decay).
 
     Examples
     --------
@@ -89,46 +112,112 @@ class Optimiser:
     >>> step, _ = sgd.step(sgd.init(np.zeros((1, 2))), np.array([[1.0, -2.0]]), rate=0.1)
     >>> step.tolist()
     [[0.1, -0.2]]
+    >>> Optimiser.of({"name": "SGD", "momentum": 0.9, "weight_decay": 0.01}).kind
+    'momentum'
     """
 
-    kind: Literal["sgd", "momentum", "adam"] = "sgd"
+    kind: Literal["sgd", "momentum", "adam", "adamw"] = "sgd"
     beta: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    groups: tuple[tuple[int, int, float, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in ("sgd", "momentum", "adam"):
-            raise InvalidInput(f"optimiser must be sgd, momentum or adam, got {self.kind!r}.")
+        if self.kind not in _KINDS:
+            raise InvalidInput(f"optimiser must be sgd, momentum, adam or adamw, got {self.kind!r}.")
         _validate.probability(self.beta, "beta", one=False)
         _validate.probability(self.beta2, "beta2", one=False)
+        _validate.non_negative(self.weight_decay, "weight_decay")
+        if self.nesterov and self.kind != "momentum":
+            raise InvalidInput(f"nesterov goes with momentum, not with {self.kind}.")
+
+    @property
+    def plain(self) -> bool:
+        """Whether the step is the rate times the gradient and nothing else."""
+        return self.kind == "sgd" and not self.weight_decay and not self.groups
 
     @classmethod
     def of(cls, value: Any) -> Optimiser:
-        """Return an optimiser from a name, a mapping or an optimiser."""
+        """Return an optimiser from a name, a mapping (our words or torch's) or an optimiser.
+
+        A mapping with ``name`` speaks torch: momentum, nesterov, betas, eps, weight_decay.
+        """
         if isinstance(value, Optimiser):
             return value
-        return cls(**value) if isinstance(value, dict) else cls(str(value))  # type: ignore[arg-type]
+        if not isinstance(value, dict):
+            return cls(str(value).lower())  # type: ignore[arg-type]
+        if "name" not in value:
+            return cls(**value)
+        given = dict(value)
+        kind = str(given.pop("name")).lower()
+        words: dict[str, Any] = {k: given.pop(k) for k in ("weight_decay", "nesterov") if k in given}
+        if kind in ("sgd", "momentum"):
+            beta = given.pop("momentum", 0.0 if kind == "sgd" else 0.9)
+            kind, words = ("momentum", words | {"beta": beta}) if beta else ("sgd", words)
+        else:
+            words["beta"], words["beta2"] = given.pop("betas", (0.9, 0.999))
+            words["epsilon"] = given.pop("eps", 1e-8)
+        if given:
+            raise InvalidInput(
+                f"the optimiser option {next(iter(given))!r} is not known; {kind} takes "
+                f"{'momentum, nesterov' if kind in ('sgd', 'momentum') else 'betas, eps'} and weight_decay."
+            )
+        return cls(kind, **words)  # type: ignore[arg-type]
 
     def init(self, theta: np.ndarray) -> OptimiserState:
         """Return zero moments for rows shaped like ``theta``."""
         none = np.zeros((0,), theta.dtype)
         first = none if self.kind == "sgd" else np.zeros_like(theta)
-        second = np.zeros_like(theta) if self.kind == "adam" else none
+        second = np.zeros_like(theta) if self.kind in ("adam", "adamw") else none
         return OptimiserState(first, second, np.zeros((), np.int64))
 
     def step(
+        self, state: OptimiserState, gradient: np.ndarray, rate: float, theta: np.ndarray | None = None
+    ) -> tuple[np.ndarray, OptimiserState]:
+        """Return what to subtract from the parameters ``theta`` (needed for decay), and the next state."""
+        scale = gradient.dtype.type
+        factor, decay = self._by_group(gradient)
+        if np.any(decay):
+            assert theta is not None, "weight decay needs the parameters"
+            pull = decay * theta
+            if self.kind == "adamw":
+                step, after = self._step(state, gradient, rate)
+                step = step + scale(rate) * pull
+            else:
+                step, after = self._step(state, gradient + pull, rate)
+        else:
+            step, after = self._step(state, gradient, rate)
+        return (step * factor if self.groups else step), after
+
+    def _by_group(self, gradient: np.ndarray) -> tuple[Any, Any]:
+        """Factor of the rate and weight decay: numbers, or one per column where groups differ."""
+        scale = gradient.dtype.type
+        if not self.groups:
+            return scale(1), scale(self.weight_decay)
+        factor = np.ones(gradient.shape[-1], gradient.dtype)
+        decay = np.full(gradient.shape[-1], self.weight_decay, gradient.dtype)
+        for start, stop, times, own in self.groups:
+            factor[start:stop], decay[start:stop] = times, own
+        return factor, decay
+
+    def _step(
         self, state: OptimiserState, gradient: np.ndarray, rate: float
     ) -> tuple[np.ndarray, OptimiserState]:
-        """Return what to subtract from the parameters, and the next state."""
         count = state.taken + 1
         scale = gradient.dtype.type
         if self.kind == "sgd":
             return scale(rate) * gradient, state._replace(taken=count)
         if self.kind == "momentum":
             first = scale(self.beta) * state.first + gradient
-            return scale(rate) * first, OptimiserState(first, state.second, count)
+            ahead = gradient + scale(self.beta) * first if self.nesterov else first
+            return scale(rate) * ahead, OptimiserState(first, state.second, count)
         first = scale(self.beta) * state.first + scale(1 - self.beta) * gradient
         second = scale(self.beta2) * state.second + scale(1 - self.beta2) * gradient * gradient
         m = first / scale(1 - self.beta ** int(count))
         v = second / scale(1 - self.beta2 ** int(count))
         return scale(rate) * m / (np.sqrt(v) + scale(self.epsilon)), OptimiserState(first, second, count)
+
+
+_KINDS = ("sgd", "momentum", "adam", "adamw")

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
+import sottovoce
 from sottovoce import _validate, graphs, protocols
 from sottovoce.algorithms.optimisers import Optimiser, Rate
 from sottovoce.data.base import Shards, is_sparse
@@ -29,6 +30,8 @@ from sottovoce.privacy.accountant import View, account
 from sottovoce.privacy.calibration import least_noise
 from sottovoce.privacy.guarantees import EMPTY_PLACE
 from sottovoce.privacy.laws import Curator, Law, Local
+from sottovoce.privacy.masks import GridNoise, MaskGrid, mask_grid
+from sottovoce.privacy.noise import grid_of
 from sottovoce.privacy.releases import MOVES, Release, compose
 from sottovoce.protocols import Exchange, NamedProtocol, Protocol
 from sottovoce.protocols.names import is_exact
@@ -121,6 +124,28 @@ class Plan(ABC):
         """What every statement of this plan rests on."""
         return ()
 
+    @property
+    def grid(self) -> MaskGrid | None:
+        """The common integer grid of a masked plan with noise, the same at every member; None without one.
+
+        A plan that no grid fits raises one sentence.
+        """
+        return None
+
+    def on_grid(self, random: Random, agents: Sequence[int], units: Sequence[float]) -> Random:
+        """Return ``random`` with its protective noise drawn on the plan's common grid, if it has one.
+
+        ``units`` are the public divisors that the hosted agents' gates apply after the noise.
+        """
+        if not random.protective and not grid_of(random.noise, 1.0):  # rounded with the rows, later
+            return random
+        grid = self.grid
+        if grid is None:
+            return random
+        places = zip(agents, units, strict=True)
+        hosted = dict(zip(random.hosting(agents), ((int(a), float(u)) for a, u in places), strict=True))
+        return replace(random, noise=GridNoise(random.noise, grid, hosted))
+
     # ---- what it costs ----------------------------------------
 
     def privacy(
@@ -184,6 +209,10 @@ class Plan(ABC):
     def bytes_per_number(self) -> int:
         """Bytes of one number on the wire."""
         return 8
+
+    def usefulness(self, **options: Any) -> Any:
+        """Return what the answer will be worth; see `sottovoce.advice.usefulness`, which answers."""
+        return sottovoce.bound("Plan.usefulness")(self, **options)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values, for records, tables and the identity of checkpoints."""
@@ -436,7 +465,7 @@ class Learning(Plan):
             raise InvalidInput(f'accounting must be "pld" or "rdp", got {self.accounting!r}.')
         if isinstance(self.optimiser, (str, dict)):
             put("optimiser", Optimiser.of(self.optimiser))
-        if not self.uses_optimiser and self.optimiser.kind != "sgd":
+        if not self.uses_optimiser and not self.optimiser.plain:
             raise InvalidInput(f"{self.name} is stated for plain steps; leave optimiser at sgd.")
         put("clip", self._checked_clip())
         self._settle_protocol(put)
@@ -495,7 +524,7 @@ class Learning(Plan):
                 raise InvalidInput(f"{self.name} needs a network for its protocol {protocol}.")
         put("protocol", protocol)
         put("network", network)
-        self._demand(self.schedule(0))
+        self._demand(self._agreed(0))
 
     def _demand(self, protocol: Protocol) -> Protocol:
         """Refuse a step whose protocol the algorithm cannot use; exactness is a property of the class."""
@@ -510,8 +539,8 @@ class Learning(Plan):
     def _settle_sizes(self, put: Callable[[str, Any], None]) -> None:
         if self.sizes is not None:
             sizes = tuple(_validate.count(int(size), "an agent's number of records") for size in self.sizes)
-            if len(sizes) != self.schedule(0).n:
-                nodes = self.schedule(0).n
+            nodes = self._agreed(0).n
+            if len(sizes) != nodes:
                 raise InvalidInput(
                     f"the network has {nodes} nodes, but sizes are given for {len(sizes)} agents."
                 )
@@ -540,7 +569,7 @@ class Learning(Plan):
     @property
     def n(self) -> int:
         """Number of agents."""
-        return len(self.sizes) if self.sizes is not None else self.schedule(0).n
+        return len(self.sizes) if self.sizes is not None else self._agreed(0).n
 
     @property
     def law(self) -> Law:
@@ -569,6 +598,15 @@ class Learning(Plan):
 
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of step ``k``: a pure function of the public seed and the step."""
+        protocol = self._agreed(k)
+        if not isinstance(protocol, protocols.Masked) or self._grid_step is None:
+            return protocol
+        if id(protocol) not in self._gridded:  # the first is kept, so that its number stays its own
+            self._gridded[id(protocol)] = (protocol, protocol.on_grid(self._grid_step))
+        return self._gridded[id(protocol)][1]
+
+    def _agreed(self, k: int) -> Protocol:
+        """Return the protocol of step ``k`` as it was given, masked ones without the plan's grid."""
         protocol = self.protocol
         if isinstance(protocol, Protocol):
             return protocol
@@ -578,10 +616,56 @@ class Learning(Plan):
             key = k if protocol.drawn else 0
             if key not in self._drawn:
                 while len(self._drawn) >= 8192:
-                    self._drawn.pop(next(iter(self._drawn)))
+                    self._gridded.pop(id(self._drawn.pop(next(iter(self._drawn)))), None)
                 self._drawn[key] = protocol.at(self.network, seed=self.seed, step=key)
             return self._drawn[key]
         return self._demand(protocol[k])
+
+    @cached_property
+    def _gridded(self) -> dict[int, tuple[Protocol, Protocol]]:
+        return {}
+
+    @cached_property
+    def _grid_step(self) -> float | None:
+        try:
+            grid = self.grid
+        except InvalidInput:  # a simulation needs none, and what protects asks for the grid itself
+            return None
+        return None if grid is None else grid.step
+
+    @property
+    def grid(self) -> MaskGrid | None:
+        """The common integer grid of a masked plan with noise; None without masks or without noise."""
+        masked = isinstance(self._agreed(0), protocols.Masked)
+        return self._grid if masked and any(self.multipliers) else None
+
+    @cached_property
+    def _grid(self) -> MaskGrid:
+        listed = [self.releases(agent)[0] for agent in range(self.n)]
+        return mask_grid(
+            bound=self._largest_row(),
+            sensitivity=min(release.sensitivity for release in listed),
+            noise_std=[release.noise_std for release in listed],
+            dim=self.width,
+            steps=self.steps,
+        )
+
+    def _largest_row(self) -> float:
+        """Return the public bound of a clean coordinate: the clip, or that of as many records as a lot holds.
+
+        A lot larger than this is clamped, which costs accuracy and no privacy.
+        """
+        clip = float(self.clip or 1.0)
+        if self.adjacency == "user":
+            return clip
+        most = []
+        for agent, (rate, divisor) in enumerate(zip(self.sample_rates, self._public_divisors, strict=True)):
+            if self.sizes is None:
+                most.append(16 * divisor)
+            else:
+                size = self.sizes[agent]
+                most.append(size if rate == 1 else min(size, 4 * rate * size + 16))
+        return clip * max(m / d for m, d in zip(most, self._public_divisors, strict=True))
 
     @cached_property
     def _drawn(self) -> dict[int, Protocol]:
@@ -653,7 +737,7 @@ class Learning(Plan):
         return Gradients(
             query,
             hosted,
-            random,
+            self.on_grid(random, hosted, [self._public_divisors[a] for a in hosted]),
             clip=self.clip or math.inf,
             noise_multipliers=[self.multipliers[a] for a in hosted],
             adjacency=self.adjacency,
@@ -674,10 +758,11 @@ class Learning(Plan):
         return self.objective.prepared(data)
 
     def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
-        """Return the public starting rows: drawn from the run's start, the same for everybody."""
+        """Return the public starting rows, alike for everybody: a network's own, or the objective's draw."""
         rng = np.random.default_rng(random.start)
         dim = self.objective.query(data).width
-        return np.asarray(self.objective.initial(rng, len(list(agents)), dim))
+        starting = getattr(self.objective, "starting", self.objective.initial)
+        return np.asarray(starting(rng, len(list(agents)), dim))
 
     def metrics(self, rows: np.ndarray, data: Any, random: Random) -> dict[str, Any]:
         """Return the disagreement of the rows, and what the objective says of them on public records."""

@@ -184,6 +184,9 @@ class RandomWalkSGD(Learning):
             final_public=self.final_public,
         )
 
+    def _agreed(self, k: int) -> Protocol:
+        return self.schedule(k)
+
     def schedule(self, k: int) -> Protocol:
         """Return the hop of step ``k``; at the end of a public walk the model goes to everybody.
 

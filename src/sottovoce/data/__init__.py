@@ -2,7 +2,7 @@
 
 from sottovoce.data.base import Dataset, Shards, signed_labels
 from sottovoce.data.bounds import NonPrivateWarning, bound_features, read_bounds
-from sottovoce.data.files import read_arff, read_csv, read_file, read_libsvm, read_npz
+from sottovoce.data.files import read_arff, read_columns, read_csv, read_file, read_libsvm, read_npz
 from sottovoce.data.loaders import data_folder, load, names
 from sottovoce.data.partition import by_column, by_label, by_size, dirichlet, equal, skew_matrix
 
@@ -21,6 +21,7 @@ __all__ = [
     "names",
     "read_arff",
     "read_bounds",
+    "read_columns",
     "read_csv",
     "read_file",
     "read_libsvm",

@@ -19,7 +19,7 @@ import scipy.sparse as sp
 from sottovoce.data.base import Dataset, is_sparse
 from sottovoce.errors import DataError
 
-__all__ = ["read_arff", "read_csv", "read_file", "read_libsvm", "read_npz"]
+__all__ = ["read_arff", "read_columns", "read_csv", "read_file", "read_libsvm", "read_npz"]
 
 Missing = Literal["refuse", "drop", "keep"]
 
@@ -75,6 +75,28 @@ def read_csv(
     >>> read_csv(path, label="ill").X.tolist()
     [[61.0, 80.0], [34.0, 70.0]]
     """
+    columns = read_columns(path)
+    for name in (label, group):
+        if name is not None and name not in columns:
+            raise DataError(f"{Path(path).name} has no column {name!r}; it has {', '.join(columns)}.")
+    features = [name for name in columns if name not in (label, group)]
+    X = np.column_stack([_numbers(columns[name], name, path) for name in features])
+    groups = None if group is None else np.array(columns[group])
+    y, uncharged = _labels(columns[label], path, classes)
+    return _tidy(Path(path), X, y, tuple(features), groups, missing, uncharged)
+
+
+def read_columns(path: str | Path) -> dict[str, list[str]]:
+    """Read a comma- or tab-separated table with a header line as columns of words.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "sites.csv"
+    >>> _ = path.write_text("age,site\\n61,Rome\\n34,Oslo\\n")
+    >>> read_columns(path)
+    {'age': ['61', '34'], 'site': ['Rome', 'Oslo']}
+    """
     with _open(path) as lines:
         sample = next(lines, "")
         if not sample.strip():
@@ -82,21 +104,16 @@ def read_csv(
         table = csv.reader(lines, delimiter="\t" if "\t" in sample else ",")
         header = next(csv.reader([sample], delimiter="\t" if "\t" in sample else ","))
         header = [name.strip() for name in header]
-        for name in (label, group):
-            if name is not None and name not in header:
-                raise DataError(f"{Path(path).name} has no column {name!r}; it has {', '.join(header)}.")
+        twice = next((name for i, name in enumerate(header) if name in header[:i]), None)
+        if twice is not None:
+            raise DataError(f"{Path(path).name} has two columns {twice!r}; rename one.")
         records = [(number, row) for number, row in enumerate(table, start=2) if row]
     for number, row in records:
         if len(row) != len(header):
             raise DataError(
                 f"{Path(path).name}, line {number}: expected {len(header)} values, got {len(row)}."
             )
-    columns = {name: [row[i].strip() for _, row in records] for i, name in enumerate(header)}
-    features = [name for name in header if name not in (label, group)]
-    X = np.column_stack([_numbers(columns[name], name, path) for name in features])
-    groups = None if group is None else np.array(columns[group])
-    y, uncharged = _labels(columns[label], path, classes)
-    return _tidy(Path(path), X, y, tuple(features), groups, missing, uncharged)
+    return {name: [row[i].strip() for _, row in records] for i, name in enumerate(header)}
 
 
 def read_npz(path: str | Path, *, x: str = "X", y: str = "y", missing: Missing = "refuse") -> Dataset:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, Protocol
 
@@ -30,6 +31,7 @@ from sottovoce.privacy.releases import MOVES, Release
 
 __all__ = ["Gradients", "Planned", "Query", "Values"]
 
+_DROPOUT = 0xD0  # keys the random numbers that a query draws itself
 _AHEAD = 1 << 21  # records of lots that are drawn before a compiled loop begins
 
 
@@ -251,12 +253,21 @@ class Gradients:
         divisors = self.divisors[places]
         if self.user_level:
             # the mean over an agent's own records is inside the clip, so its divisor may follow the data
-            mean = self.query.sums(theta, lots, places, float("inf")) / divisors
+            mean = self._sums(theta, lots, places, float("inf"), step, stream) / divisors
             if self.query.decay:
                 mean = mean + mean.dtype.type(self.query.decay) * theta
             return self._released(clip_rows(mean, self.inner_clip), places, step, stream)
-        sums = self.query.sums(theta, lots, places, self.inner_clip)
+        sums = self._sums(theta, lots, places, self.inner_clip, step, stream)
         return self._released(sums, places, step, stream) / divisors
+
+    def _sums(
+        self, theta: np.ndarray, lots: Any, places: list[int], clip: float, step: int, stream: int
+    ) -> np.ndarray:
+        """Ask the query; one that draws (dropout, random transforms) gets a seed of this run and step."""
+        if hasattr(self.query, "reseed"):
+            number = self.numbers[places[0]] if places else 0
+            self.query.reseed(int(self.random.draws(_DROPOUT, step, stream, number).integers(2**62)))
+        return self.query.sums(theta, lots, places, clip)
 
     def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
         """Return each agent's whole move after ``steps`` plain gradient steps on its own records.
@@ -270,7 +281,7 @@ class Gradients:
         local = theta
         for t in range(steps):
             lots = self.lots.draw(places, step, t)
-            mean = self.query.sums(local, lots, places, float("inf")) / self.divisors
+            mean = self._sums(local, lots, places, float("inf"), step, t) / self.divisors
             if self.query.decay:
                 mean = mean + mean.dtype.type(self.query.decay) * local
             local = local - local.dtype.type(rate) * mean
@@ -339,6 +350,11 @@ class Gradients:
         )
 
     # ---- for a ledger ------------------------------------------------------------------------------
+
+    def keyed(self, lots: int | bytes) -> None:
+        """Go on with the lots of an interrupted run: a step that is done again takes the same records."""
+        self.random = replace(self.random, lots=lots)
+        self.lots = Lots(self.query.sizes, self.rates, lots, self.numbers)
 
     def metered(self) -> Gradients:
         """Return self, from now on writing down every draw for `take`."""
@@ -418,6 +434,9 @@ class Values:
                 for agent in self.agents
             ]
         return noisy
+
+    def keyed(self, lots: int | bytes) -> None:
+        """Do nothing: averaging draws no lots."""
 
     def metered(self) -> Values:
         """Return self, from now on writing down every draw for `take`."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -40,7 +40,15 @@ from sottovoce.objectives.nets_single import OneByOne
 from sottovoce.objectives.per_sample import NotPerSample
 from sottovoce.objectives.per_sample_trace import Trace, sharing_copy, trace
 
-__all__ = ["NetObjective", "NetQuery", "Slot", "cross_entropy", "squared_error"]
+__all__ = [
+    "NetObjective",
+    "NetQuery",
+    "Slot",
+    "absolute_error",
+    "binary_cross_entropy",
+    "cross_entropy",
+    "squared_error",
+]
 
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 
@@ -60,6 +68,11 @@ class Slot(NamedTuple):
     shape: tuple[int, ...]
 
 
+def _logits(outputs: Any) -> Any:
+    """The scores of a network that returns a dict with them, as many language models do."""
+    return outputs["logits"] if isinstance(outputs, dict) and "logits" in outputs else outputs
+
+
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     """Return the cross-entropy of each sample, (samples,).
 
@@ -68,7 +81,7 @@ def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     >>> cross_entropy(torch.zeros(2, 10), torch.tensor([1, 2])).tolist() == [np.float32(np.log(10))] * 2
     True
     """
-    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+    return nn.functional.cross_entropy(_logits(outputs), targets, reduction="none")
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -79,12 +92,55 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     >>> squared_error(torch.tensor([[3.0], [1.0]]), torch.tensor([[1.0], [1.0]])).tolist()
     [2.0, 0.0]
     """
+    outputs = _logits(outputs)
     if outputs.ndim != targets.ndim:  # (samples, 1) against (samples,) would subtract every pair
         targets = targets.reshape(outputs.shape)
     return 0.5 * (outputs - targets).flatten(1).square().sum(1)
 
 
-LOSSES: dict[str, PerSampleLoss] = {"cross_entropy": cross_entropy, "squared_error": squared_error}
+def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the absolute error of each sample, summed over its numbers, (samples,).
+
+    Examples
+    --------
+    >>> absolute_error(torch.tensor([[3.0], [1.0]]), torch.tensor([1.0, 1.0])).tolist()
+    [2.0, 0.0]
+    """
+    outputs = _logits(outputs)
+    if outputs.ndim != targets.ndim:
+        targets = targets.reshape(outputs.shape)
+    return (outputs - targets).flatten(1).abs().sum(1)
+
+
+def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the logistic loss of each sample's yes-or-no labels, their mean, (samples,).
+
+    Examples
+    --------
+    >>> binary_cross_entropy(torch.zeros(2, 3), torch.ones(2, 3)).tolist() == [np.float32(np.log(2))] * 2
+    True
+    """
+    outputs = _logits(outputs)
+    if outputs.ndim != targets.ndim:  # one label given as (samples,) for outputs (samples, 1)
+        targets = targets.reshape(outputs.shape)
+    each = nn.functional.binary_cross_entropy_with_logits(
+        outputs, targets.to(outputs.dtype), reduction="none"
+    )
+    return each.flatten(1).mean(1)
+
+
+LOSSES: dict[str, PerSampleLoss] = {
+    "cross_entropy": cross_entropy,
+    "binary_cross_entropy": binary_cross_entropy,
+    "squared_error": squared_error,
+    "absolute_error": absolute_error,
+}
+TASKS: dict[Any, str] = {
+    cross_entropy: "classification",
+    binary_cross_entropy: "labels",
+    squared_error: "regression",
+    absolute_error: "regression",
+}
 
 
 class NetObjective:
@@ -96,12 +152,14 @@ class NetObjective:
     Parameters
     ----------
     module : any ``nn.Module`` whose first input axis is the sample. A copy is made.
-    loss : ``"cross_entropy"``, ``"squared_error"``, or a function ``(outputs, targets) -> (samples,)``,
+    loss : ``"cross_entropy"``, ``"binary_cross_entropy"`` (yes-or-no labels), ``"squared_error"``,
+        ``"absolute_error"``, or a function ``(outputs, targets) -> (samples,)``,
         such as the losses of torch with ``reduction="none"``.
     clip : C; ``inf`` for no clipping.
     physical_batch : how many samples, all agents together, go through the network at a time; a larger lot
         is split into such chunks whose sums are added, and is still one lot.
     device : where the work is done.
+    initial : ``"keep"`` starts a run from the weights the module came with, ``"reset"`` draws new ones.
 
     Guarantees
     ----------
@@ -134,14 +192,20 @@ class NetObjective:
         clip: float = 1.0,
         physical_batch: int | None = None,
         device: str = "cpu",
+        initial: Literal["keep", "reset"] = "keep",
     ) -> None:
+        if not isinstance(module, nn.Module):
+            raise InvalidInput(f"a network must be a torch nn.Module, got {type(module).__name__}.")
+        if initial not in ("keep", "reset"):
+            raise InvalidInput(f'initial must be "keep" or "reset", got {initial!r}.')
         refuse_mixing_layers(module)
+        _refuse_unfinished(module)
         if isinstance(loss, str) and loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {sorted(LOSSES)} or a function, got {loss!r}.")
         if clip != float("inf"):
             _validate.positive(clip, "clip")
         self.loss = LOSSES[loss] if isinstance(loss, str) else loss
-        self.clip = float(clip)
+        self.clip, self.keeps = float(clip), initial == "keep"
         self.physical_batch = None if physical_batch is None else _validate.count(physical_batch, "batch")
         self.device = torch.device(device)
         self._plain = copy.deepcopy(module).to(self.device).eval()
@@ -192,6 +256,10 @@ class NetObjective:
                 if hasattr(layer, "reset_parameters"):
                     layer.reset_parameters()  # type: ignore[operator]
         return np.repeat(_flatten(module).cpu().numpy()[None], agents, axis=0)
+
+    def starting(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
+        """Return the rows a run starts from: the module's own weights, or new ones with ``"reset"``."""
+        return self.start(agents) if self.keeps else self.initial(rng, agents, dim)
 
     def start(self, agents: int = 1) -> np.ndarray:
         """Return the parameters the module came with, (agents, n_params)."""
@@ -246,7 +314,7 @@ class NetObjective:
     def losses(self, theta: Any, inputs: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each sample under each agent's parameters, (agents, samples)."""
         inputs, targets = (t[0] for t in self._typed(inputs[None], targets[None]))
-        return torch.stack([self.loss(out, targets.to(self.device)) for out in self._outputs(theta, inputs)])
+        return torch.stack([self.loss(out, targets.to(self.device)) for out in self.outputs(theta, inputs)])
 
     # ---- what a plan asks ----------------------------------------------------------------------------
 
@@ -275,24 +343,64 @@ class NetObjective:
         """Return what sums clipped gradients over lots of the agents' records."""
         return NetQuery(self, data)
 
+    @property
+    def task(self) -> str | None:
+        """What the loss says is learned: classification, labels (yes or no each) or regression."""
+        return TASKS.get(self.loss)
+
+    @torch.no_grad()
     def metrics(self, rows: np.ndarray, data: AgentData) -> dict[str, Any]:
-        """Return mean and least of the agents' accuracy on the public test set, where there is one."""
+        """Return the agents' mean loss on the public test set, where there is one, and what fits the task.
+
+        Classification: mean and least accuracy in percent. Yes-or-no labels: the share of right ones.
+        Regression: the root of the mean squared error. A loss of one's own: accuracy where labels are whole
+        numbers and the outputs have more numbers than one.
+        """
         if data.test is None:
             return {}
         same = bool((rows == rows[0]).all())
-        accuracy = 100 * self.accuracy(rows[:1] if same else rows, *data.test)
-        return {"accuracy": float(accuracy.mean()), "accuracy_least": float(accuracy.min())}
+        inputs, targets = (t[0] for t in self._typed(data.test[0][None], data.test[1][None]))
+        targets = targets.to(self.device)
+        losses, scores = [], []
+        for out in self.outputs(rows[:1] if same else rows, inputs):
+            losses.append(float(self.loss(out, targets).double().mean()))
+            scores.append(self._score(out, targets))
+        name, known = self._scored(targets), [score for score in scores if score is not None]
+        found: dict[str, Any] = {"loss": float(np.mean(losses))}
+        if name is None or not known:
+            return found
+        found[name] = float(np.mean(known))
+        return found | ({"accuracy_least": float(np.min(known))} if name == "accuracy" else {})
+
+    def _scored(self, targets: Tensor) -> str | None:
+        if self.task == "regression":
+            return "rmse"
+        if self.task is None and (targets.is_floating_point() or targets.ndim != 1):
+            return None
+        return "accuracy"
+
+    def _score(self, out: Any, targets: Tensor) -> float | None:
+        """Accuracy in percent, or the root mean squared error."""
+        out = _logits(out)
+        if self.task == "regression":
+            return float((out - targets.reshape(out.shape)).double().square().mean().sqrt())
+        if self.task == "labels":
+            wanted = targets.reshape(out.shape) > 0.5
+            return 100 * float(((out > 0) == wanted).double().mean())
+        if self.task is None and not (torch.is_tensor(out) and out.ndim == 2 and out.shape[1] > 1):
+            return None
+        return 100 * float((_scores(out).argmax(-1) == targets).float().mean())
 
     def accuracy(self, theta: Any, inputs: Tensor, targets: Tensor) -> np.ndarray:
         """Return the share of samples that each agent's network classifies rightly, (agents,)."""
         targets = targets.to(self.device)
         right = [
-            (_scores(out).argmax(-1) == targets).float().mean().item() for out in self._outputs(theta, inputs)
+            (_scores(out).argmax(-1) == targets).float().mean().item() for out in self.outputs(theta, inputs)
         ]
         return np.array(right)
 
-    def _outputs(self, theta: Any, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
-        """What each agent's network gives, in evaluation mode."""
+    def outputs(self, theta: Any, inputs: Tensor, chunk: int = 2000) -> Iterator[Any]:
+        """Yield what each agent's network gives for all inputs, in evaluation mode."""
         theta = torch.as_tensor(theta, dtype=self.dtype, device=self.device)
         inputs = inputs.to(self._input_type(inputs[None]))
         with torch.no_grad():
@@ -302,6 +410,17 @@ class NetObjective:
                     torch.func.functional_call(self._plain, named, (inputs[i : i + chunk].to(self.device),))
                     for i in range(0, len(inputs), chunk)
                 ])  # fmt: skip
+
+    def output_shape(self, inputs: Tensor) -> tuple[int, ...] | None:
+        """Return the shape of what the network gives for one record like ``inputs``; None if it cannot."""
+        x = nets_checks.random_inputs(
+            self._plain, (1, *inputs.shape[1:]), self._input_type(inputs[None, :1])
+        ).to(self.device)
+        try:
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                return tuple(_scores(copy.deepcopy(self._plain)(x)).shape[1:])
+        except Exception:  # the first lot says what is wrong, in words
+            return None
 
     def _typed(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Inputs and targets in the types that network and loss take; decided from their types and shapes."""
@@ -561,6 +680,15 @@ def refuse_mixing_layers(module: nn.Module) -> None:
             )
 
 
+def _refuse_unfinished(module: nn.Module) -> None:
+    """Raise for weights that do not exist yet or are no numbers."""
+    for name, value in module.named_parameters():
+        if isinstance(value, nn.parameter.UninitializedParameter):
+            raise InvalidInput(f"parameter '{name}' has no shape yet; run the module once on an example.")
+        if not bool(torch.isfinite(value).all()):
+            raise InvalidInput(f"parameter '{name}' holds NaN or infinity; give finite weights.")
+
+
 def _layout(module: nn.Module) -> list[Slot]:
     slots: list[Slot] = []
     start = 0
@@ -609,8 +737,7 @@ def _joined(parts: list[Any]) -> Any:
 
 def _scores(outputs: Any) -> Tensor:
     """The tensor in which the largest number names the class."""
-    if isinstance(outputs, dict) and "logits" in outputs:
-        outputs = outputs["logits"]
+    outputs = _logits(outputs)
     if not torch.is_tensor(outputs):
         raise InvalidInput(
             f"accuracy needs a network that gives one tensor of scores or a dict with 'logits', got "
@@ -688,11 +815,23 @@ class NetQuery:
         self.objective, self.data = copy.copy(objective), data  # the copy's clip is set by the gate
         self.width, self.sizes = objective.n_params, data.sizes
         self.dtype = np.float64 if objective.dtype == torch.float64 else np.float32
+        self._seed: int | None = None
+
+    def reseed(self, seed: int) -> None:
+        """Draw dropout and random transforms of the next sums from ``seed``, and leave torch's own alone."""
+        self._seed = seed
 
     def sums(
         self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
     ) -> np.ndarray:
         """Return, per place, the sum over its lot of gradients clipped to ``clip``."""
         self.objective.clip = clip
+        if self._seed is None:
+            return self._sums(theta, lots, places)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self._seed)
+            return self._sums(theta, lots, places)
+
+    def _sums(self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
         x, y, present = self.data.gather(lots, list(places))
         return np.asarray(self.objective.clipped_sums(theta, x, y, present).cpu().numpy())

@@ -13,7 +13,7 @@ evaluations instead of four.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -45,10 +45,16 @@ class B23Objective(NetObjective):
     torch.Size([2, 38424])
     """
 
-    def __init__(self, *, clip: float = 1.0, physical_batch: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        clip: float = 1.0,
+        physical_batch: int | None = None,
+        initial: Literal["keep", "reset"] = "keep",
+    ) -> None:
         from sottovoce.objectives.models import b23_mnist
 
-        super().__init__(b23_mnist(), clip=clip, physical_batch=physical_batch)
+        super().__init__(b23_mnist(), clip=clip, physical_batch=physical_batch, initial=initial)
 
     def _stacked_sums(
         self, steps: Any, theta: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, sums: Tensor

@@ -30,10 +30,16 @@ def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype,
     True
     """
     g = torch.Generator().manual_seed(seed)
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.randn(shape, generator=g).to(dtype)
     tables = (m.num_embeddings for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
-    return torch.randint(0, min(tables, default=2), shape, generator=g).to(dtype)
+    known = min(tables, default=2)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.randint(0, known, shape, generator=g).to(dtype)
+    numbers = torch.randn(shape, generator=g).to(dtype)
+    tokens = getattr(module, "token_columns", None)  # some columns of a row are tokens (`nets_inputs`)
+    if tokens is not None and shape[1:] == tokens.shape:
+        whole = torch.randint(0, known, (shape[0], int(tokens.sum())), generator=g)
+        numbers[:, tokens] = whole.to(dtype)
+    return numbers
 
 
 def random_targets(outputs: Any, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
@@ -123,7 +129,11 @@ def refuse_mixing(module: nn.Module, loss: Callable[..., Any], x: Tensor, y: Ten
         moved[0] = False
     other = x.clone()
     if x.is_floating_point():
-        other[moved] = 3 - 2 * x[moved].flip(0)
+        changed = 3 - 2 * x[moved].flip(0)
+        tokens = getattr(module, "token_columns", None)
+        if tokens is not None and x.shape[1:] == tokens.shape:
+            changed[:, tokens] = x[moved].flip(0)[:, tokens]
+        other[moved] = changed
     else:  # another token that is known to be one
         other[moved] = torch.where(x[moved] == 0, x.max(), torch.zeros_like(x[moved]))
     try:

@@ -1,0 +1,98 @@
+"""Facts of the texts that no contract states: what mutants of these files would change, one by one."""
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.algorithms import ConsensusSGD
+from sottovoce.algorithms.consensus_sgd import consensus_sgd
+from sottovoce.algorithms.optimisers import Optimiser
+from sottovoce.errors import InvalidInput
+from sottovoce.objectives import GLM
+
+
+def plan(**options):
+    given = {"steps": 5, "clip": 1.0, "noise_multiplier": 2.0, "sizes": [10, 20, 30, 60], **options}
+    return ConsensusSGD(GLM(), "exchange", network=sv.graphs.complete(4), **given)
+
+
+class Constant:
+    """A source that always answers the same."""
+
+    def __init__(self, decay=0.0):
+        self.decay = decay
+
+    def __call__(self, theta, k, stream=0):
+        return np.ones_like(theta)
+
+
+def descended(steps, average_from, decay=0.0, received=2.0):
+    text = consensus_sgd(
+        Constant(decay), np.zeros((2, 1)), lambda k: 0.5, Optimiser(), average_from=average_from
+    )
+    state = text.init()
+    for k in range(steps):
+        assert text.message(state, k).tolist() == [[1.0], [1.0]]
+        state = text.update(state, np.full((2, 1), received), k)
+    return text.output(state)[0, 0]
+
+
+def test_iterates_are_averaged_from_the_step_that_was_asked_for():
+    """Iterates after steps 0, 1, 2, 3 are -1, -2, -3, -4."""
+    assert descended(4, average_from=4) == -4.0
+    assert descended(4, average_from=2) == -3.5
+    assert descended(4, average_from=0) == -2.5
+    assert descended(0, average_from=0) == 0.0
+
+
+def test_the_l2_term_is_added_after_the_mean():
+    """theta <- theta - 0.5 (2 + 0.5 theta): -1, -1.75, -2.3125."""
+    assert descended(3, average_from=9, decay=0.5) == -2.3125
+
+
+@pytest.mark.parametrize(("share", "first"), [(1.0, 5), (0.48, 2), (0.0, 0)])
+def test_the_share_after_which_is_averaged_is_rounded_to_a_step(share, first, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(
+        sv.algorithms.consensus_sgd,
+        "consensus_sgd",
+        lambda *args, **options: seen.update(options),
+        raising=True,
+    )
+    plan(average_from=share).algorithm(Constant(), np.zeros((4, 1)))
+    assert seen == {"average_from": first}
+    assert isinstance(seen["average_from"], int)
+    for wrong in (-0.1, 1.1):
+        with pytest.raises(InvalidInput):
+            plan(average_from=wrong)
+
+
+@pytest.mark.parametrize(
+    ("options", "divisors"),
+    [
+        ({}, [30.0] * 4),
+        ({"sample_rate": 0.5}, [15.0] * 4),
+        ({"lot": 5}, [5.0] * 4),
+        ({"weighting": "sites"}, [10.0, 20.0, 30.0, 60.0]),
+        ({"weighting": "sites", "sample_rate": 0.5}, [5.0, 10.0, 15.0, 30.0]),
+        ({"weighting": "sites", "lot": 5}, [5.0] * 4),
+    ],
+)
+def test_one_divisor_for_all_or_each_its_own(options, divisors):
+    made = plan(**options)
+    assert made.divisors(made.sizes) == divisors
+    for agent, divisor in enumerate(divisors):
+        (release,) = made.releases(agent)
+        assert (release.sensitivity, release.noise_std) == (1 / divisor, 2 / divisor)
+
+
+def test_what_is_stated_by_default():
+    kinds = [g.adversary.kind for g in plan().guarantees()]
+    assert kinds == ["local", "central", "network"]
+    long = plan(steps=513)  # 16 pairs, 513 steps: too long to ask for every member unasked
+    assert [g.adversary.kind for g in long.guarantees()] == ["local", "central"]
+    assert len(plan(steps=512).guarantees()) == 3
+    alone = ConsensusSGD(GLM(), "exchange", network=sv.graphs.complete(1), steps=2, clip=1.0, sizes=[5])
+    assert [g.adversary.kind for g in alone.guarantees()] == ["local"]
+    with pytest.raises(InvalidInput, match="weighting"):
+        plan(weighting="nobody")
