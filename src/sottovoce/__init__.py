@@ -8,8 +8,8 @@ from typing import Any
 __version__ = "0.1.0"
 
 _SUBPACKAGES = (
-    "algorithms", "attacks", "data", "errors", "experiments", "graphs", "objectives", "peers", "privacy",
-    "protocols", "report", "runners", "sklearn",
+    "advice", "algorithms", "attacks", "data", "errors", "experiments", "graphs", "objectives", "peers",
+    "privacy", "protocols", "report", "runners", "sklearn",
 )  # fmt: skip
 _NAMES: dict[str, str] = {  # public name -> module that defines it
     "Guarantee": "sottovoce.privacy",
@@ -18,6 +18,12 @@ _NAMES: dict[str, str] = {  # public name -> module that defines it
     "Plan": "sottovoce.algorithms",
     "Protocol": "sottovoce.protocols",
     "Result": "sottovoce.runners",
+    "advise": "sottovoce.advice",
+    "fit": "sottovoce.fitting",
+    "load": "sottovoce.studies",
+}
+_BOUND: dict[str, str] = {  # methods of lower layers that upper layers answer: name -> module and function
+    "Plan.usefulness": "sottovoce.advice.usefulness:usefulness",
 }
 
 __all__ = ["__version__", *_SUBPACKAGES, *_NAMES]
@@ -30,6 +36,16 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'sottovoce' has no attribute {name!r}")
+
+
+def bound(name: str) -> Any:
+    """Return the function of an upper layer that answers a method of a lower one.
+
+    >>> bound("Plan.usefulness").__name__
+    'usefulness'
+    """
+    module, _, function = _BOUND[name].partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def __dir__() -> list[str]:

@@ -1,0 +1,200 @@
+"""Ready files: the plan file and the draft of an agreement for a row, and everything in one folder."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from sottovoce._files import plain, write_whole
+from sottovoce.advice.candidates import net_words
+from sottovoce.advice.comparison import Row
+from sottovoce.advice.wish import Wish
+from sottovoce.errors import InvalidInput
+
+__all__ = ["agreement_draft", "plan_file"]
+
+
+def plan_file(wish: Wish, row: Row) -> str:
+    """Return the text of the plan file (version 2) of a row; the data files it names are the users' own.
+
+    Examples
+    --------
+    >>> from sottovoce.advice import advise
+    >>> advice = advise(8, epsilon=3.0, delta=1e-5, hide="member", target=0.4)
+    >>> print(plan_file(advice.wish, advice.rows[0]).split("[budget]")[1].strip())
+    epsilon = 3.0
+    delta = 1e-05
+    view = "network"
+    """
+    scheme = _named_scheme(row)
+    tables: dict[str, dict[str, Any]] = {
+        "network": {"graph": _graph(wish)},
+        "protocol": {"name": scheme.protocol, "seed": wish.seed},
+    }
+    plan: Any = row.plan
+    notes: list[str] = []
+    if plan.name == "averaging":
+        tables["average"] = {
+            "radius": wish.half, "centre": wish.middle, "adjacency": "user", "values": "values.csv",
+        }  # fmt: skip
+        notes.append("values.csv holds one value per member, in the order of the network.")
+    else:
+        tables |= _training(wish, plan, notes)
+    tables["budget"] = {"epsilon": wish.epsilon, "delta": wish.delta, **_view(wish, row)}
+    lines = ["version = 2", f"title = {_toml(_title(wish))}"]
+    lines += [f"# {note}" for note in notes]
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, Any]]:
+    data: dict[str, Any] = {"file": "records.csv", "label": "label", "group": "site", "partition": "column"}
+    train: dict[str, Any] = {
+        "algorithm": plan.name, "adjacency": plan.adjacency, "steps": plan.steps,
+        "learning_rate": plan.rate(0), "clip": plan.clip,
+    }  # fmt: skip
+    if plan.sample_rate is not None:
+        train |= {"sample_rate": plan.sample_rate, "accounting": plan.accounting}
+    notes.append("records.csv holds a line per record: its features, label, and site (the member).")
+    if wish.compute == "mean":
+        data["label"] = "value"
+        notes[-1] = (
+            "records.csv holds a line per record: one (always 1), value (less "
+            f"{wish.middle:g}, the middle of its range), and site (the member)."
+        )
+        return {"data": data, "objective": {"loss": "squared"}, "train": train}
+    if wish.compute == "net":
+        name, options = net_words(str(wish.model))
+        return {"data": data, "model": {"name": name, "options": options}, "train": train}
+    data["unit_rows"] = True
+    if wish.compute == "logistic":
+        data["classes"] = ["no", "yes"]
+        notes.append("classes are the public names of the two labels.")
+    else:
+        notes.append(f"labels are (target - {wish.middle:g}) / {wish.half:g}.")
+    loss = "logistic" if wish.compute == "logistic" else "squared"
+    return {"data": data, "objective": {"loss": loss}, "train": train}
+
+
+def agreement_draft(wish: Wish, row: Row) -> str:
+    """Return the draft of an agreement; ``sottovoce peer agree`` adds the members.
+
+    Its budget is each member's own: what its noise alone protects, if all others collude.
+
+    Examples
+    --------
+    >>> from sottovoce.advice import advise
+    >>> advice = advise(8, epsilon=3.0, delta=1e-5, records=50)
+    >>> agreement_draft(advice.wish, advice.rows[0]).splitlines()[3]
+    'graph = "complete:8"'
+    """
+    scheme, plan = _named_scheme(row), row.plan
+    one: Any = plan
+    algorithm: dict[str, Any] = {
+        "name": plan.name, "protocol": scheme.protocol, "adjacency": plan.adjacency,
+        "clip": float(one.radius if plan.name == "averaging" else one.clip),
+        "noise_multiplier": float(one.noise_multiplier),
+    }  # fmt: skip
+    if plan.name == "averaging":
+        algorithm["centre"] = wish.middle
+        model: dict[str, Any] = {"kind": "mean", "parameters": 1}
+    else:
+        algorithm |= {"steps": plan.steps, "learning_rate": float(one.rate(0))}
+        if plan.adjacency != "user":
+            rate = float(one.sample_rate or 1.0)
+            algorithm |= {"lot": rate * wish.total / wish.n, "sample_rate": rate}
+        model = _model(wish, plan)
+    lines = [
+        f"# epsilon {wish.epsilon:g} at delta {wish.delta:g} against {wish.against}; the budget below is a "
+        "member's own noise alone.",
+        "version = 2",
+        f"title = {_toml(_title(wish))}",
+        f"graph = {_toml(_graph(wish, inline=True))}",
+    ]
+    budget = {"epsilon": math.ceil(row.epsilon_everyone * 1000) / 1000, "delta": wish.delta}
+    for name, table in (("algorithm", algorithm), ("model", model), ("budget", budget)):
+        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _model(wish: Wish, plan: Any) -> dict[str, Any]:
+    if wish.compute == "net":
+        name, options = net_words(str(wish.model))
+        return {"kind": "net", "parameters": plan.n_params, "net": name, "options": options}
+    kind = "logistic" if wish.compute == "logistic" else "squared"
+    return {"kind": kind, "parameters": plan.n_params}
+
+
+def save(advice: Any, folder: Path) -> list[Path]:
+    """Write the files of an advice; what a row has no file for is left out."""
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [_write(folder / "advice.json", json.dumps(plain(advice.to_dict()), indent=1))]
+    written.append(advice.plot(folder / "front.svg"))
+    if advice.recommended is not None and advice.recommended.scheme.fixed is None:
+        wish, row = advice.wish, advice.recommended
+        if not wish.reachable:
+            edges = "\n".join(f"{u} {v}" for u, v in wish.network.edges.tolist())
+            written.append(_write(folder / "edges.txt", edges + "\n"))
+        written.append(_write(folder / "plan.toml", plan_file(wish, row)))
+        written.append(_write(folder / "agreement-draft.toml", agreement_draft(wish, row)))
+    return written
+
+
+def wish_record(wish: Wish) -> dict[str, Any]:
+    """Return what was asked as plain values."""
+    kept = dict(vars(wish))
+    kept["network"] = {"name": wish.network.name, "n": wish.n, "edges": wish.network.edges.tolist()}
+    return kept
+
+
+def _write(path: Path, text: str) -> Path:
+    write_whole(path, text)
+    return path
+
+
+def _named_scheme(row: Row) -> Any:
+    if row.scheme is None or row.scheme.fixed is not None:
+        raise InvalidInput(
+            f"{row.name} has a tree and noises of its own, which a plan file cannot say yet; run it from "
+            "Python (row.plan), or take another row."
+        )
+    return row.scheme
+
+
+def _graph(wish: Wish, *, inline: bool = False) -> str:
+    if wish.reachable:
+        return f"complete:{wish.n}"
+    if inline:
+        return "edges:" + ",".join(f"{u}-{v}" for u, v in wish.network.edges.tolist())
+    return "file:edges.txt"
+
+
+def _view(wish: Wish, row: Row) -> dict[str, Any]:
+    """Return the view that decides the noise, as a plan file says it."""
+    if wish.against == "everyone":
+        return {"view": "local"}
+    if wish.against == "outsiders" and not row.scheme.masked:  # type: ignore[union-attr]
+        return {"view": "outsider"}
+    if wish.colluders > 1:
+        return {"view": "colluders", "colluders": wish.colluders}
+    return {"view": "network"}
+
+
+def _title(wish: Wish) -> str:
+    what = {"mean": "mean", "logistic": "logistic model", "linear": "linear model", "net": "network"}
+    return f"{what[wish.compute].capitalize()} of {wish.n} members, epsilon {wish.epsilon:g}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+    return repr(value)

@@ -1,0 +1,173 @@
+"""Public or synthetic records for simulations: where a score comes from, said with the score."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from sottovoce.data.base import Shards, signed_labels
+from sottovoce.errors import DataError, InvalidInput
+
+__all__ = ["Sample"]
+
+LOGIT = 3.0  # standard deviation of the log odds of synthetic records: about 84 of 100 can be predicted
+TEST_SHARE = 0.3
+TEST_RECORDS = 2000  # of synthetic test sets
+
+Judge = Callable[[np.ndarray], float]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Records that may be looked at: given by the user, or drawn from a model that says nothing of anyone.
+
+    Parameters
+    ----------
+    kind : ``"logistic"``, ``"squared"`` or ``"net"``.
+    features : number of columns.
+    X, y : public records; None for synthetic ones, drawn anew at every call.
+    unit : what one unit of the target is in the user's (squared loss).
+
+    Examples
+    --------
+    >>> sample = Sample.synthetic("logistic", 3)
+    >>> data, judge = sample.draw([5, 5], np.random.default_rng(0))
+    >>> data.sizes.tolist(), sample.metric, sample.source
+    ([5, 5], 'accuracy', 'synthetic records')
+    """
+
+    kind: str
+    features: int
+    X: Any = field(default=None, repr=False)
+    y: Any = field(default=None, repr=False)
+    unit: float = 1.0
+    source: str = "synthetic records"
+
+    @classmethod
+    def synthetic(cls, kind: str, features: int, unit: float = 1.0) -> Sample:
+        """Return a source of synthetic records: unit rows, labels from a random linear rule with noise."""
+        if kind == "net":
+            raise InvalidInput("a network has no synthetic records; give public ones as sample=(X, y).")
+        return cls(kind, features, unit=unit)
+
+    @classmethod
+    def public(cls, kind: str, X: Any, y: Any, *, unit: float = 1.0, middle: float = 0.0) -> Sample:
+        """Return public records; rows of linear models are scaled to length one, targets to [-1, 1]."""
+        X, y = np.asarray(X), np.asarray(y)
+        if X.ndim < 2 or len(X) != len(y) or len(y) < 10:
+            raise DataError(
+                f"a sample is features (n, p) and n labels, ten or more, got shapes {X.shape} and {y.shape}."
+            )
+        if kind == "logistic":
+            y = signed_labels(y)
+        elif kind == "squared":
+            y = (y.astype(float) - middle) / unit
+        if kind != "net":
+            X = X.astype(float)
+            X = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-12)
+        return cls(kind, int(X.shape[1]), X, y, unit, f"{len(y):,} public records")
+
+    @classmethod
+    def of(cls, given: Any, plan: Any) -> Sample:
+        """Return the sample a user gave for a plan: ``"synthetic"``, a pair (X, y) or a Dataset."""
+        if isinstance(given, Sample):
+            return given
+        kind = getattr(plan.objective, "loss", None)
+        kind = kind if isinstance(kind, str) else "net"
+        if isinstance(given, str):
+            if given != "synthetic":
+                raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {given!r}.')
+            return cls.synthetic(kind, plan.n_params)
+        X, y = _pair(given)
+        return cls.public(kind, X, y)
+
+    @property
+    def metric(self) -> str:
+        """What is reported: accuracy, or the root mean squared error in the unit of the target."""
+        return "error" if self.kind == "squared" else "accuracy"
+
+    @property
+    def chance(self) -> float:
+        """The score of an answer that learned nothing: the larger class, or always the mean."""
+        if self.kind == "squared":
+            spread = math.sqrt(2 * _SLOPE**2) if self.y is None else float(np.std(self.y))
+            return spread * self.unit
+        if self.y is None:
+            return 0.5
+        _, counts = np.unique(self.y, return_counts=True)
+        return float(counts.max() / counts.sum())
+
+    def uncertainty(self, score: float) -> float:
+        """Return the standard error of a mean score that comes from the sample being finite."""
+        if self.y is None:
+            return 0.0
+        if self.metric == "accuracy":
+            return math.sqrt(max(score * (1 - score), 0.0) / len(self.y))
+        return score / math.sqrt(2 * len(self.y))
+
+    def draw(self, sizes: Sequence[int], rng: np.random.Generator, plan: Any = None) -> tuple[Any, Judge]:
+        """Return records for agents of these sizes and a judge of final rows on records kept apart."""
+        total = int(sum(sizes))
+        if self.X is None:
+            X, y = self._drawn(total + TEST_RECORDS, rng)
+            train, test = np.arange(total), np.arange(total, total + TEST_RECORDS)
+        else:
+            X, y = self.X, self.y
+            order = rng.permutation(len(y))
+            test, pool = np.split(order, [round(TEST_SHARE * len(y))])
+            train = rng.permutation(pool)[:total] if total <= len(pool) else rng.choice(pool, size=total)
+        offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        if self.kind == "net":
+            return self._net(X, y, train, test, offsets, plan)
+        data = Shards(np.ascontiguousarray(X[train]), np.ascontiguousarray(y[train]), offsets)
+
+        def judge(rows: np.ndarray) -> float:
+            predicted = X[test] @ np.asarray(rows).mean(axis=0)
+            if self.kind == "logistic":
+                return float(np.mean(np.where(predicted >= 0, 1.0, -1.0) == y[test]))
+            return float(np.sqrt(np.mean((predicted - y[test]) ** 2))) * self.unit
+
+        return data, judge
+
+    def _drawn(self, count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        X = rng.normal(size=(count, self.features))
+        X /= np.linalg.norm(X, axis=1, keepdims=True)
+        w = rng.normal(size=self.features)
+        w /= np.linalg.norm(w)
+        scores = X @ w * math.sqrt(self.features)  # standard deviation about 1
+        if self.kind == "logistic":
+            odds = 1 / (1 + np.exp(-LOGIT * scores))
+            return X, np.where(rng.random(count) < odds, 1.0, -1.0)
+        return X, _SLOPE * (scores + rng.normal(size=count))
+
+    def _net(
+        self, X: Any, y: Any, train: Any, test: Any, offsets: np.ndarray, plan: Any
+    ) -> tuple[Any, Judge]:
+        from sottovoce.data.agents import AgentData
+
+        names, labels = np.unique(y, return_inverse=True)
+        x = np.asarray(X, np.float32)
+        parts = [np.arange(a, b) for a, b in itertools.pairwise(offsets)]
+        data = AgentData(x[train], labels[train], parts, test=(x[test], labels[test]), classes=len(names))
+
+        def judge(rows: np.ndarray) -> float:
+            return float(plan.objective.metrics(rows, data)["accuracy"]) / 100  # it comes in percent
+
+        return data, judge
+
+
+_SLOPE = 0.25  # synthetic targets have deviation 0.35 within [-1, 1], half of its variance predictable
+
+
+def _pair(given: Any) -> tuple[Any, Any]:
+    try:
+        return (given.X, given.y) if hasattr(given, "X") else (given[0], given[1])
+    except (TypeError, IndexError, KeyError):
+        raise DataError(
+            f'a sample is "synthetic", a pair (X, y) or a Dataset, got {type(given).__name__}.'
+        ) from None

@@ -1,0 +1,360 @@
+"""Is the answer of a plan any good? Error of an average in the user's unit, signal and score of training.
+
+An average of values in a public range is off by the noise in it; its standard deviation is a closed form of
+the plan's own releases and protocol, and an answer off by more than a quarter of the range is useless.
+Training has no closed form: a plan tells the signal-to-noise ratio of its steps, and a simulation on public
+or synthetic records tells a score. Nothing private is read here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sottovoce.advice.samples import Sample
+from sottovoce.data.randomness import Random
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy.laws import Averaging
+from sottovoce.privacy.releases import MOVES
+from sottovoce.protocols import Exchange, Protocol, Tree
+from sottovoce.protocols.names import is_exact
+from sottovoce.runners.stacked import run_stacked
+
+__all__ = ["Score", "Usefulness", "answer_error", "is_average", "simulate", "step_noise", "usefulness"]
+
+USELESS = 0.25  # of the range: MATH calls an average that is off by more useless
+SIGNAL = 10.0  # of a run in which every record agreed; real gradients agree about a tenth as much
+_DRAWS = 4000  # columns of the simulation where an error has no closed form
+_RECORDS = 20_000  # a simulation of more records keeps the noise and takes so many
+
+
+@dataclass(frozen=True)
+class Score:
+    """A simulated score: its mean, and the interval in which one run ends, nine times in ten or more.
+
+    ``chance`` is the score of an answer that learned nothing, ``best`` that of the same training without
+    noise; ``lower_is_better`` for errors.
+
+    Examples
+    --------
+    >>> score = Score("accuracy", 0.9, 0.02, runs=8, chance=0.5, best=0.95, source="synthetic records")
+    >>> print(score, score.useful)
+    accuracy 0.9 +- 0.02 True
+    """
+
+    metric: str
+    mean: float
+    half: float
+    runs: int
+    chance: float
+    best: float
+    source: str
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Whether small is good."""
+        return self.metric != "accuracy"
+
+    @property
+    def useful(self) -> bool:
+        """Whether more than half of what can be learned is learned, and surely more than nothing."""
+        sign = -1.0 if self.lower_is_better else 1.0
+        halfway = (self.chance + self.best) / 2
+        return sign * self.mean >= sign * halfway and sign * self.mean - self.half > sign * self.chance
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.mean:.3g} +- {self.half:.2g}"
+
+
+@dataclass(frozen=True)
+class Usefulness:
+    """Whether an answer is of use, why, and the numbers behind it.
+
+    Parameters
+    ----------
+    useful : the verdict; None where only a simulation could tell.
+    sentence : the verdict in words, in the user's unit.
+    error : of an average: standard deviation of the worst node's answer, in the unit of the values.
+    bias : of an average: how far it may end from the mean even without noise (gossip that stops early).
+    span : of an average: the width of the range of the values.
+    signal : of training: the largest possible signal of the whole run over its noise.
+    score : of training: what a simulation ends with.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> print(sv.Muffliato(sv.protocols.Exchange(16), noise_std=0.4, radius=0.5).usefulness())
+    useful: yes; values in a range of 1 are answered +- 0.1.
+    """
+
+    useful: bool | None
+    sentence: str
+    error: float | None = None
+    bias: float = 0.0
+    span: float | None = None
+    signal: float | None = None
+    score: Score | None = None
+
+    def __str__(self) -> str:
+        return f"useful: {self.verdict}; {self.sentence}"
+
+    @property
+    def verdict(self) -> str:
+        """Yes, no, or unknown."""
+        return {True: "yes", False: "no", None: "unknown"}[self.useful]
+
+
+def usefulness(
+    plan: Any,
+    *,
+    sample: Any = None,
+    sizes: Sequence[int] | None = None,
+    runs: int = 20,
+    seed: int = 0,
+) -> Usefulness:
+    """Return whether the answer of a plan will be of use; ``plan.usefulness()`` is the same.
+
+    Parameters
+    ----------
+    plan : any plan.
+    sample : for training: public records ``(X, y)``, a Dataset, or ``"synthetic"``; None judges by the
+        signal-to-noise ratio alone.
+    sizes : records per agent, where the plan does not know them.
+    runs, seed : of the simulation.
+
+    Guarantees
+    ----------
+    Nothing private is read, so nothing is spent.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> plan = sv.Muffliato.for_budget("exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5)
+    >>> print(plan.usefulness())
+    useful: no; values in a range of 1 are answered +- 1.32, wider than the range.
+    """
+    if is_average(plan):
+        return _of_average(plan)
+    signal = _signal(plan)
+    score = None
+    if sample is not None:
+        score = simulate(plan, Sample.of(sample, plan), sizes=sizes, runs=runs, seed=seed)
+        useful: bool | None = score.useful
+        said = (
+            f"a run on {score.source} ends at {score} (learning nothing: {score.chance:.3g}, without noise: "
+            f"{score.best:.3g})"
+        )
+    else:
+        useful = None if signal is None else signal >= SIGNAL
+        said = 'give sample=(X, y) or "synthetic" for a score'
+    known = "" if signal is None else f"the largest signal of the run is {signal:.3g} times its noise; "
+    sentence = f"{known}{said}."
+    return Usefulness(useful, sentence, signal=signal, score=score)
+
+
+# ---- averages -----------------------------------------------------------------------------------------
+
+
+def is_average(plan: Any) -> bool:
+    """Whether a plan answers with a mean: averaging, or one step of least squares on the constant 1.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> from sottovoce.algorithms import ConsensusSGD
+    >>> of_records = ConsensusSGD(sv.objectives.GLM("squared", dim=1), "tree", network="ring:4", steps=1,
+    ...                           learning_rate=1.0, clip=0.5, noise_multiplier=2.0, sizes=[9] * 4)
+    >>> is_average(of_records)
+    True
+    """
+    if isinstance(plan.law, Averaging):
+        return True
+    objective = getattr(plan, "objective", None)
+    return (
+        getattr(objective, "loss", None) == "squared"
+        and getattr(objective, "dim", None) == 1
+        and plan.steps == 1
+        and getattr(plan, "rate", lambda k: 0.0)(0) == 1.0
+    )
+
+
+def answer_error(plan: Any) -> tuple[float, float, float]:
+    """Return (sd, bias, span) of an average at the worst node: noise, what gossip leaves, and the range.
+
+    Over exact consensus the sd is the root of all noise variances over n, and nothing is left. A linear
+    protocol ends with rows ``M x``: the sd is that of ``M``'s row, and what it leaves is at most half
+    the range times the l1 distance of the row from ``1/n``. Fresh noise in every round is simulated.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> answer_error(sv.Muffliato(sv.protocols.Exchange(4), noise_std=2.0, radius=0.5))
+    (1.0, 0.0, 1.0)
+    """
+    if not is_average(plan):
+        raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
+    span = 2.0 * float(plan.radius if hasattr(plan, "radius") else plan.clip)
+    stds = _stds(plan)
+    protocol: Protocol = plan.schedule(0)
+    n = plan.n
+    if is_exact(protocol):
+        return math.sqrt(math.fsum(stds**2)) / n, 0.0, span
+    if getattr(protocol, "fresh_std", 0) or protocol.adds_noise:
+        rows = _run(plan, np.zeros((n, _DRAWS)), np.random.default_rng(0))
+        return float(rows.std(axis=1).max()), 0.0, span
+    M = np.asarray(protocol.apply(np.eye(n)))
+    sd = np.sqrt(np.square(M) @ np.square(stds))
+    left = np.abs(M - 1 / n).sum(axis=1) * span / 2
+    worst = int(np.argmax(np.hypot(sd, left)))
+    return float(sd[worst]), float(left[worst]), span
+
+
+def _of_average(plan: Any) -> Usefulness:
+    sd, bias, span = answer_error(plan)
+    off = math.hypot(sd, bias)
+    useful = off <= USELESS * span
+    said = f"values in a range of {span:.4g} are answered +- {off:.3g}"
+    if off > span:
+        said += ", wider than the range"
+    elif not useful:
+        said += ", more than a quarter of the range"
+    return Usefulness(useful, said + ".", error=sd, bias=bias, span=span)
+
+
+def _stds(plan: Any) -> np.ndarray:
+    """Everybody's noise in the unit of the rows that are averaged, from the releases that are priced."""
+    return np.array([max((r.noise_std for r in plan.releases(u)), default=0.0) for u in range(plan.n)])
+
+
+# ---- training -----------------------------------------------------------------------------------------
+
+
+def step_noise(plan: Any) -> float:
+    """Return the noise per coordinate of the mean step, over the largest mean step there can be: the clip.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> from sottovoce.algorithms import ConsensusSGD
+    >>> plan = ConsensusSGD(sv.objectives.GLM(dim=5), "tree", network="ring:4", steps=10, clip=1.0,
+    ...                     noise_multiplier=2.0, sizes=[100] * 4)
+    >>> round(step_noise(plan), 6)
+    0.01
+    """
+    active = [u for u in range(plan.n) if plan.releases(u)]
+    if not active:
+        return math.inf
+    # a walk adds one member's noise per step and averages nothing, others add everybody's
+    drawn = sum(r.draws for u in active for r in plan.releases(u)) / plan.steps
+    variance = math.fsum(_stds(plan)[active] ** 2) / len(active)
+    noise = math.sqrt(variance / max(1.0, min(drawn, len(active))))
+    largest = float(np.mean([_largest(plan, u) for u in active]))
+    return noise / largest if largest else math.inf
+
+
+def _largest(plan: Any, agent: int) -> float:
+    """The longest row an agent can publish, in the unit of its releases: every record at its clip."""
+    one = float(next(iter(plan.releases(agent))).sensitivity) / MOVES[plan.adjacency]
+    if plan.adjacency == "user":
+        return one
+    lot, sizes = getattr(plan, "lot", None), getattr(plan, "sizes", None)
+    if lot is not None:
+        return float(lot) * one
+    held = sizes[agent] if sizes is not None else getattr(plan, "records", 1)
+    return float(held) * float(getattr(plan, "sample_rate", None) or 1.0) * one
+
+
+def _signal(plan: Any) -> float | None:
+    """The largest signal of a run over its noise; None where steps are not noisy mean gradients."""
+    if plan.query != "gradient" or any(
+        r.mechanism != "gaussian" for u in range(plan.n) for r in plan.releases(u)
+    ):
+        return None
+    try:
+        width = plan.n_params if hasattr(plan, "n_params") else plan.width
+    except InvalidInput:
+        return None
+    noise = step_noise(plan) * math.sqrt(width)
+    return math.sqrt(plan.steps) / noise if noise else math.inf
+
+
+def simulate(
+    plan: Any,
+    sample: Sample,
+    *,
+    sizes: Sequence[int] | None = None,
+    runs: int = 20,
+    seed: int = 0,
+    best: float | None = None,
+) -> Score:
+    """Return the score of a training plan on public or synthetic records, dealt out as the plan's would be.
+
+    Every run draws its records, split and noise anew, so the interval holds what differs from run to run:
+    twice the deviation, at least one point, and what a small public sample leaves unknown. The plan's own
+    text and gate run; exact consensus is replaced by
+    the quickest one, which ends with the same mean. ``best`` is the score without noise where it is known.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> from sottovoce.algorithms import ConsensusSGD
+    >>> plan = ConsensusSGD(sv.objectives.GLM(dim=3), "tree", network="ring:4", steps=10, clip=1.0,
+    ...                     learning_rate=4.0, noise_multiplier=2.0, sizes=[100] * 4)
+    >>> score = simulate(plan, Sample.synthetic("logistic", 3), runs=3)
+    >>> score.metric, score.mean > score.chance
+    ('accuracy', True)
+    """
+    held = sizes if sizes is not None else getattr(plan, "sizes", None)
+    if held is None:
+        raise InvalidInput("a simulation needs sizes=..., the number of records of each agent.")
+    plan, held = _smaller(plan, tuple(int(size) for size in held))
+    quiet = plan.with_noise(0.0)
+    found, silent = [], [] if best is None else [best]
+    for k in range(runs):
+        rng = np.random.default_rng([seed, k])
+        data, judge = sample.draw(held, rng, plan)
+        rows = _run(plan, data, rng)
+        found.append(judge(rows))
+        if best is None and k < 2:
+            silent.append(judge(_run(quiet, data, rng)))
+    deviation = float(np.std(found, ddof=1)) if runs > 1 else 0.0
+    mean = float(np.mean(found))
+    least = 0.01 if sample.metric == "accuracy" else 0.01 * sample.chance
+    half = math.hypot(max(2 * deviation, least), 2 * sample.uncertainty(mean))
+    best_mean = float(np.mean(silent))
+    return Score(sample.metric, mean, half, runs, sample.chance, best_mean, sample.source)
+
+
+def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
+    """Return the plan for fewer records with the same noise in a step, where there are very many."""
+    total = sum(sizes)
+    if total <= _RECORDS or getattr(plan, "lot", None) is not None:
+        return plan, sizes
+    fewer = tuple(max(1, round(size * _RECORDS / total)) for size in sizes)
+    if plan.adjacency == "user":  # a member's noise does not depend on how many records it holds
+        return replace(plan, sizes=fewer), fewer
+    share = sum(fewer) / total
+    scaled = tuple(z * share for z in plan.multipliers)
+    return replace(plan, sizes=fewer, noise_multiplier=scaled), fewer
+
+
+def _run(plan: Any, data: Any, rng: np.random.Generator) -> np.ndarray:
+    """Run a plan without its record: rows only, nothing priced."""
+    data, random = plan.prepared(data), Random.of(rng)
+    agents = range(plan.n)
+    text = plan.algorithm(plan.source(data, agents, random), plan.starting(data, random, agents))
+    schedule: Any = plan.schedule
+    if is_exact(plan.schedule(0)) and plan.steps > 1:
+        schedule = _quickest(plan.n)
+    state = run_stacked(text, schedule, plan.steps, noise=random.noise, every=plan.steps)
+    return np.asarray(text.output(state))
+
+
+def _quickest(n: int) -> Protocol:
+    from sottovoce import graphs
+
+    return Exchange(n) if n & (n - 1) == 0 else Tree(graphs.star(n), root=0)

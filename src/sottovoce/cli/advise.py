@@ -1,0 +1,149 @@
+"""`sottovoce advise`: which plan to take, before anything runs and without reading anything private."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, emit, progress, safe, table
+from sottovoce.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.advice import Advice, Row
+
+__all__ = ["advise", "public_sample", "show_rows"]
+
+WORTH = ("answer", "useful", "steps", "lot", "rounds", "messages", "bytes", "seconds")
+REVEALS = ("noise", "outsiders", "worst member", "typical pair", "colluders", "everyone else")
+
+
+def advise(
+    members: Annotated[
+        str, typer.Argument(help="How many members, a graph such as ring:12, or file:edges.txt.")
+    ],
+    epsilon: Annotated[float, typer.Option(help="The budget.")],
+    delta: Annotated[float, typer.Option(help="Its delta.")] = 1e-5,
+    compute: Annotated[str, typer.Option(help="mean, logistic, linear or net.")] = "mean",
+    records: Annotated[
+        str, typer.Option(help="Records per member: one number, or one each: 500,80,120.")
+    ] = "1",
+    hide: Annotated[str, typer.Option(help="What is hidden: a record or a member.")] = "record",
+    against: Annotated[
+        str, typer.Option(help="member, outsiders, everyone, or how many members may collude.")
+    ] = "member",
+    values: Annotated[str, typer.Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
+    features: Annotated[int | None, typer.Option(help="Columns of a linear model.")] = None,
+    model: Annotated[str | None, typer.Option(help="A network: mlp:inputs=64:hidden=16.")] = None,
+    target: Annotated[float | None, typer.Option(help="Largest error, or least accuracy, of use.")] = None,
+    sample: Annotated[
+        str | None, typer.Option(help="Public data set for simulations, by name, such as breast_cancer.")
+    ] = None,
+    silent: Annotated[str, typer.Option(help="A silent member: wait for it, or 'go on'.")] = "wait",
+    latency: Annotated[float, typer.Option(help="Seconds a round takes.")] = 0.05,
+    seconds: Annotated[float | None, typer.Option(help="The longest a run may take.")] = None,
+    masks: Annotated[bool, typer.Option(help="Whether members can share keys for masked sums.")] = True,
+    seed: Annotated[int, typer.Option(help="Public chance: trees, simulations.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write plan.toml, draft, picture and table here.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say which plan to take for these members and this budget, why, and what would change the choice.
+
+    Nothing private is read: errors of averages are closed forms, accuracies are simulated on public or
+    synthetic records, and the answer says which.
+
+    \b
+    Examples:
+        sottovoce advise 12 --epsilon 1 --records 200
+        sottovoce advise 12 --epsilon 2 --records 500 --compute logistic --features 10 --out advice/
+        sottovoce advise ring:9 --epsilon 1 --records 50 --against 2 --values 0,120
+    """
+    from sottovoce import advice as advisor
+
+    wanted: dict[str, Any] = {
+        "epsilon": epsilon, "delta": delta, "compute": compute, "records": _records(records), "hide": hide,
+        "against": int(against) if against.isdigit() else against, "values": _pair(values),
+        "features": features, "model": model, "target": target, "silent": silent, "latency": latency,
+        "seconds": seconds, "masks": masks, "seed": seed, "sample": public_sample(sample),
+    }  # fmt: skip
+    with progress("candidates", None, quiet=json) as tell:
+        found = advisor.advise(int(members) if _whole(members) else members, progress=tell, **wanted)
+    written = [] if out is None else [str(path) for path in found.save(out)]
+    emit(found.to_dict() | {"written": written}, json, lambda console: _show(console, found, written))
+    if found.recommended is None:
+        raise typer.Exit(1)
+
+
+def _show(out: Console, advice: Advice, written: list[str]) -> None:
+    show_rows(out, advice.rows, advice.wish.delta)
+    chosen = advice.recommended
+    if chosen is None:
+        out.print(safe(f"Nothing fits. {advice.reasons}"))
+        for way in advice.ways_out:
+            out.print(safe(f"  {way.sentence}"))
+    else:
+        out.print(safe(f"Take {chosen.name}: private: yes; useful: yes."))
+        out.print(safe(advice.reasons))
+        out.print(safe(f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}."))
+        for line in advice.changes:
+            out.print(safe(line))
+    out.print(safe(advice.data_said))
+    if written:
+        out.print(safe(f"Written: {', '.join(written)}."))
+
+
+def show_rows(out: Console, rows: Sequence[Row], delta: float, *, dominated: bool = False) -> None:
+    """Print what plans are worth and what they reveal, in two tables that fit a terminal."""
+    from sottovoce.advice.comparison import COLUMNS
+
+    cells = [dict(zip(COLUMNS, row.cells(), strict=True)) for row in rows]
+    marks = [[row.dominated_by or "-"] if dominated else [] for row in rows]
+    worth = [
+        (k, safe(row.name), *(one[key] for key in WORTH), *mark)
+        for k, (row, one, mark) in enumerate(zip(rows, cells, marks, strict=True), 1)
+    ]
+    heads = ("", "plan", *WORTH, *(["dominated by"] if dominated else []))
+    out.print(table(heads, worth, title="What the answer is worth, and what it costs"))
+    reveals = [(k, *(one[key] for key in REVEALS)) for k, one in enumerate(cells, 1)]
+    colluders = rows[0].colluders if rows else 2
+    heads = ("", *(f"{colluders} colluders" if key == "colluders" else key for key in REVEALS))
+    out.print(
+        table(heads, reveals, title=f"What it reveals: epsilon at delta {delta:g}; noise over the clip")
+    )
+
+
+def _whole(text: str) -> bool:
+    return text.lstrip("-").isdigit()
+
+
+def _records(text: str) -> int | list[int]:
+    try:
+        listed = [int(word) for word in text.split(",")]
+    except ValueError:
+        raise InvalidInput(
+            f"--records must be whole numbers such as 500 or 500,80,120, got {text!r}."
+        ) from None
+    return listed[0] if len(listed) == 1 else listed
+
+
+def _pair(text: str) -> tuple[float, float]:
+    try:
+        low, high = (float(word) for word in text.split(","))
+    except ValueError:
+        raise InvalidInput(f"--values must be a range such as 0,1, got {text!r}.") from None
+    return low, high
+
+
+def public_sample(name: str | None) -> Any:
+    """Return a public data set by name; None and "synthetic" stay."""
+    if name is None or name == "synthetic":
+        return name
+    from sottovoce.data import load
+
+    return load(name)

@@ -1,0 +1,306 @@
+"""The recommendation: it meets its budget, nothing beats it, and where nothing fits it says what would."""
+
+import dataclasses
+import math
+import tomllib
+
+import networkx as nx
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.advice.candidates import plan_for, schemes, statement
+from sottovoce.advice.comparison import compare
+from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.privacy.trees import least_tree_noise, tree_noise_program
+from sottovoce.protocols import Tree
+
+
+def consortium(seed):
+    """A random consortium: members, links, records, colluders."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(3, 13))
+    graph = nx.random_labeled_tree(n, seed=seed)
+    if rng.random() < 0.6:
+        graph.add_edges_from(nx.gnp_random_graph(n, 0.4, seed=seed).edges)
+    c = int(rng.integers(1, min(3, n - 2) + 1))
+    sizes = rng.integers(5, 400, size=n).tolist()
+    return graph, sizes, c, ("record", "member")[int(rng.integers(2))]
+
+
+def budget_met(plan, c, epsilon, delta):
+    view = {"view": "network"} if c == 1 else {"view": "colluders", "colluders": c}
+    return plan.privacy(**view).epsilon(delta) <= epsilon
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_in_a_small_grid_beats_the_recommendation(seed):
+    beaten_by_none(seed, trees=8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(200))
+def test_nothing_in_a_grid_of_two_hundred_beats_the_recommendation(seed):
+    beaten_by_none(seed, trees=100)
+
+
+def beaten_by_none(seed, trees):
+    graph, sizes, c, hide = consortium(seed)
+    epsilon, delta = 8.0, 1e-5
+    advice = sv.advise(graph, epsilon=epsilon, delta=delta, records=sizes, hide=hide, against=c)
+    best = advice.rows[0]
+    assert budget_met(best.plan, c, epsilon, delta)
+    assert best.private
+    assert best.dominated_by is None
+    network = sv.graphs.from_networkx(graph)
+    worst_of_grid = math.inf
+    for k in range(trees):
+        rng = np.random.default_rng([seed, k])
+        tree = Tree(
+            network, root=int(rng.integers(network.n)), kind=["bfs", "uniform", "capped"][k % 3], rng=rng
+        )
+        for protocol in (tree, sv.protocols.Masked(tree, tolerate=c)):
+            if hide == "member":
+                plan = sv.Muffliato(protocol, noise_std=1.0, radius=0.5)
+            else:
+                plan = sv.algorithms.ConsensusSGD(
+                    sv.objectives.GLM("squared", dim=1), protocol, steps=1, learning_rate=1.0, clip=0.5,
+                    sizes=sizes, noise_multiplier=1.0,
+                )  # fmt: skip
+            who = {} if c == 1 else {"colluders": c}
+            plan = plan.within(epsilon, delta, "network" if c == 1 else "colluders", **who)
+            error, seconds = plan.usefulness().error, plan.cost()["rounds"] * 0.05
+            worst_of_grid = min(worst_of_grid, error)
+            assert not (error < 0.995 * best.loss and seconds <= best.seconds * 1.001)
+    assert best.loss <= 1.005 * worst_of_grid  # masked sums are the least of all here
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
+    """The noise of the advised tree is the closed form, which the linear program cannot beat."""
+    graph, sizes, c, _ = consortium(seed)
+    wish = sv.advice.Wish.of(graph, epsilon=1.0, delta=1e-5, hide="member", against=c, records=sizes)
+    found = [scheme for scheme in schemes(wish) if scheme.fixed is not None]
+    for scheme in found:
+        program = tree_noise_program(scheme.fixed, c, floor=0.1)
+        assert sum(scheme.weights) == pytest.approx(program.sum(), rel=1e-6)
+        plan = plan_for(wish, scheme)
+        assert statement(plan, *wish.views[0], scheme).epsilon(1e-5) <= 1.0
+        local = plan_for(wish, next(s for s in schemes(wish) if s.protocol == "tree" and s.fixed is None))
+        share = plan.usefulness().error ** 2 / local.usefulness().error ** 2
+        assert share == pytest.approx(sum(scheme.weights) / wish.n, rel=1e-4)
+    if c == 1 and wish.n >= 4 and nx.diameter(graph) < wish.n - 1:
+        assert found
+
+
+def test_a_path_of_ten_needs_the_noise_of_its_ends():
+    """MATH 17: path:10 has 2 tau against single observers, here with a floor of a tenth: 2.8 tau."""
+    tree = Tree(sv.graphs.path(10))
+    assert least_tree_noise(tree, 1, floor=0.1).sum() == pytest.approx(2.8)
+    advice = sv.advise("path:10", epsilon=1.0, delta=1e-5, hide="member", masks=False, target=10.0)
+    few = next(row for row in advice.rows if "few leaves" in row.name)
+    assert few.use.error == pytest.approx(1.180 * math.sqrt(2.8 / 10), rel=2e-3)
+
+
+def test_masks_are_taken_where_members_can_share_keys_and_few_leaves_where_not():
+    wish = {"epsilon": 1.0, "delta": 1e-5, "records": 200}
+    assert sv.advise(10, **wish).recommended.name == "consensus-sgd over masked"
+    assert sv.advise(10, masks=False, **wish).recommended.name == "consensus-sgd over tree, few leaves"
+    assert (
+        sv.advise(2, **wish).recommended.name == "consensus-sgd over exchange"
+    )  # of two, masks hide nothing
+    two = sv.advise(10, against=2, **wish).recommended
+    assert two.name == "consensus-sgd over masked:tolerate=2"
+    assert two.plan.privacy("colluders", colluders=[3, 7]).epsilon(1e-5) <= 1.0
+
+
+def test_outsiders_alone_are_not_enough():
+    """A budget is never accepted against less than one member."""
+    advice = sv.advise(6, epsilon=1.0, delta=1e-5, records=100, against="outsiders")
+    for row in advice.rows:
+        if row.private:
+            assert row.epsilon_outsiders <= 1.0
+            assert row.epsilon_member <= 1.0
+    assert {row.private for row in advice.rows} == {True}
+
+
+def test_everyone_else_leaves_the_own_noise():
+    row = sv.advise(5, epsilon=1.0, delta=1e-5, records=100, against="everyone").recommended
+    assert row.epsilon_everyone <= 1.0
+    assert sv.advise(5, epsilon=1.0, delta=1e-5, records=100, against=4).wish.against == "everyone"
+
+
+def test_what_members_tolerate_decides():
+    wish = {"epsilon": 1.0, "delta": 1e-5, "records": 200}
+    goes_on = sv.advise(8, silent="go on", **wish)
+    assert "gossip" in goes_on.recommended.name
+    assert any("silent" in problem for row in goes_on.rows[1:] for problem in row.problems)
+    slow = sv.advise("path:9", seconds=0.2, **wish)  # a tree of depth 4 takes 0.4 s
+    assert slow.recommended is None or slow.recommended.seconds <= 0.2
+    assert any("more than 0.2" in problem for row in slow.rows for problem in row.problems)
+
+
+def test_where_nothing_fits_the_smallest_epsilon_and_number_of_members_are_told():
+    wish = {"delta": 1e-5, "hide": "member", "records": 50}
+    advice = sv.advise(10, epsilon=1.0, **wish)
+    assert advice.recommended is None
+    with pytest.raises(BudgetInfeasible, match="Nothing fits"):
+        _ = advice.plan
+    ways = {way.what: way.value for way in advice.ways_out}
+    assert sv.advise(10, epsilon=ways["epsilon"], **wish).recommended is not None
+    assert sv.advise(10, epsilon=ways["epsilon"] * 0.98, **wish).recommended is None
+    assert sv.advise(ways["members"], epsilon=1.0, **wish).recommended is not None
+    assert sv.advise(ways["members"] - 1, epsilon=1.0, **wish).recommended is None
+    # closed form: sd = sqrt(n / (n - 1)) tau / n <= 1/4 with tau = 3.73 at epsilon 1
+    assert ways["members"] == 16
+    assert ways["hide"] == "record"
+
+
+def test_the_smallest_number_of_records_is_told():
+    wish = {"epsilon": 0.5, "delta": 1e-6, "target": 0.01}
+    advice = sv.advise(4, records=10, **wish)
+    (records,) = [way.value for way in advice.ways_out if way.what == "records"]
+    assert sv.advise(4, records=records, **wish).recommended is not None
+    assert sv.advise(4, records=round(records * 0.97), **wish).recommended is None
+
+
+def test_twelve_hospitals(tmp_path):
+    """Twelve hospitals, epsilon 2, a logistic model: a plan whose run ends inside the predicted interval."""
+    advice = sv.advise(12, epsilon=2.0, delta=1e-5, records=100, compute="logistic", features=4)
+    row = advice.recommended
+    assert "masked" in row.name
+    assert row.plan.epsilon(1e-5, "network") <= 2.0
+    assert row.use.score.useful
+    assert "synthetic" in advice.data_said
+    assert len(advice.rows) >= 8
+    sample = sv.advice.Sample.synthetic("logistic", 4)
+    data, judge = sample.draw([100] * 12, np.random.default_rng(99))
+    found = judge(row.plan.run(data, np.random.default_rng(7)).outputs["rows"])
+    assert abs(found - row.use.score.mean) <= max(2 * row.use.score.half, 0.04)
+    named = {path.name for path in advice.save(tmp_path)}
+    assert named == {"advice.json", "front.svg", "plan.toml", "agreement-draft.toml"}
+    assert advice.reasons.count(". ") == 1  # two sentences
+
+
+def test_hiding_a_hospital_among_twelve_is_not_useful_and_the_way_out_is_a_record():
+    advice = sv.advise(12, epsilon=2.0, delta=1e-5, records=60, compute="logistic", features=8, hide="member")
+    assert advice.recommended is None
+    assert advice.ways_out[0].what == "hide"
+
+
+def test_a_linear_model_is_judged_in_the_unit_of_its_target():
+    advice = sv.advise(
+        5, epsilon=4.0, delta=1e-5, records=200, compute="linear", features=3, values=(0, 100), seed=1
+    )
+    score = advice.recommended.use.score
+    assert score.lower_is_better
+    assert 5 < score.best <= score.mean < score.chance < 25
+
+
+def test_a_network_is_priced_without_data():
+    pytest.importorskip("torch")
+    advice = sv.advise(
+        4, epsilon=4.0, delta=1e-5, records=300, compute="net", model="mlp:inputs=8:hidden=4:classes=3"
+    )
+    row = advice.recommended
+    assert "masked" in row.name
+    assert row.use.score is None
+    assert row.use.signal > 10
+    assert "nothing was simulated" in advice.data_said
+    text = sv.advice.files.plan_file(advice.wish, row)
+    assert tomllib.loads(text)["model"] == {
+        "name": "mlp",
+        "options": {"inputs": 8, "hidden": 4, "classes": 3},
+    }
+    with pytest.raises(sv.errors.ConfigError, match="name:key=number"):
+        sv.advise(4, epsilon=4.0, delta=1e-5, compute="net", model="mlp:inputs")
+
+
+def test_too_few_steps_are_held_against_what_more_would_learn():
+    """A short run that learned all it could is not useful if a longer one learns much more."""
+    score = sv.advice.Score("accuracy", 0.55, 0.01, runs=4, chance=0.5, best=0.56, source="synthetic records")
+    assert score.useful
+    assert not dataclasses.replace(score, best=0.9).useful
+    advice = sv.advise(4, epsilon=8.0, delta=1e-5, records=100, compute="logistic", features=3)
+    assert len({row.use.score.best for row in advice.rows}) == 1
+
+
+def test_the_same_question_has_the_same_answer():
+    one, two = (sv.advise("ring:6", epsilon=2.0, delta=1e-5, records=30) for _ in range(2))
+    assert one.to_dict() == two.to_dict()
+
+
+def test_plan_file_and_draft_say_what_the_row_says(tmp_path):
+    advice = sv.advise([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)], epsilon=6.0, delta=1e-5, hide="member")
+    advice.save(tmp_path)
+    plan, draft = (
+        tomllib.loads((tmp_path / name).read_text()) for name in ("plan.toml", "agreement-draft.toml")
+    )
+    assert plan["version"] == 2
+    assert plan["budget"] == {"epsilon": 6.0, "delta": 1e-5, "view": "network"}
+    assert draft["algorithm"]["noise_multiplier"] == advice.plan.noise_multiplier
+    assert draft["graph"] == "edges:0-1,0-4,1-2,2-3,3-4"
+    assert (tmp_path / "edges.txt").exists()
+
+
+def test_a_draft_becomes_an_agreement_with_the_same_price(tmp_path):
+    from sottovoce.peers.agreement import member_entry, write_agreement
+    from sottovoce.peers.identity import make_identity
+
+    advice = sv.advise(3, epsilon=2.0, delta=1e-5, records=300, masks=False)
+    row = next(row for row in advice.rows if row.scheme.fixed is None)
+    draft = tomllib.loads(sv.advice.files.agreement_draft(advice.wish, row))
+    members = [make_identity(tmp_path / name, name) for name in ("ada", "bo", "cy")]
+    entries = [member_entry(m.certificate, f"{m.name}.example:4433") for m in members]
+    agreed = write_agreement(tmp_path / "a.toml", draft, entries).plan
+    assert agreed.epsilon(1e-5, "network") == pytest.approx(row.epsilon_member, rel=1e-9)
+    assert agreed.epsilon(1e-5, "local") <= draft["budget"]["epsilon"]
+    assert [r.noise_std for r in agreed.releases(0)] == pytest.approx(
+        [r.noise_std for r in row.plan.releases(0)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ((1,), "two members or more"),
+        (([(0, 1), (2, 3)],), "not connected"),
+        ((5, {"records": -3}), "records"),
+        ((5, {"records": [1, 2]}), "one number per member"),
+        ((5, {"epsilon": -1.0}), "epsilon"),
+        ((5, {"against": 5}), "cannot all collude"),
+        ((5, {"against": "mallory"}), "against must be"),
+        ((5, {"hide": "patient"}), "hide must be"),
+        ((5, {"compute": "median"}), "compute must be"),
+        ((5, {"compute": "logistic"}), "needs features"),
+        ((5, {"values": (1, 0)}), "first end is the smaller"),
+        ((5, {"compute": "net"}), "model="),
+        ((5, {"sample": "synthetic"}), "needs no sample"),
+        ((5, {"silent": "shout"}), "silent must be"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments, sentence):
+    members, changed = arguments[0], (arguments[1] if len(arguments) > 1 else {})
+    with pytest.raises(InvalidInput, match=sentence) as refused:
+        sv.advise(members, **({"epsilon": 1.0, "delta": 1e-5} | changed))
+    assert "\n" not in str(refused.value)
+
+
+def test_compare_marks_what_is_dominated():
+    make = lambda network, std: sv.Muffliato("tree", network=network, noise_std=std, radius=0.5)  # noqa: E731
+    rows = compare(
+        {"star": make("star:7", 2.0), "path": make("path:7", 2.0), "loud": make("star:7", 3.0)}, delta=1e-5
+    )
+    by = {row.name: row.dominated_by for row in rows}
+    assert by == {"star": None, "path": "star", "loud": None}  # the loud one reveals less
+    assert rows[1].seconds > rows[0].seconds
+    with pytest.raises(InvalidInput, match="at least one plan"):
+        compare([], delta=1e-5)
+
+
+def test_the_front_is_drawn(tmp_path):
+    advice = sv.advise(4, epsilon=4.0, delta=1e-5, records=30)
+    assert b"<svg" in advice.plot(tmp_path / "front.svg").read_bytes()
+    assert advice.plot(tmp_path / "front.png").read_bytes()[:4] == b"\x89PNG"
+    with pytest.raises(InvalidInput, match="drawn as"):
+        advice.plot(tmp_path / "front.pdf")

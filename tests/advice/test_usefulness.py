@@ -1,0 +1,179 @@
+"""What an answer is worth: closed forms against simulation, and the printed values of the mathematics."""
+
+import dataclasses
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.advice import answer_error, usefulness
+from sottovoce.advice.usefulness import _run
+from sottovoce.algorithms import ConsensusSGD
+from sottovoce.data import Shards
+from sottovoce.objectives import GLM
+
+COLUMNS = 20_000
+
+
+@pytest.mark.parametrize(
+    "protocol", ["exchange", "tree", "masked", "gossip:4", "chebyshev:3", "randomized:30"]
+)
+def test_the_error_of_an_average_is_what_a_simulation_ends_with(protocol):
+    plan = sv.Muffliato(protocol, noise_std=2.0, radius=0.5, network="hypercube:3")
+    sd, _, span = answer_error(plan)
+    rows = _run(plan, np.zeros((8, COLUMNS)), np.random.default_rng(1))
+    simulated = rows.std(axis=1).max()
+    assert span == 1.0
+    assert sd == pytest.approx(simulated, rel=0.03)  # 2/3 or 3/2 of it would be caught ten times over
+
+
+def test_fresh_noise_in_every_round_is_counted():
+    plain = sv.Muffliato("gossip:4", noise_std=2.0, radius=0.5, network="hypercube:3")
+    fresh = sv.Muffliato("refreshed:4:fresh=0.5", noise_std=2.0, radius=0.5, network="hypercube:3")
+    rows = _run(fresh, np.zeros((8, COLUMNS)), np.random.default_rng(2))
+    assert answer_error(fresh)[0] == pytest.approx(rows.std(axis=1).max(), rel=0.03)
+    assert answer_error(fresh)[0] > 1.05 * answer_error(plain)[0]
+
+
+def test_what_gossip_leaves_is_reached_by_the_worst_values():
+    plan = sv.Muffliato("gossip:2", noise_std=1e-9, radius=0.5, network="ring:8")
+    _, bias, _ = answer_error(plan)
+    M = plan.schedule(0).apply(np.eye(8))
+    off = []
+    for v in range(8):
+        values = 0.5 * np.sign(M[v] - 1 / 8)
+        rows = _run(plan, values[:, None], np.random.default_rng(0))
+        off.append(abs(rows[v, 0] - values.mean()))
+    assert bias == pytest.approx(max(off), abs=1e-6)
+    assert bias > 0.1
+
+
+@pytest.mark.parametrize("noise", [3.0, (1.0, 2.0, 3.0, 9.0)])
+@pytest.mark.parametrize("adjacency", ["add-remove", "user"])
+def test_one_step_of_least_squares_is_the_mean(noise, adjacency):
+    sizes = [5, 9, 2, 20]
+    plan = ConsensusSGD(
+        GLM("squared", dim=1), "tree", network="path:4", steps=1, learning_rate=1.0, clip=0.5,
+        noise_multiplier=noise, sizes=sizes, adjacency=adjacency,
+    )  # fmt: skip
+    rng = np.random.default_rng(3)
+    values = rng.uniform(-0.5, 0.5, sum(sizes))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    data = Shards(np.ones((sum(sizes), 1)), values, offsets)
+    answers = [_run(plan, data, rng)[0, 0] for _ in range(1500)]
+    members = [values[a:b].mean() for a, b in itertools.pairwise(offsets)]
+    truth = values.mean() if adjacency == "add-remove" else np.mean(members)
+    sd, bias, span = answer_error(plan)
+    assert bias == 0.0
+    assert span == 1.0
+    assert np.std(answers) == pytest.approx(sd, rel=0.08)
+    assert np.mean(answers) == pytest.approx(truth, abs=4 * sd / math.sqrt(1500))
+
+
+@pytest.mark.parametrize(
+    ("n", "against", "printed"),
+    [(10, "everyone", 1.180), (10, 1, 0.393), (10, 5, 0.528), (64, "everyone", 0.466), (64, 1, 0.0588),
+     (64, 32, 0.0824)],
+)  # fmt: skip
+def test_printed_errors_of_masked_sums(n, against, printed):
+    """MATH 16.3: sd of the mean at epsilon 1, delta 1e-5, values in a unit interval."""
+    from sottovoce.advice.candidates import plan_for, schemes
+
+    wish = sv.advice.Wish.of(n, epsilon=1.0, delta=1e-5, hide="member", against=against)
+    assert answer_error(plan_for(wish, schemes(wish)[0]))[0] == pytest.approx(printed, rel=2e-3)
+
+
+def test_useless_is_a_quarter_of_the_range():
+    """The averaging plan that was called feasible: +- 1.32 for values in [0, 1]."""
+    plan = sv.Muffliato.for_budget("exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5)
+    use = plan.usefulness()
+    assert not use.useful
+    assert use.error == pytest.approx(1.319, abs=1e-3)
+    assert "wider than the range" in use.sentence
+    exact = sv.protocols.Exchange(4)  # sd of the answer: half the noise
+    assert usefulness(sv.Muffliato(exact, noise_std=0.499, radius=0.5)).useful
+    assert not usefulness(sv.Muffliato(exact, noise_std=0.501, radius=0.5)).useful
+
+
+def test_training_that_hides_a_member_among_sixteen_is_not_useful_and_a_record_is():
+    """The training plan of the first edition's page: 0.23 to 0.93 at user level, 0.92 at record level."""
+    common = {"network": "hypercube:4", "steps": 30, "learning_rate": 2.0, "clip": 1.0, "sizes": [28] * 16}
+    member, record = (
+        ConsensusSGD.for_budget(GLM(dim=30), "masked", adjacency=adjacency, epsilon=3.0, delta=1e-5, **common)
+        for adjacency in ("user", "add-remove")
+    )
+    assert not member.usefulness().useful
+    assert not member.usefulness(sample="synthetic", runs=4).useful
+    assert record.usefulness().signal > 20 * member.usefulness().signal
+    score = record.usefulness(sample="synthetic", runs=4).score
+    assert score.mean > score.chance + 0.1
+    assert score.source == "synthetic records"
+
+
+def covered(name, cases):
+    """Simulate on one half of public records, run on the other: how often the run ends in the interval."""
+    data = sv.data.load(name)
+    if name == "digits":
+        data = dataclasses.replace(data, y=np.where(data.y % 2 == 0, 1.0, -1.0))
+    data = data.standardised().unit_rows()
+    rng = np.random.default_rng(5)
+    inside = 0
+    for case in range(cases):
+        cut = round(0.4 * data.n)
+        public, own, test = np.split(rng.permutation(data.n), [cut, cut + 150])
+        plan = ConsensusSGD.for_budget(
+            GLM(dim=data.dim), "masked", network="complete:5", steps=15, learning_rate=4.0, clip=1.0,
+            sizes=[30] * 5, epsilon=3.0, delta=1e-5,
+        )  # fmt: skip
+        score = plan.usefulness(sample=(data.X[public], data.y[public]), seed=case).score
+        coef = _run(plan, data.shards(np.split(own, 5)), rng).mean(axis=0)
+        accuracy = np.mean(np.sign(data.X[test] @ coef) == np.where(data.y[test] > 0, 1.0, -1.0))
+        inside += abs(accuracy - score.mean) <= score.half
+        assert score.half < 0.1  # wide intervals would cover anything
+        assert "public records" in score.source
+    return inside
+
+
+def test_the_interval_of_a_simulation_covers_real_runs():
+    assert covered("breast_cancer", 6) >= 5
+
+
+@pytest.mark.slow
+def test_the_interval_of_a_simulation_covers_thirty_real_runs():
+    assert covered("breast_cancer", 15) + covered("digits", 15) >= 27
+
+
+def test_a_plan_without_an_average_has_no_error_of_one():
+    plan = ConsensusSGD(
+        GLM(dim=2), "tree", network="ring:4", steps=2, clip=1.0, noise_multiplier=1.0, sizes=[9] * 4
+    )
+    with pytest.raises(sv.errors.InvalidInput, match="does not answer with an average"):
+        answer_error(plan)
+
+
+def test_the_signal_does_not_depend_on_the_unit_of_releases():
+    """By hand: a mean of 80 records, noise 2 per member, 3 coordinates, 5 steps; and what differs."""
+    from sottovoce.algorithms import DPDSGD, DPSGD, Decor, RandomWalkSGD
+
+    common = {"steps": 5, "clip": 1.0, "noise_multiplier": 2.0}
+    ring, sizes = sv.graphs.ring(4), [20] * 4
+    root = math.sqrt(5 / 3)
+    plain = DPDSGD(GLM(dim=3), ring, sizes=sizes, **common).usefulness()
+    assert plain.signal == pytest.approx(root / (2 * 2 / 80))
+    shared = Decor(GLM(dim=3), ring, sizes=sizes, pair_multiplier=2.0, adjacency="user", **common)
+    assert shared.usefulness().signal == pytest.approx(root / (2 / 2))  # whole members: four clips, not 80
+    one = DPSGD(GLM(dim=3), records=80, lot=20, learning_rate=0.5, **common).usefulness()
+    assert one.signal == pytest.approx(root / (2 / 20))
+    walk = RandomWalkSGD(GLM(dim=3), ring, sizes=sizes, **common).usefulness()
+    assert walk.signal == pytest.approx(root / (2 / 20))  # nothing is averaged
+
+
+def test_what_only_a_simulation_can_tell_is_unknown():
+    from sottovoce.algorithms import DPCD
+
+    plan = DPCD(GLM(dim=3), records=80, steps=6, clip=1.0, noise_multiplier=2.0, smoothness=(0.25,) * 3)
+    use = plan.usefulness()
+    assert use.useful is None
+    assert str(use).startswith("useful: unknown; give sample=")
