@@ -45,8 +45,8 @@ def test_a_finished_cell_is_not_run_again(tmp_path):
 def test_printed_values():
     assert Cell("dsgt", 1.0, 0.06).printed() == (89.16, 0.82)
     assert Cell("central", 0.5).printed() == (90.82, 1.14)
-    assert Cell("dinno", 0.5, 0.06, 0.25).printed() == (86.19, None)
-    assert Cell("dsgd", 10.0, 0.39, 1.0, "cifar100").printed() == (21.25, None)
+    assert Cell("dinno", 0.5, 0.06, 0.25).printed() == (86.19, 0.79)
+    assert Cell("dsgd", 10.0, 0.39, 1.0, "cifar100").printed() == (21.25, 0.16)
     assert Cell("dsgd", 3.0, 0.06).printed() is None
 
 

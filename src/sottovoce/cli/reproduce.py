@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, emit, number, progress, table
+from sottovoce.cli.output import Json, emit, number, progress, safe, table
 
 __all__ = ["reproduce"]
 
+ROWS = 70  # of a table are printed; the record and the report have all
+
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment, or 'list'.")] = "list",
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="An experiment, 'list', or 'gallery'.")] = "list",
     quick: Annotated[bool, typer.Option("--quick", help="The small form that the tests run.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the record here (.json).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the record here (by default NAME.json).")
+    ] = None,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the record into this file (.svg, .png, .pdf).")
+        Path | None, typer.Option(help="Draw here (.svg, .png, .pdf; by default NAME.svg).")
+    ] = None,
+    stored: Annotated[
+        Path | None,
+        typer.Option("--from", help="Run nothing: show and draw this record (B23: or a folder of trials)."),
     ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", help="Run the experiment's trials on this many workers.")
@@ -33,16 +44,17 @@ def reproduce(
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="An option of the experiment and its value, as epsilon=1."),
+        typer.Option("--set", help="An option of the experiment, as epsilon=1; the same as --epsilon 1."),
     ] = None,
-    method: Annotated[str | None, typer.Option(help="One method of a table: dsgd, dsgt, dinno ...")] = None,
-    epsilon: Annotated[float | None, typer.Option(help="One budget of a table.")] = None,
-    fiedler: Annotated[float | None, typer.Option(help="One graph of a table, by its Fiedler value.")] = None,
-    trials: Annotated[int | None, typer.Option(help="Trials per cell of a table.")] = None,
     json: Json = False,
+    wants_help: Annotated[
+        bool, typer.Option("--help", "-h", help="This text; after a NAME, the options of that experiment.")
+    ] = False,
 ) -> None:
-    """Run one of the papers' tables or figures and print its record.
+    """Run one of the papers' tables or figures: a table beside the paper's, a record, a picture.
 
+    Every experiment has options of its own, with values as they are written
+    (inf is a number; several values as 1,2): `sottovoce reproduce NAME --help`.
     With --jobs (or --records) every trial leaves a record when it ends, and the
     same command goes on after an interruption; the result is that of one process.
 
@@ -50,116 +62,333 @@ def reproduce(
     Examples:
       sottovoce reproduce list
       sottovoce reproduce admm-lasso --quick
-      sottovoce reproduce dpcd-electricity --out electricity.json --plot electricity.svg
-      sottovoce reproduce table1 --method dsgt --epsilon 1 --fiedler 0.06 --trials 5
-      sottovoce reproduce table2 --set method=dsgt --set skew=0.5 --jobs 2 --out table2.json
+      sottovoce reproduce dpcd-electricity --help
+      sottovoce reproduce table1 --method dsgt --epsilon 1,inf --fiedler 0.06 --settings printed
+      sottovoce reproduce table2 --method dsgt --skew 0.5 --jobs 2 --out table2.json
+      sottovoce reproduce topologies --from topologies.json --plot topologies.png
+      sottovoce reproduce gallery --from docs/results --out gallery.html
     """
-    from sottovoce.errors import InvalidInput
-    from sottovoce.experiments import find, registry
+    from sottovoce.experiments.registry import find
 
+    if wants_help and name == "list":
+        print(context.get_help())
+        return
     if name == "list":
-        known = registry()
-        listed = {
-            key: {"title": e.title, "paper": e.paper, "plot": e.plot is not None} for key, e in known.items()
-        }
-        rows = [[key, e.title, e.paper] for key, e in known.items()]
-        emit(
-            {"experiments": listed}, json, lambda screen: screen.print(table(["name", "what", "paper"], rows))
-        )
+        _refuse_unless(not context.args, f"list takes no options, got {' '.join(context.args)}.")
+        _list(json)
+        return
+    if name == "gallery":
+        _refuse_unless(not context.args, f"gallery takes no options, got {' '.join(context.args)}.")
+        _gallery(stored or Path("docs/results"), out or Path("gallery.html"), json)
         return
     found = find(name)
-    if plot is not None and (found.plot is None or plot.suffix not in (".svg", ".png", ".pdf")):
-        reason = "has no figure" if found.plot is None else "draws .svg, .png or .pdf files"
-        raise InvalidInput(f"{name} {reason}, got --plot {plot.name}.")
-    cell = {"method": method, "epsilon": epsilon, "fiedler": fiedler, "trials": trials}
-    given = [f"{key}={value}" for key, value in cell.items() if value is not None]
-    options = _chosen(name, given + (settings or []))
-    if (jobs, backend, records) != (None, None, None):
-        options["spread"] = _spread(name, 1 if jobs is None else jobs, backend or "loky", records, json)
-    try:
-        result = found.run(quick=quick, **options)
-    except TypeError as problem:
-        word = str(problem).partition("unexpected keyword argument ")[2]
-        if word.strip("'") not in options:
-            raise
-        raise InvalidInput(f"{name} has no option {word}; leave it out.") from None
-    record = result.record()
-    if out is not None:
-        from sottovoce.report.records import write_record
-
-        write_record(out, record)
-    if plot is not None:
-        assert found.plot is not None
-        found.plot(record).savefig(plot, bbox_inches="tight")
-    emit(record, json, lambda screen: _show(screen, found.title, found.paper, record))
+    if wants_help:
+        _help(name, found, json)
+        return
+    options = _chosen(name, found, list(context.args), settings or [])
+    _check_plot(plot)
+    if stored is not None:
+        _refuse_unless(
+            not options and not quick, "--from runs nothing, so leave the experiment's options out."
+        )
+        record = _read(name, stored)
+    else:
+        options["spread"] = _spread(name, jobs, backend, records, json)
+        if options["spread"] is None:
+            del options["spread"]
+        record = _run(name, found, quick, options, json)
+        record["provenance"]["command"] = _command(name, quick, context.args, settings or [])
+    written = _write(name, found, record, quick, out, plot, bool(json), stored is not None)
+    emit(_without_pictures(record), json, lambda screen: _show(screen, found, record, written))
 
 
-def _chosen(name: str, words: list[str]) -> dict[str, Any]:
-    """Return the options that were set, one value each, if the experiment has them."""
-    from inspect import signature
+# what the experiments take is not known before one is named: unknown options are read in `_chosen`
+reproduce.context_settings = {  # type: ignore[attr-defined]
+    "ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": [],
+}  # fmt: skip
 
-    from sottovoce.cli.sweep import choices
+
+def _refuse_unless(fine: bool, sentence: str) -> None:
     from sottovoce.errors import InvalidInput
-    from sottovoce.experiments import find
 
-    known = signature(find(name).run).parameters.values()
-    names = {option.name for option in known} - {"quick", "spread", "progress"}
-    open_ended = any(option.kind is option.VAR_KEYWORD for option in known)
-    found = {}
-    for key, values in choices(words).items():
-        if len(values) > 1 or (key not in names and not open_ended):
-            raise InvalidInput(f"--set {key}: {name} takes one value each of {', '.join(sorted(names))}.")
-        found[key] = values[0]
-    return found
+    if not fine:
+        raise InvalidInput(sentence)
 
 
-def _spread(name: str, jobs: int, backend: str, folder: Path | None, json: bool) -> Any:
-    """Return what runs the trials of an experiment as a sweep; refuse one that has none."""
+# ---- what there is -------------------------------------------------------------------------------------
+
+
+def _list(json: bool) -> None:
+    from sottovoce.experiments.registry import registry
+    from sottovoce.experiments.sources import ITEMS
+
+    items = [
+        {
+            "source": i.source,
+            "item": i.number,
+            "what": i.what,
+            "name": i.experiment,
+            "state": state,
+            "why": why,
+        }
+        for i in ITEMS
+        for state, why in [i.state()]
+    ]
+    listed = {
+        key: {"title": e.title, "paper": e.paper, "plot": e.plot is not None} for key, e in registry().items()
+    }
+
+    def text(screen: Any) -> None:
+        for source in dict.fromkeys(item["source"] for item in items):
+            rows = [
+                [item["item"], item["name"] or "", safe(item["what"]), item["state"], safe(item["why"])]
+                for item in items
+                if item["source"] == source
+            ]
+            screen.print(table(["item", "name", "what", "state", "record, or why not"], rows, title=source))
+        counts = {s: sum(i["state"] == s for i in items) for s in dict.fromkeys(i["state"] for i in items)}
+        said = ", ".join(f"{count} {state}" for state, count in counts.items())
+        screen.print(f"{len(items)} tables and figures: {said}.")
+
+    emit({"items": items, "experiments": listed}, json, text)
+
+
+def _gallery(folder: Path, out: Path, json: bool) -> None:
+    """Write one page of all records in a folder: picture, claim, whether it held."""
+    from sottovoce.errors import DataError
+    from sottovoce.experiments.registry import registry
+    from sottovoce.report.page import build
+    from sottovoce.report.records import read_record, write_text
+
+    known, records = registry(), []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = read_record(path)
+        except DataError:
+            continue  # benchmarks lie beside the records of experiments
+        if record["name"] in known:
+            records.append(record)
+    _refuse_unless(bool(records), f"{folder} holds no record of an experiment; --from names another folder.")
+    write_text(out, build(records, "The papers, ours beside theirs"))
+    payload = {"gallery": str(out), "records": [record["name"] for record in records]}
+    said = f"{len(records)} records, written to {out}"
+    emit(payload, json, lambda screen: screen.print(said, markup=False))
+
+
+def _help(name: str, found: Any, json: bool) -> None:
+    from sottovoce.experiments.registry import options_of
+
+    options = options_of(found)
+    payload = {
+        "name": name, "title": found.title, "paper": found.paper, "claim": found.claim,
+        "options": {o.name: {"default": o.default, "takes": o.expects} for o in options.values()},
+    }  # fmt: skip
+
+    def text(screen: Any) -> None:
+        screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")
+        if found.claim:
+            screen.print(f"The paper: {safe(found.claim)}")
+        rows = [[_flag(o.name), o.expects, safe(_default(o.default))] for o in options.values()]
+        screen.print(table(["option", "takes", "default"], rows))
+        screen.print("Beside them --quick, --out, --plot, --from, --json; see `sottovoce reproduce --help`.")
+
+    emit(payload, json, text)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _default(value: Any) -> str:
+    if value is None:
+        return "all, or none"
+    if isinstance(value, (tuple, list)):
+        return ",".join(_default(one) for one in value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+# ---- what is asked for -----------------------------------------------------------------------------------
+
+
+def _chosen(name: str, found: Any, words: list[str], pairs: Sequence[str]) -> dict[str, Any]:
+    """Return the options that were given, read as the experiment reads them; refuse any other."""
+    from sottovoce.errors import InvalidInput
+    from sottovoce.experiments.registry import options_of
+
+    known = options_of(found)
+    given: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key or not value:
+            raise InvalidInput(f"--set expects an option and its value, as epsilon=1, got {pair!r}.")
+        given[key] = value
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--"):
+            raise InvalidInput(f"{name} takes no word {word!r}; options begin with --, as --quick.")
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            if not rest or rest[0].startswith("--"):
+                kind = known.get(key.replace("-", "_"))
+                takes = f" expects {kind.expects}, got nothing" if kind else " is not known"
+                raise InvalidInput(f"--{key}{takes}; {name} has {_all(known)}.")
+            value = rest.pop(0)
+        given[key] = value
+    options = {}
+    for key, value in given.items():
+        option = known.get(key.replace("-", "_"))
+        if option is None:
+            raise InvalidInput(f"{name} has no option --{key}; it has {_all(known)}.")
+        options[option.name] = option.read(value)
+    return options
+
+
+def _all(known: Mapping[str, Any]) -> str:
+    return ", ".join(_flag(option) for option in known) or "none of its own"
+
+
+def _check_plot(plot: Path | None) -> None:
+    _refuse_unless(
+        plot is None or plot.suffix in (".svg", ".png", ".pdf"),
+        f"figures are .svg, .png or .pdf files, got --plot {plot.name if plot else ''}.",
+    )
+
+
+def _command(name: str, quick: bool, words: Sequence[str], pairs: Sequence[str]) -> str:
+    sets = [word for pair in pairs for word in ("--set", pair)]
+    return shlex.join(["sottovoce", "reproduce", name, *(["--quick"] if quick else []), *words, *sets])
+
+
+# ---- running, reading, writing ---------------------------------------------------------------------------
+
+
+def _run(name: str, found: Any, quick: bool, options: dict[str, Any], json: bool) -> dict[str, Any]:
+    from sottovoce.experiments.registry import code_digest
+
+    if "spread" in options:
+        record: dict[str, Any] = found.run(quick=quick, **options).record()
+    else:
+        with progress(name, None, quiet=json):
+            record = found.run(quick=quick, **options).record()
+    record["provenance"]["code"] = code_digest(name)
+    return record
+
+
+def _read(name: str, path: Path) -> dict[str, Any]:
+    """Return a stored record of this experiment, or a table assembled from a folder of trials."""
+    from sottovoce.report.records import read_record
+
+    if path.is_dir():
+        from sottovoce.experiments.b23_tables import NUMBER, from_trials
+
+        _refuse_unless(name in NUMBER, f"{name} is read from one record, got the folder {path}.")
+        return from_trials(name, path).record()
+    record = read_record(path)
+    _refuse_unless(
+        record["name"] == name, f"{path} is a record of {record['name']}, not of {name}; name that instead."
+    )
+    return record
+
+
+def _write(
+    name: str,
+    found: Any,
+    record: dict[str, Any],
+    quick: bool,
+    out: Path | None,
+    plot: Path | None,
+    quiet: bool,
+    redrawn: bool,
+) -> list[Path]:
+    """Write record and figure where they were asked for; without a wish, beside the caller."""
+    from sottovoce.report.records import write_record
+
+    stem = f"{name}-quick" if quick else name
+    if not quiet:
+        out = out or (None if redrawn else Path(f"{stem}.json"))
+        plot = plot or (None if found.plot is None else Path(f"{stem}.svg"))
+    written = []
+    if out is not None:
+        written.append(write_record(out, record))
+    if plot is not None:
+        from sottovoce.experiments.drawing import save
+
+        _refuse_unless(found.plot is not None, f"{name} has no figure, got --plot {plot.name}.")
+        written.append(save(found.plot(record), plot))
+    return written
+
+
+def _spread(
+    name: str, jobs: int | None, backend: str | None, folder: Path | None, json: bool
+) -> Callable[..., list[Any]] | None:
+    """Return what runs the trials of an experiment, here or as a sweep; None where it has none."""
     from sottovoce.errors import InvalidInput
     from sottovoce.experiments.trials import has_trials, takes_seed
     from sottovoce.runners.sweep import sweep
 
+    alone = (jobs, backend, folder) == (None, None, None)
     if not has_trials(name):
+        if alone:
+            return None
         many = f"; `sottovoce sweep {name} --repeats 4 --jobs 2 -o FOLDER` repeats it with other seeds"
         raise InvalidInput(
             f"{name} is one piece, not independent trials, so leave --jobs, --backend and --records out"
             f"{many if takes_seed(name) else ''}."
         )
 
+    def here(function: Any, listed: Any) -> list[Any]:
+        values = []
+        with progress(f"{name}, {len(listed)} trials", len(listed), quiet=json) as tell:
+            for done, trial in enumerate(listed, start=1):
+                values.append(function(**trial.options))
+                tell(done)
+        return values
+
     def spread(function: Any, listed: Any) -> list[Any]:
         place = folder or Path(f"{name}-records")
+        workers = 1 if jobs is None else jobs
         with progress(f"{name}, {len(listed)} trials", len(listed), quiet=json) as tell:
-            records = sweep(function, listed, place, seed=None, jobs=jobs, backend=backend, progress=tell)
+            records = sweep(
+                function, listed, place, seed=None, jobs=workers, backend=backend or "loky", progress=tell
+            )
         return [record["value"] for record in records]
 
-    return spread
+    return here if alone else spread
 
 
-def _show(screen: Any, title: str, paper: str, record: dict[str, Any]) -> None:
-    screen.print(f"[bold]{title}[/bold] ({paper})")
-    screen.print(table(["what", "value"], list(_flat(record["metrics"]))))
-    rows = [row for row in record.get("history") or [] if "cell" in row]
-    if rows:  # the cells of a table, ours beside the paper's
-        names = ["cell", "accuracy", "std", "trials", "paper", "paper_std"]
-        screen.print(table(names, [[_word(row.get(key)) for key in names] for row in rows]))
-    screen.print(f"Took {number(record['provenance'].get('seconds', 0.0))} s.")
+# ---- what a person sees ----------------------------------------------------------------------------------
 
 
-def _word(value: Any) -> str:
-    return "" if value is None else number(value) if isinstance(value, float) else str(value)
+def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Path]) -> None:
+    screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")
+    if found.table is not None:
+        shown = found.table(record)
+        rows = [[_cell(value) for value in row] for row in shown.rows[:ROWS]]
+        screen.print(table(shown.columns, rows))
+        if len(shown.rows) > ROWS:
+            screen.print(f"... and {len(shown.rows) - ROWS} rows more in the record.")
+        if shown.note:
+            screen.print(safe(shown.note))
+    if found.claim:
+        held = None if found.held is None else found.held(record)
+        verdict = {True: "it held here", False: "it did NOT hold here", None: "this run cannot say"}[held]
+        screen.print(f"The paper: {safe(found.claim)}\nIn this record: {verdict}.")
+    took = f"Took {number(record['provenance'].get('seconds', 0.0))} s."
+    files = f" Written: {', '.join(map(str, written))}." if written else ""
+    screen.print(safe(took + files))
 
 
-def _flat(value: Any, path: str = "") -> Any:
-    """Yield (name, text) for every number and word; long lists are shortened."""
+def _cell(value: Any) -> Any:
+    """Return a number as it is, so that columns align, and anything else as text."""
+    plain_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if plain_number else safe(number(value))
+
+
+def _without_pictures(value: Any) -> Any:
+    """Return a record without pixels: they are for files, not for screens."""
     if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, list):
-        if value and isinstance(value[0], dict):
-            for i, inner in enumerate(value[:6]):
-                yield from _flat(inner, f"{path}[{i}]")
-        else:
-            shown = ", ".join(number(v) if isinstance(v, float) else str(v) for v in value[:6])
-            yield [path, shown + (" ..." if len(value) > 6 else "")]
-    else:
-        yield [path, number(value) if isinstance(value, float) else str(value)]
+        if {"shape", "true", "reconstructed"} <= set(value):
+            return {"shape": value["shape"], "pictures": f"{len(value['true'])} pairs, in the file of --out"}
+        return {key: _without_pictures(inner) for key, inner in value.items()}
+    return [_without_pictures(inner) for inner in value] if isinstance(value, list) else value

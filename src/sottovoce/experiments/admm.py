@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.experiments.registry import Experiment
+from sottovoce.experiments import drawing
+from sottovoce.experiments.registry import Experiment, Shown
 from sottovoce.runners.base import Result, provenance_now
 
 __all__ = ["EXPERIMENTS", "Config", "lasso"]
@@ -114,23 +115,57 @@ def run(quick: bool = False, **options: Any) -> Result:
     )
 
 
+def table(record: dict[str, Any]) -> Shown:
+    """Return the gaps by form and budget; the paper prints curves, and their order."""
+    rows = tuple(
+        (
+            form,
+            row["epsilon"],
+            row["median"],
+            min(row["gaps"]),
+            max(row["gaps"]),
+            row["noise_std"],
+            row["label"],
+        )
+        for form, listed in record["metrics"]["forms"].items()
+        for row in listed
+    )
+    runs = record["config"].get("runs")
+    return Shown(
+        ("form", "epsilon", "gap, tuned (median)", "least", "most", "noise std", "label"),
+        rows,
+        f"Objective gap relative to the zero vector (1), {runs} runs at the best gamma of one other run.",
+    )
+
+
+def held(record: dict[str, Any]) -> bool:
+    """Whether the median gaps are ordered as in the paper at every budget."""
+    forms = record["metrics"]["forms"]
+    return all(
+        c["median"] < f["median"] < t["median"]
+        for c, f, t in zip(forms["central"], forms["federated"], forms["token"], strict=True)
+    )
+
+
 def plot(record: dict[str, Any]) -> Any:
     """Draw the gap over epsilon for the three forms (1 is the zero vector)."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3))
-    axes = figure.subplots()
-    for form, rows in record["metrics"]["forms"].items():
-        axes.plot([r["epsilon"] for r in rows], [r["median"] for r in rows], marker="o", label=form)
-    axes.set(
-        xscale="log", yscale="log", xlabel="epsilon", ylabel="objective gap (1 = zero vector)", title="Lasso"
-    )
-    axes.legend()
+    with drawing.figure_of() as (figure, (axes,)):
+        for k, (form, rows) in enumerate(record["metrics"]["forms"].items()):
+            spreads = [drawing.spread_of(r["gaps"]) for r in rows]
+            bars = [[s[1] for s in spreads], [s[2] for s in spreads]]
+            drawing.error_bars(axes, [r["epsilon"] for r in rows], [s[0] for s in spreads], bars, k, form)
+        drawing.level(axes, 1.0, "zero vector")
+        drawing.names(
+            axes, "privacy budget epsilon", "objective gap (share of the zero vector's)",
+            "Private ADMM on a Lasso: median, least and most", xscale="log", yscale="log",
+        )  # fmt: skip
     return figure
 
 
 EXPERIMENTS = {
     "admm-lasso": Experiment(
-        "Private ADMM on a Lasso: central, federated, token", "Cyffers, Bellet, Basu 2023", run, plot
+        "Private ADMM on a Lasso: central, federated, token", "Cyffers, Bellet, Basu 2023", run, plot,
+        table=table, held=held, config=Config, reads=("sottovoce.algorithms.admm",),
+        claim="Central ADMM stays below federated, federated below decentralized, at every budget.",
     )
 }  # fmt: skip

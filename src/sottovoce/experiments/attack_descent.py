@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import InvalidInput
-from sottovoce.experiments.registry import Experiment
+from sottovoce.experiments import drawing
+from sottovoce.experiments.registry import Experiment, Shown
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 
@@ -90,6 +91,7 @@ def florentine(
     steps: int = 15,
     repeats: int = 10,
     noise: float = 0.0,
+    example: int = 5,
     seed: int = 0,
 ) -> Result:
     """Figure 5: success rate of every Florentine family as attacker, averaged over draws of pictures."""
@@ -101,6 +103,8 @@ def florentine(
     repeats = 1 if quick else repeats
     network = graphs.florentine()
     rng = np.random.default_rng(seed)
+    if not 0 <= example < network.n:
+        raise InvalidInput(f"example must be a node from 0 to {network.n - 1}, got {example}.")
     rates = np.zeros((repeats, network.n))
     scores = np.zeros((repeats, network.n))
     for r in range(repeats):
@@ -119,11 +123,14 @@ def florentine(
             )
             rates[r, attacker] = found.success_rate
             scores[r, attacker] = np.median(found.psnr[list(found.attack.targets)])
+            if r == 0 and attacker == example:
+                pictured = _thumbnails(images, found.inputs)
     return Result(
         "attack-florentine",
         config={"data": data, "rate": rate, "steps": steps, "repeats": repeats, "noise": noise},
         metrics={
-            "success_rate": rates.mean(axis=0), "median_psnr": scores.mean(axis=0),
+            "success_rate": rates.mean(axis=0), "success_std": rates.std(axis=0),
+            "median_psnr": scores.mean(axis=0), "example": {"attacker": example, "pictures": pictured},
             "families": [str(label) for label in network.labels or range(network.n)],
         },
         provenance=provenance_now(started, seed=seed),
@@ -175,24 +182,124 @@ def line_network(side: int, rng: np.random.Generator) -> Any:
 
 
 def _thumbnails(truth: np.ndarray, found: np.ndarray) -> dict[str, Any]:
-    """Return both rows of pictures as bytes in a record: 8-bit values, NaN as none."""
+    """Return both rows of pictures for a record: 8-bit values in base64, NaN as none."""
+    import base64
+
     rows: dict[str, Any] = {"shape": list(truth.shape[1:])}
     for name, images in (("true", truth), ("reconstructed", found)):
         rows[name] = [
-            None if np.isnan(image).any() else np.round(255 * image).astype(int).ravel().tolist()
+            None if np.isnan(image).any()
+            else base64.b64encode(np.round(255 * image).astype(np.uint8).tobytes()).decode()
             for image in images
-        ]
+        ]  # fmt: skip
     return rows
 
 
+def line_table(record: dict[str, Any]) -> Shown:
+    """Return the score of every node by distance, beside that of a grey picture."""
+    found = record["metrics"]
+    rows = tuple(
+        (u, score, found["psnr_of_grey"][u], "yes" if score > found["psnr_of_grey"][u] else "no")
+        for u, score in enumerate(found["psnr"])
+        if score is not None
+    )
+    beats = sum(row[3] == "yes" for row in rows)
+    return Shown(
+        ("distance", "PSNR (dB)", "PSNR of grey (dB)", "comes back"),
+        rows,
+        f"{beats} of {len(rows)} pictures come back, that is, better than one grey; {found['count']} reach "
+        "the 10 decibels that the talk counts as success.",
+    )
+
+
+def line_held(record: dict[str, Any]) -> bool:
+    """Whether most pictures come back better than grey, far ones among them."""
+    rows = line_table(record).rows
+    back = [row[0] for row in rows if row[3] == "yes"]
+    return len(back) > len(rows) / 2 and max(back) > max(row[0] for row in rows) / 2
+
+
+def plot_line(record: dict[str, Any]) -> Any:
+    """Draw the scores by distance above two rows of pictures: what nodes hold, what the attacker makes."""
+    found = record["metrics"]
+    scored = [u for u, p in enumerate(found["psnr"]) if p is not None]
+    with drawing.figure_of(1, 2, width=8.2, height=2.6, height_ratios=(2.2, 1)) as (figure, panels):
+        drawing.error_bars(panels[0], scored, [found["psnr"][u] for u in scored], None, 0, "reconstruction")
+        drawing.error_bars(
+            panels[0], scored, [found["psnr_of_grey"][u] for u in scored], None, 6, "a picture of one grey"
+        )
+        drawing.level(panels[0], 10.0, "10 dB: success in the talk", 4)
+        drawing.names(panels[0], "distance from the attacker (hops)", "PSNR (dB)", record["name"])
+        pictures = found.get("pictures")
+        if pictures is not None:
+            drawing.picture_rows(panels[1], pictures, scored)
+            panels[1].set_title("above: held by the nodes, by distance; below: reconstructed", fontsize=9)
+        panels[1].set_axis_off()
+    return figure
+
+
+def florentine_table(record: dict[str, Any]) -> Shown:
+    """Return the success rate of every family."""
+    found = record["metrics"]
+    stds = found.get("success_std") or [None] * len(found["families"])
+    listed = zip(found["families"], found["success_rate"], stds, found["median_psnr"], strict=True)
+    rows = tuple(sorted(listed, key=lambda row: -row[1]))
+    return Shown(
+        ("attacker", "success rate", "std over draws", "median PSNR (dB)"),
+        rows,
+        f"Share of the others with a PSNR of at least 10, {record['config']['repeats']} draws of pictures.",
+    )
+
+
+def florentine_held(record: dict[str, Any]) -> bool:
+    """Whether success depends on the attacker."""
+    rates = record["metrics"]["success_rate"]
+    return max(rates) > min(rates)
+
+
+def plot_florentine(record: dict[str, Any]) -> Any:
+    """Draw the families coloured by success as attackers, and an example of what one of them sees."""
+    from sottovoce import graphs
+
+    found, network = record["metrics"], graphs.florentine()
+    edges = network.edges.tolist()
+    example = found.get("example")
+    rows, ratios = (2, (4, 1)) if example else (1, (1,))
+    with drawing.figure_of(1, rows, width=7.4, height=3.0 if example else 4.4, height_ratios=ratios) as (
+        figure,
+        panels,
+    ):
+        points = drawing.graph(
+            panels[0], edges, drawing.layout(edges, network.n), found["success_rate"], found["families"]
+        )
+        figure.colorbar(points, ax=panels[0], shrink=0.8, label="success rate as attacker")
+        panels[0].set_title("softmax regression by gossip, one picture per family")
+        if example:
+            shown_nodes = [
+                u for u, image in enumerate(example["pictures"]["true"]) if u != example["attacker"]
+            ]
+            drawing.picture_rows(panels[1], example["pictures"], shown_nodes)
+            panels[1].set_axis_off()
+            who = found["families"][example["attacker"]]
+            panels[1].set_title(f"above: the others' pictures; below: what {who} reconstructs", fontsize=9)
+    return figure
+
+
+_READS = ("sottovoce.attacks.inputs", "sottovoce.attacks.dgd", "sottovoce.attacks.inversion")
 EXPERIMENTS = {
     "attack-line-cifar10": Experiment(
-        "Pictures back from descent on a line of 31, softmax regression", f"{TALK}, figure 4", line_cifar10
+        "Pictures back from descent on a line of 31, softmax regression", f"{TALK}, figure 4", line_cifar10,
+        plot_line, table=line_table, held=line_held, reads=_READS,
+        claim="The attacker at one end recovers inputs of nodes far away.",
     ),
     "attack-line-mnist": Experiment(
-        "Pictures back from descent on a line of 31, convolutional net", f"{TALK}, figure 4", line_mnist
+        "Pictures back from descent on a line of 31, convolutional net", f"{TALK}, figure 4", line_mnist,
+        plot_line, table=line_table, held=line_held, reads=_READS,
+        claim="With a convolutional network too, by a search for the input of each gradient.",
     ),
     "attack-florentine": Experiment(
-        "Success rate of every Florentine family as attacker", f"{TALK}, figure 5", florentine
+        "Success rate of every Florentine family as attacker", f"{TALK}, figure 5", florentine,
+        plot_florentine, table=florentine_table, held=florentine_held, reads=_READS,
+        claim="The success rate depends on where the attacker sits.",
     ),
-}
+}  # fmt: skip

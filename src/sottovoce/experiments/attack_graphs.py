@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.experiments.registry import Experiment
+from sottovoce.experiments import drawing
+from sottovoce.experiments.registry import Experiment, Shown
 from sottovoce.graphs import Network
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
@@ -140,14 +141,122 @@ def _connected(n: int, p: float, rng: np.random.Generator) -> Network:
     return graphs.from_networkx(nx.Graph(edges))
 
 
+def geometric_table(record: dict[str, Any]) -> Shown:
+    """Return how many nodes are known after how many rounds."""
+    others = record["config"]["n"] - 1
+    rows = tuple((int(r), count, count / others) for r, count in record["metrics"]["count"].items())
+    return Shown(("rounds", "nodes reconstructed", "share of the others"), rows, "One attacker, no noise.")
+
+
+def geometric_held(record: dict[str, Any]) -> bool:
+    """Whether reconstruction only grows with the rounds, and passes the neighbours."""
+    counts = list(record["metrics"]["count"].values())
+    return counts == sorted(counts) and counts[-1] > counts[0]
+
+
+def plot_geometric(record: dict[str, Any]) -> Any:
+    """Draw the graph after three numbers of rounds: attacker, reconstructed, not reconstructed."""
+    config, nodes = record["config"], record["metrics"]["nodes"]
+    rounds = sorted(nodes, key=int)
+    chosen = [rounds[0], rounds[len(rounds) // 2], rounds[-1]]
+    positions = drawing.layout(config["edges"], config["n"])
+    with drawing.figure_of(3, height=3.2) as (figure, panels):
+        for panel, after in zip(panels, chosen, strict=True):
+            drawing.attacked(panel, config["edges"], positions, config["attacker"], nodes[after])
+            panel.set_title(f"after {after} rounds: {len(nodes[after])} of {config['n'] - 1}")
+        panels[0].legend(loc="upper left", labelcolor=drawing.INK)
+    return figure
+
+
+def shares_table(record: dict[str, Any]) -> Shown:
+    """Return the share reconstructed by size, density, rounds and number of attackers."""
+    rows = tuple(
+        (h["n"], h["p"], h["rounds"], h["attackers"], h["share"], h["std"]) for h in record["history"]
+    )
+    return Shown(
+        ("nodes", "edge probability", "rounds", "attackers", "share reconstructed", "std over graphs"), rows,
+        f"{record['config']['graphs']} random graphs each; the talk prints curves and no numbers.",
+    )  # fmt: skip
+
+
+def shares_held(record: dict[str, Any]) -> bool:
+    """Whether more attackers know more, on average."""
+    means = [record["metrics"]["mean_share"][k] for k in sorted(record["metrics"]["mean_share"], key=int)]
+    return means == sorted(means)
+
+
+def plot_shares(record: dict[str, Any]) -> Any:
+    """Draw the share reconstructed over the size, one panel per density, with standard deviations."""
+    history = record["history"]
+    rounds = max(h["rounds"] for h in history)
+    densities = sorted({h["p"] for h in history})
+    with drawing.figure_of(len(densities), width=2.9 * len(densities), sharey=True) as (figure, panels):
+        for panel, p in zip(panels, densities, strict=True):
+            for k, attackers in enumerate(sorted({h["attackers"] for h in history})):
+                line = [
+                    h for h in history
+                    if (h["p"], h["rounds"], h["attackers"]) == (p, rounds, attackers)
+                ]  # fmt: skip
+                drawing.error_bars(
+                    panel, [h["n"] for h in line], [h["share"] for h in line], [h["std"] for h in line], k,
+                    f"{attackers} attacker{'s' if attackers > 1 else ''}",
+                )  # fmt: skip
+            drawing.names(
+                panel, "nodes", "share reconstructed", f"p = {p:g}, {rounds} rounds",
+                legend=panel is panels[0], ylim=(-0.05, 1.08),
+            )  # fmt: skip
+    return figure
+
+
+def ego_table(record: dict[str, Any]) -> Shown:
+    """Return how many others a node reconstructs: least, mean, most."""
+    found, others = record["metrics"], record["config"]["n"] - 1
+    rows = tuple(
+        (what, value, value / others)
+        for what, value in (("least", found["least"]), ("mean", found["mean"]), ("most", found["most"]))
+    )
+    return Shown(
+        ("over the attackers", "nodes reconstructed", "share of the others"), rows,
+        f"{record['config']['graph']}, {record['config']['rounds']} rounds, {others + 1} attackers in turn.",
+    )  # fmt: skip
+
+
+def ego_held(record: dict[str, Any]) -> bool:
+    """Whether what a node reconstructs depends on where it sits."""
+    return record["metrics"]["most"] > record["metrics"]["least"]
+
+
+def plot_ego(record: dict[str, Any]) -> Any:
+    """Draw every node coloured by how many it reconstructs, and the best placed attacker in detail."""
+    config, found = record["config"], record["metrics"]
+    positions = drawing.layout(config["edges"], config["n"])
+    with drawing.figure_of(2, height=4.0, width=9.0) as (figure, panels):
+        points = drawing.graph(panels[0], config["edges"], positions, found["counts"])
+        figure.colorbar(points, ax=panels[0], shrink=0.8, label="nodes it reconstructs")
+        panels[0].set_title("every node as the attacker")
+        drawing.attacked(
+            panels[1], config["edges"], positions, found["best_attacker"], found["best_reconstructs"]
+        )
+        panels[1].set_title(f"node {found['best_attacker']}: {found['most']} of {config['n'] - 1}")
+        panels[1].legend(loc="upper left", labelcolor=drawing.INK)
+    return figure
+
+
+_READS = ("sottovoce.attacks.gossip", "sottovoce.protocols.gossip")
 EXPERIMENTS = {
     "attack-geometric": Experiment(
-        "Nodes reconstructed on a geometric graph, round by round", f"{TALK}, figure 1", geometric
+        "Nodes reconstructed on a geometric graph, round by round", f"{TALK}, figure 1", geometric,
+        plot_geometric, table=geometric_table, held=geometric_held, reads=_READS,
+        claim="Without noise reconstruction spreads from the attacker with the rounds of gossip.",
     ),
     "attack-erdos-renyi": Experiment(
-        "Share reconstructed on Erdős-Rényi graphs, 1 to 3 attackers", f"{TALK}, figure 2", erdos_renyi
+        "Share reconstructed on Erdős-Rényi graphs, 1 to 3 attackers", f"{TALK}, figure 2", erdos_renyi,
+        plot_shares, table=shares_table, held=shares_held, reads=_READS,
+        claim="A few attackers reconstruct a large share of a random graph; more attackers, more nodes.",
     ),
     "attack-ego414": Experiment(
-        "Every node of Facebook ego graph 414 as attacker", f"{TALK}, figure 3", ego414
+        "Every node of Facebook ego graph 414 as attacker", f"{TALK}, figure 3", ego414,
+        plot_ego, table=ego_table, held=ego_held, reads=_READS,
+        claim="On a real friendship graph what a node reconstructs depends on where it sits.",
     ),
-}
+}  # fmt: skip

@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data import Dataset, Shards, equal, load
-from sottovoce.experiments.registry import Experiment
+from sottovoce.experiments import drawing
+from sottovoce.experiments.registry import Experiment, Shown
 from sottovoce.runners.base import Result, provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn
 
@@ -235,51 +236,107 @@ def walk(quick: bool = False, **options: Any) -> Result:
     )
 
 
-def plot(record: dict[str, Any]) -> Any:
-    """Draw accuracies by method and number of users."""
-    from matplotlib.figure import Figure
+def table(record: dict[str, Any]) -> Shown:
+    """Return accuracies by method and number of users."""
+    rows = tuple(
+        (users, name, one["noise_multiplier"], one["median"], min(one["accuracies"]), max(one["accuracies"]),
+         one["messages_per_node"])
+        for users, found in record["metrics"].items()
+        for name, one in found.items()
+        if isinstance(one, dict) and "accuracies" in one
+    )  # fmt: skip
+    columns = (
+        "users", "method", "noise multiplier", "accuracy, tuned (median)", "least", "most", "messages a node",
+    )  # fmt: skip
+    mean = record["config"]["mean_mu"]
+    return Shown(
+        columns, rows,
+        f"One mean privacy loss for all (mean mu {mean:g}); the paper prints curves at the same noise "
+        "instead (muffliato-iterations).",
+    )  # fmt: skip
 
-    figure = Figure(figsize=(5, 3))
-    axes = figure.subplots()
-    for i, (users, found) in enumerate(record["metrics"].items()):
-        for j, method in enumerate(("aggregator", "tree", "muffliato")):
-            points = found[method]["accuracies"]
-            axes.scatter(
-                [i + 0.2 * (j - 1)] * len(points), points, color=f"C{j}", label=method if i == 0 else None
-            )
-        axes.text(i, axes.get_ylim()[0], users)
-    axes.set(ylabel="test accuracy", title="houses, equal mean privacy loss", xticks=[])
-    axes.legend()
+
+def held(record: dict[str, Any]) -> bool:
+    """Whether gossip and the aggregator are within a point at one mean loss."""
+    return all(found["points_below_aggregator"]["muffliato"] <= 1 for found in record["metrics"].values())
+
+
+def plot(record: dict[str, Any]) -> Any:
+    """Draw accuracies by method, one panel per number of users."""
+    metrics = record["metrics"]
+    with drawing.figure_of(len(metrics), sharey=True) as (figure, panels):
+        for panel, (users, found) in zip(panels, metrics.items(), strict=True):
+            methods = [name for name, one in found.items() if isinstance(one, dict) and "accuracies" in one]
+            for k, name in enumerate(methods):
+                middle, down, up = drawing.spread_of([100 * a for a in found[name]["accuracies"]])
+                drawing.error_bars(panel, [k], [middle], [[down], [up]], k, name)
+            drawing.level(panel, 100 * found["without_noise"], "without noise")
+            panel.set_xticks(range(len(methods)), methods, rotation=20)
+            drawing.names(
+                panel, "method", "test accuracy (%)", f"houses, {users}, one mean privacy loss",
+                legend=panel is panels[0],
+            )  # fmt: skip
     return figure
+
+
+def walk_table(record: dict[str, Any]) -> Shown:
+    """Return the walk beside gossip."""
+    rows = tuple(
+        (name, one["noise_multiplier"], one["learning_rate"], one["median"], min(one["accuracies"]),
+         max(one["accuracies"]), one["messages"])
+        for name, one in record["metrics"].items()
+        if isinstance(one, dict)
+    )  # fmt: skip
+    columns = (
+        "method",
+        "noise multiplier",
+        "learning rate",
+        "accuracy (median)",
+        "least",
+        "most",
+        "messages",
+    )
+    return Shown(columns, rows, f"One mean privacy loss for both (mean mu {record['config']['mean_mu']:g}).")
+
+
+def walk_held(record: dict[str, Any]) -> bool:
+    """Whether the walk is at least as accurate as gossip at one mean loss."""
+    return record["metrics"]["walk"]["median"] >= record["metrics"]["gossip"]["median"]
 
 
 def plot_walk(record: dict[str, Any]) -> Any:
     """Draw accuracy along both runs, each over its own share done."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 3))
-    axes = figure.subplots()
-    for method in ("walk", "gossip"):
-        curve = record["metrics"][method]["curve"]
-        axes.plot(
-            [row["step"] / curve[-1]["step"] for row in curve],
-            [row["accuracy"] for row in curve],
-            label=method,
-        )
-    axes.set(xlabel="share of the run", ylabel="test accuracy", title="houses, equal mean privacy loss")
-    axes.legend()
+    with drawing.figure_of() as (figure, (axes,)):
+        for k, method in enumerate(("walk", "gossip")):
+            curve = record["metrics"][method]["curve"]
+            x = [100 * row["step"] / curve[-1]["step"] for row in curve]
+            y = [100 * row["accuracy"] for row in curve]
+            axes.plot(x, y, color=drawing.COLOURS[k], lw=1.6, label=method)
+            middle, down, up = drawing.spread_of([100 * a for a in record["metrics"][method]["accuracies"]])
+            drawing.error_bars(axes, [102], [middle], [[down], [up]], k, f"{method}: end, median of the runs")
+        drawing.names(axes, "share of the run (%)", "test accuracy (%)", "houses, one mean privacy loss")
     return figure
 
 
+_READS = (
+    "sottovoce.algorithms.muffliato_sgd", "sottovoce.algorithms.consensus_sgd",
+    "sottovoce.algorithms.random_walk_sgd", "sottovoce.privacy.walks", "sottovoce.objectives.glm",
+)  # fmt: skip
 EXPERIMENTS = {
     "muffliato-houses": Experiment(
         "Muffliato-GD, exact consensus and a trusted aggregator on houses at one mean loss",
-        "Cyffers et al. 2022, figure 1(c)",
+        "Cyffers et al. 2022, figure 1(c), at equal mean loss",
         run,
         plot,
+        table=table,
+        held=held,
+        config=Config,
+        reads=_READS,
+        claim="Gossip and a trusted aggregator behave alike in accuracy (the paper: at the same noise).",
     ),
     "walk-vs-gossip": Experiment(
         "Random-walk SGD against gossip on houses at one mean loss", "Bellet 2024 (talk on walks)",
-        walk, plot_walk,
+        walk, plot_walk, table=walk_table, held=walk_held, config=WalkConfig, reads=_READS,
+        claim="At equal mean privacy loss a random walk is at least as useful as gossip.",
     ),
 }  # fmt: skip

@@ -1,17 +1,99 @@
-"""How an experiment is found: every module of this package that defines ``EXPERIMENTS`` offers its own."""
+"""How an experiment is found, what it takes, and how its record becomes a table.
+
+Every module of this package that defines ``EXPERIMENTS`` offers its own. `sources` says which table or figure
+of which source each of them is.
+"""
 
 from __future__ import annotations
 
 import importlib
+import math
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
 
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
 
-__all__ = ["Experiment", "find", "registry"]
+__all__ = [
+    "Experiment", "Option", "Shown", "code_digest", "find", "options_of", "registry", "shown", "text_digest",
+]  # fmt: skip
+
+# what every record rests on, whatever the experiment: the gate and what stands behind it
+GATE = (
+    "sottovoce.objectives.gradients", "sottovoce.objectives.clipping", "sottovoce.data.lots",
+    "sottovoce.data.randomness", "sottovoce.privacy.noise",
+)  # fmt: skip
+_INNER = {"quick", "spread", "progress"}  # arguments of `run` that are no options of the experiment
+
+
+class Shown(NamedTuple):
+    """A record as a table: headings, rows of text and numbers, and a sentence about them.
+
+    Examples
+    --------
+    >>> Shown(("graph", "paper", "ours"), (("ring", 0.5, 0.4),)).note
+    ''
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    note: str = ""
+
+
+class Option(NamedTuple):
+    """One option of an experiment: its name, its default, and how its words are read.
+
+    Examples
+    --------
+    >>> Option("epsilon", None, "float").read("inf"), Option("users", (1,), "int", many=True).read("2,3")
+    (inf, (2, 3))
+    >>> Option("steps", 5, "int").read("x")
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.InvalidInput: --steps expects a whole number, got 'x'.
+    """
+
+    name: str
+    default: Any
+    kind: str = "str"
+    many: bool = False
+
+    @property
+    def expects(self) -> str:
+        """What the option takes, in words."""
+        one = {"int": "a whole number", "float": "a number (inf is one)", "bool": "true or false"}
+        several = {"int": "whole numbers, as 1,2", "float": "numbers (inf is one), as 1,2"}
+        return several.get(self.kind, "words, as a,b") if self.many else one.get(self.kind, "a word")
+
+    def read(self, words: str) -> Any:
+        """Return the value that a person wrote, or say what was expected."""
+        parts = words.split(",") if self.many else [words]
+        try:
+            values = tuple(_READ.get(self.kind, str)(part.strip()) for part in parts)
+        except ValueError:
+            expected = "one value" if not self.many and "," in words else self.expects
+            raise InvalidInput(
+                f"--{self.name.replace('_', '-')} expects {expected}, got {words!r}."
+            ) from None
+        return values if self.many else values[0]
+
+
+def _yes(word: str) -> bool:
+    if word.lower() not in ("true", "false", "yes", "no"):
+        raise ValueError(word)
+    return word.lower() in ("true", "yes")
+
+
+def _float(word: str) -> float:
+    value = float(word)
+    if math.isnan(value):
+        raise ValueError(word)
+    return value
+
+
+_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": _float, "bool": _yes}
 
 
 @dataclass(frozen=True)
@@ -24,7 +106,13 @@ class Experiment:
     paper : which paper, and which table or figure of it.
     run : ``run(quick=False, **options) -> Result``; ``quick`` is the form that the tests run. An experiment
         of independent trials has an option ``spread``, which runs them (`sottovoce.runners.sweep`).
-    plot : optional, draws the record of a result: ``plot(record) -> matplotlib Figure``.
+    plot : draws the record of a result: ``plot(record) -> matplotlib Figure``.
+    table : the record as a person reads it: ``table(record) -> Shown``.
+    claim : what the paper says, in one line.
+    held : whether the record bears the claim out, None where it cannot say.
+    config : the frozen dataclass of options, where ``run`` takes ``**options``.
+    reads : modules beside the gate whose text decides the numbers; their digest says whether a record is
+        current.
 
     Examples
     --------
@@ -37,6 +125,11 @@ class Experiment:
     paper: str
     run: Callable[..., Result]
     plot: Callable[[dict[str, Any]], Any] | None = None
+    table: Callable[[dict[str, Any]], Shown] | None = None
+    claim: str = ""
+    held: Callable[[dict[str, Any]], bool | None] | None = None
+    config: type | None = None
+    reads: tuple[str, ...] = ()
 
 
 def registry() -> dict[str, Experiment]:
@@ -63,12 +156,96 @@ def find(name: str) -> Experiment:
 
     Examples
     --------
-    >>> find("guess")
+    >>> find("tabel1")
     Traceback (most recent call last):
     ...
-    sottovoce.errors.InvalidInput: there is no experiment 'guess'; `sottovoce reproduce list` shows them.
+    sottovoce.errors.InvalidInput: there is no experiment 'tabel1', did you mean table1? `sottovoce \
+reproduce list` shows all.
     """
+    import difflib
+
     known = registry()
     if name not in known:
-        raise InvalidInput(f"there is no experiment {name!r}; `sottovoce reproduce list` shows them.")
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f", did you mean {near[0]}?" if near else ";"
+        raise InvalidInput(f"there is no experiment {name!r}{meant} `sottovoce reproduce list` shows all.")
     return known[name]
+
+
+def options_of(experiment: Experiment) -> dict[str, Option]:
+    """Return the options of an experiment by name, with their defaults.
+
+    Examples
+    --------
+    >>> options_of(find("attack-ego414"))["rounds"].default
+    10
+    """
+    from inspect import signature
+
+    listed: dict[str, tuple[str, Any]] = {}
+    for argument in signature(experiment.run).parameters.values():
+        if argument.name not in _INNER and argument.kind is not argument.VAR_KEYWORD:
+            listed[argument.name] = (str(argument.annotation), argument.default)
+    if experiment.config is not None:
+        for field in fields(experiment.config):
+            listed[field.name] = (str(field.type), field.default)
+    return {name: _option(name, *given) for name, given in listed.items()}
+
+
+def _option(name: str, annotation: str, default: Any) -> Option:
+    """Read a kind off an annotation, which is text here: "tuple[float, ...] | None" takes several numbers."""
+    kind = next((kind for kind in ("bool", "int", "float") if kind in annotation), "str")
+    return Option(name, default, kind, "tuple[" in annotation)
+
+
+def shown(record: Mapping[str, Any]) -> Shown | None:
+    """Return the table of a record of a registered experiment; None for any other record.
+
+    Examples
+    --------
+    >>> shown({"name": "something else"}) is None
+    True
+    """
+    found = registry().get(str(record["name"]))
+    return None if found is None or found.table is None else found.table(dict(record))
+
+
+def code_digest(name: str) -> str:
+    """Return a digest of the program text that an experiment's numbers rest on.
+
+    Comments, docstrings and layout do not count. A record that carries another digest was made by another
+    program, and is to be made again before it is believed.
+
+    Examples
+    --------
+    >>> len(code_digest("attack-geometric"))
+    16
+    """
+    found = find(name)
+    return text_digest(dict.fromkeys([found.run.__module__, *found.reads, *GATE]))
+
+
+def text_digest(modules: Iterable[str]) -> str:
+    """Return a digest of what some modules say, read and not imported: a list of states must not load torch.
+
+    Examples
+    --------
+    >>> text_digest(["sottovoce.errors"]) == text_digest(["sottovoce.errors"])
+    True
+    """
+    import ast
+    import hashlib
+    from importlib.util import find_spec
+    from pathlib import Path
+
+    total = hashlib.sha256()
+    for module in modules:
+        spec = find_spec(module)
+        tree = ast.parse(Path(str(spec and spec.origin)).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body and isinstance(body[0], ast.Expr):
+                if isinstance(getattr(body[0], "value", None), ast.Constant):
+                    del body[0]
+        total.update(f"{module}\n{ast.dump(tree)}\n".encode())
+    return total.hexdigest()[:16]

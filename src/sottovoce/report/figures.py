@@ -7,12 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["bars", "curves", "graph_picture", "intervals"]
+__all__ = ["bars", "curves", "graph_picture", "inline", "intervals"]
 
 # Readable on white and on near-black.
 EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#e09f3e", "#7d8597", "#1d8a99", "#8d6cab"
 CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
-_INK = "#010203"  # stands for the page's text colour
+_INK = "#010203"  # stands for the page's text colour; `sottovoce.experiments.drawing.INK`
 _MARK = "figure-id-"
 _SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")
 
@@ -56,6 +56,24 @@ def _svg(figure: Any, settings: Any, title: str) -> str:
     text = re.sub(r'(xlink:href|href)="#([^"]+)"', rf'\1="#{_MARK}\2"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{_MARK}\1)", text)
     return text.replace(">", f"><title>{_escaped(title)}</title>", 1).replace("xlink:href", "href")
+
+
+def inline(figure: Any, title: str) -> str:
+    """Return a figure of an experiment as an <svg> element for the page.
+
+    Examples
+    --------
+    >>> from sottovoce.experiments.drawing import figure_of
+    >>> with figure_of() as (figure, _):
+    ...     inline(figure, "nothing yet")[:4]
+    '<svg'
+    """
+    from sottovoce.experiments.drawing import SETTINGS
+
+    figure.patch.set_alpha(0.0)
+    for axes in figure.axes:
+        axes.patch.set_alpha(0.0)
+    return _svg(figure, SETTINGS, title)
 
 
 def placed(svg: str, prefix: str) -> str:

@@ -19,13 +19,7 @@ SECTIONS: dict[str, str] = {
     "averages": "sottovoce.report.sections:averages",
     "training": "sottovoce.report.sections:training",
     "audit": "sottovoce.report.sections:audit",
-    "attack-geometric": "sottovoce.report.attack_sections:one_attacker",
-    "attack-erdos-renyi": "sottovoce.report.attack_sections:shares",
-    "attack-ego414": "sottovoce.report.attack_sections:each_attacker",
-    "attack-line-cifar10": "sottovoce.report.attack_sections:descent",
-    "attack-line-mnist": "sottovoce.report.attack_sections:descent",
-    "attack-florentine": "sottovoce.report.attack_sections:families",
-    "audit-table5": "sottovoce.report.attack_sections:membership",
+    "b23-trial": "sottovoce.report.sections:trial",
 }
 
 
@@ -38,10 +32,7 @@ def section_of(record: Mapping[str, Any]) -> Section:
     >>> section_of(Result("something-new", metrics={"error": 0.5}).record()).title
     'Something new'
     """
-    if record["name"] not in SECTIONS:
-        return general(record)
-    module, _, name = SECTIONS[record["name"]].partition(":")
-    tell: Callable[[Mapping[str, Any]], Section] = getattr(importlib.import_module(module), name)
+    tell = _teller(str(record["name"]))
     try:
         return tell(record)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
@@ -49,6 +40,39 @@ def section_of(record: Mapping[str, Any]) -> Section:
             f"The record {record['name']!r} lacks what its section shows ({type(problem).__name__}: "
             f"{problem}); write it again with this version."
         ) from None
+
+
+def _teller(name: str) -> Callable[[Mapping[str, Any]], Section]:
+    """Return what tells a record: a section of its own, an experiment's table and figure, the general one."""
+    if name in SECTIONS:
+        module, _, function = SECTIONS[name].partition(":")
+        own: Callable[[Mapping[str, Any]], Section] = getattr(importlib.import_module(module), function)
+        return own
+    from sottovoce.experiments.registry import registry
+
+    return experiment if name in registry() else general
+
+
+def experiment(record: Mapping[str, Any]) -> Section:
+    """Table and figure of a paper's experiment, the paper's claim, and whether this record bears it out."""
+    from sottovoce.experiments.registry import find
+    from sottovoce.report.figures import inline
+
+    found, plain = find(record["name"]), dict(record)
+    blocks: list[Figure | Table] = []
+    note = ""
+    if found.plot is not None:
+        blocks.append(Figure(inline(found.plot(plain), found.title), f"{found.title} ({found.paper})."))
+    if found.table is not None:
+        columns, rows, note = found.table(plain)
+        blocks.append(Table(columns, rows, note))
+    settings = _scalars(record["config"])
+    if settings:
+        blocks.append(Table(("setting", "value"), tuple(settings.items())))
+    held = None if found.held is None else found.held(plain)
+    verdict = {True: "It held here.", False: "It did not hold here.", None: "This record cannot say."}[held]
+    lead = f"{found.paper}. {found.claim} {verdict}" if found.claim else f"{found.paper}."
+    return Section(found.title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
 
 
 def general(record: Mapping[str, Any]) -> Section:
@@ -325,6 +349,31 @@ def audit(record: Mapping[str, Any]) -> Section:
         f"The averaging was run {found['runs']:,} times per view under two neighbouring data sets, and the "
         f"best test was asked to tell them apart. {verdict}",
         (Figure(picture, "A bar that passes its tick breaks the claim."), Table(columns, rows, "", strong)),
+        (),
+        provenance(record),
+    )
+
+
+def trial(record: Mapping[str, Any]) -> Section:
+    """One trial of one cell of B23's tables, beside what B23 prints for the cell."""
+    from sottovoce.report import figures
+
+    cell, printed = record["cell"], record.get("printed")
+    budget = "no privacy" if cell["epsilon"] == "inf" else f"epsilon {cell['epsilon']:g}"
+    ours = f"ours, {record.get('which', 'tuned')}, trial {record['trial']}"
+    listed = {ours: (record["accuracy"], 0.0)}
+    if printed is not None:
+        listed["paper, mean"] = (printed[0], printed[1] or 0.0)
+    picture = figures.bars(
+        list(listed), [value for value, _ in listed.values()], spread=[std for _, std in listed.values()],
+        xlabel="test accuracy (%)", title="Accuracy", form="{:.2f}",
+    )  # fmt: skip
+    settings = {**cell, **{key: v for key, v in record["settings"].items() if v is not None}}
+    rows = tuple((key.replace("_", " "), value) for key, value in settings.items())
+    return Section(
+        f"{cell['method']}, {budget}, normalised Fiedler value {cell['fiedler']:g}, t = {cell['skew']:g}",
+        str(record.get("guarantee", "")),
+        (Figure(picture, "Test accuracy of this trial."), Table(("setting", "value"), rows)),
         (),
         provenance(record),
     )

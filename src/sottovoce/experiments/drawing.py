@@ -1,0 +1,231 @@
+"""How the figures of the experiments look: colours that the colour-blind tell apart, one marker per curve,
+axes with words and units, what the paper prints as open points.
+
+The ink is one colour, near black, that the report page replaces by the colour of its own text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "COLOURS",
+    "INK",
+    "MARKERS",
+    "SETTINGS",
+    "attacked",
+    "error_bars",
+    "figure_of",
+    "graph",
+    "layout",
+    "level",
+    "names",
+    "picture_rows",
+    "save",
+    "spread_of",
+]
+
+INK = "#010203"
+# Okabe and Ito's palette without yellow and black
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SETTINGS: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "sottovoce", "font.size": 10, "font.family": "sans-serif",
+    "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK,
+    "ytick.color": INK, "axes.titlecolor": INK, "axes.spines.top": False, "axes.spines.right": False,
+    "legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5,
+}  # fmt: skip
+
+
+@contextmanager
+def figure_of(
+    columns: int = 1, rows: int = 1, *, width: float = 0.0, height: float = 3.4, **shared: Any
+) -> Iterator[Any]:
+    """Give a figure and its panels, in the style of all figures; panels come as a flat list.
+
+    Examples
+    --------
+    >>> with figure_of(2) as (figure, panels):
+    ...     _ = panels[0].plot([1, 2], [3, 4])
+    >>> len(figure.axes)
+    2
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(SETTINGS):
+        size = (width or (6.4 if columns == 1 else 3.5 * columns + 0.4), height * rows)
+        figure = Figure(figsize=size, layout="constrained")
+        panels = list(np.ravel(figure.subplots(rows, columns, **shared)))
+        yield figure, panels
+
+
+def save(figure: Any, path: str | Path) -> Path:
+    """Write a figure as .svg, .png or .pdf, the same bytes every time.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with figure_of() as (figure, _):
+    ...     save(figure, Path(tempfile.mkdtemp()) / "empty.svg").name
+    'empty.svg'
+    """
+    import matplotlib
+
+    target = Path(path)
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix)
+    with matplotlib.rc_context(SETTINGS):
+        figure.savefig(target, bbox_inches="tight", dpi=160, metadata=metadata)
+    return target
+
+
+def error_bars(panel: Any, x: Any, y: Any, spread: Any, k: int, label: str, *, paper: bool = False) -> None:
+    """Draw one curve with its spread; what a paper prints is dotted, with open markers.
+
+    ``spread`` is a symmetric width, or two rows (down, up); None leaves it out.
+    """
+    colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+    values = np.array([np.nan if v is None else v for v in y], dtype=float)
+    widths = None
+    if spread is not None:
+        rows = np.atleast_2d(np.array(
+            [[0.0 if v is None else v for v in row] for row in np.atleast_2d(np.array(spread, dtype=object))],
+            dtype=float,
+        ))  # fmt: skip
+        widths = rows if len(rows) == 2 else np.vstack([rows, rows])
+    panel.errorbar(
+        list(x), values, yerr=widths, color=colour, marker=marker, ms=5, capsize=3, lw=1.2 if paper else 1.8,
+        ls=":" if paper else "-", mfc="none" if paper else colour, label=label, elinewidth=1.0,
+    )  # fmt: skip
+
+
+def level(panel: Any, value: float, label: str, k: int = 6) -> None:
+    """Draw a horizontal line with a name."""
+    panel.axhline(value, color=COLOURS[k % len(COLOURS)], lw=1.3, ls=(0, (5, 3)), label=label)
+
+
+def names(panel: Any, xlabel: str, ylabel: str, title: str = "", *, legend: bool = True, **more: Any) -> None:
+    """Name the axes (with units), set scales and limits, and explain the curves."""
+    panel.set(xlabel=xlabel, ylabel=ylabel, title=title, **more)
+    panel.grid(axis="y", color=COLOURS[6], alpha=0.25, lw=0.7)
+    if panel.get_xscale() == "log":
+        from matplotlib.ticker import NullFormatter, ScalarFormatter
+
+        places = sorted({float(x) for line in panel.get_lines() for x in line.get_xdata() if float(x) > 0})
+        panel.xaxis.set_minor_formatter(NullFormatter())  # 2 x 10^1, 3 x 10^1 ... overprint each other
+        if 2 <= len(places) <= 8:
+            panel.set_xticks(places)
+            panel.xaxis.set_major_formatter(ScalarFormatter())
+    handles, labels = panel.get_legend_handles_labels()
+    if legend and len(handles) > 5:  # would cover the curves
+        where = {"loc": "outside lower center", "ncols": 4, "labelcolor": INK}
+        panel.figure.legend(handles, labels, **where)
+    elif legend and handles:
+        panel.legend(labelcolor=INK)
+
+
+def spread_of(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the median of some values, and how far the extremes lie below and above it.
+
+    Examples
+    --------
+    >>> spread_of([1.0, 2.0, 4.0])
+    (2.0, 1.0, 2.0)
+    """
+    middle = float(np.median(values))
+    return middle, middle - float(np.min(values)), float(np.max(values)) - middle
+
+
+# ---- graphs and pictures ---------------------------------------------------------------------------------
+
+
+def layout(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
+    """Return (n, 2) positions of the nodes, the same every time.
+
+    Examples
+    --------
+    >>> layout([(0, 1), (1, 2)], 3).shape
+    (3, 2)
+    """
+    import networkx
+
+    graph_ = networkx.Graph()
+    graph_.add_nodes_from(range(n))
+    graph_.add_edges_from(map(tuple, edges))
+    places = (
+        networkx.kamada_kawai_layout(graph_) if n <= 100
+        else networkx.spring_layout(graph_, seed=0, iterations=60)
+    )  # fmt: skip
+    return np.array([places[v] for v in range(n)])
+
+
+def graph(
+    panel: Any,
+    edges: Any,
+    positions: np.ndarray,
+    values: Any,
+    labels: Sequence[str] | None = None,
+    **scale: Any,
+) -> Any:
+    """Draw a network whose nodes are coloured by a number; return the points, for a colour scale."""
+    from matplotlib.collections import LineCollection
+
+    segments = [positions[[u, v]] for u, v in edges]
+    panel.add_collection(LineCollection(segments, colors=COLOURS[6], linewidths=0.7, alpha=0.5, zorder=1))
+    size = 120 if len(positions) <= 60 else 26
+    points = panel.scatter(
+        *positions.T, c=np.asarray(values, dtype=float), cmap="cividis", s=size, zorder=2, **scale
+    )
+    for v, label in enumerate(labels or ()):
+        panel.annotate(
+            label, positions[v], xytext=(0, -13), textcoords="offset points", ha="center", fontsize=7.5
+        )
+    panel.set_axis_off()
+    panel.margins(0.1)
+    return points
+
+
+def attacked(panel: Any, edges: Any, positions: np.ndarray, attacker: int, known: Sequence[int]) -> None:
+    """Draw a network with its attacker, the nodes it reconstructs and the others."""
+    from matplotlib.collections import LineCollection
+
+    segments = [positions[[u, v]] for u, v in edges]
+    panel.add_collection(LineCollection(segments, colors=COLOURS[6], linewidths=0.7, alpha=0.5, zorder=1))
+    size = 45 if len(positions) <= 60 else 20
+    others = sorted(set(range(len(positions))) - set(known) - {attacker})
+    for chosen, k, label in (
+        (others, 2, "not reconstructed"), (sorted(known), 3, "reconstructed"), ([attacker], 1, "attacker"),
+    ):  # fmt: skip
+        marked = "*" if label == "attacker" else MARKERS[k]
+        panel.scatter(*positions[chosen].T, s=size * (4 if marked == "*" else 1), marker=marked,
+                      color=COLOURS[k], label=label, zorder=3)  # fmt: skip
+    panel.set_axis_off()
+
+
+def picture_rows(panel: Any, pictures: Any, chosen: Sequence[int]) -> None:
+    """Draw two rows of small pictures: what is true above, what was reconstructed below."""
+    import base64
+
+    side = int(pictures["shape"][-1])
+    gap = max(1, side // 10)
+    canvas = np.full((2 * side + gap, len(chosen) * (side + gap), 4), 0.0)
+    for row, name in enumerate(("true", "reconstructed")):
+        for column, u in enumerate(chosen):
+            stored = pictures[name][u]
+            if stored is None:
+                continue
+            flat = (
+                np.frombuffer(base64.b64decode(stored), np.uint8)
+                if isinstance(stored, str)
+                else np.array(stored)
+            )
+            pixels = np.broadcast_to(flat.reshape(-1, side, side) / 255, (3, side, side))
+            top, left = row * (side + gap), column * (side + gap)
+            canvas[top : top + side, left : left + side, :3] = np.moveaxis(pixels, 0, 2)
+            canvas[top : top + side, left : left + side, 3] = 1.0
+    panel.imshow(canvas, interpolation="nearest", aspect="equal")

@@ -1,0 +1,103 @@
+"""`sottovoce reproduce`: a list of states, a table a person can read, a record, a figure, refusals."""
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_list_names_sources_and_states(call):
+    items = call("reproduce", "list", "--json").json["items"]
+    assert {item["source"] for item in items} >= {"B23", "M22", "T23", "T24", "O24"}
+    assert all(item["state"] and item["why"] for item in items)
+    said = call("reproduce", "list")
+    assert said.code == 0
+    assert "tables and figures:" in said.out
+
+
+def test_a_name_gives_table_record_and_figure(call, tmp_path):
+    answer = call("reproduce", "attack-geometric", "--quick")
+    assert answer.code == 0
+    assert "nodes reconstructed" in answer.out
+    assert "it held here" in answer.out
+    record = json.loads((tmp_path / "attack-geometric-quick.json").read_text())
+    assert record["provenance"]["command"] == "sottovoce reproduce attack-geometric --quick"
+    assert len(record["provenance"]["code"]) == 16
+    assert (tmp_path / "attack-geometric-quick.svg").read_text().startswith("<?xml")
+    again = call(
+        "reproduce", "attack-geometric", "--from", "attack-geometric-quick.json", "--plot", "again.svg"
+    )
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "attack-geometric-quick.svg").read_bytes()
+    assert "nodes reconstructed" in again.out
+    page = call("report", "attack-geometric-quick.json")
+    assert page.code == 0
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+def test_nothing_prints_pixels(call):
+    for form in ([], ["--json"]):
+        out = call("reproduce", "attack-line-cifar10", "--quick", *form).out
+        assert len(out) < 6000
+        assert not re.search(r"[A-Za-z0-9+/]{60}", out)
+
+
+def test_help_of_an_experiment_lists_its_options(call):
+    said = call("reproduce", "muffliato-houses", "--help").out
+    assert "--users" in said
+    assert "2000,4000" in said
+    listed = call("reproduce", "table1", "--help", "--json").json["options"]
+    assert listed["settings"]["default"] == "tuned"
+    assert "gallery" in call("reproduce", "--help").out
+
+
+def test_lists_and_infinity_are_values(call):
+    words = [
+        "attack-erdos-renyi",
+        "--sizes",
+        "12",
+        "--probabilities=0.5",
+        "--graphs",
+        "2",
+        "--rounds",
+        "2",
+        "--json",
+    ]
+    rows = call("reproduce", *words).json["history"]
+    assert {(row["n"], row["p"]) for row in rows} == {(12, 0.5)}
+
+
+def test_what_is_not_there_is_refused_with_what_is(refused):
+    assert "did you mean table1" in refused("reproduce", "tabel1")
+    assert "it has --rounds" in refused("reproduce", "attack-ego414", "--colour", "red")
+    assert "expects whole numbers" in refused("reproduce", "topologies", "--egos", "x")
+    assert "expects a whole number" in refused("reproduce", "attack-ego414", "--rounds")
+    assert "it has central" in refused("reproduce", "table1", "--method", "foo")
+    assert ".svg, .png or .pdf" in refused("reproduce", "topologies", "--quick", "--plot", "a.bmp")
+    assert "takes no word" in refused("reproduce", "topologies", "quickly")
+    assert "no file" in refused("reproduce", "topologies", "--from", "none.json")
+    assert "leave the experiment's options out" in refused(
+        "reproduce", "table1", "--from", "x", "--trials", "3"
+    )
+
+
+def test_a_record_of_another_experiment_is_not_redrawn(refused):
+    kept = ROOT / "docs" / "results" / "admm-lasso.json"
+    assert "a record of admm-lasso" in refused("reproduce", "topologies", "--from", kept)
+
+
+def test_a_table_is_read_from_its_trials(call):
+    said = call("reproduce", "table1", "--from", ROOT / "docs" / "results" / "b23")
+    assert said.code == 0
+    assert "89.16 ± 0.82" in said.out  # the paper
+    assert "89.39 ± 0.23" in said.out  # ours, tuned
+    assert "not run" in said.out
+
+
+def test_a_trial_of_b23_has_a_page(call, tmp_path):
+    assert (
+        call("report", ROOT / "docs" / "results" / "b23" / "dsgt_eps1_fiedler0.06_t1_trial0.json").code == 0
+    )
+    page = (tmp_path / "report.html").read_text()
+    assert "89.48" in page
+    assert "<svg" in page
