@@ -18,10 +18,11 @@ LAYERS = [
     {"runners"},
     {"algorithms"},
     {"attacks"},
+    {"advice"},
     {"peers"},
     {"experiments"},
     {"report"},
-    {"sklearn"},
+    {"sklearn", "studies", "own_models", "fitting"},
     {"cli"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -62,6 +62,8 @@ COMMANDS: dict[str, Command] = {
     "doctor": Command("sottovoce.cli.doctor:doctor", "What is installed, what is missing.", FIRST),
     "account": Command("sottovoce.cli.account:account", "What each node learns of each other.", BEFORE),
     "plan": Command("sottovoce.cli.plan:plan", "Privacy, cost and feasibility of a plan file.", BEFORE),
+    "advise": Command("sottovoce.cli.advise:advise", "Which plan to take for these members.", BEFORE),
+    "compare": Command("sottovoce.cli.compare:compare", "Plan files side by side.", BEFORE),
     "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
     "train": Command("sottovoce.cli.train:train", "Train by a plan file; checkpoint and resume.", RUN),
     "reproduce": Command("sottovoce.cli.reproduce:reproduce", "The papers' tables and figures.", AFTER),
@@ -121,7 +123,8 @@ def build(only: str | None = None) -> typer.Typer:
             app.add_typer(target, name=name, rich_help_panel=command.panel)
         else:
             help_text = None if name == only else command.summary
-            app.command(name, help=help_text, rich_help_panel=command.panel)(target)
+            special = getattr(target, "context_settings", None)  # a command with options of its own making
+            app.command(name, help=help_text, rich_help_panel=command.panel, context_settings=special)(target)
     return app
 
 

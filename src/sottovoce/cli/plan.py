@@ -182,7 +182,7 @@ def _objective(settings: PlanFile, records: Records, options: Mapping[str, Any])
     with about("[model]", options=True):
         return NetObjective(
             build(model.name, **model.options), clip=options.get("clip", float("inf")),
-            physical_batch=model.physical_batch, device=model.device,
+            physical_batch=model.physical_batch, device=model.device, initial="reset",
         )  # fmt: skip
 
 
