@@ -34,6 +34,7 @@ import random
 import select
 import signal
 import sys
+import tempfile
 import threading
 import time
 import tomllib
@@ -368,7 +369,8 @@ def forked(work: Callable[[], Any], timeout: float) -> Any:
 
 def preload() -> None:
     """Import what is heavy and does not change."""
-    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", "/tmp/sottovoce-mutants")
+    kept = os.path.join(tempfile.gettempdir(), "sottovoce-mutants")
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", kept)
     sys.path.insert(0, str(SRC))
     for name in ("numpy", "scipy.sparse.csgraph", "scipy.stats", "scipy.optimize", "scipy.special", "numba",
                  "pytest", "_pytest.assertion", "hypothesis", "mpmath", "networkx", "dp_accounting",
