@@ -281,20 +281,26 @@ class Muffliato(Plan):
                 "This observer learns nothing of this user at any noise; calibrate for another pair or view."
             )
         plan = self.with_noise(noise)
-        found = plan.privacy(view, **who).mu
-        if abs(found / allowed - 1) > 1e-9:
+        before, found = self.privacy(view, **who).mu, plan.privacy(view, **who).mu
+        last = self.noise_std
+        for _ in range(20):
+            if abs(found / allowed - 1) <= 1e-12 or last == plan.noise_std:
+                break
             # rounding before fresh noise adds a part that no noise lowers: mu = slope / noise + fixed
-            first = self.privacy(view, **who).mu
-            slope = (first - found) / (1 / self.noise_std - 1 / noise)
-            fixed = first - slope / self.noise_std
+            slope = (before - found) / (1 / last - 1 / plan.noise_std)
+            fixed = found - slope / plan.noise_std
             if fixed >= allowed:
                 raise BudgetInfeasible(
                     f"The rounding of fresh noise alone passes epsilon {epsilon:g} at delta {delta:g}; allow "
                     "more, or take fewer rounds."
                 )
+            last, before = plan.noise_std, found
             plan = self.with_noise(slope / (allowed - fixed))
+            found = plan.privacy(view, **who).mu
+        nudge = 1e-12
         while plan.privacy(view, **who).epsilon(delta) > epsilon:  # the last places: never above the target
-            plan = plan.with_noise(plan.noise_std * (1 + 1e-12))
+            plan = plan.with_noise(plan.noise_std * (1 + nudge))
+            nudge *= 2
         return plan
 
     def describe(self) -> Mapping[str, Any]:
