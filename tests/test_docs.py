@@ -104,6 +104,7 @@ def test_the_plan_files_of_the_page_run_and_are_of_use(text, monkeypatch, tmp_pa
 def test_the_price_shown_on_the_page_is_the_one_printed(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     Path("waiting.toml").write_text(PLANS[0])
+    monkeypatch.setenv("COLUMNS", "100")
     assert run_command("plan", "waiting.toml") == 0
     printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     page = (ROOT / "docs" / "plan-files.md").read_text()
