@@ -98,6 +98,8 @@ def error_bars(panel: Any, x: Any, y: Any, spread: Any, k: int, label: str, *, p
             dtype=float,
         ))  # fmt: skip
         widths = rows if len(rows) == 2 else np.vstack([rows, rows])
+        # the mean of equal numbers may lie a last place beyond the largest of them
+        widths = np.where(np.abs(widths) <= 1e-12 * np.abs(values), 0.0, widths)
     panel.errorbar(
         list(x), values, yerr=widths, color=colour, marker=marker, ms=5, capsize=3, lw=1.2 if paper else 1.8,
         ls=":" if paper else "-", mfc="none" if paper else colour, label=label, elinewidth=1.0,
