@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sottovoce.objectives.features import OrientedFeatures, Scattering, StrokeWhitening, pen_strokes
+from sottovoce.data.image_features import OrientedFeatures, Scattering, StrokeWhitening, pen_strokes
 
 MAPS = {
     "oriented": OrientedFeatures(),
