@@ -80,10 +80,10 @@ class Setting:
 
 # (data, epsilon, whether the noise is one's own): that is sqrt(n) times as much, and wants a smaller rate
 SETTINGS: dict[tuple[str, float, bool], Setting] = {
-    ("mnist", 0.5, False): Setting("handwriting", 80, 16.0),
+    ("mnist", 0.5, False): Setting("handwriting", 120, 8.0),
     ("mnist", 1.0, False): Setting("handwriting", 80, 32.0),
     ("mnist", 10.0, False): Setting("handwriting", 200, 64.0),
-    ("mnist", 0.5, True): Setting("handwriting", 40, 8.0),
+    ("mnist", 0.5, True): Setting("handwriting", 60, 4.0),
     ("mnist", 1.0, True): Setting("handwriting", 80, 8.0),
     ("mnist", 10.0, True): Setting("handwriting", 120, 32.0),
     ("fashion_mnist", 1.0, False): Setting("objects", 80, 32.0),
@@ -266,6 +266,18 @@ GRID: dict[tuple[str, float, bool], tuple[Setting, ...]] = {
         Setting(features, steps, rate)
         for features in ("handwriting", "handwriting-fine")
         for steps, rate in ((120, 16.0), (120, 32.0), (200, 32.0))
+    ),
+    ("fashion_mnist", 1.0, False): tuple(
+        Setting("objects", steps, rate) for steps, rate in ((60, 32.0), (80, 32.0), (120, 16.0))
+    ),
+    ("fashion_mnist", 3.0, False): tuple(
+        Setting("objects", steps, rate) for steps, rate in ((120, 48.0), (160, 32.0), (160, 48.0))
+    ),
+    ("cifar10", 1.0, False): tuple(
+        Setting("photographs", steps, rate) for steps, rate in ((40, 32.0), (60, 16.0), (60, 24.0))
+    ),
+    ("cifar10", 3.0, False): tuple(
+        Setting("photographs", steps, rate) for steps, rate in ((60, 32.0), (60, 48.0), (100, 32.0))
     ),
 }
 
@@ -451,7 +463,10 @@ def secure_sum_agents(
 
 
 def secure_sum_tuning(
-    quick: bool = False, *, data: tuple[str, ...] = ("mnist",), stored: str | None = None
+    quick: bool = False,
+    *,
+    data: tuple[str, ...] = ("mnist", "fashion_mnist", "cifar10"),
+    stored: str | None = None,
 ) -> Result:
     """Try the settings of the grid on the held-out part of the training records.
 
