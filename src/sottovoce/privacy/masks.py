@@ -310,8 +310,11 @@ class PairMasks:
         run: bytes,
         epoch: int = 0,
         bits: int = 64,
+        step: int = 0,
     ) -> PairMasks:
         """Return the masks of ``member`` from its own key and everybody's public keys, in members' order.
+
+        An epoch that goes on from a broken step begins at that ``step``, with keys of its own.
 
         Examples
         --------
@@ -333,7 +336,7 @@ class PairMasks:
         session = session_hash(run, epoch, known)
         chosen = _validate.nodes(partners, len(names), "partners")
         keys = {w: pair_key(key, own, names[w], known[names[w]], session) for w in chosen if w != member}
-        made = cls(member, keys, run=run, epoch=epoch, bits=bits, protective=key.protective)
+        made = cls(member, keys, run=run, epoch=epoch, bits=bits, step=step, protective=key.protective)
         for copied in keys.values():
             copied[:] = bytes(_KEY)
         return made
