@@ -82,10 +82,10 @@ class Setting:
 SETTINGS: dict[tuple[str, float, bool], Setting] = {
     ("mnist", 0.5, False): Setting("handwriting", 120, 8.0),
     ("mnist", 1.0, False): Setting("handwriting", 80, 32.0),
-    ("mnist", 10.0, False): Setting("handwriting", 200, 64.0),
+    ("mnist", 10.0, False): Setting("handwriting-fine", 200, 64.0),
     ("mnist", 0.5, True): Setting("handwriting", 60, 4.0),
     ("mnist", 1.0, True): Setting("handwriting", 80, 8.0),
-    ("mnist", 10.0, True): Setting("handwriting", 120, 32.0),
+    ("mnist", 10.0, True): Setting("handwriting-fine", 200, 32.0),
     ("fashion_mnist", 1.0, False): Setting("objects", 80, 32.0),
     ("fashion_mnist", 3.0, False): Setting("objects", 160, 48.0),
     ("cifar10", 1.0, False): Setting("photographs", 60, 16.0),
