@@ -4,7 +4,7 @@
 
 Lines: ``step``, masking one row of 38,424 parameters for nine partners beside the rest of a member's step
 (B23's network on a lot of 256, and its noise on the grid); ``million``, a million parameters and 50 partners
-beside the same bytes of AES-256-CTR alone; ``peers``, steps a second of six members who learn over a tree
+beside the same bytes of AES-256-CTR alone; ``peers``, steps a second of four members who learn over a tree
 with masks and without. Ours and the rival take turns; times are medians.
 """
 
@@ -82,7 +82,7 @@ def million(dim: int = 1_000_000, partners: int = 50) -> dict[str, Any]:
     }
 
 
-def peers(n: int = 6, dim: int = 10_000, steps: int = 60, turns: int = 3) -> dict[str, Any]:
+def peers(n: int = 4, dim: int = 10_000, steps: int = 60, turns: int = 3) -> dict[str, Any]:
     """Steps a second over the same tree, with masks and without, in turns."""
     rates: dict[str, list[float]] = {"masked": [], "tree": []}
     for _ in range(turns):
