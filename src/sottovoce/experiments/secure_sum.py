@@ -498,6 +498,81 @@ def secure_sum_tuning(
     return _result("secure-sum-tuning", rows, started, quick)
 
 
+PRINTED_SD = {
+    (10, "local"): 1.180, (10, "one"): 0.393, (10, "half"): 0.528, (10, "central"): 0.373,
+    (64, "local"): 0.466, (64, "one"): 0.0588, (64, "half"): 0.0824, (64, "central"): 0.0583,
+    (1024, "local"): 0.1166, (1024, "one"): 0.0036, (1024, "half"): 0.0052, (1024, "central"): 0.0036,
+}  # fmt: skip
+
+
+def secure_sum_mean(
+    quick: bool = False, *, members: tuple[int, ...] = (10, 64, 1024), numbers: int = 8000, runs: int = 10
+) -> Result:
+    """Average numbers of a unit interval at epsilon 1 and measure the noise in the mean."""
+    from sottovoce.algorithms import Muffliato
+    from sottovoce.privacy import ProtectiveNoise, gaussian_mu
+
+    started = time.perf_counter()
+    if quick:
+        members, numbers, runs = (10,), 2000, 1
+    rows = []
+    for n in members:
+        for against in ("local", "one", "half", "central"):
+            many = n // 2 if against == "half" else 1
+            view = (
+                {"view": against}
+                if against in ("local", "central")
+                else {"view": "colluders", "colluders": many}
+            )
+            plan = Muffliato.for_budget(
+                f"masked:tolerate={many}", radius=0.5, network=f"ring:{n}", epsilon=1.0, delta=DELTA,
+                dim=numbers, **view,
+            )  # fmt: skip
+            zeros = np.zeros((n, numbers))
+            total = sum(
+                float(np.square(plan.run(zeros, ProtectiveNoise()).outputs["rows"][0]).sum())
+                for _ in range(runs)
+            )
+            share = {"local": 1.0, "central": 1 / n}.get(against, 1 / (n - many))
+            formula = float(np.sqrt(share / n)) / gaussian_mu(1.0, DELTA)
+            measured = float(np.sqrt(total / (runs * numbers)))
+            rows.append({"members": n, "against": against, "formula": formula, "measured": measured,
+                         "ratio": measured / formula, "printed": PRINTED_SD.get((n, against))})  # fmt: skip
+    made = _result("secure-sum-mean", rows, started, quick)
+    made.provenance["noise"] = "protective, on the grid of the plan"
+    return made
+
+
+def mean_table(record: dict[str, Any]) -> Shown:
+    """Return the standard deviation of the mean, measured and by the formula."""
+    rows = tuple(
+        (row["members"], row["against"], row["formula"], row["measured"], row["ratio"])
+        for row in record["history"]
+    )
+    columns = ("members", "against", "formula", "measured", "measured / formula")
+    return Shown(columns, rows, "Standard deviation of the mean of numbers in a unit interval, epsilon 1.")
+
+
+def mean_plot(record: dict[str, Any]) -> Any:
+    """Draw the noise in the mean against the number of members."""
+    rows = record["history"]
+    with drawing.figure_of() as (figure, (panel,)):
+        for k, who in enumerate(dict.fromkeys(row["against"] for row in rows)):
+            line = [row for row in rows if row["against"] == who]
+            drawing.error_bars(
+                panel, [r["members"] for r in line], [r["measured"] for r in line], None, k, who
+            )
+        drawing.names(panel, "members", "noise in the mean (sd)", "epsilon 1", xscale="log", yscale="log")
+    return figure
+
+
+def within_a_hundredth(record: dict[str, Any]) -> bool | None:
+    """Whether every measured deviation is within 1 % of the formula; a quick run cannot say."""
+    if record["config"]["quick"]:
+        return None
+    return all(abs(row["ratio"] - 1) < 0.01 for row in record["history"])
+
+
 def _result(name: str, rows: list[dict[str, Any]], started: float, quick: bool) -> Result:
     return Result(
         name=name,
@@ -635,6 +710,12 @@ EXPERIMENTS = {
         "Accuracy against the number of agents, by kind of noise", "beyond B23", secure_sum_agents,
         agents_plot, table=agents_table, held=as_good_as_ten, reads=_READS,
         claim="A thousand agents learn as well as ten with masked sums, and nothing with their own noise.",
+    ),
+    "secure-sum-mean": Experiment(
+        "The noise in a mean of n numbers, by who must not learn more", "beyond B23", secure_sum_mean,
+        mean_plot, table=mean_table, held=within_a_hundredth,
+        reads=("sottovoce.algorithms.averaging", "sottovoce.privacy.masks", "sottovoce.protocols.masked"),
+        claim="A mean of masked rows carries the noise of the formula, within one part in a hundred.",
     ),
     "secure-sum-tuning": Experiment(
         "Which steps and rates were tried for the secure-sum tables", "beyond B23", secure_sum_tuning,
