@@ -80,15 +80,16 @@ def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
     """The noise of the advised tree is the closed form, which the linear program cannot beat."""
     graph, sizes, c, _ = consortium(seed)
     wish = sv.advice.Wish.of(graph, epsilon=1.0, delta=1e-5, hide="member", against=c, records=sizes)
-    found = [scheme for scheme in schemes(wish) if scheme.fixed is not None]
+    found = [scheme for scheme in schemes(wish) if scheme.noise == "optimal"]
     for scheme in found:
-        program = tree_noise_program(scheme.fixed, c, floor=0.1)
-        assert sum(scheme.weights) == pytest.approx(program.sum(), rel=1e-6)
         plan = plan_for(wish, scheme)
+        program = tree_noise_program(plan.schedule(0), c, floor=0.1)
+        variances = np.square(plan.noise_stds) / max(plan.noise_stds) ** 2
+        assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
         assert statement(plan, *wish.views[0], scheme).epsilon(1e-5) <= 1.0
-        local = plan_for(wish, next(s for s in schemes(wish) if s.protocol == "tree" and s.fixed is None))
+        local = plan_for(wish, next(s for s in schemes(wish) if s.protocol == "tree"))
         share = plan.usefulness().error ** 2 / local.usefulness().error ** 2
-        assert share == pytest.approx(sum(scheme.weights) / wish.n, rel=1e-4)
+        assert share == pytest.approx(variances.sum() / wish.n, rel=1e-4)
     if c == 1 and wish.n >= 4 and nx.diameter(graph) < wish.n - 1:
         assert found
 
@@ -243,21 +244,34 @@ def test_plan_file_and_draft_say_what_the_row_says(tmp_path):
     assert (tmp_path / "edges.txt").exists()
 
 
-def test_a_draft_becomes_an_agreement_with_the_same_price(tmp_path):
+@pytest.mark.parametrize("masks", [True, False])
+def test_drafts_become_agreements_with_the_same_price(tmp_path, masks):
+    """Masked sums are charged the budget of the wish, trees the own noise; the members find both to fit."""
     from sottovoce.peers.agreement import member_entry, write_agreement
     from sottovoce.peers.identity import make_identity
+    from sottovoce.peers.jobs import Job
 
-    advice = sv.advise(3, epsilon=2.0, delta=1e-5, records=300, masks=False)
-    row = next(row for row in advice.rows if row.scheme.fixed is None)
-    draft = tomllib.loads(sv.advice.files.agreement_draft(advice.wish, row))
-    members = [make_identity(tmp_path / name, name) for name in ("ada", "bo", "cy")]
+    advice = sv.advise(5, epsilon=2.0, delta=1e-5, records=300, masks=masks)
+    members = [make_identity(tmp_path / name, name) for name in ("ada", "bo", "cy", "dee", "eve")]
     entries = [member_entry(m.certificate, f"{m.name}.example:4433") for m in members]
-    agreed = write_agreement(tmp_path / "a.toml", draft, entries).plan
-    assert agreed.epsilon(1e-5, "network") == pytest.approx(row.epsilon_member, rel=1e-9)
-    assert agreed.epsilon(1e-5, "local") <= draft["budget"]["epsilon"]
-    assert [r.noise_std for r in agreed.releases(0)] == pytest.approx(
-        [r.noise_std for r in row.plan.releases(0)]
-    )
+    seen = set()
+    for k, row in enumerate(advice.rows):
+        draft = tomllib.loads(sv.advice.files.agreement_draft(advice.wish, row))
+        agreed = write_agreement(tmp_path / f"{k}.toml", draft, entries)
+        plan, job = agreed.plan, Job(agreed)
+        if draft["algorithm"]["name"] == "consensus-sgd":
+            assert plan.epsilon(1e-5, "network") == pytest.approx(row.epsilon_member, rel=1e-9)
+        for node in range(5):
+            job.spending(node)  # raises where the budget is too small
+        # another name of the run draws another tree, whose ends are other members
+        noises = [sorted(one.releases(u)[0].noise_std for u in range(5)) for one in (plan, row.plan)]
+        assert noises[0] == pytest.approx(noises[1])
+        if agreed.masked:
+            assert draft["budget"]["epsilon"] == 2.0
+            assert job.promised(0).epsilon(1e-5) <= 2.0 < plan.epsilon(1e-5, "local")
+        seen.add(draft["algorithm"]["protocol"])
+    assert {"tree", "tree:kind=few-leaves"} <= seen
+    assert ("masked" in seen) == masks
 
 
 @pytest.mark.parametrize(

@@ -361,3 +361,12 @@ def test_a_walk_with_fresh_noise_never_runs_without():
     ):
         with pytest.raises(InvalidInput, match="noise="):
             call()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tree_says_at_once_who_sends_what_its_matrices_say(seed):
+    rng = np.random.default_rng(seed)
+    tree = Tree(sv.graphs.complete(int(rng.integers(2, 9))), kind="uniform", rng=rng)
+    who = rng.choice(tree.n, int(rng.integers(1, tree.n + 1)), replace=False).tolist()
+    for t in range(tree.rounds):
+        assert tree.senders(t, who) == sv.protocols.LinearProtocol.senders(tree, t, who)

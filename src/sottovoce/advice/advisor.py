@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.advice import files
-from sottovoce.advice.candidates import Scheme, plan_for, schemes, statement
+from sottovoce.advice.candidates import FEW_LEAVES, STEPS, Scheme, plan_for, schemes, statement
 from sottovoce.advice.comparison import COLUMNS, Row, pareto, row_of
 from sottovoce.advice.samples import Sample, _pair
 from sottovoce.advice.usefulness import Score, Usefulness, simulate, step_noise, usefulness
@@ -18,7 +18,6 @@ from sottovoce.errors import BudgetInfeasible, InvalidInput
 
 __all__ = ["Advice", "WayOut", "advise"]
 
-STEPS = {"logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
 RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9), "net": (0.1, 0.5)}
 LOT_SHARE = 0.1
 # runs of a simulation: for rates, for every row, for the best rows
@@ -317,8 +316,9 @@ def _with_score(use: Usefulness, score: Score) -> Usefulness:
 
 def _named(wish: Wish, plan: Any, scheme: Scheme, share: float) -> str:
     name = f"{plan.name} over {scheme.protocol}"
-    if scheme.fixed is not None:
-        name += ", few leaves"
+    if scheme.noise == "optimal":
+        few = scheme.protocol == FEW_LEAVES
+        name = f"{plan.name} over tree, few leaves" if few else f"{name}, optimal noise"
     if wish.training:
         name += f", {plan.steps} steps" + (f", lots of {share:.0%}" if share < 1 else "")
     return name
@@ -408,7 +408,8 @@ def _reasons(wish: Wish, rows: Sequence[Row]) -> str:
 
 
 def _kind(row: Row) -> str:
-    return row.name.split(",")[0] + (", few leaves" if "few leaves" in row.name else "")
+    first, *others = row.name.split(", ")
+    return ", ".join([first, *(word for word in others if word in ("few leaves", "optimal noise"))])
 
 
 def _changes(wish: Wish, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -486,7 +487,7 @@ def _fitting(wish: Wish, sample: Sample | None, like: Row) -> Row | None:
     plan: Any = like.plan
     share = float(getattr(plan, "sample_rate", None) or 1.0)
     rate = plan.rate(0) if wish.training else 1.0
-    options = [s for s in schemes(wish) if (s.protocol, s.fixed is None) == _same(like.scheme)]
+    options = [s for s in schemes(wish) if _same(s) == _same(like.scheme)]
     for scheme in options:
         try:
             made = plan_for(wish, scheme, steps=plan.steps, learning_rate=rate, share=share)
@@ -506,8 +507,8 @@ def _fitting(wish: Wish, sample: Sample | None, like: Row) -> Row | None:
     return None
 
 
-def _same(scheme: Scheme) -> tuple[str, bool]:
-    return scheme.protocol, scheme.fixed is None
+def _same(scheme: Scheme) -> tuple[str, str]:
+    return scheme.protocol, scheme.noise
 
 
 def _least(works: Callable[[float], bool], low: float, most: float) -> float | None:

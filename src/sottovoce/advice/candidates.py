@@ -12,9 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
-
-import numpy as np
+from typing import Any, Literal
 
 from sottovoce.advice.wish import Wish
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
@@ -23,14 +21,17 @@ from sottovoce.errors import BudgetInfeasible, ConfigError, InvalidInput, Missin
 from sottovoce.graphs import Network
 from sottovoce.privacy import Guarantee
 from sottovoce.privacy.gaussian import gaussian_mu
-from sottovoce.privacy.trees import few_leaf_tree, least_tree_noise
+from sottovoce.privacy.trees import least_tree_noise
 from sottovoce.protocols import Tree, parse
 
-__all__ = ["Scheme", "calibrated", "plan_for", "schemes", "statement"]
+__all__ = ["STEPS", "Scheme", "calibrated", "plan_for", "schemes", "statement"]
 
 FLOOR = 0.1  # of the noise of local privacy, which nobody goes below on a tree with unequal noise
 STALLS = "the step waits for it; if it stays away, the others agree on a run without it"
 GOES_ON = "its exchanges are left out (late = drop), the others go on"
+FEW_LEAVES = "tree:kind=few-leaves"
+STEPS = {"logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
+_PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is worked out
 _COALITION_WORK = 10_000  # coalitions x steps x members that are tried one by one
 
 
@@ -38,8 +39,7 @@ _COALITION_WORK = 10_000  # coalitions x steps x members that are tried one by o
 class Scheme:
     """One way to average, by name, and what is to be known about it.
 
-    ``weights`` are relative noise variances of the members (None: everybody the same); ``fixed`` is a tree
-    that no name describes.
+    ``noise`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a floor for everybody.
 
     Examples
     --------
@@ -53,8 +53,7 @@ class Scheme:
     network: Network
     words: str
     silent: str = STALLS
-    fixed: Tree | None = None
-    weights: tuple[float, ...] | None = None
+    noise: Literal["equal", "optimal"] = "equal"
 
     @property
     def goes_on(self) -> bool:
@@ -99,11 +98,17 @@ def _schemes(wish: Wish) -> Iterator[Scheme]:
     if wish.training:
         yield Scheme("tree:kind=uniform", network, "a fresh random tree in every step")
     if n >= 4 and wish.against not in ("outsiders", "everyone"):
-        tree = Tree(network, parents=_few_leaves(network, wish.seed))
-        weights = least_tree_noise(tree, c, floor=FLOOR)
-        if weights.sum() < n:
-            words = f"one tree of {_leaves(tree)} leaves and depth {tree.depth}, whose {_loud(weights)}"
-            yield Scheme("tree", network, words, fixed=tree, weights=tuple(weights.tolist()))
+        few: Any = parse(FEW_LEAVES).at(network, seed=wish.seed)
+        loud = int((least_tree_noise(few, c, floor=FLOOR) == 1).sum())
+        if loud < n:
+            words = (
+                f"one tree of {_leaves(few)} leaves and depth {few.depth}, whose {loud} ends carry the noise "
+                f"(others {math.sqrt(FLOOR):.2g} of it)"
+            )
+            yield Scheme(FEW_LEAVES, network, words, noise="optimal")
+        if wish.training and n * math.comb(n, c) * max(STEPS[wish.compute]) <= _PROGRAM_WORK:
+            words = "a fresh random tree in every step, members at its ends louder than others"
+            yield Scheme("tree:kind=uniform", network, words, noise="optimal")
     if n & (n - 1) == 0 and (wish.reachable or network.name.startswith("hypercube")):
         yield Scheme("exchange", network, "pairs swap along the dimensions of a hypercube")
     steps = ":1" if wish.training else ""
@@ -114,30 +119,6 @@ def _schemes(wish: Wish) -> Iterator[Scheme]:
 
 def _leaves(tree: Tree) -> int:
     return tree.n - len(set(tree.parents.tolist()) - {-1}) + int((tree.parents == tree.root).sum() == 1)
-
-
-def _loud(weights: np.ndarray) -> str:
-    return f"{int((weights == 1).sum())} ends carry the noise (others {math.sqrt(FLOOR):.2g} of it)"
-
-
-@lru_cache(maxsize=64)
-def _cached_tree(edges: tuple[tuple[int, int], ...], n: int, seed: int) -> tuple[int, ...]:
-    import networkx as nx
-
-    from sottovoce import graphs
-
-    graph = nx.Graph()
-    graph.add_nodes_from(range(n))
-    graph.add_edges_from(edges)
-    found = few_leaf_tree(graphs.from_networkx(graph), np.random.default_rng(seed), tries=10)
-    return tuple(found.tolist())
-
-
-def _few_leaves(network: Network, seed: int) -> list[int]:
-    if 2 * len(network.edges) == network.n * (network.n - 1):  # a path, rooted in its middle
-        n, middle = network.n, network.n // 2
-        return [v + 1 if v < middle else -1 if v == middle else v - 1 for v in range(n)]
-    return list(_cached_tree(tuple(map(tuple, network.edges.tolist())), network.n, seed))
 
 
 # ---- from a scheme to a plan --------------------------------------------------------------------------
@@ -165,12 +146,12 @@ def plan_for(
     >>> plan.name, round(plan.noise_std / 10**0.5, 3)
     ('averaging', 0.393)
     """
-    if not wish.training and wish.hide == "member" and scheme.weights is None:
+    if not wish.training and wish.hide == "member":
         from sottovoce.algorithms.averaging import Muffliato
 
         plan: Plan = Muffliato(
             scheme.protocol, noise_std=2 * wish.half, radius=wish.half, centre=wish.middle,
-            network=scheme.network, seed=wish.seed,
+            network=scheme.network, seed=wish.seed, **_uneven(wish, scheme),
         )  # fmt: skip
         return calibrated(plan, wish, scheme)
     options = _options(wish, scheme, steps, learning_rate, share)
@@ -192,14 +173,21 @@ def _class(scheme: Scheme) -> Any:
 def _options(wish: Wish, scheme: Scheme, steps: int, learning_rate: float, share: float) -> dict[str, Any]:
     objective, clip = _objective(wish)
     found: dict[str, Any] = {
-        "objective": objective, "protocol": scheme.fixed or scheme.protocol, "network": scheme.network,
+        "objective": objective, "protocol": scheme.protocol, "network": scheme.network,
         "steps": steps, "learning_rate": learning_rate, "clip": clip, "adjacency": wish.adjacency,
         "sizes": wish.sizes, "noise_multiplier": 1.0, "seed": wish.seed,
     }  # fmt: skip
+    found |= _uneven(wish, scheme)
     if share < 1:
         # Rényi accounting is an upper bound found in milliseconds, good enough to rank; peers count tightly
         found |= {"sample_rate": share, "accounting": "rdp"}
     return found
+
+
+def _uneven(wish: Wish, scheme: Scheme) -> dict[str, Any]:
+    if scheme.noise == "equal":
+        return {}
+    return {"noise": scheme.noise, "floor": FLOOR, "tolerate": wish.colluders}
 
 
 def _objective(wish: Wish) -> tuple[Any, float]:
@@ -265,7 +253,8 @@ def statement(plan: Plan, view: str, colluders: int, scheme: Scheme) -> Guarante
         return plan.privacy(view)  # type: ignore[arg-type]
     protocol: Any = plan.schedule(0)
     if scheme.masked:
-        alike = scheme.weights is None and colluders < len(protocol.partners(0))
+        alike = not isinstance(getattr(plan, "noise_multiplier", 0.0), tuple)
+        alike = alike and colluders < len(protocol.partners(0))
         if colluders > (protocol.tolerate or 0) and alike:
             return plan.privacy("colluders", colluders=range(colluders))
         return plan.privacy("colluders", colluders=colluders)
@@ -276,7 +265,7 @@ def statement(plan: Plan, view: str, colluders: int, scheme: Scheme) -> Guarante
 
 
 def calibrated(plan: Plan, wish: Wish, scheme: Scheme) -> Plan:
-    """Return the plan with the least noise, in the scheme's proportions, that meets the wish's budget.
+    """Return the plan with the least noise that meets the wish's budget.
 
     Examples
     --------
@@ -287,11 +276,10 @@ def calibrated(plan: Plan, wish: Wish, scheme: Scheme) -> Plan:
     >>> round(calibrated(plan, wish, exchange).epsilon(1e-5), 6)
     1.0
     """
-    shape = np.sqrt(np.array(scheme.weights or (1.0,)))
     quick = _listed(plan, scheme)
 
     def at(z: float, one: Plan = quick) -> Plan:
-        return one.with_noise(z if scheme.weights is None else tuple((z * shape).tolist()))
+        return one.with_noise(z)
 
     def worst(z: float) -> list[Guarantee]:
         trial = at(z)

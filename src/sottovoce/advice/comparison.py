@@ -244,6 +244,8 @@ def _lot(plan: Any) -> float | None:
 
 def _noise(plan: Any) -> tuple[float, float]:
     each = getattr(plan, "multipliers", None)
+    if each is None and hasattr(plan, "noise_stds"):
+        each = [std / plan.radius for std in plan.noise_stds]
     if each is None:
         given = getattr(plan, "noise_multiplier", None)
         each = given if isinstance(given, tuple) else (float(given or 0.0),)

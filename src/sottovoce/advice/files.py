@@ -38,6 +38,7 @@ def plan_file(wish: Wish, row: Row) -> str:
     if plan.name == "averaging":
         tables["average"] = {
             "radius": wish.half, "centre": wish.middle, "adjacency": "user", "values": "values.csv",
+            **_uneven(plan),
         }  # fmt: skip
         notes.append("values.csv holds one value per member, in the order of the network.")
     else:
@@ -54,7 +55,7 @@ def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, An
     data: dict[str, Any] = {"file": "records.csv", "label": "label", "group": "site", "partition": "column"}
     train: dict[str, Any] = {
         "algorithm": plan.name, "adjacency": plan.adjacency, "steps": plan.steps,
-        "learning_rate": plan.rate(0), "clip": plan.clip,
+        "learning_rate": plan.rate(0), "clip": plan.clip, **_uneven(plan),
     }  # fmt: skip
     if plan.sample_rate is not None:
         train |= {"sample_rate": plan.sample_rate, "accounting": plan.accounting}
@@ -79,24 +80,33 @@ def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, An
     return {"data": data, "objective": {"loss": loss}, "train": train}
 
 
+def _uneven(plan: Any) -> dict[str, Any]:
+    """Return the options of uneven noise, where a plan has it."""
+    if getattr(plan, "noise", "equal") == "equal":
+        return {}
+    return {"noise": plan.noise, "floor": plan.floor, "tolerate": plan.tolerate}
+
+
 def agreement_draft(wish: Wish, row: Row) -> str:
     """Return the draft of an agreement; ``sottovoce peer agree`` adds the members.
 
-    Its budget is each member's own: what its noise alone protects, if all others collude.
+    With masked sums its budget is that of the wish, against as many members as are tolerated. Over trees and
+    gossip a member is charged for its own noise alone, as if all others colluded, and the draft says so.
 
     Examples
     --------
     >>> from sottovoce.advice import advise
     >>> advice = advise(8, epsilon=3.0, delta=1e-5, records=50)
-    >>> agreement_draft(advice.wish, advice.rows[0]).splitlines()[3]
-    'graph = "complete:8"'
+    >>> draft = agreement_draft(advice.wish, advice.rows[0])
+    >>> draft.splitlines()[3], draft.split("[budget]")[1].split()[:3]
+    ('graph = "complete:8"', ['epsilon', '=', '3.0'])
     """
     scheme, plan = _named_scheme(row), row.plan
     one: Any = plan
     algorithm: dict[str, Any] = {
         "name": plan.name, "protocol": scheme.protocol, "adjacency": plan.adjacency,
         "clip": float(one.radius if plan.name == "averaging" else one.clip),
-        "noise_multiplier": float(one.noise_multiplier),
+        "noise_multiplier": float(one.noise_multiplier), **_uneven(plan),
     }  # fmt: skip
     if plan.name == "averaging":
         algorithm["centre"] = wish.middle
@@ -107,14 +117,20 @@ def agreement_draft(wish: Wish, row: Row) -> str:
             rate = float(one.sample_rate or 1.0)
             algorithm |= {"lot": rate * wish.total / wish.n, "sample_rate": rate}
         model = _model(wish, plan)
+    if scheme.masked:
+        epsilon = wish.epsilon
+        said = "charged as such: sums are masked"
+    else:
+        epsilon = math.ceil(row.epsilon_everyone * 1000) / 1000
+        said = "what is charged, below, is a member's own noise alone, as if all others colluded"
+    whom = f"{wish.against} colluding members" if wish.colluders > 1 else f"{wish.against}"
     lines = [
-        f"# epsilon {wish.epsilon:g} at delta {wish.delta:g} against {wish.against}; the budget below is a "
-        "member's own noise alone.",
+        f"# epsilon {wish.epsilon:g} at delta {wish.delta:g} against {whom}; {said}.",
         "version = 2",
         f"title = {_toml(_title(wish))}",
         f"graph = {_toml(_graph(wish, inline=True))}",
     ]
-    budget = {"epsilon": math.ceil(row.epsilon_everyone * 1000) / 1000, "delta": wish.delta}
+    budget = {"epsilon": float(epsilon), "delta": wish.delta}
     for name, table in (("algorithm", algorithm), ("model", model), ("budget", budget)):
         lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
@@ -133,7 +149,7 @@ def save(advice: Any, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = [_write(folder / "advice.json", json.dumps(plain(advice.to_dict()), indent=1))]
     written.append(advice.plot(folder / "front.svg"))
-    if advice.recommended is not None and advice.recommended.scheme.fixed is None:
+    if advice.recommended is not None:
         wish, row = advice.wish, advice.recommended
         if not wish.reachable:
             edges = "\n".join(f"{u} {v}" for u, v in wish.network.edges.tolist())
@@ -156,11 +172,8 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _named_scheme(row: Row) -> Any:
-    if row.scheme is None or row.scheme.fixed is not None:
-        raise InvalidInput(
-            f"{row.name} has a tree and noises of its own, which a plan file cannot say yet; run it from "
-            "Python (row.plan), or take another row."
-        )
+    if row.scheme is None:
+        raise InvalidInput(f"{row.name} is a plan of yours; only rows of an advice have files.")
     return row.scheme
 
 

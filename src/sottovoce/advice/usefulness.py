@@ -338,7 +338,8 @@ def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
     if plan.adjacency == "user":  # a member's noise does not depend on how many records it holds
         return replace(plan, sizes=fewer), fewer
     share = sum(fewer) / total
-    scaled = tuple(z * share for z in plan.multipliers)
+    given = plan.noise_multiplier
+    scaled = tuple(z * share for z in given) if isinstance(given, tuple) else given * share
     return replace(plan, sizes=fewer, noise_multiplier=scaled), fewer
 
 

@@ -14,16 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.algorithms.plan import Adjacency, Plan, View, as_network, known_adjacency
+from sottovoce.algorithms.plan import Adjacency, Plan, View, as_network, known_adjacency, known_noise
 from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.privacy import Guarantee
+from sottovoce.privacy import Guarantee, optimal_noise
 from sottovoce.privacy.gaussian import gaussian_mu
 from sottovoce.privacy.laws import Averaging, Law
 from sottovoce.privacy.masks import MaskGrid, mask_grid
@@ -49,6 +50,9 @@ class Muffliato(Plan):
     centre : a public point, a number or one per coordinate.
     dim : numbers per node where it must be known without data (wire formats, costs).
     network, seed : for a protocol given by name.
+    noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
+        ``tolerate`` members, with ``noise_std`` that of the loudest (what local privacy takes) and at least
+        the share ``floor`` of its variance for everybody, which is what remains once more collude.
 
     Guarantees
     ----------
@@ -77,6 +81,9 @@ class Muffliato(Plan):
     adjacency: Adjacency = "user"
     network: Any = None
     seed: int = 0
+    noise: Literal["equal", "optimal"] = "equal"
+    floor: float = 0.1
+    tolerate: int = 1
 
     name: ClassVar[str] = "averaging"
     protocols: ClassVar[tuple[str, ...]] = (
@@ -92,6 +99,7 @@ class Muffliato(Plan):
         _validate.positive(self.radius, "radius")
         _validate.count(self.dim, "dim")
         known_adjacency(self.adjacency, self.adjacencies, self.name)
+        known_noise(self)
         protocol = self.protocol
         if isinstance(protocol, str):
             if self.network is None:
@@ -110,6 +118,7 @@ class Muffliato(Plan):
                 f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
             )
         object.__setattr__(self, "protocol", protocol.scaled(self.noise_std))
+        _ = self.noise_stds  # optimal noise on what is no tree is refused now
         try:
             grid = self.grid
         except InvalidInput:  # a simulation needs none, and what protects asks for the grid itself
@@ -149,6 +158,21 @@ class Muffliato(Plan):
         """Noise over the clip, which is the radius here."""
         return self.noise_std / self.radius
 
+    @cached_property
+    def noise_stds(self) -> tuple[float, ...]:
+        """Standard deviation of every node's noise.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.Muffliato("tree", noise_std=2.0, radius=0.5, network="path:4", noise="optimal").noise_stds[0]
+        2.0
+        """
+        if self.noise == "equal":
+            return (float(self.noise_std),) * self.n
+        shares = optimal_noise([self.protocol], self.tolerate, floor=self.floor)
+        return tuple(self.noise_std * share for share in shares)
+
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None over other protocols."""
@@ -174,7 +198,11 @@ class Muffliato(Plan):
             return ()
         return (
             Release(
-                sender=agent, step=0, sensitivity=self.sensitivity, noise_std=self.noise_std, count=times
+                sender=agent,
+                step=0,
+                sensitivity=self.sensitivity,
+                noise_std=self.noise_stds[agent],
+                count=times,
             ),
         )
 
@@ -199,7 +227,8 @@ class Muffliato(Plan):
             step = self.protocol.grid_step  # a public point, moved to the grid on which rows add up
             centre = np.rint(np.asarray(centre, float) / step) * step
         return Values(
-            data, agents, gridded, radius=self.radius, noise_std=self.noise_std, centre=centre,
+            data, agents, gridded, radius=self.radius, noise_std=[self.noise_stds[a] for a in agents],
+            centre=centre,
             noise_later=later, releases=None if later else [self.releases(a) for a in agents],
         )  # fmt: skip
 
@@ -259,7 +288,7 @@ class Muffliato(Plan):
             return None
         refreshed = isinstance(protocol, Refreshed)
         mixing = (Gossip(protocol.network, protocol.rounds) if refreshed else protocol).apply(np.eye(self.n))
-        variance = self.noise_std**2 * (mixing**2).sum(axis=1)
+        variance = (mixing**2) @ np.square(self.noise_stds)
         if refreshed:
             power = np.eye(self.n)
             for _ in range(protocol.rounds - 1):  # fresh noise passes through one to rounds - 1 more rounds
@@ -269,6 +298,11 @@ class Muffliato(Plan):
 
     def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""
+        if self.noise == "optimal" and view in ("local", "outsider"):
+            raise BudgetInfeasible(
+                f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
+                "the same: leave noise out, or name the view network or colluders."
+            )
         allowed = gaussian_mu(epsilon, delta)
         if allowed <= 0:
             raise BudgetInfeasible(
@@ -314,6 +348,11 @@ class Muffliato(Plan):
             "radius": self.radius,
             "centre": self.centre,
             "noise_multiplier": self.noise_multiplier,
+            **(
+                {"noise": self.noise, "floor": self.floor, "tolerate": self.tolerate}
+                if self.noise != "equal"
+                else {}
+            ),
         }
 
 

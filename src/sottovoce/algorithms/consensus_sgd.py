@@ -17,16 +17,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.algorithms.optimisers import Optimiser, OptimiserState
-from sottovoce.algorithms.plan import Learning
-from sottovoce.errors import InvalidInput
-from sottovoce.privacy import Guarantee
+from sottovoce.algorithms.plan import Learning, View, known_noise
+from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.privacy import Guarantee, optimal_noise
 from sottovoce.privacy.laws import Consensus, Law
+from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["ConsensusSGD", "consensus_sgd"]
@@ -40,6 +42,9 @@ class ConsensusSGD(Learning):
     spanning tree of the network per step, and
 
     average_from : share of the run after which iterates are averaged for the output; 1 gives the last one.
+    noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
+        ``tolerate`` members, with ``noise_multiplier`` that of the loudest (what local privacy takes) and at
+        least the share ``floor`` of its variance for everybody, which is what remains once more collude.
     weighting : ``"records"``: one divisor for all, so that the mean of the rows is the mean over all records;
         ``"sites"``: each agent divides by its own, the mean of the sites' means.
 
@@ -47,7 +52,8 @@ class ConsensusSGD(Learning):
     ----------
     ``local`` as for every plan; ``pairwise``, ``network``, ``colluders``, ``central`` are exact: no message
     tells more than the sums the schedule moves, and no condition on the loss is needed. Records that are not
-    finite contribute nothing.
+    finite contribute nothing. With optimal noise a coalition of more than ``tolerate`` members is left with
+    the noise of the members around its target, and ``local`` with the floor's: ask for their numbers.
 
     Examples
     --------
@@ -61,6 +67,9 @@ class ConsensusSGD(Learning):
 
     average_from: float = 1.0
     weighting: Literal["records", "sites"] = "records"
+    noise: Literal["equal", "optimal"] = "equal"
+    floor: float = 0.1
+    tolerate: int = 1
 
     name: ClassVar[str] = "consensus-sgd"
     protocols: ClassVar[tuple[str, ...]] = ("tree", "exchange", "masked")
@@ -73,6 +82,14 @@ class ConsensusSGD(Learning):
         _validate.probability(self.average_from, "average_from")
         if self.weighting not in ("records", "sites"):
             raise InvalidInput(f'weighting must be "records" or "sites", got {self.weighting!r}.')
+        known_noise(self)
+        if self.noise == "optimal":
+            if isinstance(self.noise_multiplier, tuple):
+                raise InvalidInput(
+                    'noise = "optimal" shares one noise_multiplier out itself, got one per agent; give one '
+                    'number, or noise = "equal".'
+                )
+            _ = self._shape  # what is no tree is refused now
 
     @property
     def law(self) -> Law:
@@ -86,6 +103,33 @@ class ConsensusSGD(Learning):
         rate = 1.0 if self.sample_rate is None else self.sample_rate
         total = rate * sum(sizes) if self.lot is None else self.lot * len(sizes)
         return [total / len(sizes)] * len(sizes)
+
+    @property
+    def multipliers(self) -> tuple[float, ...]:
+        """z of every agent."""
+        if self.noise == "equal":
+            return super().multipliers
+        assert isinstance(self.noise_multiplier, float)
+        return tuple(self.noise_multiplier * share for share in self._shape)
+
+    @cached_property
+    def _shape(self) -> tuple[float, ...]:
+        """Everybody's share of the noise of the loudest; over the clip, so large divisors need more of it."""
+        divisors = np.array(self._public_divisors)
+        drawn = isinstance(self.protocol, Protocol)  # one for all steps
+        schedule = [self._agreed(k) for k in range(1 if drawn else self.steps)]
+        moves = divisors.min() / divisors
+        stds = optimal_noise(schedule, self.tolerate, floor=self.floor, required=moves**2)
+        return tuple((np.array(stds) / moves).tolist())
+
+    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+        """Return this plan with the least noise that meets a budget."""
+        if self.noise == "optimal" and view in ("local", "outsider"):
+            raise BudgetInfeasible(
+                f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
+                "the same: leave noise out, or name the view network or colluders."
+            )
+        return super().within(epsilon, delta, view, **who)
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local and released-model statements and, where it is quick, the worst member's."""

@@ -38,7 +38,7 @@ from sottovoce.protocols.names import is_exact
 from sottovoce.runners import Algorithm, Result
 from sottovoce.runners.run import run
 
-__all__ = ["Adjacency", "Curated", "Learning", "Plan", "Schedule", "View", "known_adjacency"]
+__all__ = ["Adjacency", "Curated", "Learning", "Plan", "Schedule", "View", "known_adjacency", "known_noise"]
 
 Adjacency = Literal["add-remove", "replace-one", "user"]
 Schedule = Protocol | Sequence[Protocol] | Callable[[int], Protocol]
@@ -324,6 +324,14 @@ def known_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
     """Refuse an adjacency that an algorithm is not accounted under, in the same words everywhere."""
     if adjacency not in allowed:
         raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
+
+
+def known_noise(plan: Any) -> None:
+    """Refuse a noise, a floor or a number of colluders that no plan over trees has."""
+    if plan.noise not in ("equal", "optimal"):
+        raise InvalidInput(f'noise must be "equal" or "optimal", got {plan.noise!r}.')
+    _validate.probability(plan.floor, "floor", zero=False)
+    _validate.count(plan.tolerate, "tolerate")
 
 
 def as_network(value: Any) -> Network:

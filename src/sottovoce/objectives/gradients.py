@@ -374,7 +374,7 @@ class Values:
     ----------
     rows : (agents, dim) one row per hosted agent.
     radius, centre : the public ball; the sensitivity is twice the radius.
-    noise_std : standard deviation of the noise, per coordinate.
+    noise_std : standard deviation of the noise, per coordinate; one for all, or one per hosted agent.
     noise_later : leave the noise to the protocol, which draws it at every contribution (a walk).
 
     Guarantees
@@ -399,21 +399,26 @@ class Values:
         random: Random,
         *,
         radius: float,
-        noise_std: float,
+        noise_std: float | Sequence[float],
         centre: Any = 0.0,
         noise_later: bool = False,
         releases: Sequence[Sequence[Release]] | None = None,
     ) -> None:
         self.agents, self.random = [int(a) for a in agents], random
         self.numbers = list(random.hosting(self.agents))
-        self.std, self.sensitivity, self.noise_later = float(noise_std), 2 * radius, noise_later
-        inner = radius - random.noise.slack(rows.shape[1], noise_std)
-        if inner <= 0:
-            raise InvalidInput(
-                f"The rounding slack exceeds the radius {radius}; a larger radius or less noise is needed."
-            )
+        self.std = np.broadcast_to(np.asarray(noise_std, float), (len(self.agents),))
+        self.sensitivity, self.noise_later = 2 * radius, noise_later
         self.centre = np.asarray(centre, dtype=rows.dtype)
-        self.rows = clip_around(rows, centre, inner)
+        self.rows = np.empty_like(rows)
+        for std in np.unique(self.std):  # the grid of a protective source follows the noise, and so its slack
+            inner = radius - random.noise.slack(rows.shape[1], float(std))
+            if inner <= 0:
+                raise InvalidInput(
+                    f"The rounding slack exceeds the radius {radius}; a larger radius or less noise is "
+                    "needed."
+                )
+            alike = self.std == std
+            self.rows[alike] = clip_around(rows[alike], centre, inner)
         self.planned = None if releases is None else Planned(releases)
         self._drawn: list[Release] | None = None
 
@@ -430,8 +435,8 @@ class Values:
         )
         if self._drawn is not None:
             self._drawn += [
-                Release(sender=agent, step=step, sensitivity=self.sensitivity, noise_std=self.std)
-                for agent in self.agents
+                Release(sender=agent, step=step, sensitivity=self.sensitivity, noise_std=float(std))
+                for agent, std in zip(self.agents, self.std, strict=True)
             ]
         return noisy
 

@@ -40,7 +40,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "zcdp_epsilon",
     ),
     "sampling": ("sampled_gaussian",),
-    "trees": ("few_leaf_tree", "least_tree_noise", "tree_blocks", "tree_noise_program", "worst_tree_share"),
+    "trees": (
+        "few_leaf_tree", "fresh_tree_noise", "least_tree_noise", "optimal_noise", "tree_blocks",
+        "tree_noise_program", "worst_tree_share",
+    ),
     "walks": ("FirstPassage", "complete_passage", "first_passage", "walk_guarantee", "walk_loss"),
 }  # fmt: skip
 _NAMES = {name: f"sottovoce.privacy.{module}" for module, names in _MODULES.items() for name in names}

@@ -20,20 +20,24 @@ itself. Masked sums (`sottovoce.protocols.Masked`) need :math:`n/(n - c)\\,\\tau
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from itertools import combinations, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import BudgetInfeasible, InvalidInput
-from sottovoce.graphs import Network
-from sottovoce.protocols import Tree
+from sottovoce.protocols import Tree, few_leaf_tree
 
-__all__ = ["few_leaf_tree", "least_tree_noise", "tree_blocks", "tree_noise_program", "worst_tree_share"]
+__all__ = [
+    "few_leaf_tree", "fresh_tree_noise", "least_tree_noise", "optimal_noise", "tree_blocks",
+    "tree_noise_program", "worst_tree_share",
+]  # fmt: skip
 
 _MOST_COALITIONS = 200_000
+_MOST_SEEN = 2_000_000  # members times coalitions times steps of fresh trees
+_MOST_CUTS = 200
 
 
 def tree_blocks(tree: Tree, coalition: int | Iterable[int]) -> list[np.ndarray]:
@@ -85,7 +89,7 @@ def tree_noise_program(
     tree, tolerate : as for `least_tree_noise`.
     required : the variance that must hide a member, ``(Delta_u / mu_u)**2``: one number, one per member, or
         ``[u, v]``, what must hide u from coalitions with v in them.
-    floor : the variance everybody takes at least.
+    floor : the share of its own requirement that everybody takes at least.
 
     Guarantees
     ----------
@@ -118,10 +122,11 @@ def tree_noise_program(
     matrix = sparse.csr_array(
         (np.ones(len(rows)), (rows, np.concatenate(blocks))), shape=(len(blocks), tree.n)
     )
-    lowest = least * max(amounts)
+    lowest = least * pairs.max(axis=1)
     found = linprog(
-        np.ones(tree.n), A_ub=-matrix, b_ub=-np.array(amounts), bounds=(lowest, None), method="highs"
-    )
+        np.ones(tree.n), A_ub=-matrix, b_ub=-np.array(amounts),
+        bounds=np.stack([lowest, np.full(tree.n, np.inf)], axis=1), method="highs",
+    )  # fmt: skip
     if not found.success:
         raise BudgetInfeasible(f"the least noise on this tree was not found: {found.message}")
     variances = np.maximum(found.x, lowest)
@@ -129,6 +134,153 @@ def tree_noise_program(
     if short > 1 + 1e-6:
         raise BudgetInfeasible(f"the solver's noise misses a requirement by a factor {short:g}.")
     return variances * max(short, 1.0)
+
+
+def fresh_tree_noise(
+    trees: Sequence[Tree], tolerate: int = 1, *, required: Any = 1.0, floor: float = 0.0, gap: float = 1e-3
+) -> np.ndarray:
+    """Return (n,) the variances of least total for one tree per step, in units of local privacy's.
+
+    A coalition sees a member hidden in another component at every step, so "no more than mu over all steps"
+    reads, with the variances in units of what local privacy takes,
+
+    .. math:: \\frac1T \\sum_t \\frac{r_u}{\\sum_{w \\in K_t(u, C)} s_w^2} \\le 1
+              \\text{ for every coalition } C \\text{ and member } u,
+
+    which is convex. It is solved by cutting planes: each linear program is a lower bound of the least total,
+    and its answer, scaled until every constraint holds, an upper one; the search ends where they meet.
+
+    Parameters
+    ----------
+    trees : the tree of every step; all of them known beforehand, as public seeds make them.
+    tolerate : the size c of the coalitions against which the guarantee holds.
+    required : one number, or one per member, as for `tree_noise_program`.
+    floor : the share of its own requirement that everybody takes at least.
+    gap : how far above the least total, relatively, the answer may be.
+
+    Guarantees
+    ----------
+    As `least_tree_noise`, over all steps together, for Gaussian releases in every step; for sampled lots the
+    constraint is the leading term of the loss, so ask the plan for its price. The total is at most ``gap``
+    above the optimum, or the search says that it did not get there.
+
+    Examples
+    --------
+    The two ends of a path take turns to be in the middle: less than 2, of which one fixed path needs more.
+
+    >>> import sottovoce as sv
+    >>> ring = sv.graphs.ring(4)
+    >>> paths = [sv.protocols.Tree(ring, parents=p) for p in ([-1, 0, 1, 2], [1, 2, -1, 2], [3, 0, 1, -1])]
+    >>> bool(fresh_tree_noise(paths).sum() < 2.0), round(fresh_tree_noise(paths[:1]).sum(), 2)
+    (True, 2.0)
+    """
+    from scipy import sparse
+    from scipy.optimize import linprog
+
+    if not trees:
+        raise InvalidInput("fresh_tree_noise needs the tree of every step, got none.")
+    n = trees[0].n
+    c, least = _checked(trees[0], tolerate, floor)
+    needs = _requirements(required, n).max(axis=1)
+    blocks, pairs, pair_users = _seen_over_steps(trees, c)
+
+    def losses(variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        held = blocks @ variances
+        return needs[pair_users] * (pairs @ (1 / held)), held
+
+    variances = needs.astype(float)
+    best = variances * max(losses(variances)[0].max(), 1.0)
+    lowest = np.maximum(least * needs, 1e-9 * needs.max())
+    cuts: list[np.ndarray] = []
+    sides: list[float] = []
+    bound = 0.0
+    for _ in range(_MOST_CUTS):
+        found, held = losses(variances)
+        scaled = np.maximum(variances * max(found.max(), 1.0), lowest)
+        best = scaled if scaled.sum() < best.sum() else best
+        if best.sum() <= (1 + gap) * bound:
+            return best
+        # where the losses are nearly 1 the tangent is the best cut: move to the boundary before cutting
+        at = variances * found.max()
+        found, held = losses(at)
+        worst = np.argsort(-found)[: 4 * n]
+        slopes = -(sparse.diags_array(needs[pair_users[worst]]) @ pairs[worst]) @ (
+            sparse.diags_array(1 / held**2) @ blocks
+        )
+        rows = np.asarray(slopes.todense())
+        cuts += list(rows)
+        sides += (1 - found[worst] + rows @ at).tolist()
+        solved = linprog(
+            np.ones(n), A_ub=np.array(cuts), b_ub=np.array(sides),
+            bounds=np.stack([lowest, np.full(n, np.inf)], axis=1), method="highs",
+        )  # fmt: skip
+        if not solved.success:
+            raise BudgetInfeasible(f"the least noise on these trees was not found: {solved.message}")
+        bound = max(bound, float(solved.fun))
+        # halfway to what has been best so far: plain cutting planes jump from corner to corner
+        variances = (np.maximum(solved.x, lowest) + best) / 2
+        slack = np.array(sides) - np.array(cuts) @ solved.x
+        kept = np.flatnonzero(slack < np.quantile(slack, 0.9) + 1e-12) if len(cuts) > 40 * n else None
+        if kept is not None:
+            cuts, sides = [cuts[k] for k in kept], [sides[k] for k in kept]
+    raise BudgetInfeasible(
+        f"the least noise on these trees is known to {best.sum() / bound - 1:.1%} only; allow a larger gap."
+    )
+
+
+def optimal_noise(
+    schedule: Sequence[Any], tolerate: int = 1, *, floor: float, required: Any = 1.0
+) -> tuple[float, ...]:
+    """Return everybody's noise, standard deviations in units of local privacy's, for the trees of a plan.
+
+    One tree in every step has a closed form, or a linear program where members require unlike amounts; trees
+    that change are the convex program of `fresh_tree_noise`. Answers of a solver are rounded up to a 1024th
+    of a variance, so that members who compute them on unlike machines get the same.
+
+    Parameters
+    ----------
+    schedule : the protocol of every step; all must be trees.
+    tolerate, floor, required : as for `tree_noise_program`.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> path = sv.protocols.Tree(sv.graphs.path(4))
+    >>> optimal_noise([path] * 3, floor=0.25)
+    (1.0, 0.5, 0.5, 1.0)
+    """
+    for protocol in schedule:
+        if not isinstance(protocol, Tree):
+            raise InvalidInput(
+                f'noise = "optimal" is for trees, got {protocol.name}; masked sums and exchange have equal '
+                "noise."
+            )
+    needs = tuple(_requirements(required, schedule[0].n).max(axis=1).tolist())
+    shapes = tuple(tree.parents.tobytes() for tree in schedule)
+    key = (shapes, tolerate, float(floor), needs)
+    if key not in _SOLVED:
+        while len(_SOLVED) >= _KEPT:
+            _SOLVED.pop(next(iter(_SOLVED)))
+        _SOLVED[key] = _optimal(schedule, len(set(shapes)) == 1, tolerate, floor, needs)
+    return _SOLVED[key]
+
+
+_SOLVED: dict[Any, tuple[float, ...]] = {}
+_KEPT = 64  # plans whose noise is remembered: calibration asks for the same trees many times
+
+
+def _optimal(
+    schedule: Sequence[Tree], fixed: bool, tolerate: int, floor: float, needs: tuple[float, ...]
+) -> tuple[float, ...]:
+    if fixed and len(set(needs)) == 1:
+        variances = needs[0] * least_tree_noise(schedule[0], tolerate, floor=floor)
+        return tuple(np.sqrt(variances).tolist())
+    if fixed:
+        variances = tree_noise_program(schedule[0], tolerate, required=needs, floor=floor)
+    else:
+        variances = fresh_tree_noise(schedule, tolerate, required=needs, floor=floor)
+    grid = 1024 / max(needs)
+    return tuple(np.sqrt(np.ceil(variances * grid - 1e-6) / grid).tolist())
 
 
 def worst_tree_share(tree: Tree, variances: Any, colluders: int = 1) -> float:
@@ -158,35 +310,6 @@ def worst_tree_share(tree: Tree, variances: Any, colluders: int = 1) -> float:
     return 1 / least if least > 0 else math.inf
 
 
-def few_leaf_tree(network: Network, rng: np.random.Generator, tries: int = 30) -> np.ndarray:
-    """Return the parents of a spanning tree with few leaves, -1 at its middle.
-
-    Depth-first walks towards neighbours with few ways on, then exchanges: a leaf joins a neighbour, and the
-    circle so closed is opened at an edge that leaves no more leaves than before. Finding the least number is
-    hard (two leaves are a Hamiltonian path); the best of ``tries`` walks is returned. Deep trees cost
-    latency: a tree of depth k takes 2k rounds.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> parents = few_leaf_tree(sv.graphs.grid(4, 4), np.random.default_rng(0))
-    >>> tree = sv.protocols.Tree(sv.graphs.grid(4, 4), parents=parents)
-    >>> least_tree_noise(tree, 1, floor=0.0).sum()
-    np.float64(2.0)
-    """
-    around = [set(network.neighbours(v).tolist()) for v in range(network.n)]
-    best: list[set[int]] | None = None
-    for _ in range(_validate.count(tries, "tries")):
-        links = _depth_first(around, rng)
-        _exchange_leaves(links, around, rng)
-        if best is None or _leaves(links) < _leaves(best):
-            best = links
-        if _leaves(best) <= 2:
-            break
-    assert best is not None
-    return _from_the_middle(best)
-
-
 # ---- coalitions ----------------------------------------------------------------------------------------
 
 
@@ -213,6 +336,43 @@ def _coalitions(n: int, most: int) -> Iterator[tuple[int, ...]]:
         yield from combinations(range(n), size)
 
 
+def _seen_over_steps(trees: Sequence[Tree], most: int) -> tuple[Any, Any, np.ndarray]:
+    """Return the blocks of all steps (block, member), who is hidden in which ((coalition, user), block), and
+    the user of each pair; the entries of the second are one over the number of steps."""
+    from scipy import sparse
+
+    n, steps = trees[0].n, len(trees)
+    coalitions = [*combinations(range(n), most)]  # a larger coalition sees more, so these decide
+    if n * len(coalitions) * steps > _MOST_SEEN:
+        raise InvalidInput(
+            f"{len(coalitions)} coalitions of {most} on {steps} trees are too many to go through; take fewer "
+            "steps or colluders, or one fixed tree."
+        )
+    index: dict[bytes, int] = {}
+    listed: list[np.ndarray] = []
+    rows, columns = [], []
+    for tree in dict.fromkeys(trees):
+        times = sum(one is tree for one in trees)
+        for i, coalition in enumerate(coalitions):
+            for block in tree_blocks(tree, coalition):
+                k = index.setdefault(block.tobytes(), len(index))
+                if k == len(listed):
+                    listed.append(block)
+                rows += (i * n + block).tolist() * times
+                columns += [k] * (len(block) * times)
+    members = np.concatenate(listed)
+    lengths = [len(block) for block in listed]
+    blocks = sparse.csr_array(
+        (np.ones(len(members)), (np.repeat(np.arange(len(listed)), lengths), members)), (len(listed), n)
+    )
+    present = np.unique(rows)
+    pairs = sparse.csr_array(
+        (np.full(len(rows), 1 / steps), (np.searchsorted(present, rows), columns)),
+        (len(present), len(listed)),
+    )
+    return blocks, pairs, present % n
+
+
 def _requirements(required: Any, n: int) -> np.ndarray:
     given = np.asarray(required, float)
     if given.ndim <= 1 and given.shape in ((), (n,)):
@@ -223,98 +383,3 @@ def _requirements(required: Any, n: int) -> np.ndarray:
             f"shape {given.shape}."
         )
     return given
-
-
-# ---- trees with few leaves -----------------------------------------------------------------------------
-
-
-def _leaves(links: list[set[int]]) -> int:
-    return sum(len(joined) <= 1 for joined in links)
-
-
-def _depth_first(around: list[set[int]], rng: np.random.Generator) -> list[set[int]]:
-    """A depth-first tree: on to the neighbour with the fewest unvisited neighbours, ties at random."""
-    n = len(around)
-    links: list[set[int]] = [set() for _ in range(n)]
-    start = int(rng.integers(n))
-    seen, path = {start}, [start]
-    while path:
-        u = path[-1]
-        ahead = sorted(around[u] - seen)
-        if not ahead:
-            path.pop()
-            continue
-        lottery = rng.random(len(ahead))
-        w = min(zip(ahead, lottery, strict=True), key=lambda pair: (len(around[pair[0]] - seen), pair[1]))[0]
-        links[u].add(w)
-        links[w].add(u)
-        seen.add(w)
-        path.append(w)
-    return links
-
-
-def _exchange_leaves(links: list[set[int]], around: list[set[int]], rng: np.random.Generator) -> None:
-    """Exchange edges at leaves while it helps, and sideways for a while when it does not."""
-    idle, patience = 0, 4 * len(links)
-    while idle < patience:
-        ends = [u for u, joined in enumerate(links) if len(joined) == 1]
-        if len(ends) <= 2:
-            return
-        before = len(ends)
-        leaf = ends[int(rng.integers(before))]
-        fresh = sorted(around[leaf] - links[leaf])
-        if not fresh:
-            idle += 1
-            continue
-        w = fresh[int(rng.integers(len(fresh)))]
-        circle = _way(links, leaf, w)
-        links[leaf].add(w)
-        links[w].add(leaf)
-        cuts = list(pairwise(circle))
-        cost = [(len(links[x]) == 2) + (len(links[y]) == 2) for x, y in cuts]
-        cheapest = [k for k, value in enumerate(cost) if value == min(cost)]
-        x, y = cuts[cheapest[int(rng.integers(len(cheapest)))]]
-        links[x].discard(y)
-        links[y].discard(x)
-        idle = 0 if _leaves(links) < before else idle + 1
-
-
-def _way(links: list[set[int]], start: int, end: int) -> list[int]:
-    """The path between two nodes of the tree."""
-    before = {start: start}
-    queue = [start]
-    for u in queue:
-        if u == end:
-            break
-        for w in links[u]:
-            if w not in before:
-                before[w] = u
-                queue.append(w)
-    way = [end]
-    while way[-1] != start:
-        way.append(before[way[-1]])
-    return way[::-1]
-
-
-def _from_the_middle(links: list[set[int]]) -> np.ndarray:
-    """Root a tree in the middle of a longest path, where its depth is least."""
-    far = _way(links, 0, _farthest(links, 0))[-1]
-    longest = _way(links, far, _farthest(links, far))
-    parents = np.full(len(links), -1)
-    queue = [longest[len(longest) // 2]]
-    seen = set(queue)
-    for u in queue:
-        for w in sorted(links[u] - seen):
-            parents[w] = u
-            seen.add(w)
-            queue.append(w)
-    return parents
-
-
-def _farthest(links: list[set[int]], start: int) -> int:
-    queue, seen = [start], {start}
-    for u in queue:
-        fresh = sorted(links[u] - seen)
-        seen.update(fresh)
-        queue += fresh
-    return queue[-1]

@@ -2,6 +2,7 @@
 
 from sottovoce.protocols.base import LinearProtocol, Local, Protocol
 from sottovoce.protocols.consensus import ExactConsensus, Exchange, Tree, spanning_tree
+from sottovoce.protocols.few_leaves import few_leaf_tree
 from sottovoce.protocols.gossip import Chebyshev, Gossip, NeighbourSum, Refreshed, rounds_for
 from sottovoce.protocols.masked import Masked
 from sottovoce.protocols.names import NamedProtocol, parse
@@ -31,6 +32,7 @@ __all__ = [
     "Tree",
     "Walk",
     "draw_path",
+    "few_leaf_tree",
     "fresh_erdos_renyi",
     "parse",
     "rounds_for",

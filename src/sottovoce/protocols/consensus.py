@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -18,11 +19,12 @@ from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.protocols.base import LinearProtocol, Nodes
+from sottovoce.protocols.few_leaves import few_leaf_tree
 from sottovoce.protocols.views import GaussianView
 
 __all__ = ["ExactConsensus", "Exchange", "Tree", "spanning_tree"]
 
-TreeKind = Literal["bfs", "capped", "uniform"]
+TreeKind = Literal["bfs", "capped", "uniform", "few-leaves"]
 
 
 class ExactConsensus(LinearProtocol):
@@ -138,8 +140,9 @@ class Tree(ExactConsensus):
     ----------
     network : the graph the tree must span (only its edges are used).
     root : the node that divides; it is not trusted with anything more.
-    kind : ``"bfs"`` (shallow), ``"capped"`` (breadth first with few children per node, ``max_children``) or
-        ``"uniform"`` (Wilson's uniformly random spanning tree); the last two need ``rng``.
+    kind : ``"bfs"`` (shallow), ``"capped"`` (breadth first with few children per node, ``max_children``),
+        ``"uniform"`` (Wilson's uniformly random spanning tree) or ``"few-leaves"`` (deep; its root is its
+        middle, see `few_leaf_tree`); all but the first need ``rng``.
     parents : instead of ``kind``: the parent of every node, -1 for the root.
 
     Examples
@@ -193,6 +196,31 @@ class Tree(ExactConsensus):
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the matrix of round ``t``: first the levels up, then the levels down."""
         return self._matrices[t]
+
+    def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
+        """Return whose message of round ``t`` reaches an observer: children on the way up, parents down.
+
+        >>> import sottovoce as sv
+        >>> tree = sv.protocols.Tree(sv.graphs.path(3), root=0)
+        >>> [tree.senders(t, 1) for t in range(4)]
+        [(2,), (), (0,), ()]
+        """
+        who = _validate.nodes(observers, self.n)
+        if t < self.depth:
+            level = self.depth - t
+            heard = [c for v in who for c in self._children[v] if self.depths[c] == level]
+        else:
+            level = t - self.depth + 1
+            heard = [int(self.parents[v]) for v in who if self.depths[v] == level]
+        return tuple(sorted(set(heard)))
+
+    @cached_property
+    def _children(self) -> list[list[int]]:
+        below: list[list[int]] = [[] for _ in range(self.n)]
+        for u, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                below[parent].append(u)
+        return below
 
     @property
     def messages(self) -> int:
@@ -248,7 +276,8 @@ def spanning_tree(
     """Return the parents of a spanning tree, -1 at the root.
 
     ``"bfs"`` takes the root with the least depth where the graph is small, node 0 else; ``"capped"`` shuffles
-    and grows with at most ``max_children`` children while it can; ``"uniform"`` is Wilson's algorithm.
+    and grows with at most ``max_children`` children while it can; ``"uniform"`` is Wilson's algorithm;
+    ``"few-leaves"`` is `few_leaf_tree`.
 
     Examples
     --------
@@ -261,6 +290,11 @@ def spanning_tree(
     """
     if kind != "bfs" and rng is None:
         raise InvalidInput(f"A {kind} tree is drawn at random; pass rng=....")
+    if kind == "few-leaves":
+        assert rng is not None
+        if root is not None:
+            raise InvalidInput("The root of a tree with few leaves is its middle; leave root out.")
+        return few_leaf_tree(network, rng)
     if root is None:
         root = _centre(network) if rng is None else int(rng.integers(network.n))
     (root,) = _validate.nodes(root, network.n, "root")
@@ -271,7 +305,7 @@ def spanning_tree(
         return _capped(network, root, rng, _validate.count(max_children, "max_children"))
     if kind == "uniform":
         return _wilson(network, root, rng)
-    raise InvalidInput(f"kind must be bfs, capped or uniform, got {kind!r}.")
+    raise InvalidInput(f"kind must be bfs, capped, uniform or few-leaves, got {kind!r}.")
 
 
 def _centre(network: Network) -> int:
