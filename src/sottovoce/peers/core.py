@@ -376,7 +376,7 @@ class Core:
         self._commit_notes()
 
     def _incident(self, note: str) -> None:
-        """Keep what somebody did; on the disk before anybody learns that it was seen, or a power cut forgets it."""
+        """Keep what somebody did, on the disk before anybody learns that it was seen."""
         if note not in self.incidents:
             self.incidents.append(note)
             self._notes.append(note)
