@@ -1,10 +1,10 @@
-"""Random histories of one home: runs, trainings, kills at any write, restored backups; is the book ever too low?
+"""Random histories of one home: runs, trainings, kills at any write, backups; is the book ever too low?
 
     python scripts/histories.py --histories 200 --out docs/results/histories.json
 
-Every history is lived in a home of its own. What really left is kept beside it; after every act the printed total
-must be at least its composition and within the lifetime budget, and at the end equal to it wherever nothing was
-charged that may not have left.
+Every history is lived in a home of its own. What really left is kept beside it; after every act the printed
+total must be at least its composition and within the lifetime budget, and at the end equal to it wherever
+nothing was charged that may not have left.
 """
 
 from __future__ import annotations

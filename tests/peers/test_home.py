@@ -44,9 +44,9 @@ from sottovoce.peers.home import Home, find_home
 from sottovoce.peers.identity import CERTIFICATE, make_identity
 from sottovoce.peers.ledger import ANCHOR, SqliteLedger
 from sottovoce.peers.records import Records
-from sottovoce.peers.trainings import MARK, _step, charge_training
 from sottovoce.peers.runtime import Peer
 from sottovoce.peers.status import read_status
+from sottovoce.peers.trainings import MARK, _step, charge_training
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 from sottovoce.privacy.releases import Release
 

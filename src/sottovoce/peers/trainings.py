@@ -1,7 +1,7 @@
 """Trainings on a machine with a home: charged to its book before the first noise is drawn.
 
-A peer's run is one thing that spends a population's budget; `sv.fit` and `sottovoce train` on the same records
-are another. Both are rows of one book.
+A peer's run is one thing that spends a population's budget; `sv.fit` and `sottovoce train` on the same
+records are another. Both are rows of one book.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Training:
         self._saved = 0
 
     def saving(self, step: int) -> None:
-        """Note, outside the checkpoint's folder, that the checkpoint before that of ``step`` is on the disk."""
+        """Note, outside the checkpoint's folder, that the checkpoint before ``step`` is on the disk."""
         self._write(self._saved)
         self._saved = step
 
@@ -75,8 +75,8 @@ def charge_training(
     Guarantees
     ----------
     Returns only when the charge is durable in both copies of the book; beyond a lifetime budget
-    `BudgetExceeded` is raised and nothing may run. A training is free only if the book holds its charge and its
-    checkpoint is not older than what was last seen of it: a folder set back is charged as a new training.
+    `BudgetExceeded` is raised and nothing may run. A training is free only if the book holds its charge and
+    its checkpoint is not older than what was last seen of it: a folder set back is charged as a new training.
 
     Examples
     --------
@@ -114,14 +114,14 @@ def charge_training(
 def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
     """Return releases that cost at least as much as those of any one of several agents.
 
-    The agents hold disjoint records, so a person loses what its own agent releases. Where all lists have the same
-    shape the worst of each place is taken, which is the list itself if they are equal; else every kind of release
-    as often as the agent with most of them makes it.
+    The agents hold disjoint records, so a person loses what its own agent releases. Where all lists have the
+    same shape the worst of each place is taken, which is the list itself if they are equal; else every kind of
+    release as often as the agent with most of them makes it.
 
     Examples
     --------
-    >>> one = Release(0, 0, sensitivity=1.0, noise_std=2.0, sample_rate=0.1, adjacency="add-remove", steps=9)
-    >>> other = Release(1, 0, sensitivity=1.0, noise_std=1.0, sample_rate=0.2, adjacency="add-remove", steps=9)
+    >>> one = Release(0, 0, 1.0, noise_std=2.0, sample_rate=0.1, adjacency="add-remove", steps=9)
+    >>> other = Release(1, 0, 1.0, noise_std=1.0, sample_rate=0.2, adjacency="add-remove", steps=9)
     >>> [(worst,)] = [dominating([[one], [other]])]
     >>> worst.ratio, worst.sample_rate, worst.draws
     (1.0, 0.2, 9)
