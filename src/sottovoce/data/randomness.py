@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -82,10 +83,13 @@ class Random:
     def draws(self, *key: int) -> np.random.Generator:
         """Return the generator of one block of hidden choices (a walk's path, a coordinate).
 
-        In simulations it is a function of the key; where noise protects it is fresh from the system.
+        It is a function of ``key`` and of the key of the lots, which is secret where noise protects: a step
+        that is done again makes the same choices.
         """
         if isinstance(self.lots, bytes):
-            return np.random.Generator(np.random.Philox())
+            label = b"draws" + b"".join(int(part).to_bytes(16, "little", signed=True) for part in key)
+            words = np.frombuffer(hmac.digest(self.lots, label, "sha256")[:16], np.uint64)
+            return np.random.Generator(np.random.Philox(key=words))
         return np.random.default_rng([self.lots, 0xB10C, *key])
 
 

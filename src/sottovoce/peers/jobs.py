@@ -21,6 +21,7 @@ from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.plans import hosted_data
 from sottovoce.peers.programs import StepProgram
 from sottovoce.peers.records import Records
+from sottovoce.peers.runkeys import RunKeys
 from sottovoce.privacy import Guarantee, account
 from sottovoce.privacy.laws import Law, Local
 from sottovoce.privacy.masks import MaskKey, PairMasks
@@ -44,7 +45,7 @@ class Job:
 
     Examples
     --------
-    `Job(agreement).program(node, records, ProtectiveNoise())` is what `sottovoce peer run` drives.
+    `Job(agreement).program(node, records)` is what `sottovoce peer run` drives.
 
     >>> from sottovoce.peers.agreement import example_agreement, read_agreement
     >>> file, members = example_agreement()
@@ -68,15 +69,26 @@ class Job:
     # ---- what runs -------------------------------------------------------------------------------
 
     def program(
-        self, node: int, records: Records, noise: NoiseSource | Random, key: MaskKey | None = None
+        self,
+        node: int,
+        records: Records,
+        noise: NoiseSource | Random | RunKeys | None = None,
+        key: MaskKey | None = None,
     ) -> StepProgram:
         """Return the computation of one member on its own records.
 
-        The lots are keyed by the operating system: which records were in one stays secret. A `Random` instead
-        of a noise source fixes the lots too, for comparing runs bit by bit in tests. ``key`` is the mask key
-        that was signed, where sums are masked; without it only a saved state can go on.
+        Noise and lots are functions of a key that the operating system makes for this run: a step that is
+        done again is the same. A noise source instead draws afresh every time, and a `Random` fixes the lots
+        too, for comparing runs bit by bit in tests. ``key`` is the mask key that was signed, where sums are
+        masked; without it only a saved state can go on.
         """
-        random = noise if isinstance(noise, Random) else Random(noise, os.urandom(32), 0)
+        keys = noise if isinstance(noise, RunKeys) else None
+        if noise is None:
+            keys = RunKeys(self.agreement.session, self.agreement.epoch)
+        if keys is not None:
+            random = Random(keys.noise, keys.lots, 0)
+        else:
+            random = noise if isinstance(noise, Random) else Random(noise, os.urandom(32), 0)  # type: ignore[arg-type]
         random = replace(random, start=self.agreement.seed)
         data = hosted_data(self.plan, self.agreement.model.model_dump(), records.X, records.y)
         source = self.plan.source(data, [node], random).metered()
@@ -84,7 +96,9 @@ class Job:
         masked = (
             None if self.grid is None else MaskedRows(self.grid, self.masks(node, key), self.agreement.run)
         )
-        return StepProgram(text, self.plan.schedule, self.steps, node=node, source=source, masked=masked)
+        return StepProgram(
+            text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys
+        )
 
     def masks(self, node: int, key: MaskKey | None) -> PairMasks | None:
         """Return the first pair keys of a member with all its partners."""

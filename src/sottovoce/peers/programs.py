@@ -17,6 +17,7 @@ import numpy as np
 from sottovoce import protocols
 from sottovoce.errors import DataError, LedgerError, PeerError
 from sottovoce.peers.masking import MaskedRows
+from sottovoce.peers.runkeys import RunKeys
 from sottovoce.privacy.releases import Release
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
@@ -47,6 +48,7 @@ class StepProgram:
     source : the metered gate the algorithm was built with. Its noise source also serves protocols that add
         fresh noise in a round; that noise carries no data and costs nothing.
     masked : grid, keys and chain, where sums are masked.
+    keys : the key of the run, where noise and lots are functions of one; its noise is the source's.
 
     Examples
     --------
@@ -70,9 +72,10 @@ class StepProgram:
         node: int,
         source: Metered,
         masked: MaskedRows | None = None,
+        keys: RunKeys | None = None,
     ) -> None:
         self.algorithm, self.schedule, self.steps, self.node = algorithm, schedule, steps, node
-        self.source, self.masked = source, masked
+        self.source, self.masked, self.keys = source, masked, keys
         # who talks to whom in every round is asked for often, and of old rounds too: it is read off once
         self._talks: list[Rounds] = []
         last = None
@@ -97,6 +100,7 @@ class StepProgram:
 
     def begin(self) -> None:
         """Make the first row."""
+        self._rekey()
         self._state = self.algorithm.init()
         self.begun = True
         self._open()
@@ -119,7 +123,7 @@ class StepProgram:
     def receive(self, rows: Mapping[int, np.ndarray]) -> None:
         """Take the rows of the present round and go to the next."""
         assert self._local is not None
-        self._local.receive(self._round, rows, noise=self.source.random.noise, step=self._step)
+        self._local.receive(self._round, rows, noise=self._round_noise, step=self._step)
         self._round += 1
         if self._round == self._local.rounds:
             self._close()
@@ -141,9 +145,10 @@ class StepProgram:
         return pack((self._step, self._round, self._state, local, self._secrets()))
 
     def _secrets(self) -> dict[str, Any]:
-        lots = self.source.random.lots if self._step < self.steps else None
+        lots = self.source.random.lots if self._step < self.steps and self.keys is None else None
         return {
             "lots": lots.hex() if isinstance(lots, bytes) else lots,
+            "keys": None if self.keys is None else self.keys.to_dict(),
             "masked": None if self.masked is None else self.masked.to_dict(),
         }
 
@@ -158,6 +163,8 @@ class StepProgram:
         if lots is not None and hasattr(self.source, "keyed"):
             # a step that is done again must take the same records: two lots under one label tell them apart
             self.source.keyed(bytes.fromhex(lots) if isinstance(lots, str) else lots)
+        if self.keys is not None:
+            self.keys.restore(kept["keys"])
         if self.masked is not None:
             self.masked.restore(kept["masked"])
         self.begun = True
@@ -172,18 +179,34 @@ class StepProgram:
             row = np.asarray(self.algorithm.message(self._state, self._step))[0]
             if self.masked is not None:
                 row = self.masked.hide(row, self._step)
+            if self.keys is not None:
+                self.keys.turn_over()
             self._local = protocol.local(self.node)
-            self._local.start(row, noise=self.source.random.noise, step=self._step)
+            self._local.start(row, noise=self._round_noise, step=self._step)
             if protocol.rounds:
                 return
             self._close()
         self._local = None
         if self.masked is not None:
             self.masked.erase()
+        if self.keys is not None:
+            self.keys.erase()
+
+    @property
+    def _round_noise(self) -> Any:
+        return self.source.random.noise if self.keys is None else self.keys.round_noise
+
+    def _rekey(self) -> None:
+        """Take the lots and hidden choices of this turn from the run's key."""
+        if self.keys is not None and hasattr(self.source, "keyed"):
+            self.source.keyed(self.keys.lots)
 
     def _close(self) -> None:
         assert self._local is not None
         received = self._local.result()
+        if self.keys is not None:
+            self.keys.received(np.ascontiguousarray(received).tobytes())
+            self._rekey()
         if self.masked is not None:
             received = self.masked.mean(received, self._step)
         self._state = self.algorithm.update(self._state, received[None], self._step)

@@ -119,8 +119,7 @@ class Peer:
             secrets = home.identity_folder
         self._secrets = secrets if agreement.masked else None
         key = read_mask_key(self._secrets, agreement.run, agreement.epoch)
-        source = noise if noise is not None else ProtectiveNoise()
-        program = self.job.program(self.node, records, source, key)
+        program = self.job.program(self.node, records, noise, key)
         spending = self.job.spending(self.node)
         about = {
             "title": agreement.title,
@@ -328,7 +327,7 @@ class Peer:
             "ldp": self._stated(self.job.spent_locally(self.node, self.core.releases)),
             "network": self._stated(self.job.network(self.node)) if as_agreed else None,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
-            "noise": "protective: discrete Gaussian, keys from the operating system",
+            "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
             "statistical_distance": ProtectiveNoise.distance(draws * self.agreement.model.parameters),
             "assumptions": ["AES-256 in counter mode is a pseudorandom generator"],
             "left_out": left_out,

@@ -709,8 +709,10 @@ def counted_variance(widths: Iterable[float]) -> float:
     return max(0.0, math.fsum(s * s for s in map(float, widths) if s >= COUNTED_FROM) - DISCOUNT)
 
 
-def grid_noise(count: int, width: float) -> np.ndarray:
+def grid_noise(count: int, width: float, key: bytes | None = None) -> np.ndarray:
     """Return ``count`` protective discrete Gaussians (int64) of a width that `mask_grid` gave.
+
+    With 32 secret bytes as ``key`` they are a function of it, else of a key made now and forgotten.
 
     Examples
     --------
@@ -724,10 +726,11 @@ def grid_noise(count: int, width: float) -> np.ndarray:
     factors = _factors(width)
     if not math.isclose(_of_factors(factors), width, rel_tol=1e-12):
         raise InvalidInput(f"no noise of {width!r} grid steps can be drawn; mask_grid rounds widths up.")
-    draws = _noise._narrow_gaussian(_noise._random_words(size)).astype(np.int64)
+    bits = _noise.Bits(key)
+    draws = _noise._narrow_gaussian(bits.words(size), bits).astype(np.int64)
     for factor in factors:
         if factor:
-            draws += factor * _noise._narrow_gaussian(_noise._random_words(size)).astype(np.int64)
+            draws += factor * _noise._narrow_gaussian(bits.words(size), bits).astype(np.int64)
     return draws
 
 
@@ -790,7 +793,7 @@ class GridNoise:
             if not np.isfinite(scaled).all():
                 raise InvalidInput("Protective noise needs finite values; clip them first.")
             whole = np.rint(np.clip(scaled, -self.grid.bound, self.grid.bound)).astype(np.int64)
-            whole += self._draw(number, whole.size, width, step, stream)
+            whole += self._draw(number, whole, width, step, stream)
             out[place] = whole * (self.grid.step * unit)
         return out
 
@@ -801,7 +804,11 @@ class GridNoise:
         widest = max(unit for _, unit in self.hosted.values())
         return self.grid.step * widest * (math.sqrt(dim) * (0.5 + 2.0**-10) + 0.5)
 
-    def _draw(self, number: int, dim: int, width: float, step: int, stream: int) -> np.ndarray:
+    def _draw(self, number: int, whole: np.ndarray, width: float, step: int, stream: int) -> np.ndarray:
+        dim = whole.size
+        if isinstance(self.source, _noise.KeyedNoise):
+            scale = width * self.grid.step * self.hosted[number][1]
+            return grid_noise(dim, width, self.source.key_of(number, step, stream, whole, scale))
         if not isinstance(self.source, _noise.RecordedNoise):
             return grid_noise(dim, width)
         key = (number, step, stream)

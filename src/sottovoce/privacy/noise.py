@@ -31,9 +31,11 @@ Differential Privacy, CCS 2012.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -44,7 +46,7 @@ from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 
 __all__ = [
-    "NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise", "discrete_laplace",
+    "KeyedNoise", "NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise", "discrete_laplace",
     "grid_of", "perturb_steps",
 ]  # fmt: skip
 
@@ -213,6 +215,61 @@ class ProtectiveNoise:
         grid += drawn
         grid *= step[:, None]
         return grid.astype(values.dtype, copy=False)
+
+
+class KeyedNoise(ProtectiveNoise):
+    """Protective noise that is a function of a secret key: what is drawn twice is drawn the same.
+
+    A peer that is killed between a draw and its commit, or set back by a backup, does the step again. With
+    noise made anew the two results together tell more than one; here the same row under the same label gets
+    the same noise, so that nothing new is told, and any other row gets noise that is independent of it.
+
+    Parameters
+    ----------
+    derive : from a label to 32 secret bytes, a pseudorandom function of a key that nobody else has; the label
+        holds agent, step, stream, the scale and the digest of the clean integers.
+
+    Guarantees
+    ----------
+    Those of `ProtectiveNoise`, if AES-256 and the derivation are pseudorandom and the key was 32 bytes of the
+    operating system. One (key, agent, step, stream, integer row, scale) gives one row of bytes; a change in
+    any of them gives independent noise, and is a further release.
+
+    Examples
+    --------
+    >>> import hashlib, hmac, os
+    >>> import numpy as np
+    >>> key = os.urandom(32)
+    >>> noise = KeyedNoise(lambda label: hmac.digest(key, label, "sha256"))
+    >>> rows = [noise.perturb(np.zeros((1, 8)), agents=[0], step=step, std=1.0) for step in (0, 0, 1)]
+    >>> bool((rows[0] == rows[1]).all()), bool((rows[0] == rows[2]).any())
+    (True, False)
+    """
+
+    def __init__(self, derive: Callable[[bytes], bytes]) -> None:
+        self.derive = derive
+
+    def __repr__(self) -> str:
+        return "KeyedNoise()"
+
+    def perturb(
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
+    ) -> np.ndarray:
+        """Return the grid points nearest to ``values`` moved by the noise of their labels."""
+        values, numbers, scale = _checked(values, agents, std)
+        _fits_the_grid(values, scale)
+        grid = np.rint(np.divide(values, (scale / STEPS_PER_STD)[:, None], dtype=np.float64))
+        drawn = [
+            discrete_gaussian(values.shape[1], self.key_of(int(number), step, stream, row, float(one)))
+            for number, row, one in zip(numbers, grid, scale, strict=True)
+        ]
+        return self._add(values, np.array(drawn, np.int32).reshape(values.shape), scale)
+
+    def key_of(self, agent: int, step: int, stream: int, whole: np.ndarray, scale: float) -> bytes:
+        """Return the key of one row's noise; ``whole`` are its clean integers, of whatever type."""
+        label = struct.pack("<3Qd", agent, step, stream, scale)
+        content = np.ascontiguousarray(whole, np.float64) + 0.0  # -0.0 and 0.0 are one integer
+        return self.derive(b"noise" + label + hashlib.sha256(content.tobytes()).digest())
 
 
 class RecordedNoise:
@@ -417,21 +474,25 @@ def grid_step(std: float) -> float:
     return _validate.positive(std, "the noise standard deviation") / STEPS_PER_STD
 
 
-def discrete_gaussian(count: int) -> np.ndarray:
-    """Return ``count`` protective draws of the discrete Gaussian of parameter `STEPS_PER_STD`, int32."""
+def discrete_gaussian(count: int, key: bytes | None = None) -> np.ndarray:
+    """Return ``count`` protective draws of the discrete Gaussian of parameter `STEPS_PER_STD`, int32.
+
+    With 32 secret bytes as ``key`` they are a function of it, else of a key made now and forgotten.
+    """
     draws = np.empty(count, np.int32)
     if count == 0:
         return draws
-    words = _random_words(2 * count)
+    bits = Bits(key)
+    words = bits.words(2 * count)
     for start in range(0, count, _CHUNK):
         stop = min(start + _CHUNK, count)
-        pairs = _narrow_gaussian(words[2 * start : 2 * stop])
+        pairs = _narrow_gaussian(words[2 * start : 2 * stop], bits)
         np.multiply(pairs[1::2], _FACTOR, out=draws[start:stop])
         draws[start:stop] += pairs[::2]
     return draws
 
 
-def _narrow_gaussian(words: np.ndarray) -> np.ndarray:
+def _narrow_gaussian(words: np.ndarray, bits: Bits | None = None) -> np.ndarray:
     """Turn 32-bit words into discrete Gaussians of parameter 512: alias method, ties decided by more bits."""
     threshold, alias, low = _table()
     slot = words >> np.uint32(_FIRST_BITS)
@@ -439,7 +500,8 @@ def _narrow_gaussian(words: np.ndarray) -> np.ndarray:
     bound = threshold.take(slot)
     keep = part < bound
     for tie in np.flatnonzero(part == bound).tolist():
-        keep[tie] = int.from_bytes(os.urandom(_TIE_BITS // 8), "little") < low[int(slot[tie])]
+        more = os.urandom(_TIE_BITS // 8) if bits is None else bits.more(_TIE_BITS // 8)
+        keep[tie] = int.from_bytes(more, "little") < low[int(slot[tie])]
     # alias is doubled: the second half holds each slot's own value
     slot += keep.astype(np.uint32) << np.uint32(_INDEX_BITS)
     return alias.take(slot)
@@ -486,18 +548,41 @@ def _integer_masses(total: int) -> list[int]:
     return masses
 
 
+class Bits:
+    """Two streams of AES-256-CTR under one key: words, and the few further bits that decide ties.
+
+    Without a key it is one of the operating system, made now.
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        cipher = algorithms.AES(os.urandom(32) if key is None else key)
+        # the counters of the second begin half way round, 2^127 blocks away
+        self._words, self._more = (
+            Cipher(cipher, modes.CTR(first + bytes(15))).encryptor() for first in (b"\0", b"\x80")
+        )
+
+    def words(self, count: int) -> np.ndarray:
+        """Return the next 32-bit words."""
+        words = np.empty(count, np.uint32)
+        target = words.view(np.uint8).data
+        zeros = bytes(1 << 16)
+        for start in range(0, len(target), len(zeros)):
+            room = min(len(zeros), len(target) - start)
+            self._words.update_into(
+                zeros[:room] if room < len(zeros) else zeros, target[start : start + room]
+            )
+        return words
+
+    def more(self, count: int) -> bytes:
+        """Return the next bytes of the second stream."""
+        return self._more.update(bytes(count))
+
+
 def _random_words(count: int) -> np.ndarray:
     """Return 32-bit words of an AES-256-CTR stream under a key taken from the operating system now."""
-    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-    stream = Cipher(algorithms.AES(os.urandom(32)), modes.CTR(bytes(16))).encryptor()
-    words = np.empty(count, np.uint32)
-    target = words.view(np.uint8).data
-    zeros = bytes(1 << 16)
-    for start in range(0, len(target), len(zeros)):
-        room = min(len(zeros), len(target) - start)
-        stream.update_into(zeros[:room] if room < len(zeros) else zeros, target[start : start + room])
-    return words
+    return Bits().words(count)
 
 
 @functools.lru_cache(maxsize=64)
