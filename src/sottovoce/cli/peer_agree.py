@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, console, emit, safe, table
+from sottovoce.cli.output import Json, console, emit, progress, safe, table
 from sottovoce.cli.peer_options import HomeOption, Population
 
 if TYPE_CHECKING:
@@ -38,6 +38,10 @@ def agree(
     yes: Annotated[
         str, typer.Option(help="The run's hash, or its first 8 digits: what was read is what is signed.")
     ] = "",
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="Price long runs over drawn trees against single members, too."),
+    ] = False,
     json: Json = False,
 ) -> None:
     """Build, check, price and sign an agreement; what it costs is printed before anything is signed.
@@ -67,8 +71,10 @@ def agree(
         agreement, file = _build(file, member, output), output
     else:
         agreement = read_agreement(file)
-    job = Job(agreement)
-    rows = job.table()
+    pairs = len(agreement.members) * (len(agreement.members) - 1)
+    with progress("pairs of members priced", pairs if exact else None, quiet=json or not exact) as tell:
+        job = Job(agreement, exact=exact, progress=tell)
+        rows = job.table()
     page = sheet(job)
     if data is not None:
         read_records(data, agreement)
