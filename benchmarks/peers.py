@@ -29,10 +29,10 @@ import numpy as np
 from sottovoce.peers.agreement import Member, member_entry, sign_agreement, write_agreement
 from sottovoce.peers.frames import Wire
 from sottovoce.peers.identity import Identity, host_name, make_identity
-from sottovoce.peers.transport import Transport
+from sottovoce.peers.transport import TlsTransport
 from sottovoce.privacy.noise import ProtectiveNoise
 
-import grpc  # isort: skip - after the transport, which sets what TLS may agree on
+import grpc  # isort: skip - the rival
 
 
 def medians(forms: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
@@ -73,7 +73,7 @@ async def _roundtrip(repeats: int = 60) -> dict[str, Any]:
     wire = Wire(bytes(32), 2, 1_000_000, 131_072, "float64")  # a megabyte
     row = np.random.default_rng(0).standard_normal(wire.dim)
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
-    right: Transport
+    right: TlsTransport
 
     def echo(sender: int, raw: bytes) -> None:
         frame = wire.decode(raw)
@@ -83,8 +83,8 @@ async def _roundtrip(repeats: int = 60) -> dict[str, Any]:
         wire.values(wire.decode(raw))
         arrived.put_nowait(raw)
 
-    left = Transport(members, 0, own[0], [1], back, largest=wire.largest)
-    right = Transport(members, 1, own[1], [0], echo, largest=wire.largest)
+    left = TlsTransport(members, 0, own[0], [1], back, largest=wire.largest)
+    right = TlsTransport(members, 1, own[1], [0], echo, largest=wire.largest)
     await left.start()
     await right.start()
     bare, channel, server = await bare_grpc(own)

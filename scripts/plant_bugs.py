@@ -38,6 +38,7 @@ SIM = "tests/peers/test_simulator.py -k 'copied or budget or missing or (worlds 
 FRAMES = "tests/peers/test_frames.py -k 'not million and not fuzzed'"
 LEDGER = "tests/peers/test_disk_ledger.py"
 STRANGERS = "tests/peers/test_transport.py"
+DOOR = "tests/peers/test_door.py"
 AGREE = "tests/peers/test_agreement.py"
 ENDINGS = "tests/peers/test_endings.py"
 BOOK = "tests/peers/test_book.py"
@@ -49,7 +50,6 @@ HAND = "tests/peers/test_equivalence.py -k by_hand"
 PRICE = "tests/peers/test_equivalence.py -k 'formula or one_thing or path'"
 SPREAD = "tests/peers/test_equivalence.py -k 'spread or planned or by_hand'"
 LOTS = "tests/peers/test_equivalence.py -k lots"
-MEMORY = "tests/peers/test_memory.py"
 CLAIMS_NETS = "tests/objectives/test_nets.py -k cancels"
 CLAIMS_OBJECTIVES = "tests/objectives/test_glm.py -k stored_twice"
 CLAIMS_CURVES = "tests/privacy/test_guarantees.py -k undefined"
@@ -276,9 +276,30 @@ BUGS = [
     ),
     Bug(
         "strangers keep their connections",
+        PEERS + "door.py",
+        "loop.call_later(self.patience, self._let_go, guest)",
+        "loop.call_later(1e6, self._let_go, guest)",
+        DOOR,
+    ),
+    Bug(
+        "one address takes all places",
+        PEERS + "door.py",
+        "        if len(same) >= self.per_address:",
+        "        if False:",
+        DOOR,
+    ),
+    Bug(
+        "control frames without end",
         PEERS + "transport.py",
-        '            ("grpc.server_handshake_timeout_ms", _HANDSHAKE),',
-        "",
+        "not contact.control.take(now)",
+        "False",
+        STRANGERS,
+    ),
+    Bug(
+        "another agreement is talked to",
+        PEERS + "transport.py",
+        "        if self.run != own.run:",
+        "        if False:",
         STRANGERS,
     ),
     Bug(
@@ -311,9 +332,9 @@ BUGS = [
     ),
     Bug(
         "clients need no certificate",
-        PEERS + "transport.py",
-        "require_client_auth=True",
-        "require_client_auth=bool(0)",
+        PEERS + "links.py",
+        "ssl.CERT_REQUIRED",
+        "ssl.VerifyMode(int(context.protocol == ssl.PROTOCOL_TLS_CLIENT) * 2)",
         STRANGERS,
     ),
     Bug(
@@ -326,22 +347,22 @@ BUGS = [
     Bug(
         "revoked certificates accepted",
         PEERS + "transport.py",
-        "        refused = set(revoked)",
-        "        refused = set()",
+        "        barred = set(revoked)",
+        "        barred = set()",
         STRANGERS,
     ),
     Bug(
         "TLS 1.2 accepted",
-        PEERS + "transport.py",
-        '"ECDHE-RSA-AES256-GCM-SHA384"',
-        '"ECDHE-ECDSA-AES256-GCM-SHA384"',
+        PEERS + "links.py",
+        "ssl.TLSVersion.TLSv1_3",
+        "ssl.TLSVersion(771)",
         STRANGERS,
     ),
     Bug(
         "messages of any size",
-        PEERS + "transport.py",
-        '("grpc.max_receive_message_length", self.largest)',
-        '("grpc.max_receive_message_length", -1)',
+        PEERS + "links.py",
+        "            if not 0 < size <= self.largest:",
+        "            if not 0 < size:",
         STRANGERS,
     ),
     Bug(
@@ -448,15 +469,15 @@ BUGS = [
     Bug(
         "hostile: a refused frame ends the stream",
         PEERS + "transport.py",
-        "                self.refused += 1  # one bad frame",
-        "                raise  # one bad frame",
+        "                self._refuse(sender, error)  # one bad frame",
+        "                link.close()  # one bad frame",
         STRANGERS,
     ),
     Bug(
         "hostile: a frame is lost with its stream",
         PEERS + "transport.py",
-        "                    queue.appendleft(raw)\n",
-        "",
+        "                contact.queue.appendleft(raw)\n",
+        "                pass\n",
         STRANGERS,
     ),
     Bug(
@@ -780,13 +801,6 @@ BUGS = [
         'exclude={"signatures", "mask_keys"}, exclude_unset=True',
         'exclude={"signatures"}',
         AGREE,
-    ),
-    Bug(
-        "peer: any ciphers are fine",
-        PEERS + "transport.py",
-        "    if os.environ.setdefault(name, ciphers) != ciphers:\n",
-        "    if False:\n",
-        MEMORY,
     ),
     Bug(
         "peer: a ledger of another format is read",

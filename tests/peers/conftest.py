@@ -50,7 +50,7 @@ class MemoryLinks:
     def __init__(self):
         self.open, self.carried, self.refused = {}, [], 0
 
-    def __call__(self, members, node, identity, contacts, deliver, *, largest, revoked=()):
+    def __call__(self, members, node, identity, contacts, deliver, *, largest, revoked=(), setting=None):
         return MemoryLink(self, node, tuple(contacts), deliver, largest)
 
 

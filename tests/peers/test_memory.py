@@ -1,17 +1,12 @@
 """Whole peers in one process over memory: the runtime knows a transport by its five calls only."""
 
-import asyncio
 import json
-import os
 import socket
 import subprocess
 import sys
 
 import numpy as np
-import pytest
 
-from sottovoce.errors import PeerError
-from sottovoce.peers import transport as module
 from sottovoce.peers.core import Timing
 from sottovoce.peers.frames import ROW, Wire
 from sottovoce.peers.status import read_proof, read_status
@@ -85,12 +80,3 @@ print(json.dumps([before == dict(os.environ), "grpc" in sys.modules]))
 def test_importing_changes_nothing_in_the_process():
     done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout) == [True, False]
-
-
-def test_other_ciphers_in_the_environment_are_refused_not_overwritten(consortium, monkeypatch):
-    name, _ = module._CIPHERS
-    monkeypatch.setitem(os.environ, name, "ECDHE-ECDSA-AES256-GCM-SHA384")
-    peer = consortium(n=2, graph="path:2").peers()[0]
-    with pytest.raises(PeerError, match="unset it"):
-        asyncio.run(peer.run())
-    assert os.environ[name] == "ECDHE-ECDSA-AES256-GCM-SHA384"

@@ -90,6 +90,11 @@ class Plan(ABC):
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of step ``k``; asked twice it is the same."""
 
+    @property
+    def steady(self) -> bool:
+        """Whether every step has the rounds and the partners of the first, so that one look tells all."""
+        return bool(self.steps == 1)
+
     @abstractmethod
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the agents that ``source`` hosts, from the rows ``start``."""
@@ -623,6 +628,13 @@ class Learning(Plan):
         if id(protocol) not in self._gridded:  # the first is kept, so that its number stays its own
             self._gridded[id(protocol)] = (protocol, protocol.on_grid(self._grid_step))
         return self._gridded[id(protocol)][1]
+
+    @property
+    def steady(self) -> bool:
+        """Whether the protocol is one for all steps; a tree drawn anew for each is not."""
+        given = self.protocol
+        named = isinstance(given, NamedProtocol) and not given.drawn
+        return self.steps == 1 or named or isinstance(given, Protocol)
 
     def _agreed(self, k: int) -> Protocol:
         """Return the protocol of step ``k`` as it was given, masked ones without the plan's grid."""

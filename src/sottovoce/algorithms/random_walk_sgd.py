@@ -28,7 +28,7 @@ from sottovoce.graphs import Network
 from sottovoce.objectives.glm import GLM
 from sottovoce.privacy.laws import Law, Local, TokenWalk
 from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Handover, Protocol, Walk, draw_path
+from sottovoce.protocols import Handover, Protocol, Spread, Walk, draw_path
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["RandomWalkSGD", "hop", "random_walk_sgd", "token_walk"]
@@ -188,7 +188,7 @@ class RandomWalkSGD(Learning):
         return self.schedule(k)
 
     def schedule(self, k: int) -> Protocol:
-        """Return the hop of step ``k``; at the end of a public walk the model goes to everybody.
+        """Return the hop of step ``k``; at the end of a public walk the model goes to all, edge by edge.
 
         A secret path is no public schedule: its text carries one row per token, and tokens never mix.
         """
@@ -197,8 +197,7 @@ class RandomWalkSGD(Learning):
         holder = int(self.holders[k])
         if k + 1 < self.steps:
             return Handover(self.n, holder, [int(self.holders[k + 1])])
-        others = [v for v in range(self.n) if v != holder]
-        return Handover(self.n, holder, others if self.final_public else [])
+        return Spread(self.network, holder) if self.final_public else Handover(self.n, holder, [])
 
     @cached_property
     def _visits(self) -> dict[int, list[tuple[int, int]]]:

@@ -38,6 +38,7 @@ from sottovoce.privacy.releases import Budget
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 
 # What others wrote is shown before it is signed: no control characters that could repaint the price.
+OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]  # its range is the plan's to judge, in its own words
@@ -49,7 +50,7 @@ class _Part(BaseModel):
 
 
 class Member(_Part):
-    """One organisation: its name, where its peer listens, and its certificate."""
+    """One organisation: its name, where its peer listens (or "outbound"), and its certificate."""
 
     name: str
     address: str
@@ -73,10 +74,14 @@ class Member(_Part):
             if "PEM" in str(error) or "asn1" in str(error).lower():
                 raise ValueError(f"the certificate of {self.name} cannot be read") from None
             raise
-        host_and_port = _ADDRESS.fullmatch(self.address)
-        if host_and_port is None or not 0 < int(host_and_port[2]) < 65536:
-            raise ValueError(f"the address of {self.name} must be host:port, got {self.address[:80]!r}")
+        if self.address != OUTBOUND:
+            check_address(self.address, f"the address of {self.name}")
         return self
+
+    @property
+    def reachable(self) -> bool:
+        """Whether others can call this member; else it calls them."""
+        return self.address != OUTBOUND
 
 
 class AlgorithmPart(_Part):
@@ -148,12 +153,16 @@ class TimingPart(_Part):
 
     ``late = "drop"`` leaves an exchange out, at both ends and only if both agree, when a neighbour is later
     than ``deadline``; each then keeps its own row for it. ``"wait"`` waits.
+
+    With ``pace`` a peer takes what has come at the beginning of every span of that many seconds, and answers
+    in its middle or in that of a later one: the time of an answer does not tell how long it took.
     """
 
     ask_again: Positive = 1.0
     late: Literal["wait", "drop"] = "wait"
     deadline: Positive = 60.0
     give_up: Positive = 600.0
+    pace: Annotated[float, Field(ge=0.01, le=3600.0)] | None = None
 
 
 class Agreement(_Part):
@@ -176,6 +185,7 @@ class Agreement(_Part):
     members: Annotated[tuple[Member, ...], Field(strict=False, min_length=2)]
     data: DataPart = DataPart()
     timing: TimingPart = TimingPart()
+    relay: str = ""
     epoch: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     signatures: dict[str, str] = {}
     mask_keys: dict[str, str] = {}
@@ -190,8 +200,11 @@ class Agreement(_Part):
         prints = [m.fingerprint for m in self.members]
         if len(set(names)) < len(names) or len(set(prints)) < len(prints):
             raise ValueError("every member needs a name and a certificate of its own")
-        if len({m.address for m in self.members}) < len(names):
+        called = [m.address for m in self.members if m.reachable]
+        if len(set(called)) < len(called):
             raise ValueError("every member needs an address of its own")
+        if self.relay:
+            check_address(self.relay, "the address of the relay")
         if self.network.n != len(names):
             raise ValueError(f"the graph {self.graph} has {self.network.n} nodes for {len(names)} members")
         if (
@@ -200,6 +213,7 @@ class Agreement(_Part):
             and len(self.data.features) != self.model.parameters
         ):
             raise ValueError("a mean has one parameter per feature")
+        self._obeys_graph()
         protocol = self.plan.schedule(0)
         if self.timing.late == "drop" and protocol.name not in ("gossip", "refreshed"):
             raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
@@ -215,6 +229,40 @@ class Agreement(_Part):
             if not re.fullmatch("[0-9a-f]{64}", key):
                 raise ValueError(f"the mask key of {name} must be 64 hexadecimal digits")
         return self
+
+    def _obeys_graph(self) -> None:
+        """Refuse a protocol that connects members who are no neighbours, and neighbours who cannot meet.
+
+        Trees and walks go along edges by construction; the last step of a walk, and exchanges, are looked at.
+        """
+        edges = {(int(u), int(v)) for u, v in self.network.edges}
+        plan = self.plan
+        for k in {0, plan.steps - 1}:
+            protocol = plan.schedule(k)
+            for u in range(len(self.members)):
+                local = protocol.local(u)
+                for v in sorted({v for t in range(protocol.rounds) for v in local.sends(t)}):
+                    if (min(u, v), max(u, v)) not in edges:
+                        raise ValueError(
+                            f"{protocol.name} connects {self.members[u].name} with {self.members[v].name}, "
+                            f"who are no neighbours in {self.graph[:80]}; take a graph that has this edge, "
+                            "or a tree"
+                        )
+        apart = [(u, v) for u, v in sorted(edges) if not self._meet(u, v)]
+        if apart:
+            u, v = apart[0]
+            raise ValueError(
+                f"{self.members[u].name} and {self.members[v].name} are neighbours and both outbound, so "
+                "neither can call the other; give one an address, or add the line relay = 'host:port'"
+            )
+
+    def _meet(self, u: int, v: int) -> bool:
+        return bool(self.relay) or self.members[u].reachable or self.members[v].reachable
+
+    def neighbours(self, node: int) -> tuple[int, ...]:
+        """Return the members that may talk to ``node``: its neighbours in the graph."""
+        found = {int(v) for u, v in self.network.edges if u == node}
+        return tuple(sorted(found | {int(u) for u, v in self.network.edges if v == node}))
 
     @cached_property
     def network(self) -> graphs.Network:
@@ -316,6 +364,20 @@ class Agreement(_Part):
 
     def _names(self) -> str:
         return ", ".join(m.name for m in self.members)
+
+
+def check_address(address: str, whose: str) -> str:
+    """Return a host and port that can be called, or raise ``ValueError``.
+
+    Examples
+    --------
+    >>> check_address("10.0.0.1:7000", "the address of north")
+    '10.0.0.1:7000'
+    """
+    host_and_port = _ADDRESS.fullmatch(address)
+    if host_and_port is None or not 0 < int(host_and_port[2]) < 65536:
+        raise ValueError(f"{whose} must be host:port, got {address[:80]!r}")
+    return address
 
 
 def read_agreement(path: str | Path) -> Agreement:

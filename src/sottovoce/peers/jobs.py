@@ -8,7 +8,7 @@ what it costs is the plan's price; here they meet the wire and the member.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -38,6 +38,13 @@ _QUICK = 1 << 16
 class Job:
     """An agreement, ready to be priced and run by any of its members.
 
+    Parameters
+    ----------
+    agreement : what all have signed, or will.
+    exact : whether the exact price against single members is computed however long it takes, as it may where
+        every step draws a tree of its own; else the local price stands for it beyond a few thousand steps.
+    progress : called with the number of pairs of members priced so far.
+
     Guarantees
     ----------
     What `program` draws is what `plan.releases` lists, or the run stops before anything leaves; the prices
@@ -54,11 +61,16 @@ class Job:
     (1, 1)
     """
 
-    def __init__(self, agreement: Agreement) -> None:
+    def __init__(
+        self, agreement: Agreement, *, exact: bool = False, progress: Callable[[int], None] | None = None
+    ) -> None:
         self.agreement, self.plan = agreement, agreement.plan
+        self._asked, self._progress, self._priced = exact, progress, 0
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
-        self.rounds = sum(self.plan.schedule(k).rounds for k in range(self.steps))
+        every = (self.plan.schedule(k).rounds for k in range(self.steps))
+        steady = self.plan.steady  # then a run of ten million steps is read as fast as one of ten
+        self.rounds = self.steps * self.plan.schedule(0).rounds if steady else sum(every)
         self.grid = self.plan.grid
         if self.grid is None:
             self.wire = Wire(agreement.run, self.n, self.rounds, self.plan.width, agreement.model.number)
@@ -97,8 +109,9 @@ class Job:
             None if self.grid is None else MaskedRows(self.grid, self.masks(node, key), self.agreement.run)
         )
         return StepProgram(
-            text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys
-        )
+            text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys,
+            steady=self.plan.steady,
+        )  # fmt: skip
 
     def masks(self, node: int, key: MaskKey | None) -> PairMasks | None:
         """Return the first pair keys of a member with all its partners."""
@@ -162,7 +175,8 @@ class Job:
     def _exact(self) -> bool:
         """Whether more than the local number may be asked for."""
         # an exchange left out can tell a neighbour more, not less: then only the local number holds
-        return self.agreement.timing.late == "wait" and self.n**2 * self.steps <= _QUICK
+        quick = self._asked or self.n**2 * (1 if self.plan.steady else self.steps) <= _QUICK
+        return self.agreement.timing.late == "wait" and quick
 
     def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what was revealed by releases that were made, as a ledger lists them."""
@@ -229,7 +243,12 @@ class Job:
         first = self.network(node, others[0])
         # a local number is the same against everybody; an exact one is asked for member by member, and the
         # worst of them is the price in the network
-        against = [first, *(self.network(node, v) for v in others[1:])] if first.label == "exact" else [first]
+        against = [first]
+        for v in others[1:] if first.label == "exact" else ():
+            against.append(self.network(node, v))
+        self._priced += len(others)
+        if self._progress is not None:
+            self._progress(self._priced)
         epsilons = [guarantee.epsilon(self.agreement.budget.delta) for guarantee in against]
         return max(epsilons), sum(epsilons) / len(epsilons), first.label
 
@@ -276,6 +295,10 @@ class _Charged:
     @property
     def steps(self) -> int:
         return int(self.plan.steps)
+
+    @property
+    def steady(self) -> bool:
+        return bool(self.plan.steady)
 
     @property
     def adjacency(self) -> str:

@@ -9,7 +9,7 @@ was drawn, not what was planned.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -49,6 +49,7 @@ class StepProgram:
         fresh noise in a round; that noise carries no data and costs nothing.
     masked : grid, keys and chain, where sums are masked.
     keys : the key of the run, where noise and lots are functions of one; its noise is the source's.
+    steady : whether every step talks as the first does; then only that one is looked at.
 
     Examples
     --------
@@ -73,17 +74,21 @@ class StepProgram:
         source: Metered,
         masked: MaskedRows | None = None,
         keys: RunKeys | None = None,
+        steady: bool = False,
     ) -> None:
         self.algorithm, self.schedule, self.steps, self.node = algorithm, schedule, steps, node
         self.source, self.masked, self.keys = source, masked, keys
         # who talks to whom in every round is asked for often, and of old rounds too: it is read off once
         self._talks: list[Rounds] = []
         last = None
-        for protocol in map(schedule, range(steps)):
+        for protocol in map(schedule, range(min(steps, 1) if steady else steps)):
             self._talks.append(self._talks[-1] if protocol is last else _talks(protocol, node))
             last = protocol
         lengths = [len(step) for step in self._talks]
-        self.starts = np.concatenate([[0], np.cumsum(lengths)]).astype(int).tolist()
+        # where each step begins, and where the last ends; every step is as long as the first if steady
+        whole = range(0, (steps + 1) * lengths[0], lengths[0]) if steady and any(lengths) else None
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(int).tolist()
+        self.starts: Sequence[int] = starts if whole is None else whole
         self.rounds: int = self.starts[-1]
         self.window = 2 * max(lengths, default=1) + 1
         met = {s for step in self._talks for to, whence in step for s in (*to, *whence)}
@@ -108,12 +113,12 @@ class StepProgram:
     def sends(self, r: int) -> tuple[int, ...]:
         """Return who gets this node's row in round ``r``."""
         k, t = self._place(r)
-        return self._talks[k][t][0]
+        return self._talks[k % len(self._talks)][t][0]
 
     def expects(self, r: int) -> tuple[int, ...]:
         """Return whose rows this node needs in round ``r``."""
         k, t = self._place(r)
-        return self._talks[k][t][1]
+        return self._talks[k % len(self._talks)][t][1]
 
     def message(self) -> np.ndarray:
         """Return the row of the present round."""

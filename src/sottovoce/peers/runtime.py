@@ -19,13 +19,14 @@ from sottovoce.data.randomness import Random
 from sottovoce.errors import ConfigError, DataError, IdentityError, PeerError, SottovoceError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
+from sottovoce.peers.dial import Proxy
 from sottovoce.peers.home import Home
 from sottovoce.peers.identity import Identity
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.ledger import SqliteLedger
 from sottovoce.peers.masking import erase_mask_key, read_mask_key
 from sottovoce.peers.records import Records
-from sottovoce.peers.transport import TlsTransport, Transport
+from sottovoce.peers.transport import Setting, TlsTransport, Transport
 from sottovoce.privacy import Guarantee, words
 from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
 
@@ -62,6 +63,8 @@ class Peer:
     secrets : the folder in which the mask key was kept when the agreement was signed, where sums are masked;
         the key is erased from it once the first row is durable.
     transport : what carries the frames, made by a call with the arguments of `TlsTransport`.
+    relay : another relay than the agreed one, for neighbours whom nobody can call.
+    proxy : the HTTP proxy through which this machine calls others.
     home : the organisation's home; the run is charged to its book before anything else happens.
     population : whose records they are, by the book's name; None for the first.
     new_records : why the records differ from those the run began with; recorded.
@@ -97,6 +100,8 @@ class Peer:
         listen: str | None = None,
         secrets: str | Path | None = None,
         transport: Callable[..., Transport] = TlsTransport,
+        relay: str = "",
+        proxy: Proxy | None = None,
         home: Home | None = None,
         population: str | None = None,
         new_records: str = "",
@@ -158,6 +163,9 @@ class Peer:
                 self._deliver,
                 largest=self.job.wire.largest,
                 revoked=revoked,
+                setting=Setting(
+                    agreement.run, agreement.session, relay or agreement.relay, proxy, self._happened
+                ),
             )
         except BaseException:
             self.ledger.close()
@@ -304,6 +312,10 @@ class Peer:
         waiting = [self.agreement.members[s].name for s in self.core.waiting_for]
         spent = sum(self.core.spending.counts.values())
         self.log({"event": "round", "at": at, "of": self.job.rounds, "releases": spent, "waiting": waiting})
+
+    def _happened(self, event: dict[str, Any]) -> None:
+        """Hand on what the transport tells."""
+        self.log(event)
 
     # ---- what is left ----------------------------------------------------------------------------
 

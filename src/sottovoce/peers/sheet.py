@@ -9,6 +9,10 @@ from sottovoce.peers.jobs import Job
 
 __all__ = ["connections", "sheet"]
 
+UNPACED = (
+    "neighbours may learn how many records a member has, by the time of its answers: [timing] pace hides it"
+)
+
 
 def connections(job: Job) -> list[tuple[int, int]]:
     """Return every pair of members whose peers connect in some round: the list for the firewalls.
@@ -22,7 +26,7 @@ def connections(job: Job) -> list[tuple[int, int]]:
     pairs: set[tuple[int, int]] = set()
     every = job.n * (job.n - 1) // 2
     last = None
-    for k in range(job.steps):
+    for k in range(1 if job.plan.steady else job.steps):
         protocol = job.plan.schedule(k)
         if protocol is last:
             continue
@@ -50,6 +54,7 @@ def sheet(job: Job) -> dict[str, Any]:
     """
     agreement = job.agreement
     names = [member.name for member in agreement.members]
+    seen = [] if agreement.timing.pace else [UNPACED]
     members = [
         {"name": each.name, "address": each.address, "words": spoken(each.fingerprint)}
         for each in agreement.members
@@ -62,8 +67,10 @@ def sheet(job: Job) -> dict[str, Any]:
         "algorithm": agreement.algorithm.stated,
         "model": agreement.model.model_dump(exclude_unset=True),
         "data": agreement.data.model_dump(exclude_unset=True),
-        "timing": agreement.timing.model_dump(),
+        "timing": agreement.timing.model_dump(exclude_none=True),
+        "relay": agreement.relay,
         "assumptions": list(
             dict.fromkeys(line for node in range(job.n) for line in job.promised(node).assumptions)
-        ),
+        )
+        + seen,
     }

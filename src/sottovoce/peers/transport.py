@@ -1,42 +1,134 @@
-"""Frames over gRPC with mutual TLS 1.3: only neighbours can connect, and the certificate is the sender.
+"""Frames over mutual TLS 1.3: only neighbours can connect, and the certificate is the sender.
 
-A server trusts exactly the certificates of its neighbours, a channel exactly the certificate of the one it
-calls; a stranger fails in the handshake, before any application byte. The handler then compares the
-certificate with the agreement once more and hands the frame on under that member's number, whatever the
-frame says. There is no insecure mode to switch on.
+A server trusts exactly the certificates of its neighbours, a caller exactly the certificate of the one it
+calls; a stranger fails in the handshake, before any application byte. The certificate is then compared with
+the agreement once more, and a frame is handed on under that member's number, whatever the frame says.
+There is no insecure mode to switch on.
 
-To each neighbour leads one stream that stays open, so a row costs no call of its own; what a broken stream
-may have lost is asked for again by the one who misses it.
+Between two neighbours one connection carries frames both ways. Whoever can call calls: both if both have an
+address, the one that has none otherwise, both at a relay if neither has. First each end says which agreement
+it holds, so that two that differ are named and not waited for. What a broken connection may have lost is
+asked for again by the one who misses it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
-import os
 import ssl
+import struct
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from sottovoce import __version__
 from sottovoce.errors import FrameError, IdentityError, PeerError
+from sottovoce.peers import dial
 from sottovoce.peers.agreement import Member
-from sottovoce.peers.frames import POSITION, Wire
-from sottovoce.peers.identity import Identity, expiry, host_name
+from sottovoce.peers.door import PATIENCE, Door
+from sottovoce.peers.frames import POSITION, ROW, VERSION, Wire
+from sottovoce.peers.identity import Identity, expiry
+from sottovoce.peers.links import Link, client_context, read_message, server_context, shake, write_message
 
-__all__ = ["TlsTransport", "Transport"]
+__all__ = ["Hello", "Setting", "TlsTransport", "Transport"]
 
-METHOD = "/sottovoce.Peer/Deliver"
 _QUEUE = 256
-# TLS 1.2 needs a cipher that fits the certificate's key. All keys here are P-256, and the only TLS 1.2
-# ciphers offered are for RSA keys, so only TLS 1.3, whose ciphers this list does not touch, can be agreed on.
-_CIPHERS = ("GRPC_SSL_CIPHER_SUITES", "ECDHE-RSA-AES256-GCM-SHA384")
-# A row travels in few large pieces: windows and frames of the default sizes stall on a megabyte.
-_HANDSHAKE = 3000  # milliseconds for TLS to be agreed; a member needs a few round trips
-_WHOLE_ROWS = (("grpc.http2.lookahead_bytes", 4 << 20), ("grpc.http2.max_frame_size", 4 << 20))
-_PAUSE = 0.02  # seconds before a broken stream is opened again; longer if it breaks at once
-_PROBE = 20_000  # milliseconds of silence before a stream's other end is asked whether it still lives
+_LINKS = 4  # connections of one member; the oldest goes, it is most likely a dead one
+_PAUSE, _LONGEST = 0.05, 1.0  # seconds before a member is called again
+_HEADSTART = 1.0  # seconds that the first of two who could both call is waited for
+_CONTROL, _BURST = 40.0, 120.0  # frames a second, and at once, of a member that are not rows
+_FRAMES = 20_000  # frames a second of one connection before it is read no further for a while
+_AGAIN = 10.0  # seconds before the same reason for a refused frame is told again
+CLOCK = 60.0  # seconds that two clocks may differ without a word
+HELLO = struct.Struct("<4sBB2x32s32sd24s")
+_MAGIC = b"SVOH"
+
+
+class Hello(NamedTuple):
+    """What each end says first, inside TLS: its agreement, its clock and its version; nothing secret.
+
+    Examples
+    --------
+    >>> hello = Hello(bytes(32), bytes(32), 0.0, "1.0")
+    >>> Hello.read(hello.to_bytes()) == hello
+    True
+    """
+
+    run: bytes
+    session: bytes
+    time: float
+    package: str
+    version: int = VERSION
+    only_check: bool = False
+
+    def to_bytes(self) -> bytes:
+        """Return the bytes that are sent."""
+        word = self.package.encode("ascii", "replace")[:24]
+        return HELLO.pack(_MAGIC, self.version, self.only_check, self.run, self.session, self.time, word)
+
+    @classmethod
+    def read(cls, raw: bytes) -> Hello:
+        """Return what the other end said; bytes that are nothing of the kind are refused."""
+        if len(raw) != HELLO.size or raw[:4] != _MAGIC:
+            raise FrameError("it says something that no version of this program says")
+        _, version, check, run, session, when, word = HELLO.unpack(raw)
+        package = word.rstrip(b"\0").decode("ascii", "replace")
+        shown = "".join(c if c.isprintable() else "?" for c in package)
+        return cls(run, session, when, shown, version, bool(check))
+
+    def against(self, own: Hello) -> str:
+        """Return why two ends cannot talk, or nothing."""
+        if self.version != own.version:
+            newer = "this machine" if self.version > own.version else "it"
+            return (
+                f"answers, but speaks version {self.version} of the protocol (package {self.package}), this "
+                f"machine {own.version} (package {own.package}); upgrade {newer}"
+            )
+        if self.run != own.run:
+            return (
+                f"answers, but with another agreement: {self.run.hex()[:16]}, here {own.run.hex()[:16]}; "
+                "compare the two files"
+            )
+        if self.session != own.session:
+            return (
+                "answers with the same agreement but other mask keys: somebody signed again; merge the "
+                "newest signatures at both ends"
+            )
+        return ""
+
+    def clock_apart(self, own: float) -> float:
+        """Return how many seconds the other's clock is ahead."""
+        apart = self.time - own
+        return apart if abs(apart) < 1e12 else 1e12
+
+
+def apart_in_words(seconds: float) -> str:
+    """Return a difference between clocks as a person says it.
+
+    Examples
+    --------
+    >>> apart_in_words(-3605.0)
+    '1 h 0 min behind'
+    """
+    minutes = int(abs(seconds) // 60)
+    days, hours = minutes // 1440, minutes // 60 % 24
+    span = f"{days} d {hours} h" if days else f"{hours} h {minutes % 60} min"
+    return f"{span} {'ahead of' if seconds > 0 else 'behind'}".removesuffix(" of")
+
+
+class Setting(NamedTuple):
+    """What a transport must know of its run beside members and frames.
+
+    ``tell`` gets a small mapping per event: who is connected, and why somebody is not.
+    """
+
+    run: bytes = bytes(32)
+    session: bytes = bytes(32)
+    relay: str = ""
+    proxy: dial.Proxy | None = None
+    tell: Callable[[dict[str, Any]], None] = lambda event: None
 
 
 class Transport(Protocol):
@@ -62,8 +154,44 @@ class Transport(Protocol):
         """End listening and sending."""
 
 
+class _Allowance:
+    """So many a second, and so many at once."""
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self.rate, self.burst, self.left, self.at = rate, burst, burst, 0.0
+
+    def take(self, now: float) -> bool:
+        self.left = min(self.burst, self.left + (now - self.at) * self.rate)
+        self.at = now
+        if self.left < 1:
+            return False
+        self.left -= 1
+        return True
+
+
+class _Contact:
+    """What is known of one neighbour: its connections, what waits for it, why it is not there."""
+
+    def __init__(self) -> None:
+        self.queue: deque[bytes] = deque(maxlen=_QUEUE)
+        self.links: list[Link] = []
+        self.up, self.down = asyncio.Event(), asyncio.Event()
+        self.down.set()
+        self.why = ""
+        self.heard = self.clock = 0.0
+        self.taken = 0
+        self.package = ""
+        self.control = _Allowance(_CONTROL, _BURST)
+        self.frames: dict[Link, _Allowance] = {}
+
+    @property
+    def link(self) -> Link | None:
+        """The connection that is written to: the newest."""
+        return self.links[-1] if self.links else None
+
+
 class TlsTransport:
-    """One peer's server and its channels to its neighbours: gRPC over mutual TLS 1.3.
+    """One peer's end of the connections with its neighbours, over mutual TLS 1.3.
 
     Parameters
     ----------
@@ -71,9 +199,10 @@ class TlsTransport:
     identity : this member's key and certificate.
     contacts : the members that may connect.
     deliver : called with (sender, bytes) for every frame; raises `FrameError` to refuse it.
-    largest : length of the largest frame of the run; more is refused by the server unread.
+    largest : length of the largest frame of the run; more is refused unread.
     revoked : fingerprints that are no longer accepted.
     clock : seconds since 1970; a connection does not outlive the certificate that opened it.
+    setting : the run's names, the way out, and who is told what happens.
     """
 
     def __init__(
@@ -87,41 +216,53 @@ class TlsTransport:
         largest: int,
         revoked: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
+        setting: Setting = Setting(),  # noqa: B008 - immutable
     ) -> None:
         self.members, self.node, self.identity = list(members), node, identity
-        refused = set(revoked)
-        self.contacts = [s for s in contacts if self.members[s].fingerprint not in refused]
-        self.deliver, self.largest = deliver, largest
-        self.refused = 0
+        barred = set(revoked)
+        self.contacts = [s for s in contacts if self.members[s].fingerprint not in barred]
+        self.deliver, self.largest = deliver, max(largest, HELLO.size)
+        self.clock, self.setting = clock, setting
+        self.refusals: Counter[tuple[str, str]] = Counter()  # (member, why): frames that were not taken
         self._pins = {bytes.fromhex(self.members[s].fingerprint): s for s in self.contacts}
-        self.clock = clock
         self._until = {s: expiry(self.members[s].certificate.encode()) for s in (node, *self.contacts)}
-        self._queues: dict[int, deque[bytes]] = {s: deque(maxlen=_QUEUE) for s in self.contacts}
-        self._waiting = {s: asyncio.Event() for s in self.contacts}
+        self._known = {s: _Contact() for s in self.contacts}
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._channels: list[Any] = []
-        self._server: Any = None
-        self.port = 0
+        self._told: dict[tuple[int, str], float] = {}
+        self.door: Door | None = None
+
+    @property
+    def port(self) -> int:
+        """Where this peer listens; 0 if it does not."""
+        return self.door.port if self.door is not None else 0
+
+    @property
+    def refused(self) -> int:
+        """How many frames and callers were refused."""
+        return sum(self.refusals.values())
 
     async def start(self, address: str | None = None) -> None:
-        """Listen at the agreed address (or ``address``) and open a channel to every contact."""
-        await self._listen(address or self.members[self.node].address)
+        """Listen at the agreed address (or ``address``), and call those who can be called."""
+        if not self.contacts:
+            raise IdentityError("No neighbour with a valid certificate is left; there is nobody to talk to.")
+        if address is not None or self.members[self.node].reachable:
+            await self._listen(address or self.members[self.node].address)
         for s in self.contacts:
-            self._tasks.append(asyncio.create_task(self._sender(s)))
+            self._tasks.append(asyncio.create_task(self._keep(s)))
 
     def send(self, to: int, raw: bytes) -> None:
         """Queue bytes for a contact; what does not fit or does not arrive is asked for again."""
-        queue = self._queues.get(to)
-        if queue is None:
+        contact = self._known.get(to)
+        if contact is None:
             return
         if Wire.kind_of(raw) == POSITION:  # only the newest of each kind of position is worth sending
-            answer = Wire.wants_answer(raw)
+            answer, queue = Wire.wants_answer(raw), contact.queue
             positions = [q for q in queue if Wire.kind_of(q) == POSITION]
             for old in [q for q in positions if Wire.wants_answer(q) == answer]:
                 queue.remove(old)
-        queue.append(raw)
-        self._waiting[to].set()
+        contact.queue.append(raw)
+        self._pour(to)
 
     def expired(self, *members: int) -> list[int]:
         """Return which of ``members`` (by default this one and all contacts) have an expired certificate."""
@@ -131,168 +272,285 @@ class TlsTransport:
     async def flush(self, seconds: float) -> None:
         """Wait a little until all that is queued has been read at the other ends; nothing is sent later."""
         self._leaving = True
-        for waiting in self._waiting.values():
-            waiting.set()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while any(c.queue or any(not link.idle for link in c.links) for c in self._known.values()):
+                    await asyncio.sleep(0.005)
+                for contact in self._known.values():
+                    for link in contact.links:
+                        link.leave()
+                while any(contact.links for contact in self._known.values()):
+                    await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Close the server and the channels."""
+        """Close the door and all connections."""
+        self._leaving = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for channel in self._channels:
-            await channel.close()
-        if self._server is not None:
-            await self._server.stop(0)
-            await asyncio.sleep(0.01)  # the handlers of streams that were open learn of it and end
+        if self.door is not None:
+            self.door.close()
+        for contact in self._known.values():
+            for link in list(contact.links):
+                link.close()
 
-    # ---- receiving -------------------------------------------------------------------------------
+    def report(self) -> dict[str, Any]:
+        """Return who is connected, who is not and why, and what was refused; nothing of it is about data."""
+        now = time.monotonic()
+        neighbours = {
+            self.members[s].name: {
+                "connected": bool(c.links),
+                "seconds_since_heard": round(now - c.heard, 1) if c.heard else None,
+                "frames": c.taken,
+                "queued": len(c.queue),
+                "clock_ahead": round(c.clock, 1),
+                "package": c.package,
+                "why": "" if c.links else c.why,
+            }
+            for s, c in self._known.items()
+        }
+        door = {} if self.door is None else {**self.door.counts, "waiting": self.door.waiting}
+        refused = [{"from": who, "why": why, "count": n} for (who, why), n in sorted(self.refusals.items())]
+        return {"neighbours": neighbours, "refused": refused, "door": door, "listening": bool(self.door)}
+
+    # ---- meeting ---------------------------------------------------------------------------------
 
     async def _listen(self, address: str) -> None:
-        grpc = _only_tls_13()
-        roots = b"".join(self.members[s].certificate.encode() for s in self.contacts)
+        roots = [self.members[s].certificate for s in self.contacts]
         if not roots:
             raise IdentityError("No neighbour with a valid certificate is left; there is nobody to talk to.")
-        credentials = grpc.ssl_server_credentials(
-            [(self.identity.key, self.identity.certificate)],
-            root_certificates=roots,
-            require_client_auth=True,
-        )
-        options = [
-            ("grpc.max_receive_message_length", self.largest),
-            ("grpc.max_metadata_size", 4096),
-            # strangers who connect and say nothing hold a descriptor each: they are let go, members get in
-            ("grpc.server_handshake_timeout_ms", _HANDSHAKE),
-            ("grpc.max_concurrent_streams", 8),  # one is used, others may be left of lost connections
-            ("grpc.so_reuseport", 0),
-            ("grpc.http2.min_ping_interval_without_data_ms", _PROBE // 2),
-            *_WHOLE_ROWS,
-        ]
-        server = grpc.aio.server(options=options)
-        handler = grpc.stream_unary_rpc_method_handler(self._handle)
-        server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("sottovoce.Peer", {"Deliver": handler}),)
-        )
-        try:
-            self.port = server.add_secure_port(address, credentials)
-        except RuntimeError:
-            self.port = 0
-        if not self.port:
-            raise PeerError(f"Cannot listen at {address}; free the address, or agree on another.")
-        self._server = server
-        await server.start()
+        self.door = Door(address, self._enter, context=server_context(self.identity, roots))
+        await self.door.open()
 
-    async def _handle(self, frames: Any, context: Any) -> bytes:
-        import grpc.aio
-
-        sender = self._sender_of(context)
+    async def _enter(self, tls: ssl.SSLSocket, host: str) -> None:
+        """Take in a connection that has passed TLS: whose certificate, which agreement."""
+        sender = self._pins.get(_fingerprint(tls))
         if sender is None:
-            self.refused += 1
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not a neighbour in this run")
-            raise AssertionError("abort raises")
-        while (raw := await context.read()) is not grpc.aio.EOF:
+            self.refusals["a stranger", "the certificate is not a neighbour's"] += 1
+            tls.close()
+            return
+        try:
+            await self._greet(tls, sender, calling=False)
+        except PeerError as error:
+            self.refusals[self.members[sender].name, "another agreement, keys or version"] += 1
+            self._trouble(sender, str(error))
+
+    async def _keep(self, to: int) -> None:
+        """Call a contact whenever there is no connection with it, if it or the relay can be called."""
+        own, other, contact = self.members[self.node], self.members[to], self._known[to]
+        if other.reachable:
+            # of two who could both call, the first in the list does, and the other if that does not help
+            headstart = _HEADSTART if own.reachable and to < self.node else 0.0
+        elif own.reachable or not self.setting.relay:
+            return  # it calls us
+        else:
+            headstart = 0.0
+        context, pause = client_context(self.identity, other.certificate), _PAUSE
+        while True:
+            await contact.down.wait()
+            if headstart:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(contact.up.wait(), headstart)
+                if contact.links:
+                    continue
+            begun = time.monotonic()
+            try:
+                await self._call(to, context)
+            except (PeerError, OSError) as error:
+                self._trouble(to, str(error))
+            if contact.links:
+                pause = _PAUSE
+            else:
+                pause = min(2 * pause, _LONGEST) if time.monotonic() - begun < 10 else _PAUSE
+                await asyncio.sleep(pause)
+
+    async def _call(self, to: int, context: ssl.SSLContext) -> None:
+        other, setting = self.members[to], self.setting
+        server = False
+        try:
+            if other.reachable:
+                sock = await dial.call(other.address, proxy=setting.proxy)
+            else:
+                server = to < self.node  # at a relay both have called: the first in the list is the client
+                token = dial.relay_token(setting.session, self.node, to)
+                sock = await dial.meet_at_relay(setting.relay, token, int(server), proxy=setting.proxy)
+        except PeerError as error:
+            raise PeerError(f"cannot be reached: {error}") from None
+        if server:
+            context = server_context(self.identity, [other.certificate])
+        try:
+            async with asyncio.timeout(PATIENCE):
+                tls = await shake(sock, context, server=server)
+                if _fingerprint(tls) != bytes.fromhex(other.fingerprint):
+                    tls.close()
+                    raise PeerError(_OTHER)
+                await self._greet(tls, to, calling=True)
+        except TimeoutError:
+            raise PeerError(
+                "is reached, but says nothing: something else listens there, or it is busy"
+            ) from None
+        except ssl.SSLError as error:
+            raise PeerError(_in_words(error)) from None
+        except OSError as error:
+            raise PeerError(
+                f"closed the connection before a word ({error.strerror or error}): it has another agreement "
+                "without this member's certificate, has revoked it, or is stopping"
+            ) from None
+
+    async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
+        """Say which agreement is held here, hear which is held there; if it is one, keep the connection."""
+        contact = self._known[to]
+        own = Hello(self.setting.run, self.setting.session, self.clock(), __version__)
+        try:
+            await write_message(tls, own.to_bytes())
+            theirs = Hello.read(await read_message(tls, HELLO.size))
+        except FrameError as error:
+            tls.close()
+            raise PeerError(f"answers, but {error}".rstrip(".")) from None
+        except BaseException:
+            tls.close()
+            raise
+        why = "" if theirs.only_check else theirs.against(own)
+        if why or theirs.only_check or self._leaving:
+            tls.close()
+            if why:
+                raise PeerError(why)
+            return
+        contact.package, contact.clock = theirs.package, theirs.clock_apart(own.time)
+        link = Link(
+            tls, largest=self.largest, taken=self._taker(to), lost=self._loser(to),
+            drained=lambda: self._pour(to),
+        )  # fmt: skip
+        self._adopt(to, link, calling)
+
+    def _adopt(self, to: int, link: Link, calling: bool) -> None:
+        contact = self._known[to]
+        contact.links.append(link)
+        contact.frames[link] = _Allowance(_FRAMES, _FRAMES / 4)
+        if len(contact.links) > _LINKS:
+            contact.links[0].close()
+        contact.up.set()
+        contact.down.clear()
+        contact.why = ""
+        event = {"event": "connected", "member": self.members[to].name, "called": calling}
+        self.setting.tell(event)
+        if abs(contact.clock) > CLOCK:
+            words = apart_in_words(contact.clock)
+            self.setting.tell({"event": "clock", "member": self.members[to].name, "apart": words})
+        self._pour(to)
+
+    def _trouble(self, to: int, why: str) -> None:
+        """Say why a contact is not there, when the reason is new."""
+        contact = self._known[to]
+        if contact.why != why and not contact.links and not self._leaving:
+            contact.why = why
+            self.setting.tell({"event": "trouble", "member": self.members[to].name, "why": why})
+
+    # ---- frames ----------------------------------------------------------------------------------
+
+    def _pour(self, to: int) -> None:
+        contact = self._known[to]
+        link = contact.link
+        if link is None or (contact.queue and self.expired(to, self.node)):
+            return
+        # one frame at a time is the connection's own; the others wait here, where newer ones replace them
+        while contact.queue and link.open and link.idle:
+            link.send(contact.queue.popleft())
+
+    def _taker(self, sender: int) -> Callable[[Link, bytes], None]:
+        name, contact = self.members[sender].name, self._known[sender]
+
+        def taken(link: Link, raw: bytes) -> None:
+            now = time.monotonic()
+            contact.heard = now
+            contact.taken += 1
+            if not contact.frames[link].take(now):
+                link.pause(0.05)
+            if Wire.kind_of(raw) != ROW and not contact.control.take(now):
+                self.refusals[name, "too many control frames"] += 1
+                return
             if self.expired(sender, self.node):
-                self.refused += 1
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate has expired")
+                self.refusals[name, "the certificate has expired"] += 1
+                link.close()
+                return
             try:
                 self.deliver(sender, raw)
-            except FrameError:
-                self.refused += 1  # one bad frame spoils nothing that follows
+            except FrameError as error:
+                self._refuse(sender, error)  # one bad frame spoils nothing that follows
             except PeerError:
-                await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "this peer has stopped")
+                link.close()  # this peer has stopped
+
+        return taken
+
+    def _refuse(self, sender: int, error: FrameError) -> None:
+        name = self.members[sender].name
+        self.refusals[name, "not a frame of this run"] += 1
+        why, now = str(error), time.monotonic()
+        key = (sender, type(error).__name__)
+        if now - self._told.get(key, -_AGAIN) >= _AGAIN:
+            self._told[key] = now
+            self.setting.tell({"event": "refused", "member": name, "why": why})
+
+    def _loser(self, to: int) -> Callable[[Link, Exception | None], None]:
+        def lost(link: Link, error: Exception | None) -> None:
+            contact = self._known[to]
+            if link not in contact.links:
+                return
+            contact.links.remove(link)
+            contact.frames.pop(link, None)
+            for raw in reversed(link.take_back()):
+                contact.queue.appendleft(raw)
+            if isinstance(error, FrameError):
+                self._refuse(to, error)
+            if contact.links:
+                self._pour(to)
+                return
+            contact.up.clear()
+            contact.down.set()
+            if not self._leaving:
+                why = "closed the connection" if error is None else f"the connection broke ({_plain(error)})"
+                contact.why = why
+                self.setting.tell({"event": "lost", "member": self.members[to].name, "why": why})
+
+        return lost
+
+
+_OTHER = (
+    "answers with another certificate than the agreed one: its key was changed, or something else listens "
+    "there"
+)
+
+
+def _fingerprint(tls: ssl.SSLSocket) -> bytes:
+    """Return the digest of the certificate that made the connection, never of what a field says."""
+    shown = tls.getpeercert(binary_form=True)
+    if shown is None or tls.version() != "TLSv1.3":
         return b""
+    return hashlib.sha256(shown).digest()
 
-    def _sender_of(self, context: Any) -> int | None:
-        """Return the member whose certificate made the connection, never what a field says."""
-        facts = context.auth_context()
-        certificates = facts.get("x509_pem_cert", [])
-        if len(certificates) != 1 or facts.get("ssl_tls_version", [b"TLSv1.3"])[0] != b"TLSv1.3":
-            return None
-        try:
-            der = ssl.PEM_cert_to_DER_cert(certificates[0].decode("ascii"))
-        except ValueError:
-            return None
-        return self._pins.get(hashlib.sha256(der).digest())
 
-    # ---- sending ---------------------------------------------------------------------------------
-
-    async def _sender(self, to: int) -> None:
-        grpc = _only_tls_13()
-        member = self.members[to]
-        credentials = grpc.ssl_channel_credentials(
-            root_certificates=member.certificate.encode(),
-            private_key=self.identity.key,
-            certificate_chain=self.identity.certificate,
+def _in_words(error: ssl.SSLError) -> str:
+    """Return what a failed handshake means for the one who looks for its cause."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if "not yet valid" in error.verify_message:
+            return "shows a certificate that is not valid yet: compare the clocks of both machines"
+        if "expired" in error.verify_message:
+            return "shows a certificate that has expired by this machine's clock"
+        return _OTHER
+    reason = (error.reason or "").replace("_", " ").lower()
+    if "expired" in reason or "not yet valid" in reason:
+        return "finds this member's certificate expired or not valid yet: compare the clocks of both machines"
+    if "alert" in reason or "unknown ca" in reason or "certificate" in reason:
+        return (
+            f"refuses this member's certificate ({reason}): it has another agreement without it, has revoked "
+            "it, or its clock is wrong"
         )
-        options = [
-            ("grpc.ssl_target_name_override", host_name(member.name)),
-            ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 50),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-            ("grpc.max_send_message_length", self.largest),
-            ("grpc.enable_http_proxy", 0),
-            ("grpc.keepalive_time_ms", _PROBE),
-            ("grpc.keepalive_timeout_ms", _PROBE // 2),
-            ("grpc.http2.max_pings_without_data", 0),
-            *_WHOLE_ROWS,
-        ]
-        channel = grpc.aio.secure_channel(member.address, credentials, options=options)
-        self._channels.append(channel)
-        begin = channel.stream_unary(METHOD)
-        pause = _PAUSE
-        while True:
-            stream, since = begin(wait_for_ready=True), time.monotonic()
-            try:
-                await self._pour(stream, to)
-                return
-            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                if self._leaving and not self._queues[to]:
-                    return
-                pause = min(2 * pause, 1.0) if time.monotonic() - since < 1.0 else _PAUSE
-                await asyncio.sleep(pause)
-            finally:
-                stream.cancel()
-
-    async def _pour(self, stream: Any, to: int) -> None:
-        """Write what is queued as it comes; when leaving, return once the other end has read it all."""
-        import grpc.aio
-
-        queue, waiting = self._queues[to], self._waiting[to]
-        while True:
-            await waiting.wait()
-            waiting.clear()
-            while queue:
-                if self.expired(to, self.node):
-                    return
-                raw = queue.popleft()
-                try:
-                    await stream.write(raw)
-                except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-                    queue.appendleft(raw)
-                    waiting.set()
-                    raise
-            if self._leaving:
-                waiting.set()
-                await stream.done_writing()
-                await stream
-                return
+    if "version" in reason or "wrong" in reason or "record" in reason:
+        return f"answers, but does not speak TLS 1.3 ({reason}): something else listens there"
+    return f"broke off the handshake ({reason or error})"
 
 
-def _only_tls_13() -> Any:
-    """Return gRPC's module with the one list of ciphers that leaves no TLS but 1.3.
-
-    gRPC knows no other way to say it than a variable of the process, which it reads when it first makes a
-    server or a channel: it is set here, where one is made, and never changed under somebody who has set it.
-    """
-    name, ciphers = _CIPHERS
-    if os.environ.setdefault(name, ciphers) != ciphers:
-        raise PeerError(
-            f"{name} is set to another list of ciphers, under which TLS below 1.3 could be agreed on; unset "
-            "it for this process."
-        )
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    import grpc
-    import grpc.aio
-
-    return grpc
+def _plain(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or "TLS").replace("_", " ").lower()
+    return getattr(error, "strerror", None) or str(error)

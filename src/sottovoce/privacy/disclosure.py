@@ -193,18 +193,20 @@ def _tallies(asked: Question, coalitions: list[tuple[int, ...]]) -> list[Tally]:
     veiled = masked(plan.schedule(0))
     for start, end in pairwise(sorted(cuts)):
         streams = [_Stream(charged, stds) for charged, stds in _streams(releases, start)]
-        for k in range(start, end):
+        # one look is enough where a plan says that all its steps are alike
+        alike = end - start if getattr(plan, "steady", False) else 1
+        for k in range(start, end, alike):
             protocol = _exact(plan.schedule(k), k)
             if masked(protocol) != veiled:
                 raise InvalidInput(
                     f"The schedule mixes masked and unmasked steps (0 and {k}); take one kind for all."
                 )
             for stream in streams:
-                stream.add(asked, protocol, coalitions)
+                stream.add(asked, protocol, coalitions, alike)
                 if stream.large:
                     stream.settle(found)
             if asked.progress is not None:
-                asked.progress(k + 1)
+                asked.progress(k + alike)
         for stream in streams:
             stream.settle(found)
     return list(found.values())
@@ -251,8 +253,10 @@ class _Stream:
         self._shares: list[np.ndarray] = []
         self._times: list[list[int]] = []
 
-    def add(self, asked: Question, protocol: ExactConsensus, coalitions: list[tuple[int, ...]]) -> None:
-        """Count one more step under ``protocol``."""
+    def add(
+        self, asked: Question, protocol: ExactConsensus, coalitions: list[tuple[int, ...]], steps: int = 1
+    ) -> None:
+        """Count so many more steps under ``protocol``."""
         if id(protocol) not in self._kept:
             shares = np.array([_shares(asked, protocol, who, self.stds) for who in coalitions])
             times = [0]
@@ -261,7 +265,7 @@ class _Stream:
             self._kept[id(protocol)] = (protocol, shares, times)  # alive, so that ids stay distinct
             if len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
-        self._kept[id(protocol)][2][0] += 1
+        self._kept[id(protocol)][2][0] += steps
 
     @property
     def large(self) -> bool:

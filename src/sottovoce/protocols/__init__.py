@@ -9,7 +9,7 @@ from sottovoce.protocols.names import NamedProtocol, parse
 from sottovoce.protocols.replicated import Replicated
 from sottovoce.protocols.varying import Dropout, Randomized, TimeVarying, fresh_erdos_renyi
 from sottovoce.protocols.views import GaussianView
-from sottovoce.protocols.walk import Handover, Walk, draw_path
+from sottovoce.protocols.walk import Handover, Spread, Walk, draw_path
 
 __all__ = [
     "Chebyshev",
@@ -28,6 +28,7 @@ __all__ = [
     "Randomized",
     "Refreshed",
     "Replicated",
+    "Spread",
     "TimeVarying",
     "Tree",
     "Walk",

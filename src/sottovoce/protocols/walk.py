@@ -287,3 +287,46 @@ class Handover(LinearProtocol):
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the identity with the receivers' rows replaced."""
         return self._matrix
+
+
+class Spread(LinearProtocol):
+    """The row of ``source`` reaches everybody along edges of the network, by a tree of shortest paths.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> spread = Spread(sv.graphs.path(3), source=0)
+    >>> spread.rounds, spread.apply(np.array([[1.0], [2.0], [3.0]])).ravel().tolist()
+    (2, [1.0, 1.0, 1.0])
+    """
+
+    name = "spread"
+
+    def __init__(self, network: Network, source: int) -> None:
+        self.n = network.n
+        neighbours: dict[int, list[int]] = {v: [] for v in range(network.n)}
+        for u, v in network.edges:
+            neighbours[int(u)].append(int(v))
+            neighbours[int(v)].append(int(u))
+        reached, layer, layers = {source}, [source], []
+        while layer:
+            parents: dict[int, int] = {}
+            for u in layer:
+                for v in sorted(neighbours[u]):
+                    if v not in reached:
+                        reached.add(v)
+                        parents[v] = u
+            if parents:
+                layers.append(parents)
+            layer = sorted(parents)
+        self.rounds = max(1, len(layers))
+        self._matrices = [self._copies(parents) for parents in layers or [{}]]
+
+    def _copies(self, parents: dict[int, int]) -> sparse.csr_array:
+        columns = np.arange(self.n)
+        columns[list(parents)] = list(parents.values())
+        return sparse.csr_array((np.ones(self.n), columns, np.arange(self.n + 1)), shape=(self.n, self.n))
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the identity with the rows of layer ``t + 1`` replaced by their parents'."""
+        return self._matrices[t]

@@ -1,0 +1,235 @@
+"""`sottovoce peer agree`: from a draft to an agreement that everybody has read, priced and signed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, console, emit, progress, safe, table
+from sottovoce.cli.peer_options import HomeOption, Population
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.peers.agreement import Agreement
+    from sottovoce.peers.home import Home
+    from sottovoce.peers.jobs import Job
+
+__all__ = ["agree"]
+
+
+def agree(
+    file: Annotated[Path, typer.Argument(help="A draft (with --member and --output) or an agreement.")],
+    member: Annotated[
+        list[str] | None, typer.Option("--member", "-m", help="CERTIFICATE@HOST:PORT, in the graph's order.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the agreement here.")] = None,
+    sign: Annotated[Path | None, typer.Option(help="Sign with the identity in this folder.")] = None,
+    merge: Annotated[
+        list[Path] | None, typer.Option(help="Take over the signatures in another member's copy.")
+    ] = None,
+    home: HomeOption = None,
+    population: Population = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Check this member's records against the agreement, too.")
+    ] = None,
+    yes: Annotated[
+        str, typer.Option(help="The run's hash, or its first 8 digits: what was read is what is signed.")
+    ] = "",
+    exact: Annotated[
+        bool,
+        typer.Option("--exact", help="Price long runs over drawn trees against single members, too."),
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Build, check, price and sign an agreement; what it costs is printed before anything is signed.
+
+    In a home the sheet is read first, without --sign; signing then needs the run's hash that it names.
+
+    \b
+    Examples:
+        sottovoce peer agree draft.toml -m north.pem@10.0.0.1:7000 -m south.pem@10.0.0.2:7000 -o a.toml
+        sottovoce peer agree agreement.toml
+        sottovoce peer agree agreement.toml --data mine.csv
+        sottovoce peer agree agreement.toml --sign identity --yes 3f54dcc1
+        sottovoce peer agree agreement.toml --merge from-south.toml
+    """
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
+    from sottovoce.peers.home import find_home
+    from sottovoce.peers.identity import read_identity
+    from sottovoce.peers.jobs import Job
+    from sottovoce.peers.records import read_records
+    from sottovoce.peers.sheet import sheet
+
+    own = find_home(home, identity=sign)
+    if member:
+        if output is None:
+            raise ConfigError("Building an agreement needs --output, the file to write.")
+        agreement, file = _build(file, member, output), output
+    else:
+        agreement = read_agreement(file)
+    pairs = len(agreement.members) * (len(agreement.members) - 1)
+    with progress("pairs of members priced", pairs if exact else None, quiet=json or not exact) as tell:
+        job = Job(agreement, exact=exact, progress=tell)
+        rows = job.table()
+    page = sheet(job)
+    if data is not None:
+        read_records(data, agreement)
+    if not json:
+        _show_sheet(console(), page)
+        _show_price(console(), agreement, rows)
+    for node in range(job.n):
+        job.spending(node)
+    after = [] if own is None else _against_book(own, job, population)
+    if not json:
+        _show_forecast(console(), after)
+    _refuse_overdraft(after)
+    for other in merge or ():
+        _require_whole(read_agreement(other), str(other))
+        agreement = merge_signatures(file, other)
+    if sign is not None and own is not None and (len(yes) < 8 or not agreement.run.hex().startswith(yes)):
+        raise ConfigError(
+            f"Signing needs the hash of what was read, got {yes!r}; read the sheet without --sign, then add "
+            f"--yes {agreement.run.hex()[:16]}."
+        )
+    if sign is not None:
+        agreement = sign_agreement(file, read_identity(sign), secrets=sign)
+    signed = _verified(agreement)
+    missing = [m.name for m in agreement.members if m.name not in signed]
+    found = {
+        "file": str(file),
+        "run": agreement.run.hex(),
+        "rounds": job.rounds,
+        "members": rows,
+        "sheet": page,
+        "book": after,
+        "signed": signed,
+        "missing": missing,
+    }
+    emit(found, json, lambda out: _show_signatures(out, agreement, signed, missing))
+
+
+def _build(draft: Path, members: list[str], output: Path) -> Agreement:
+    import tomllib
+
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.agreement import member_entry, write_agreement
+    from sottovoce.peers.identity import read_certificate
+
+    entries = []
+    for text in members:
+        certificate, at, address = text.rpartition("@")
+        if not at or not certificate:
+            raise ConfigError(f"A member is CERTIFICATE@HOST:PORT, got {text!r}.")
+        entries.append(member_entry(read_certificate(certificate), address))
+    try:
+        content = tomllib.loads(draft.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"The draft {draft} cannot be read: {error}.") from None
+    for taken in ("members", "signatures"):
+        if taken in content:
+            raise ConfigError(f"The draft {draft} must not hold [{taken}]; members are given with --member.")
+    return write_agreement(output, content, entries)
+
+
+def _show_sheet(out: Console, page: dict[str, Any]) -> None:
+    rows = [(each["name"], each["address"], each["words"]) for each in page["members"]]
+    out.print(table(["member", "address", "words of its certificate"], rows, title=safe(page["title"])))
+    out.print("connections: " + ", ".join(f"{u} - {v}" for u, v in page["connections"]))
+    for part in ("algorithm", "model", "data", "timing"):
+        stated = ", ".join(f"{name} = {value}" for name, value in page[part].items())
+        out.print(safe(f"{part}: {stated or 'as the program has it'}"))
+    for sentence in page["assumptions"]:
+        out.print(safe(f"assumed: {sentence}"))
+
+
+def _show_price(out: Console, agreement: Agreement, rows: list[dict[str, Any]]) -> None:
+    part = agreement.algorithm
+    protocol = part.protocol or agreement.plan.schedule(0).name
+    out.print(safe(f"{agreement.title}: {part.name} over {protocol} on {agreement.graph}"))
+    out.print(f"run {agreement.run.hex()}")
+    charged = [view for view in ("colluders",) if f"epsilon_{view}" in rows[0]]  # with masks
+    shown = [
+        (
+            row["member"],
+            row["releases"],
+            *(
+                f"{row[f'epsilon_{view}']:.4g} ({row[f'label_{view}']})"
+                for view in ("local", *charged, "network", "mean")
+            ),
+            f"{row['budget']:g}",
+        )
+        for row in rows
+    ]
+    colluders = [f"any {rows[0]['tolerate']} members (charged)"] if charged else []
+    own = "own noise alone" if charged else "all messages seen"
+    heads = ["member", "releases", own, *colluders, "worst member", "mean member", "budget"]
+    title = f"epsilon at delta {agreement.budget.delta:g}, adjacency {part.adjacency}"
+    out.print(table(heads, shown, title=title))
+
+
+def _show_signatures(out: Console, agreement: Agreement, signed: list[str], missing: list[str]) -> None:
+    out.print(f"signed by {', '.join(signed) or 'nobody yet'}")
+    false = [name for name in missing if name in agreement.signatures]
+    if false:
+        out.print(f"not a valid signature: {', '.join(false)}")
+    if missing:
+        out.print(f"still to sign: {', '.join(missing)}")
+
+
+def _verified(agreement: Agreement) -> list[str]:
+    """Return the members whose signature is there and is theirs."""
+    from sottovoce.peers.identity import verify
+
+    signed = []
+    for member in agreement.members:
+        try:
+            raw = bytes.fromhex(agreement.signatures.get(member.name, ""))
+            content = agreement.signed_content(member.name)
+        except ValueError:
+            continue
+        if raw and verify(member.certificate.encode(), raw, content):
+            signed.append(member.name)
+    return sorted(signed)
+
+
+def _require_whole(agreement: Agreement, where: str) -> None:
+    """Raise if a copy brings a signature that is not its member's: it would overwrite a good one."""
+    from sottovoce.errors import IdentityError
+
+    false = sorted(set(agreement.signatures) - set(_verified(agreement)))
+    if false:
+        raise IdentityError(
+            f"The signature of {false[0]} in {where} is not for this text, so nothing was taken over; ask "
+            f"{false[0]} for a copy."
+        )
+
+
+def _against_book(own: Home, job: Job, population: str | None) -> list[dict[str, Any]]:
+    """Return what the home has spent, what the agreement adds and the total, for each lifetime budget."""
+    own.addresses.require(job.agreement, own.identity.fingerprint)
+    node = job.agreement.index(own.name)
+    return own.book.forecast(own.charge_of(job, node, population=population))
+
+
+def _show_forecast(out: Console, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
+        out.print(
+            f"book ({row['adjacency']}, {row['view']}, delta {row['delta']:g}): spent {row['spent']:.4g} + "
+            f"new {row['adds']:.4g} = total {row['total']:.4g} of {row['epsilon']:g}"
+        )
+
+
+def _refuse_overdraft(rows: list[dict[str, Any]]) -> None:
+    from sottovoce.errors import BudgetExceeded
+
+    for row in rows:
+        if not row["total"] <= row["epsilon"]:
+            raise BudgetExceeded(
+                f"Spent so far {row['spent']:.4g}, this adds {row['adds']:.4g}, total {row['total']:.4g} of "
+                f"a lifetime budget of {row['epsilon']:g} ({row['adjacency']}, {row['view']}), so it is not "
+                "signed; agree on more noise or fewer steps, or raise the budget with `peer book --raise`."
+            )

@@ -1,0 +1,223 @@
+"""`sottovoce peer home, trust, book, keygen`: who an organisation is, whom it trusts, what it has spent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, emit, safe, table
+from sottovoce.cli.peer_options import (
+    Adjacency,
+    Delta,
+    Epsilon,
+    HomeOption,
+    Population,
+    View,
+    Why,
+    this_home,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+__all__ = ["book", "home", "keygen", "trust"]
+
+
+def home(
+    folder: Annotated[Path, typer.Argument(help="The home: a new folder, or one to look at.")],
+    name: Annotated[str | None, typer.Option(help="Make a home for the member of this name.")] = None,
+    population: Annotated[str, typer.Option(help="Whose records are used here.")] = "patients",
+    epsilon: Epsilon = None,
+    delta: Delta = 1e-5,
+    adjacency: Adjacency = None,
+    view: View = "network",
+    copy: Annotated[
+        Path | None, typer.Option(help="Where the book's second copy lies, best on another disk.")
+    ] = None,
+    why: Why = "the home was made",
+    days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
+    json: Json = False,
+) -> None:
+    """Make an organisation's home: identity, address book, and the book of all it will ever release.
+
+    \b
+    Example:
+        sottovoce peer home ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
+    """
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.addresses import spoken
+    from sottovoce.peers.book import Lifetime
+    from sottovoce.peers.home import ASSUMPTIONS, Home
+    from sottovoce.peers.identity import CERTIFICATE
+
+    if name is not None:
+        if epsilon is None or adjacency is None:
+            raise ConfigError(
+                "A home needs --epsilon and --adjacency, the lifetime budget of its population."
+            )
+        limit = Lifetime(epsilon, delta, adjacency, view)
+        own = Home.create(folder, name, population=population, budgets=[limit], copy=copy, why=why, days=days)
+    else:
+        own = Home(folder)
+    mark = own.identity.fingerprint
+    trusted = {who: spoken(digest) for who, digest in own.addresses.pinned().items()}
+    found = {
+        "home": str(own.folder),
+        "name": own.name,
+        "copy": str(own.copy),
+        "certificate": str(own.identity_folder / CERTIFICATE),
+        "fingerprint": mark,
+        "words": spoken(mark),
+        "trusted": trusted,
+        "populations": list(own.book.populations),
+        "assumptions": list(ASSUMPTIONS),
+    }
+
+    def text(out: Console) -> None:
+        out.print(f"{own.name}: {safe(found['home'])}; the book's second copy is in {safe(found['copy'])}")
+        out.print(f"Give {safe(found['certificate'])} to the others and read them: {found['words']}")
+        for who, words in trusted.items():
+            out.print(f"trusted: {who}  {words}")
+        for sentence in ASSUMPTIONS:
+            out.print(f"assumed: {sentence}")
+
+    emit(found, json, text)
+
+
+def trust(
+    certificate: Annotated[Path, typer.Argument(help="Another member's certificate.")],
+    why: Why,
+    home: HomeOption = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Take it instead of the one pinned.")] = False,
+    json: Json = False,
+) -> None:
+    """Pin another member's certificate, after its words were compared by telephone.
+
+    \b
+    Example:
+        sottovoce peer trust south.pem --why "read aloud by Dr. Sud on 3 May"
+    """
+    from sottovoce.peers.addresses import spoken
+
+    own = this_home(home)
+    name = own.addresses.trust(certificate, why, instead=replace)
+    mark = own.addresses.pinned()[name]
+    found = {"name": name, "fingerprint": mark, "words": spoken(mark)}
+    emit(found, json, lambda out: out.print(f"{name} is pinned: {found['words']}"))
+
+
+def book(
+    home: HomeOption = None,
+    population: Population = None,
+    open_: Annotated[str | None, typer.Option("--open", help="Open another population.")] = None,
+    raise_: Annotated[
+        float | None, typer.Option("--raise", help="Set a lifetime budget of this epsilon.")
+    ] = None,
+    close: Annotated[str | None, typer.Option("--close", help="Give a run up for good, by its hash.")] = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Go on from the longer copy after one was lost or set back.")
+    ] = False,
+    epsilon: Epsilon = None,
+    delta: Delta = 1e-5,
+    adjacency: Adjacency = None,
+    view: View = "network",
+    why: Why = "",
+    json: Json = False,
+) -> None:
+    """List every release ever started from this home, or record an act of the officer (with --why).
+
+    \b
+    Examples:
+        sottovoce peer book
+        sottovoce peer book --raise 8 --adjacency add-remove --why "vote of 3 May"
+        sottovoce peer book --open staff --epsilon 1 --adjacency user --why "vote of 4 May"
+        sottovoce peer book --close 3f54dcc1 --why "south has left"
+        sottovoce peer book --restore --why "the disk was replaced"
+    """
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.book import Lifetime
+    from sottovoce.peers.home import ASSUMPTIONS
+
+    own = this_home(home)
+    if sum(bool(act) for act in (open_, raise_ is not None, close, restore)) > 1:
+        raise ConfigError("The book takes one act at a time; leave out all but one.")
+    limit = raise_ if raise_ is not None else epsilon
+    if (open_ or raise_ is not None) and (limit is None or adjacency is None):
+        raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
+    if restore:
+        own.restore(why)
+    elif close:
+        matches = [run for run in own.book.runs if run.startswith(close)]
+        if len(matches) != 1:
+            raise ConfigError(f"{len(matches)} runs in the book begin with {close}; give more of the hash.")
+        own.close(matches[0], why)
+    elif limit is not None and adjacency is not None:
+        budget = Lifetime(limit, delta, adjacency, view)
+        if open_:
+            own.book.open_population(open_, [budget], why)
+        elif raise_ is not None:
+            own.book.set_budget(population, budget, why)
+    entries = [each for each in own.book.summary() if population in (None, each["population"])]
+    found = {"home": str(own.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
+
+    def text(out: Console) -> None:
+        for each in entries:
+            _show_population(out, each)
+        for sentence in ASSUMPTIONS:
+            out.print(f"assumed: {sentence}")
+
+    emit(found, json, text)
+
+
+def keygen(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the key and the certificate.")],
+    name: Annotated[str, typer.Option(help="The member's name: lower-case letters, digits, hyphens.")],
+    days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
+    json: Json = False,
+) -> None:
+    """Make an identity: a private key that stays here, and a certificate to give to the others.
+
+    \b
+    Example:
+        sottovoce peer keygen identity --name north
+    """
+    from sottovoce.peers.identity import CERTIFICATE, make_identity
+
+    identity = make_identity(folder, name, days=days)
+    certificate = folder / CERTIFICATE
+    found = {"name": name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
+
+    def text(out: Console) -> None:
+        out.print(f"{name}: {identity.fingerprint}")
+        out.print(
+            f"Give {safe(certificate)} to the other members; read the fingerprint to them by telephone."
+        )
+
+    emit(found, json, text)
+
+
+def _show_population(out: Console, entry: dict[str, Any]) -> None:
+    rows = [
+        (
+            each["since"][:10],
+            safe(each["what"]),
+            each["run"][:16] or "-",
+            each["status"],
+            each["releases"],
+            ", ".join(each["adjacencies"]),
+        )
+        for each in entry["charges"]
+    ]
+    heads = ["since", "what", "run", "status", "releases", "adjacency"]
+    out.print(table(heads, rows, title=entry["population"]))
+    for row in entry["budgets"]:
+        left = max(0.0, row["epsilon"] - row["total"])
+        out.print(
+            f"spent epsilon {row['total']:.4g} of {row['epsilon']:g} at delta {row['delta']:g} "
+            f"({row['adjacency']}, {row['view']}), {left:.4g} left"
+        )
+    for remark in entry["remarks"]:
+        out.print(f"remark: {remark}")

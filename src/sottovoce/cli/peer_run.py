@@ -1,0 +1,215 @@
+"""`sottovoce peer run, status, ledger, compare`: the run itself, and what it leaves to look at."""
+
+from __future__ import annotations
+
+import json as _json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, console, emit, safe, table
+from sottovoce.cli.peer_options import HomeOption, Population, State
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sottovoce.peers.agreement import Agreement
+
+__all__ = ["compare", "ledger", "run", "status"]
+
+
+def run(
+    agreement: Annotated[Path, typer.Argument(help="The agreement, signed by all.")],
+    data: Annotated[Path, typer.Option(help="This member's records, CSV or NPZ; they stay here.")],
+    identity: Annotated[
+        Path | None, typer.Option(help="The folder with this member's key; by default the home's.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="The state folder: ledger, model, statement; by default in the home.")
+    ] = None,
+    home: HomeOption = None,
+    population: Population = None,
+    new_data: Annotated[
+        str, typer.Option("--new-data", help="Why the records differ from those the run began with.")
+    ] = "",
+    listen: Annotated[str | None, typer.Option(help="Listen here instead of at the agreed address.")] = None,
+    revoke: Annotated[
+        list[str] | None, typer.Option(help="A certificate fingerprint that is no longer accepted.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Run this member's peer until the model is there; start it again after a crash and it goes on.
+
+    \b
+    Example:
+        sottovoce peer run agreement.toml --identity identity --data mine.npz --state state
+    """
+    import asyncio
+    import signal
+
+    from sottovoce.errors import ConfigError, PeerError
+    from sottovoce.peers.agreement import read_agreement
+    from sottovoce.peers.home import find_home
+    from sottovoce.peers.identity import read_identity
+    from sottovoce.peers.records import read_records
+    from sottovoce.peers.runtime import MODEL, STATEMENT, Peer
+
+    agreed = read_agreement(agreement)
+    agreed.require_signatures(where=str(agreement))
+    at = find_home(home, identity=identity)
+    if at is None and (identity is None or state is None):
+        raise ConfigError("Without a home a run needs --identity and --state; `peer home` makes a home.")
+    key = identity if identity is not None or at is None else at.identity_folder
+    assert key is not None
+    own = read_identity(key)
+    if at is None and not json:
+        console(error=True).print("no home on this machine: what this run costs is added to no book")
+    records = read_records(data, agreed)
+    show = _lines if json else _progress(agreed)
+
+    signals: list[int] = []
+    place: list[Path] = []
+
+    async def live() -> Any:
+        peer = Peer(
+            agreed, own, records, state, log=show, listen=listen, revoked=revoke or (), secrets=key,
+            home=at, population=population, new_records=new_data,
+        )  # fmt: skip
+        place.append(peer.state)
+
+        def stop(number: int) -> None:
+            signals.append(number)
+            peer.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        return await peer.run()
+
+    try:
+        outcome = asyncio.run(live())
+    except PeerError:
+        if signal.SIGINT in signals:
+            raise KeyboardInterrupt from None
+        raise
+    files = {"model": str(place[0] / MODEL), "statement": str(place[0] / STATEMENT)}
+    if json:
+        _lines(
+            {"event": "done", "rounds": outcome.rounds, **files, "guarantee": outcome.statement["guarantee"]}
+        )
+        return
+    said = outcome.statement["guarantee"]
+    out = console()
+    out.print(
+        f"Done after {outcome.rounds} rounds. Against everybody who sees all messages of {own.name}: "
+        f"epsilon {said['epsilon']:.4g} at delta {said['delta']:g}, adjacency {said['adjacency']}, "
+        f"label {said['label']}."
+    )
+    out.print(f"Model: {safe(files['model'])}   Statement: {safe(files['statement'])}")
+
+
+def status(state: State, json: Json = False) -> None:
+    """Say how far a peer is, whom it has heard, what it has spent and what is left; disturbs nothing."""
+    from sottovoce.peers.status import read_status
+
+    found = read_status(state)
+
+    def text(out: Console) -> None:
+        mode = "running" if found["running"] else "finished" if found["finished"] else "stopped"
+        out.print(f"{found['member']} in {safe(repr(found['title']))} ({found['run'][:16]}): {mode}")
+        out.print(f"round {found['round']} of {found['rounds']}; {found['rows_sent']} rows sent")
+        many = found["tolerate"]
+        against = "label ldp" if not many else f"label exact, against any {many} member{'s' * (many > 1)}"
+        out.print("heard: " + (", ".join(f"{n} to round {r}" for n, r in found["heard"].items()) or "nobody"))
+        out.print(
+            f"spent epsilon {found['epsilon_spent']:.4g} of {found['epsilon_budget']:g} at delta "
+            f"{found['delta']:g} (adjacency {found['adjacency']}, {against}) in {found['releases']} releases"
+        )
+        out.print(f"ledger: {found['ledger_rows']} rows, chain intact, head {found['ledger_head'][:16]}")
+        for incident in found["incidents"]:
+            out.print(f"incident: {safe(incident)}")
+
+    emit(found, json, text)
+
+
+def ledger(state: State, json: Json = False) -> None:
+    """Print every release and the digest of every row sent and heard; the whole chain is checked first."""
+    from sottovoce.peers.status import read_proof
+
+    found = read_proof(state)
+
+    def text(out: Console) -> None:
+        rows = [
+            (
+                r["step"],
+                r["count"],
+                f"{r['sensitivity']:.4g}",
+                f"{r['noise_std']:.4g}",
+                f"{r['sample_rate']:g}",
+            )
+            for r in found["releases"]
+        ]
+        out.print(table(["step", "count", "sensitivity", "noise std", "sample rate"], rows, title="Releases"))
+        out.print(f"{len(found['sent'])} rows sent, {len(found['heard'])} heard; head {found['head']}")
+
+    emit(found, json, text)
+
+
+def compare(
+    files: Annotated[
+        list[Path], typer.Argument(help="What `peer ledger --json` printed, of two members or more.")
+    ],
+    json: Json = False,
+) -> None:
+    """Say whether the members' ledgers fit each other: a member that sent different rows shows here.
+
+    \b
+    Example:
+        sottovoce peer compare north.json south.json east.json
+    """
+    from sottovoce.errors import ConfigError, PeerError
+    from sottovoce.peers.compare import compare_proofs
+
+    proofs = []
+    for file in files:
+        try:
+            proofs.append(_json.loads(file.read_bytes()))
+        except ValueError:
+            raise ConfigError(f"{file} is not JSON; `sottovoce peer ledger --json` prints it.") from None
+    found = compare_proofs(proofs)
+    if found:
+        first = found[0]
+        raise PeerError(
+            f"{len(found)} contradictions: member {first['sender']} sent different rows in round "
+            f"{first['round']}, by the ledgers of members {', '.join(map(str, first['members']))}, or a file "
+            "was changed; compare the ledgers themselves."
+        )
+    emit({"ledgers": len(proofs), "contradictions": []}, json, lambda out: out.print("the ledgers fit"))
+
+
+def _lines(event: dict[str, Any]) -> None:
+    print(_json.dumps(event), flush=True)
+
+
+def _progress(agreed: Agreement) -> Any:
+    """Return a listener: a bar on a terminal, one line in ten otherwise."""
+    out = console(error=True)
+    said = {"tenth": -1}
+
+    def show(event: dict[str, Any]) -> None:
+        if event["event"] == "listening":
+            out.print(f"{event['member']} is listening; run {event['run'][:16]}, waiting for its neighbours")
+            return
+        if event["event"] == "known":
+            out.print(f"run {event['run'][:16]} is known and goes on in {safe(event['state'])}")
+            return
+        tenth = 10 * event["at"] // max(event["of"], 1)
+        if out.is_terminal:
+            waiting = ", ".join(event["waiting"]) or "nobody"
+            line = f"round {event['at']}/{event['of']}  releases {event['releases']}  waiting for {waiting}"
+            out.print(line.ljust(78)[:78], end="\r")
+        elif tenth != said["tenth"]:
+            said["tenth"] = tenth
+            out.print(f"round {event['at']} of {event['of']}, {event['releases']} releases")
+
+    return show

@@ -1,0 +1,139 @@
+"""Who knocks and says nothing: let go after a few seconds, capped by address and in all; members get in."""
+
+import asyncio
+import resource
+
+import pytest
+
+from sottovoce.errors import PeerError
+from sottovoce.peers.door import Door, raise_limit
+
+
+class Guests:
+    """A door whose guests are inside when they say "member"."""
+
+    def __init__(self, **limits):
+        self.inside = []
+        self.door = Door("127.0.0.1:0", self.enter, **limits)
+
+    async def enter(self, sock, host):
+        content = await asyncio.get_running_loop().sock_recv(sock, 100)
+        if content != b"member":
+            raise PeerError("a stranger")
+        self.inside.append(host)
+        sock.close()
+
+    async def knock(self, count=1, host="127.0.0.1"):
+        return [
+            await asyncio.open_connection("127.0.0.1", self.door.port, local_addr=(host, 0))
+            for _ in range(count)
+        ]
+
+    async def member(self, host="127.0.0.1"):
+        ((reader, writer),) = await self.knock(host=host)
+        writer.write(b"member")
+        await reader.read()
+        writer.close()
+
+
+def scene(action, **limits):
+    async def play():
+        guests = Guests(**limits)
+        await guests.door.open()
+        try:
+            return await action(guests), guests
+        finally:
+            guests.door.close()
+
+    return asyncio.run(play())
+
+
+async def closed(connections, seconds=30):
+    """Wait until the other end has closed all of them."""
+    await asyncio.wait_for(asyncio.gather(*[reader.read() for reader, _ in connections]), seconds)
+    for _, writer in connections:
+        writer.close()
+
+
+def test_who_says_nothing_is_let_go_and_a_member_gets_in():
+    async def action(guests):
+        idle = await guests.knock(40)
+        await guests.member()
+        await closed(idle)
+        return guests.door.waiting
+
+    left, guests = scene(action, patience=0.3)
+    assert left == 0
+    assert guests.inside == ["127.0.0.1"]
+    assert guests.door.counts["let go"] >= 40
+
+
+def test_one_address_holds_so_many_places_and_the_oldest_goes_first():
+    async def action(guests):
+        others = await guests.knock(3, host="127.0.0.2")
+        idle = await guests.knock(20)
+        await closed(idle[:12])  # 20 came, 8 may wait
+        assert guests.door.waiting == 8 + 3
+        await guests.member()  # from the address that is full: still let in
+        await guests.member(host="127.0.0.3")
+        for _, writer in (*idle, *others):
+            writer.close()
+
+    guests = scene(action, patience=60.0, per_address=8)[1]
+    assert guests.inside == ["127.0.0.1", "127.0.0.3"]
+    assert guests.door.counts["let go"] == 12 + 1
+
+
+def test_many_addresses_together_hold_so_many_places():
+    async def action(guests):
+        idle = [pair for i in range(30) for pair in await guests.knock(1, host=f"127.0.1.{i + 1}")]
+        await closed(idle[:14])
+        assert guests.door.waiting == 16
+        await guests.member(host="127.0.2.1")
+        for _, writer in idle:
+            writer.close()
+
+    assert scene(action, patience=60.0, most=16)[1].inside == ["127.0.2.1"]
+
+
+def test_without_descriptors_the_oldest_stranger_makes_room():
+    """EMFILE at the door: whoever has waited longest goes, and nobody spins."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def action(guests):
+        idle = await guests.knock(30)
+        await asyncio.sleep(0.05)
+        own = [writer.get_extra_info("socket").dup() for _, writer in idle[:1]]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (own[0].fileno() + 2, hard))
+        try:
+            late = await guests.knock()  # takes the last one; the door has none for its own end
+            await asyncio.wait_for(idle[0][0].read(), 10)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in own:
+            each.close()
+        for _, writer in (*idle, *late):
+            writer.close()
+        await guests.member()
+
+    guests = scene(action, patience=60.0, per_address=100)[1]
+    assert guests.inside == ["127.0.0.1"]
+
+
+def test_the_limit_of_descriptors_is_raised():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        assert raise_limit() == min(hard, 65_536) == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_address_that_is_taken_says_so():
+    async def action(guests):
+        with pytest.raises(PeerError, match="another process does"):
+            await Door(f"127.0.0.1:{guests.door.port}", guests.enter).open()
+        with pytest.raises(PeerError, match="--listen"):
+            await Door("192.0.2.1:7000", guests.enter).open()
+
+    scene(action)
