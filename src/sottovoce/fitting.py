@@ -18,9 +18,11 @@ from sottovoce.algorithms.optimisers import Optimiser
 from sottovoce.algorithms.plan import Curated, Learning, Plan, as_network
 from sottovoce.data.own import Own, read_own
 from sottovoce.data.partition import by_column
+from sottovoce.data.randomness import Random
 from sottovoce.errors import DataError, GraphError, InvalidInput, Refused
 from sottovoce.graphs import Network
 from sottovoce.own_models import Asked, bring
+from sottovoce.peers.trainings import charge_training
 from sottovoce.privacy import Guarantee, ProtectiveNoise, words
 from sottovoce.studies import Fitted, with_statement
 
@@ -73,6 +75,7 @@ def fit(
     progress: bool = False,
     physical_batch: int = 4096,
     device: str = "cpu",
+    population: str | None = None,
     **options: Any,
 ) -> Fitted:
     """Train a model on records spread over the nodes of a graph, within a privacy budget.
@@ -109,6 +112,7 @@ def fit(
     rng : None draws protective noise; a numpy Generator makes a simulation that protects nobody.
     every, checkpoint, progress : as in `Plan.run`.
     physical_batch, device : samples through the network at a time, and where.
+    population : whose records they are, by the name in the book of this machine's home; None for the first.
     options : of the algorithm (protocol, weighting, sample_rate, seed, ...).
 
     Guarantees
@@ -118,7 +122,9 @@ def fit(
     nodes are public. Tables are scaled record by record by public bounds; whatever was read from private
     records stands in the statement. Test records are taken as public. A fit that is refused because of a
     value in the records may tell something about them. With a Generator nobody is protected, and the
-    statement says so. Starting weights are public: pretrain on public data.
+    statement says so. Starting weights are public: pretrain on public data. On a machine with a home
+    (`sottovoce peer home`) protective noise is charged to its book before any is drawn, refused beyond the
+    lifetime budget, and a fit that goes on from its ``checkpoint`` is not charged again.
 
     Examples
     --------
@@ -164,15 +170,24 @@ def fit(
     random = ProtectiveNoise() if rng is None else rng
     if isinstance(rng, np.random.Generator):
         notes.append(SIMULATED)
+    who = {} if colluders == () else {"colluders": colluders}
+    statement = _noted(made.privacy(view, **who), notes)
+    charged = None
+    if Random.of(random).protective:
+        charged = charge_training(
+            made, f"fit of {made.name}", statements=[statement], population=population, checkpoint=checkpoint
+        )
     result = made.run(
         brought.data, random, start=brought.start(made), evaluate=brought.evaluate,
         every=every or max(1, made.steps // 20), checkpoint=checkpoint, progress=progress,
+        on_step=None if charged is None else lambda step, entry: charged.saving(step),
     )  # fmt: skip
+    if charged is not None:
+        charged.done(made.steps)
+        result = replace(result, provenance={**result.provenance, "book": charged.said})
     if brought.evaluate is not None:
         found = brought.evaluate(result.outputs["rows"])
         result = replace(result, metrics={**result.metrics, **found})
-    who = {} if colluders == () else {"colluders": colluders}
-    statement = _noted(made.privacy(view, **who), notes)
     rows = result.outputs["rows"]
     row = rows[0] if bool((rows == rows[0]).all()) else rows.mean(axis=0)  # after gossip rows differ a little
     stated = [statement, *(g for g in (_noted(g, notes) for g in made.guarantees()) if g != statement)]

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from sottovoce.errors import (
 from sottovoce.peers import book as book_module
 from sottovoce.peers import home as home_module
 from sottovoce.peers import ledger as ledger_module
+from sottovoce.peers import trainings as trainings_module
 from sottovoce.peers.addresses import spoken
 from sottovoce.peers.agreement import (
     member_entry,
@@ -42,6 +44,7 @@ from sottovoce.peers.home import Home, find_home
 from sottovoce.peers.identity import CERTIFICATE, make_identity
 from sottovoce.peers.ledger import ANCHOR, SqliteLedger
 from sottovoce.peers.records import Records
+from sottovoce.peers.trainings import MARK, _step, charge_training
 from sottovoce.peers.runtime import Peer
 from sottovoce.peers.status import read_status
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
@@ -396,6 +399,7 @@ class History:
         limit = Lifetime(self.epsilon, DELTA, "user", "local")
         self.home = Home.create(folder / "h", "north", population="p", budgets=[limit], copy=folder / "c")
         self.sent = []  # sensitivity over noise of everything that left, drawn afresh each time
+        self.unfinished = set()  # trainings that are charged and have not handed over their result
         self.rows = Counter()  # how many of them by each run
         self.backups, self.violations, self.fuse = [], [], None
         self.loose = (
@@ -457,6 +461,29 @@ class History:
         book_module.charge(Home(self.home.folder), None, [release], "a training")
         self.sent.append(1 / noise)
 
+    def fit(self):
+        """A training of four steps with a checkpoint after each; its result leaves when all are done."""
+        folder = self.folder / f"elsewhere-fit{int(self.rng.integers(2))}"
+        release = Release(0, 0, sensitivity=1.0, noise_std=6.0, steps=self.STEPS)
+        plan = SimpleNamespace(n=1, releases=lambda agent: [release])
+        home = Home(self.home.folder)
+        marked, charges = (folder / MARK).exists(), len(home.book.charges)
+        training = charge_training(plan, "a fit", checkpoint=folder, home=home)
+        step = _step(folder)
+        self.loose |= len(home.book.charges) > charges and marked  # begun again: its first half never leaves
+        self.unfinished.add(folder.name)
+        for _ in range(int(self.rng.integers(1, 6))):
+            if step == self.STEPS:
+                break
+            step += 1
+            training.saving(step)
+            self._burn()
+            (folder / "current.json").write_text(json.dumps({"step": step}))
+            if step == self.STEPS:
+                training.done(step)
+                self.sent += [1 / 6.0] * self.STEPS
+                self.unfinished.discard(folder.name)
+
     def back_up(self):
         place = self.folder / f"backup{len(self.backups)}"
         shutil.copytree(self.folder / "h", place / "h")
@@ -496,7 +523,16 @@ class History:
 
     def step(self):
         go_on = [lambda: self.go_on(int(self.rng.integers(3)))] * 6
-        acts = [*go_on, self.train, *[self.back_up] * 2, *[self.set_back] * 3, self.give_up, self.repair]
+        acts = [
+            *go_on,
+            self.train,
+            self.fit,
+            self.fit,
+            *[self.back_up] * 2,
+            *[self.set_back] * 3,
+            self.give_up,
+            self.repair,
+        ]
         self.fuse = int(self.rng.integers(12)) if self.crashes and self.rng.random() < 0.5 else None
         try:
             acts[int(self.rng.integers(len(acts)))]()
@@ -526,6 +562,7 @@ class History:
     def settle(self):
         """Bring every run to its end, and compare: what is printed is then what was sent."""
         self.fuse = None
+        self.loose |= bool(self.unfinished)
         self.repair()
         for run, known in self.home.book.runs.items():
             if known.status not in ("ended", "closed"):
@@ -582,6 +619,13 @@ def _without_witness(*args, **options):
     return SqliteLedger(*args, **{**options, "witness": None})
 
 
+def _any_mark(folder, home):
+    try:
+        return json.loads((folder / MARK).read_text())["training"]
+    except OSError:
+        return os.urandom(8).hex()
+
+
 PLANTED = {
     "run folders may be set back": (home_module, "SqliteLedger", _without_witness),
     "nobody notes that a ledger exists": (Book, "begun", lambda self, run: None),
@@ -591,6 +635,7 @@ PLANTED = {
         "read_ledger",
         lambda folder, *, witness: ledger_module.read_ledger(folder),
     ),
+    "a checkpoint set back is free": (trainings_module, "_named", _any_mark),
     "a known run is charged to nobody": (
         Book,
         "_charged",

@@ -109,3 +109,13 @@ def test_non_interference(seed):
         world.run()
         logs.append((world.log, world.counts, sorted(world.stopped)))
     assert logs[0] == logs[1]
+
+
+def test_an_incident_survives_a_power_cut():
+    """A second payload was seen once and kept in memory only: two power cuts later nobody knew of it."""
+    exchange = next(shape for shape in shapes() if shape.protocol.name == "exchange")
+    world = World(10_138, Faults(rollback=0.5, clone=1.0), shape=exchange)
+    world.run()
+    assert world.counts["power"] > 0
+    assert world.equivocated
+    assert world.noticed

@@ -11,7 +11,7 @@ import typer
 
 from sottovoce.cli.options import number_list
 from sottovoce.cli.output import Json, emit, number, table
-from sottovoce.cli.train import read_training, run_training
+from sottovoce.cli.train import charged_training, read_training, run_training
 from sottovoce.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def search(
     for clip in number_list(clips, "--clips"):
         for rate in number_list(rates, "--rates"):
             built = read_training(file, learning_rate=rate, clip=clip)
-            result = run_training(built)
+            result = run_training(built, charged=charged_training(built))
             assert result is not None
             assert built.records is not None
             scores = {**result.metrics, **built.records.score(result.outputs["coef"])}

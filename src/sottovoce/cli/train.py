@@ -22,10 +22,11 @@ from sottovoce.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
     from sottovoce.algorithms import Plan
+    from sottovoce.peers.trainings import Training
     from sottovoce.runners import Cluster, Result
     from sottovoce.studies import Fitted
 
-__all__ = ["read_training", "run_training", "train"]
+__all__ = ["charged_training", "read_training", "run_training", "train"]
 
 SHOWN = 100_000  # coefficients that a record may hold; larger models are saved as a folder
 
@@ -43,6 +44,9 @@ def train(
     ] = None,
     logs: Annotated[Path | None, typer.Option(help="Folder for TensorBoard files.")] = None,
     ranks: Annotated[int | None, typer.Option(help="Split the agents over this many processes.")] = None,
+    population: Annotated[
+        str | None, typer.Option(help="Whose records they are, by the book of this machine's home.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train by a plan file: price it, then run it, with a progress bar.
@@ -53,6 +57,8 @@ def train(
     the file where none is given.
     With --checkpoint an interrupted run goes on where it was; a simulation
     (\\[noise] seed) ends in the same bytes as if it had not been interrupted.
+    On a machine with a home (sottovoce peer home) protective noise is charged
+    to its book first, once, and refused beyond the lifetime budget.
 
     \b
     Example (save as plan.toml, then run: sottovoce train plan.toml):
@@ -84,10 +90,10 @@ def train(
     if checkpoint is not None and checkpoint.is_file():
         raise ConfigError(f"{checkpoint} is a file; a checkpoint is a folder now, name another place.")
     if not inside():
-        train_on(None, file, out=out, checkpoint=checkpoint, logs=logs, json=json)
+        train_on(None, file, out=out, checkpoint=checkpoint, logs=logs, population=population, json=json)
         return
     with Split(ranks) as cluster:
-        train_on(cluster, file, out=out, checkpoint=checkpoint, logs=logs, json=json)
+        train_on(cluster, file, out=out, checkpoint=checkpoint, logs=logs, population=population, json=json)
 
 
 def train_on(
@@ -97,6 +103,7 @@ def train_on(
     out: Path | None = None,
     checkpoint: Path | None = None,
     logs: Path | None = None,
+    population: str | None = None,
     json: bool = False,
 ) -> None:
     """Price and run a file in this process, or as one of a cluster's ranks, the first of which speaks."""
@@ -113,7 +120,20 @@ def train_on(
     if speaks and not json:
         show_price(console(), priced)
     show = speaks and not json and sys.stderr.isatty()
-    result = run_training(built, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show)
+
+    def charge() -> Training | None:  # the rank that speaks for all of them
+        return charged_training(built, population, checkpoint) if speaks else None
+
+    try:
+        charged = charge() if cluster is None else cluster.agree("the book", charge)
+        result = run_training(
+            built, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show,
+            charged=charged,
+        )  # fmt: skip
+    except BaseException:
+        if folder is not None and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
     if result is not None:
         _finish(result, built, priced, out, folder, file, json)
 
@@ -195,6 +215,7 @@ def run_training(
     checkpoint: Path | None = None,
     logs: Path | None = None,
     progress: bool = False,
+    charged: Training | None = None,
 ) -> Result | None:
     """Run a built plan, in this process or as a rank; the result is returned on rank 0."""
     from sottovoce.runners.progress import bar
@@ -204,14 +225,47 @@ def run_training(
     assert built.records is not None
     assert built.settings.train is not None
     data, every = built.records.data, built.settings.train.every or max(plan.steps // 20, 1)
-    with _logged(logs, built) as tell:
+    with _logged(logs, built) as log:
+
+        def tell(step: int, entry: Mapping[str, Any]) -> None:
+            if charged is not None:
+                charged.saving(step)
+            if log is not None:
+                log(step, entry)
+
         if cluster is None:
-            return plan.run(data, noise, every=every, checkpoint=checkpoint, progress=progress, on_step=tell)
+            result = plan.run(
+                data, noise, every=every, checkpoint=checkpoint, progress=progress, on_step=tell
+            )
+            return _handed_over(result, plan, charged)
         with bar(progress, f"{plan.name} on {cluster.size} ranks", plan.steps) as shown:
-            return run_on_ranks(
+            ended = run_on_ranks(
                 cluster, plan, data, noise, every=every, checkpoint=checkpoint, on_step=tell,
                 progress=lambda done: shown(done, {}),
             )  # fmt: skip
+            return None if ended is None else _handed_over(ended, plan, charged)
+
+
+def charged_training(
+    built: Built, population: str | None = None, checkpoint: Path | None = None
+) -> Training | None:
+    """Charge the book of this machine's home, if it has one and the noise protects somebody."""
+    from sottovoce.peers.trainings import charge_training
+
+    if not built.settings.noise.source.protective:
+        return None
+    statements = [each for each in (built.plan.privacy(), *built.plan.guarantees()) if each.valid]
+    return charge_training(
+        built.plan, f"training of {built.plan.name}", statements=statements, population=population,
+        checkpoint=checkpoint,
+    )  # fmt: skip
+
+
+def _handed_over(result: Result, plan: Plan, charged: Training | None) -> Result:
+    if charged is None:
+        return result
+    charged.done(plan.steps)
+    return replace(result, provenance={**result.provenance, "book": charged.said})
 
 
 @contextmanager
@@ -290,6 +344,12 @@ def _show(screen: Any, record: dict[str, Any], built: Built, out: Path | None, f
     for name in metrics.get("accepted", ()):
         screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
     screen.print(f"Noise: {record['provenance']['noise']}")
+    book = record["provenance"].get("book")
+    for row in book["budgets"] if book else ():
+        screen.print(
+            f"Book: {book['population']} has spent {row['total']:.4g} of epsilon {row['epsilon']:g} at delta "
+            f"{row['delta']:g} ({row['adjacency']}, {row['view']})."
+        )
     if out is not None and out != folder:
         screen.print(f"Written to {safe(str(out))}.")
     if folder is not None:

@@ -23,6 +23,7 @@ _NAMES = {
     "SqliteLedger": "ledger",
     "World": "simulator",
     "charge": "book",
+    "charge_training": "trainings",
     "find_home": "home",
     "make_identity": "identity",
     "read_agreement": "agreement",

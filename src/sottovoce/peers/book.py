@@ -103,6 +103,7 @@ class Charge:
     run : hash of the agreement; empty for a training.
     records : keyed digest of the records it began with.
     state : the folder of its ledger, relative to the home where it lies inside.
+    training : what names a training that can go on after an interruption.
     status : ``started``, ``begun`` (a ledger exists), ``ended`` or ``closed`` (never to be resumed).
     """
 
@@ -115,6 +116,7 @@ class Charge:
     state: str = ""
     status: str = "started"
     since: str = ""
+    training: str = ""
 
     def against(self, view: str) -> Guarantee | None:
         """Return the guarantee that covers ``view``: its own, or one about more colluders; None for local."""
@@ -284,13 +286,30 @@ class Book:
         releases: Iterable[Release],
         what: str,
         views: Mapping[str, Guarantee] | None = None,
+        *,
+        training: str = "",
     ) -> dict[str, Any]:
-        """Charge releases that belong to no run; see `charge`."""
+        """Charge releases that belong to no run; see `charge`.
+
+        A ``training`` that the book knows by this name is going on: it is not charged again, and may release
+        nothing else than it was charged for.
+        """
         with self._writing():
             rows = self._verified()
             state = _state(rows)
-            new = Charge(state.named(population), _line(what, "what"), tuple(releases), dict(views or {}))
-            return self._charged(rows, state, new, "charge")
+            new = Charge(
+                state.named(population), _line(what, "what"), tuple(releases), dict(views or {}),
+                training=training,
+            )  # fmt: skip
+            known = next((each for each in state.charges if training and each.training == training), None)
+            if known is None:
+                return self._charged(rows, state, new, "charge")
+            if known.population != new.population or _counted(known.releases) != _counted(new.releases):
+                raise ConfigError(
+                    f"This training was charged to {known.population} for other releases than it would make "
+                    "now; begin it anew in another checkpoint folder, which is charged."
+                )
+            return {"population": new.population, "budgets": _forecast(state, None, new.population)}
 
     def start(self, new: Charge, *, new_records: str = "") -> Charge:
         """Charge a run in full, or find it in the book and return what is known of it.
@@ -610,6 +629,8 @@ def charge_act(new: Charge, act: str) -> dict[str, Any]:
         "releases": [release.to_dict() for release in new.releases],
         "views": {name: guarantee.to_dict() for name, guarantee in sorted(new.views.items())},
     }
+    if new.training:
+        row["training"] = new.training
     if act == "start":
         row |= {"run": new.run, "records": new.records, "state": new.state}
     return row
@@ -622,7 +643,7 @@ def stored_charge(row: Mapping[str, Any]) -> Charge:
     status = "started" if run else "ended"
     return Charge(
         row["population"], row["what"], _releases(row["releases"]), views, run, records, state, status,
-        row.get("time", ""),
+        row.get("time", ""), row.get("training", ""),
     )  # fmt: skip
 
 

@@ -69,12 +69,12 @@ class Program(Protocol):
 
 
 class Entry(NamedTuple):
-    """What one commit makes durable, all of it or nothing."""
+    """What one commit makes durable, all of it or nothing; a state of None leaves the one before it."""
 
     round: int
     releases: tuple[Release, ...]
     frame: bytes
-    state: bytes
+    state: bytes | None
     heard: tuple[tuple[int, int, bytes], ...]
     note: str = ""
     forget: tuple[int, ...] = ()
@@ -283,9 +283,7 @@ class Core:
                 self.passed[sender] = max(self.passed[sender], r)
                 return []
             note = f"second payload from member {sender} for round {r}"
-            if note not in self.incidents:
-                self.incidents.append(note)
-                self._notes.append(note)
+            self._incident(note)
             return [(sender, self.wire.refusal(held, sender=self.program.node, round=r))]
         if r < self.program.at:
             raise FrameError(f"Round {r} is over; member {sender} was not expected in it.")
@@ -377,12 +375,17 @@ class Core:
         self._notes.append(f"{'drop' if left_out else 'keep'} {key[0]} {key[1]}")
         self._commit_notes()
 
+    def _incident(self, note: str) -> None:
+        """Keep what somebody did, on the disk before anybody learns that it was seen."""
+        if note not in self.incidents:
+            self.incidents.append(note)
+            self._notes.append(note)
+            self._commit_notes()
+
     def _commit_notes(self) -> None:
-        """Commit notes alone; the state is that of the last row, which a gossip node is still in."""
+        """Commit notes alone; the state stays that of the last row: what came after it is not paid for."""
         try:
-            self.store.commit(
-                Entry(self.durable_at, (), b"", self.program.snapshot(), (), "; ".join(self._notes))
-            )
+            self.store.commit(Entry(self.durable_at, (), b"", None, (), "; ".join(self._notes)))
         except SottovoceError as error:
             self._fail(error)
         self._notes.clear()

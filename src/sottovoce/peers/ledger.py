@@ -100,7 +100,7 @@ class SqliteLedger:
         try:
             with self._explained():
                 self._open(about or {})
-            self._saved, self._count, self._head = self._verify()
+            self._saved, self._count, self._head, self._state_digest = self._verify()
             # the anchor is made before the first row, so a chain with rows and no anchor has lost it
             self._open_anchor(self.folder / ANCHOR, required=self._count > 0)
             if witness is not None:
@@ -123,16 +123,17 @@ class SqliteLedger:
             raise LedgerError(f"The ledger in {self.folder} failed before; nothing more is sent.")
         self._broken = True  # until all of it has gone well
         with self._explained():
-            row = _chained(self._count, self._head, entry)
+            row = _chained(self._count, self._head, entry, self._state_digest)
             cursor = self._connection
             cursor.execute("BEGIN IMMEDIATE")
             cursor.execute("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
             if entry.frame:
                 cursor.execute("INSERT INTO outbox VALUES (?, ?)", (entry.round, entry.frame))
             cursor.executemany("DELETE FROM outbox WHERE round = ?", [(r,) for r in entry.forget])
-            cursor.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
+            if entry.state is not None:
+                cursor.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
             cursor.execute("COMMIT")
-            self._count, self._head = self._count + 1, row[-1]
+            self._count, self._head, self._state_digest = self._count + 1, row[-1], row[4]
             for anchor in self._anchors:
                 _mark_anchor(anchor, self._count, self._head)
             if self._count % _TIDY == 0:
@@ -235,16 +236,16 @@ class SqliteLedger:
         os.rename(fresh, path)
         _sync_folder(self.folder)
 
-    def _verify(self) -> tuple[Saved, int, bytes]:
+    def _verify(self) -> tuple[Saved, int, bytes, bytes]:
         assert self._connection is not None
         with self._explained():
-            saved, count, head = verified(self._connection, self.run, self.node, self.folder / LEDGER)
+            saved, count, head, state = verified(self._connection, self.run, self.node, self.folder / LEDGER)
             # a chain that reads well but cannot be written must be found before noise is drawn
             self._connection.execute("BEGIN IMMEDIATE")
             again = "INSERT INTO meta VALUES ('opened', 1) ON CONFLICT DO UPDATE SET value = value + 1"
             self._connection.execute(again)
             self._connection.execute("COMMIT")
-        return saved, count, head
+        return saved, count, head, state
 
     def _open_anchor(self, path: Path, *, required: bool) -> None:
         """Open a file that holds the newest head, check the chain against it, and keep it open."""
@@ -297,7 +298,9 @@ class SqliteLedger:
             ) from None
 
 
-def verified(connection: sqlite3.Connection, run: bytes, node: int, path: Path) -> tuple[Saved, int, bytes]:
+def verified(
+    connection: sqlite3.Connection, run: bytes, node: int, path: Path
+) -> tuple[Saved, int, bytes, bytes]:
     """Read the whole ledger and check it: chain, digests of frames and state, run and member."""
 
     def refuse(what: str) -> LedgerError:
@@ -313,7 +316,7 @@ def verified(connection: sqlite3.Connection, run: bytes, node: int, path: Path) 
 
 def _read_all(
     connection: sqlite3.Connection, run: bytes, node: int, path: Path, refuse: Callable[[str], LedgerError]
-) -> tuple[Saved, int, bytes]:
+) -> tuple[Saved, int, bytes, bytes]:
     meta = dict(connection.execute("SELECT key, value FROM meta"))
     if meta.get("format") != str(_FORMAT):
         raise LedgerError(
@@ -339,12 +342,12 @@ def _read_all(
             raise refuse(f"the stored row of round {r}")
         saved.outbox[r] = frame
     states = [value for (value,) in connection.execute("SELECT value FROM state")]
-    if bool(states) != bool(count) or (count and hashlib.sha256(states[0]).digest() != state_digest):
+    if [hashlib.sha256(state).digest() for state in states] != [state_digest] * bool(state_digest):
         raise refuse("the saved state")
     saved.state = states[0] if states else None
     if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
         raise refuse("SQLite's own check")
-    return saved, count, head
+    return saved, count, head, state_digest
 
 
 def read_ledger(folder: str | Path, *, witness: str | Path | None = None) -> dict[str, Any]:
@@ -362,7 +365,7 @@ def read_ledger(folder: str | Path, *, witness: str | Path | None = None) -> dic
             meta = dict(connection.execute("SELECT key, value FROM meta"))
             run, node = bytes.fromhex(meta["run"]), int(meta["node"])
             connection.execute("BEGIN")
-            saved, count, head = verified(connection, run, node, path)
+            saved, count, head, _ = verified(connection, run, node, path)
             if witness is not None:
                 known = Path(witness).read_bytes()
                 if not _holds(connection, known, _genesis(run, node)):
@@ -409,13 +412,13 @@ def _collect(saved: Saved, r: int, releases: bytes, frame_digest: bytes, heard: 
         saved.notes.append(note)
 
 
-def _chained(count: int, head: bytes, entry: Entry) -> tuple[Any, ...]:
+def _chained(count: int, head: bytes, entry: Entry, state: bytes) -> tuple[Any, ...]:
     row = (
         count,
         entry.round,
         b"\n".join(release.to_bytes() for release in entry.releases),
         entry.frame[-32:],
-        hashlib.sha256(entry.state).digest(),
+        state if entry.state is None else hashlib.sha256(entry.state).digest(),
         b"".join(_HEARD.pack(*item) for item in entry.heard),
         entry.note,
     )

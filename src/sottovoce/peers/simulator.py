@@ -106,7 +106,8 @@ class SimulatedStore:
         """Return what the disk holds."""
         saved = Saved()
         for entry in self.disk.durable:
-            saved.at, saved.state = entry.round, entry.state
+            saved.at = entry.round
+            saved.state = saved.state if entry.state is None else entry.state
             saved.releases += entry.releases
             if entry.frame:
                 saved.outbox[entry.round] = entry.frame

@@ -1,0 +1,186 @@
+"""Fits and trainings on a machine with a home: one book for them and for runs between peers."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.cli.main import main
+from sottovoce.errors import BudgetExceeded, ConfigError
+from sottovoce.peers.book import Lifetime, composed
+from sottovoce.peers.home import VARIABLE, Home
+from sottovoce.peers.trainings import charge_training, dominating
+from sottovoce.privacy.gaussian import gaussian_epsilon
+from sottovoce.privacy.releases import Release, compose
+
+DELTA = 1e-5
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    limit = Lifetime(9.0, DELTA, "user", "local")
+    made = Home.create(tmp_path / "home", "north", population="p", budgets=[limit], copy=tmp_path / "copy")
+    monkeypatch.setenv(VARIABLE, str(made.folder))
+    return made
+
+
+def records(n=40, dim=2):
+    rng = np.random.default_rng(0)
+    X = rng.uniform(-1, 1, (n, dim))
+    return X, np.where(X[:, 0] > 0, 1.0, -1.0)
+
+
+def fit(steps=5, z=8.0, **options):
+    return sv.fit("logistic", records(), graph="ring:4", noise_multiplier=z, adjacency="user", steps=steps,
+                  **options)  # fmt: skip
+
+
+def price(steps, z=8.0):
+    """By hand: user-level Gaussian releases of sensitivity 2 C and noise z C."""
+    return gaussian_epsilon(2 / z * np.sqrt(steps), DELTA)
+
+
+def total(home):
+    [budget] = home.book.summary()[0]["budgets"]
+    return budget["spent"]
+
+
+def test_a_fit_is_charged_before_its_noise_is_drawn(home, monkeypatch):
+    fitted = fit()
+    assert total(home) == pytest.approx(price(5), rel=1e-6)
+    assert fitted.result.provenance["book"]["population"] == "p"
+    fit()
+    assert total(home) == pytest.approx(price(10), rel=1e-6)
+    monkeypatch.setattr(sv.algorithms.ConsensusSGD, "run", lambda *args, **options: pytest.fail("it ran"))
+    with pytest.raises(BudgetExceeded, match="nothing was charged"):
+        fit(steps=400)
+    assert total(home) == pytest.approx(price(10), rel=1e-6)
+
+
+def test_simulations_and_machines_without_a_home_are_charged_to_nobody(home, monkeypatch, tmp_path):
+    fit(rng=np.random.default_rng(0))
+    assert home.book.charges == []
+    monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
+    monkeypatch.delenv(VARIABLE)
+    assert "book" not in fit().result.provenance
+    with pytest.raises(ConfigError, match="no home on this machine"):
+        fit(population="p")
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupted(folder, at):
+    """A fit that dies after the checkpoint of step ``at``."""
+    real = sv.runners.checkpoint.Checkpoint.save
+
+    def save(self, step, *args, **options):
+        real(self, step, *args, **options)
+        if step == at:
+            raise Interrupted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sv.runners.checkpoint.Checkpoint, "save", save)
+        with pytest.raises(Interrupted):
+            fit(steps=10, every=2, checkpoint=folder)
+
+
+def test_a_fit_that_goes_on_is_not_charged_twice_and_one_set_back_is(home, tmp_path):
+    folder = tmp_path / "checkpoint"
+    interrupted(folder, at=4)
+    once = price(10)
+    assert total(home) == pytest.approx(once, rel=1e-6)
+    shutil.copytree(folder, tmp_path / "backup")
+    interrupted(folder, at=8)
+    fit(steps=10, every=2, checkpoint=folder)
+    assert total(home) == pytest.approx(once, rel=1e-6)
+    fit(steps=10, every=2, checkpoint=folder)  # finished: nothing more is drawn
+    assert total(home) == pytest.approx(once, rel=1e-6)
+    shutil.rmtree(folder)
+    shutil.copytree(tmp_path / "backup", folder)  # these steps are drawn a second time
+    fit(steps=10, every=2, checkpoint=folder)
+    assert total(home) == pytest.approx(price(20), rel=1e-6)
+
+
+def test_a_checkpoint_pays_for_its_own_plan_only(home, tmp_path):
+    interrupted(tmp_path / "checkpoint", at=4)
+    with pytest.raises(ConfigError, match="other releases"):
+        fit(steps=20, every=2, checkpoint=tmp_path / "checkpoint")
+
+
+PLAN = """
+version = 2
+[network]
+graph = "ring:4"
+[protocol]
+name = "exchange"
+[data]
+file = "records.csv"
+label = "y"
+classes = ["-1", "1"]
+bounds = { a = [-1.0, 1.0], b = [-1.0, 1.0] }
+[train]
+algorithm = "consensus-sgd"
+adjacency = "user"
+steps = 5
+clip = 1.0
+[noise]
+multiplier = 8.0
+"""
+
+
+def test_train_charges_the_same_book(home, tmp_path, capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(each) for each in arguments])
+        return stopped.value.code or 0
+
+    X, y = records()
+    rows = [f"{a},{b},{int(c)}" for (a, b), c in zip(X, y, strict=True)]
+    (tmp_path / "records.csv").write_text("\n".join(["a,b,y", *rows, ""]))
+    (tmp_path / "plan.toml").write_text(PLAN)
+    (tmp_path / "simulated.toml").write_text(PLAN + "seed = 1\n")
+    fit()
+    assert run("train", tmp_path / "plan.toml", "--json") == 0
+    assert total(home) == pytest.approx(price(10), rel=1e-6)
+    said = json.loads(capsys.readouterr().out)
+    assert said["provenance"]["book"]["budgets"][0]["total"] == pytest.approx(total(home))
+    assert run("train", tmp_path / "simulated.toml", "--json") == 0
+    assert total(home) == pytest.approx(price(10), rel=1e-6)
+    assert run("train", tmp_path / "plan.toml", "--population", "staff") == 1
+    home.book.set_budget("p", Lifetime(total(home) * 1.01, DELTA, "user", "local"), "less")
+    assert run("train", tmp_path / "plan.toml") == 1
+    assert total(home) == pytest.approx(price(10), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_charged_for_many_agents_covers_each_of_them(seed):
+    rng = np.random.default_rng(seed)
+    alike = seed % 2 == 0
+
+    def listed(agent):
+        return [
+            Release(
+                agent, 10 * k, sensitivity=float(rng.uniform(0.1, 1)), noise_std=float(rng.uniform(2, 6)),
+                adjacency="add-remove", sample_rate=float(rng.choice([0.1, 0.3, 1.0])),
+                steps=4 if alike else int(rng.integers(1, 5)),
+            )
+            for k in range(2 if alike else int(rng.integers(1, 4)))
+        ]  # fmt: skip
+
+    lists = [listed(agent) for agent in range(3)]
+    whole = compose(dominating(lists))
+    for one in lists:
+        assert whole.epsilon(DELTA) >= compose(one).epsilon(DELTA) * (1 - 1e-9)
+    assert compose(dominating([lists[0]] * 3)).epsilon(DELTA) == compose(lists[0]).epsilon(DELTA)
+
+
+def test_exact_prices_count_against_their_own_view(home):
+    plan = sv.Muffliato(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=4.0, radius=1.0)
+    charge_training(plan, "a masked mean", statements=[plan.privacy("network")], home=home)
+    [each] = home.book.charges
+    assert composed([each], "user", "network").mu == pytest.approx(plan.privacy("network").mu)
+    assert composed([each], "user", "local").mu == pytest.approx(2 / 4)
