@@ -23,12 +23,12 @@ import numpy as np
 from sottovoce._files import plain, write_whole
 from sottovoce.data.images import ImageReading, read_images
 from sottovoce.data.own import Target, read_inputs
-from sottovoce.data.tables import Columns
+from sottovoce.data.tables import Classes, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.privacy import Guarantee
 from sottovoce.runners import Result
 
-__all__ = ["Fitted", "LinearModel", "load"]
+__all__ = ["Fitted", "LinearModel", "agreed_study", "load"]
 
 FORMAT = 1
 STUDY, WEIGHTS, COEFFICIENTS = "study.json", "model.safetensors", "model.json"
@@ -524,6 +524,67 @@ def _readme(study: Mapping[str, Any]) -> str:
         f'    fitted = sv.load("."{given})\n'
         '    fitted.predict("new.csv")\n'
     )
+
+
+def agreed_study(agreement: Any, plan: Any, row: np.ndarray, privacy: Guarantee, **about: Any) -> Fitted:
+    """Return what a member has learned in a peers' run, as a study that can be saved and used.
+
+    Parameters
+    ----------
+    agreement, plan : what was agreed on (`sottovoce.peers.agreement`) and the plan that ran (a job's own).
+    row : the parameters this member ended with.
+    privacy : what this member has revealed.
+    about : for the record's provenance.
+
+    Examples
+    --------
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> agreement = read_agreement(example_agreement()[0])
+    >>> agreed_study(agreement, agreement.plan, np.zeros(1), agreement.plan.privacy("local"))
+    Traceback (most recent call last):
+    sottovoce.errors.InvalidInput: the agreement is about a mean, which predicts nothing; model.npz holds it.
+    """
+    model, data = agreement.model, agreement.data
+    if model.kind == "mean":
+        raise InvalidInput("the agreement is about a mean, which predicts nothing; model.npz holds it.")
+    columns, target = data.columns, _agreed_target(agreement)
+    builder: dict[str, Any] | None = None
+    if model.kind == "net":
+        fitted = plan.objective.objective.module(row)
+        builder = {"zoo": model.net, "options": dict(model.options)}
+        if model.module:
+            builder = {"module": model.module, "sha256": model.module_sha256, "options": dict(model.options)}
+        if columns is not None and data.intercept:
+            columns = replace(columns, ones=True)
+    else:
+        names = () if columns is None else columns.names
+        loss = "softmax" if model.classes else model.kind
+        fitted = LinearModel.of_row(
+            row, loss, names=names, intercept=data.intercept, classes=model.classes
+        )  # fmt: skip
+    delta = agreement.budget.delta
+    result = Result(
+        name=agreement.algorithm.name,
+        config={**agreement.model_dump(mode="json", exclude={"members", "signatures", "mask_keys"}),
+                "members": [member.name for member in agreement.members], "run": agreement.run.hex()},
+        outputs={"rows": row[None], "model": row},
+        guarantees=[privacy.to_dict(delta)],
+        provenance=about,
+    )  # fmt: skip
+    return Fitted(fitted, privacy, plan, result, target, delta, columns, None, data.target or None, builder)
+
+
+def _agreed_target(agreement: Any) -> Target:
+    model, data = agreement.model, agreement.data
+    classes = Classes(data.classes) if data.classes else None
+    pair = data.bounds.get(data.target)
+    scale = None if pair is None else Scale.within(*pair, data.target)
+    regression = model.kind == "squared" or model.loss in ("squared_error", "absolute_error")
+    if regression:
+        return Target("regression", None, scale)
+    if model.kind == "logistic" and model.classes is None:
+        return Target("labels", classes or Classes((0, 1)))
+    return Target("labels" if model.loss == "binary_cross_entropy" else "classification", classes)
 
 
 def _again(study: Mapping[str, Any]) -> str:
