@@ -765,7 +765,7 @@ def poisoned():
         (object(), (X, Y), {}, "module must be a torch module"),
         ("logit", (X, Y), {}, "a linear model is one of"),
         ("logistic", (X, Y + 3), {}, "Labels must be 0/1"),
-        ("logistic", (X, Y), {"classes": [0, 1, 2]}, "two classes"),
+        ("logistic", (X, Y), {"classes": [0]}, "two or more different names"),
         (nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4)), (X, Y), {}, "mixes the samples"),
     ],
 )  # fmt: skip

@@ -234,13 +234,7 @@ def _parts(own: Own, n: int, network: Network | None) -> list[np.ndarray]:
         raise DataError(
             f"the graph has {n} nodes, but the records come from {len(sites)} sites; they must match."
         )
-    parts = by_column(own.groups)
-    if network is not None and network.labels is not None:
-        called = [str(name) for name in network.labels]
-        if sorted(called) == sorted(map(str, sites)):
-            at = {str(site): part for site, part in zip(sites, parts, strict=True)}
-            return [at[name] for name in called]
-    return parts
+    return by_column(own.groups, None if network is None else network.labels)
 
 
 def _steps(steps: int | None, epochs: float | None, lot: float | None, sizes: Sequence[int]) -> int:

@@ -18,11 +18,11 @@ from sottovoce.data.base import Shards, signed_labels
 from sottovoce.data.own import Own, Target, declared
 from sottovoce.data.tables import Classes, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
-from sottovoce.objectives import GLM
+from sottovoce.objectives import GLM, Softmax
 from sottovoce.runners import Result
 from sottovoce.studies import LinearModel, split_item
 
-__all__ = ["Asked", "Brought", "bring"]
+__all__ = ["Asked", "Brought", "bring", "linear_labels", "linear_target", "several_classes"]
 
 LINEAR = {"logistic": "logistic", "squared": "squared", "huber": "huber"}
 
@@ -44,8 +44,9 @@ class Asked:
     accept: tuple[str, ...] = ()
     label: Any = None
     label_bounds: Any = None
-    physical_batch: int = 4096
+    physical_batch: int | None = 4096
     device: str = "cpu"
+    intercept: bool | None = None  # of a linear model; None: as the model usually has it
 
 
 class Brought:
@@ -105,7 +106,7 @@ def bring(module: Any, own: Own, shown: Own | None, parts: list[np.ndarray], ask
     >>> brought.target.task, brought.data.sizes.tolist()
     ('classification', [2])
     """
-    linear = isinstance(module, (str, GLM)) or type(module).__module__.startswith("sklearn.")
+    linear = isinstance(module, (str, GLM, Softmax)) or type(module).__module__.startswith("sklearn.")
     return (_bring_linear if linear else _bring_network)(module, own, shown, parts, asked)
 
 
@@ -179,9 +180,19 @@ def _bring_network(
     else:
         read = _reader(own.dataset, asked.label, layout, target, known)
         ready = LazyData(read, parts, test=_typed_test(test))
+    _require_fit(objective, ready)
     brought = _Network(objective, ready, target)
     brought.layout = layout
     return brought
+
+
+def _require_fit(objective: Any, data: Any) -> None:
+    """Raise one sentence before anything is priced or spent, if no record of this shape goes through."""
+    x, y, _ = data.gather([np.arange(1)], [0])
+    x, y = objective._typed(x[:, :1], y[:, :1])
+    error = objective._one_random_pass(x, y, y.dtype)
+    if error is not None:
+        raise error
 
 
 def _first_item(dataset: Any, label: Any) -> tuple[Any, Any]:
@@ -330,18 +341,29 @@ def _own_loss(loss: Any) -> tuple[Any, str]:
 # ---- linear models ----------------------------------------
 
 
-class _Linear(Brought):
+class Linear(Brought):
+    """A linear model, and its records as shards.
+
+    Examples
+    --------
+    >>> brought = Linear(GLM("squared"), None, Target("regression"))
+    >>> brought.model(np.array([2.0, 1.0])).intercept
+    1.0
+    """
+
     names: tuple[str, ...] = ()
     intercept = True
 
     def model(self, row: np.ndarray) -> LinearModel:
-        coef, shift = (row[:-1], float(row[-1])) if self.intercept else (row, 0.0)
-        return LinearModel(np.array(coef), shift, self.names, self.objective.loss)
+        classes = getattr(self.objective, "classes", None)
+        return LinearModel.of_row(
+            row, self.objective.loss, names=self.names, intercept=self.intercept, classes=classes
+        )
 
 
-def _glm(module: Any, records: int) -> tuple[GLM, bool]:
+def _glm(module: Any, records: int) -> tuple[Any, bool]:
     """The linear model that was named, and whether it has an intercept."""
-    if isinstance(module, GLM):
+    if isinstance(module, (GLM, Softmax)):
         return module, True
     if isinstance(module, str):
         if module not in LINEAR:
@@ -368,18 +390,20 @@ def _bring_linear(module: Any, own: Own, shown: Own | None, parts: list[np.ndarr
             "a linear model has its own loss; name it instead of the module, or leave loss out."
         )
     model, intercept = _glm(module, sum(len(part) for part in parts))
+    if asked.intercept is not None:
+        intercept = asked.intercept
     X = _features(own.inputs, intercept)
     if model.dim not in (None, X.shape[1]):
         raise InvalidInput(
             f"the model has {model.dim} features, the data have {X.shape[1]} with the intercept."
         )
-    model = replace(model, dim=X.shape[1])
-    target = _linear_target(model, own.targets, asked)
-    brought = _Linear(model, Shards.from_parts(X, _linear_labels(target, own.targets), parts), target)
+    target = linear_target(model, own.targets, asked)
+    model = replace(several_classes(model, target), dim=X.shape[1])
+    brought = Linear(model, Shards.from_parts(X, linear_labels(target, own.targets), parts), target)
     brought.intercept = intercept
     brought.names = own.columns.names if own.columns is not None else ()
     if shown is not None:
-        test = (_features(shown.inputs, intercept), _linear_labels(target, shown.targets))
+        test = (_features(shown.inputs, intercept), linear_labels(target, shown.targets))
         brought.evaluate = lambda rows: _linear_metrics(model, rows.mean(axis=0), *test)
     return brought
 
@@ -391,31 +415,64 @@ def _features(inputs: Any, intercept: bool) -> np.ndarray:
     return np.hstack([array, np.ones((len(array), 1))]) if intercept else array
 
 
-def _linear_target(model: GLM, raw: Any, asked: Asked) -> Target:
-    if model.loss != "logistic":
+def several_classes(model: Any, target: Target) -> Any:
+    """Return the linear model that fits the target: logistic regression of several classes is a softmax.
+
+    Examples
+    --------
+    >>> several_classes(GLM(l2=0.1), Target("classification", Classes(("a", "b", "c"))))
+    Softmax(classes=3, l2=0.1, dim=None)
+    """
+    if target.task != "classification" or isinstance(model, Softmax):
+        return model
+    assert target.classes is not None
+    for key in ("l1", "box", "ball"):
+        if getattr(model, key):
+            raise InvalidInput(f"logistic regression with several classes takes l2 only; leave {key} out.")
+    return Softmax(len(target.classes.listed), l2=model.l2)
+
+
+def linear_target(model: Any, raw: Any, asked: Asked) -> Target:
+    """Return what a linear model learns: numbers, one of two classes, or one of several.
+
+    Examples
+    --------
+    >>> linear_target(GLM(), ["a", "c", "b"], Asked(classes=["a", "b", "c"])).task
+    'classification'
+    """
+    if model.loss not in ("logistic", "softmax"):
         return Target("regression", None, _label_scale(asked))
+    if asked.label_bounds is not None:
+        raise InvalidInput("bounds of the label are for regression; leave them out, or take loss squared.")
     found = declared(raw, asked.classes, asked.accept)
+    if model.loss == "softmax":
+        found = Classes(tuple(range(model.classes))) if found is None else found
+        if len(found.listed) != model.classes:
+            raise InvalidInput(f"the model has {model.classes} classes, the labels {len(found.listed)}.")
+        return Target("classification", found)
     if found is None:
         labels = _plain_labels(raw)
         signed_labels(labels)  # refuses what is not 0/1 or -1/1
         found = Classes((-1, 1) if (labels.astype(float) < 0).any() else (0, 1))
-    if len(found.listed) != 2:
-        raise InvalidInput(
-            f"logistic regression has two classes, got {len(found.listed)}; with several, give "
-            "torch.nn.Linear(features, classes) as the module."
-        )
-    return Target("labels", found)
+    return Target("labels" if len(found.listed) == 2 else "classification", found)
 
 
-def _linear_labels(target: Target, raw: Any) -> np.ndarray:
+def linear_labels(target: Target, raw: Any) -> np.ndarray:
+    """Return labels as a linear model takes them: -1 and 1, class numbers, or numbers.
+
+    Examples
+    --------
+    >>> linear_labels(Target("labels", Classes(("no", "yes"))), ["yes", "no"]).tolist()
+    [1.0, -1.0]
+    """
     encoded = target.encode(_plain_labels(raw))
     if encoded.ndim != 1:
         raise DataError(f"a linear model predicts one number, got targets of shape {encoded.shape}.")
     return 2.0 * encoded - 1.0 if target.task == "labels" else encoded
 
 
-def _linear_metrics(model: GLM, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
+def _linear_metrics(model: Any, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
     found = {"loss": float(model.losses(w, X, y).mean())}
-    if model.loss == "logistic":
+    if model.loss in ("logistic", "softmax"):
         return found | {"accuracy": 100 * float((model.predict(w, X) == y).mean())}
     return found | {"rmse": float(np.sqrt(np.mean((X @ w - y) ** 2)))}

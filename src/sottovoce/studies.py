@@ -1,9 +1,10 @@
 """A fitted model with its price, and the folder it is kept in.
 
 A study folder holds ``model.safetensors`` (weights of a network) or ``model.json`` (coefficients with the
-names of their features), ``record.json`` and ``arrays.npz`` (the run), ``statement.txt`` (the guarantee in
-words), ``study.json`` (how inputs and labels are read) and ``README.md`` (three lines that load it). No file
-holds code; a network that is not made of torch's own layers is given again when it is loaded.
+names of their features), ``record.json`` and ``arrays.npz`` (the run and its plan), ``statement.txt`` (the
+guarantee in words), ``study.json`` (how inputs and labels are read) and ``README.md`` (three lines that load
+it); a run by a plan file or an agreement adds that file. No file holds code: a network that is made neither
+of torch's own layers nor of the zoo's is given again when it is loaded.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from typing import Any
 import numpy as np
 
 from sottovoce._files import plain, write_whole
+from sottovoce.data.images import ImageReading, read_images
 from sottovoce.data.own import Target, read_inputs
-from sottovoce.data.tables import Columns
+from sottovoce.data.tables import Classes, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.privacy import Guarantee
 from sottovoce.runners import Result
 
-__all__ = ["Fitted", "LinearModel", "load"]
+__all__ = ["Fitted", "LinearModel", "agreed_study", "load"]
 
 FORMAT = 1
 STUDY, WEIGHTS, COEFFICIENTS = "study.json", "model.safetensors", "model.json"
@@ -36,24 +38,45 @@ STUDY, WEIGHTS, COEFFICIENTS = "study.json", "model.safetensors", "model.json"
 class LinearModel:
     """A linear model by its numbers: x.coef + intercept, for features as the columns give them.
 
+    With several classes ``coef`` has one row and ``intercept`` one number per class.
+
     Examples
     --------
     >>> model = LinearModel(np.array([2.0]), 1.0, ("age",))
     >>> model.scores(np.array([[3.0]])).tolist()
     [7.0]
+    >>> LinearModel.of_row(np.array([1.0, 0.5, 2.0, 0.0]), "softmax", classes=2).scores([[3.0]]).tolist()
+    [[3.5, 6.0]]
     """
 
     coef: np.ndarray
-    intercept: float = 0.0
+    intercept: Any = 0.0
     feature_names: tuple[str, ...] = ()
     loss: str = "logistic"
 
+    @classmethod
+    def of_row(
+        cls,
+        row: np.ndarray,
+        loss: str,
+        *,
+        names: tuple[str, ...] = (),
+        intercept: bool = True,
+        classes: int | None = None,
+    ) -> LinearModel:
+        """Return the model of a row of parameters, the last feature being the intercept's."""
+        table = np.array(row if classes is None else np.reshape(row, (classes, -1)))
+        if not intercept:
+            return cls(table, 0.0 if classes is None else np.zeros(classes), names, loss)
+        shift = table[..., -1]
+        return cls(table[..., :-1], float(shift) if classes is None else shift, names, loss)
+
     def scores(self, X: Any) -> np.ndarray:
-        """Return x.coef + intercept of every record."""
+        """Return x.coef + intercept of every record, one number per class where there are several."""
         array = np.asarray(X, dtype=np.float64)
-        if array.ndim != 2 or array.shape[1] != len(self.coef):
-            raise DataError(f"the model takes {len(self.coef)} features, got shape {array.shape}.")
-        return array @ self.coef + self.intercept
+        if array.ndim != 2 or array.shape[1] != self.coef.shape[-1]:
+            raise DataError(f"the model takes {self.coef.shape[-1]} features, got shape {array.shape}.")
+        return np.asarray(array @ self.coef.T + self.intercept)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -66,7 +89,8 @@ class Fitted:
     privacy : the guarantee; ``privacy.epsilon(delta)``.
     plan : the plan that ran; after `load` its description.
     result : the whole run; ``history`` and ``metrics`` are its own.
-    target, columns, layout : how labels and inputs are read.
+    target, columns, layout : how labels and inputs are read; ``columns`` of a table, or of images.
+    builder : what made the network, where a name says it.
 
     Examples
     --------
@@ -86,9 +110,10 @@ class Fitted:
     result: Result
     target: Target
     delta: float
-    columns: Columns | None = None
+    columns: Columns | ImageReading | None = None
     layout: Any = None
     label: Any = None
+    builder: Mapping[str, Any] | None = None
     _judge: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -108,7 +133,10 @@ class Fitted:
 
     def scores(self, data: Any) -> np.ndarray:
         """Return what the model gives for new records, before it becomes a class or a unit."""
-        inputs = read_inputs(data, self.columns, self.label)
+        if isinstance(self.columns, ImageReading):
+            inputs = seen_images(self.columns, read_images(data))
+        else:
+            inputs = read_inputs(data, self.columns, self.label)
         if isinstance(self.model, LinearModel):
             return self.model.scores(inputs)
         return _network_scores(self, inputs)
@@ -117,8 +145,10 @@ class Fitted:
         """Return predictions for new records (a table, a path, arrays, a Dataset) in the labels' words."""
         return self.target.decode(self.scores(data))
 
-    def save(self, folder: str | Path) -> Path:
+    def save(self, folder: str | Path, also: Mapping[str, str | bytes] | None = None) -> Path:
         """Write the study: weights or coefficients, record, statement, and three lines that load it.
+
+        ``also`` are further files by name, such as the plan file that was run.
 
         Examples
         --------
@@ -142,9 +172,12 @@ class Fitted:
             "label": self.label,
             "target": self.target.to_dict(),
             "columns": None if self.columns is None else self.columns.to_dict(),
+            "builder": None if self.builder is None else dict(self.builder),
         }
         if linear:
-            content = json.dumps(plain({**vars(self.model)}), indent=1).encode()
+            # classes and scaling stand in study.json as well; here they are for people
+            told = {"classes": study["target"]["classes"], "scaling": study["columns"]}
+            content = json.dumps(plain({**vars(self.model), **told}), indent=1).encode()
         else:
             content, study["aliases"] = _weights(self.model)
             study["layout"] = None if self.layout is None else self.layout.to_dict()
@@ -155,9 +188,28 @@ class Fitted:
         self.result.save(place)
         write_whole(place / name, content)
         write_whole(place / "statement.txt", self.privacy.statement(self.delta) + "\n")
+        for extra, text in (also or {}).items():
+            write_whole(place / extra, text)
         write_whole(place / "README.md", _readme(study))
         write_whole(place / STUDY, json.dumps(plain(study), indent=1) + "\n")
         return place
+
+    def to_onnx(self, path: str | Path, example: Any = None) -> Path:
+        """Write the model as an ONNX file, for use without torch: prepared features in, scores out.
+
+        Scaling of columns and names of classes are not in it. ``example``: one record or several, needed
+        where the model was made from arrays. It needs ``pip install 'sottovoce[onnx]'``.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> fitted = sv.fit("logistic", (np.array([[0.9], [-0.9]] * 50), [1, 0] * 50), graph="ring:4",
+        ...                 epsilon=2.0, delta=1e-5, steps=5, rng=np.random.default_rng(0))
+        >>> fitted.to_onnx("model.onnx", example=[["nine"]])
+        Traceback (most recent call last):
+        sottovoce.errors.DataError: the example must be records as the model takes them, numbers.
+        """
+        return to_onnx(self, Path(path), example)
 
     def report(self, path: str | Path) -> Path:
         """Write a page about the run: what was measured, and who could learn what."""
@@ -188,8 +240,8 @@ def load(folder: str | Path, module: Any = None) -> Any:
     Parameters
     ----------
     folder : the folder.
-    module : the network, for the weights to be put into (a copy is made); needed where it is not made of
-        torch's own layers, since a study holds no code.
+    module : the network, for the weights to be put into (a copy is made), or ``"mynet:build"``, the function
+        that builds it; needed where it is not made of torch's own layers, since a study holds no code.
 
     Examples
     --------
@@ -211,7 +263,8 @@ def load(folder: str | Path, module: Any = None) -> Any:
         if name not in (WEIGHTS, COEFFICIENTS):
             raise DataError(f"{place / STUDY} names the model {name!r}, expected {WEIGHTS}.")
         content = (place / name).read_bytes()
-        columns = None if study["columns"] is None else Columns.from_dict(study["columns"])
+        columns = None if study["columns"] is None else _reading(study["columns"])
+        builder = study.get("builder")
         target, privacy = Target.from_dict(study["target"]), Guarantee.from_dict(study["privacy"])
         delta, label = float(study["delta"]), study["label"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -224,14 +277,31 @@ def load(folder: str | Path, module: Any = None) -> Any:
     try:
         if study["kind"] == "linear":
             values = json.loads(content)
+            shift = values["intercept"]
             model: Any = LinearModel(
-                np.array(values["coef"]), values["intercept"], tuple(values["feature_names"]), values["loss"]
-            )
+                np.array(values["coef"]), np.array(shift) if isinstance(shift, list) else shift,
+                tuple(values["feature_names"]), values["loss"],
+            )  # fmt: skip
         else:
             model, layout = _network(place, study, content, module)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
         raise DataError(f"the study in {place} cannot be read ({error!r}); save it again.") from None
-    return Fitted(model, privacy, result.config, result, target, delta, columns, layout, label)
+    return Fitted(model, privacy, result.config, result, target, delta, columns, layout, label, builder)
+
+
+def _reading(record: Mapping[str, Any]) -> Columns | ImageReading:
+    return ImageReading.from_dict(record) if "side" in record else Columns.from_dict(record)
+
+
+def seen_images(reading: ImageReading, images: np.ndarray) -> np.ndarray:
+    """Images as the network sees them: scaled, and as fixed features where the reading names some."""
+    values = reading(images)
+    if reading.features is None:
+        return values
+    from sottovoce.data.image_features import named_features
+
+    grey = values.shape[1] == 1
+    return named_features(reading.features)(values[:, 0] if grey else values)
 
 
 # ---- networks ----------------------------------------
@@ -337,6 +407,7 @@ def _network(place: Path, study: Mapping[str, Any], content: bytes, module: Any)
     from safetensors import SafetensorError
     from safetensors.torch import load as read
 
+    from sottovoce.objectives.module_files import build_module, put_weights
     from sottovoce.objectives.nets_inputs import Layout
 
     try:
@@ -344,25 +415,23 @@ def _network(place: Path, study: Mapping[str, Any], content: bytes, module: Any)
     except (SafetensorError, ValueError) as error:
         raise DataError(f"{place / WEIGHTS} is not a safetensors file ({error}).") from None
     weights |= {name: weights[kept] for name, kept in study["aliases"].items()}
-    if module is not None:
+    builder = study.get("builder") or {}
+    if isinstance(module, str):
+        model = build_module(module, options=builder.get("options"))
+    elif module is not None:
         model = copy.deepcopy(module)
     elif study["architecture"] is not None:
         model = rebuilt_module(study["architecture"])
+    elif "zoo" in builder:
+        from sottovoce.objectives.models import build
+
+        model = build(builder["zoo"], **builder["options"])
     else:
         raise DataError(
             f"the study in {place} holds the weights of a {study['class']} and no code; pass the network: "
-            f"sv.load({str(place)!r}, module={study['class']}(...))."
+            f"sv.load({str(place)!r}, module={_again(study)})."
         )
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    if own != found:
-        wrong = next(name for name in (*found, *own) if own.get(name) != found.get(name))
-        raise DataError(
-            f"the weights in {place} do not fit this {type(model).__name__}: '{wrong}' is "
-            f"{found.get(wrong, 'not there')} in the study and {own.get(wrong, 'not there')} in the network."
-        )
-    model.to(next(t.dtype for t in weights.values() if t.is_floating_point()))
-    model.load_state_dict(weights)
+    put_weights(model, weights, str(place))
     layout = None if study["layout"] is None else Layout.from_dict(study["layout"])
     return model.eval(), layout
 
@@ -445,8 +514,9 @@ def _needs_safetensors() -> None:
 
 
 def _readme(study: Mapping[str, Any]) -> str:
-    ready = study["kind"] == "linear" or study["architecture"] is not None
-    given = "" if ready else f", module={study['class']}(...)"
+    zoo = "zoo" in (study["builder"] or {})
+    ready = study["kind"] == "linear" or study["architecture"] is not None or zoo
+    given = "" if ready else f", module={_again(study)}"
     return (
         "# A model fitted by Sottovoce\n\n"
         "What it cost is in statement.txt, how it was made in record.json. To use it:\n\n"
@@ -454,6 +524,125 @@ def _readme(study: Mapping[str, Any]) -> str:
         f'    fitted = sv.load("."{given})\n'
         '    fitted.predict("new.csv")\n'
     )
+
+
+def agreed_study(agreement: Any, plan: Any, row: np.ndarray, privacy: Guarantee, **about: Any) -> Fitted:
+    """Return what a member has learned in a peers' run, as a study that can be saved and used.
+
+    Parameters
+    ----------
+    agreement, plan : what was agreed on (`sottovoce.peers.agreement`) and the plan that ran (a job's own).
+    row : the parameters this member ended with.
+    privacy : what this member has revealed.
+    about : for the record's provenance.
+
+    Examples
+    --------
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> agreement = read_agreement(example_agreement()[0])
+    >>> agreed_study(agreement, agreement.plan, np.zeros(1), agreement.plan.privacy("local"))
+    Traceback (most recent call last):
+    sottovoce.errors.InvalidInput: the agreement is about a mean, which predicts nothing; model.npz holds it.
+    """
+    model, data = agreement.model, agreement.data
+    if model.kind == "mean":
+        raise InvalidInput("the agreement is about a mean, which predicts nothing; model.npz holds it.")
+    columns, target = data.columns, _agreed_target(agreement)
+    builder: dict[str, Any] | None = None
+    if model.kind == "net":
+        fitted = plan.objective.objective.module(row)
+        builder = {"zoo": model.net, "options": dict(model.options)}
+        if model.module:
+            builder = {"module": model.module, "sha256": model.module_sha256, "options": dict(model.options)}
+        if columns is not None and data.intercept:
+            columns = replace(columns, ones=True)
+    else:
+        names = () if columns is None else columns.names
+        loss = "softmax" if model.classes else model.kind
+        fitted = LinearModel.of_row(
+            row, loss, names=names, intercept=data.intercept, classes=model.classes
+        )  # fmt: skip
+    delta = agreement.budget.delta
+    result = Result(
+        name=agreement.algorithm.name,
+        config={**agreement.model_dump(mode="json", exclude={"members", "signatures", "mask_keys"}),
+                "members": [member.name for member in agreement.members], "run": agreement.run.hex()},
+        outputs={"rows": row[None], "model": row},
+        guarantees=[privacy.to_dict(delta)],
+        provenance=about,
+    )  # fmt: skip
+    return Fitted(fitted, privacy, plan, result, target, delta, columns, None, data.target or None, builder)
+
+
+def _agreed_target(agreement: Any) -> Target:
+    model, data = agreement.model, agreement.data
+    classes = Classes(data.classes) if data.classes else None
+    pair = data.bounds.get(data.target)
+    scale = None if pair is None else Scale.within(*pair, data.target)
+    regression = model.kind == "squared" or model.loss in ("squared_error", "absolute_error")
+    if regression:
+        return Target("regression", None, scale)
+    if model.kind == "logistic" and model.classes is None:
+        return Target("labels", classes or Classes((0, 1)))
+    return Target("labels" if model.loss == "binary_cross_entropy" else "classification", classes)
+
+
+def _again(study: Mapping[str, Any]) -> str:
+    """How the network is given again: by the function that built it, or its class."""
+    named = (study.get("builder") or {}).get("module")
+    return repr(named) if named else f"{study['class']}(...)"
+
+
+def to_onnx(fitted: Fitted, path: Path, example: Any = None) -> Path:
+    """Write a fitted model as an ONNX file; see `Fitted.to_onnx`."""
+    import warnings
+
+    values = _example(fitted, example)
+
+    if any(importlib.util.find_spec(name) is None for name in ("torch", "onnx", "onnxscript")):
+        raise MissingDependency("ONNX files are written by torch and onnx; pip install 'sottovoce[onnx]'.")
+    import torch
+
+    if fitted.layout is not None:
+        raise InvalidInput("ONNX export takes networks with one input; use fitted.model itself for several.")
+    network = _linear_network(fitted.model) if isinstance(fitted.model, LinearModel) else fitted.model
+    tensor = torch.as_tensor(np.repeat(values[:1], 2, axis=0))  # one record would be taken for a constant
+    if tensor.is_floating_point():
+        tensor = tensor.to(next(network.parameters()).dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            network.eval(), (tensor,), str(path), input_names=["inputs"], output_names=["scores"],
+            dynamic_shapes=({0: torch.export.Dim("records")},), dynamo=True, verbose=False,
+            external_data=False,
+        )  # fmt: skip
+    return path
+
+
+def _example(fitted: Fitted, example: Any) -> np.ndarray:
+    """One record as the model takes it: the caller's, or zeros where the columns say how many."""
+    if example is not None:
+        try:
+            array = np.asarray(example)
+            return array if array.dtype.kind in "iu" else array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise DataError("the example must be records as the model takes them, numbers.") from None
+    if isinstance(fitted.model, LinearModel):
+        return np.zeros((1, fitted.model.coef.shape[-1]))
+    if isinstance(fitted.columns, Columns):
+        return np.zeros((1, len(fitted.columns.names) + fitted.columns.ones))
+    raise InvalidInput("the shape of a record is not known; give to_onnx(path, example=records).")
+
+
+def _linear_network(model: LinearModel) -> Any:
+    import torch
+
+    coef = torch.as_tensor(np.atleast_2d(model.coef))
+    layer = torch.nn.Linear(coef.shape[1], coef.shape[0], dtype=coef.dtype)
+    with torch.no_grad():
+        layer.weight.copy_(coef)
+        layer.bias.copy_(torch.as_tensor(np.atleast_1d(model.intercept)))
+    return layer
 
 
 def with_statement(result: Result, guarantees: list[Guarantee], model: np.ndarray, delta: float) -> Result:

@@ -287,7 +287,7 @@ def test_public_bounds_classes_and_scores_need_nothing_accepted(call, refused, t
     (tmp_path / "plan.toml").write_text(OWN.replace('classes = ["sick", "well"]\n', ""))
     assert 'accept = ["class names"]' in refused("train", "plan.toml")
     (tmp_path / "plan.toml").write_text(OWN.replace('"well"]', '"fine"]'))
-    assert "label 'well' is not one of the classes" in refused("train", "plan.toml")
+    assert "label 'well', which is not among the classes sick, fine" in refused("train", "plan.toml")
     (tmp_path / "plan.toml").write_text(OWN.replace(", dose = [0, 5]", ""))
     assert "bounds lacks 'dose'" in refused("train", "plan.toml")
 

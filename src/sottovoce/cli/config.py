@@ -198,11 +198,20 @@ class DataSection(Section):
     """``[data]``: which records, how they are prepared, who holds them."""
 
     name: str | None = Field(None, description="a data set by name")
-    file: Path | None = Field(None, description="a table of one's own: csv, npz, arff, svm")
-    label: str | None = Field(None, description="column to predict, for csv and arff")
-    group: str | None = Field(None, description="column that tells sites apart, for csv")
-    classes: tuple[str | float, ...] | None = Field(None, description="public names of the classes, in order")
-    missing: Literal["refuse", "drop"] | None = Field(None, description="refuse when left out")
+    file: Path | None = Field(None, description="a table of one's own: csv, parquet, npz, arff, svm")
+    label: str | None = Field(None, description="column to predict, for tables with columns")
+    group: str | None = Field(None, description="column that tells sites apart, for tables with columns")
+    features: str | tuple[str, ...] | None = Field(
+        None, description="columns to use, all when left out; of images, fixed features by name"
+    )
+    drop: tuple[str, ...] = Field((), description="columns not to use")
+    categories: dict[str, tuple[str | int | float, ...]] | None = Field(
+        None, description="public values of columns that hold names"
+    )
+    classes: tuple[str | int | float, ...] | None = Field(
+        None, description="public names of the classes, in order"
+    )
+    missing: Literal["refuse", "drop", "middle"] | None = Field(None, description="refuse when left out")
     bounds: tuple[Any, ...] | dict[str, tuple[float, float]] | None = Field(
         None, description="public bounds: [low, high], one pair per feature, or a table by name"
     )
@@ -229,10 +238,18 @@ class ObjectiveSection(Section):
 
 
 class ModelSection(Section):
-    """``[model]``: a network of the zoo, and where it is computed."""
+    """``[model]``: a network of the zoo or of one's own, and where it is computed."""
 
-    name: str
-    options: dict[str, int] = Field(default_factory=dict)
+    name: str | None = Field(None, description="a network of the zoo")
+    module: str | None = Field(None, description='a function that builds one, "mynet:build" of mynet.py')
+    sha256: str | None = Field(None, description="digest that the module's file must have")
+    weights: Path | None = Field(None, description="safetensors file with the weights to start from")
+    weights_sha256: str | None = Field(None, description="digest that the weights' file must have")
+    options: dict[str, Any] = Field(default_factory=dict, description="arguments of whatever builds it")
+    loss: str | None = Field(None, description="what fits the labels when left out")
+    initial: Literal["keep", "reset"] | None = Field(
+        None, description="keep the weights the network comes with, or draw new ones"
+    )
     physical_batch: int | None = Field(None, ge=1, description="records in memory at a time")
     device: str = "cpu"
 

@@ -6,7 +6,7 @@ statement is valid only where the file accepts each of these by name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,17 +15,21 @@ from sottovoce.errors import ConfigError, DataError, Refused
 if TYPE_CHECKING:
     import numpy as np
 
-    from sottovoce.cli.config import DataSection
+    from sottovoce.cli.config import DataSection, ModelSection
     from sottovoce.data import Dataset
+    from sottovoce.data.own import Own
+    from sottovoce.own_models import Asked, Brought
 
 __all__ = ["Records", "accepted", "linear_records", "network_records"]
 
 IMAGE_SETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 IMAGE_KEYS = ("folder", "side", "mean", "std")
 TABLE_KEYS = (
-    "file", "label", "group", "classes", "missing", "bounds", "standardise", "unit_rows", "intercept",
-    "test_share", "test_file",
+    "file", "label", "group", "drop", "categories", "classes", "missing", "bounds", "standardise",
+    "unit_rows", "intercept", "test_share", "test_file",
 )  # fmt: skip
+COLUMN_KEYS = ("label", "group", "features", "drop", "categories")  # need columns with names
+COLUMN_FILES = (".csv", ".tsv", ".parquet")
 # what a file can do instead of accepting that something is read and not charged
 INSTEAD = {
     "standardise": "[data] bounds = [low, high] scales by public bounds instead",
@@ -37,9 +41,10 @@ Score = Callable[["np.ndarray"], dict[str, float]]
 
 
 class Records(NamedTuple):
-    """What a plan runs on, and what a plan must know of it beforehand.
+    """What a plan runs on, what a plan must know of it beforehand, and the way back to a model.
 
     ``score`` takes the final coefficients; networks are scored by their own plan, on public records.
+    ``brought`` makes the model of a row, ``columns`` say how its inputs are read, ``builder`` names it.
     """
 
     data: Any
@@ -47,6 +52,15 @@ class Records(NamedTuple):
     dim: int | None
     uncharged: tuple[str, ...]
     score: Score
+    brought: Brought
+    columns: Any = None
+    label: str | None = None
+    builder: Mapping[str, Any] | None = None
+
+    @property
+    def objective(self) -> Any:
+        """What is minimised."""
+        return self.brought.objective
 
     @property
     def total(self) -> int:
@@ -89,32 +103,52 @@ bounds instead.
 # ---- linear models ------------------------------------------------------------------------------------
 
 
-def linear_records(section: DataSection, folder: Path, agents: int | None, loss: str) -> Records:
+def linear_records(
+    section: DataSection, folder: Path, agents: int | None, model: Any, names: Sequence[Any] | None = None
+) -> Records:
     """Return the records of a linear model: one holder's, one part per agent, or per user (None)."""
+    from dataclasses import replace
+
+    from sottovoce.data import Dataset
+    from sottovoce.data.base import Shards, is_sparse
+    from sottovoce.own_models import Linear, linear_labels, linear_target, several_classes
+
     for key in IMAGE_KEYS:
         if getattr(section, key) is not None:
             raise ConfigError(f"[data] {key} is for images, which need a network: a [model] section.")
     table = _table(section, folder)
-    score = _linear_score(table, loss)
+    asked, uncharged = _asked(section, table)
+    target = linear_target(model, table.labels, asked)
+    y = linear_labels(target, table.labels)
+    dim = int(table.X.shape[1])
+    brought = Linear(replace(several_classes(model, target), dim=dim), None, target)
+    brought.names, brought.intercept = table.names, section.intercept
+    test = None if table.test is None else (table.test[0], linear_labels(target, table.test[1]))
+    score = _linear_score(brought, test)
     if agents == 1:
-        return Records(table, (table.n,), table.dim, table.uncharged, score)
-    shards = table.shards(_parts(section, table, agents or section.users or table.n, "equal"))
-    return Records(shards, tuple(shards.sizes.tolist()), table.dim, table.uncharged, score)
+        data: Any = Dataset(section.name or "file", table.X, y)
+        sizes: tuple[int, ...] = (len(y),)
+    else:
+        if is_sparse(table.X):
+            raise DataError("the data are sparse; dealing them out among users needs a dense array.")
+        data = Shards.from_parts(table.X, y, _parts(section, table, y, agents, names))
+        sizes = tuple(data.sizes.tolist())
+    brought.data = data
+    return Records(data, sizes, dim, uncharged, score, brought, table.columns, section.label)
 
 
-def _linear_score(table: Dataset, loss: str) -> Score:
+def _linear_score(brought: Brought, test: tuple[Any, np.ndarray] | None) -> Score:
     def score(coef: np.ndarray) -> dict[str, float]:
         import numpy as np
 
-        from sottovoce.data import signed_labels
-
-        if table.X_test is None or table.y_test is None:
+        if test is None:
             return {}
-        predicted = np.asarray(table.X_test @ coef)
-        if loss == "logistic":
-            right = np.sign(predicted) == signed_labels(table.y_test)
-            return {"test_accuracy": float(np.mean(right))}
-        return {"test_mean_squared_error": float(np.mean((predicted - table.y_test) ** 2))}
+        X, y = test
+        if brought.target.task == "regression":
+            return {"test_mean_squared_error": float(np.mean((np.asarray(X @ coef) - y) ** 2))}
+        if brought.target.task == "labels":
+            return {"test_accuracy": float(np.mean(np.sign(np.asarray(X @ coef)) == y))}
+        return {"test_accuracy": float(np.mean(brought.objective.predict(coef, X) == y))}
 
     return score
 
@@ -122,151 +156,415 @@ def _linear_score(table: Dataset, loss: str) -> Score:
 # ---- networks -----------------------------------------------------------------------------------------
 
 
-def network_records(section: DataSection, folder: Path, agents: int | None) -> Records:
-    """Return the records of a network: official images, or a table whose labels are classes."""
-    from sottovoce.data.agents import AgentData
+def network_records(
+    section: DataSection,
+    folder: Path,
+    agents: int | None,
+    model: ModelSection,
+    clip: float,
+    names: Sequence[Any] | None = None,
+) -> Records:
+    """Return the records of a network: official images, or a table or arrays of one's own."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from sottovoce.data.own import Own
+    from sottovoce.own_models import bring
 
     if section.file is None and (section.name or "digits") in IMAGE_SETS:
-        return _image_records(section, folder, agents)
-    for key in IMAGE_KEYS:
-        if getattr(section, key) is not None:
-            raise ConfigError(f"[data] {key} is for sets of images: {', '.join(IMAGE_SETS)}.")
-    table = _table(section, folder)
-    import numpy as np
+        own, shown, classes, columns = _images(section, folder)
+        asked, uncharged = _asked(section, None, classes=tuple(range(classes)))
+        parts = _image_parts(section, own.targets, agents)
+    else:
+        for key in IMAGE_KEYS:
+            if getattr(section, key) is not None:
+                raise ConfigError(f"[data] {key} is for sets of images: {', '.join(IMAGE_SETS)}.")
+        table = _table(section, folder)
+        columns = table.columns
+        if columns is not None and section.intercept:
+            columns = replace(columns, ones=True)
+        asked, uncharged = _asked(section, table)
+        own = Own(table.X, table.labels, columns=columns)
+        shown = None if table.test is None else Own(*table.test)
+        parts = _parts(section, table, _numbered(table.labels), agents, names)
+    if model.physical_batch is not None or model.device:
+        asked = replace(asked, physical_batch=model.physical_batch, device=model.device)
+    module, builder = _network(model, folder, np.shape(own.inputs)[1:], asked.classes)
+    initial = model.initial or ("keep" if model.weights is not None or model.module is not None else "reset")
+    brought = bring(module, own, shown, parts, replace(asked, clip=clip, loss=model.loss, initial=initial))
+    sizes = tuple(brought.data.sizes.tolist())
+    return Records(
+        brought.data, sizes, None, uncharged, lambda coef: {}, brought, columns, section.label, builder
+    )
 
-    if section.classes is None or table.uncharged.count("class names"):
-        names, uncharged = np.unique(table.y), tuple(dict.fromkeys((*table.uncharged, "class names")))
-    else:  # two names have become -1 and 1 in their public order
-        names, uncharged = np.array([-1.0, 1.0]), table.uncharged
-    x, y = np.asarray(table.X, np.float32), np.searchsorted(names, table.y)
-    test = None
-    if table.X_test is not None and table.y_test is not None:
-        known = np.isin(table.y_test, names)
-        if not known.all():
-            raise DataError(f"[data] a test record has the label {table.y_test[~known][0]}, no other has.")
-        test = (np.asarray(table.X_test, np.float32), np.searchsorted(names, table.y_test))
-    parts = _parts(section, table, agents or section.users or table.n, "equal")
-    data = AgentData(x, y, parts, test=test, classes=len(names))
-    return Records(data, tuple(data.sizes.tolist()), None, uncharged, lambda coef: {})
+
+def _network(
+    model: ModelSection, folder: Path, shape: tuple[int, ...], classes: Sequence[Any] | None
+) -> tuple[Any, dict[str, Any]]:
+    """Return the network that [model] names, with its first weights, and what names it."""
+    from sottovoce.cli.config import about
+    from sottovoce.objectives.module_files import build_module, put_weights, read_weights
+
+    if (model.name is None) == (model.module is None):
+        raise ConfigError('[model] needs either name, a network of the zoo, or module = "mynet:build".')
+    with about("[model]", options=True):
+        if model.module is not None:
+            built = build_module(model.module, folder, sha256=model.sha256, options=model.options)
+            builder = {"module": model.module, "sha256": model.sha256, "options": dict(model.options)}
+        else:
+            assert model.name is not None
+            if model.sha256 is not None:
+                raise ConfigError("[model] sha256 is for a module of one's own; leave it out.")
+            from sottovoce.objectives.models import build
+
+            options = _fitting(model.name, model.options, shape, classes)
+            built, builder = build(model.name, **options), {"zoo": model.name, "options": options}
+        if model.weights is not None:
+            found = read_weights(folder / model.weights, sha256=model.weights_sha256)
+            put_weights(built, found, model.weights.name)
+        elif model.weights_sha256 is not None:
+            raise ConfigError("[model] weights_sha256 needs weights beside it, the file.")
+    return built, builder
 
 
-def _image_records(section: DataSection, folder: Path, agents: int | None) -> Records:
-    import numpy as np
+def _fitting(
+    name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: Sequence[Any] | None
+) -> dict[str, Any]:
+    """Options of a network of the zoo, with what the data say where the file says nothing."""
+    import inspect
+    import math
 
-    from sottovoce.data.agents import AgentData
-    from sottovoce.data.images import load_images
-    from sottovoce.data.partition import by_label, dirichlet, equal
+    from sottovoce.objectives.models import MODELS
+
+    known: dict[str, Any] = {"inputs": math.prod(shape)}
+    if classes is not None:
+        known["classes"] = len(classes)
+    if len(shape) == 3:
+        known |= {"channels": shape[0], "side": shape[-1]}
+    takes = inspect.signature(MODELS[name]).parameters if name in MODELS else {}
+    return {key: value for key, value in known.items() if key in takes} | dict(options)
+
+
+def _images(section: DataSection, folder: Path) -> tuple[Own, Own, int, Any]:
+    """Official images as the network sees them, private and public, their classes, and how they are read."""
+    from sottovoce.data.images import ImageReading, load_images
+    from sottovoce.data.own import Own
+    from sottovoce.studies import seen_images
 
     for key in TABLE_KEYS:
         if getattr(section, key):
             raise ConfigError(f"[data] {key} is for tables, not for sets of images; leave it out.")
+    if isinstance(section.features, tuple):
+        raise ConfigError('[data] features of images is the name of fixed features, such as "handwriting".')
     images = load_images(section.name or "digits", section.folder and folder / section.folder)
-    x, x_test = (
-        images.floats(part, section.mean or 0.0, section.std or 1.0, section.side)
-        for part in (images.x, images.x_test)
-    )
-    users, rng = agents or section.users or len(images.y), np.random.default_rng(section.seed)
+    mean, std = section.mean or 0.0, section.std or 1.0
+    reading = ImageReading(section.side, mean, std, section.features)
+    own = Own(seen_images(reading, images.x), images.y)
+    shown = Own(seen_images(reading, images.x_test), images.y_test)
+    return own, shown, images.classes, reading
+
+
+def _image_parts(section: DataSection, y: np.ndarray, agents: int | None) -> list[np.ndarray]:
+    import numpy as np
+
+    from sottovoce.data.partition import by_label, dirichlet, equal
+
+    users, rng = agents or section.users or len(y), np.random.default_rng(section.seed)
     if section.partition == "column":
         raise ConfigError('[data] partition = "column" needs a table with sites.')
     if section.partition == "dirichlet":
-        parts = dirichlet(images.y, users, section.concentration, rng)
-    elif section.partition == "equal":
-        parts = equal(len(images.y), users, rng)
-    else:
-        parts = by_label(images.y, users, section.skew, rng)
-    data = AgentData(x, images.y, parts, test=(x_test, images.y_test), classes=images.classes)
-    return Records(data, tuple(data.sizes.tolist()), None, (), lambda coef: {})
+        return dirichlet(y, users, section.concentration, rng)
+    if section.partition == "equal":
+        return equal(len(y), users, rng)
+    return by_label(y, users, section.skew, rng)
 
 
 # ---- tables -------------------------------------------------------------------------------------------
 
 
-def _table(section: DataSection, folder: Path) -> Dataset:
+class _Table(NamedTuple):
+    """Records as they are prepared: features, raw labels, sites, public records, and how it was done."""
+
+    X: Any
+    labels: Any
+    groups: Any
+    names: tuple[str, ...]
+    columns: Any
+    uncharged: tuple[str, ...]
+    test: tuple[Any, Any] | None
+
+
+def _asked(
+    section: DataSection, table: _Table | None, classes: tuple[Any, ...] | None = None
+) -> tuple[Asked, tuple[str, ...]]:
+    """What the file says about labels, and what is read of private records without being charged."""
+    import numpy as np
+
+    from sottovoce.own_models import Asked
+
+    bounds = section.bounds.get(section.label) if isinstance(section.bounds, dict) else None
+    given = section.classes if classes is None else classes
+    uncharged = () if table is None else table.uncharged
+    words = table is not None and np.asarray(table.labels).dtype.kind in "OUS"
+    accept: tuple[str, ...] = ()
+    if words and given is None:
+        accept, uncharged = ("class names",), (*uncharged, "class names")
+    asked = Asked(classes=given, accept=accept, label=section.label, label_bounds=bounds)
+    return asked, tuple(dict.fromkeys(uncharged))
+
+
+def _table(section: DataSection, folder: Path) -> _Table:
     """Return the prepared table."""
+    if (section.name is None) == (section.file is None):
+        raise ConfigError('[data] needs either name or file; for example name = "breast_cancer".')
+    if isinstance(section.features, str):
+        raise ConfigError('[data] features of a table are columns: write features = ["age", "dose"].')
+    if section.bounds is not None and section.standardise:
+        raise ConfigError("[data] takes bounds or standardise, got both; bounds cost nothing.")
+    if section.test_share > 0 and section.test_file is not None:
+        raise ConfigError("[data] takes test_share or test_file, got both; leave one out.")
+    if section.file is not None and _kind(section.file) in COLUMN_FILES:
+        return _from_columns(section, folder)
+    return _from_arrays(section, folder)
+
+
+def _kind(file: Path) -> str:
+    kinds = [suffix.lower() for suffix in file.suffixes if suffix != ".gz"]
+    return kinds[-1] if kinds else ""
+
+
+def _from_columns(section: DataSection, folder: Path) -> _Table:
+    """A file whose columns have names: everything is said of columns, and kept with the model."""
+    from dataclasses import replace
+
+    import numpy as np
+
+    from sottovoce.data.own import read_own
+    from sottovoce.data.tables import Columns, columns_of
+
+    assert section.file is not None
+    if section.label is None:
+        raise ConfigError(f"[data] label is missing; it names the column of {section.file} to predict.")
+    leave = [name for name in (section.label, section.group) if name is not None]
+    table = columns_of(folder / section.file)
+    for name in leave:
+        if name not in table:
+            raise DataError(f"{section.file.name} has no column {name!r}; it has {', '.join(table)}.")
+    bounds = section.bounds
+    if isinstance(bounds, dict):
+        bounds = {name: pair for name, pair in bounds.items() if name != section.label}
+    chosen: dict[str, Any] = {
+        "features": section.features, "drop": section.drop, "categories": section.categories,
+    }  # fmt: skip
+    _known_columns(section, table, chosen)
+    plain = Columns.of(table, leave=leave, bounds="none", **chosen)
+    numeric = [name for name in plain.features if name not in plain.categories]
+    if section.missing == "drop":
+        keep = plain.complete(table) & np.array([str(word).strip() != "" for word in table[section.label]])
+        table = {name: values[keep] for name, values in table.items()}
+    held: dict[str, Any] | None = None
+    if section.test_share > 0:
+        order = np.random.default_rng(section.seed).permutation(len(table[section.label]))
+        out, kept = np.split(order, [round(section.test_share * len(order))])
+        held = {name: values[out] for name, values in table.items()}
+        table = {name: values[kept] for name, values in table.items()}
+    said: Any = "none" if bounds is None else _column_bounds(bounds, numeric)
+    if section.standardise:
+        said = None
+    columns = Columns.of(
+        table, leave=leave, bounds=said, missing="middle" if section.missing == "middle" else "refuse",
+        accept=("standardise",) if section.standardise else (), **chosen,
+    )  # fmt: skip
+    columns = replace(columns, unit_rows=section.unit_rows)
+    own = read_own(table, label=section.label, group=section.group, columns=columns)
+    uncharged = ("held-out score",) * (held is not None) + columns.uncharged
+    public = held if section.test_file is None else columns_of(folder / section.test_file)
+    if public is not None and any(name not in public for name in (section.label, *columns.features)):
+        raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
+    shown = None if public is None else read_own(public, label=section.label, columns=columns)
+    X = _with_ones(own.inputs, section)
+    test = None if shown is None else (_with_ones(shown.inputs, section), shown.targets)
+    return _Table(X, own.targets, own.groups, columns.names, columns, uncharged, test)
+
+
+def _known_columns(section: DataSection, table: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+    """Refuse names that the file does not have, in the file's words."""
+    assert section.file is not None
+    for key, value in chosen.items():
+        for name in value or ():
+            if name not in table:
+                raise ConfigError(
+                    f"[data] {key} names {name!r}, but {section.file.name} has the columns "
+                    f"{', '.join(table)}."
+                )
+
+
+def _with_ones(X: np.ndarray, section: DataSection) -> np.ndarray:
+    import numpy as np
+
+    return np.hstack([X, np.ones((len(X), 1))]) if section.intercept else X
+
+
+def _from_arrays(section: DataSection, folder: Path) -> _Table:
+    """A data set by name, or a file of arrays: features without names of their own may have numbers."""
     import numpy as np
 
     from sottovoce.data import load, read_file
+    from sottovoce.data.base import is_sparse
 
-    if (section.name is None) == (section.file is None):
-        raise ConfigError('[data] needs either name or file; for example name = "breast_cancer".')
-    keys = ("label", "group", "missing", "classes")
+    keys = ("label", "missing", "classes")
     given = {key: getattr(section, key) for key in keys if getattr(section, key) is not None}
+    for key in COLUMN_KEYS:
+        if getattr(section, key) and (key != "label" or section.file is None):
+            instead = "a file of one's own" if section.file is None else "a csv, tsv or parquet file"
+            raise ConfigError(f"[data] {key} is for {instead}; leave it out.")
+    if section.missing == "middle":
+        raise ConfigError('[data] missing = "middle" is for a csv, tsv or parquet file.')
     if section.name is not None:
-        if given:
+        if set(given) - {"classes"}:
             raise ConfigError(f"[data] {next(iter(given))} is for a file of one's own; leave it out.")
         table = load(section.name)
     else:
         assert section.file is not None
-        table = _read(read_file, folder / section.file, given)
+        table = _read(read_file, folder / section.file, section, given)
     if section.test_file is not None:
-        table = _with_test(table, _read(read_file, folder / section.test_file, given), section)
+        table = _with_test(table, _read(read_file, folder / section.test_file, section, given), section)
     if section.test_share > 0:
         table = table.split(section.test_share, np.random.default_rng(section.seed))
+    columns = None if is_sparse(table.X) or np.ndim(table.X) != 2 else _numbered_columns(section, table)
+    if np.ndim(table.X) != 2:
+        for key in ("bounds", "standardise", "unit_rows", "intercept"):
+            if getattr(section, key):
+                raise ConfigError(f"[data] {key} is for tables; these records have another shape.")
+    names = table.feature_names
     if section.bounds is not None:
-        if section.standardise:
-            raise ConfigError("[data] takes bounds or standardise, got both; bounds cost nothing.")
         table = table.bounded(*_bounds(section.bounds, table))
     if section.standardise:
         table = table.standardised()
     if section.unit_rows:
         table = table.unit_rows()
-    return table.with_intercept() if section.intercept else table
+    if section.intercept:
+        table = table.with_intercept()
+    test = None if table.X_test is None else (table.X_test, table.y_test)
+    return _Table(table.X, table.y, table.groups, names, columns, table.uncharged, test)
 
 
-def _read(reader: Callable[..., Dataset], path: Path, given: Mapping[str, Any]) -> Dataset:
+def _numbered_columns(section: DataSection, table: Dataset) -> Any:
+    """How the features of an array become those of the model: what `Dataset` does, written down."""
+    import numpy as np
+
+    from sottovoce.data.tables import Columns, Scale
+
+    names = table.feature_names or tuple(f"x{j}" for j in range(table.dim))
+    scales: dict[str, Scale] = {}
+    if section.bounds is not None:
+        low, high = (np.broadcast_to(side, (table.dim,)) for side in _bounds(section.bounds, table))
+        scales = {n: Scale.within(a, b, n) for n, a, b in zip(names, low, high, strict=True)}
+    elif section.standardise:
+        mean, std = table.X.mean(axis=0), table.X.std(axis=0)
+        pairs = zip(names, mean, np.where(std > 0, std, 1.0), strict=True)
+        scales = {n: Scale(float(m), float(d)) for n, m, d in pairs}
+    return Columns(names, scales, uncharged=table.uncharged, unit_rows=section.unit_rows)
+
+
+def _read(
+    reader: Callable[..., Dataset], path: Path, section: DataSection, given: Mapping[str, Any]
+) -> Dataset:
+    from dataclasses import replace
+
+    import numpy as np
+
+    kind = _kind(path)
+    if kind in (".npz", ".svm", ".libsvm"):  # labels of arrays are numbers: their classes are declared later
+        given = {key: value for key, value in given.items() if key != "classes"}
     try:
-        return reader(path, **given)
+        table = reader(path, **given)
     except TypeError:  # such a file has no columns by name
         raise ConfigError(
             f"[data] {', '.join(given) or 'label'} does not fit the file {path.name}."
         ) from None
+    if kind == ".arff" and section.classes is not None:  # -1 and 1 are the two names again
+        first, second = section.classes
+        return replace(table, y=np.where(table.y > 0, str(second), str(first)))
+    return table
 
 
 def _with_test(table: Dataset, public: Dataset, section: DataSection) -> Dataset:
     from dataclasses import replace
 
-    if section.test_share > 0:
-        raise ConfigError("[data] takes test_share or test_file, got both; leave one out.")
     if public.feature_names != table.feature_names or public.dim != table.dim:
         raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
     return replace(table, X_test=public.X, y_test=public.y)
 
 
+def _column_bounds(given: Any, names: Sequence[str]) -> dict[str, Any]:
+    """Public bounds by name, for every numeric column of a table."""
+    low, high = _pairs(given, names)
+    return {name: (a, b) for name, a, b in zip(names, low, high, strict=True)}
+
+
 def _bounds(given: Any, table: Dataset) -> tuple[Any, Any]:
     """Return the lowest and highest value of every feature from [low, high], pairs, or pairs by name."""
+    names = table.feature_names or tuple(f"x{j}" for j in range(table.dim))
+    return _pairs(given, names)
+
+
+def _pairs(given: Any, names: Sequence[str]) -> tuple[list[float], list[float]]:
     if isinstance(given, dict):
-        lacking = [name for name in table.feature_names if name not in given]
-        unknown = [name for name in given if name not in table.feature_names]
+        lacking = [name for name in names if name not in given]
+        unknown = [name for name in given if name not in names]
         if lacking or unknown:
             said = f"lacks {lacking[0]!r}" if lacking else f"names {unknown[0]!r}, which is no feature"
             raise ConfigError(
-                f"[data] bounds {said}; it needs one pair for each of the {table.dim} features."
+                f"[data] bounds {said}; it needs one pair for each of the {len(names)} features."
             )
-        pairs: Any = [given[name] for name in table.feature_names]
+        pairs: Any = [given[name] for name in names]
     elif all(isinstance(value, (int, float)) for value in given):
         if len(given) != 2:
             raise ConfigError(f"[data] bounds must be [low, high], got {len(given)} numbers.")
-        return given[0], given[1]
+        pairs = [given] * len(names)
     else:
         pairs = list(given)
-    if len(pairs) != table.dim or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
-        raise ConfigError(f"[data] bounds must be [low, high], or one such pair per feature ({table.dim}).")
+    if len(pairs) != len(names) or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
+        raise ConfigError(f"[data] bounds must be [low, high], or one such pair per feature ({len(names)}).")
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
 
 
-def _parts(section: DataSection, table: Dataset, users: int, default: str) -> list[np.ndarray]:
+def _numbered(labels: Any) -> np.ndarray:
+    """Labels as numbers, only to deal records out by them."""
+    import numpy as np
+
+    return np.unique(np.asarray(labels), return_inverse=True)[1]
+
+
+def _parts(
+    section: DataSection,
+    table: _Table,
+    y: np.ndarray,
+    agents: int | None,
+    names: Sequence[Any] | None,
+) -> list[np.ndarray]:
     """Return the row numbers of every user."""
     import numpy as np
 
     from sottovoce.data import by_column, by_label, dirichlet, equal
 
+    users = agents or section.users or len(y)
+    default = "column" if section.group is not None and users > 1 else "equal"
     kind, rng = section.partition or default, np.random.default_rng([section.seed, 1])
     if kind == "column":
         if table.groups is None:
             raise ConfigError('[data] partition = "column" needs data with sites; name the column as group.')
-        return by_column(table.groups)
+        parts = by_column(table.groups, names)
+        if agents is not None and len(parts) != agents:
+            raise DataError(
+                f"the graph has {agents} nodes, but the records come from {len(parts)} sites; they must "
+                "match."
+            )
+        return parts
     if kind == "label":
-        return by_label(table.y, users, section.skew, rng)
+        return by_label(y, users, section.skew, rng)
     if kind == "dirichlet":
-        return dirichlet(table.y, users, section.concentration, rng)
-    return equal(table.n, users, rng)
+        return dirichlet(y, users, section.concentration, rng)
+    return equal(len(y), users, rng)

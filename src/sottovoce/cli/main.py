@@ -66,6 +66,7 @@ COMMANDS: dict[str, Command] = {
     "compare": Command("sottovoce.cli.compare:compare", "Plan files side by side.", BEFORE),
     "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
     "train": Command("sottovoce.cli.train:train", "Train by a plan file; checkpoint and resume.", RUN),
+    "predict": Command("sottovoce.cli.predict:predict", "Use the model of a study on new records.", RUN),
     "reproduce": Command("sottovoce.cli.reproduce:reproduce", "The papers' tables and figures.", AFTER),
     "search": Command("sottovoce.cli.search:search", "Try rates and clips; what that spends.", RUN),
     "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.peers.agreement import Agreement
+    from sottovoce.peers.runtime import Peer
 
 __all__ = ["compare", "ledger", "run", "status"]
 
@@ -37,9 +38,17 @@ def run(
     revoke: Annotated[
         list[str] | None, typer.Option(help="A certificate fingerprint that is no longer accepted.")
     ] = None,
+    module: Annotated[
+        Path | None,
+        typer.Option(help="The file that builds the agreed network, where it is the members' own."),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="The agreed weights that it starts from.")] = None,
     json: Json = False,
 ) -> None:
     """Run this member's peer until the model is there; start it again after a crash and it goes on.
+
+    The model, its statement and how to use it are kept as a study in the
+    state folder; sottovoce predict STATE/study new.csv uses it.
 
     \b
     Example:
@@ -65,11 +74,16 @@ def run(
     own = read_identity(key)
     if at is None and not json:
         console(error=True).print("no home on this machine: what this run costs is added to no book")
+    if module is not None or weights is not None:
+        if agreed.model.kind != "net":
+            raise ConfigError("The agreement has no network; leave --module and --weights out.")
+        agreed.plan.objective.supply(module, weights)
     records = read_records(data, agreed)
     show = _lines if json else _progress(agreed)
 
     signals: list[int] = []
     place: list[Path] = []
+    ran: list[Peer] = []
 
     async def live() -> Any:
         peer = Peer(
@@ -77,6 +91,7 @@ def run(
             home=at, population=population, new_records=new_data,
         )  # fmt: skip
         place.append(peer.state)
+        ran.append(peer)
 
         def stop(number: int) -> None:
             signals.append(number)
@@ -93,6 +108,8 @@ def run(
             raise KeyboardInterrupt from None
         raise
     files = {"model": str(place[0] / MODEL), "statement": str(place[0] / STATEMENT)}
+    if agreed.model.kind != "mean":
+        files["study"] = str(_keep_study(ran[0], outcome.model, agreement))
     if json:
         _lines(
             {"event": "done", "rounds": outcome.rounds, **files, "guarantee": outcome.statement["guarantee"]}
@@ -106,6 +123,8 @@ def run(
         f"label {said['label']}."
     )
     out.print(f"Model: {safe(files['model'])}   Statement: {safe(files['statement'])}")
+    if "study" in files:
+        out.print(f"To use it: sottovoce predict {safe(files['study'])} new.csv")
 
 
 def status(state: State, json: Json = False) -> None:
@@ -213,3 +232,14 @@ def _progress(agreed: Agreement) -> Any:
             out.print(f"round {event['at']} of {event['of']}, {event['releases']} releases")
 
     return show
+
+
+def _keep_study(ran: Peer, row: Any, agreement: Path) -> Path:
+    """Write what the member has learned beside its ledger, ready for `sottovoce predict`."""
+    from sottovoce.studies import agreed_study
+
+    spent = ran.job.spent(ran.node, ran.core.releases)
+    study = agreed_study(
+        ran.agreement, ran.job.plan, row, spent, noise="protective", member=ran.identity.name
+    )
+    return study.save(ran.state / "study", also={"agreement.toml": agreement.read_bytes()})

@@ -131,10 +131,24 @@ def _records(
     agents = network.n if network is not None else 1 if "records" in names else None
     if agents is not None and settings.data.users not in (None, agents):
         raise ConfigError(f"[data] users is {settings.data.users}, but the plan is for {agents} agents.")
+    labels = None if network is None else network.labels
     if settings.model is not None:
-        return network_records(settings.data, folder, agents)
-    loss = "logistic" if settings.objective is None else (settings.objective.model_extra or {}).get("loss")
-    return linear_records(settings.data, folder, agents, str(loss or "logistic"))
+        clip = options.get("clip", float("inf"))
+        return network_records(settings.data, folder, agents, settings.model, clip, labels)
+    return linear_records(settings.data, folder, agents, _glm(settings), labels)
+
+
+def _glm(settings: PlanFile) -> Any:
+    """Return the linear model that [objective] describes."""
+    from sottovoce.objectives import GLM
+
+    chosen = {} if settings.objective is None else dict(settings.objective.model_extra or {})
+    names = [item.name for item in fields(GLM) if item.name != "dim"]
+    for key in chosen:
+        if key not in names:
+            raise ConfigError(f"[objective] {key} is not known; expected one of {', '.join(names)}.")
+    with about("[objective]", options=True):
+        return GLM(**chosen)
 
 
 def _said_elsewhere(
@@ -157,33 +171,11 @@ def _said_elsewhere(
     elif settings.protocol.model_dump(exclude_defaults=True):
         raise ConfigError("[protocol] is for plans over a network; leave it out.")
     if records is not None:
-        said |= {"objective": _objective(settings, records, options), "sizes": records.sizes}
+        said |= {"objective": records.objective, "sizes": records.sizes}
         said |= {"records": records.total, "users": len(records.sizes)}
         if isinstance(options.get("smoothness"), (int, float)) and records.dim:  # one for all features
             said["smoothness"] = (float(options["smoothness"]),) * records.dim
     return {key: value for key, value in said.items() if key in known}
-
-
-def _objective(settings: PlanFile, records: Records, options: Mapping[str, Any]) -> Any:
-    if settings.model is None:
-        from sottovoce.objectives import GLM
-
-        chosen = {} if settings.objective is None else dict(settings.objective.model_extra or {})
-        names = [item.name for item in fields(GLM) if item.name != "dim"]
-        for key in chosen:
-            if key not in names:
-                raise ConfigError(f"[objective] {key} is not known; expected one of {', '.join(names)}.")
-        with about("[objective]", options=True):
-            return GLM(**chosen, dim=records.dim)
-    from sottovoce.objectives.models import build
-    from sottovoce.objectives.nets import NetObjective
-
-    model = settings.model
-    with about("[model]", options=True):
-        return NetObjective(
-            build(model.name, **model.options), clip=options.get("clip", float("inf")),
-            physical_batch=model.physical_batch, device=model.device, initial="reset",
-        )  # fmt: skip
 
 
 def _fresh_graphs(settings: PlanFile, folder: Path, protocol: str | None) -> Any:

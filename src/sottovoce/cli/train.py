@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.config import read_plan
-from sottovoce.cli.output import Json, console, emit, number, plain
+from sottovoce.cli.output import Json, console, emit, number, plain, safe
 from sottovoce.cli.plan import Built, built_plan, price, require_budget, show_price
 from sottovoce.cli.ranks import Split, inside, start
 from sottovoce.errors import ConfigError, InvalidInput
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sottovoce.algorithms import Plan
     from sottovoce.peers.trainings import Training
     from sottovoce.runners import Cluster, Result
+    from sottovoce.studies import Fitted
 
 __all__ = ["charged_training", "read_training", "run_training", "train"]
 
@@ -34,7 +35,9 @@ def train(
     file: Annotated[Path, typer.Argument(help="A plan file with \\[data] and \\[train] sections.")],
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Write here: the record (.json), or record and model (a folder)."),
+        typer.Option(
+            "--out", "-o", help="Write here: the study with its model (a folder), or the record (.json)."
+        ),
     ] = None,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Folder: go on from it if it holds a run, and keep it up to date.")
@@ -49,6 +52,9 @@ def train(
     """Train by a plan file: price it, then run it, with a progress bar.
 
     The price is printed first, and a budget that is not met refuses the run.
+    --out study/ keeps the model with its statement; sottovoce predict uses it.
+    A run whose noise protects always keeps its model, in a folder named after
+    the file where none is given.
     With --checkpoint an interrupted run goes on where it was; a simulation
     (\\[noise] seed) ends in the same bytes as if it had not been interrupted.
     On a machine with a home (sottovoce peer home) protective noise is charged
@@ -110,6 +116,7 @@ def train_on(
 
     speaks = cluster is None or cluster.rank == 0
     built, priced = prepare() if cluster is None else cluster.agree("the plan file", prepare)
+    folder = _place(out, built, file) if speaks else None
     if speaks and not json:
         show_price(console(), priced)
     show = speaks and not json and sys.stderr.isatty()
@@ -117,12 +124,80 @@ def train_on(
     def charge() -> Training | None:  # the rank that speaks for all of them
         return charged_training(built, population, checkpoint) if speaks else None
 
-    charged = charge() if cluster is None else cluster.agree("the book", charge)
-    result = run_training(
-        built, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show, charged=charged
-    )
+    try:
+        charged = charge() if cluster is None else cluster.agree("the book", charge)
+        result = run_training(
+            built, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show,
+            charged=charged,
+        )  # fmt: skip
+    except BaseException:
+        if folder is not None and not any(folder.iterdir()):
+            folder.rmdir()
+        raise
     if result is not None:
-        _finish(result, built, priced, out, json)
+        _finish(result, built, priced, out, folder, file, json)
+
+
+def _place(out: Path | None, built: Built, file: Path) -> Path | None:
+    """Return the folder for the study, made before anything is spent; None where none is wanted.
+
+    Noise that protects is spent for good, so such a run never ends without its model.
+    """
+    protective = built.settings.noise.seed is None
+    record_only = out is not None and out.suffix.lower() == ".json"
+    if (out is None or record_only) and not protective:
+        return None
+    if out is None or record_only:
+        beside = Path(f"{file.stem}-study")
+        tries = (beside if k == 1 else Path(f"{beside}-{k}") for k in range(1, 10_000))
+        place = next(path for path in tries if not path.exists())
+    else:
+        place = out
+    if place.exists() and not place.is_dir():
+        raise ConfigError(f"{place} is a file; a study is kept in a folder, name another place.")
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        (place / ".writing").touch()
+        (place / ".writing").unlink()
+    except OSError as error:
+        raise ConfigError(f"The model could not be kept in {place} ({error.strerror}).") from None
+    return place
+
+
+def study_of(result: Result, built: Built) -> Fitted:
+    """Return what a run by a plan file has fitted: the model, its price and how its inputs are read."""
+    from sottovoce.fitting import SIMULATED, TEST
+    from sottovoce.privacy.words import uncharged
+    from sottovoce.studies import Fitted, with_statement
+
+    assert built.records is not None
+    records, plan, budget = built.records, built.plan, built.settings.budget
+    delta = 1e-5 if budget is None else budget.delta
+    chosen = plan.guarantees()[0] if budget is None else plan.privacy(**budget.who)
+    notes = [uncharged(name) for name in built.accepted]
+    if built.settings.noise.seed is not None:
+        notes.append(SIMULATED)
+    data = built.settings.data
+    if data is not None and (data.test_file is not None or hasattr(records.columns, "side")):
+        notes.append(TEST)
+    privacy = replace(chosen, assumptions=(*chosen.assumptions, *notes))
+    rows = result.outputs.get("rows")
+    row = result.outputs["coef"]
+    if rows is not None and len(rows) and bool((rows == rows[0]).all()) and rows[0].shape == row.shape:
+        row = rows[0]  # the mean of equal rows rounds
+    kept = with_statement(result, [], row, delta)
+    return Fitted(
+        model=records.brought.model(row),
+        privacy=privacy,
+        plan=plan,
+        result=replace(kept, guarantees=result.guarantees),
+        target=records.brought.target,
+        delta=delta,
+        columns=records.columns,
+        layout=records.brought.layout,
+        label=records.label,
+        builder=records.builder,
+    )
 
 
 def read_training(file: Path, **changed: Any) -> Built:
@@ -220,7 +295,15 @@ def _spent(plan: Plan, delta: float, step: int) -> dict[str, float]:
     return {"epsilon": shorter.guarantees()[0].epsilon(delta)}
 
 
-def _finish(result: Result, built: Built, priced: dict[str, Any], out: Path | None, json: bool) -> None:
+def _finish(
+    result: Result,
+    built: Built,
+    priced: dict[str, Any],
+    out: Path | None,
+    folder: Path | None,
+    file: Path,
+    json: bool,
+) -> None:
     """Score, write and print what a run has left."""
     assert built.records is not None
     coef = result.outputs["coef"]
@@ -235,17 +318,22 @@ def _finish(result: Result, built: Built, priced: dict[str, Any], out: Path | No
         from sottovoce.report.records import write_record
 
         write_record(out, record)
-    elif out is not None:
-        result.save(out)
-    emit(record, json, lambda screen: _show(screen, record, out))
+    if folder is not None:
+        study_of(result, built).save(folder, also={"plan.toml": file.read_bytes()})
+        record["study"] = str(folder)
+    emit(record, json, lambda screen: _show(screen, record, built, out, folder))
 
 
-def _show(screen: Any, record: dict[str, Any], out: Path | None) -> None:
+def _show(screen: Any, record: dict[str, Any], built: Built, out: Path | None, folder: Path | None) -> None:
     from sottovoce.privacy.words import UNCHARGED
 
     coef = record.get("outputs", {}).get("coef", [])
     if 0 < len(coef) <= 1000:
-        shown = ", ".join(number(v) for v in coef[:8])
+        assert built.records is not None
+        names = [*getattr(built.records.brought, "names", ())]
+        names += ["intercept"] * (len(names) == len(coef) - 1)
+        named = len(names) == len(coef)
+        shown = ", ".join((f"{safe(names[j])} " if named else "") + number(v) for j, v in enumerate(coef[:8]))
         screen.print(f"Coefficients: {shown}{' ...' if len(coef) > 8 else ''}")
     metrics = record["metrics"]
     for key in ("test_accuracy", "test_mean_squared_error"):
@@ -262,5 +350,9 @@ def _show(screen: Any, record: dict[str, Any], out: Path | None) -> None:
             f"Book: {book['population']} has spent {row['total']:.4g} of epsilon {row['epsilon']:g} at delta "
             f"{row['delta']:g} ({row['adjacency']}, {row['view']})."
         )
-    if out is not None:
-        screen.print(f"Written to {out}.")
+    if out is not None and out != folder:
+        screen.print(f"Written to {safe(str(out))}.")
+    if folder is not None:
+        screen.print(
+            f"The model is in {safe(str(folder))}: sottovoce predict {safe(str(folder))} new.csv uses it."
+        )

@@ -17,9 +17,18 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce.data.base import Dataset, is_sparse
-from sottovoce.errors import DataError
+from sottovoce.errors import DataError, MissingDependency
 
-__all__ = ["read_arff", "read_columns", "read_csv", "read_file", "read_libsvm", "read_npz"]
+__all__ = [
+    "read_arff",
+    "read_array",
+    "read_columns",
+    "read_csv",
+    "read_file",
+    "read_libsvm",
+    "read_npz",
+    "read_parquet",
+]
 
 Missing = Literal["refuse", "drop", "keep"]
 
@@ -116,6 +125,30 @@ def read_columns(path: str | Path) -> dict[str, list[str]]:
     return {name: [row[i].strip() for _, row in records] for i, name in enumerate(header)}
 
 
+def read_parquet(path: str | Path) -> dict[str, np.ndarray]:
+    """Read a Parquet table as columns by name; it needs pyarrow.
+
+    Examples
+    --------
+    >>> read_parquet("none.parquet")
+    Traceback (most recent call last):
+    sottovoce.errors.DataError: There is no file none.parquet.
+    """
+    if not Path(path).is_file():
+        raise DataError(f"There is no file {path}.")
+    try:
+        from pyarrow import ArrowException, parquet
+    except ImportError:
+        raise MissingDependency(
+            "Parquet files are read with pyarrow; pip install pyarrow, or save the table as CSV."
+        ) from None
+    try:
+        table = parquet.read_table(path)
+    except (ArrowException, OSError) as problem:
+        raise DataError(f"{Path(path).name} is not a readable Parquet table: {problem}.") from None
+    return {str(name): table.column(i).to_numpy() for i, name in enumerate(table.column_names)}
+
+
 def read_npz(path: str | Path, *, x: str = "X", y: str = "y", missing: Missing = "refuse") -> Dataset:
     """Read two arrays of an .npz file; objects are refused.
 
@@ -141,6 +174,34 @@ def read_npz(path: str | Path, *, x: str = "X", y: str = "y", missing: Missing =
             raise
         raise DataError(f"{Path(path).name} holds something other than plain number arrays.") from None
     return _tidy(Path(path), X, labels, (), None, missing)
+
+
+def read_array(path: str | Path, name: str = "X") -> np.ndarray:
+    """Read one array of an .npz file, of any shape, or the one of an .npy file; objects are refused.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "new.npz"
+    >>> np.savez(path, X=np.zeros((2, 3, 3), np.uint8))
+    >>> read_array(path).shape
+    (2, 3, 3)
+    """
+    file = Path(path)
+    try:
+        held = np.load(file, allow_pickle=False)
+        if isinstance(held, np.ndarray):
+            return held
+        with held as arrays:
+            if name not in arrays:
+                raise DataError(f"{file.name} has no array {name!r}; it has {', '.join(arrays.files)}.")
+            return np.asarray(arrays[name])
+    except FileNotFoundError:
+        raise DataError(f"There is no file {file}.") from None
+    except DataError:
+        raise
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        raise DataError(f"{file.name} is not an .npz file of plain arrays.") from None
 
 
 def read_arff(

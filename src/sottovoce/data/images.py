@@ -13,7 +13,7 @@ import os
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,10 +21,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from sottovoce._files import write_whole
+from sottovoce.data.files import read_array
 from sottovoce.data.loaders import data_folder
 from sottovoce.errors import DataError
 
-__all__ = ["Images", "download", "load_images", "read_cifar", "read_idx"]
+__all__ = ["ImageReading", "Images", "download", "load_images", "read_cifar", "read_idx", "read_images"]
 
 _IDX_FILES = (
     "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
@@ -106,6 +107,73 @@ class Images:
         centre = np.asarray(mean, np.float32).reshape(shape)
         scale = np.asarray(std, np.float32).reshape(shape)
         return ((values.astype(np.float32) / np.float32(255) - centre) / scale).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class ImageReading:
+    """How images become what a network takes, by public facts only; it is kept with the model.
+
+    Parameters
+    ----------
+    side : resize to this side.
+    mean, std : public constants, for pixels in [0, 1].
+    features : name of fixed features of the scaled images (`sottovoce.data.image_features`), or None.
+
+    Examples
+    --------
+    >>> ImageReading(mean=0.5)(np.full((1, 2, 2), 255, np.uint8)).tolist()
+    [[[[0.5, 0.5], [0.5, 0.5]]]]
+    """
+
+    side: int | None = None
+    mean: float = 0.0
+    std: float = 1.0
+    features: str | None = None
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return (n, channels, side, side) float32 of images (n, [channels,] h, w): bytes, or [0, 1]."""
+        array = np.asarray(images)
+        if array.ndim == 3:
+            array = array[:, None]
+        if array.ndim != 4 or array.dtype.kind not in "uif":
+            raise DataError(
+                f"images must be numbers of shape (n, height, width) or (n, channels, height, width), got "
+                f"{array.dtype} of shape {array.shape}."
+            )
+        if array.dtype != np.uint8:
+            if array.size and not (
+                array.min() >= 0 and array.max() <= (255 if array.dtype.kind in "ui" else 1)
+            ):
+                raise DataError("pixels must be whole numbers 0 to 255 or fractions 0 to 1.")
+            array = array.astype(np.uint8) if array.dtype.kind in "ui" else array
+        if array.dtype == np.uint8:
+            held = Images("these", array, np.zeros(len(array), np.int64), array[:0], np.zeros(0, np.int64), 1)
+            return held.floats(array, self.mean, self.std, self.side)
+        if self.side not in (None, array.shape[-1]):
+            raise DataError(f"images of fractions must have side {self.side} already, or give bytes.")
+        return ((array.astype(np.float32) - np.float32(self.mean)) / np.float32(self.std)).astype(np.float32)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"side": self.side, "mean": self.mean, "std": self.std, "features": self.features}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> ImageReading:
+        """Read what `to_dict` wrote."""
+        return cls(record["side"], float(record["mean"]), float(record["std"]), record["features"])
+
+
+def read_images(data: Any) -> Any:
+    """Return an array of images from an array, or from the array ``X`` of an NPZ file.
+
+    Examples
+    --------
+    >>> read_images(np.zeros((1, 8, 8))).shape
+    (1, 8, 8)
+    """
+    if not isinstance(data, (str, os.PathLike)):
+        return data.detach().numpy() if hasattr(data, "detach") else data
+    return read_array(data)
 
 
 def load_images(name: str, folder: str | Path | None = None) -> Images:

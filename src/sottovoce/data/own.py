@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.base import Dataset
-from sottovoce.data.files import read_npz
+from sottovoce.data.files import read_array, read_npz
 from sottovoce.data.tables import Classes, Columns, Scale, columns_of, is_table
 from sottovoce.errors import DataError, Refused
 
@@ -119,9 +119,13 @@ def read_inputs(data: Any, columns: Columns | None, label: Any = None) -> Any:
     if columns is not None and is_table(data):
         return columns(columns_of(data))
     if columns is not None:
+        if isinstance(data, (str, os.PathLike)):
+            data = read_array(data)
         return _table_of(data, columns)
     if isinstance(data, Mapping):
         return _alone(data, label)
+    if isinstance(data, (str, os.PathLike)) and Path(data).suffix in (".npz", ".npy"):
+        return read_array(data)
     if isinstance(data, (str, os.PathLike)) or is_table(data):
         raise DataError("the model was made from arrays, so it takes arrays; give the features as one.")
     return tuple(data) if isinstance(data, list) and data and np.ndim(data[0]) > 0 else data

@@ -98,16 +98,25 @@ def dirichlet(y: Any, users: int, concentration: float, rng: np.random.Generator
     return parts
 
 
-def by_column(groups: Any) -> list[np.ndarray]:
+def by_column(groups: Any, names: Sequence[Any] | None = None) -> list[np.ndarray]:
     """Give each value of a column (a site, a bank) its own records, in sorted order of the values.
+
+    Where the values are those of ``names`` (the nodes of a network), they come in that order.
 
     Examples
     --------
     >>> [part.tolist() for part in by_column(["b", "a", "b"])]
     [[1], [0, 2]]
+    >>> [part.tolist() for part in by_column(["b", "a", "b"], names=["b", "a"])]
+    [[0, 2], [1]]
     """
     values, index = np.unique(np.asarray(groups), return_inverse=True)
-    return [np.flatnonzero(index == i) for i in range(len(values))]
+    parts = [np.flatnonzero(index == i) for i in range(len(values))]
+    called = [str(name) for name in names or ()]
+    if sorted(called) != sorted(map(str, values)):
+        return parts
+    at = dict(zip(map(str, values), parts, strict=True))
+    return [at[name] for name in called]
 
 
 def _deal(y: np.ndarray, classes: np.ndarray, A: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sottovoce.data.files import read_columns
+from sottovoce.data.files import read_columns, read_parquet
 from sottovoce.errors import DataError, InvalidInput, Refused
 
 __all__ = ["Classes", "Columns", "Scale", "columns_of", "is_table"]
@@ -73,6 +73,8 @@ class Columns:
     categories : the public values of columns that hold names; each value becomes a column of 0 and 1, a
         value that is not listed becomes zeros.
     missing : ``"refuse"``, or ``"middle"``: an empty entry becomes 0, the middle of the bounds.
+    unit_rows : every record is scaled to length one, after all else.
+    ones : a last column of ones follows.
     uncharged : what was read from private records, by name (`sottovoce.privacy.words.UNCHARGED`).
 
     Examples
@@ -90,6 +92,8 @@ class Columns:
     categories: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     missing: Missing = "refuse"
     uncharged: tuple[str, ...] = ()
+    unit_rows: bool = False
+    ones: bool = False
 
     @classmethod
     def of(
@@ -170,7 +174,25 @@ class Columns:
             parts.append(values)
         if len({len(part) for part in parts}) > 1:
             raise DataError("the columns of the table differ in length.")
-        return np.column_stack(parts)
+        return self.finished(np.column_stack(parts))
+
+    def finished(self, X: np.ndarray) -> np.ndarray:
+        """Return mapped features as the model takes them: unit length and ones, where wanted."""
+        if self.unit_rows:
+            norms = np.linalg.norm(X, axis=1, keepdims=True)
+            X = X / np.where(norms > 0, norms, 1.0)
+        return np.hstack([X, np.ones((len(X), 1))]) if self.ones else X
+
+    def complete(self, table: Mapping[str, Any]) -> np.ndarray:
+        """Return which records have a number in every numeric column.
+
+        Examples
+        --------
+        >>> Columns(("age",)).complete({"age": ["61", "?", "34"]}).tolist()
+        [True, False, True]
+        """
+        found = [np.isfinite(_numbers(table[n], n)) for n in self.features if n not in self.categories]
+        return np.logical_and.reduce(found) if found else np.ones(len(table[self.features[0]]), bool)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
@@ -180,6 +202,8 @@ class Columns:
             "categories": {name: list(values) for name, values in self.categories.items()},
             "missing": self.missing,
             "uncharged": list(self.uncharged),
+            "unit_rows": self.unit_rows,
+            "ones": self.ones,
         }
 
     @classmethod
@@ -187,9 +211,11 @@ class Columns:
         """Read what `to_dict` wrote."""
         scales = {name: Scale(**values) for name, values in record["scales"].items()}
         categories = {name: tuple(values) for name, values in record["categories"].items()}
+        more = {key: bool(record.get(key, False)) for key in ("unit_rows", "ones")}
         return cls(
-            tuple(record["features"]), scales, categories, record["missing"], tuple(record["uncharged"])
-        )
+            tuple(record["features"]), scales, categories, record["missing"], tuple(record["uncharged"]),
+            **more,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -241,7 +267,7 @@ def is_table(data: Any) -> bool:
     (True, False, False)
     """
     if isinstance(data, (str, os.PathLike)):
-        return Path(data).suffix != ".npz"
+        return Path(data).suffix not in (".npz", ".npy")
     if isinstance(data, Mapping):
         return all(not hasattr(v, "detach") and np.ndim(v) == 1 for v in data.values()) and bool(data)
     return hasattr(data, "columns") and hasattr(data, "__getitem__")
@@ -257,8 +283,14 @@ def columns_of(data: Any) -> dict[str, Any]:
     """
     if isinstance(data, (str, os.PathLike)):
         suffixes = [s for s in Path(data).suffixes if s != ".gz"]
-        if not suffixes or suffixes[-1].lower() not in (".csv", ".tsv"):
-            raise DataError(f"a table must be a .csv or .tsv file, or .gz of one, got {Path(data).name}.")
+        kind = suffixes[-1].lower() if suffixes else ""
+        if kind == ".parquet":
+            return read_parquet(Path(data))
+        if kind not in (".csv", ".tsv"):
+            raise DataError(
+                f"a table must be a .csv, .tsv or .parquet file, or .gz of the first two, got "
+                f"{Path(data).name}."
+            )
         return {name: np.array(words, dtype=object) for name, words in read_columns(Path(data)).items()}
     names = list(data) if isinstance(data, Mapping) else list(data.columns)
     return {str(name): np.asarray(data[name]) for name in names}

@@ -14,6 +14,7 @@ from sottovoce.objectives.glm import GLM
 _MODULES = {
     "clipping": ("clip_around", "clip_rows"),
     "gradients": ("Gradients",),
+    "softmax": ("Softmax",),
     "prox": ("Regulariser", "prox_logistic", "prox_squared", "prox_squared_batch"),
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}

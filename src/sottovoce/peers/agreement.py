@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from sottovoce import graphs
 from sottovoce._files import write_whole
+from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.identity import (
     MEMBER_NAME,
@@ -110,18 +111,45 @@ class AlgorithmPart(_Part):
 
 
 class ModelPart(_Part):
-    """What the numbers are: a plain mean, a linear model, or a network of the package's zoo."""
+    """What the numbers are: a plain mean, a linear model, or a network.
+
+    A network is one of the package's zoo (``net``), or the members' own: ``module = "mynet:build"`` with the
+    SHA-256 of its file and of the weights it starts from. The files themselves are supplied by each member
+    locally and never travel.
+    """
 
     kind: Literal["mean", "logistic", "squared", "net"]
     parameters: Count
     dtype: Literal["float64", "float32"] | None = None
     net: str = ""
+    module: str = ""
+    module_sha256: str = ""
+    weights_sha256: str = ""
+    loss: str = ""
     options: dict[str, int] = {}
+    classes: Annotated[int, Field(ge=3, le=100_000)] | None = None
 
     @model_validator(mode="after")
     def _fits(self) -> ModelPart:
-        if (self.kind == "net") != bool(self.net):
-            raise ValueError("a model of kind 'net' names its network in net = \"...\", others have none")
+        if (self.kind == "net") != bool(self.net or self.module) or (self.net and self.module):
+            raise ValueError(
+                'a model of kind \'net\' names its network in net = "..." or module = "mynet:build", others '
+                "have none"
+            )
+        if bool(self.module) != bool(self.module_sha256) or bool(self.module) != bool(self.weights_sha256):
+            raise ValueError(
+                "a module of one's own is named with module_sha256 and weights_sha256, the digests of its "
+                "file and of the weights it starts from"
+            )
+        for digest in (self.module_sha256, self.weights_sha256):
+            if digest and not re.fullmatch("[0-9a-f]{64}", digest):
+                raise ValueError("a SHA-256 is 64 hexadecimal digits, lower case")
+        if self.module and not re.fullmatch("[A-Za-z0-9_]{1,60}:[A-Za-z0-9_]{1,60}", self.module):
+            raise ValueError('a module is named "file:function", for example "mynet:build"')
+        if self.classes is not None and self.kind != "logistic":
+            raise ValueError("classes is for a logistic model of several classes; a network has its own")
+        if self.loss and self.kind != "net":
+            raise ValueError("loss is for networks; a linear model has its own")
         if self.kind == "net" and self.dtype == "float64":
             raise ValueError("networks compute in float32: dtype must be 'float32'")
         if self.kind in ("logistic", "squared") and self.dtype == "float32":
@@ -135,10 +163,42 @@ class ModelPart(_Part):
 
 
 class DataPart(_Part):
-    """Which columns (CSV) or arrays (NPZ) a member's file must have; the bounds are public."""
+    """Which columns (CSV) or arrays (NPZ) a member's file must have, and how they are read: public facts.
+
+    With ``bounds`` every numeric column is clipped and scaled to [-1, 1]; ``categories`` list the values of
+    columns that hold names, ``classes`` the names of the labels; ``intercept`` adds a last feature, one.
+    """
 
     features: Annotated[tuple[str, ...], Field(strict=False)] = ()
     target: str = ""
+    bounds: dict[str, Annotated[tuple[Finite, Finite], Field(strict=False)]] = {}
+    categories: dict[str, Annotated[tuple[str, ...], Field(strict=False, min_length=1)]] = {}
+    classes: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    intercept: bool = False
+
+    @model_validator(mode="after")
+    def _fits(self) -> DataPart:
+        known = (*self.features, self.target)
+        for name in (*self.bounds, *self.categories):
+            if name not in known:
+                raise ValueError(f"{name!r} is not among the features")
+        if self.bounds and set(self.features) - set(self.bounds) - set(self.categories):
+            lacking = sorted(set(self.features) - set(self.bounds) - set(self.categories))[0]
+            raise ValueError(f"bounds lacks {lacking!r}; it needs a pair for every numeric feature")
+        if any(not low < high for low, high in self.bounds.values()):
+            raise ValueError("bounds are pairs [low, high] with low < high")
+        if len(self.classes) == 1 or len(set(self.classes)) < len(self.classes):
+            raise ValueError("classes are two or more different names")
+        return self
+
+    @property
+    def columns(self) -> Columns | None:
+        """How rows become features; None where arrays are taken as they are."""
+        if not self.features:
+            return None
+        numeric = [name for name in self.features if name not in self.categories]
+        scales = {n: Scale.within(*self.bounds[n], n) for n in numeric if n in self.bounds}
+        return Columns(self.features, scales, self.categories)
 
 
 class BudgetPart(_Part):
@@ -214,6 +274,16 @@ class Agreement(_Part):
         ):
             raise ValueError("a mean has one parameter per feature")
         self._obeys_graph()
+        width = None if self.data.columns is None else len(self.data.columns.names) + self.data.intercept
+        if width is not None and self.model.kind in ("logistic", "squared"):
+            wanted = width * (self.model.classes or 1)
+            if self.model.parameters != wanted:
+                raise ValueError(
+                    f"parameters must be {wanted} for these features, got {self.model.parameters}"
+                )
+        if self.data.classes and self.model.kind == "logistic":
+            if len(self.data.classes) != (self.model.classes or 2):
+                raise ValueError(f"there are {len(self.data.classes)} classes; say so in the model's classes")
         protocol = self.plan.schedule(0)
         if self.timing.late == "drop" and protocol.name not in ("gossip", "refreshed"):
             raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
@@ -547,11 +617,16 @@ def _other_version(version: Any) -> str:
     )
 
 
+def _key(name: str) -> str:
+    """A key of a table: bare where TOML allows it, else in quotes."""
+    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, str) and "\n" in value:
         return f'"""\n{value}"""'
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{name} = {_toml(item)}" for name, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(name)} = {_toml(item)}" for name, item in value.items()) + " }"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(_toml(item) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)  # TOML knows no pairs of surrogates

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,15 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class AgreedNet:
-    """A network of the package's zoo by name: priced and signed without torch, built where it trains.
+    """A network by name: priced and signed without torch, built where it trains.
+
+    A network of the package's zoo, or the members' own, whose file and start weights each member supplies
+    (`supply`) and whose digests the agreement holds.
+
+    Guarantees
+    ----------
+    A module of one's own is built only from a file with the agreed digest, and starts from weights with the
+    agreed digest; neither is ever taken from the wire.
 
     Examples
     --------
@@ -48,6 +57,31 @@ class AgreedNet:
     options: Mapping[str, int]
     n_params: int
     clip: float | None = None  # the plan says it
+    module: str = ""
+    module_sha256: str = ""
+    weights_sha256: str = ""
+    loss: str = ""
+
+    def supply(self, module: str | Path | None, weights: str | Path | None) -> None:
+        """Say where this member's copies of the agreed module file and start weights are."""
+        if not self.module and (module is not None or weights is not None):
+            raise ConfigError(f"The agreement's network {self.net!r} is the package's own; supply no files.")
+        self.__dict__["_files"] = (module, weights)
+
+    def _own(self) -> Any:
+        from sottovoce.objectives.module_files import build_module, put_weights, read_weights
+
+        file, weights = self.__dict__.get("_files", (None, None))
+        if file is None or weights is None:
+            raise ConfigError(
+                f"The agreement's network {self.module!r} is the members' own: name its file and its start "
+                "weights with --module and --weights."
+            )
+        path, function = Path(file), self.module.partition(":")[2]
+        built = build_module(
+            f"{path.name}:{function}", path.parent, sha256=self.module_sha256, options=self.options
+        )
+        return put_weights(built, read_weights(weights, sha256=self.weights_sha256), Path(weights).name)
 
     @cached_property
     def objective(self) -> Any:
@@ -59,14 +93,17 @@ class AgreedNet:
             raise MissingDependency(
                 "A model of kind 'net' needs torch; pip install -c constraints.txt 'sottovoce[deep]'."
             ) from None
+        name = self.net or self.module
         try:
-            built = NetObjective(build(self.net, **self.options), clip=1.0)
+            network = self._own() if self.module else build(self.net, **self.options)
+            built = NetObjective(
+                network, self.loss or "cross_entropy", clip=1.0, initial="keep" if self.module else "reset"
+            )
         except (SottovoceError, TypeError) as error:
-            raise ConfigError(f"The agreement's network {self.net!r} cannot be built: {error}") from None
+            raise ConfigError(f"The agreement's network {name!r} cannot be built: {error}") from None
         if built.n_params != self.n_params:
             raise ConfigError(
-                f"The network {self.net!r} has {built.n_params} parameters, the agreement says "
-                f"{self.n_params}."
+                f"The network {name!r} has {built.n_params} parameters, the agreement says {self.n_params}."
             )
         return built
 
@@ -79,8 +116,8 @@ class AgreedNet:
         return self.objective.prepared(data)
 
     def initial(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
-        """Return the public starting rows."""
-        rows: np.ndarray = self.objective.initial(rng, agents, dim)
+        """Return the public starting rows: drawn from the run's name, or the agreed weights."""
+        rows: np.ndarray = self.objective.starting(rng, agents, dim)
         return rows
 
     def metrics(self, rows: np.ndarray, data: Any) -> dict[str, Any]:
@@ -89,7 +126,9 @@ class AgreedNet:
 
     def describe(self) -> dict[str, Any]:
         """Return the network as plain values."""
-        return {"net": self.net, "options": dict(self.options), "parameters": self.n_params}
+        own = {"module": self.module, "sha256": self.module_sha256, "weights": self.weights_sha256}
+        named = own if self.module else {"net": self.net}
+        return {**named, "options": dict(self.options), "parameters": self.n_params}
 
 
 def agreed_plan(
@@ -183,8 +222,15 @@ def hosted_data(plan: Any, model: Mapping[str, Any], X: np.ndarray, y: np.ndarra
 
 def _objective(model: Mapping[str, Any]) -> Any:
     if model["kind"] == "net":
-        return AgreedNet(model["net"], model["options"], model["parameters"])
-    from sottovoce.objectives import GLM
+        own = {key: model.get(key, "") for key in ("module", "module_sha256", "weights_sha256", "loss")}
+        return AgreedNet(model.get("net", ""), model.get("options", {}), model["parameters"], **own)
+    from sottovoce.objectives import GLM, Softmax
+
+    classes = model.get("classes")
+    if classes:
+        if model["parameters"] % classes:
+            raise ConfigError(f"parameters must be a multiple of the {classes} classes.")
+        return Softmax(classes, dim=model["parameters"] // classes)
 
     return GLM(model["kind"], dim=model["parameters"])
 

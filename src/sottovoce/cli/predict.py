@@ -1,0 +1,97 @@
+"""`sottovoce predict STUDY NEW`: the model that came home, on new records."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sottovoce.cli.output import Json, emit, plain, safe, table
+from sottovoce.errors import ConfigError, DataError
+
+__all__ = ["predict"]
+
+SHOWN = 10
+
+
+def predict(
+    study: Annotated[Path, typer.Argument(help="A folder that train --out, peer run or fitted.save made.")],
+    new: Annotated[Path, typer.Argument(help="New records: a table with the study's columns, or .npz.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the predictions here, as a .csv file.")
+    ] = None,
+    module: Annotated[
+        str | None,
+        typer.Option(help='What builds the network, "mynet:build", where the study cannot say it.'),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Predict new records with the model of a study.
+
+    Columns are scaled as they were in training, predictions are in the words
+    and units of the labels. Nothing is learned, nothing more is spent.
+
+    \b
+    Example:
+      sottovoce train plan.toml --out study
+      sottovoce predict study new.csv --out predictions.csv
+    """
+    import numpy as np
+
+    from sottovoce.studies import Fitted, load
+
+    if out is not None and out.suffix.lower() != ".csv":
+        raise ConfigError(f"Predictions are written as a .csv file, got --out {out}.")
+    if not new.is_file():
+        raise DataError(f"There is no file {new}.")
+    fitted = load(study, module=module)
+    if not isinstance(fitted, Fitted):
+        raise DataError(f"{study} holds a record and no model; sottovoce train --out FOLDER keeps both.")
+    predictions = np.asarray(fitted.predict(new))
+    names = [f"{name}" for name in _names(fitted, predictions)]
+    if out is not None:
+        _write(out, names, predictions)
+    record: dict[str, Any] = {
+        "study": str(study),
+        "records": len(predictions),
+        "columns": names,
+        "predictions": plain(predictions),
+        "privacy": {
+            "epsilon": fitted.privacy.epsilon(fitted.delta), "delta": fitted.delta,
+            "against": str(fitted.privacy.adversary),
+        },
+    }  # fmt: skip
+
+    def show(screen: Any) -> None:
+        first = [np.atleast_1d(row) for row in predictions[:SHOWN]]
+        rows = [[str(i), *(safe(str(value)) for value in row)] for i, row in enumerate(first)]
+        screen.print(table(["record", *names], rows, title=f"{len(predictions):,} predictions"))
+        if len(predictions) > SHOWN:
+            screen.print(f"... and {len(predictions) - SHOWN:,} more")
+        if out is not None:
+            screen.print(f"Written to {safe(str(out))}.")
+
+    emit(record, json, show)
+
+
+def _names(fitted: Any, predictions: Any) -> list[str]:
+    """Return what the columns of the predictions are called."""
+    if predictions.ndim == 1:
+        return [fitted.label if isinstance(fitted.label, str) else "prediction"]
+    width = predictions.shape[1]
+    return list(fitted.target.names) if len(fitted.target.names) == width else [f"y{j}" for j in range(width)]
+
+
+def _write(out: Path, names: list[str], predictions: Any) -> None:
+    import numpy as np
+
+    from sottovoce._files import write_whole
+
+    lines = io.StringIO()
+    rows = csv.writer(lines, lineterminator="\n")
+    rows.writerow(names)
+    rows.writerows([*np.atleast_1d(row)] for row in predictions)
+    write_whole(out, lines.getvalue())

@@ -1,0 +1,190 @@
+"""A network of one's own by the name of the function that builds it, and weights from a file.
+
+What is hashed is what runs: the bytes of a file are read once, compared with the digest that was agreed on,
+and compiled from memory. Code and weights come from the own disk, never from a study or from another member.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sottovoce.errors import DataError, InvalidInput, MissingDependency
+
+__all__ = ["build_module", "digest_of", "put_weights", "read_weights"]
+
+
+def digest_of(path: str | Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "empty.py"
+    >>> _ = file.write_text("")
+    >>> digest_of(file)[:8]
+    'e3b0c442'
+    """
+    return hashlib.sha256(_read(Path(path))).hexdigest()
+
+
+def build_module(
+    spec: str,
+    folder: str | Path = ".",
+    *,
+    sha256: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the network that ``spec``, ``"file:function"``, builds.
+
+    Parameters
+    ----------
+    spec : ``"mynet:build"``, the function ``build`` of ``mynet.py`` in ``folder``, or else of an installed
+        module ``mynet``; ``"nets/mynet.py:build"`` names the file.
+    folder : where files are looked for.
+    sha256 : digest that the file must have; then only a file will do.
+    options : arguments of the function.
+
+    Guarantees
+    ----------
+    With ``sha256`` no code runs but a file with this digest and what it imports.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> text = "from torch import nn\\ndef build(width=2):\\n    return nn.Linear(width, 2)\\n"
+    >>> _ = (folder / "mynet.py").write_text(text)
+    >>> build_module("mynet:build", folder, options={"width": 3})
+    Linear(in_features=3, out_features=2, bias=True)
+    """
+    name, colon, function = spec.partition(":")
+    if not colon or not name or not function.isidentifier():
+        raise InvalidInput(f'a module is named "file:function", for example "mynet:build", got {spec!r}.')
+    module = _module(name, Path(folder), sha256)
+    maker = getattr(module, function, None)
+    if not callable(maker):
+        raise InvalidInput(f"{name} has no function {function!r} that could build the network.")
+    try:
+        built = maker(**dict(options or {}))
+    except Exception as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InvalidInput(f"{spec} failed with {type(error).__name__}: {first}.") from error
+    try:
+        from torch import nn
+    except ImportError:
+        raise MissingDependency("Networks need torch; pip install 'sottovoce[deep]'.") from None
+    if not isinstance(built, nn.Module):
+        raise InvalidInput(f"{spec} must return a torch nn.Module, got {type(built).__name__}.")
+    return built
+
+
+def read_weights(path: str | Path, *, sha256: str | None = None) -> dict[str, Any]:
+    """Return the tensors of a safetensors file by name; a file of another digest or format is refused.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> file = Path(tempfile.mkdtemp()) / "w.safetensors"
+    >>> _ = file.write_text("no weights")
+    >>> read_weights(file)
+    Traceback (most recent call last):
+    sottovoce.errors.DataError: w.safetensors is not a safetensors file; safetensors.torch.save_file(module.state_dict(), file) writes one.
+    """  # noqa: E501
+    if importlib.util.find_spec("safetensors") is None:
+        raise MissingDependency("Weights are kept with safetensors; pip install 'sottovoce[deep]'.")
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    path = Path(path)
+    content = _read(path)
+    _same(content, sha256, path)
+    try:
+        return load(content)
+    except (SafetensorError, ValueError):
+        raise DataError(
+            f"{path.name} is not a safetensors file; safetensors.torch.save_file(module.state_dict(), file) "
+            "writes one."
+        ) from None
+
+
+def put_weights(module: Any, weights: Mapping[str, Any], where: str) -> Any:
+    """Put weights into a network, in place; names and shapes must be those of the network.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> put_weights(nn.Linear(2, 1), {"weight": nn.Linear(3, 1).weight}, "w.safetensors")
+    Traceback (most recent call last):
+    sottovoce.errors.DataError: the weights in w.safetensors do not fit this Linear: 'weight' is (1, 3) there and (1, 2) in the network.
+    """  # noqa: E501
+    state = module.state_dict()
+    own = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+
+    # safetensors holds a tensor that two names share once
+    def place(tensor: Any) -> tuple[int, tuple[int, ...]]:
+        return tensor.data_ptr(), tuple(tensor.shape)
+
+    shared = {place(tensor): name for name, tensor in state.items() if name in found and tensor.numel()}
+    known = dict(weights)
+    for name, tensor in state.items():
+        if name not in known and place(tensor) in shared:
+            known[name] = known[shared[place(tensor)]]
+            found[name] = own[name]
+    if own != found:
+        wrong = next(name for name in (*found, *own) if own.get(name) != found.get(name))
+        raise DataError(
+            f"the weights in {where} do not fit this {type(module).__name__}: '{wrong}' is "
+            f"{found.get(wrong, 'not there')} there and {own.get(wrong, 'not there')} in the network."
+        )
+    kind = next((t.dtype for t in weights.values() if t.is_floating_point()), None)
+    if kind is not None:
+        module.to(kind)
+    module.load_state_dict(known)
+    return module
+
+
+def _module(name: str, folder: Path, sha256: str | None) -> types.ModuleType:
+    file = folder / (name if name.endswith(".py") else name.replace(".", "/") + ".py")
+    if not file.is_file():
+        if sha256 is not None or name.endswith(".py"):
+            raise DataError(f"There is no file {file}; it builds the network and is supplied locally.")
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            raise DataError(f"There is no file {file} and no installed module {name!r} ({error}).") from None
+    content = _read(file)
+    _same(content, sha256, file)
+    module = types.ModuleType(f"_sottovoce_{file.stem}_{hashlib.sha256(content).hexdigest()[:16]}")
+    module.__file__ = str(file)
+    sys.modules[module.__name__] = module  # dataclasses and pickling look a class up by its module
+    try:
+        exec(compile(content, str(file), "exec"), module.__dict__)
+    except Exception as error:
+        del sys.modules[module.__name__]
+        first = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+        raise InvalidInput(f"{file.name} cannot be run: {type(error).__name__}: {first}.") from error
+    return module
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read ({error.strerror or error}).") from None
+
+
+def _same(content: bytes, sha256: str | None, path: Path) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if sha256 is not None and sha256.lower() != found:
+        raise DataError(
+            f"{path.name} has the SHA-256 {found[:16]}..., expected {sha256[:16]}...; take the file that was "
+            "agreed on."
+        )

@@ -1,0 +1,159 @@
+r"""Logistic regression with several classes: the softmax of one linear score per class.
+
+.. math:: \ell(W; x, y) = \ln \sum_c e^{w_c \cdot x} - w_y \cdot x, \qquad
+          \nabla \ell = (p - e_y) x^\top, \qquad \|\nabla \ell\| = \|p - e_y\| \, \|x\|
+
+A record's gradient has rank one, so its norm is a product of two norms and no gradient is ever formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sottovoce._validate import count
+from sottovoce.data.base import Shards, is_sparse
+from sottovoce.errors import DataError
+from sottovoce.objectives.prox import Regulariser
+
+__all__ = ["Softmax"]
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """A linear model of several classes: F(W) = (1/n) sum_i loss(W x_i, y_i) + (l2/2) |W|^2.
+
+    Labels are the numbers 0 to ``classes - 1``. A row of parameters is W laid out class by class.
+
+    Parameters
+    ----------
+    classes : number of classes, public.
+    l2 : weight of the penalty.
+    dim : number of features where it must be known without data; None: as the data say.
+
+    Guarantees
+    ----------
+    One record moves the clipped sum of its agent by at most the clip (add or remove), whatever its features
+    and label; a record whose gradient is not finite counts zero.
+
+    Examples
+    --------
+    >>> model = Softmax(3)
+    >>> round(model.value(np.zeros(6), np.eye(2), np.array([0, 2])), 4)
+    1.0986
+    """
+
+    classes: int
+    l2: float = 0.0
+    dim: int | None = None
+
+    loss: ClassVar[str] = "softmax"
+    clip: ClassVar[float | None] = None  # a plan says how its records' gradients are clipped
+
+    def __post_init__(self) -> None:
+        if count(self.classes, "classes") < 2:
+            raise DataError(f"a classifier needs two classes or more, got {self.classes}.")
+        _ = self.regulariser
+
+    @property
+    def regulariser(self) -> Regulariser:
+        """The data-independent part."""
+        return Regulariser(l2=self.l2)
+
+    @property
+    def n_params(self) -> int | None:
+        """Numbers in a row of parameters, where `dim` says so."""
+        return None if self.dim is None else self.classes * self.dim
+
+    def initial(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
+        """Return the public starting rows: zeros; ``dim`` numbers each."""
+        return np.zeros((agents, dim))
+
+    def prepared(self, data: Any) -> Shards:
+        """Return the agents' records checked: finite features, labels that are classes."""
+        if not isinstance(data, Shards):
+            raise DataError(
+                f"a linear model takes Shards, one part per agent, got {type(data).__name__}; "
+                "dataset.shards(parts) deals records out."
+            )
+        if is_sparse(data.X):
+            raise DataError("a linear model of several classes works on dense features, got sparse ones.")
+        if self.dim is not None and data.dim != self.dim:
+            raise DataError(f"the model has {self.dim} features, the data have {data.dim}.")
+        X = np.ascontiguousarray(data.X, dtype=np.float64)
+        y = np.asarray(data.y, dtype=np.float64)
+        if not np.isfinite(X).all():
+            raise DataError("Features hold NaN or infinity; drop or mend those records before training.")
+        if not np.isin(y, np.arange(self.classes)).all():
+            raise DataError(f"labels must be the numbers 0 to {self.classes - 1}, one per record.")
+        return Shards(X, y, data.offsets)
+
+    def query(self, data: Shards) -> SoftmaxQuery:
+        """Return what sums clipped gradients over lots of the agents' (prepared) records."""
+        return SoftmaxQuery(self, data)
+
+    def metrics(self, rows: np.ndarray, data: Shards) -> dict[str, Any]:
+        """Return what may be said of final rows without looking at private records: nothing here."""
+        return {}
+
+    def scores(self, w: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """Return one score per record and class."""
+        return np.asarray(X @ np.reshape(w, (self.classes, -1)).T)
+
+    def losses(self, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """Return the loss of every record."""
+        scores = self.scores(w, X)
+        top = scores.max(axis=1)
+        total = np.log(np.exp(scores - top[:, None]).sum(axis=1)) + top
+        return np.asarray(total - scores[np.arange(len(scores)), np.asarray(y, np.intp)])
+
+    def value(self, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> float:
+        """Return the objective F(W)."""
+        return float(self.losses(w, X, y).mean() + self.regulariser.value(np.asarray(w)))
+
+    def predict(self, w: np.ndarray, X: np.ndarray) -> np.ndarray:
+        """Return the number of the likeliest class."""
+        return self.scores(w, X).argmax(axis=1)
+
+
+class SoftmaxQuery:
+    """Sums of clipped gradients of the hosted agents' records (see `gradients.Query`).
+
+    Examples
+    --------
+    >>> shards = Shards(np.array([[3.0]]), np.array([0.0]), np.array([0, 1]))
+    >>> query = Softmax(2).query(shards)
+    >>> query.sums(np.zeros((1, 2)), [np.array([0])], [0], clip=np.inf).tolist()
+    [[-1.5, 1.5]]
+    """
+
+    dtype = np.float64
+
+    def __init__(self, objective: Softmax, data: Shards) -> None:
+        self.objective, self.data = objective, data
+        self.width, self.sizes, self.decay = objective.classes * data.dim, data.sizes, objective.l2
+
+    def sums(
+        self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
+    ) -> np.ndarray:
+        """Return, per place, the sum over its lot of gradients clipped to ``clip``."""
+        found = np.zeros((len(places), self.width))
+        for total, w, lot, place in zip(found, theta, lots, places, strict=True):
+            if not len(lot):
+                continue
+            rows = self.data.offsets[place] + lot
+            X, y = self.data.X[rows], self.data.y[rows].astype(np.intp)
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = self.objective.scores(w, X)
+                shares = np.exp(scores - scores.max(axis=1, keepdims=True))
+                shares /= shares.sum(axis=1, keepdims=True)
+                shares[np.arange(len(y)), y] -= 1.0
+                norms = np.linalg.norm(shares, axis=1) * np.linalg.norm(X, axis=1)
+                good = np.isfinite(norms)
+                weights = np.where(good, np.minimum(1.0, clip / np.maximum(norms, 1e-300)), 0.0)
+            shares = np.where(good[:, None], shares, 0.0)
+            total[:] = ((weights[:, None] * shares).T @ np.where(good[:, None], X, 0.0)).ravel()
+        return found

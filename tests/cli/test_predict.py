@@ -1,0 +1,246 @@
+"""The model comes home: a study from a plan file, loaded in another process, used on new records."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+
+from .plans import NET, trained
+
+PLAN = """version = 2
+[data]
+file = "mine.csv"
+label = "state"
+group = "town"
+drop = ["id"]
+classes = ["well", "so-so", "ill"]
+bounds = { age = [20, 80], dose = [0, 10] }
+categories = { sex = ["f", "m"] }
+intercept = true
+[network]
+graph = "complete:3"
+names = ["Rome", "Bern", "Oslo"]
+[train]
+algorithm = "consensus-sgd"
+adjacency = "add-remove"
+steps = 60
+clip = 1.0
+learning_rate = 4.0
+[budget]
+epsilon = 3.0
+delta = 1e-5
+[noise]
+seed = 1
+"""
+MODEL = """[model]
+module = "mynet:build"
+options = { inputs = 4 }
+"""
+MYNET = """from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, inputs):
+        super().__init__()
+        self.body, self.head = nn.Linear(inputs, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+
+def build(inputs):
+    import torch
+    torch.manual_seed(0)
+    return Net(inputs)
+"""
+
+
+def tables(folder, rows=1500, new=200):
+    rng = np.random.default_rng(0)
+    for name, n in (("mine.csv", rows), ("new.csv", new)):
+        age, dose = rng.uniform(20, 80, n), rng.uniform(0, 10, n)
+        sex, town = rng.choice(["f", "m"], n), rng.choice(["Bern", "Oslo", "Rome"], n)
+        how = age / 60 + dose / 10
+        state = np.where(how > 1.6, "ill", np.where(how < 1.1, "well", "so-so"))
+        lines = [
+            f"r{i},{a:.1f},{d:.2f},{s},{t},{y}"
+            for i, (a, d, s, t, y) in enumerate(zip(age, dose, sex, town, state, strict=True))
+        ]
+        (folder / name).write_text("\n".join(["id,age,dose,sex,town,state", *lines]))
+
+
+def column(file, name="state"):
+    with open(file, newline="") as lines:
+        return np.array([row[name] for row in csv.DictReader(lines)])
+
+
+def in_another_process(study, new, module=None):
+    """The README's three lines, with nothing of this process."""
+    given = "" if module is None else f", module={module!r}"
+    loaded = f"sv.load({str(study)!r}{given}).predict({str(new)!r})"
+    text = f"import json, sottovoce as sv\nprint(json.dumps({loaded}.tolist()))"
+    ran = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=study.parent
+    )
+    return json.loads(ran.stdout)
+
+
+def test_a_linear_study_from_a_file_to_predictions(call, tmp_path):
+    tables(tmp_path)
+    (tmp_path / "plan.toml").write_text(PLAN)
+    record = call("train", "plan.toml", "--out", "study", "--json").json
+    assert record["study"] == "study"
+    kept = {file.name for file in (tmp_path / "study").iterdir()}
+    assert kept == {
+        "README.md", "arrays.npz", "model.json", "plan.toml", "record.json", "statement.txt", "study.json",
+    }  # fmt: skip
+    model = json.loads((tmp_path / "study" / "model.json").read_text())
+    assert model["feature_names"] == ["age", "dose", "sex=f", "sex=m"]
+    assert model["classes"] == ["well", "so-so", "ill"]
+    assert np.shape(model["coef"]) == (3, 4)
+    assert len(model["intercept"]) == 3
+    answer = call("predict", "study", "new.csv", "--out", "found.csv", "--json").json
+    truth = column(tmp_path / "new.csv")
+    assert (np.array(answer["predictions"]) == truth).mean() > 0.85
+    assert (column(tmp_path / "found.csv") == answer["predictions"]).all()
+    assert answer["privacy"]["epsilon"] <= 3.0
+    assert in_another_process(tmp_path / "study", tmp_path / "new.csv") == answer["predictions"]
+    assert "new.csv" in (tmp_path / "study" / "README.md").read_text()
+    assert "simulation and protects nobody" in (tmp_path / "study" / "statement.txt").read_text()
+
+
+def test_scores_are_those_of_training_whatever_the_preparation(call, tmp_path):
+    """A named set, standardised and of unit length: the study prepares raw records as the run did."""
+    (tmp_path / "plan.toml").write_text(
+        trained("consensus-sgd").replace("test_share", "intercept = true\ntest_share")
+    )
+    record = call("train", "plan.toml", "--out", "study", "--json").json
+    raw = sv.data.load("breast_cancer").split(0.2, np.random.default_rng(0))
+    np.savez(tmp_path / "new.npz", X=raw.X_test)
+    found = np.array(call("predict", "study", "new.npz", "--json").json["predictions"])
+    assert (found == raw.y_test).mean() == pytest.approx(record["metrics"]["test_accuracy"])
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_network_study_by_name_or_of_ones_own(call, refused, tmp_path, own):
+    tables(tmp_path, rows=900)
+    (tmp_path / "mynet.py").write_text(MYNET)
+    model = MODEL if own else '[model]\nname = "mlp"\noptions = { hidden = 8 }\n'
+    (tmp_path / "plan.toml").write_text(
+        PLAN.replace("intercept = true\n", "").replace("[network]", model + "[network]")
+    )
+    assert call("train", "plan.toml", "--out", "study", "--json").code == 0
+    given = ("--module", "mynet:build") if own else ()
+    answer = call("predict", "study", "new.csv", "--json", *given).json
+    assert (np.array(answer["predictions"]) == column(tmp_path / "new.csv")).mean() > 0.6
+    if own:
+        again = in_another_process(tmp_path / "study", tmp_path / "new.csv", "mynet:build")
+        assert again == answer["predictions"]
+        assert "holds the weights of a Net and no code" in refused("predict", "study", "new.csv")
+
+
+def test_images_are_read_as_in_training(call, tmp_path):
+    (tmp_path / "plan.toml").write_text(NET)
+    record = call("train", "plan.toml", "--out", "study", "--json").json
+    digits = sv.data.images.load_images("digits")
+    np.savez(tmp_path / "new.npz", X=digits.x_test)
+    found = np.array(call("predict", "study", "new.npz", "--json").json["predictions"])
+    rows = sv.Result.load(tmp_path / "study").outputs["rows"]
+    assert (
+        abs(100 * (found == digits.y_test).mean() - record["metrics"]["accuracy"]) < 15
+    )  # mean row, mean score
+    assert rows.shape[0] == 5
+
+
+def test_a_protective_run_keeps_its_model_without_being_asked(call, refused, tmp_path):
+    tables(tmp_path, rows=300)
+    (tmp_path / "plan.toml").write_text(
+        PLAN.replace("[noise]\nseed = 1\n", "").replace("steps = 60", "steps = 3")
+    )
+    first = call("train", "plan.toml", "--json").json
+    second = call("train", "plan.toml", "--json", "--out", "record.json").json
+    assert (first["study"], second["study"]) == ("plan-study", "plan-study-2")
+    assert "simulation" not in (tmp_path / "plan-study" / "statement.txt").read_text()
+    for study in ("plan-study", "plan-study-2"):
+        assert call("predict", study, "new.csv", "--json").json["records"] == 200
+    (tmp_path / "taken").write_text("")
+    assert "a study is kept in a folder" in refused("train", "plan.toml", "--out", "taken")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('drop = ["id"]\n', "", "column 'id' holds 'r0'"),
+        ('drop = ["id"]', 'drop = ["ident"]', "[data] drop names 'ident'"),
+        ('"mynet:build"', '"othernet:build"', "There is no file"),
+        ('"mynet:build"', '"mynet:make"', "has no function 'make'"),
+        ('"mynet:build"', '"mynet"', 'a module is named "file:function"'),
+        ("inputs = 4", "width = 4", "mynet:build failed with TypeError"),
+        ("inputs = 4", "inputs = 5", "layer 'body' (Linear) cannot use an input of shape (1, 4)"),
+        ("options", 'sha256 = "00"\noptions', "has the SHA-256"),
+        ("options", 'weights = "new.csv"\noptions', "is not a safetensors file"),
+        ("options", 'weights = "none.safetensors"\noptions', "cannot be read"),
+        ("options", 'name = "mlp"\noptions', "[model] needs either name"),
+        ("options", 'loss = "hinge"\noptions', "loss must be one of"),
+        ('"so-so", "ill"]', '"so-so", "ill", "dead"]', "there are 4 classes, but the network gives 3 scores"),
+        ('"Oslo"]', '"Oslo", "Turin"]', "labels"),
+        ("complete:3", "complete:4", "3 sites"),
+    ],
+)
+def test_wrong_modules_and_columns_are_one_sentence(refused, tmp_path, old, new, words):
+    tables(tmp_path, rows=60)
+    (tmp_path / "mynet.py").write_text(MYNET)
+    text = PLAN.replace("intercept = true\n", "").replace("[network]", MODEL + "[network]")
+    assert old in text
+    if "complete" in old:
+        text = text.replace('names = ["Rome", "Bern", "Oslo"]\n', "")
+    (tmp_path / "plan.toml").write_text(text.replace(old, new))
+    assert words in refused("train", "plan.toml")
+
+
+@pytest.mark.parametrize(
+    ("new", "words"),
+    [
+        ("none.csv", "There is no file none.csv"),
+        ("short.csv", "the table has no column 'dose'"),
+        ("words.csv", "expected numbers"),
+    ],
+)
+def test_new_records_that_do_not_fit_are_one_sentence(call, refused, tmp_path, new, words):
+    tables(tmp_path, rows=60)
+    (tmp_path / "plan.toml").write_text(PLAN.replace("steps = 60", "steps = 2"))
+    call("train", "plan.toml", "--out", "study", "--json")
+    (tmp_path / "short.csv").write_text("age,sex\n50,f\n")
+    (tmp_path / "words.csv").write_text("age,dose,sex\nold,1,f\n")
+    assert words in refused("predict", "study", new)
+    assert "There is no study or result" in refused("predict", "nothing", "new.csv")
+
+
+def test_missing_entries_dropped_or_the_middle(call, tmp_path):
+    tables(tmp_path, rows=300)
+    lines = (tmp_path / "mine.csv").read_text().splitlines()
+    lines[1] = lines[1].replace(lines[1].split(",")[1], "")
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    for how, left in (("drop", 299), ("middle", 300)):
+        text = PLAN.replace("intercept = true", f'intercept = true\nmissing = "{how}"').replace("60", "2")
+        (tmp_path / "plan.toml").write_text(text)
+        record = call("train", "plan.toml", "--json").json
+        assert sum(record["config"]["sizes"]) == left
+
+
+def test_parquet_is_a_table_like_csv(call, tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import csv as read
+    from pyarrow import parquet
+
+    tables(tmp_path, rows=300)
+    parquet.write_table(read.read_csv(tmp_path / "mine.csv"), tmp_path / "mine.parquet")
+    assert pyarrow is not None
+    found = []
+    for kind in ("csv", "parquet"):
+        (tmp_path / "plan.toml").write_text(PLAN.replace("mine.csv", f"mine.{kind}").replace("60", "3"))
+        found.append(call("train", "plan.toml", "--json").json["outputs"]["coef"])
+    assert found[0] == found[1]
