@@ -37,8 +37,10 @@ class ConsensusSGD(Learning):
     """Exact-consensus SGD, for generalised linear models and networks, at record and user level.
 
     Parameters are those of `Learning`; the protocol is a tree or an exchange, by default a fresh uniform
-    spanning tree of the network per step, and
+    spanning tree of the network per step. Beside them:
 
+    Parameters
+    ----------
     average_from : share of the run after which iterates are averaged for the output; 1 gives the last one.
     weighting : ``"records"``: one divisor for all, so that the mean of the rows is the mean over all records;
         ``"sites"``: each agent divides by its own, the mean of the sites' means.
