@@ -7,6 +7,7 @@ HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent / "src")]
 
 import generated  # noqa: E402  (docs/_ext: what the build writes by itself)
+
 import sottovoce  # noqa: E402
 
 project = "Sottovoce"
@@ -32,7 +33,6 @@ autodoc_typehints = "none"  # the docstrings say what is meant; the annotations 
 autodoc_member_order = "bysource"
 python_maximum_signature_line_length = 88
 add_module_names = False
-
 
 
 html_theme = "pydata_sphinx_theme"

@@ -122,7 +122,9 @@ def without_substitutions(app: Any, what: str, name: str, thing: Any, options: A
         example = bool(line.strip()) and (example or line.lstrip().startswith(">>>"))
         if not example and not line.lstrip().startswith("| "):
             parts = line.split("``")  # every second part is literal
-            lines[k] = "``".join(part if odd % 2 else part.replace("|", r"\|") for odd, part in enumerate(parts))
+            lines[k] = "``".join(
+                part if odd % 2 else part.replace("|", r"\|") for odd, part in enumerate(parts)
+            )
 
 
 def skipped(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
@@ -159,7 +161,9 @@ def gallery(results: Path, folder: Path) -> None:
 
 def _told(name: str, found: Any, record: dict[str, Any]) -> str:
     held = None if found.held is None else found.held(dict(record))
-    verdict = {True: "It held here.", False: "It did **not** hold here.", None: "This record cannot say."}[held]
+    verdict = {True: "It held here.", False: "It did **not** hold here.", None: "This record cannot say."}[
+        held
+    ]
     alt = found.title.replace("[", "(").replace("]", ")")
     said = f"The source says: {found.claim} {verdict}" if found.claim else ""
     return (
