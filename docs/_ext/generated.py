@@ -1,4 +1,4 @@
-"""What the build writes by itself into docs/_generated: the reference, and the gallery from the stored records."""
+"""What the build writes by itself into docs/_generated: the reference, and the gallery of stored records."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What draws itself in a notebook: the methods are here, the answers in the report layer.
 
-Networks, protocols, views, guarantees, plans and results lie below the layer that makes pages. They take these
-methods from `Shown`; `sottovoce.bound` finds the functions, so no module imports upwards.
+Networks, protocols, views, guarantees, plans and results lie below the layer that makes pages. They take
+these methods from `Shown`; `sottovoce.bound` finds the functions, so no module imports upwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a notebook shows of a network, a protocol, a view, a guarantee, a plan and a result.
 
-Every number comes from the object itself: a guarantee is asked for its epsilon, a plan for its price, a view for
-its leakage. All text is escaped. `sottovoce._shown` binds these functions as ``_repr_html_``, ``plot`` and
+Every number comes from the object itself: a guarantee is asked for its epsilon, a plan for its price, a view
+for its leakage. All text is escaped. `sottovoce._shown` binds these as ``_repr_html_``, ``plot`` and
 ``report``.
 """
 
