@@ -222,7 +222,7 @@ def _net(text: str) -> Any:
         from sottovoce.objectives.nets import NetObjective
     except ImportError:
         raise MissingDependency(
-            "a network needs torch; pip install -c constraints.txt 'sottovoce[deep]'."
+            "a network needs torch; pip install 'sottovoce[deep]'."
         ) from None
     name, options = net_words(text)
     try:

@@ -57,7 +57,7 @@ class AgreedNet:
             from sottovoce.objectives.nets import NetObjective
         except ImportError:
             raise MissingDependency(
-                "A model of kind 'net' needs torch; pip install -c constraints.txt 'sottovoce[deep]'."
+                "A model of kind 'net' needs torch; pip install 'sottovoce[deep]'."
             ) from None
         try:
             built = NetObjective(build(self.net, **self.options), clip=1.0)
