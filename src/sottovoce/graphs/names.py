@@ -64,7 +64,8 @@ def parse(text: str, rng: np.random.Generator | None = None) -> Network:
     >>> graphs.parse("rng:64")
     Traceback (most recent call last):
     sottovoce.errors.GraphError: Unknown graph 'rng:64'; did you mean ring? Known: path, ring, grid, torus, \
-complete, star, hypercube, exponential, florentine, karate, regular, er, geometric, small_world, random, edges, file.
+complete, star, hypercube, exponential, florentine, karate, regular, er, geometric, small_world, random, \
+edges, file.
     """
     text = str(text).strip()
     words = text.split(":")
@@ -136,7 +137,7 @@ def _listed(text: str, pairs: str, options: dict[str, str], settings: dict[str, 
         if any(len(edge) != 2 for edge in edges):
             raise ValueError
     except ValueError:
-        raise GraphError(f"Expected pairs of node numbers such as edges:0-1,1-2, got {text[:80]!r}.") from None
+        raise GraphError(f"Expected pairs of nodes such as edges:0-1,1-2, got {text[:80]!r}.") from None
     graph = nx.Graph()
     graph.add_nodes_from(range(1 + max(max(edge) for edge in edges)))
     graph.add_edges_from(edges)

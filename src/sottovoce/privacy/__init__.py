@@ -21,7 +21,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "LearningView", "averaging_guarantee", "consensus_guarantee", "consensus_leakage", "exact_loss",
         "learning_guarantee", "learning_view",
     ),
-    "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_mu"),
+    "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_epsilons", "gaussian_mu"),
     "guarantees": ("Adjacency", "Adversary", "Guarantee", "Label"),
     "masks": (
         "GridNoise", "MaskGrid", "MaskKey", "PairMasks", "counted_variance", "grid_noise", "mask_grid",
