@@ -6,12 +6,13 @@ BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup setup-demo demo test check lint types unit test-slow bench flower clean kills fuzz bugs truth mutants
+.PHONY: help setup setup-demo demo test check lint types unit pages test-slow bench flower clean kills fuzz bugs truth mutants
 
 help:
 	@echo "make demo       set up, then a one-minute tour on embedded data (no torch needed)"
 	@echo "make test       set up, then lint, types, doctests and tests"
 	@echo "make setup      only the environment, in $(VENV)"
+	@echo "make pages      the explorer and the reports in a real browser (Debian's Chromium)"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make kills      kill a peer 10,000 times; make fuzz: 100 million frames; make bugs: planted bugs"
 	@echo "make truth      10,000 random plans against an independent price; make mutants: small changes, all noticed?"
@@ -28,8 +29,12 @@ $(VENV)/.demo: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/pyvenv.cfg pyproject.toml constraints.txt
 	@echo "installing sottovoce with its test tools into $(VENV) (once)"
-	@$(PIP_INSTALL) -e '.[deep,test]'
+	@$(PIP_INSTALL) -e '.[deep,test,explore]'
 	@touch $@ $(VENV)/.demo
+
+$(VENV)/.pages: $(VENV)/.test
+	@$(PIP_INSTALL) -e '.[deep,test,explore,pages]'
+	@touch $@
 
 setup: $(VENV)/.test
 setup-demo: $(VENV)/.demo
@@ -47,7 +52,11 @@ types:
 	$(BIN)/mypy
 
 unit:
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow and not paper"
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow and not paper and not pages"
+
+# Without a browser every test is skipped with a sentence: apt-get install chromium gives one.
+pages: $(VENV)/.pages
+	$(ONE_THREAD) $(BIN)/python -m pytest -m pages tests/pages
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

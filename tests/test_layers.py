@@ -9,7 +9,7 @@ import sottovoce
 
 ROOT = Path(sottovoce.__file__).parent
 LAYERS = [
-    {"errors", "_validate", "_files", "__init__"},
+    {"errors", "_validate", "_files", "_shown", "__init__"},
     {"graphs"},
     {"protocols"},
     {"privacy"},

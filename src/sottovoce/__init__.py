@@ -24,6 +24,9 @@ _NAMES: dict[str, str] = {  # public name -> module that defines it
 }
 _BOUND: dict[str, str] = {  # methods of lower layers that upper layers answer: name -> module and function
     "Plan.usefulness": "sottovoce.advice.usefulness:usefulness",
+    "Result.report": "sottovoce.report.notebook:report",
+    "Shown.html": "sottovoce.report.notebook:html",
+    "Shown.plot": "sottovoce.report.notebook:plot",
 }
 
 __all__ = ["__version__", *_SUBPACKAGES, *_NAMES]

@@ -27,7 +27,7 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(f"sottovoce.algorithms.{_NAMES[name]}"), name)
     if name in _GONE:
-        raise AttributeError(f"{name} has another name now: {_GONE[name]} (docs/words.md lists them all).")
+        raise AttributeError(f"{name} has another name now: {_GONE[name]}.")
     raise AttributeError(f"module 'sottovoce.algorithms' has no attribute {name!r}")
 
 

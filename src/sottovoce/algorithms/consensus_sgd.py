@@ -39,8 +39,10 @@ class ConsensusSGD(Learning):
     """Exact-consensus SGD, for generalised linear models and networks, at record and user level.
 
     Parameters are those of `Learning`; the protocol is a tree or an exchange, by default a fresh uniform
-    spanning tree of the network per step, and
+    spanning tree of the network per step. Beside them:
 
+    Parameters
+    ----------
     average_from : share of the run after which iterates are averaged for the output; 1 gives the last one.
     noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
         ``tolerate`` members, with ``noise_multiplier`` that of the loudest (what local privacy takes) and at

@@ -37,8 +37,10 @@ __all__ = ["DPDiNNO", "dp_dinno"]
 class DPDiNNO(Learning):
     """Consensus ADMM; ``primal_steps`` noisy gradients per step, and each is paid for.
 
-    Parameters are those of `Learning`, and
+    Parameters are those of `Learning`, and these:
 
+    Parameters
+    ----------
     rho, rho_growth : penalty of the first step, and its factor per step; with SGD keep rate * rho below 2/3
         over the largest degree, or disagreement grows.
     primal_steps : T, optimiser steps on the penalised loss per communication.

@@ -35,13 +35,14 @@ Prox = Callable[[np.ndarray, float], np.ndarray]
 class DPSGD(Curated, Learning):
     """Differentially private stochastic gradient descent, central, for linear models and networks.
 
-    Parameters are those of `Learning` without protocol, network and seed, and
+    The regulariser of a linear model (l1, l2, box, ball) acts by its proximal map after every step. Parameters
+    are those of `Learning` without protocol, network and seed, and these:
 
+    Parameters
+    ----------
     records : public number n of records, which fixes the sampling rate, q = lot / records (``sizes=(n,)`` is
         the same). It may be left out where both lot and sample_rate are given.
     output : "last" iterate, or the "mean" of all.
-
-    The regulariser of a linear model (l1, l2, box, ball) acts by its proximal map after every step.
 
     Guarantees
     ----------

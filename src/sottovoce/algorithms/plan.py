@@ -20,6 +20,7 @@ import numpy as np
 
 import sottovoce
 from sottovoce import _validate, graphs, protocols
+from sottovoce._shown import Shown
 from sottovoce.algorithms.optimisers import Optimiser, Rate
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.randomness import Random
@@ -44,7 +45,7 @@ Adjacency = Literal["add-remove", "replace-one", "user"]
 Schedule = Protocol | Sequence[Protocol] | Callable[[int], Protocol]
 
 
-class Plan(ABC):
+class Plan(Shown, ABC):
     """An algorithm with its protocol, noise and steps fixed, ready to be priced and run.
 
     Examples

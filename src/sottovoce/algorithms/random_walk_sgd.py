@@ -38,8 +38,10 @@ __all__ = ["RandomWalkSGD", "hop", "random_walk_sgd", "token_walk"]
 class RandomWalkSGD(Learning):
     """SGD carried by a token over a network, for linear models, networks and peers.
 
-    Parameters are those of `Learning`, with a network (or its name) in place of the protocol, and
+    Parameters are those of `Learning`, with a network (or its name) in place of the protocol, and these:
 
+    Parameters
+    ----------
     path : ``"public"``: drawn from the public ``seed``, or given as one node per step: everybody knows it
         before the run, and it is priced as it is. ``"secret"``: drawn during the run, at user level, for
         linear models simulated in one process.

@@ -313,7 +313,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"There is no plan file {source}; docs/plan-files.md shows one.") from None
+        raise ConfigError(f"There is no plan file {source}; `sottovoce plan --help` shows one.") from None
     except OSError as error:
         raise ConfigError(f"Cannot read {source}: {error.strerror}.") from None
     except UnicodeDecodeError:
@@ -344,9 +344,9 @@ def known_plan(tables: Mapping[str, Any], where: str) -> PlanFile:
     version = tables.get("version")
     if version is None:
         raise ConfigError(
-            f"{where} has no version; write version = {VERSION} at its top once its words are those of "
-            "docs/words.md: [noise] multiplier is noise over the clip everywhere (over the radius in "
-            "[average]), so what was the multiplier m of an average is 2 m now."
+            f"{where} has no version; write version = {VERSION} at its top once its words are those of today: "
+            "[noise] multiplier is noise over the clip everywhere (over the radius in [average]), so what was "
+            "the multiplier m of an average is 2 m now; `sottovoce plan --help` shows a file."
         )
     if version != VERSION or isinstance(version, bool):
         raise ConfigError(f"{where} is of version {version!r}; this sottovoce reads version {VERSION}.")

@@ -60,6 +60,7 @@ AFTER = "Check and show"
 COMMANDS: dict[str, Command] = {
     "demo": Command("sottovoce.cli.demo:demo", "The tour: sixteen clinics, about a minute.", FIRST),
     "doctor": Command("sottovoce.cli.doctor:doctor", "What is installed, what is missing.", FIRST),
+    "explore": Command("sottovoce.cli.explore:explore", "Click on a node: what it learns of all.", FIRST),
     "account": Command("sottovoce.cli.account:account", "What each node learns of each other.", BEFORE),
     "plan": Command("sottovoce.cli.plan:plan", "Privacy, cost and feasibility of a plan file.", BEFORE),
     "advise": Command("sottovoce.cli.advise:advise", "Which plan to take for these members.", BEFORE),

@@ -381,7 +381,7 @@ def _short(value: Any) -> str:
 
 
 def plan(
-    file: Annotated[Path, typer.Argument(help="A plan file; docs/plan-files.md explains every key.")],
+    file: Annotated[Path, typer.Argument(help="A plan file (TOML), as in the example.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the record here.")] = None,
     json: Json = False,
 ) -> None:

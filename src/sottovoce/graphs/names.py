@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import networkx as nx
 import numpy as np
 
 from sottovoce.errors import GraphError
@@ -41,7 +42,9 @@ _FAMILIES = {
 }
 _ALIASES = {"erdos_renyi": "er", "random_connected": "random", "cycle": "ring", "line": "path"}
 
-EXAMPLES: tuple[str, ...] = (*(family.example for family in _FAMILIES.values()), "file:edges.txt")
+EXAMPLES: tuple[str, ...] = (
+    *(family.example for family in _FAMILIES.values()), "edges:0-1,1-2", "file:edges.txt",
+)  # fmt: skip
 """One spelling of every graph that `parse` knows."""
 
 
@@ -61,15 +64,16 @@ def parse(text: str, rng: np.random.Generator | None = None) -> Network:
     >>> graphs.parse("rng:64")
     Traceback (most recent call last):
     sottovoce.errors.GraphError: Unknown graph 'rng:64'; did you mean ring? Known: path, ring, grid, torus, \
-complete, star, hypercube, exponential, florentine, karate, regular, er, geometric, small_world, random, file.
+complete, star, hypercube, exponential, florentine, karate, regular, er, geometric, small_world, random, \
+edges, file.
     """
     text = str(text).strip()
     words = text.split(":")
     kind = words[0].strip().lower().replace("-", "_")
     kind = _ALIASES.get(kind, kind)
-    if kind != "file" and kind not in _FAMILIES:
-        near = suggestions(kind, [*_FAMILIES, *_ALIASES, "file"])
-        raise GraphError(f"Unknown graph {text!r}{near or '.'} Known: {', '.join(_FAMILIES)}, file.")
+    if kind not in ("file", "edges") and kind not in _FAMILIES:
+        near = suggestions(kind, [*_FAMILIES, *_ALIASES, "edges", "file"])
+        raise GraphError(f"Unknown graph {text!r}{near or '.'} Known: {', '.join(_FAMILIES)}, edges, file.")
     options: dict[str, str] = {}
     while len(words) > 1 and "=" in words[-1] and (kind != "file" or _is_option(words[-1])):
         key, _, value = words.pop().partition("=")
@@ -79,6 +83,8 @@ complete, star, hypercube, exponential, florentine, karate, regular, er, geometr
         settings["weights"] = options.pop("weights")
     if kind == "file":
         return _file(text, ":".join(words[1:]), options, settings)
+    if kind == "edges":
+        return _listed(text, ":".join(words[1:]), options, settings)
     family = _FAMILIES[kind]
     if family.drawn:
         settings["rng"] = _generator(text, options.pop("seed", None), rng, family)
@@ -120,6 +126,22 @@ def _generator(
             f"Expected a whole number as seed in {text!r}, got {seed!r}; for example {family.example}."
         )
     return np.random.default_rng(int(seed))
+
+
+def _listed(text: str, pairs: str, options: dict[str, str], settings: dict[str, Any]) -> Network:
+    """A graph whose edges stand in its name, as an agreement has it: no further file is needed."""
+    if options:
+        raise GraphError(f"Unknown option {next(iter(options))!r} in {text!r}; edges takes weights.")
+    try:
+        edges = [tuple(int(end) for end in pair.split("-", 1)) for pair in pairs.split(",")]
+        if any(len(edge) != 2 for edge in edges):
+            raise ValueError
+    except ValueError:
+        raise GraphError(f"Expected pairs of nodes such as edges:0-1,1-2, got {text[:80]!r}.") from None
+    graph = nx.Graph()
+    graph.add_nodes_from(range(1 + max(max(edge) for edge in edges)))
+    graph.add_edges_from(edges)
+    return families.from_networkx(graph, **settings).renamed(text)
 
 
 def _is_option(word: str) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce import _validate as check
+from sottovoce._shown import Shown
 from sottovoce.errors import GraphError
 from sottovoce.graphs import spectra
 from sottovoce.graphs.weights import rule
@@ -64,7 +65,7 @@ class Translations:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Network:
+class Network(Shown):
     """A connected graph and its gossip matrix, checked at birth and immutable.
 
     Parameters

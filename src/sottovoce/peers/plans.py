@@ -91,7 +91,7 @@ class AgreedNet:
             from sottovoce.objectives.nets import NetObjective
         except ImportError:
             raise MissingDependency(
-                "A model of kind 'net' needs torch; pip install -c constraints.txt 'sottovoce[deep]'."
+                "A model of kind 'net' needs torch; pip install 'sottovoce[deep]'."
             ) from None
         name = self.net or self.module
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 _MODULES: dict[str, tuple[str, ...]] = {
     # not account.py: a module of that name would hide the function once it is imported
-    "accountant": ("Priced", "account"),
+    "accountant": ("Priced", "account", "account_each"),
     "calibration": ("calibrate", "noise_for_budget", "noise_multiplier_for_budget"),
     "correlated": (
         "TimeCorrelation", "decor_bound", "decor_guarantee", "decor_variances", "mafalda", "mafalda_gram",
@@ -21,7 +21,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "LearningView", "averaging_guarantee", "consensus_guarantee", "consensus_leakage", "exact_loss",
         "learning_guarantee", "learning_view",
     ),
-    "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_mu"),
+    "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_epsilons", "gaussian_mu"),
     "guarantees": ("Adjacency", "Adversary", "Guarantee", "Label"),
     "masks": (
         "GridNoise", "MaskGrid", "MaskKey", "PairMasks", "SummedNoise", "counted_variance", "grid_noise",

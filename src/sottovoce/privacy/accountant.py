@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import singledispatch
 from typing import Any
 
@@ -30,7 +31,9 @@ import numpy as np
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy.correlated import decor_variances
 from sottovoce.privacy.curves import Curve
-from sottovoce.privacy.disclosure import assumed, averaging, charge, consensus, worst_coalitions
+from sottovoce.privacy.disclosure import (
+    assumed, averaging, averaging_each, charge, consensus, consensus_each, worst_coalitions,
+)  # fmt: skip
 from sottovoce.privacy.exact import learning_guarantee, learning_view
 from sottovoce.privacy.guarantees import Guarantee, Label
 from sottovoce.privacy.laws import (
@@ -60,7 +63,7 @@ from sottovoce.privacy.releases import Kind
 from sottovoce.privacy.walks import WALK_ORDERS, walk_guarantee
 from sottovoce.protocols import LinearProtocol
 
-__all__ = ["Priced", "View", "account"]
+__all__ = ["Priced", "View", "account", "account_each"]
 
 _WALK_WORK = 4e9  # elementary steps of walk accounting spent on one answer
 
@@ -123,6 +126,52 @@ def account(
             f"{named(plan.law)} has no {asked.label} number for the {asked.view} view, only {found.label}; "
             "leave label out."
         )
+    return found
+
+
+def account_each(plan: Priced, observers: Iterable[int]) -> dict[int, Guarantee]:
+    """Return what ``plan`` costs each other agent against one named coalition, the view computed once.
+
+    Parameters
+    ----------
+    plan : anything with the attributes of `Priced`.
+    observers : one agent, or several that share what they see.
+
+    Returns
+    -------
+    For every agent outside the coalition the guarantee that ``account(plan, colluders=observers, user=u)``
+    gives one by one: pages show all of them at a click.
+
+    Guarantees
+    ----------
+    Those of `account`, without ``label``.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> plan = sv.Muffliato(sv.protocols.Exchange(8), noise_std=1.0, radius=0.5)
+    >>> each = account_each(plan, [0])
+    >>> each[7].mu, each[7] == plan.privacy("pairwise", observer=0, user=7), len(each)
+    (0.5, True, 7)
+    """
+    asked = question(plan, "colluders", None, None, tuple(observers), None, None, None)
+    found = None
+    if isinstance(plan.law, Averaging):
+        found = averaging_each(asked)
+    elif isinstance(plan.law, Consensus):
+        found = consensus_each(asked)
+    if found is not None:
+        return found
+    found, local = {}, {}
+    for u in asked.users(asked.observers):
+        key = frozenset(asked.counts(u).items())
+        one = replace(asked, user=u, view="colluders" if len(asked.observers) > 1 else "network")
+        if key in local:  # what own noise alone protects is the same for equal releases
+            found[u] = one.answer("ldp", local[key].curve)
+            continue
+        found[u] = _price(plan.law, one)
+        if found[u].label == "ldp" and found[u] == one.answer("ldp", found[u].curve):
+            local[key] = found[u]
     return found
 
 

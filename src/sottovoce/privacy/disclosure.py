@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +23,9 @@ from sottovoce.protocols import Protocol as Averager
 from sottovoce.protocols.consensus import ExactConsensus
 from sottovoce.protocols.views import GaussianView
 
-__all__ = ["assumed", "averaging", "charge", "consensus", "worst_coalitions"]
+__all__ = [
+    "assumed", "averaging", "averaging_each", "charge", "consensus", "consensus_each", "worst_coalitions",
+]  # fmt: skip
 
 _KEPT = 64  # protocols whose shares are remembered, so that equal steps are computed once
 # of the assumptions of averaging and consensus, those that masks do not make superfluous
@@ -50,6 +53,31 @@ def averaging(asked: Question) -> Guarantee:
             charge(curves, asked.counts(u), share, int(owned[u]), asked.method)
     said = assumed(asked, protocol, coalitions, AVERAGING_ASSUMPTIONS)
     return asked.answer("exact", Curve.worst(curves.values()), said)
+
+
+def averaging_each(asked: Question) -> dict[int, Guarantee] | None:
+    """Price one averaging against one named coalition, about every other user at once: one view for all.
+
+    None where the local number is all that is known.
+    """
+    protocol, stds = asked.plan.schedule(0), noise_stds(asked)
+    if stds is None or asked.coalitions is None:
+        return None
+    said = assumed(asked, protocol, asked.coalitions, AVERAGING_ASSUMPTIONS)
+    rounding = _rounding(asked, protocol)
+    found = {}
+    for who, h, owned in _seen(asked, protocol, asked.coalitions, stds):
+        for u in asked.users(who):
+            curves: dict[Any, Curve] = {}
+            share = _with_rounding(float(h[u]), asked.counts(u), rounding)
+            charge(curves, asked.counts(u), share, int(owned[u]), asked.method)
+            about = replace(asked, user=u, view=_about_one(asked))
+            found[u] = about.answer("exact", Curve.worst(curves.values()), said)
+    return found
+
+
+def _about_one(asked: Question) -> Any:
+    return "colluders" if len(asked.observers) > 1 else "network"
 
 
 def _rounding(asked: Question, protocol: Averager) -> float:
@@ -170,6 +198,25 @@ def consensus(asked: Question) -> Guarantee:
         else assumed(asked, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
     )
     return asked.answer("exact", Curve.worst(curves.values()), said)
+
+
+def consensus_each(asked: Question) -> dict[int, Guarantee] | None:
+    """Price a schedule of exact consensus against one named coalition, about every other user at once."""
+    coalitions = asked.coalitions
+    if coalitions is None:
+        return None
+    protocol = _exact(asked.plan.schedule(0), 0)
+    said = assumed(asked, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
+    known: dict[frozenset[Any], Curve] = {}
+    found = {}
+    for u, tally in zip(asked.users(coalitions[0]), _tallies(asked, coalitions), strict=True):
+        key = frozenset(tally.items())
+        if key not in known:
+            known[key] = Curve.total(kind.curve(k, h, asked.method) for (kind, h), k in tally.items())
+        found[u] = replace(asked, user=u, view=_about_one(asked)).answer(
+            "exact", Curve.worst([known[key]]), said
+        )
+    return found
 
 
 Tally = Counter[tuple[Kind, float]]

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from sottovoce import _validate
+from sottovoce._shown import Shown
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
 from sottovoce.privacy import words
 from sottovoce.privacy.curves import Curve
@@ -145,7 +146,7 @@ class Adversary:
 
 
 @dataclass(frozen=True)
-class Guarantee:
+class Guarantee(Shown):
     """A privacy loss with adversary, adjacency, label and assumptions.
 
     Guarantees

@@ -6,9 +6,12 @@ same sentences.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 
-__all__ = ["UNCHARGED", "adjacency", "adversary", "label", "uncharged", "verdict"]
+from sottovoce.protocols.views import DETERMINED
+
+__all__ = ["UNCHARGED", "adjacency", "adversary", "guess", "label", "learned", "uncharged", "verdict"]
 
 # what may be read of private records without being charged, by the name under which a user accepts it
 UNCHARGED = {
@@ -50,6 +53,36 @@ def verdict(name: str) -> tuple[str, str]:
     'Not a guarantee'
     """
     return _VERDICTS.get(name, ("Unknown", "This label is not known to this version."))
+
+
+def guess(best: float) -> str:
+    """Return a best guess (`Guarantee.best_guess`) in words: how often a fair coin is guessed right.
+
+    >>> guess(0.553), guess(0.50004), guess(0.9996), guess(1.0)
+    ('from 50 to 55 in 100', 'from 50 to 50.01 in 100', 'from 50 to 99.96 in 100', 'from 50 to 100 in 100')
+    """
+    if best <= 0.5:
+        return "stays at 50 in 100"
+    # never below the truth: what is shown is rounded upwards, finely where whole numbers would mislead
+    places = 0 if 0.51 <= best <= 0.99 or best >= 1 else 2
+    shown = math.ceil(100 * best * 10**places - 0.5 * (places == 0) - 1e-9) / 10**places
+    return f"from 50 to {shown:.{places}f} in 100"
+
+
+def learned(share: float, best: float) -> str:
+    """Return in words what an observer learns of a user: a share of local privacy, and its best guess.
+
+    >>> learned(0.0, 0.5)
+    'nothing: its guess stays at 50 in 100'
+    >>> learned(1.0, 0.69)
+    'can compute its noisy value: only its own noise protects it, a guess improves from 50 to 69 in 100'
+    """
+    if share <= 0:
+        return "nothing: its guess stays at 50 in 100"
+    if share > 1 - DETERMINED:
+        only = "only its own noise protects it, a guess improves"
+        return f"can compute its noisy value: {only} {guess(best)}"
+    return f"a guess improves {guess(best)}"
 
 
 def uncharged(name: str) -> str:

@@ -21,6 +21,7 @@ import numpy as np
 from scipy import sparse
 
 from sottovoce import _validate
+from sottovoce._shown import Shown
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols.spans import (
     FAINT,
@@ -42,7 +43,7 @@ __all__ = ["LinearProtocol", "Local", "Protocol"]
 Nodes = int | Iterable[int]
 
 
-class Protocol(ABC):
+class Protocol(Shown, ABC):
     """Who talks to whom and what they say: the object that every other part reads.
 
     Attributes

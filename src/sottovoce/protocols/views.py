@@ -30,6 +30,7 @@ import numpy as np
 from scipy import sparse
 
 from sottovoce import _validate
+from sottovoce._shown import Shown
 from sottovoce.errors import InvalidInput
 
 __all__ = ["TOLERANCE", "GaussianView"]
@@ -52,7 +53,7 @@ DETERMINED = 1e-8  # 1 - h below this: the noisy value is determined
 
 
 @dataclass(frozen=True, eq=False)
-class GaussianView:
+class GaussianView(Shown):
     """What a set of colluding observers sees, as an orthonormal basis over noise coordinates.
 
     Parameters

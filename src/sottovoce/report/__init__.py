@@ -15,7 +15,7 @@ from typing import Any
 
 _NAMES = {
     "Figure": "blocks", "Section": "blocks", "Table": "blocks",
-    "build": "page",
+    "build": "page", "html": "notebook", "plot": "notebook", "report": "notebook",
     "SECTIONS": "sections", "section_of": "sections",
     "read_record": "records", "write_bytes": "records", "write_record": "records", "write_text": "records",
 }  # fmt: skip

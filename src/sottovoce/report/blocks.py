@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Figure", "Section", "Table", "number"]
+__all__ = ["Figure", "Section", "Table", "fixed", "number"]
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,16 @@ class Table:
         return [all(_numeric(row[k]) for row in self.rows) for k in range(len(self.columns))]
 
     def cells(self) -> list[list[str]]:
-        """Return the text of every cell."""
-        return [[number(cell) for cell in row] for row in self.rows]
+        """Return the text of every cell; a column of numbers has one format.
+
+        >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 1.0))).cells()
+        [['ring', '0.500'], ['star', '1.000']]
+        """
+        form = [
+            fixed if numeric and any(isinstance(row[k], float) for row in self.rows) else number
+            for k, numeric in enumerate(self.numeric())
+        ]
+        return [[tell(cell) for tell, cell in zip(form, row, strict=True)] for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -90,6 +99,23 @@ def number(value: Any) -> str:
             return f"{value:.2g}"
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}".rstrip("0").rstrip(".")
     return str(value)
+
+
+def fixed(value: Any) -> str:
+    """Return a number with three decimals, so that numbers under each other can be compared at a glance.
+
+    Examples
+    --------
+    >>> fixed(1.0), fixed(0.12345), fixed(0.0), fixed(2e-5), fixed(7), fixed(12345.6), fixed(None)
+    ('1.000', '0.123', '0.000', '2e-05', '7.000', '12,346', '–')
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return number(value)
+    if value != value or math.isinf(value):
+        return number(float(value))
+    if value and abs(value) < 5e-4:
+        return f"{value:.1g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
 
 
 def _numeric(value: Any) -> bool:

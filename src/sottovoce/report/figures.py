@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["bars", "curves", "graph_picture", "inline", "intervals"]
+__all__ = ["bars", "curves", "graph_picture", "inline", "intervals", "layout"]
 
 # Readable on white and on near-black.
 EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#e09f3e", "#7d8597", "#1d8a99", "#8d6cab"
 CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
 _INK = "#010203"  # stands for the page's text colour; `sottovoce.experiments.drawing.INK`
 _MARK = "figure-id-"
-_SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")
+SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")
 
 
 def _new(width: float, height: float) -> tuple[Any, Any, Any]:
@@ -107,9 +107,9 @@ def graph_picture(
     import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
 
-    position = _layout(edges, len(values))
+    position = layout(edges, len(values))
     figure, axes, settings = _new(7.2, 4.6)
-    scale = LinearSegmentedColormap.from_list("loss", _SCALE)
+    scale = LinearSegmentedColormap.from_list("loss", SCALE)
     with matplotlib.rc_context(settings):
         for u, v in edges:
             axes.plot(*position[[u, v]].T, color=LOCAL, lw=0.9, alpha=0.55, zorder=1)
@@ -137,7 +137,7 @@ def graph_picture(
     return _svg(figure, settings, title)
 
 
-def _layout(edges: Sequence[Sequence[int]], n: int) -> Any:
+def layout(edges: Sequence[Sequence[int]], n: int) -> Any:
     """Return (n, 2) positions: a drawing of the hypercube's own, else springs."""
     import networkx
     import numpy as np

@@ -19,7 +19,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
+import sottovoce
 from sottovoce._files import digest, plain, write_whole
+from sottovoce._shown import Shown
 from sottovoce.errors import DataError, InvalidInput
 
 __all__ = ["Algorithm", "Result", "State"]
@@ -89,7 +91,7 @@ class Algorithm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Shown):
     """What a run leaves: a small record, and the arrays it produced.
 
     Parameters
@@ -140,6 +142,18 @@ class Result:
             there = ", ".join(map(repr, self.outputs)) or "none"
             raise InvalidInput(f"This result of {self.name} has no model; its outputs are: {there}.")
         return self.outputs["model"]
+
+    def report(self, path: str | Path, title: str | None = None) -> Path:
+        """Write a page about this result: one HTML file with its numbers, curves and guarantees.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> Result("demo", metrics={"error": 0.5}).report(tempfile.mkdtemp() + "/demo.html").name
+        'demo.html'
+        """
+        page: Path = sottovoce.bound("Result.report")(self, path, title)
+        return page
 
     def save(self, folder: str | Path) -> Path:
         """Write the record (``record.json``) and the output arrays (``arrays.npz``, no code) into ``folder``.

@@ -1,0 +1,110 @@
+"""Draw the pictures of README and site from the library's own numbers: `python scripts/draw_pictures.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+import sottovoce as sv
+from sottovoce.experiments import drawing
+
+FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
+
+
+def by_distance() -> dict[str, list[float]]:
+    """Return name -> mean loss over the pairs of a 4 x 4 grid that are 1, 2, ... hops apart."""
+    grid = sv.graphs.grid(4, 4)
+    rounds = sv.protocols.rounds_for(grid)
+    place = np.array([divmod(v, 4) for v in range(16)])
+    hops = np.abs(place[:, None] - place[None]).sum(axis=2)
+    losses = {
+        "gossip, published formula": sv.privacy.published_loss(grid, rounds=rounds),
+        "gossip, exact": sv.privacy.exact_loss(grid, rounds=rounds),
+        "sums along a tree, exact": sv.privacy.exact_loss(sv.protocols.Tree(grid)),
+        "masked sums, exact": sv.privacy.exact_loss(sv.protocols.Masked(grid)),
+    }
+    return {
+        name: [float(np.minimum(h, 1)[hops == d].mean()) for d in range(1, 7)] for name, h in losses.items()
+    }
+
+
+def loss_by_distance(path: Path) -> Path:
+    """Draw what clinics learn of one another, published beside exact."""
+    with drawing.figure_of(width=7.2, height=3.6) as (figure, panels):
+        for k, (name, values) in enumerate(by_distance().items()):
+            drawing.error_bars(panels[0], range(1, 7), values, None, k, name, paper="published" in name)
+        drawing.names(
+            panels[0], "hops between two clinics (4 x 4 grid, 8 rounds, mean over pairs)",
+            "share of local privacy lost", xticks=range(1, 7), ylim=(0, 1.08),
+        )  # fmt: skip
+    figure.patch.set_facecolor("white")
+    return drawing.save(figure, path)
+
+
+# floors from the roof down: a module imports only from floors below its own
+FLOORS = (
+    ("cli", "arguments in, one call, text out; plan files"),
+    ("fitting, sklearn", "a model and its price come home"),
+    ("report", "pages, pictures, notebooks: reads records only"),
+    ("experiments", "one file per table or figure of a paper"),
+    ("peers", "one organisation, one process: agreement, ledger, wire"),
+    ("advice", "which plan to take"),
+    ("attacks", "what an observer computes; audits"),
+    ("algorithms", "one file per algorithm, and the plan that prices it"),
+    ("runners", "one process, ranks of a cluster, sweeps, checkpoints"),
+    ("objectives", "what is minimised; the gate: clip, lot, noise, charge"),
+    ("data", "records, partitions, lots, randomness"),
+    ("privacy", "accountant, guarantees, noise"),
+    ("protocols", "who sends which sum to whom"),
+    ("graphs", "who can talk"),
+)
+# one number on its way: the floor, and what happens there
+WALK = (
+    ("data", "a record"), ("objectives", "clipped, summed, noised, compared"),
+    ("algorithms", "a row to send"), ("protocols", "a part of a sum"),
+    ("peers", "in the ledger, then on the wire"), ("privacy", "its price"),
+    ("report", "the page"),
+)  # fmt: skip
+
+
+def house(path: Path) -> Path:
+    """Draw the floors of the package, and the walk of one number through them."""
+    from matplotlib.patches import FancyBboxPatch, Polygon
+
+    with drawing.figure_of(width=9.2, height=6.6) as (figure, panels):
+        ax = panels[0]
+        top = len(FLOORS)
+        place = {name: top - k - 1 for k, (name, _) in enumerate(FLOORS)}
+        ax.add_patch(
+            Polygon(
+                [(-0.15, top + 0.08), (3.05, top + 1.25), (6.25, top + 0.08)], fc="#e9eef2", ec=drawing.INK
+            )
+        )
+        ax.text(3.05, top + 0.4, "sottovoce", ha="center", weight="bold", size=12)
+        for name, about in FLOORS:
+            y = place[name]
+            strong = name in ("objectives", "protocols", "algorithms")
+            box = FancyBboxPatch((0, y + 0.06), 6.1, 0.84, boxstyle="round,pad=0.0,rounding_size=0.08",
+                                 fc=("#f5f7f9", "#dcebf5")[strong], ec=drawing.COLOURS[6], lw=0.8)  # fmt: skip
+            ax.add_patch(box)
+            ax.text(0.12, y + 0.48, name, va="center", weight="bold", size=9.5)
+            ax.text(1.75, y + 0.48, about, va="center", size=8.8)
+        for k, (name, what) in enumerate(WALK, start=1):
+            y = place[name] + 0.48
+            ax.plot([6.1, 6.62], [y, y], color=drawing.COLOURS[1], lw=1.2)
+            ax.scatter([6.8], [y], s=210, color=drawing.COLOURS[1], zorder=3)
+            ax.text(6.8, y, str(k), ha="center", va="center", color="white", weight="bold", size=9, zorder=4)
+            ax.text(7.08, y, what, va="center", size=9)
+        ax.text(6.62, top + 0.55, "the walk of one number", size=10, weight="bold", color=drawing.COLOURS[1])
+        ax.set(xlim=(-0.3, 9.9), ylim=(-0.2, top + 1.35))
+        ax.set_axis_off()
+    figure.patch.set_facecolor("white")
+    return drawing.save(figure, path)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    print(house(FOLDER / "house.svg"))
+    for suffix in (".svg", ".png"):
+        print(loss_by_distance(FOLDER / f"loss-by-distance{suffix}"))
