@@ -32,7 +32,13 @@ from sottovoce.errors import InvalidInput
 from sottovoce.privacy.correlated import decor_variances
 from sottovoce.privacy.curves import Curve
 from sottovoce.privacy.disclosure import (
-    assumed, averaging, averaging_each, charge, consensus, consensus_each, worst_coalitions,
+    assumed,
+    averaging,
+    averaging_each,
+    charge,
+    consensus,
+    consensus_each,
+    worst_coalitions,
 )  # fmt: skip
 from sottovoce.privacy.exact import learning_guarantee, learning_view
 from sottovoce.privacy.guarantees import Guarantee, Label
