@@ -148,12 +148,16 @@ def audit_view(
         raise InvalidInput(
             f"views of both hypotheses need the same width, got {inside.shape[1]} and {outside.shape[1]}."
         )
-    fit_in, fit_out = (max(2, int(_FIT * len(v))) for v in (inside, outside))
+    alone = inside.shape[1] == 1  # one number has one direction: nothing to fit
+    fit_in, fit_out = (0 if alone else max(2, int(_FIT * len(v))) for v in (inside, outside))
     candidates = [(_scores(a)[fit_in:], _scores(b)[fit_out:]) for a, b in statistics]
-    for member, other in _discriminants(inside, outside, fit_in, fit_out):
-        candidates.append((member[fit_in:], other[fit_out:]))
+    if alone:
+        candidates.append((inside[:, 0], outside[:, 0]))
+    else:
+        for member, other in _discriminants(inside, outside, fit_in, fit_out):
+            candidates.append((member[fit_in:], other[fit_out:]))
     by = "mu" if guarantee.curve.is_gaussian else "epsilon"
-    share = _CHOOSE / (1 - _FIT)
+    share = _FIT if alone else _CHOOSE / (1 - _FIT)
     chosen, best = candidates[0], -np.inf
     for member, other in candidates:
         value = _promise(member[: int(share * len(member))], other[: int(share * len(other))], delta, by)

@@ -25,13 +25,14 @@ __all__ = ["EXPERIMENTS", "PRINTED", "make_plan"]
 
 PRINTED = {"dp-sgd": 0.230, "dp-dsgd": 0.173, "dp-dsgt": 0.129, "dp-dinno": 0.165}
 VIEWS = {"neighbour": (1,), "distant node": (2,), "two colluders": (1, 2)}
-RATES = {"dp-sgd": 0.05, "dp-dsgd": 0.05, "dp-dsgt": 0.05, "dp-dinno": 0.005, "consensus-sgd": 0.05}
+# a smaller rate keeps the model where the record pulls along one direction; chosen on other seeds, few models
+RATES = {"dp-sgd": 0.05, "dp-dsgd": 0.02, "dp-dsgt": 0.05, "dp-dinno": 0.005, "consensus-sgd": 0.02}
 
 
 def table5(
     quick: bool = False,
     *,
-    models: int = 10_000,
+    models: int = 20_000,
     steps: int = 100,
     lot: int = 32,
     epsilon: float = 1.0,
