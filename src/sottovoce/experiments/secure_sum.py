@@ -7,8 +7,9 @@ three together (masked sums), everybody else together (``local``: noise of one's
 model of a trusted curator (``central``, DP-SGD). The guarantee is the plan's own, and the plan is what runs.
 
 Steps and rates were chosen on a sixth of the training records that the runs so made did not train on (where
-rows are wide, those runs saw a part of the rest), with other seeds, never on the test set; the choice is not charged: ``accept = ["tuning"]``. `GRID` lists what was
-tried, docs/results/secure-sum-tuning.json what came out.
+rows are wide, those runs saw a part of the rest), with other seeds, never on the test set; the choice is not
+charged: ``accept = ["tuning"]``. `GRID` lists what was tried, docs/results/secure-sum-tuning.json what came
+out.
 """
 
 from __future__ import annotations
