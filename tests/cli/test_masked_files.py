@@ -33,6 +33,7 @@ name = "masked"
 file = "records.csv"
 label = "y"
 group = "site"
+partition = "column"
 [train]
 algorithm = "consensus-sgd"
 weighting = "{weighting}"
@@ -69,5 +70,5 @@ def test_a_plan_of_unequal_sites_says_which_mean_it_computes(capsys, tmp_path, w
     rows = [f"{k % 7},{k % 2},{site}" for site, size in (("a", 4), ("b", 9), ("c", 7)) for k in range(size)]
     (tmp_path / "records.csv").write_text("\n".join(["x,y,site", *rows]) + "\n")
     (tmp_path / "plan.toml").write_text(SITES.format(weighting=weighting))
-    (note,) = price(capsys, tmp_path / "plan.toml")["metrics"]["notes"]
+    (note,) = price(capsys, tmp_path / "plan.toml")["notes"]
     assert words in note
