@@ -1,5 +1,6 @@
 """The experiments of masked sums: what runs is a plan, and 20 lines that know no plan agree with it."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.experiments import find
 from sottovoce.experiments.fixed_rows import rows_of
 from sottovoce.experiments.secure_sum import (
+    ANCHORS,
     GRID,
     QUICK,
     SETTINGS,
@@ -122,3 +124,76 @@ def test_quick_forms_run_and_show(name):
     record = json.loads(json.dumps(experiment.run(quick=True).record()))
     assert experiment.table(record).rows
     assert experiment.plot(record) is not None
+
+
+# ---- the document ---------------------------------------------------------------------------------------
+
+
+def cell(row):
+    if row is None or row["accuracy"] is None:
+        return "-"
+    spread = "" if row["std"] is None else f" ± {row['std']:.2f}"
+    return f"{row['accuracy']:.2f}{spread} ({row['trials']})"
+
+
+def lines_of(record):
+    """The rows of the document's table of a record."""
+    history = record["history"]
+    if record["name"] == "secure-sum-mean":
+        return [
+            f"| {r['members']} | {r['against']} | {r['formula']:.4g} | {r['measured']:.4g} |" for r in history
+        ]
+    if record["name"] == "secure-sum-agents":
+        found = {(r["agents"], r["against"]): r for r in history}
+        return [
+            f"| {n} | " + " | ".join(cell(found.get((n, who))) for who in ("one", "tree", "local")) + " |"
+            for n in dict.fromkeys(agents for agents, _ in found)
+        ]
+    found = {(r["data"], r["epsilon"], r["against"]): r for r in history}
+    listed = (
+        ("outsiders", "one", "three", "local", "central")
+        if record["name"] == "secure-sum-mnist"
+        else ("one",)
+    )
+    lines = []
+    for data, epsilon in dict.fromkeys((r["data"], r["epsilon"]) for r in history):
+        cells = " | ".join(cell(found.get((data, epsilon, who))) for who in listed)
+        anchors = ", ".join(f"{k} {v:.2f}" for k, v in ANCHORS[data][epsilon].items())
+        lines.append(f"| {data} | {epsilon:g} | {cells} | {anchors} |")
+    return lines
+
+
+STORED = sorted(path.stem for path in RESULTS.glob("secure-sum-*.json") if path.stem != "secure-sum-tuning")
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_the_tables_of_the_document_are_those_of_the_records(name):
+    record = json.loads((RESULTS / f"{name}.json").read_text())
+    text = (ROOT / "docs" / "secure-sum.md").read_text()
+    for line in lines_of(record):
+        assert line in text, line
+
+
+def test_stored_trials_were_made_with_the_settings_that_were_chosen():
+    tried = json.loads((RESULTS / "secure-sum-tuning.json").read_text())["history"]
+    best = {}
+    for row in tried:
+        key = (row["data"], row["epsilon"], row["own"])
+        best[key] = max(best.get(key, 0.0), row["held_out_accuracy"])
+    for (data, epsilon, own), setting in SETTINGS.items():
+        reached = [
+            row["held_out_accuracy"]
+            for row in tried
+            if (row["data"], row["epsilon"], row["own"]) == (data, epsilon, own)
+            and (row["features"], row["steps"], row["rate"])
+            == (setting.features, setting.steps, setting.rate)
+        ]
+        assert reached == [best[data, epsilon, own]]
+    for name in ("secure-sum-mnist", "secure-sum-images"):
+        for row in json.loads((RESULTS / f"{name}.json").read_text())["history"]:
+            if row["trials"]:
+                own = row["against"] == "local"
+                kept = SETTINGS[row["data"], row["epsilon"], own]
+                assert row["setting"] == dataclasses.asdict(kept)
+                assert row["epsilon_spent"] <= row["epsilon"]
+                assert row["accuracy"] == round(float(np.mean(row["each"])), 2)

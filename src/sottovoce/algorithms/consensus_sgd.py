@@ -133,6 +133,26 @@ class ConsensusSGD(Learning):
             )
         return super().within(epsilon, delta, view, **who)
 
+    @property
+    def computes(self) -> str:
+        """Which of the two means of unequal sites is learned, in words.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> plan = ConsensusSGD(sv.objectives.GLM(), "tree", network="ring:3", steps=1, clip=1.0,
+        ...                     noise_multiplier=1.0, sizes=[5, 5, 20])
+        >>> plan.computes
+        'the mean over all records: a site with more records counts for more'
+        """
+        if self.adjacency == "user":
+            return "the mean of the members' clipped contributions: every member counts alike"
+        if self.sizes is not None and len(set(self.sizes)) == 1:
+            return "the mean over all records, which is that of the sites' means: all are of one size"
+        if self.weighting == "records":
+            return "the mean over all records: a site with more records counts for more"
+        return "the mean of the sites' means: a site with few records counts as much as one with many"
+
     def guarantees(self) -> list[Guarantee]:
         """Return the local and released-model statements and, where it is quick, the worst member's."""
         if self.n == 1:

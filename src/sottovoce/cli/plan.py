@@ -277,7 +277,10 @@ def price(built: Built) -> dict[str, Any]:
     if built.network is not None:
         from sottovoce.privacy.assessment import missing_links
 
-        priced |= {"notes": notes} if (notes := missing_links(built.network, made.schedule(0))) else {}
+        notes = list(missing_links(built.network, made.schedule(0)))
+        if len(set(getattr(made, "sizes", None) or ())) > 1 and hasattr(made, "computes"):
+            notes.append(f"Sites differ in size; learned is {made.computes}.")
+        priced |= {"notes": notes} if notes else {}
     worst = _noise_in_result(made)
     if worst is not None:
         priced["noise_in_result"] = worst

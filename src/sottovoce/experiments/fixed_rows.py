@@ -31,11 +31,14 @@ class Rows(NamedTuple):
     x_test: np.ndarray
     y_test: np.ndarray
 
-    def held_out(self, share: float = 1 / 6, seed: int = 0) -> Rows:
-        """Return the training records alone, a part of them in the place of the test set: for choosing."""
+    def held_out(self, share: float = 1 / 6, seed: int = 0, keep: int | None = None) -> Rows:
+        """Return the training records alone, a part of them in the place of the test set: for choosing.
+
+        ``keep`` leaves so many of the others to train on.
+        """
         order = np.random.default_rng(seed).permutation(len(self.y))
         cut = round(share * len(order))
-        away, kept = np.sort(order[:cut]), np.sort(order[cut:])
+        away, kept = np.sort(order[:cut]), np.sort(order[cut:][:keep])
         return Rows(self.x[kept], self.y[kept], self.x[away], self.y[away])
 
 
