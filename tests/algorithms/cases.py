@@ -14,13 +14,23 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.algorithms import (
+    DPCD,
     DPDSGD,
     DPDSGT,
+    DPGCD,
+    DPSGD,
+    CentralADMM,
     ConsensusFedAvg,
     ConsensusSGD,
+    Decor,
     DPDiNNO,
+    FederatedADMM,
+    FixedPoint,
+    Mafalda,
     MuffliatoSGD,
     Optimiser,
+    RandomWalkSGD,
+    TokenADMM,
 )
 from sottovoce.data import Shards
 from sottovoce.objectives import GLM
@@ -140,4 +150,197 @@ CASES = [
     Case("dp-dinno", DPDiNNO, plain_dinno,
          {"rho": 0.4, "rho_growth": 1.1, "primal_steps": 2, "optimiser": Optimiser()},
          steady=(("rho_growth", 1.0),)),
+]  # fmt: skip
+
+
+# ---- one holder, tokens, servers and correlated noise ---------------------------------------------
+
+M = 20  # records of the one holder
+STEPS = 6
+PATH = (0, 1, 2, 3, 3, 2)
+SMOOTH = (0.3, 0.5, 0.2)
+
+
+def one_holder(bad: Any = None) -> Shards:
+    """All records in one part; the first may be made bad."""
+    data = shards(each=M // N)
+    X = data.X.copy()
+    if bad is not None:
+        X[0] = bad
+    return Shards(X, data.y, np.array([0, M]))
+
+
+def users(bad: Any = None) -> Shards:
+    """Four users; all records of the one that holds the token first, or of user 0, may be made bad."""
+    data = shards(each=5)
+    X = data.X.copy()
+    if bad is not None:
+        X[:5] = bad
+    return Shards(X, data.y, data.offsets)
+
+
+def slopes(X: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Gradients of the logistic losses, one row per record."""
+    return (-y / (1 + np.exp(y * (X @ w))))[:, None] * X
+
+
+def prox_loss(X: np.ndarray, y: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """argmin of the mean squared loss (1/2 each) plus |w - v|^2 / 2, by its normal equations."""
+    return np.linalg.solve(X.T @ X / len(y) + np.eye(P), X.T @ y / len(y) + v)
+
+
+def plain_dp_sgd(data: Shards, source: Any) -> np.ndarray:
+    w = np.zeros(P)
+    for _ in range(STEPS):
+        w = w - RATE * slopes(data.X, data.y, w).mean(axis=0)
+    return w
+
+
+def plain_dp_cd(data: Shards, source: Any) -> np.ndarray:
+    w = np.zeros(P)
+    for k in range(STEPS):
+        (j,) = source.chosen(k)  # public
+        w[j] -= slopes(data.X, data.y, w).mean(axis=0)[j] / SMOOTH[j]
+    return w
+
+
+def plain_dp_gcd(data: Shards, source: Any) -> np.ndarray:
+    w = np.zeros(P)
+    for _ in range(STEPS):
+        g = slopes(data.X, data.y, w).mean(axis=0)
+        j = int(np.argmax(np.abs(g) / np.sqrt(SMOOTH)))
+        w[j] -= g[j] / SMOOTH[j]
+    return w
+
+
+def plain_admm(data: Shards, source: Any) -> np.ndarray:
+    u, z = np.zeros((M, P)), np.zeros(P)
+    for _ in range(STEPS):
+        for i in range(M):
+            u[i] += prox_loss(data.X[i : i + 1], data.y[i : i + 1], 2 * z - u[i]) - z
+        z = u.mean(axis=0)
+    return z
+
+
+def plain_federated(data: Shards, source: Any) -> np.ndarray:
+    u, z = np.zeros((N, P)), np.zeros(P)
+    for _ in range(STEPS):
+        u = u + np.array([prox_loss(*data.user(i), 2 * z - u[i]) - z for i in range(N)])
+        z = u.mean(axis=0)
+    return z
+
+
+def plain_token(data: Shards, source: Any) -> np.ndarray:
+    u, z = np.zeros((N, P)), np.zeros(P)
+    for k in range(STEPS):
+        i = source.holder(k)
+        move = prox_loss(*data.user(i), 2 * z - u[i]) - z
+        u[i] += move
+        z = z + move / N
+    return z
+
+
+def plain_walk(data: Shards, source: Any) -> np.ndarray:
+    w = np.zeros(P)
+    for holder in PATH:
+        w = w - RATE * slopes(*data.user(holder), w).mean(axis=0)
+    return w
+
+
+def plain_secret(data: Shards, source: Any) -> np.ndarray:
+    w, (holder,) = np.zeros(P), source.first()
+    for k in range(STEPS):
+        w = w - RATE * slopes(*data.user(int(holder)), w).mean(axis=0)
+        holder = source.next(int(holder), k, 0)
+    return w
+
+
+def plain_one_round(data: Shards, source: Any) -> np.ndarray:
+    theta = np.zeros((N, P))
+    for _ in range(STEPS):
+        theta = W @ (theta - RATE * gradient(theta, data))
+    return theta
+
+
+def plain_iteration(data: Shards, source: Any) -> np.ndarray:
+    u = np.zeros(P)
+    for _ in range(STEPS):
+        u = u + 0.5 * (contraction(u[None], data)[0] - u)
+    return u
+
+
+def contraction(u: np.ndarray, data: Shards) -> np.ndarray:
+    """A gradient step on gradients clipped by hand: replacing a record moves it by at most 2 * 0.7 / M."""
+    rows = np.array([slopes(data.X[i : i + 1], data.y[i : i + 1], u[0])[0] for i in range(M)])
+    rows /= np.maximum(1, np.abs(rows).max(axis=1))[:, None]  # so that squares do not overflow
+    lengths = np.linalg.norm(rows, axis=1)
+    return u - (rows * np.minimum(1, 0.7 / np.maximum(lengths, 1e-300))[:, None]).mean(axis=0)
+
+
+@dataclass(frozen=True)
+class Other:
+    """An algorithm outside the four agents and one gradient: what it is made of, and its units.
+
+    ``scale`` times a difference of first messages is a difference of first releases; ``noise`` is one that
+    protects, ``std`` the deviation of what leaves, where it is not the release's own.
+    """
+
+    name: str
+    make: Callable[..., Any]
+    options: dict[str, Any]
+    data: Callable[..., Shards]
+    plain: Callable[[Shards, Any], np.ndarray]
+    scale: Callable[[Any, Any], float]
+    noise: float
+    coef: str = "coef"
+    place: int = 0
+    std: Callable[[Any], float] | None = None
+    squared: bool = False  # a prox by its normal equations, in place of the logistic loss
+    clip: float = 0.7
+
+    def plan(self, noise: float, **changes: Any) -> Any:
+        """Return the plan with so much noise, in the plan's own unit."""
+        model = GLM("squared" if self.squared else "logistic")
+        given = {"steps": STEPS, "clip": self.clip, **self.options, self.make.noise_field: noise, **changes}
+        if self.make is FixedPoint:
+            del given["clip"]
+            return self.make(contraction, **given)
+        return self.make(model, **given)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def _coordinate(plan: Any, source: Any) -> float:
+    (j,) = source.chosen(0)
+    return M / (plan.clip * np.sqrt(SMOOTH[j] / sum(SMOOTH)))
+
+
+def unscaled(plan: Any, source: Any) -> float:
+    return 1.0
+
+
+HOLDER = {"records": M}
+ADMM = {"gamma": 1.0}
+NETWORK = {"network": RING, "learning_rate": RATE, "adjacency": "user"}
+OTHERS = [
+    Other("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, plain_dp_sgd, unscaled, 2.0),
+    Other("dp-cd", DPCD, {**HOLDER, "smoothness": SMOOTH, "output": "last"}, one_holder, plain_dp_cd,
+          _coordinate, 3.0),
+    Other("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, plain_dp_gcd, unscaled, 20.0),
+    Other("admm", CentralADMM, {**HOLDER, **ADMM}, one_holder, plain_admm, unscaled, 0.2, squared=True),
+    Other("fixed-point", FixedPoint,
+          {"sensitivity": 1.4 / M, "start": np.zeros((1, P)), "relaxation": 0.5}, one_holder, plain_iteration,
+          lambda p, s: 2.0, 0.2, coef="blocks"),
+    Other("walk", RandomWalkSGD, {**NETWORK, "path": PATH}, users, plain_walk, lambda p, s: 1 / RATE, 2.0),
+    Other("secret walk", RandomWalkSGD, {**NETWORK, "path": "secret"}, users, plain_secret,
+          lambda p, s: 1 / RATE, 2.0),
+    Other("token-admm", TokenADMM, {**ADMM, "users": N}, users, plain_token, lambda p, s: 2 * N, 2.0,
+          squared=True),
+    Other("federated-admm", FederatedADMM, {**ADMM, "users": N, "sample_rate": 1.0}, users, plain_federated,
+          unscaled, 2.0, squared=True),
+    Other("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, plain_one_round, lambda p, s: 1 / RATE,
+          2.0, coef="rows", std=lambda p: p.clip * np.sqrt(2.0**2 + 2 * 1.5**2)),
+    Other("mafalda", Mafalda, NETWORK, users, plain_one_round, lambda p, s: 1 / RATE, 2.0, coef="rows",
+          std=lambda p: p.clip * 2.0 * p.correlation().sens * abs(p.correlation().inverse[0, 0])),
 ]  # fmt: skip

@@ -17,14 +17,14 @@ from torch import nn
 from sottovoce.data import Shards
 from sottovoce.data.agents import AgentData
 from sottovoce.data.randomness import Random
-from sottovoce.errors import ReleaseMismatch
+from sottovoce.errors import ReleaseMismatch, SottovoceError
 from sottovoce.objectives.gradients import Gradients
 from sottovoce.objectives.nets import NetObjective
 from sottovoce.privacy.noise import SimulatedNoise
 from sottovoce.runners import run_stacked
 
 sys.path.insert(0, str(Path(__file__).parent))
-from cases import CASES, EACH, N, P, gradient, shards
+from cases import CASES, EACH, OTHERS, STEPS, N, P, gradient, shards
 
 ADJACENCIES = ("add-remove", "replace-one", "user")
 PAIRS = [
@@ -277,3 +277,120 @@ def test_the_sampled_local_price_is_that_of_dp_accounting(case):
         event = dp_event.PoissonSampledDpEvent(3 / EACH, dp_event.GaussianDpEvent(1.5))
         accountant.compose(event, release.steps * release.count)
     assert plan.privacy("local").epsilon(1e-5) == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
+
+
+# ---- central methods, tokens, a server, correlated noise: the lines that apply to them -----------------
+
+
+def others(*without):
+    return pytest.mark.parametrize("case", [c for c in OTHERS if c.name not in without], ids=repr)
+
+
+def hosted(plan, data, seed=7):
+    """The text and its gate over all agents."""
+    ready, agents = plan.prepared(data), range(plan.n)
+    random = Random(SimulatedNoise(seed), lots=seed, start=seed)
+    source = plan.source(ready, agents, random)
+    return plan.algorithm(source, plan.starting(ready, random, agents)), source
+
+
+def quiet(case, **changes):
+    """The same plan without any noise, also without that which neighbours share."""
+    more = {"pair_multiplier": 0.0} if case.name == "decor" else {}
+    return case.plan(0.0, **{**more, **changes})
+
+
+@others()
+def test_the_others_without_noise_and_clip_are_the_plain_algorithms(case):
+    plan = quiet(case) if case.name == "fixed-point" else quiet(case, clip=math.inf)
+    random = Random(SimulatedNoise(7), lots=7, start=7)
+    found = plan.run(case.data(), random).outputs[case.coef]
+    _, source = hosted(plan, case.data())
+    expected = case.plain(case.data(), source)
+    assert np.abs(expected).max() > 0.05
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-9)
+
+
+@others()
+def test_a_block_of_the_others_is_its_steps(case):
+    plan = case.plan(case.noise)
+    (text, _), (other, _) = (hosted(plan, case.data()) for _ in range(2))
+    if text.block is None:
+        pytest.skip("runs step by step")
+    state = other.init()
+    for k in range(STEPS):
+        state = other.update(state, plan.schedule(k).apply(other.message(state, k), step=k), k)
+    for parts in ([STEPS], [1, 2, 3]):
+        ran, k = text.init(), 0
+        for count in parts:
+            ran, k = text.block(ran, k, count), k + count
+        assert (text.output(ran) == other.output(state)).all()
+
+
+@others("dp-gcd")  # its choice of a coordinate moves: tests/algorithms/test_central.py
+@pytest.mark.parametrize("bad", [0.0, 1e3, -1e3, 1e200, -1e300])
+def test_one_change_moves_a_release_of_the_others_by_at_most_the_declared_sensitivity(case, bad):
+    """A record replaced, by an ordinary one and by one that pulls; where records are added, by a zero."""
+    plan = quiet(case)
+    worst = 0.0
+    for against in (0.0,) if plan.adjacency == "add-remove" else (None, 1e3):
+        rows = []
+        for given in (against, bad):
+            text, source = hosted(plan, case.data(given))
+            rows.append(text.message(text.init(), 0) * case.scale(plan, source))
+        worst = max(worst, float(np.linalg.norm(rows[0] - rows[1])))
+    (release, *_) = case.plan(case.noise).releases(case.place)
+    assert np.isfinite(worst)
+    assert worst <= release.sensitivity * (1 + 1e-9)
+    if bad == -1e3 and not case.squared and case.name != "secret walk":  # a token may begin elsewhere
+        assert worst >= 0.4 * release.sensitivity  # the change is felt
+
+
+@others("dp-gcd", "fixed-point")  # an operator is the caller's word
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_records_that_are_no_numbers_are_refused_before_the_others_begin(case, bad):
+    with pytest.raises(SottovoceError, match=r"finite|NaN"):
+        case.plan(case.noise).run(case.data(bad), np.random.default_rng(0))
+
+
+@others("dp-gcd")  # two Laplace laws, one inside a maximum: tests/algorithms/test_central.py
+def test_what_leaves_the_others_carries_the_noise_of_the_planned_release(case):
+    plan, silent = case.plan(case.noise), quiet(case)
+    drawn = []
+    for seed in range(150):
+        (loud, source), (still, _) = hosted(plan, case.data(), seed), hosted(silent, case.data(), seed)
+        scale = case.scale(plan, source)
+        difference = scale * (loud.message(loud.init(), 0) - still.message(still.init(), 0))
+        drawn.append(difference[case.place] if case.coef == "rows" or case.name == "walk" else difference)
+    drawn = np.concatenate([np.ravel(rows) for rows in drawn])
+    (release, *_) = plan.releases(case.place)
+    std = release.noise_std if case.std is None else case.std(plan)
+    assert abs(np.std(drawn) / std - 1) < 4 / math.sqrt(2 * len(drawn))
+    assert kstest(drawn / std, "norm").pvalue > 1e-4
+
+
+@others()
+def test_the_local_price_of_the_others_is_that_of_their_release_lists(case):
+    plan = case.plan(case.noise)
+    accountant = pld_privacy_accountant.PLDAccountant()
+    mu2 = mpmath.mpf(0)
+    for release in plan.releases(case.place):
+        draws = 1 if release.joint else release.steps * release.count
+        ratio = mpmath.mpf(release.sensitivity) / mpmath.mpf(release.noise_std)
+        if release.mechanism == "gaussian":
+            mu2 += draws * ratio**2
+        else:  # both tails of a maximum of absolute values
+            pure = float(ratio) * (2 if release.mechanism == "noisy-max" else 1)
+            event = dp_event.LaplaceDpEvent(1 / pure)
+            accountant.compose(event, draws)
+    asked = plan.privacy("local", user=case.place) if plan.n > 1 else plan.privacy("central")
+    epsilon = asked.epsilon(1e-5)
+    if mu2:
+        assert epsilon == pytest.approx(gaussian_epsilon(mpmath.sqrt(mu2), mpmath.mpf("1e-5")), rel=1e-9)
+        visits = {"walk": 1}.get(case.name, STEPS)
+        moves = {"admm": 2.0 / 20 * 0.7, "fixed-point": 1.4 / 20}.get(case.name)
+        per = {"dp-sgd": 1.0, "token-admm": 4 * 0.7, "federated-admm": 4 * 0.7}.get(case.name, 2.0)
+        expected = visits * ((per if moves is None else moves) / case.noise) ** 2
+        assert float(mu2) == pytest.approx(expected / STEPS if case.name == "mafalda" else expected)
+    else:
+        assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-2)
