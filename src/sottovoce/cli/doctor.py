@@ -38,8 +38,8 @@ PACKAGES = (
     Package("matplotlib", "figures"),
     Package("cryptography", "protective noise, certificates"),
     Package("grpcio", "peers over mutual TLS"),
-    Package("torch", "neural networks", "pip install -c constraints.txt 'sottovoce[deep]'"),
-    Package("safetensors", "model files", "pip install -c constraints.txt 'sottovoce[deep]'"),
+    Package("torch", "neural networks", "pip install 'sottovoce[deep]'"),
+    Package("safetensors", "model files", "pip install 'sottovoce[deep]'"),
 )
 
 
