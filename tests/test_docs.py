@@ -92,7 +92,8 @@ def test_the_plan_files_of_the_page_run_and_are_of_use(text, monkeypatch, tmp_pa
     text = text if "seed = 1" in text else text + "\n[noise]\nseed = 1\n"
     Path("plan.toml").write_text(text)
     assert run_command("plan", "plan.toml") == 0, capsys.readouterr().err
-    assert "Feasible." in capsys.readouterr().out
+    assert "Private: yes; useful: " in (shown := capsys.readouterr().out)
+    assert "useful: no" not in shown
     assert run_command("average" if "[average]" in text else "train", "plan.toml", "--json") == 0
     metrics = json.loads(capsys.readouterr().out)["metrics"]
     if "[average]" in text:

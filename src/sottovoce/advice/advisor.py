@@ -13,6 +13,7 @@ from sottovoce.advice.candidates import FEW_LEAVES, STEPS, Scheme, plan_for, sch
 from sottovoce.advice.comparison import COLUMNS, Row, pareto, row_of
 from sottovoce.advice.samples import Sample, _pair
 from sottovoce.advice.usefulness import Score, Usefulness, simulate, step_noise, usefulness
+from sottovoce.advice.ways import WayOut, least, least_whole
 from sottovoce.advice.wish import Wish
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 
@@ -27,21 +28,6 @@ _FIELDS = {  # view -> where a row holds the plan's answer
     "network": "epsilon_member", "outsider": "epsilon_outsiders", "colluders": "epsilon_colluders",
     "local": "epsilon_everyone",
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class WayOut:
-    """One thing that would have to change, and how far, for something to fit.
-
-    Examples
-    --------
-    >>> WayOut("members", 16, "Find 16 members.").value
-    16
-    """
-
-    what: str
-    value: float | str
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -464,16 +450,16 @@ def _ways_out(wish: Wish, sample: Sample | None, rows: Sequence[Row]) -> tuple[W
 
     if wish.hide == "member" and max(wish.sizes) > 1 and (row := works(wish.but(hide="record"))) is not None:
         found.append(WayOut("hide", "record", f"Hide a record instead of a member: {row.answer}."))
-    least = _least(lambda e: works(wish.but(epsilon=e)) is not None, wish.epsilon, 2.0**12 * wish.epsilon)
-    if least is not None:
-        found.append(WayOut("epsilon", least, f"Allow epsilon {least:.3g}."))
+    epsilon = least(lambda e: works(wish.but(epsilon=e)) is not None, wish.epsilon, 2.0**12 * wish.epsilon)
+    if epsilon is not None:
+        found.append(WayOut("epsilon", epsilon, f"Allow epsilon {epsilon:.3g}."))
     most = _MOST_MEMBERS if sample is None else 128
-    count = _least_whole(lambda n: works(wish.but(members=n)) is not None, wish.n, most)
+    count = least_whole(lambda n: works(wish.but(members=n)) is not None, wish.n, most)
     if count is not None:
         found.append(WayOut("members", count, f"Find {count:,} members, with as many records each."))
     if wish.hide == "record":
         each = max(1, round(wish.total / wish.n))
-        more = _least_whole(lambda r: works(wish.but(records=r)) is not None, each, each * 2**20)
+        more = least_whole(lambda r: works(wish.but(records=r)) is not None, each, each * 2**20)
         if more is not None:
             found.append(WayOut("records", more, f"Collect {more:,} records at each member."))
     if wish.seconds is not None and best.seconds > wish.seconds and best.use.useful:
@@ -509,28 +495,3 @@ def _fitting(wish: Wish, sample: Sample | None, like: Row) -> Row | None:
 
 def _same(scheme: Scheme) -> tuple[str, str]:
     return scheme.protocol, scheme.noise
-
-
-def _least(works: Callable[[float], bool], low: float, most: float) -> float | None:
-    """Return the smallest value above ``low`` that works, to a hundredth of itself."""
-    high = low
-    while not works(high):
-        low, high = high, high * 2
-        if high > most:
-            return None
-    while high / low > 1.01:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if works(middle) else (middle, high)
-    return high
-
-
-def _least_whole(works: Callable[[int], bool], low: int, most: int) -> int | None:
-    high = low
-    while not works(high):
-        low, high = high, high * 2
-        if high > most:
-            return None
-    while high - low > max(1, high // 100):
-        middle = (low + high) // 2
-        low, high = (low, middle) if works(middle) else (middle, high)
-    return high

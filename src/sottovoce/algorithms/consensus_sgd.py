@@ -15,7 +15,7 @@ Departures: none; not one of the published algorithms. Iterate averaging is post
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
@@ -152,6 +152,11 @@ class ConsensusSGD(Learning):
         if self.weighting == "records":
             return "the mean over all records: a site with more records counts for more"
         return "the mean of the sites' means: a site with few records counts as much as one with many"
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the plan as plain values; equal noise has no floor and tolerates nobody in particular."""
+        uneven = () if self.noise == "optimal" else ("noise", "floor", "tolerate")
+        return {key: value for key, value in super().describe().items() if key not in uneven}
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local and released-model statements and, where it is quick, the worst member's."""

@@ -24,8 +24,8 @@ from sottovoce.cli.options import (
 from sottovoce.cli.output import (
     Json,
     assumptions,
-    console,
-    emit,
+    finish,
+    named,
     number,
     plain,
     progress,
@@ -91,14 +91,9 @@ def account(
     together = node_list(collude, "--collude")
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
         found = assess(network, averaging, observer, together, own_noise, tick)
-    found |= priced(averaging, observer, together, noise, epsilon, delta)
-    if out is not None:
-        from sottovoce.report.records import write_record
-
-        write_record(out, record(network, averaging, found))
-    emit({k: v for k, v in found.items() if k != "_pairs"}, json, lambda screen: show(screen, network, found))
-    if out is not None and not json:
-        console().print(f"Record written to {out}.")
+    found |= priced(averaging, observer, together, noise, epsilon, delta, network)
+    payload = {k: v for k, v in found.items() if k != "_pairs"} | record(network, averaging, found)
+    finish(payload, json, out, lambda screen: show(screen, network, found))
 
 
 def priced(
@@ -108,6 +103,7 @@ def priced(
     noise: float | None,
     epsilon: float | None,
     delta: float | None,
+    network: Network | None = None,
 ) -> dict[str, Any]:
     """Return guarantees at a noise multiplier, or the least noise for a budget; nothing if not asked.
 
@@ -133,14 +129,19 @@ def priced(
     if noise is not None:
         if epsilon is not None:
             stated[-1].require(epsilon, at)
-        return {"noise_multiplier": noise, "delta": at, "guarantees": statements(stated, at)}
+        return {"noise_multiplier": noise, "delta": at, "guarantees": statements(stated, at, network)}
     assert epsilon is not None
     least = [plan.within(epsilon, at, **asked).noise_multiplier for asked in ({"view": "local"}, who)]
     return {
         "epsilon": epsilon,
         "delta": at,
         "noise_for_budget": [
-            {"against": str(g.adversary), "label": g.label, "adjacency": g.adjacency, "noise_multiplier": z}
+            {
+                "against": named(str(g.adversary), network),
+                "label": g.label,
+                "adjacency": g.adjacency,
+                "noise_multiplier": z,
+            }
             for g, z in zip(stated, least, strict=True)
         ],
     }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
-from sottovoce.cli.output import Json, emit, number, table
+from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
+from sottovoce.cli.output import Json, as_record, finish, number, safe, table
 
 __all__ = ["app"]
 
@@ -33,6 +34,7 @@ def gossip(
     protocol: ProtocolOption = "gossip",
     tree: TreeOption = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of trees and random edges; public.")] = 0,
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Which nodes' values are determined by an averaging without noise (with noise: value plus noise).
@@ -50,28 +52,32 @@ def gossip(
     averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=None, seed=seed)
     attack = gossip_attack(averaging, node_list(attackers, "--attackers"))
     names = range(network.n) if network.labels is None else network.labels
-    payload: dict[str, Any] = {
+    config = {
         "graph": network.name, "n": network.n, "protocol": averaging.name, "rounds": averaging.rounds,
-        "attackers": list(attack.attackers), "reconstructed": list(attack.nodes), "count": len(attack.nodes),
+        "attackers": list(attack.attackers),
+    }  # fmt: skip
+    payload: dict[str, Any] = {
+        "reconstructed": list(attack.nodes), "count": len(attack.nodes),
         "names": [str(names[u]) for u in attack.nodes], "rank": attack.rank,
-        "combinations": [str(c) for c in attack.combinations], "exact_arithmetic": attack.exact,
+        "combinations": [_by_name(str(c), names) for c in attack.combinations],
+        "exact_arithmetic": attack.exact,
     }  # fmt: skip
 
-    def text(out: Any) -> None:
+    def text(screen: Any) -> None:
         who = ", ".join(str(names[a]) for a in attack.attackers)
         others = network.n - len(attack.attackers)
-        out.print(
+        screen.print(
             f"After {averaging.rounds} rounds {who} knows the value of {len(attack.nodes)} of {others} nodes:"
         )
-        out.print("  " + (", ".join(payload["names"]) or "none"))
+        screen.print(safe("  " + (", ".join(payload["names"]) or "none")))
         if attack.combinations:
-            out.print(f"and {len(attack.combinations)} combinations of the others:")
-            for combination in attack.combinations[:10]:
-                out.print(f"  {combination}")
+            screen.print(f"and {len(attack.combinations)} combinations of the others:")
+            for combination in payload["combinations"][:10]:
+                screen.print(f"  {safe(combination)}")
             if len(attack.combinations) > 10:
-                out.print(f"  ... and {len(attack.combinations) - 10} more (--json lists them)")
+                screen.print(f"  ... and {len(attack.combinations) - 10} more (--json lists them)")
 
-    emit(payload, json, text)
+    finish(as_record("attack gossip", config, payload), json, out, text)
 
 
 @app.command()
@@ -88,6 +94,7 @@ def dgd(
     rate: Annotated[float, typer.Option("--rate", help="Learning rate.")] = 1e-4,
     noise: Annotated[float, typer.Option("--noise", help="Noise std on every gradient coordinate.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the pictures and of the simulated noise.")] = 0,
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Which nodes' pictures come back from decentralized gradient descent (softmax regression).
@@ -110,26 +117,31 @@ def dgd(
         steps=network.n if steps is None else steps, learning_rate=rate, rng=rng,
         noise_std=_validate.non_negative(noise, "noise"), classes=10,
     )  # fmt: skip
-    payload = {
-        "graph": network.name,
-        "n": network.n,
-        "data": data,
-        "rate": rate,
-        "noise": noise,
-        **found.to_dict(),
-    }
+    config = {"graph": network.name, "n": network.n, "data": data, "rate": rate, "noise": noise}
 
-    def text(out: Any) -> None:
+    def text(screen: Any) -> None:
         rows = [
-            [u, "yes" if u in found.attack.identifiable else "no", number(float(found.psnr[u])),
-             number(float(found.grey[u])), "recovered" if u in found.recovered else ""]
+            [safe(network.label(u)), "yes" if u in found.attack.identifiable else "no",
+             number(float(found.psnr[u])), number(float(found.grey[u])),
+             "recovered" if u in found.recovered else ""]
             for u in found.attack.targets
         ]  # fmt: skip
-        out.print(table(["node", "identifiable", "PSNR dB", "of a grey picture", ""], rows))
+        screen.print(table(["node", "identifiable", "PSNR dB", "of a grey picture", ""], rows))
         share = f"{len(found.recovered)} of {len(found.attack.targets)}"
-        out.print(f"{share} pictures come back with a PSNR of 10 or more.")
+        screen.print(f"{share} pictures come back with a PSNR of 10 or more.")
 
-    emit(payload, json, text)
+    finish(as_record("attack dgd", config, found.to_dict()), json, out, text)
+
+
+def _by_name(combination: str, names: Any) -> str:
+    """Return a combination of values with the nodes' names in place of x0, x1.
+
+    >>> _by_name("x0 - 1/2 x1", ["Medici", "Strozzi"]), _by_name("x0 + x1", range(2))
+    ('Medici - 1/2 Strozzi', 'x0 + x1')
+    """
+    if isinstance(names, range):
+        return combination
+    return re.sub(r"\bx(\d+)\b", lambda found: str(names[int(found[1])]), combination)
 
 
 def pictures(data: str, n: int, rng: Any) -> tuple[Any, Any]:

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
-from sottovoce.cli.output import Json, emit, number, progress, table
+from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
+from sottovoce.cli.output import Json, as_record, finish, named, number, progress, safe, table
 
 __all__ = ["audit"]
 
@@ -37,6 +37,7 @@ def audit(
         ),
     ] = "exact",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Run a private averaging thousands of times and hold the best test against the claimed loss.
@@ -81,26 +82,59 @@ def audit(
             done(len(found))
         if not observers:
             found["public"] = audit_outputs(averaging, **common)
-    payload = {
+    config = {
         "graph": network.name, "protocol": averaging.name, "rounds": averaging.rounds, "user": user,
         "noise_multiplier": z, "runs": runs, "delta": delta, "confidence": confidence, "claim": claim,
+    }  # fmt: skip
+    metrics = {
         "audits": {name: a.to_dict() for name, a in found.items()},
         "refuted": sorted(name for name, a in found.items() if a.refuted),
-    }  # fmt: skip
+        "verdicts": {name: verdict(a) for name, a in found.items()},
+    }
 
-    def text(out: Any) -> None:
+    def text(screen: Any) -> None:
         rows = [
-            [name, a.view, number(a.epsilon_claimed), number(a.bound.epsilon), number(a.mu_claimed),
-             number(a.bound.mu), f"{100 * a.tightness:.0f} %", "REFUTED" if a.refuted else "holds"]
+            [safe(name), safe(named(a.view, network)), number(a.mu_claimed), number(a.bound.mu),
+             number(a.epsilon_claimed), number(a.bound.epsilon), f"{100 * a.tightness:.0f} %",
+             "REFUTED" if a.refuted else "holds"]
             for name, a in found.items()
         ]  # fmt: skip
-        columns = ["view", "who", "ε claimed", "ε at least", "μ claimed", "μ at least", "tightness", ""]
-        out.print(table(columns, rows))
-        out.print(f"ε at δ = {delta:g}; all views together at confidence {100 * confidence:g} %.")
+        heads = ["view", "who", "μ claimed", "μ at least", "ε claimed", "ε at least", "tightness", ""]
+        screen.print(table(heads, rows))
+        for name, a in found.items():
+            if a.refuted:
+                screen.print(safe(f"{name}: {verdict(a)}"))
+        screen.print(f"ε at δ = {delta:g}; all views together at confidence {100 * confidence:g} %.")
         if claim == "published":
-            out.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
+            screen.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
 
-    emit(payload, json, text)
+    finish(as_record("audit", config, metrics), json, out, text)
+
+
+def verdict(audit: Any) -> str:
+    """Return what an audit has found, in a sentence that says which number decides.
+
+    Examples
+    --------
+    >>> from sottovoce.attacks.audit import Audit, LowerBound
+    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
+    >>> claim = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+    >>> verdict(Audit("everybody", claim, LowerBound(0.4, 1.3, 1e-2, 0.05, 0.0, True, 60, 100, 40, 100), 200))
+    'refuted: mu is at least 1.3 where 1 is claimed; epsilon at delta 0.01 alone (at least 0.4, claimed 2.32) would not show it.'
+    """  # noqa: E501
+    bound, mu = audit.bound, audit.mu_claimed
+    if not audit.refuted:
+        return "holds: no test of the runs contradicts it."
+    if mu is None:
+        return (
+            f"refuted: epsilon at delta {bound.delta:g} is at least {bound.epsilon:.3g} where "
+            f"{audit.epsilon_claimed:.3g} is claimed, or a point of the curve at another delta is."
+        )
+    said = f"refuted: mu is at least {bound.mu:.3g} where {mu:.3g} is claimed"
+    epsilons = f"(at least {bound.epsilon:.3g}, claimed {audit.epsilon_claimed:.3g})"
+    if bound.epsilon <= audit.epsilon_claimed:
+        return f"{said}; epsilon at delta {bound.delta:g} alone {epsilons} would not show it."
+    return f"{said}, and so is epsilon at delta {bound.delta:g} {epsilons}."
 
 
 def published_claim(

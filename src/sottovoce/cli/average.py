@@ -70,8 +70,8 @@ def average(
 
     \b
     Examples:
-      sottovoce average 0.1,0.9,0.4,0.6 --graph ring:4 --noise 2
-      sottovoce average rows.csv --graph florentine --protocol tree --epsilon 1
+      sottovoce average 0.1,0.9,0.4,0.6 --graph ring:4 --protocol masked --epsilon 12
+      sottovoce average rows.csv --graph florentine --protocol masked --epsilon 3
       sottovoce average plan.toml --out result.json
     """
     if values.lower().endswith(".toml"):
@@ -102,9 +102,10 @@ def average(
     ended = result.outputs["rows"]
     record = plain(result.record() | {"metrics": {**result.metrics, "cost": priced["cost"]}})
     record["guarantees"] = plain(priced["guarantees"])
+    # rows twice: for those who read --json, and where every record has its arrays
+    payload = record | {"rows": plain(ended), "outputs": {"rows": plain(ended)}}
     if out is not None:
-        write_result(out, record, ended)
-    payload = record | {"rows": plain(ended)}
+        write_result(out, payload, ended)
     emit(payload, json, lambda screen: _show_average(screen, built.network, priced, record, ended))
     if out is not None and not json:
         console().print(f"Written to {out}.")
@@ -144,7 +145,7 @@ def write_result(path: Path, record: dict[str, Any], rows: np.ndarray) -> None:
     from sottovoce.report.records import write_bytes, write_record
 
     if path.suffix.lower() == ".json":
-        write_record(path, record | {"outputs": {"rows": rows.tolist()}})
+        write_record(path, record)
         return
     buffer = io.BytesIO()
     if path.suffix.lower() == ".csv":

@@ -52,6 +52,7 @@ class Command(NamedTuple):
         return getattr(importlib.import_module(module), name)
 
 
+COMPLETING = "_SOTTOVOCE_COMPLETE"  # set by the shell when it asks for completions
 FIRST = "First contact"
 BEFORE = "Before anything runs"
 RUN = "Run"
@@ -59,10 +60,11 @@ AFTER = "Check and show"
 
 COMMANDS: dict[str, Command] = {
     "demo": Command("sottovoce.cli.demo:demo", "The tour: sixteen clinics, about a minute.", FIRST),
+    "init": Command("sottovoce.cli.init:init", "A small folder that runs at once, to begin from.", FIRST),
     "doctor": Command("sottovoce.cli.doctor:doctor", "What is installed, what is missing.", FIRST),
     "explore": Command("sottovoce.cli.explore:explore", "Click on a node: what it learns of all.", FIRST),
     "account": Command("sottovoce.cli.account:account", "What each node learns of each other.", BEFORE),
-    "plan": Command("sottovoce.cli.plan:plan", "Privacy, cost and feasibility of a plan file.", BEFORE),
+    "plan": Command("sottovoce.cli.plan:plan", "Is a plan file private, useful, and at what cost?", BEFORE),
     "advise": Command("sottovoce.cli.advise:advise", "Which plan to take for these members.", BEFORE),
     "compare": Command("sottovoce.cli.compare:compare", "Plan files side by side.", BEFORE),
     "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
@@ -113,7 +115,7 @@ def build(only: str | None = None) -> typer.Typer:
         name="sottovoce",
         help=ABOUT,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
@@ -133,14 +135,20 @@ def build(only: str | None = None) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 refused or failed with a sentence, 2 usage, 130 Ctrl-C."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    called = next((word for word in given if not word.startswith("-")), None)
+    typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
+    words = typed.split()[1:] if COMPLETING in os.environ else given  # the shell asks what could come next
+    called = next((word for word in words if not word.startswith("-")), None)
     try:
         app = build(called if called in COMMANDS else None)
         from typer.main import get_command
 
         get_command(app)(args=given, prog_name="sottovoce")
     except KeyboardInterrupt:
-        sys.exit(130)
+        _stop(called)
+    except SystemExit as stop:
+        if stop.code == 130:  # typer has met Ctrl-C first
+            _stop(called)
+        raise
     except SottovoceError as error:
         _refuse(str(error), given)
     except OSError as error:
@@ -155,6 +163,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "set SOTTOVOCE_TRACEBACK=1, run it again, and report what it prints.",
             given,
         )
+
+
+def _stop(called: str | None) -> None:
+    """Say that Ctrl-C was heard, unless the command has said more, and exit with 130."""
+    if called not in ("peer", "relay"):  # which say themselves what a restart does
+        from sottovoce.cli.output import say_stopped
+
+        say_stopped()
+    sys.exit(130)
 
 
 def _listed() -> None:

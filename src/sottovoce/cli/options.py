@@ -27,11 +27,14 @@ Weights = Annotated[str | None, typer.Option(help="metropolis, max_degree, lazy 
 ProtocolOption = Annotated[
     str,
     typer.Option(
-        help="gossip, chebyshev, tree, exchange, masked, refreshed or randomized; also tree:kind=uniform."
+        help="gossip, chebyshev, tree, exchange, masked, refreshed or randomized; also tree:kind=uniform, "
+        "masked:tolerate=2."
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of gossip; the theoretical number by default.")]
-TreeOption = Annotated[str | None, typer.Option(help="How a tree is drawn: bfs, capped or uniform.")]
+TreeOption = Annotated[
+    str | None, typer.Option(help="How a tree is drawn: bfs, capped, uniform or few-leaves.")
+]
 Fresh = Annotated[
     float | None, typer.Option(help="refreshed: fresh noise per round, as a share of the noise; 0.1.")
 ]
@@ -47,6 +50,9 @@ def network_of(graph: str | None, matrix: Path | None = None, weights: str | Non
     """
     from sottovoce.cli.config import NetworkSection, checked
 
+    if (graph is None) == (matrix is None):
+        said = "neither" if graph is None else "both"
+        raise InvalidInput(f"Who talks to whom? Give --graph (such as ring:8) or --matrix; got {said}.")
     return checked(NetworkSection, {"graph": graph, "matrix": matrix, "weights": weights}, "--graph").build()
 
 

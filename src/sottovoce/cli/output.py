@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import json as _json
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,10 +19,12 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console, Group
 
+    from sottovoce.graphs import Network
     from sottovoce.privacy import Guarantee
 
 __all__ = [
-    "Json", "assumptions", "console", "emit", "number", "plain", "progress", "safe", "statements", "table",
+    "Json", "as_record", "assumptions", "console", "emit", "finish", "if_stopped", "named", "number", "plain",
+    "progress", "safe", "say_stopped", "statements", "table",
 ]  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -56,6 +61,46 @@ def emit(payload: Mapping[str, Any], json: bool, text: Callable[[Console], None]
         text(console())
 
 
+def finish(payload: Mapping[str, Any], json: bool, out: Path | None, text: Callable[[Console], None]) -> None:
+    """Print an answer as `emit` does, and write it where ``--out`` says: the same object, a result record.
+
+    Examples
+    --------
+    >>> finish({"name": "sum", "metrics": {"n": 3}}, True, None, lambda screen: None)
+    {
+     "name": "sum",
+     "metrics": {
+      "n": 3
+     }
+    }
+    """
+    if out is not None:
+        from sottovoce.report.records import write_record
+
+        write_record(out, plain(payload))
+    emit(payload, json, text)
+    if out is not None and not json:
+        console().print(f"Written to {safe(out)}.")
+
+
+def as_record(name: str, config: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an answer as a result record that keeps its own keys beside: one schema for --json and --out.
+
+    Examples
+    --------
+    >>> answer = as_record("attack gossip", {"graph": "ring:4"}, {"count": 2})
+    >>> answer["count"], answer["metrics"]["count"], answer["name"]
+    (2, 2, 'attack gossip')
+    """
+    from sottovoce import __version__
+
+    record = {
+        "name": name, "config": dict(config), "metrics": dict(metrics), "history": [],
+        "guarantees": metrics.get("guarantees", []), "provenance": {"version": __version__},
+    }  # fmt: skip
+    return {**config, **metrics, **record}
+
+
 def plain(value: Any) -> Any:
     """Return ``value`` as JSON knows it: arrays become lists, NaN null, infinity a word.
 
@@ -70,8 +115,12 @@ def plain(value: Any) -> Any:
     return plain_values(value)
 
 
-def statements(guarantees: Iterable[Guarantee], delta: float) -> list[dict[str, Any]]:
+def statements(
+    guarantees: Iterable[Guarantee], delta: float, network: Network | None = None
+) -> list[dict[str, Any]]:
     """Return guarantees as records and tables hold them: epsilon at ``delta``, and against whom, in words.
+
+    On a ``network`` with names, members are called by theirs.
 
     Examples
     --------
@@ -80,7 +129,27 @@ def statements(guarantees: Iterable[Guarantee], delta: float) -> list[dict[str, 
     >>> round(statements([plan.privacy("local")], 1e-5)[0]["epsilon"], 3)
     1.993
     """
-    return [g.to_dict(delta=delta) | {"against": str(g.adversary)} for g in guarantees]
+    return [g.to_dict(delta=delta) | {"against": named(str(g.adversary), network)} for g in guarantees]
+
+
+def named(text: str, network: Network | None) -> str:
+    """Return a text that speaks of nodes by number with the names that a network gives them.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> named("node 0, about node 8", sv.graphs.florentine())
+    'Acciaiuoli, about Albizzi'
+    >>> named("nodes 0, 8", sv.graphs.florentine()), named("node 3", sv.graphs.ring(4))
+    ('Acciaiuoli, Albizzi', 'node 3')
+    """
+    if network is None or network.labels is None:
+        return text
+
+    def by_name(found: re.Match[str]) -> str:
+        return re.sub(r"\d+", lambda number: str(network.label(int(number[0]))), found[1])
+
+    return re.sub(r"\bnodes? (\d+(?:(?:, | and )\d+)*)", by_name, text)
 
 
 def assumptions(stated: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -133,6 +202,37 @@ def number(value: Any) -> str:
     from sottovoce.report.blocks import number as written
 
     return written(value)
+
+
+_stopped: list[str] = []  # what was said at Ctrl-C in this process: one sentence is enough
+
+
+@contextlib.contextmanager
+def if_stopped(sentence: Callable[[], str]) -> Iterator[None]:
+    """Say at Ctrl-C what was kept and how to go on, on standard error, and let the interruption pass."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say_stopped(sentence())
+        raise
+
+
+def say_stopped(sentence: str = "nothing was written.") -> None:
+    """Say once, on standard error, that the command was stopped.
+
+    Examples
+    --------
+    >>> import contextlib, io
+    >>> with contextlib.redirect_stderr(io.StringIO()) as said:
+    ...     say_stopped("kept at step 2,596; the same command goes on.")
+    ...     say_stopped()
+    >>> said.getvalue()
+    'sottovoce: stopped; kept at step 2,596; the same command goes on.\\n'
+    >>> _stopped.clear()
+    """
+    if not _stopped:
+        print(f"sottovoce: stopped; {sentence}", file=sys.stderr)
+    _stopped.append(sentence)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from sottovoce.cli.config import BudgetSection, NoiseSection, PlanFile, about, read_plan
-from sottovoce.cli.output import Json, assumptions, emit, number, plain, safe, statements, table
+from sottovoce.cli.output import Json, assumptions, finish, named, number, plain, safe, statements, table
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, ConfigError
 
 if TYPE_CHECKING:
@@ -250,8 +250,20 @@ def _in_unit(cls: Any, options: Mapping[str, Any], key: str, amount: float) -> f
 # ---- what it costs ------------------------------------------------------------------------------------
 
 
-def price(built: Built) -> dict[str, Any]:
-    """Return what a plan costs: guarantees, communication, accuracy, and whether the budget is met."""
+HIDES = {
+    "user": "everything a member holds: one whole member may be replaced",
+    "add-remove": "a single record: one may be added or removed",
+    "replace-one": "a single record: one may be replaced",
+}
+_RUNS = 20  # of a simulation, fewer where a run is long
+_WORK = 4e9  # numbers that a simulation may go through
+
+
+def price(built: Built, *, simulated: bool = False) -> dict[str, Any]:
+    """Return what a plan costs and is worth: guarantees, communication, error, whether the budget is met.
+
+    ``simulated``: judge training by runs on synthetic records, and look for ways out where it is needed.
+    """
     made, budget = built.plan, built.settings.budget
     delta = 1e-5 if budget is None else budget.delta
     stated = made.guarantees()
@@ -262,7 +274,8 @@ def price(built: Built) -> dict[str, Any]:
         chosen = made.privacy(**budget.who)
         stated = [*stated, *([] if chosen in stated else [chosen])]
         said = budget.model_dump(exclude_none=True) | {"view": chosen.adversary.kind}
-        priced |= {"budget": said, **verdict(chosen, budget)}
+        found = verdict(chosen, budget)
+        priced |= {"budget": said, **found, "verdict": named(found["verdict"], built.network)}
     if built.accepted:
         from sottovoce.privacy.words import uncharged
 
@@ -271,7 +284,7 @@ def price(built: Built) -> dict[str, Any]:
         stated = [replace(g, assumptions=(*g.assumptions, *remarks)) for g in stated]
     priced["guarantees"] = [
         one | ({"accepted": list(built.accepted)} if built.accepted else {})
-        for one in statements(stated, delta)
+        for one in statements(stated, delta, built.network)
     ]
     priced["cost"] = dict(made.cost())
     if built.network is not None:
@@ -288,7 +301,57 @@ def price(built: Built) -> dict[str, Any]:
         if limit is not None and worst > limit:
             sentence = f"The result would carry {worst:.3g} of noise, more than the {limit:g} allowed."
             priced |= {"feasible": False, "verdict": sentence}
-    return priced
+    priced["hides"] = HIDES[made.adjacency]
+    priced["reads"] = files_read(built)
+    return priced | worth(built, priced, simulated)
+
+
+def worth(built: Built, priced: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+    """Return whether the answer is of use, in words and numbers, and what would change it."""
+    from sottovoce.advice import Sample, ways_out
+    from sottovoce.advice.usefulness import is_average, usefulness
+
+    made: Any = built.plan
+    sample, runs = None, _RUNS
+    loss = getattr(getattr(made, "objective", None), "loss", None)
+    if simulated and isinstance(loss, str) and made.query == "gradient" and getattr(made, "sizes", None):
+        numbers = made.steps * min(sum(made.sizes), 20_000) * made.objective.dim
+        runs = int(min(_RUNS, _WORK // max(numbers, 1)))
+        sample = Sample.synthetic(loss, made.objective.dim) if runs >= 4 and loss in KINDS else None
+    averages = is_average(made)
+    use = usefulness(made, **({} if sample is None or averages else {"sample": sample, "runs": runs}))
+    said: dict[str, Any] = {
+        "private": priced.get("feasible"), "useful": use.useful, "usefulness": use.sentence,
+        "error": use.error if use.error is None else float((use.error**2 + use.bias**2) ** 0.5),
+        "range": use.span, "signal": use.signal,
+        "score": None if use.score is None else dict(vars(use.score)),
+    }  # fmt: skip
+    budget = built.settings.budget
+    bad = use.useful is False or priced.get("feasible") is False
+    if simulated and bad and budget is not None:
+        ways = ways_out(made, epsilon=budget.epsilon, delta=budget.delta, who=budget.who, sample=sample)
+        said["ways_out"] = [way.sentence for way in ways]
+    return said
+
+
+KINDS = ("logistic", "squared")
+
+
+def files_read(built: Built) -> list[str]:
+    """Return what pricing has read, in words."""
+    settings, found = built.settings, []
+    network = settings.network
+    if network is not None and network.matrix is not None:
+        found.append(f"{network.matrix} (the weights of the network)")
+    if network is not None and (network.graph or "").startswith("file:"):
+        found.append(f"{str(network.graph).removeprefix('file:')} (the edges of the network)")
+    if settings.data is not None:
+        source = settings.data.file or settings.data.name or "the data set"
+        more = f", and {', '.join(built.accepted)}" if built.accepted else ""
+        found.append(f"{source} (how many records there are, and of how many features{more})")
+    if settings.average is not None and isinstance(settings.average.values, Path):
+        found.append(f"no values ({settings.average.values} is for sottovoce average)")
+    return found
 
 
 def _noise_in_result(made: Plan) -> float | None:
@@ -320,7 +383,10 @@ def plan_record(priced: dict[str, Any]) -> dict[str, Any]:
     """Return the price of a plan as a result record."""
     from sottovoce import __version__
 
-    kept = ("title", "delta", "budget", "feasible", "verdict", "cost", "noise_in_result", "notes", "accepted")
+    kept = (
+        "title", "delta", "budget", "feasible", "verdict", "cost", "noise_in_result", "notes", "accepted",
+        "private", "useful", "usefulness", "hides", "reads", "error", "range", "signal", "score", "ways_out",
+    )  # fmt: skip
     return plain(  # type: ignore[no-any-return]
         {
             "name": "plan",
@@ -337,8 +403,13 @@ def show_price(screen: Console, priced: dict[str, Any]) -> None:
     """Print the price of a plan for a person."""
     from sottovoce.privacy.words import UNCHARGED
 
-    described = ", ".join(f"{key} {safe(_short(value))}" for key, value in priced["plan"].items())
+    described = "; ".join(
+        f"{_spoken(key)} {safe(_short(v))}" for key, v in priced["plan"].items() if _said(v)
+    )
     screen.print(f"[bold]{safe(priced['title'] or 'Plan')}[/bold]: {described}")
+    screen.print(f"Hides: {priced['hides']}.")
+    if priced["reads"]:
+        screen.print(f"Reads: {safe('; '.join(priced['reads']))}.")
     for note in priced.get("notes", ()):
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
     for name in priced.get("accepted", ()):
@@ -354,29 +425,56 @@ def show_price(screen: Console, priced: dict[str, Any]) -> None:
     for line in assumptions(priced["guarantees"]):
         screen.print(f"  assumes: {safe(line)}")
     cost = priced["cost"]
-    travels = f"{cost['bytes']:,} bytes" if "bytes" in cost else ""
+    travels = f", {cost['bytes']:,} bytes" if "bytes" in cost else ""
     each = number(cost["messages_per_node"])
     screen.print(
-        f"What travels: {cost['rounds']:,} rounds, {cost['messages']:,} messages ({each} per node), {travels}"
+        f"What travels: {cost['rounds']:,} rounds, {cost['messages']:,} messages ({each} per node){travels}"
     )
     if priced.get("noise_in_result") is not None:
         worst = number(priced["noise_in_result"])
         screen.print(f"Noise in the result of the worst node: {worst} per coordinate")
-        if priced["noise_in_result"] > priced["plan"]["radius"]:
-            screen.print(
-                "[yellow]note:[/yellow] this is more than the radius of the values, so the result says "
-                "little about them; more nodes, a larger epsilon or another protocol help"
-            )
-    if priced.get("feasible"):
-        screen.print(f"[green]Feasible.[/green] {priced['verdict']}")
+    _show_verdicts(screen, priced)
+
+
+def _show_verdicts(screen: Console, priced: Mapping[str, Any]) -> None:
+    colour = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "not known"}
+    private, useful = colour[priced["private"]], colour[priced["useful"]]
+    screen.print(f"[bold]Private: {private}; useful: {useful}.[/bold]")
+    screen.print(f"  {safe(priced.get('verdict', 'No budget is given to hold it against.'))}")
+    sentence = priced["usefulness"]
+    screen.print(f"  {safe(sentence[:1].upper() + sentence[1:])}")
+    if priced.get("ways_out"):
+        screen.print("The cheapest ways out:")
+        for sentence in priced["ways_out"]:
+            screen.print(f"  {safe(sentence)}")
+
+
+def _spoken(key: str) -> str:
+    return "nodes" if key == "n" else key.replace("_", " ")
+
+
+def _said(value: Any) -> bool:
+    """Whether a setting is worth a word: what is not given is not."""
+    return value is not None and value != [] and value != ""
 
 
 def _short(value: Any) -> str:
+    """Return a setting as a person says it: words and numbers, never a table of the program's own."""
     if isinstance(value, dict):
-        name = value.get("name") or value.get("kind")
-        return str(name) if name else ", ".join(f"{k} {_short(v)}" for k, v in value.items() if v is not None)
+        name = value.get("name") or value.get("kind") or value.get("net")
+        if name:
+            return str(name)
+        if "start" in value and "shape" in value:  # a learning rate
+            start, end = value["start"], value.get("end")
+            return _short(start) if end in (None, start) else f"{_short(start)} to {_short(end)}"
+        inner = [f"{_spoken(k)} {_short(v)}" for k, v in value.items() if _said(v) and v != 0]
+        return ", ".join(inner)
     if isinstance(value, list) and len(value) > 4:
         return f"{_short(value[0])}, {_short(value[1])}, ... ({len(value)})"
+    if isinstance(value, list):
+        return ", ".join(map(_short, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -388,12 +486,15 @@ def plan(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the record here.")] = None,
     json: Json = False,
 ) -> None:
-    """Price a plan file: privacy, communication and feasibility, before it runs.
+    """Say whether a plan file is private and useful, and what it costs, before it runs.
 
-    Prints one row per adversary with epsilon, delta, adjacency and label, then
-    what travels, then whether the \\[budget] is met. Values of an average are
-    not read; of training records only how many there are, which is public, and
-    what the file accepts by name. The exit code is 1 when the budget is not met.
+    Prints one row per adversary with epsilon, delta, adjacency and label, what
+    travels, and two verdicts: private (is the \\[budget] met?) and useful (is the
+    answer worth having? The error of an average in its own unit; training is
+    simulated on synthetic records), with the cheapest ways out. Says which files
+    it reads: values of an average never; of training records how many there are,
+    which is public, and what the file accepts by name. The exit code is 1 when
+    the budget is not met.
 
     \b
     Example (save as plan.toml, then run: sottovoce plan plan.toml):
@@ -401,21 +502,17 @@ def plan(
       \\[network]
       graph = "hypercube:4"
       \\[protocol]
-      name = "exchange"
+      name = "masked"
       \\[average]
       radius = 0.5
       adjacency = "user"
       \\[budget]
-      epsilon = 1.0
+      epsilon = 2.0
       delta = 1e-5
       view = "network"
     """
-    priced = price(built_plan(read_plan(file), file.parent, file.name))
-    if out is not None:
-        from sottovoce.report.records import write_record
-
-        write_record(out, plan_record(priced))
-    emit(priced, json, lambda screen: show_price(screen, priced))
+    priced = price(built_plan(read_plan(file), file.parent, file.name), simulated=True)
+    finish(priced | plan_record(priced), json, out, lambda screen: show_price(screen, priced))
     if priced.get("feasible") is False:
         if not json:
             print(f"sottovoce: {priced['verdict']}", file=sys.stderr)

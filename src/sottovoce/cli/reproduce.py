@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, emit, number, progress, safe, table
+from sottovoce.cli.output import Json, emit, if_stopped, number, progress, safe, table
 
 __all__ = ["reproduce"]
 
@@ -267,9 +267,11 @@ def _run(name: str, found: Any, quick: bool, options: dict[str, Any], json: bool
     from sottovoce.experiments.registry import code_digest
 
     if "spread" in options:
-        record: dict[str, Any] = found.run(quick=quick, **options).record()
+        with if_stopped(lambda: "finished trials are kept; the same command goes on."):
+            record: dict[str, Any] = found.run(quick=quick, **options).record()
     else:
-        with progress(name, None, quiet=json):
+        nothing = "nothing was kept; --records FOLDER keeps every trial that ends."
+        with if_stopped(lambda: nothing), progress(name, None, quiet=json):
             record = found.run(quick=quick, **options).record()
     record["provenance"]["code"] = code_digest(name)
     return record

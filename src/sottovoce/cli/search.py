@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import number_list
-from sottovoce.cli.output import Json, emit, number, table
+from sottovoce.cli.options import Out, number_list
+from sottovoce.cli.output import Json, as_record, finish, if_stopped, number, progress, table
 from sottovoce.cli.train import charged_training, read_training, run_training
 from sottovoce.errors import ConfigError
 
@@ -27,6 +27,7 @@ def search(
     file: Annotated[Path, typer.Argument(help="A plan file with \\[data] and \\[train] sections.")],
     rates: Annotated[str, typer.Option(help="Learning rates to try, separated by commas.")] = "0.05,0.1,0.5",
     clips: Annotated[str, typer.Option(help="Clips to try, separated by commas.")] = "1",
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Try learning rates and clips, and say what the search itself spends.
@@ -42,8 +43,10 @@ def search(
     rows: list[dict[str, float]] = []
     stated: list[Any] = []
     score = ""
-    for clip in number_list(clips, "--clips"):
-        for rate in number_list(rates, "--rates"):
+    settings = [(c, r) for c in number_list(clips, "--clips") for r in number_list(rates, "--rates")]
+    spent = "what was run has been spent, and nothing of it was written."
+    with if_stopped(lambda: spent), progress("search", len(settings), quiet=json) as tell:
+        for clip, rate in settings:
             built = read_training(file, learning_rate=rate, clip=clip)
             result = run_training(built, charged=charged_training(built))
             assert result is not None
@@ -58,6 +61,7 @@ def search(
             budget = built.settings.budget
             stated.append(built.plan.privacy(**({} if budget is None else budget.who)))
             delta = 1e-5 if budget is None else budget.delta
+            tell(len(rows))
     best = (max if SCORES[score] else min)(rows, key=lambda row: row[score])
     total = reduce(add, stated)
     payload: dict[str, Any] = {
@@ -70,13 +74,14 @@ def search(
         "epsilon_of_the_search": total.epsilon(delta),
     }
 
-    def text(out: Console) -> None:
-        out.print(table(("clip", "rate", score), [(r["clip"], r["rate"], r[score]) for r in rows]))
-        out.print(f"Best: clip {best['clip']:g}, rate {best['rate']:g}, {score} {number(best[score])}.")
-        out.print(
+    def text(screen: Console) -> None:
+        screen.print(table(("clip", "rate", score), [(r["clip"], r["rate"], r[score]) for r in rows]))
+        screen.print(f"Best: clip {best['clip']:g}, rate {best['rate']:g}, {score} {number(best[score])}.")
+        screen.print(
             f"One run costs epsilon {number(payload['epsilon_of_one_run'])} at delta {delta:g} against "
             f"{payload['against']}; the search of {len(rows)} runs costs "
             f"{number(payload['epsilon_of_the_search'])}, and this is what has been spent."
         )
 
-    emit(payload, json, text)
+    config = {"file": file.name, "rates": rates, "clips": clips}
+    finish(as_record("search", config, payload), json, out, text)

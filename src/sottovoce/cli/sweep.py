@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, emit, number, progress, table
+from sottovoce.cli.output import Json, emit, if_stopped, number, progress, table
 
 __all__ = ["choices", "sweep"]
 
@@ -48,7 +48,8 @@ def sweep(
     if repeats > 1 and what != "audit" and not takes_seed(what):
         raise InvalidInput(f"{what} takes no seed, so --repeats {repeats} would run the same thing again.")
     listed = trials_of.repeated(trials_of.grid(**choices(settings or [])), repeats, fixed)
-    with progress(f"{what}, {len(listed)} trials", len(listed), quiet=json) as tell:
+    kept = f"finished trials are kept in {out}; the same command goes on."
+    with if_stopped(lambda: kept), progress(f"{what}, {len(listed)} trials", len(listed), quiet=json) as tell:
         records = trials_of.sweep(function, listed, out, seed=seed, jobs=jobs, backend=backend, progress=tell)
     payload = {
         "what": what, "trials": len(records), "folder": out, "jobs": jobs, "backend": backend,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.config import read_plan
-from sottovoce.cli.output import Json, console, emit, number, plain, safe
+from sottovoce.cli.output import Json, console, emit, if_stopped, number, plain, safe
 from sottovoce.cli.plan import Built, built_plan, price, require_budget, show_price
 from sottovoce.cli.ranks import Split, inside, start
 from sottovoce.errors import ConfigError, InvalidInput
@@ -72,7 +72,7 @@ def train(
       \\[network]
       graph = "hypercube:4"
       \\[protocol]
-      name = "exchange"
+      name = "masked"
       \\[train]
       algorithm = "consensus-sgd"
       adjacency = "add-remove"
@@ -124,12 +124,15 @@ def train_on(
     def charge() -> Training | None:  # the rank that speaks for all of them
         return charged_training(built, population, checkpoint) if speaks else None
 
+    if speaks and not json:
+        _say_resumed(checkpoint, built.plan.steps)
     try:
         charged = charge() if cluster is None else cluster.agree("the book", charge)
-        result = run_training(
-            built, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show,
-            charged=charged,
-        )  # fmt: skip
+        with if_stopped(lambda: _kept(checkpoint)) if speaks else nullcontext():
+            result = run_training(
+                built, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show,
+                charged=charged,
+            )  # fmt: skip
     except BaseException:
         if folder is not None and not any(folder.iterdir()):
             folder.rmdir()
@@ -198,6 +201,26 @@ def study_of(result: Result, built: Built) -> Fitted:
         label=records.label,
         builder=records.builder,
     )
+
+
+def _kept(checkpoint: Path | None) -> str:
+    """Say what an interrupted training leaves behind."""
+    from sottovoce.runners.checkpoint import kept_at
+
+    step = None if checkpoint is None else kept_at(checkpoint)
+    if step is not None:
+        return f"kept at step {step:,} in {checkpoint}; the same command goes on."
+    return "nothing was kept; --checkpoint FOLDER keeps a run while it trains."
+
+
+def _say_resumed(checkpoint: Path | None, steps: int) -> None:
+    from sottovoce.runners.checkpoint import kept_at
+
+    step = None if checkpoint is None else kept_at(checkpoint)
+    if step is not None:
+        console(error=True).print(
+            f"Going on at step {step:,} of {steps:,}, kept in {checkpoint}.", markup=False
+        )
 
 
 def read_training(file: Path, **changed: Any) -> Built:

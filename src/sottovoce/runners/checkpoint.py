@@ -23,7 +23,7 @@ from sottovoce.errors import ConfigError, DataError, InvalidInput
 from sottovoce.protocols import LinearProtocol, Protocol
 from sottovoce.runners.state import leaves, rebuilt
 
-__all__ = ["Checkpoint", "Saved", "identity_of"]
+__all__ = ["Checkpoint", "Saved", "identity_of", "kept_at"]
 
 CURRENT = "current.json"
 LOCK = ".lock"
@@ -82,6 +82,25 @@ class Saved(NamedTuple):
     step: int
     files: tuple[str, ...]
     about: dict[str, Any]
+
+
+def kept_at(folder: str | Path) -> int | None:
+    """Return the step at which a folder's last whole checkpoint was made, whosever it is; None without one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> kept_at(folder) is None
+    True
+    >>> Checkpoint(folder, "plan").save(3, np.arange(1), np.zeros((1, 1)))
+    >>> kept_at(folder)
+    3
+    """
+    try:
+        return int(json.loads((Path(folder) / CURRENT).read_text())["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 class Checkpoint:

@@ -1,0 +1,59 @@
+"""`sottovoce init`: every folder runs at once, and its answer is good: its own tests say so, run here."""
+
+import importlib.util
+import inspect
+import sys
+
+import pytest
+
+from sottovoce.cli.init import write_kit
+from sottovoce.cli.kits import KITS
+from sottovoce.errors import ConfigError, InvalidInput
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "average", "train", "protocol", "algorithm",
+        pytest.param("net", marks=pytest.mark.slow), pytest.param("consortium", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_folder_runs_at_once_and_answers_well(kind, tmp_path, monkeypatch):
+    folder = tmp_path / kind
+    written = write_kit(kind, folder)
+    assert {"README.md", f"test_{kind}.py"} <= set(written)
+    monkeypatch.syspath_prepend(str(folder))
+    before = set(sys.modules)
+    spec = importlib.util.spec_from_file_location(f"kit_{kind}", folder / f"test_{kind}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    tests = [function for name, function in vars(module).items() if name.startswith("test_")]
+    assert tests
+    for function in tests:
+        function(*[tmp_path for _ in inspect.signature(function).parameters])
+    for name in set(sys.modules) - before:
+        if name in ("my_protocol", "my_algorithm", "run"):
+            del sys.modules[name]
+
+
+def test_every_kind_is_listed_and_every_command_named_in_a_page_exists(call):
+    assert set(KITS) == {"average", "train", "net", "consortium", "protocol", "algorithm"}
+    from sottovoce.cli.main import COMMANDS
+
+    for kit in KITS.values():
+        words = [line.split() for line in kit.texts["README.md"].splitlines() if line.startswith("    sotto")]
+        assert all(line[1] in COMMANDS for line in words)
+    told = call("init", "average", "--json")
+    assert told.code == 0, told
+    assert told.json["run"] == "sottovoce average plan.toml"
+
+
+def test_what_is_there_stays_and_unknown_kinds_are_listed(refused, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes.txt").write_text("keep me")
+    assert "not an empty folder" in refused("init", "average", "mine")
+    assert "average, train, net, consortium, protocol, algorithm" in refused("init", "averge")
+    with pytest.raises(InvalidInput):
+        write_kit("none", tmp_path / "x")
+    with pytest.raises(ConfigError):
+        write_kit("average", tmp_path / "mine" / "notes.txt")
