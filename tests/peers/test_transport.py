@@ -171,6 +171,10 @@ def meet(action):
     async def scene():
         async with Listening() as server:
             outcome = await action(server)
+            for _ in range(1000):  # until what was sent has been read to its end
+                if not any(contact.links for contact in server.transport._known.values()):
+                    break
+                await asyncio.sleep(0.01)
             return outcome, server.frames, server
 
     return asyncio.run(scene())

@@ -129,7 +129,10 @@ def build(only: str | None = None) -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 refused or failed with a sentence, 2 usage, 130 Ctrl-C."""
+    """Run the command line and exit: 0 done, 1 refused or failed with a sentence, 2 usage, 130 Ctrl-C.
+
+    Commands that a service manager starts also end with 75, try again, and 78, wrong configuration.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     called = next((word for word in given if not word.startswith("-")), None)
     try:
@@ -140,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except SottovoceError as error:
-        _refuse(str(error), given)
+        _refuse(str(error), given, getattr(error, "exit_code", 1))
     except OSError as error:
         _refuse(_about_file(error), given)
     except MemoryError:
@@ -159,14 +162,14 @@ def _listed() -> None:
     """Stand for a command that is listed but not called."""
 
 
-def _refuse(sentence: str, given: Sequence[str]) -> None:
-    """Say why not, in one line, where the caller looks for it, and exit with 1."""
+def _refuse(sentence: str, given: Sequence[str], code: int = 1) -> None:
+    """Say why not, in one line, where the caller looks for it, and exit with ``code``."""
     line = " ".join(sentence.split())
     if "--json" in given:
         print(json.dumps({"error": line}))
     else:
         print(f"sottovoce: {line}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(code)
 
 
 def _about_file(error: OSError) -> str:
