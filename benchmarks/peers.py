@@ -157,7 +157,8 @@ def ring(n: int = 8, dim: int = 10_000, rounds: int = 300) -> dict[str, Any]:
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "sottovoce.cli.main", "peer", "run", str(file), "--json",
-             "--log-level", "debug", "--identity", str(folder / f"m{i}"), "--data", str(folder / "data.npz"), "--state", str(folder / f"s{i}")],
+             "--log-level", "debug", "--identity",
+             str(folder / f"m{i}"), "--data", str(folder / "data.npz"), "--state", str(folder / f"s{i}")],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         for i in range(n)

@@ -72,6 +72,7 @@ COMMANDS: dict[str, Command] = {
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
     "sweep": Command("sottovoce.cli.sweep:sweep", "Many trials on workers, one record each.", AFTER),
     "peer": Command("sottovoce.cli.peer:peer", "One organisation: key, agreement, run, ledger.", RUN),
+    "relay": Command("sottovoce.cli.relay:relay", "A meeting place for members nobody can call.", RUN),
     "report": Command("sottovoce.cli.report:report", "One self-contained page of result records.", AFTER),
 }  # fmt: skip
 
