@@ -156,7 +156,8 @@ def ring(n: int = 8, dim: int = 10_000, rounds: int = 300) -> dict[str, Any]:
     np.savez(folder / "data.npz", X=np.zeros((2, dim)))
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "sottovoce.cli.main", "peer", "run", str(file), "--json", "--identity",
+            [sys.executable, "-m", "sottovoce.cli.main", "peer", "run", str(file), "--json",
+             "--log-level", "debug", "--identity",
              str(folder / f"m{i}"), "--data", str(folder / "data.npz"), "--state", str(folder / f"s{i}")],
             stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
         )

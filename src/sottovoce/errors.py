@@ -20,7 +20,8 @@
         ├── IdentityError     certificates, pins, signatures
         ├── FrameError        bytes that are not a valid message
         ├── LedgerError       the ledger is missing, damaged, older, unwritable or of another run
-        └── LostPeer          a neighbour that did not come back
+        └── TryLater          not possible now; the same command goes on later
+            └── LostPeer      a neighbour that did not come back
 
 Messages are one sentence: what was expected, what came, what to try. The command line prints the
 sentence and exits with 1.
@@ -46,6 +47,7 @@ __all__ = [
     "Refused",
     "ReleaseMismatch",
     "SottovoceError",
+    "TryLater",
 ]
 
 
@@ -121,5 +123,9 @@ class LedgerError(PeerError):
     """The ledger cannot be trusted or written, so nothing may be sent."""
 
 
-class LostPeer(PeerError):
+class TryLater(PeerError):
+    """Not possible now; the same command goes on later."""
+
+
+class LostPeer(TryLater):
     """A neighbour did not come back in time."""

@@ -219,12 +219,14 @@ def masked(line):
     return event
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 1), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
 def test_signals_end_the_command_in_order(number, code, consortium):
     group = consortium(n=2, graph="path:2")
     waiting = start(group, 0)
     assert json.loads(waiting.stdout.readline())["event"] == "listening"
-    time.sleep(0.1)
+    waiting.send_signal(signal.SIGHUP)  # a terminal that closes ends nothing
+    time.sleep(0.3)
+    assert waiting.poll() is None
     waiting.send_signal(number)
     out, err = waiting.communicate(timeout=60)
     assert (waiting.returncode, err) == (code, "")

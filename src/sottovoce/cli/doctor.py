@@ -37,7 +37,6 @@ PACKAGES = (
     Package("jinja2", "reports"),
     Package("matplotlib", "figures"),
     Package("cryptography", "protective noise, certificates"),
-    Package("grpcio", "peers over mutual TLS"),
     Package("torch", "neural networks", "pip install 'sottovoce[deep]'"),
     Package("safetensors", "model files", "pip install 'sottovoce[deep]'"),
 )

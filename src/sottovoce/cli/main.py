@@ -76,6 +76,7 @@ COMMANDS: dict[str, Command] = {
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
     "sweep": Command("sottovoce.cli.sweep:sweep", "Many trials on workers, one record each.", AFTER),
     "peer": Command("sottovoce.cli.peer:peer", "One organisation: key, agreement, run, ledger.", RUN),
+    "relay": Command("sottovoce.cli.relay:relay", "A meeting place for members nobody can call.", RUN),
     "report": Command("sottovoce.cli.report:report", "One self-contained page of result records.", AFTER),
 }  # fmt: skip
 
@@ -133,7 +134,10 @@ def build(only: str | None = None) -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 done, 1 refused or failed with a sentence, 2 usage, 130 Ctrl-C."""
+    """Run the command line and exit: 0 done, 1 refused or failed with a sentence, 2 usage, 130 Ctrl-C.
+
+    Commands that a service manager starts also end with 75, try again, and 78, wrong configuration.
+    """
     given = list(sys.argv[1:] if arguments is None else arguments)
     typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
     words = typed.split()[1:] if COMPLETING in os.environ else given  # the shell asks what could come next
@@ -150,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _stop(called)
         raise
     except SottovoceError as error:
-        _refuse(str(error), given)
+        _refuse(str(error), given, getattr(error, "exit_code", 1))
     except OSError as error:
         _refuse(_about_file(error), given)
     except MemoryError:
@@ -178,14 +182,14 @@ def _listed() -> None:
     """Stand for a command that is listed but not called."""
 
 
-def _refuse(sentence: str, given: Sequence[str]) -> None:
-    """Say why not, in one line, where the caller looks for it, and exit with 1."""
+def _refuse(sentence: str, given: Sequence[str], code: int = 1) -> None:
+    """Say why not, in one line, where the caller looks for it, and exit with ``code``."""
     line = " ".join(sentence.split())
     if "--json" in given:
         print(json.dumps({"error": line}))
     else:
         print(f"sottovoce: {line}", file=sys.stderr)
-    sys.exit(1)
+    sys.exit(code)
 
 
 def _about_file(error: OSError) -> str:

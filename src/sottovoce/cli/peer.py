@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from sottovoce.cli.peer_agree import agree
+from sottovoce.cli.peer_check import check, service
 from sottovoce.cli.peer_home import book, home, keygen, trust
 from sottovoce.cli.peer_run import compare, ledger, run, status
 
@@ -27,5 +28,5 @@ Examples:
     pretty_exceptions_enable=False,
 )
 
-for command in (home, trust, book, keygen, agree, run, status, ledger, compare):
+for command in (home, trust, book, keygen, agree, check, run, status, ledger, compare, service):
     peer.command()(command)

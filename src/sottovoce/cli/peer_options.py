@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,8 @@ if TYPE_CHECKING:
     from sottovoce.peers.home import Home
 
 __all__ = [
-    "Adjacency", "Delta", "Epsilon", "HomeOption", "Population", "State", "View", "Why", "this_home",
+    "Adjacency", "Delta", "Epsilon", "HomeOption", "Population", "ProxyOption", "RelayOption", "State",
+    "View", "Why", "checked_relay", "exit_codes", "this_home",
 ]  # fmt: skip
 
 State = Annotated[Path, typer.Argument(help="The state folder of a running or stopped peer.")]
@@ -27,6 +30,37 @@ View = Annotated[str, typer.Option(help="Against whom: local, outsider, network 
 Population = Annotated[
     str | None, typer.Option(help="Whose records they are, by the book's name; else its first population.")
 ]
+RelayOption = Annotated[
+    str, typer.Option(help="Another relay than the agreed one, for neighbours whom nobody can call.")
+]
+ProxyOption = Annotated[
+    str,
+    typer.Option(envvar="SOTTOVOCE_PROXY", help="Call others through this HTTP proxy, http://host:port."),
+]
+
+
+@contextlib.contextmanager
+def exit_codes() -> Iterator[None]:
+    """Let a command that a service manager starts end with 75 or 78 where it should."""
+    from sottovoce.cli.peer_log import exit_code
+    from sottovoce.errors import SottovoceError
+
+    try:
+        yield
+    except SottovoceError as error:
+        error.exit_code = exit_code(error)  # type: ignore[attr-defined]
+        raise
+
+
+def checked_relay(address: str) -> str:
+    """Return a relay's address, or nothing."""
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.agreement import check_address
+
+    try:
+        return check_address(address, "The relay") if address else ""
+    except ValueError as error:
+        raise ConfigError(f"{error}.") from None
 
 
 def this_home(folder: Path | None) -> Home:

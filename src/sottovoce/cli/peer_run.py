@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.output import Json, console, emit, safe, table
-from sottovoce.cli.peer_options import HomeOption, Population, State
+from sottovoce.cli.peer_options import (
+    HomeOption,
+    Population,
+    ProxyOption,
+    RelayOption,
+    State,
+    checked_relay,
+    exit_codes,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.peers.agreement import Agreement
     from sottovoce.peers.runtime import Peer
 
 __all__ = ["compare", "ledger", "run", "status"]
@@ -43,6 +50,12 @@ def run(
         typer.Option(help="The file that builds the agreed network, where it is the members' own."),
     ] = None,
     weights: Annotated[Path | None, typer.Option(help="The agreed weights that it starts from.")] = None,
+    relay: RelayOption = "",
+    proxy: ProxyOption = "",
+    health: Annotated[
+        int | None, typer.Option(help="A port of 127.0.0.1 for /healthz and /metrics.", min=0, max=65535)
+    ] = None,
+    log_level: Annotated[str, typer.Option(help="debug (every round), info, warning or error.")] = "info",
     json: Json = False,
 ) -> None:
     """Run this member's peer until the model is there; start it again after a crash and it goes on.
@@ -50,20 +63,53 @@ def run(
     The model, its statement and how to use it are kept as a study in the
     state folder; sottovoce predict STATE/study new.csv uses it.
 
+    Ends with 0 when the model is there, 75 when the same command goes on later (stopped, a neighbour away),
+    78 when a file, key or option is wrong, 1 otherwise. SIGTERM ends it in order, SIGHUP does nothing.
+
     \b
-    Example:
+    Examples:
         sottovoce peer run agreement.toml --identity identity --data mine.npz --state state
+        sottovoce peer run agreement.toml --data mine.csv --health 9400 --proxy http://proxy.example:8080
     """
+    with exit_codes():
+        _run(
+            agreement, data, identity, state, home, population, new_data, listen, revoke, module, weights,
+            relay, proxy, health, log_level, json,
+        )  # fmt: skip
+
+
+def _run(
+    agreement: Path,
+    data: Path,
+    identity: Path | None,
+    state: Path | None,
+    home: Path | None,
+    population: str | None,
+    new_data: str,
+    listen: str | None,
+    revoke: list[str] | None,
+    module: Path | None,
+    weights: Path | None,
+    relay: str,
+    proxy: str,
+    health: int | None,
+    log_level: str,
+    json: bool,
+) -> None:
     import asyncio
     import signal
 
+    from sottovoce.cli.peer_log import Log
     from sottovoce.errors import ConfigError, PeerError
     from sottovoce.peers.agreement import read_agreement
+    from sottovoce.peers.dial import parse_proxy
     from sottovoce.peers.home import find_home
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.records import read_records
     from sottovoce.peers.runtime import MODEL, STATEMENT, Peer
 
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no reason to end
+    log = Log(json=json, level=log_level)
     agreed = read_agreement(agreement)
     agreed.require_signatures(where=str(agreement))
     at = find_home(home, identity=identity)
@@ -79,16 +125,15 @@ def run(
             raise ConfigError("The agreement has no network; leave --module and --weights out.")
         agreed.plan.objective.supply(module, weights)
     records = read_records(data, agreed)
-    show = _lines if json else _progress(agreed)
-
     signals: list[int] = []
     place: list[Path] = []
     ran: list[Peer] = []
 
     async def live() -> Any:
         peer = Peer(
-            agreed, own, records, state, log=show, listen=listen, revoked=revoke or (), secrets=key,
-            home=at, population=population, new_records=new_data,
+            agreed, own, records, state, log=log, listen=listen, revoked=revoke or (), secrets=key,
+            home=at, population=population, new_records=new_data, relay=checked_relay(relay),
+            proxy=parse_proxy(proxy) if proxy else None, health=health,
         )  # fmt: skip
         place.append(peer.state)
         ran.append(peer)
@@ -111,9 +156,8 @@ def run(
     if agreed.model.kind != "mean":
         files["study"] = str(_keep_study(ran[0], outcome.model, agreement))
     if json:
-        _lines(
-            {"event": "done", "rounds": outcome.rounds, **files, "guarantee": outcome.statement["guarantee"]}
-        )
+        guarantee = outcome.statement["guarantee"]
+        print(_json.dumps({"event": "done", "rounds": outcome.rounds, **files, "guarantee": guarantee}))
         return
     said = outcome.statement["guarantee"]
     out = console()
@@ -127,13 +171,36 @@ def run(
         out.print(f"To use it: sottovoce predict {safe(files['study'])} new.csv")
 
 
-def status(state: State, json: Json = False) -> None:
-    """Say how far a peer is, whom it has heard, what it has spent and what is left; disturbs nothing."""
+def status(
+    state: State,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every two seconds.")] = False,
+    json: Json = False,
+) -> None:
+    """Say how far a peer is, whom it has heard, what it has spent and what is left; disturbs nothing.
+
+    \b
+    Examples:
+        sottovoce peer status state
+        sottovoce peer status ~/.sottovoce/runs/HASH --watch
+    """
+    import time
+
+    while True:
+        running = _show_status(state, json, clear=watch and not json)
+        if not watch or not running:
+            return
+        time.sleep(2.0)
+
+
+def _show_status(state: Path, json: bool, *, clear: bool = False) -> bool:
+    """Print the status once; return whether the peer runs."""
     from sottovoce.peers.status import read_status
 
     found = read_status(state)
 
     def text(out: Console) -> None:
+        if clear:
+            out.clear()
         mode = "running" if found["running"] else "finished" if found["finished"] else "stopped"
         out.print(f"{found['member']} in {safe(repr(found['title']))} ({found['run'][:16]}): {mode}")
         out.print(f"round {found['round']} of {found['rounds']}; {found['rows_sent']} rows sent")
@@ -147,8 +214,24 @@ def status(state: State, json: Json = False) -> None:
         out.print(f"ledger: {found['ledger_rows']} rows, chain intact, head {found['ledger_head'][:16]}")
         for incident in found["incidents"]:
             out.print(f"incident: {safe(incident)}")
+        _show_live(out, found["live"], found["running"])
 
     emit(found, json, text)
+    return bool(found["running"])
+
+
+def _show_live(out: Console, live: dict[str, Any] | None, running: bool) -> None:
+    """Print whom a peer hears and what it refused, as it last said."""
+    if live is None:
+        return
+    out.print(f"connections, {live['age']:.0f} s ago{'' if running else ' (not running now)'}:")
+    for name, each in live.get("neighbours", {}).items():
+        heard = each["seconds_since_heard"]
+        last = "never heard" if heard is None else f"last heard {heard:.0f} s before"
+        how = "connected" if each["connected"] else f"away: {each['why'] or 'it has not called'}"
+        out.print(safe(f"  {name}: {how}; {last}; {each['frames']} frames; package {each['package'] or '?'}"))
+    for each in live.get("refused", ()):
+        out.print(safe(f"  refused from {each['from']}: {each['count']} ({each['why']})"))
 
 
 def ledger(state: State, json: Json = False) -> None:
@@ -204,34 +287,6 @@ def compare(
             "was changed; compare the ledgers themselves."
         )
     emit({"ledgers": len(proofs), "contradictions": []}, json, lambda out: out.print("the ledgers fit"))
-
-
-def _lines(event: dict[str, Any]) -> None:
-    print(_json.dumps(event), flush=True)
-
-
-def _progress(agreed: Agreement) -> Any:
-    """Return a listener: a bar on a terminal, one line in ten otherwise."""
-    out = console(error=True)
-    said = {"tenth": -1}
-
-    def show(event: dict[str, Any]) -> None:
-        if event["event"] == "listening":
-            out.print(f"{event['member']} is listening; run {event['run'][:16]}, waiting for its neighbours")
-            return
-        if event["event"] == "known":
-            out.print(f"run {event['run'][:16]} is known and goes on in {safe(event['state'])}")
-            return
-        tenth = 10 * event["at"] // max(event["of"], 1)
-        if out.is_terminal:
-            waiting = ", ".join(event["waiting"]) or "nobody"
-            line = f"round {event['at']}/{event['of']}  releases {event['releases']}  waiting for {waiting}"
-            out.print(line.ljust(78)[:78], end="\r")
-        elif tenth != said["tenth"]:
-            said["tenth"] = tenth
-            out.print(f"round {event['at']} of {event['of']}, {event['releases']} releases")
-
-    return show
 
 
 def _keep_study(ran: Peer, row: Any, agreement: Path) -> Path:

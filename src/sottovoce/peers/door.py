@@ -15,7 +15,7 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from sottovoce.errors import PeerError
+from sottovoce.errors import PeerError, TryLater
 from sottovoce.peers.links import shake
 
 __all__ = ["Door", "raise_limit", "split_address"]
@@ -221,7 +221,7 @@ class Door:
 
 def _cannot(address: str, error: OSError) -> PeerError:
     if error.errno == errno.EADDRINUSE:
-        return PeerError(
+        return TryLater(
             f"Cannot listen at {address}: another process does; stop it, or agree on another port."
         )
     if error.errno == errno.EACCES:

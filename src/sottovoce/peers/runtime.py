@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import math
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +19,27 @@ import numpy as np
 
 from sottovoce._files import write_whole
 from sottovoce.data.randomness import Random
-from sottovoce.errors import ConfigError, DataError, IdentityError, PeerError, SottovoceError
+from sottovoce.errors import (
+    ConfigError,
+    DataError,
+    FrameError,
+    IdentityError,
+    LostPeer,
+    PeerError,
+    SottovoceError,
+    TryLater,
+)
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.dial import Proxy
+from sottovoce.peers.health import Health
 from sottovoce.peers.home import Home
 from sottovoce.peers.identity import Identity
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.ledger import SqliteLedger
 from sottovoce.peers.masking import erase_mask_key, read_mask_key
 from sottovoce.peers.records import Records
+from sottovoce.peers.status import LIVE
 from sottovoce.peers.transport import Setting, TlsTransport, Transport
 from sottovoce.privacy import Guarantee, words
 from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
@@ -33,6 +47,9 @@ from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
 __all__ = ["Outcome", "Peer"]
 
 MODEL, STATEMENT = "model.npz", "statement.json"
+_SILENT = 10.0  # seconds without a round before it is said who is waited for
+_LIVELY = 2.0  # seconds between two reports for `peer status`
+_PER_SPAN = 64  # frames of one neighbour that a span takes
 Log = Callable[[dict[str, Any]], None]
 
 
@@ -63,6 +80,7 @@ class Peer:
     secrets : the folder in which the mask key was kept when the agreement was signed, where sums are masked;
         the key is erased from it once the first row is durable.
     transport : what carries the frames, made by a call with the arguments of `TlsTransport`.
+    health : a port of the loopback interface for ``/healthz`` and ``/metrics``; None for neither.
     relay : another relay than the agreed one, for neighbours whom nobody can call.
     proxy : the HTTP proxy through which this machine calls others.
     home : the organisation's home; the run is charged to its book before anything else happens.
@@ -100,6 +118,7 @@ class Peer:
         listen: str | None = None,
         secrets: str | Path | None = None,
         transport: Callable[..., Transport] = TlsTransport,
+        health: int | None = None,
         relay: str = "",
         proxy: Proxy | None = None,
         home: Home | None = None,
@@ -126,6 +145,7 @@ class Peer:
         key = read_mask_key(self._secrets, agreement.run, agreement.epoch)
         program = self.job.program(self.node, records, noise, key)
         spending = self.job.spending(self.node)
+        self._obey_graph(program.contacts)
         about = {
             "title": agreement.title,
             "members": [member.name for member in agreement.members],
@@ -174,6 +194,19 @@ class Peer:
         self._wake = asyncio.Event()
         self._logged_at = -1
         self._stopping = False
+        self._health = None if health is None else Health(self, health)
+        self._arrived: list[tuple[int, bytes]] = []
+        self._progress_at = self._said_waiting = self._lively_at = time.monotonic()
+        self.refused: Counter[str] = Counter()  # frames the core did not take, by member
+        self.pace_missed = 0
+
+    def _obey_graph(self, contacts: Iterable[int]) -> None:
+        strays = sorted(set(contacts) - set(self.agreement.neighbours(self.node)))
+        if strays:
+            raise ConfigError(
+                f"The protocol connects {self.identity.name} with {self.agreement.members[strays[0]].name}, "
+                "who are no neighbours in the agreed graph; agree on a graph that has this edge."
+            )
 
     def _open_through(
         self,
@@ -213,14 +246,18 @@ class Peer:
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""
         try:
+            if self._health is not None:
+                await self._health.start()
             await self.transport.start(self.listen)
-            name = self.identity.name
-            self.log({"event": "listening", "member": name, "run": self.agreement.run.hex()})
+            self.log(self._listening())
             self._send(self.core.start(time.monotonic()))
             await self._loop()
             await self.transport.flush(1.0)
         finally:
             await self.transport.stop()
+            if self._health is not None:
+                await self._health.stop()
+            self._write_live()
             try:
                 outcome = self._write()
             finally:
@@ -229,7 +266,7 @@ class Peer:
                     self.ledger.tidy()
                 self.ledger.close()
         if self.core.failed is not None:
-            raise self.core.failed
+            raise self._named(self.core.failed)
         if self.home is not None and self.core.finished:
             draws = sum(release.draws for release in self.core.releases)
             self.home.book.end(self.agreement.run.hex(), draws=draws, head=self.ledger.head.hex())
@@ -244,7 +281,7 @@ class Peer:
         """
         self._stopping = True
         if not self.core.finished and self.core.failed is None:
-            self.core.failed = PeerError(
+            self.core.failed = TryLater(
                 f"Stopped at round {self.core.durable_at} of {self.job.rounds}, everything spent is "
                 "recorded; start the same command again to go on."
             )
@@ -269,6 +306,10 @@ class Peer:
                 finished_at = now if finished_at is None else finished_at
                 if now - finished_at > self.timing.linger:
                     return
+            self._live(now)
+            if self.agreement.timing.pace is not None:
+                await self._span(self.agreement.timing.pace)
+                continue
             try:
                 self._send(self.core.tick(now))
             except SottovoceError:
@@ -281,10 +322,46 @@ class Peer:
             except TimeoutError:
                 continue
 
+    async def _span(self, pace: float) -> None:
+        """Wait for the next span; take what has come by its beginning; answer in its middle or a later one's.
+
+        Between taking and answering this process does nothing else, it does not even accept a connection: how
+        long the computation took cannot be seen from outside, unless it took longer than half a span.
+        """
+        begin = (math.floor(time.time() / pace) + 1) * pace
+        await asyncio.sleep(max(0.0, begin - time.time()))
+        out, self._arrived, arrived = [], [], self._arrived
+        try:
+            for sender, raw in arrived:
+                try:
+                    out += self.core.receive(time.monotonic(), sender, raw)
+                except FrameError as error:
+                    self._refused(sender, error)
+            out += self.core.tick(time.monotonic())
+        except SottovoceError:
+            if self.core.failed is None:
+                raise
+        answer = begin + pace / 2
+        if time.time() > answer:
+            self.pace_missed += 1
+            self.log({"event": "pace", "seconds": round(time.time() - begin, 3), "pace": pace})
+        while answer < time.time():
+            answer += pace
+        time.sleep(max(0.0, answer - time.time()))
+        self._send(out)
+        self._tell()
+
     def _deliver(self, sender: int, raw: bytes) -> None:
+        if self.agreement.timing.pace is not None:
+            if sum(1 for who, _ in self._arrived if who == sender) >= _PER_SPAN:
+                raise FrameError("More frames came in one span than a neighbour has to send.")
+            self._arrived.append((sender, raw))
+            return
         try:
             self._send(self.core.receive(time.monotonic(), sender, raw))
-        except SottovoceError:
+        except SottovoceError as error:
+            if isinstance(error, FrameError):
+                self.refused[self.agreement.members[sender].name] += 1
             if self.core.failed is None:
                 raise  # the frame was refused
             raise PeerError("this peer has stopped") from None  # why is nobody's business
@@ -309,6 +386,7 @@ class Peer:
         if at == self._logged_at:
             return
         self._logged_at = at
+        self._progress_at = self._said_waiting = time.monotonic()
         waiting = [self.agreement.members[s].name for s in self.core.waiting_for]
         spent = sum(self.core.spending.counts.values())
         self.log({"event": "round", "at": at, "of": self.job.rounds, "releases": spent, "waiting": waiting})
@@ -316,6 +394,92 @@ class Peer:
     def _happened(self, event: dict[str, Any]) -> None:
         """Hand on what the transport tells."""
         self.log(event)
+        self._lively_at = -math.inf  # whoever looks sees it at once
+
+    def _refused(self, sender: int, error: FrameError) -> None:
+        name = self.agreement.members[sender].name
+        self.refused[name] += 1
+        if self.refused[name] in (1, 10, 100) or not self.refused[name] % 1000:
+            self.log({"event": "refused", "member": name, "why": str(error)})
+
+    def _listening(self) -> dict[str, Any]:
+        own = self.agreement.members[self.node]
+        where = self.listen or (own.address if own.reachable else "")
+        return {
+            "event": "listening",
+            "member": own.name,
+            "run": self.agreement.run.hex(),
+            "address": where,
+            "calls": [self.agreement.members[s].name for s in self.core.program.contacts],
+        }
+
+    def _live(self, now: float) -> None:
+        """Say now and then who is waited for, and leave what `peer status` shows of a running peer."""
+        silent = now - self._progress_at
+        if (
+            silent > _SILENT
+            and now - self._said_waiting > max(_SILENT, silent / 2)
+            and not self.core.finished
+        ):
+            self._said_waiting = now
+            whys = self._whys()
+            missing = [self.agreement.members[s].name for s in self.core.waiting_for]
+            people = [{"member": name, "why": whys.get(name, "")} for name in missing]
+            self.log(
+                {"event": "waiting", "for": people, "seconds": round(silent), "at": self.core.durable_at}
+            )
+        if now - self._lively_at > _LIVELY:
+            self._lively_at = now
+            self._write_live()
+
+    def _whys(self) -> dict[str, str]:
+        report = getattr(self.transport, "report", None)
+        if report is None:
+            return {}
+        return {name: each["why"] for name, each in report()["neighbours"].items() if not each["connected"]}
+
+    def _named(self, error: SottovoceError) -> SottovoceError:
+        """Return the error with members by name, and with the last reason why each was away."""
+        if not isinstance(error, LostPeer):
+            return error
+        whys = self._whys()
+        missing = [self.agreement.members[s].name for s in self.core.waiting_for]
+        reasons = [f"{name} {whys[name]}" for name in missing if whys.get(name)]
+        return LostPeer(
+            f"{', '.join(missing) or 'A neighbour'} did not come back within {self.timing.give_up:g} seconds"
+            f"{' (' + '; '.join(reasons) + ')' if reasons else ''}; the run rests at round "
+            f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; start the same "
+            "command again to go on."
+        )
+
+    def report(self) -> dict[str, Any]:
+        """Return how far this peer is and whom it hears; none of it depends on data."""
+        seen = getattr(self.transport, "report", dict)()
+        return {
+            "member": self.identity.name,
+            "run": self.agreement.run.hex(),
+            "time": time.time(),
+            "process": os.getpid(),
+            "round": self.core.durable_at,
+            "rounds": self.job.rounds,
+            "finished": self.core.finished,
+            "failed": self.core.failed is not None,
+            "releases": int(sum(self.core.spending.counts.values())),
+            "waiting": [self.agreement.members[s].name for s in self.core.waiting_for],
+            "incidents": len(self.core.incidents),
+            "pace_missed": self.pace_missed,
+            "refused_frames": dict(self.refused),
+            **seen,
+        }
+
+    def _write_live(self) -> None:
+        """Leave the report beside the ledger; it is for looking at and may be lost."""
+        path = self.state / LIVE
+        with contextlib.suppress(OSError):
+            handle = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "w") as file:
+                json.dump(self.report(), file)
+            os.replace(f"{path}.new", path)
 
     # ---- what is left ----------------------------------------------------------------------------
 

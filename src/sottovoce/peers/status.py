@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from sottovoce.errors import LedgerError
 from sottovoce.peers.ledger import LOCK, read_ledger
 from sottovoce.privacy.releases import Budget, Spending
 
-__all__ = ["read_proof", "read_status"]
+__all__ = ["LIVE", "read_proof", "read_status"]
+
+LIVE = "live.json"  # what a running peer last said of itself
 
 
 def read_status(folder: str | Path) -> dict[str, Any]:
@@ -68,7 +72,19 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "incidents": list(saved.notes),
         "ledger_rows": stored["rows"],
         "ledger_head": stored["head"],
+        "live": _live(Path(folder)),
     }
+
+
+def _live(folder: Path) -> dict[str, Any] | None:
+    """Return what the peer last said of its connections, with its age; None if it never ran here."""
+    try:
+        said = json.loads((folder / LIVE).read_text())
+        age = time.time() - float(said["time"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    kept = ("neighbours", "refused", "refused_frames", "door", "waiting", "pace_missed")
+    return {"age": round(max(0.0, age), 1), **{name: said[name] for name in kept if name in said}}
 
 
 def read_proof(folder: str | Path) -> dict[str, Any]:

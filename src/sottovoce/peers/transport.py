@@ -324,7 +324,7 @@ class TlsTransport:
 
     async def _enter(self, tls: ssl.SSLSocket, host: str) -> None:
         """Take in a connection that has passed TLS: whose certificate, which agreement."""
-        sender = self._pins.get(_fingerprint(tls))
+        sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
             self.refusals["a stranger", "the certificate is not a neighbour's"] += 1
             tls.close()
@@ -381,7 +381,7 @@ class TlsTransport:
         try:
             async with asyncio.timeout(PATIENCE):
                 tls = await shake(sock, context, server=server)
-                if _fingerprint(tls) != bytes.fromhex(other.fingerprint):
+                if shown_fingerprint(tls) != bytes.fromhex(other.fingerprint):
                     tls.close()
                     raise PeerError(_OTHER)
                 await self._greet(tls, to, calling=True)
@@ -521,7 +521,7 @@ _OTHER = (
 )
 
 
-def _fingerprint(tls: ssl.SSLSocket) -> bytes:
+def shown_fingerprint(tls: ssl.SSLSocket) -> bytes:
     """Return the digest of the certificate that made the connection, never of what a field says."""
     shown = tls.getpeercert(binary_form=True)
     if shown is None or tls.version() != "TLSv1.3":

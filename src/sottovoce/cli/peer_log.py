@@ -1,0 +1,129 @@
+"""What a running peer says: one line per event, with the time and a level; a bar of rounds on a terminal."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json as _json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from sottovoce.errors import (
+    ConfigError,
+    DataError,
+    GraphError,
+    IdentityError,
+    MissingDependency,
+    SottovoceError,
+    TryLater,
+)
+
+__all__ = ["LEVELS", "Log", "exit_code", "sentence"]
+
+LEVELS = ("debug", "info", "warning", "error")
+_OFTEN = 30.0  # seconds after which a round is told even if it is not a tenth of the run
+
+
+def exit_code(error: SottovoceError) -> int:
+    """Return how a long-running command ends: 75 try again, 78 wrong configuration, 1 refused or failed.
+
+    Examples
+    --------
+    >>> exit_code(ConfigError("no")), exit_code(TryLater("not now")), exit_code(SottovoceError("no"))
+    (78, 75, 1)
+    """
+    if isinstance(error, TryLater):
+        return 75
+    wrong = (ConfigError, DataError, GraphError, IdentityError, MissingDependency)
+    return 78 if isinstance(error, wrong) else 1
+
+
+def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the level and the words of an event.
+
+    Examples
+    --------
+    >>> sentence({"event": "trouble", "member": "south", "why": "cannot be reached: nobody listens there"})
+    ('warning', 'south cannot be reached: nobody listens there')
+    """
+    kind = event["event"]
+    if kind == "listening":
+        where = f"listens at {event['address']}" if event.get("address") else "calls the others"
+        calls = ", ".join(event.get("calls", ()))
+        return "info", f"{event['member']} {where}; run {event['run'][:16]}; neighbours: {calls}"
+    if kind == "known":
+        return "info", f"run {event['run'][:16]} is known and goes on in {event['state']}"
+    if kind == "connected":
+        return "info", f"{event['member']} is connected ({'we' if event['called'] else 'it'} called)"
+    if kind in ("trouble", "lost"):
+        return "warning", f"{event['member']} {event['why']}"
+    if kind == "refused":
+        return "warning", f"a frame of {event['member']} was refused: {event['why']}"
+    if kind == "clock":
+        return "warning", f"the clock of {event['member']} is {event['apart']}, by this machine's"
+    if kind == "waiting":
+        people = "; ".join(f"{each['member']} {each['why'] or 'is silent'}" for each in event["for"])
+        return (
+            "warning",
+            f"no round for {event['seconds']} s, waiting at {event['at']} for {people or 'nobody'}",
+        )
+    if kind == "pace":
+        return "warning", (
+            f"the answer took {event['seconds']} s, more than half of the agreed {event['pace']:g} s: "
+            "it leaves a span later, and a neighbour can see that"
+        )
+    if kind == "round":
+        waiting = f", waiting for {', '.join(event['waiting'])}" if event.get("waiting") else ""
+        return "info", f"round {event['at']} of {event['of']}, {event['releases']} releases{waiting}"
+    return "info", ", ".join(f"{key} {value}" for key, value in event.items())
+
+
+class Log:
+    """Where the events of a peer go: standard error as text, or standard output as one JSON object a line.
+
+    Parameters
+    ----------
+    json : whether lines are JSON.
+    level : the least level that is told; ``debug`` tells every round.
+
+    Examples
+    --------
+    >>> Log(json=False, level="loud")
+    Traceback (most recent call last):
+    sottovoce.errors.ConfigError: The level of the log is debug, info, warning or error, got 'loud'.
+    """
+
+    def __init__(self, *, json: bool, level: str = "info") -> None:
+        if level not in LEVELS:
+            raise ConfigError(f"The level of the log is debug, info, warning or error, got {level!r}.")
+        self.json, self.least = json, LEVELS.index(level)
+        self._bar = not json and sys.stderr.isatty()
+        self._tenth, self._at = -1, 0.0
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        level, words = sentence(event)
+        if event["event"] == "round":
+            if self._bar:
+                sys.stderr.write(words.ljust(78)[:78] + "\r")
+                sys.stderr.flush()
+                return
+            level = "info" if self._due(event) else "debug"
+        if LEVELS.index(level) < self.least:
+            return
+        now = dt.datetime.now(dt.UTC)
+        if self.json:
+            line = _json.dumps({"time": now.isoformat(timespec="milliseconds"), "level": level, **event})
+            print(line, flush=True)
+            return
+        shown = "".join(c if c.isprintable() else "?" for c in words)
+        print(f"{now:%Y-%m-%dT%H:%M:%SZ} {level:7} {shown}", file=sys.stderr, flush=True)
+
+    def _due(self, event: Mapping[str, Any]) -> bool:
+        """Whether a round is worth a line: at every tenth of the run, and when long nothing was said."""
+        tenth = 10 * event["at"] // max(event["of"], 1)
+        now = time.monotonic()
+        if tenth == self._tenth and now - self._at < _OFTEN:
+            return False
+        self._tenth, self._at = tenth, now
+        return True

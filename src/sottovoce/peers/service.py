@@ -1,0 +1,94 @@
+"""A systemd unit for one member's peer: started with the machine, again after a failure that may pass."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from sottovoce.errors import ConfigError
+
+__all__ = ["systemd_unit"]
+
+_UNIT = """[Unit]
+Description=Sottovoce peer: {title}
+Documentation=man:systemd.service(5)
+Wants=network-online.target
+After=network-online.target time-sync.target
+
+[Service]
+Type=exec
+ExecStart={command}
+{user}# 0 the model is there; 75 stopped in order, or a neighbour is away: the same command goes on
+SuccessExitStatus=75
+Restart=on-failure
+RestartForceExitStatus=75
+# a wrong file or a refusal does not become right by itself
+RestartPreventExitStatus=1 2 78
+RestartSec=30
+KillSignal=SIGTERM
+TimeoutStopSec=60
+LimitNOFILE=65536
+UMask=0077
+NoNewPrivileges=yes
+PrivateTmp=yes
+ProtectSystem=strict
+ProtectHome={home}
+ReadWritePaths={writable}
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+CapabilityBoundingSet={capability}
+{ambient}
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def systemd_unit(
+    command: Sequence[str | Path],
+    *,
+    title: str,
+    writable: Sequence[str | Path],
+    user: str = "",
+    low_port: bool = False,
+) -> str:
+    """Return the text of a unit that runs ``command``.
+
+    Parameters
+    ----------
+    command : program and arguments; every path absolute.
+    title : what the unit is for.
+    writable : the folders it may write to: the home or state folder, and the book's second copy.
+    user : the account it runs under; empty where the unit is installed for a user.
+    low_port : whether it listens below 1024, 443 for instance.
+
+    Examples
+    --------
+    >>> unit = systemd_unit(["/usr/bin/sottovoce", "peer", "run"], title="mean", writable=["/srv/home"])
+    >>> [line for line in unit.splitlines() if line.startswith(("ExecStart", "RestartForce"))]
+    ['ExecStart="/usr/bin/sottovoce" "peer" "run"', 'RestartForceExitStatus=75']
+    """
+    words = [str(word) for word in command]
+    if not Path(words[0]).is_absolute():
+        raise ConfigError(f"A unit starts a program by its whole path, got {words[0]!r}.")
+    for word in (*words, title, user, *map(str, writable)):
+        if not word.isprintable():
+            raise ConfigError("A unit holds printable text only; rename the file.")
+    if user and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}\$?", user):
+        raise ConfigError(f"{user!r} is not the name of an account.")
+    places = [Path(place) for place in writable]
+    at_home = any(str(place).startswith(("/home/", "/root")) for place in places)
+    capability = "CAP_NET_BIND_SERVICE" if low_port else ""
+    return _UNIT.format(
+        title=title.replace("%", "%%"),
+        command=" ".join(_quoted(word) for word in words),
+        user=f"User={user}\n" if user else "",
+        home="no" if at_home else "yes",
+        writable=" ".join(_quoted(str(place)) for place in places),
+        capability=capability,
+        ambient=f"AmbientCapabilities={capability}\n" if low_port else "",
+    )
+
+
+def _quoted(word: str) -> str:
+    inner = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{inner}"'

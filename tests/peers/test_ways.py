@@ -1,0 +1,213 @@
+"""One reachable end is enough: outbound members, proxies, a blind relay; and the same bytes as directly."""
+
+import asyncio
+import functools
+import itertools
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import ConfigError, PeerError
+from sottovoce.peers import dial
+from sottovoce.peers.agreement import OUTBOUND, member_entry, read_agreement, sign_agreement, write_agreement
+from sottovoce.peers.frames import MAGIC
+from sottovoce.peers.relay import Relay, edge_tokens
+from sottovoce.privacy.noise import SimulatedNoise
+
+LEARNING = {"name": "consensus-sgd", "protocol": "tree", "steps": 4, "noise_multiplier": 60.0}
+
+
+def rewritten(group, ports, *, relay=""):
+    """Sign the group's agreement again with these ports; None makes a member outbound."""
+    content = group.agreement.model_dump(exclude_unset=True, exclude={"members", "signatures", "mask_keys"})
+    if relay:
+        content["relay"] = relay
+    entries = [
+        member_entry(own.certificate, OUTBOUND if port is None else f"127.0.0.1:{port}")
+        for own, port in zip(group.identities, ports, strict=True)
+    ]
+    write_agreement(group.file, content, entries)
+    for own in group.identities:
+        sign_agreement(group.file, own, secrets=group.folder / f"secrets-{own.name}")
+    return group
+
+
+@pytest.fixture
+def direct(consortium):
+    """The models of a run in which everybody listens; its trees and starts follow from the run's name."""
+    group = consortium(n=3, graph="path:3", algorithm={**LEARNING}, epsilon=200.0)
+    return [outcome.model.tobytes() for outcome in group.run(noises=[SimulatedNoise(7) for _ in range(3)])]
+
+
+def test_outbound_at_all_but_one_gives_the_bytes_of_a_direct_run(consortium, direct, free_ports):
+    group = consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
+    rewritten(group, [None, free_ports(1)[0], None])
+    for i in range(3):
+        group.state(i).rename(group.folder / f"first{i}")
+    assert [o.model.tobytes() for o in group.run(noises=[SimulatedNoise(7) for _ in range(3)])] == direct
+
+
+def test_all_outbound_meet_at_a_relay_that_sees_no_plaintext(consortium, direct, monkeypatch):
+    """The same bytes as directly; on the relay's sockets no frame, no name, no run, no certificate."""
+    seen, passes = bytearray(), Relay._passes
+    monkeypatch.setattr(Relay, "_passes", lambda self, piece: (seen.extend(piece), passes(self, piece)))
+    group = consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
+    for i in range(3):
+        group.state(i).rename(group.folder / f"first{i}")
+    sent = []
+
+    async def scene():
+        relay = Relay("127.0.0.1:0")
+        await relay.start()
+        rewritten(group, [None, None, None], relay=f"127.0.0.1:{relay.port}")
+        peers = group.peers(noises=[SimulatedNoise(7) for _ in range(3)])
+        for peer in peers:
+            assert not peer.transport.members[peer.node].reachable
+            out, send = peer.transport, peer.transport.send
+            monkeypatch.setattr(out, "send", lambda to, raw, send=send: (sent.append(raw), send(to, raw)))
+        outcomes = await asyncio.gather(*[peer.run() for peer in peers])
+        assert all(peer.transport.door is None for peer in peers)  # nobody listened
+        tokens = edge_tokens(group.agreement)
+        await relay.stop()
+        return outcomes, relay.counts, tokens
+
+    outcomes, counts, tokens = asyncio.run(scene())
+    assert [outcome.model.tobytes() for outcome in outcomes] == direct
+    assert counts["joined"] == 2
+    assert counts["bytes"] == len(seen) > sum(map(len, {bytes(raw) for raw in sent}))
+    agreement = group.agreement
+    secret = [MAGIC, b"SVOH", agreement.run, agreement.session, b"sottovoce", *tokens]
+    secret += [member.name.encode() + b".peer" for member in agreement.members]
+    secret += [bytes.fromhex(member.fingerprint) for member in agreement.members]
+    for raw in sent:  # every stretch of every frame, header, numbers and digest
+        secret += [bytes(raw[at : at + 12]) for at in range(0, len(raw) - 12, 12) if any(raw[at : at + 12])]
+    tapped = bytes(seen)
+    assert not [word for word in secret if word in tapped]
+
+
+def test_two_outbound_neighbours_need_a_relay(consortium):
+    group = consortium(n=3, graph="path:3")
+    with pytest.raises(ConfigError, match="m0 and m1 are neighbours and both outbound"):
+        rewritten(group, [None, None, 7001])
+    assert read_agreement(group.file).members[0].reachable  # nothing was written
+
+
+def test_a_relay_for_one_agreement_joins_nobody_else(consortium):
+    group = consortium(n=2, graph="path:2")
+
+    async def scene():
+        relay = Relay("127.0.0.1:0", tokens=edge_tokens(group.agreement))
+        await relay.start()
+        place = f"127.0.0.1:{relay.port}"
+        with pytest.raises(PeerError, match="closed the connection"):
+            await dial.meet_at_relay(place, bytes(32), 0)
+        token = dial.relay_token(group.agreement.session, 0, 1)
+        one, two = await asyncio.gather(*[dial.meet_at_relay(place, token, side) for side in (0, 1)])
+        one.sendall(b"through")
+        await asyncio.sleep(0.05)
+        assert two.recv(100) == b"through"
+        one.close()
+        two.close()
+        await relay.stop()
+
+    asyncio.run(scene())
+
+
+def test_the_same_side_twice_is_not_joined_with_itself(consortium):
+    async def scene():
+        relay = Relay("127.0.0.1:0", patience=0.3)
+        await relay.start()
+        meet = functools.partial(dial.meet_at_relay, f"127.0.0.1:{relay.port}", bytes(32))
+        ends = await asyncio.gather(meet(0), meet(0), return_exceptions=True)
+        await relay.stop()
+        return ends, relay.counts["joined"]
+
+    ends, joined = asyncio.run(scene())
+    assert joined == 0
+    assert all(isinstance(end, PeerError) for end in ends)
+
+
+class HttpProxy:
+    """A company's proxy: CONNECT for who knows the password, 407 for others; counts its lines."""
+
+    def __init__(self, word=""):
+        self.word, self.lines = word, []
+
+    async def start(self):
+        self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        self.port = self.server.sockets[0].getsockname()[1]
+
+    async def serve(self, reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        target = head.split()[1]
+        if self.word and f"Basic {self.word}" not in head:
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+            writer.close()
+            return
+        self.lines.append(target)
+        host, port = target.split(":")
+        there, out = await asyncio.open_connection(host, int(port))
+        writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+        async def copy(source, sink):
+            while piece := await source.read(65536):
+                sink.write(piece)
+            sink.close()
+
+        await asyncio.gather(copy(reader, out), copy(there, writer), return_exceptions=True)
+        for end in (out, writer):
+            end.transport.abort()
+
+
+def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_ports):
+    """One member is reachable, the others leave their houses by an HTTP proxy with a password."""
+    group = consortium(n=3, graph="path:3", algorithm=LEARNING, epsilon=200.0)
+    for i in range(3):
+        group.state(i).rename(group.folder / f"first{i}")
+    (port,) = free_ports(1)
+    rewritten(group, [None, port, None])
+
+    async def scene():
+        proxy = HttpProxy("dTpwOnc=")
+        await proxy.start()
+        way = dial.parse_proxy(f"http://u:p%3Aw@127.0.0.1:{proxy.port}")
+        peers = group.peers(noises=[SimulatedNoise(7) for _ in range(3)], proxy=way)
+        outcomes = await asyncio.gather(*[peer.run() for peer in peers])
+        with pytest.raises(PeerError, match="407 Proxy Authentication Required; it asks for user:password"):
+            await dial.call("127.0.0.1:1", proxy=dial.parse_proxy(f"127.0.0.1:{proxy.port}"))
+        proxy.server.close()
+        await asyncio.sleep(0.1)
+        return outcomes, proxy.lines
+
+    outcomes, lines = asyncio.run(scene())
+    assert [outcome.model.tobytes() for outcome in outcomes] == direct
+    assert set(lines) == {f"127.0.0.1:{port}"}
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:1", "nobody listens at 127.0.0.1:1"),
+        ("no-such-name.invalid:7000", "is not known: look at DNS"),
+    ],
+)
+def test_why_nobody_answers_is_one_sentence(address, why):
+    with pytest.raises(PeerError, match=why):
+        asyncio.run(dial.call(address))
+
+
+def test_the_graph_binds_exchanges_and_walks(consortium):
+    """F12: no protocol may connect members who are no neighbours in the agreed graph."""
+    from sottovoce.peers.jobs import Job
+    from sottovoce.peers.sheet import connections
+
+    with pytest.raises(ConfigError, match="exchange connects m0 with m2, who are no neighbours in path:4"):
+        consortium(n=4, graph="path:4", algorithm={"protocol": "exchange"})
+    walk = {"name": "random-walk-sgd", "protocol": "walk", "steps": 9, "noise_multiplier": 90.0}
+    group = consortium(n=4, graph="path:4", algorithm=walk, epsilon=300.0)
+    assert set(connections(Job(group.agreement))) <= {(0, 1), (1, 2), (2, 3)}
+    outcomes = group.run()
+    assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
+    assert np.isfinite(outcomes[0].model).all()
+    for u, v in itertools.combinations(range(4), 2):
+        assert (v in group.agreement.neighbours(u)) == (v - u == 1)
