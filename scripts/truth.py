@@ -691,11 +691,10 @@ def options(
     each: bool = True,
     sites: bool = True,
     steps: int | None = None,
+    adjacencies: Sequence[str] = ("add-remove", "replace-one", "user"),
 ) -> Options:
     """Draw adjacency, sizes, lots, clip and noise for ``n`` agents."""
-    adjacency = str(
-        rng.choice(["add-remove", "replace-one"] if sampled else ["add-remove", "replace-one", "user"])
-    )
+    adjacency = str(rng.choice([a for a in adjacencies if not (sampled and a == "user")]))
     steps = steps if steps is not None else int(rng.integers(1, 13 if sampled else 40))
     clip = eighths(rng, 0.2, 4)
     low, high = (0.6, 6) if sampled else (1.0, 60)
@@ -766,12 +765,17 @@ def own_noise(
     ]
 
 
-def consensus(rng: np.random.Generator, sampled: bool) -> Case:
-    """Gradient steps over exact consensus."""
+def consensus(rng: np.random.Generator, sampled: bool, name: str = "consensus-sgd") -> Case:
+    """Gradient steps over exact consensus, or whole updates of members."""
     drawn = protocol(rng, ["tree", "tree", "exchange", "masked", "masked"], 5 if sampled else 8)
     n = drawn.network.n if drawn.network is not None else drawn.protocol.n
-    opts = options(rng, n, sampled, steps=int(rng.integers(1, 7 if sampled else 10)))
-    plan = registry.algorithm("consensus-sgd")(
+    opts = options(
+        rng, n, sampled, steps=int(rng.integers(1, 7 if sampled else 10)),
+        adjacencies=registry.algorithm(name).adjacencies,
+    )  # fmt: skip
+    if name == "consensus-fedavg":
+        opts.given["local_steps"] = int(rng.integers(1, 9))  # what happens inside an update costs nothing
+    plan = registry.algorithm(name)(
         GLM(), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.given
     )
     question, coalitions, users = whom(rng, n, [*VIEWS, "network", "pairwise", "colluders"])
@@ -792,7 +796,7 @@ def consensus(rng: np.random.Generator, sampled: bool) -> Case:
                     tallies.setdefault((who, u), Counter())[loss[u]] += 1
         return [opts.steps_of(u, dict(shares)) for (_, u), shares in tallies.items()]
 
-    return Case(plan, question, 0.0, compositions, {"algorithm": "consensus-sgd", "protocol": drawn.name})
+    return Case(plan, question, 0.0, compositions, {"algorithm": name, "protocol": drawn.name})
 
 
 def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
@@ -1075,6 +1079,7 @@ GAUSSIAN: list[tuple[float, Callable[[np.random.Generator], Case]]] = [
     (3, lambda rng: federated_admm(rng, False)),
     (2, token_admm),
     (2, fixed_point),
+    (3, lambda rng: consensus(rng, False, "consensus-fedavg")),
 ]
 SAMPLED: list[tuple[float, Callable[[np.random.Generator], Case]]] = [
     (40, lambda rng: consensus(rng, True)),

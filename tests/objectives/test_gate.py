@@ -17,7 +17,7 @@ from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.objectives import GLM, gradients
 from sottovoce.objectives.clipping import clip_around, clip_in_place, clip_rows, clip_scalar, clip_weights
 from sottovoce.objectives.gradients import Gradients, Planned, Values
-from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.privacy.noise import ProtectiveNoise, SimulatedNoise
 from sottovoce.privacy.releases import Release
 
 
@@ -516,3 +516,25 @@ def test_lots_refuse_what_they_cannot_draw(wrong):
     with pytest.raises(InvalidInput):
         Lots(**{"sizes": [3], "rates": [0.5], "key": 1, **wrong})
     Lots([3], [0.5], 0)
+
+
+def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
+    """Rounding a float64 sum first would let one record move what leaves by an ulp more."""
+
+    class Wide:
+        width, dtype, sizes, decay = 300, np.float32, np.array([1]), 0.0
+
+        def sums(self, theta, lots, places, clip):
+            return np.full((1, 300), 2.0**24 + 1)  # no float32
+
+    def released(noise):
+        gate = Gradients(Wide(), [0], Random.of(noise), clip=1.0, noise_multipliers=[0.6],
+                         adjacency="add-remove", rates=[1.0], divisors=[4.0])  # fmt: skip
+        return gate(np.zeros((1, 300), np.float32), 3)
+
+    drawn = SimulatedNoise(5).perturb(np.zeros((1, 300), np.float32), agents=[0], step=3, std=0.6)
+    found = released(SimulatedNoise(5))
+    assert found.dtype == np.float32
+    assert (found == ((2.0**24 + 1 + drawn.astype(float)) / 4).astype(np.float32)).all()
+    assert (found != ((2.0**24 + drawn.astype(float)) / 4).astype(np.float32)).any()
+    assert released(ProtectiveNoise()).dtype == np.float32

@@ -268,3 +268,57 @@ def test_a_repeated_token_that_cancels_itself_is_clipped_all_the_same():
             np.zeros((1, 32), np.float32), torch.tensor([[[1, 1]]]), torch.stack([there, back])[None, None]
         )
         assert sums.norm().item() <= 1 + 1e-5
+
+
+class OneByOne(nn.Module):
+    """A weight outside any layer: no fast form."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return (x * self.weight).sum(1, keepdim=True)
+
+
+LARGE = {
+    "linear": (nn.Linear(4, 1), (4,), 50_000),
+    "wide linear": (nn.Sequential(nn.Linear(4, 40), nn.Tanh(), nn.Linear(40, 1)), (4,), 20_000),
+    "conv formed": (nn.Sequential(nn.Conv2d(1, 1, 2), nn.Flatten()), (1, 2, 2), 50_000),
+    "conv ghost": (nn.Sequential(nn.Conv2d(2, 8, 2), nn.Flatten(), nn.Linear(8, 1)), (2, 2, 2), 50_000),
+    "scale": (nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 1)), (4,), 50_000),
+    "embedding": (nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 1)), (2,), 50_000),
+    "one by one": (OneByOne(), (4,), 10_000),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_one_record_of_a_large_lot_moves_the_sum_by_the_clip(name):
+    """All gradients point one way, so float32 sums are large and coarse: they moved by .997 to 1.003 C."""
+    net, shape, size = LARGE[name]
+    torch.manual_seed(0)
+    objective = NetObjective(net, "squared_error", clip=1.0)
+    assert objective.uses_fallback == (name == "one by one")
+    x = (
+        torch.randint(0, 3, (1, size, *shape))
+        if name == "embedding"
+        else 1 + 0.2 * torch.randn(1, size, *shape)
+    )
+    y = torch.full((1, size, 1), -9.0)
+    theta = objective.start(1)
+    moved = objective.clipped_sums(theta, x, y) - objective.clipped_sums(theta, x[:, 1:], y[:, 1:])
+    assert 1 - 1e-5 <= moved.norm() <= 1 + 1e-9
+
+
+def test_a_sum_over_positions_is_clipped_by_what_it_may_truly_be():
+    """Positions that nearly cancel: float32 measures the length of their sum wrongly, float64 adds it."""
+    torch.manual_seed(0)
+    objective = NetObjective(nn.Sequential(nn.Linear(3, 2), nn.Flatten(), nn.Linear(2 * 512, 1)), clip=1e-3,
+                             loss="squared_error")  # fmt: skip
+    x = torch.randn(1, 1, 512, 3)
+    x[:, :, 1::2] = -x[:, :, ::2] * (1 + 1e-4 * torch.randn(1, 1, 256, 1))
+    theta = objective.start(1)
+    half = objective.layout[-2]
+    theta[:, half.start : half.stop] = 1.0  # every position has the same gradient, so the inputs cancel
+    moved = objective.clipped_sums(theta, x, torch.full((1, 1, 1), 50.0))
+    assert 0.5e-3 < moved.norm() <= 1e-3 * (1 + 1e-9)

@@ -54,7 +54,7 @@ class Query(Protocol):
     def sums(
         self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
     ) -> np.ndarray:
-        """Return, per place, the sum over its lot of contributions clipped to ``clip``."""
+        """Return, per place, the sum over its lot of contributions clipped to ``clip``, in float64."""
 
 
 class Planned:
@@ -256,9 +256,14 @@ class Gradients:
             mean = self._sums(theta, lots, places, float("inf"), step, stream) / divisors
             if self.query.decay:
                 mean = mean + mean.dtype.type(self.query.decay) * theta
-            return self._released(clip_rows(mean, self.inner_clip), places, step, stream)
+            return self._rounded(self._released(clip_rows(mean, self.inner_clip), places, step, stream))
         sums = self._sums(theta, lots, places, self.inner_clip, step, stream)
-        return self._released(sums, places, step, stream) / divisors
+        return self._rounded(self._released(sums, places, step, stream) / divisors)
+
+    def _rounded(self, released: np.ndarray) -> np.ndarray:
+        """Return what leaves in the type of the rows, after the noise: a common grid needs all its digits."""
+        wide = getattr(self.random.noise, "common_grid", False)
+        return released if wide else released.astype(self.query.dtype, copy=False)
 
     def _sums(
         self, theta: np.ndarray, lots: Any, places: list[int], clip: float, step: int, stream: int
@@ -284,8 +289,8 @@ class Gradients:
             mean = self._sums(local, lots, places, float("inf"), step, t) / self.divisors
             if self.query.decay:
                 mean = mean + mean.dtype.type(self.query.decay) * local
-            local = local - local.dtype.type(rate) * mean
-        return self._released(clip_rows(theta - local, self.inner_clip), places, step, 0)
+            local = local - local.dtype.type(rate) * mean.astype(local.dtype, copy=False)
+        return self._rounded(self._released(clip_rows(theta - local, self.inner_clip), places, step, 0))
 
     @property
     def descends(self) -> bool:
@@ -334,7 +339,12 @@ class Gradients:
             return rows
         std = self.std[places]
         numbers = [self.numbers[place] for place in places]
-        noisy: np.ndarray = self.random.noise.perturb(rows, agents=numbers, step=step, std=std, stream=stream)
+        noise, drawn = self.random.noise, {"agents": numbers, "step": step, "std": std, "stream": stream}
+        noisy: np.ndarray
+        if rows.dtype == self.query.dtype or grid_of(noise, 1.0):
+            noisy = noise.perturb(rows, **drawn)
+        else:  # drawn in the type of the row, added in that of the sum: rounding before the noise would tell
+            noisy = rows + noise.perturb(np.zeros(rows.shape, self.query.dtype), **drawn)
         if self._drawn is not None:
             self._drawn += [self._release(place, step) for place in places]
         return noisy

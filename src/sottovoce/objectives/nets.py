@@ -39,6 +39,7 @@ from sottovoce.objectives.nets_layers import Stacked, stacked_twin
 from sottovoce.objectives.nets_single import OneByOne
 from sottovoce.objectives.per_sample import NotPerSample
 from sottovoce.objectives.per_sample_trace import Trace, sharing_copy, trace
+from sottovoce.objectives.wide_sums import row_squares, weighted_rows
 
 __all__ = [
     "NetObjective",
@@ -164,7 +165,8 @@ class NetObjective:
     Guarantees
     ----------
     One record changes the sum of its agent by at most C in Euclidean norm (add or remove; 2C for replace), up
-    to float32 rounding of the order 1e-6 C for lots of a few hundred records. A record with NaN or infinity
+    to N^2 2^-53 C in a lot of N records: norms and sums are taken in float64, and noise is to be added in
+    float64 too, before the row is rounded. A record with NaN or infinity
     anywhere in its gradient contributes zero. This holds by construction for every module: either each step
     of network and loss is on the list of operations that keep samples apart, or the gradient of a record is
     computed from that record alone, on a fresh copy of module and loss. Not covered: a network or loss that
@@ -277,7 +279,7 @@ class NetObjective:
     def clipped_sums(
         self, theta: Any, inputs: Tensor, targets: Tensor, present: Tensor | None = None
     ) -> Tensor:
-        """Return the clipped sum of every agent's lot, (agents, n_params).
+        """Return the clipped sum of every agent's lot, (agents, n_params), in float64 (see `wide_sums`).
 
         Random numbers of dropout are drawn from torch's default generator: seed it to repeat a run.
 
@@ -289,7 +291,7 @@ class NetObjective:
         """
         theta = torch.as_tensor(theta, dtype=self.dtype, device=self.device)
         agents, lot = self._check(theta, inputs, targets)
-        sums = torch.zeros(agents, self.n_params, device=self.device, dtype=self.dtype)
+        sums = torch.zeros(agents, self.n_params, device=self.device, dtype=torch.float64)
         if not agents * lot:
             return sums
         if present is None:
@@ -566,7 +568,7 @@ class NetObjective:
         theta = self._random_rows(2).to(self.dtype)
         x, y = (t[:, None] for t in self._random_lot(inputs, targets, 2))
         there = torch.ones(2, 1, dtype=torch.bool, device=self.device)
-        fast, slow = torch.zeros_like(theta), torch.zeros_like(theta)
+        fast, slow = (torch.zeros_like(theta, dtype=torch.float64) for _ in range(2))
         before = [b.clone() for b in self._net.buffers()]
         with torch.random.fork_rng(devices=[]):
             NetObjective._stacked_sums(self, steps, theta, x, y, there, fast)
@@ -615,7 +617,7 @@ class NetObjective:
             losses = steps(flat, targets.flatten(0, 1))
             if losses.requires_grad:
                 torch.autograd.grad(losses.sum(), self._anchor, allow_unused=True)
-        squared = torch.zeros(agents * lot, device=self.device, dtype=self.dtype)
+        squared = torch.zeros(agents * lot, device=self.device, dtype=torch.float64)
         used = [twin for twin in self._twins if twin.seen]  # the others have no gradient
         for twin in used:
             squared += twin.squared_norms()
@@ -637,9 +639,10 @@ class NetObjective:
     ) -> None:
         for a in range(theta.shape[0]):
             gradients = each(theta[a], inputs[a], targets[a])
-            squared = gradients.square().sum(1)
+            squared = row_squares(gradients)
             weights = clip_weights(squared, self.clip) * present[a]
-            sums[a] += weights @ torch.where(torch.isfinite(squared)[:, None], gradients, 0.0)
+            finite = torch.where(torch.isfinite(squared)[:, None], gradients, 0.0)
+            sums[a] += weighted_rows(weights[None], finite[None])[0]
 
 
 class _Path(NamedTuple):

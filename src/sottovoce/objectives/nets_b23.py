@@ -22,6 +22,7 @@ from torch import Tensor
 
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets import NetObjective
+from sottovoce.objectives.wide_sums import row_squares, weighted_products, weighted_rows
 
 __all__ = ["B23Objective"]
 
@@ -79,13 +80,13 @@ class B23Objective(NetObjective):
         conv_each = torch.from_numpy(each).view(agents, lot, 78)
 
         squared = (_squares(a) + 1) * _squares(g2) + (_squares(p) + 1) * _squares(g1) + _squares(conv_each)
-        weights = torch.where(present, clip_weights(squared, self.clip), 0.0)[..., None]
+        weights = torch.where(present, clip_weights(squared, self.clip), 0.0)
         bad = ~torch.isfinite(squared)[..., None]
         if bad.any():
             g2, g1, a, p, conv_each = (torch.where(bad, 0.0, t) for t in (g2, g1, a, p, conv_each))
-        g2, g1 = g2 * weights, g1 * weights
         pieces = (
-            torch.bmm(weights.mT, conv_each), torch.bmm(g1.mT, p), g1.sum(1), torch.bmm(g2.mT, a), g2.sum(1)
+            weighted_rows(weights, conv_each), weighted_products(weights, g1, p), weighted_rows(weights, g1),
+            weighted_products(weights, g2, a), weighted_rows(weights, g2),
         )  # fmt: skip
         sums += torch.cat([piece.reshape(agents, -1) for piece in pieces], 1)
 
@@ -113,7 +114,7 @@ def _split(theta: Tensor) -> tuple[Tensor, ...]:
 
 
 def _squares(tensor: Tensor) -> Any:
-    return torch.linalg.vector_norm(tensor, dim=-1).square()
+    return row_squares(tensor.flatten(0, 1)).view(tensor.shape[:2])
 
 
 def _mish(h: Tensor) -> tuple[Tensor, Tensor]:

@@ -9,8 +9,9 @@ them: the smaller form is taken.
 
 A record is free to make two positions nearly cancel: its gradient is then short while the terms it is added
 up from are huge. In float32 the ghost norm of such a record is rounding, and so is part of its sum. Ghost
-norms are therefore taken in float64, and every norm of a sum over positions is enlarged by `ROUNDING` times
-the sum of the terms' lengths, which covers what float32 may add to the record's share of the lot.
+norms are therefore taken in float64, and every norm of a sum over positions is enlarged by the most that
+float32 may have taken from it: one rounding per position, and a few, of the sum of the terms' lengths. Sums
+over the lot are taken in float64 (`wide_sums`).
 """
 
 # mypy: allow-untyped-calls
@@ -25,9 +26,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as convolution
 
+from sottovoce.objectives.wide_sums import row_squares, weighted_products, weighted_rows
+
 __all__ = ["Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedScale", "stacked_twin"]
 
-ROUNDING = 1e-6  # about sixteen roundings of float32; random ones of 256 positions stay below it
+_FEW = 16  # roundings beside one per position
 _PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
 
 
@@ -79,7 +82,7 @@ class Stacked:
 
     def by_agent(self, tensor: Tensor) -> Tensor:
         """Return ``(agents * lot, ...)`` as ``(agents, lot, ...)``."""
-        return tensor.view(self.agents, -1, *tensor.shape[1:])
+        return tensor.reshape(self.agents, -1, *tensor.shape[1:])
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
         self.seen.append(Seen(inputs, gradient, None))
@@ -87,6 +90,12 @@ class Stacked:
     def _add(self, sums: Tensor, key: str, value: Tensor) -> None:
         slot = self.slots[key]
         sums[:, slot.start : slot.stop] += value.reshape(self.agents, -1)
+
+    def _add_rows(self, sums: Tensor, weights: Tensor, rows: tuple[Tensor, Tensor]) -> None:
+        """Add the weighted sums of per-sample gradients of weight and bias, (agents * lot, numbers) each."""
+        for key, each in zip(("weight", "bias"), rows, strict=True):
+            if key in self.slots:
+                self._add(sums, key, weighted_rows(self.by_agent(weights), self.by_agent(each)))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the layer's output."""
@@ -153,11 +162,11 @@ class StackedLinear(Stacked):
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         x, g = _without(bad, *self._positions())
-        g = g * weights[:, None, None]
-        rows = [t.reshape(self.agents, -1, t.shape[-1]) for t in (g, x)]
-        self._add(sums, "weight", torch.bmm(rows[0].mT, rows[1]))
+        each = self.by_agent(weights[:, None].expand(-1, x.shape[1]).flatten())
+        g, x = (t.reshape(self.agents, -1, t.shape[-1]) for t in (g, x))
+        self._add(sums, "weight", weighted_products(each, g, x))
         if "bias" in self.slots:
-            self._add(sums, "bias", rows[0].sum(1))
+            self._add(sums, "bias", weighted_rows(each, g))
 
     def _positions(self) -> tuple[Tensor, Tensor]:
         """Inputs and output gradients as (samples, positions, channels), calls laid after one another."""
@@ -228,9 +237,7 @@ class StackedConv(Stacked):
 
     def _each(self, inputs: Tensor, gradient: Tensor, *, keep: bool) -> Tensor:
         """Per-sample weight gradients (samples, p D) if ``keep``, else their squared norms (samples,)."""
-        groups = self.layer.groups
-        patch_floats = gradient[0, 0].numel() * self._kernel(0)[0].numel() * groups
-        step = max(1, _PATCH_FLOATS // patch_floats)
+        groups, step = self.layer.groups, self._step(gradient)
         found = []
         for x, g in zip(inputs.split(step), gradient.split(step), strict=True):
             patches = self._patches(x)
@@ -260,7 +267,7 @@ class StackedConv(Stacked):
             squared = self._each(seen.inputs, seen.gradient, keep=False)
             bias = _sum_norms(seen.gradient.sum((2, 3)), seen.gradient.flatten(2).mT)
         else:  # the numbers that are added up later are the ones measured here
-            squared, bias = (t.square().sum(1) for t in (seen.weight_gradient, seen.gradient))
+            squared, bias = row_squares(seen.weight_gradient), row_squares(seen.gradient)
         return squared + bias if "bias" in self.slots else squared
 
     def _merge(self) -> None:
@@ -276,21 +283,33 @@ class StackedConv(Stacked):
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         seen = self.seen[0]
         if seen.weight_gradient is not None:
-            each, g = _without(bad, seen.weight_gradient, seen.gradient)
-            rows = self.by_agent(weights)[:, None]
-            self._add(sums, "weight", torch.bmm(rows, self.by_agent(each)))
-            if "bias" in self.slots:
-                self._add(sums, "bias", torch.bmm(rows, self.by_agent(g)))
+            self._add_rows(sums, weights, _without(bad, seen.weight_gradient, seen.gradient))
             return
         x, g = _without(bad, seen.inputs, seen.gradient)
-        g = g * weights[:, None, None, None]
-        parts = [
-            convolution.conv2d_weight(part, self._kernel(a).shape, ga, **self.options)
-            for a, (part, ga) in enumerate(zip(x.chunk(self.agents), g.chunk(self.agents), strict=True))
-        ]
-        self._add(sums, "weight", torch.stack(parts))
+        parts = zip(*(self.by_agent(t) for t in (x, g, weights)), strict=True)
+        self._add(sums, "weight", torch.stack([self._weighted(*part) for part in parts]))
         if "bias" in self.slots:
-            self._add(sums, "bias", self.by_agent(g.sum((2, 3))).sum(1))
+            self._add(sums, "bias", weighted_rows(self.by_agent(weights), self.by_agent(g.sum((2, 3)))))
+
+    def _weighted(self, x: Tensor, g: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of one agent's weight gradients, (groups, p, D): a product over all positions."""
+        groups, step = self.layer.groups, self._step(g)
+        total: Any = 0
+        for part in range(0, len(x), step):
+            rows = slice(part, part + step)
+            patches = self._patches(x[rows])
+            each = weights[rows, None].expand(-1, patches.shape[-1]).flatten().expand(groups, -1)
+            patches, gs = (
+                t.reshape(len(patches), groups, -1, patches.shape[-1]).permute(1, 0, 3, 2).flatten(1, 2)
+                for t in (patches, g[rows])
+            )
+            total = total + weighted_products(each, gs, patches)
+        return total
+
+    def _step(self, gradient: Tensor) -> int:
+        """How many samples are unfolded at a time."""
+        patch_floats = gradient[0, 0].numel() * self._kernel(0)[0].numel() * self.layer.groups
+        return max(1, _PATCH_FLOATS // patch_floats)
 
 
 class StackedScale(Stacked):
@@ -353,15 +372,11 @@ class StackedScale(Stacked):
         return product.reshape(product.shape[0], -1, size).sum(1)
 
     def squared_norms(self) -> Tensor:
-        squared = self.seen[0].inputs.square().sum(1)
-        return squared + self.seen[0].gradient.square().sum(1) if "bias" in self.slots else squared
+        squared = row_squares(self.seen[0].inputs)
+        return squared + row_squares(self.seen[0].gradient) if "bias" in self.slots else squared
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        scale, shift = _without(bad, self.seen[0].inputs, self.seen[0].gradient)
-        rows = self.by_agent(weights)[:, None]
-        self._add(sums, "weight", torch.bmm(rows, self.by_agent(scale)))
-        if "bias" in self.slots:
-            self._add(sums, "bias", torch.bmm(rows, self.by_agent(shift)))
+        self._add_rows(sums, weights, _without(bad, self.seen[0].inputs, self.seen[0].gradient))
 
 
 class StackedEmbedding(Stacked):
@@ -402,15 +417,15 @@ class StackedEmbedding(Stacked):
         else:  # each token's sum, as often as it occurs
             totals = torch.bmm(same.to(g.dtype), g).square().sum(2)
             squared = (totals / same.sum(2)).sum(1)
-        return _enlarged(squared, torch.linalg.vector_norm(g, dim=2).sum(1))
+        return _enlarged(squared, torch.linalg.vector_norm(g, dim=2))
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         tokens, g = self._tokens()
         (g,) = _without(bad, g)
         vocabulary, size = self.weights["weight"].shape[1:]
         row = self.by_agent(tokens) + vocabulary * torch.arange(self.agents, device=g.device)[:, None, None]
-        table = g.new_zeros(self.agents * vocabulary, size)
-        table.index_add_(0, row.flatten(), (g * weights[:, None, None]).reshape(-1, size))
+        table = sums.new_zeros(self.agents * vocabulary, size)
+        table.index_add_(0, row.flatten(), (g * weights.double()[:, None, None]).reshape(-1, size))
         self._add(sums, "weight", table)
 
 
@@ -446,31 +461,26 @@ def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:
     """Return ``|sum_t g_t x_t^T|^2`` per sample for x (N, T, D), g (N, T, p), by the smaller form."""
     positions, inputs, outputs = x.shape[1], x.shape[2], g.shape[2]
     if positions == 1:
-        # reductions without a temporary as large as the lot
-        return (torch.linalg.vector_norm(x, dim=(1, 2)) * torch.linalg.vector_norm(g, dim=(1, 2))).square()
+        return row_squares(x) * row_squares(g)
     if positions * (inputs + outputs) < inputs * outputs and g.dtype == torch.float32:
         # of float64 terms that cancel no wider type could take the ghost norm
         xs, gs = x.double(), g.double()
         squared = (torch.bmm(xs, xs.mT) * torch.bmm(gs, gs.mT)).sum((1, 2))
     else:
-        squared = torch.bmm(g.mT, x).square().sum((1, 2))
-    lengths = torch.linalg.vector_norm(x, dim=2) * torch.linalg.vector_norm(g, dim=2)
-    return _enlarged(squared, lengths.sum(1))
+        squared = row_squares(torch.bmm(g.mT, x))
+    return _enlarged(squared, torch.linalg.vector_norm(x, dim=2) * torch.linalg.vector_norm(g, dim=2))
 
 
 def _sum_norms(total: Tensor, terms: Tensor) -> Tensor:
     """Return the squared norms of ``total`` (N, p), the sum of ``terms`` (N, T, p) over positions."""
-    squared = total.square().sum(1)
-    if terms.shape[1] == 1:
-        return squared
-    return _enlarged(squared, torch.linalg.vector_norm(terms, dim=2).sum(1))
+    squared = row_squares(total)
+    return squared if terms.shape[1] == 1 else _enlarged(squared, torch.linalg.vector_norm(terms, dim=2))
 
 
-def _enlarged(squared: Tensor, reach: Tensor) -> Tensor:
-    """Return squared norms of sums that float32 may have moved by `ROUNDING` times ``reach``."""
-    if reach.dtype == torch.float64:
-        return (squared.clamp(min=0).sqrt() + 16 * torch.finfo(reach.dtype).eps * reach).square()
-    return (squared.clamp(min=0).sqrt() + ROUNDING * reach).square().float()
+def _enlarged(squared: Tensor, lengths: Tensor) -> Tensor:
+    """Return the most that the squared norms of sums of terms of such ``lengths`` (N, T) may truly be."""
+    roundings = (lengths.shape[1] + _FEW) * torch.finfo(lengths.dtype).eps / 2
+    return (squared.clamp(min=0).sqrt() + roundings * lengths.double().sum(1)).square()
 
 
 def _without(bad: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:

@@ -764,6 +764,11 @@ class GridNoise:
         self.protective = source.protective
 
     @property
+    def common_grid(self) -> bool:
+        """Whether rows leave as integers times the grid's step, which float32 would not hold."""
+        return self._rounds
+
+    @property
     def _rounds(self) -> bool:
         return _noise.grid_of(self.source, 1.0) > 0
 

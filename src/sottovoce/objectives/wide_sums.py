@@ -1,0 +1,114 @@
+r"""Sums over a lot in float64, of factors that are float32.
+
+.. math:: \sum_r w_r\, g_r x_r^\top
+
+One record more in a lot moves every later one to another place, and with it every rounding of a float32
+sum: 50,000 records, one of them taken away, moved the sum by 1.002 C. Products of two float32 numbers are
+exact in float64 and a sum of N of them is off by less than :math:`N 2^{-53}` of the sum of their sizes, so
+that all roundings together stay below :math:`N^2 2^{-53} C`, a millionth of C for 100,000 records.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit, prange
+from torch import Tensor
+
+__all__ = ["row_squares", "weighted_products", "weighted_rows"]
+
+_OUT, _IN = 16, 256  # a tile of sums, 32 kB of float64, stays in the first cache
+_NARROW = 32  # outputs up to which the tiled loop is faster than the library's float64 product
+_PIECE = 1 << 17  # numbers that are widened at a time for it
+
+
+def weighted_products(weights: Tensor, g: Tensor, x: Tensor) -> Tensor:
+    """Return ``sum_r weights_r g_r x_r^T`` for weights (agents, rows), g (.., p), x (.., d): (agents, p, d).
+
+    Examples
+    --------
+    >>> weighted_products(torch.tensor([[2.0]]), torch.ones(1, 1, 1), torch.tensor([[[3.0, 4.0]]])).tolist()
+    [[[6.0, 8.0]]]
+    """
+    weights = weights.double()
+    agents, rows = weights.shape
+    outputs, inputs = g.shape[-1], x.shape[-1]
+    sums = torch.zeros(agents, outputs, inputs, dtype=torch.float64, device=x.device)
+    if outputs <= _NARROW and x.device.type == "cpu":
+        _tiles(*(np.ascontiguousarray(t.numpy()) for t in (weights, g, x)), sums.numpy())
+        return sums
+    step = max(1, _PIECE // (outputs + inputs))
+    for a in range(agents):
+        for first in range(0, rows, step):
+            part = slice(first, first + step)
+            sums[a].addmm_((g[a, part].double() * weights[a, part, None]).mT, x[a, part].double())
+    return sums
+
+
+def weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
+    """Return ``sum_r weights_r rows_r`` for weights (agents, rows) and rows (agents, rows, d): (agents, d).
+
+    Examples
+    --------
+    >>> weighted_rows(torch.tensor([[1.0, 0.5]]), torch.ones(1, 2, 1)).tolist()
+    [[1.5]]
+    """
+    return weighted_products(weights, rows.new_ones(1, 1, 1).expand(*weights.shape, 1), rows)[:, 0]
+
+
+def row_squares(rows: Tensor) -> Tensor:
+    """Return the squared length of every row, everything after the first axis being the row, in float64.
+
+    Examples
+    --------
+    >>> row_squares(torch.tensor([[3.0, 4.0], [1e30, 0.0]])).tolist()
+    [25.0, 1.0000000300752...e+60]
+    """
+    flat = rows.reshape(rows.shape[0], -1)
+    if rows.device.type != "cpu":
+        return flat.double().square().sum(1)
+    return torch.from_numpy(_squares(np.ascontiguousarray(flat.numpy())))
+
+
+@njit(parallel=True, cache=True, fastmath={"contract"})
+def _tiles(weights: Any, g: Any, x: Any, sums: Any) -> None:
+    agents, rows, outputs = g.shape
+    inputs = x.shape[2]
+    down, across = -(-outputs // _OUT), -(-inputs // _IN)
+    for job in prange(agents * down * across):
+        a, p0, d0 = job // (down * across), job // across % down * _OUT, job % across * _IN
+        height, width = min(_OUT, outputs - p0), min(_IN, inputs - d0)
+        total = np.zeros((_OUT, _IN))
+        x0, x1, x2, x3 = np.zeros(_IN), np.zeros(_IN), np.zeros(_IN), np.zeros(_IN)
+        for r in range(0, rows, 4):  # four at a time, so that a sum is read and written once for four
+            w0 = weights[a, r]
+            w1 = weights[a, r + 1] if r + 1 < rows else 0.0
+            w2 = weights[a, r + 2] if r + 2 < rows else 0.0
+            w3 = weights[a, r + 3] if r + 3 < rows else 0.0
+            r1, r2, r3 = min(r + 1, rows - 1), min(r + 2, rows - 1), min(r + 3, rows - 1)
+            for d in range(width):
+                x0[d], x1[d] = x[a, r, d0 + d], x[a, r1, d0 + d]
+                x2[d], x3[d] = x[a, r2, d0 + d], x[a, r3, d0 + d]
+            for p in range(height):
+                c0, c1 = w0 * g[a, r, p0 + p], w1 * g[a, r1, p0 + p]
+                c2, c3 = w2 * g[a, r2, p0 + p], w3 * g[a, r3, p0 + p]
+                row = total[p]
+                for d in range(width):
+                    row[d] += (c0 * x0[d] + c1 * x1[d]) + (c2 * x2[d] + c3 * x3[d])
+        for p in range(height):
+            for d in range(width):
+                sums[a, p0 + p, d0 + d] += total[p, d]
+
+
+@njit(parallel=True, cache=True, fastmath={"contract", "reassoc"})
+def _squares(rows: Any) -> Any:
+    found = np.empty(rows.shape[0])
+    for r in prange(rows.shape[0]):
+        total = 0.0
+        for d in range(rows.shape[1]):
+            value = np.float64(rows[r, d])
+            total += value * value
+        found[r] = total
+    return found
