@@ -52,6 +52,11 @@ def test_averages_cost_what_the_views_say(clinics):
     assert by["exchange"]["error"] == pytest.approx(by["tree"]["error"])
     mu = sv.privacy.gaussian_mu(1.0, 1e-5)
     assert by["exchange"]["epsilon_typical"] == pytest.approx(sv.privacy.gaussian_epsilon(mu / 8**0.5, 1e-5))
+    assert by["masked sum"]["epsilon_worst"] == pytest.approx(
+        sv.privacy.gaussian_epsilon(mu / np.sqrt(15), 1e-5)
+    )
+    assert by["masked sum"]["error"] == pytest.approx(by["tree"]["error"], rel=1e-6)
+    assert by["masked sum"]["messages"] == by["tree"]["messages"]
     assert by["trusted curator"]["epsilon_worst"] == pytest.approx(sv.privacy.gaussian_epsilon(mu / 4, 1e-5))
     for m in by.values():
         assert m["epsilon_typical"] <= m["epsilon_worst"] <= 1.0 + 1e-9
@@ -64,6 +69,7 @@ def test_training_keeps_its_budget(clinics):
             assert 0.999 < method["epsilon"] <= 1.0
     labels = {(g["what"], g["adversary"]["kind"]): g["label"] for g in record.guarantees}
     assert labels["exact consensus", "network"] == "exact"
+    assert labels["masked sum", "network"] == "exact"
     assert labels["gossip", "local"] == "ldp"
     colluders = next(g for g in record.guarantees if g["adversary"]["kind"] == "colluders")
     assert colluders["epsilon"] > 0.3

@@ -26,6 +26,7 @@ from sottovoce.peers.frames import ROW, Wire
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.masking import read_mask_key
 from sottovoce.peers.simulator import Faults, World, masked_shapes
+from sottovoce.peers.status import read_status
 from sottovoce.privacy import masks
 from sottovoce.privacy.noise import ProtectiveNoise, RecordedNoise
 
@@ -432,12 +433,25 @@ def test_the_ledger_charges_the_view_that_is_promised(consortium, memory_links):
     assert alone["label"] == "ldp"
     assert np.isclose(alone["epsilon"], row["epsilon_local"])
     assert json.loads((made.state(3) / "statement.json").read_text())["ldp"] == alone
+    status = read_status(made.state(3))
+    assert (status["label"], status["tolerate"]) == ("exact", 2)
+    assert np.isclose(status["epsilon_spent"], guarantee["epsilon"])
 
 
 def test_a_budget_below_the_promise_is_refused(consortium):
     made = consortium(n=6, graph="ring:6", algorithm={**LEARNING, "protocol": "masked"}, epsilon=0.3)
     with pytest.raises(SottovoceError, match="The plan costs m0 epsilon"):
         made.peers()
+
+
+def test_federated_averaging_is_masked_between_members(group, memory_links):
+    """Everybody ends with the same bytes, priced at user level against either of the others."""
+    made = group(algorithm={"name": "consensus-fedavg", "learning_rate": 1.0, "local_steps": 2})
+    outcomes = made.run(transport=memory_links())
+    assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
+    assert outcomes[0].statement["guarantee"]["label"] == "exact"
+    mu = 2 / 8.0 * np.sqrt(STEPS / 2)
+    assert np.isclose(Job(made.agreement).promised(0).mu, mu, rtol=1e-12)
 
 
 def test_unequal_noise_charges_the_quietest_others():

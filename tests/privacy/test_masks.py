@@ -261,7 +261,19 @@ def check_key_length():
             masks.Keystream(short, 64)
 
 
+def check_chain_of_integers():
+    """Two machines whose means differ in the last bit go on with the same labels."""
+    total = np.array([7, -9, 11])
+    here = masks.next_chain(RUN, 0, total)
+    with pytest.raises(InvalidInput, match="before it is divided"):
+        masks.next_chain(RUN, 0, total / 3)
+    with pytest.raises(InvalidInput, match="before it is divided"):
+        masks.next_chain(RUN, 0, np.nextafter(total / 3, np.inf))
+    assert here == hashlib.sha256(RUN + bytes(8) + total.astype("<i8").tobytes()).digest()
+
+
 CHECKS = [
+    check_chain_of_integers,
     check_vectors,
     check_cancellation,
     check_coordinates,
@@ -334,6 +346,11 @@ PLANTED = {
     "keys that stay the same": ("PairMasks.ratchet", unforgetting, check_forgetting),
     "keys left after the run": ("PairMasks.erase", kept, check_forgetting),
     "two rows under one label": ("Forgetful", None, check_one_row_per_label),
+    "chain over floats": (
+        "next_chain",
+        lambda chain, step, total: hashlib.sha256(chain + np.asarray(total, float).tobytes()).digest(),
+        check_chain_of_integers,
+    ),
     "keys of any length": ("_sized", lambda data, name: bytes(data), check_key_length),
 }
 

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from sottovoce._validate import count, non_negative, positive, probability
-from sottovoce.algorithms.plan import Adjacency, Curated, Plan, View, known_adjacency
+from sottovoce.algorithms.plan import Adjacency, Curated, Plan, View, as_network, known_adjacency
 from sottovoce.data import Shards
 from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
@@ -38,8 +38,9 @@ from sottovoce.objectives.glm import GLM
 from sottovoce.privacy import Curve, Guarantee
 from sottovoce.privacy.accountant import account
 from sottovoce.privacy.laws import Curator, Federation, Law, Local
+from sottovoce.privacy.masks import MaskGrid, mask_grid
 from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Handover, Protocol
+from sottovoce.protocols import Handover, Masked, Protocol, parse
 from sottovoce.protocols.server import Server
 from sottovoce.runners import Algorithm, State
 
@@ -226,6 +227,9 @@ class FederatedADMM(_Users):
     sample_rate : q; every client takes part in a round with this probability, independently.
     gamma, relaxation, clip, noise_std : as in `CentralADMM`, the noise being each client's own.
     secure_sum : whether the server (and everybody) sees only the sum of a round's messages.
+    protocol, network, seed : ``"masked"`` and who talks to whom: the sum without a server, by masked exact
+        consensus over a spanning tree. What ``secure_sum`` assumes, masks then give; every client answers in
+        every round, with noise alone where it was not sampled. None: a server that is said to have one.
 
     Guarantees
     ----------
@@ -258,14 +262,57 @@ class FederatedADMM(_Users):
     relaxation: float = 0.5
     secure_sum: bool = True
     adjacency: Adjacency = "user"
+    protocol: Any = None
+    network: Any = None
+    seed: int = 0
 
     name: ClassVar[str] = "federated-admm"
+    protocols: ClassVar[tuple[str, ...]] = ("masked",)
+    network_optional: ClassVar[bool] = True
     maskable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check(self)
         count(self.users, "users")
         probability(self.sample_rate, "sample_rate", zero=False)
+        self._settle_protocol()
+
+    def _settle_protocol(self) -> None:
+        protocol = self.protocol
+        if protocol is None and self.network is not None:
+            protocol = "masked"  # members without a server: a network is named for nothing else
+        if isinstance(protocol, str):
+            named = parse(protocol)
+            if named.name not in self.protocols:
+                raise InvalidInput(f"{self.name} runs over masked or a server, not over {named.name}.")
+            if self.network is None:
+                raise InvalidInput(f"{self.name} needs a network for its protocol {protocol}.")
+            protocol = named.at(as_network(self.network), seed=self.seed)
+        if protocol is None:
+            return
+        if not isinstance(protocol, Masked):
+            raise InvalidInput(f"{self.name} runs over masked or a server, got {type(protocol).__name__}.")
+        if not self.secure_sum:
+            raise InvalidInput("masks are a secure sum; leave secure_sum=False out, or the protocol.")
+        if protocol.n != self.users:
+            raise InvalidInput(f"the network has {protocol.n} nodes, the plan {self.users} users.")
+        object.__setattr__(self, "protocol", protocol)
+        try:
+            grid = self.grid
+        except InvalidInput:  # a simulation needs none, and what protects asks for the grid itself
+            grid = None
+        if grid is not None:
+            object.__setattr__(self, "protocol", protocol.on_grid(grid.step))
+
+    @property
+    def grid(self) -> MaskGrid | None:
+        """The common integer grid of masked rows; None with a server, without noise or without a width."""
+        if not isinstance(self.protocol, Masked) or not self.noise_std or self.objective.dim is None:
+            return None
+        return mask_grid(
+            bound=2 * self.clip, sensitivity=4 * self.clip, noise_std=[self.noise_std] * self.users,
+            dim=self.width, steps=self.steps,
+        )  # fmt: skip
 
     @property
     def law(self) -> Law:
@@ -274,7 +321,8 @@ class FederatedADMM(_Users):
 
     def schedule(self, k: int) -> Protocol:
         """Return the round: rows go up, their mean comes down."""
-        return Server(self.users)
+        masked: Protocol | None = self.protocol
+        return Server(self.users) if masked is None else masked
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return a client's noisy moves; the rate counts only where who took part is hidden."""
@@ -305,11 +353,14 @@ class FederatedADMM(_Users):
         )  # fmt: skip
 
     def guarantees(self) -> list[Guarantee]:
-        """Return the local statement and, with a secure sum, the central one."""
-        return [self.privacy("local"), *([self.privacy("central")] if self.secure_sum else [])]
+        """Return the local statement and, with a secure sum, the central one; with masks, the members'."""
+        stated = [self.privacy("local"), *([self.privacy("central")] if self.secure_sum else [])]
+        return stated if self.protocol is None else [*stated, self.privacy()]
 
     def cost(self) -> Mapping[str, Any]:
         """Return rounds and rows sent: model down, noisy move up, for every client and round."""
+        if self.protocol is not None:
+            return self._cost(self.protocol.rounds * self.steps, self.protocol.messages * self.steps)
         return self._cost(2 * self.steps, 2 * self.users * self.steps)
 
     def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
@@ -317,8 +368,9 @@ class FederatedADMM(_Users):
         from sottovoce.objectives.prox_moves import ClientMoves
 
         return ClientMoves(
-            self.objective, data, agents, self.users, random, gamma=self.gamma, clip=self.clip,
-            noise_std=self.noise_std, sample_rate=self.sample_rate, everyone=self.secure_sum,
+            self.objective, data, agents, self.users, self.on_grid(random, agents, [1.0] * len(agents)),
+            gamma=self.gamma, clip=self.clip, noise_std=self.noise_std, sample_rate=self.sample_rate,
+            everyone=self.secure_sum,
             releases=self._announced(agents),
         )  # fmt: skip
 

@@ -30,7 +30,7 @@ from sottovoce.privacy.accountant import View, account
 from sottovoce.privacy.calibration import least_noise
 from sottovoce.privacy.guarantees import EMPTY_PLACE
 from sottovoce.privacy.laws import Curator, Law, Local
-from sottovoce.privacy.masks import GridNoise, MaskGrid, mask_grid
+from sottovoce.privacy.masks import GridNoise, MaskGrid, SummedNoise, mask_grid
 from sottovoce.privacy.noise import grid_of
 from sottovoce.privacy.releases import MOVES, Release, compose
 from sottovoce.protocols import Exchange, NamedProtocol, Protocol
@@ -62,6 +62,7 @@ class Plan(ABC):
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
     query: ClassVar[str] = "gradient"  # what it asks of records
     maskable: ClassVar[bool] = False  # whether its message is a release, untouched
+    network_optional: ClassVar[bool] = False  # whether it runs over a server where no network is named
     noise_field: ClassVar[str] = "noise_multiplier"
 
     steps: int
@@ -137,6 +138,8 @@ class Plan(ABC):
 
         ``units`` are the public divisors that the hosted agents' gates apply after the noise.
         """
+        if isinstance(random.noise, SummedNoise):
+            self._demand_one_sum(len(units), units)
         if not random.protective and not grid_of(random.noise, 1.0):  # rounded with the rows, later
             return random
         grid = self.grid
@@ -145,6 +148,14 @@ class Plan(ABC):
         places = zip(agents, units, strict=True)
         hosted = dict(zip(random.hosting(agents), ((int(a), float(u)) for a, u in places), strict=True))
         return replace(random, noise=GridNoise(random.noise, grid, hosted))
+
+    def _demand_one_sum(self, hosted: int, units: Sequence[float]) -> None:
+        """Refuse noise of the sum where single rows are seen, or where rows are weighted."""
+        if not isinstance(self.schedule(0), protocols.Masked) or hosted != self.n or len(set(units)) > 1:
+            raise InvalidInput(
+                f"noise of the sum alone is for masked sums of all {self.n} rows with one divisor; give a "
+                'generator, or protocol="masked" in one process with weighting="records".'
+            )
 
     # ---- what it costs ----------------------------------------
 

@@ -35,6 +35,7 @@ _MODULES = {
     "invert_gradients": "inversion",
     "invert_linear": "inversion",
     "lower_bound": "bounds",
+    "masked_views": "audit",
     "mu_lower": "bounds",
     "one_run_epsilon": "bounds",
     "one_run_averaging": "one_run",

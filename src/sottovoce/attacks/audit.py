@@ -25,9 +25,17 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.privacy import Adversary, Curve, Guarantee, account, as_noise, averaging_guarantee
 from sottovoce.privacy.laws import Consensus
-from sottovoce.protocols import LinearProtocol, Protocol
+from sottovoce.protocols import LinearProtocol, Masked, Protocol
 
-__all__ = ["Audit", "audit_averaging", "audit_consensus", "audit_outputs", "audit_view", "standard_views"]
+__all__ = [
+    "Audit",
+    "audit_averaging",
+    "audit_consensus",
+    "audit_outputs",
+    "audit_view",
+    "masked_views",
+    "standard_views",
+]
 
 _FIT = 0.2  # share of the runs on which the discriminant is fitted
 _CHOOSE = 0.1  # next share, on which test and threshold are chosen; the rest is judged
@@ -206,7 +214,8 @@ def audit_averaging(
         observed = _observe(protocol, noisy, seen.observers, own_noise, noise, step)
         views.append(observed.T)
         estimates.append(_estimate(seen, observed, user))
-    who = "node " + ", ".join(map(str, seen.observers)) + f" about node {user}"
+    named = "node " + ", ".join(map(str, seen.observers))
+    who = (named if seen.observers else "a tapper of all links") + f" about node {user}"
     statistics = [(estimates[0], estimates[1])]
     return audit_view(
         views[0], views[1], guarantee, view=who, statistics=statistics, delta=delta, level=level
@@ -306,6 +315,22 @@ def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
         "distant node": (int(far),),
         "two colluders": tuple(sorted((int(far), int(second)))),
     }
+
+
+def masked_views(protocol: Masked, user: int) -> dict[str, tuple[int, ...]]:
+    """Return who may look at masked sums: a tapper without a key, one member, and as many as are tolerated.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> masked_views(sv.protocols.Masked(sv.graphs.ring(10), tolerate=3), 0)
+    {'tapper': (), 'one member': (1,), '3 colluders': (1, 2, 3)}
+    """
+    (u,) = _validate.nodes(user, protocol.n, "user")
+    others = [v for v in range(protocol.n) if v != u]
+    views = {"tapper": (), "one member": tuple(others[:1])}
+    many = protocol.tolerate or 1
+    return views if many == 1 else {**views, f"{many} colluders": tuple(others[:many])}
 
 
 def audit_outputs(

@@ -39,6 +39,7 @@ def gossip(
 
     \b
         sottovoce attack gossip --graph florentine --attackers 0 --rounds 7
+        sottovoce attack gossip --graph complete:6 --protocol masked:partners=2 --attackers 0,3
     """
     from sottovoce import _validate
     from sottovoce.attacks.gossip import gossip_attack

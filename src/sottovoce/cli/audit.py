@@ -43,19 +43,26 @@ def audit(
 
     \b
         sottovoce audit --graph path:3 --rounds 2 --user 2 --observers 0 --claim published
+        sottovoce audit --graph ring:10 --protocol masked:tolerate=3
     """
     import numpy as np
 
     from sottovoce import _validate
-    from sottovoce.attacks.audit import audit_averaging, audit_outputs, standard_views
+    from sottovoce.attacks.audit import audit_averaging, audit_outputs, masked_views, standard_views
     from sottovoce.errors import InvalidInput
+    from sottovoce.protocols import Masked
 
     network = network_of(graph)
     averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=None, seed=seed)
     z = _validate.positive(noise_multiplier, "noise_multiplier")
     _validate.probability(confidence, "confidence", zero=False, one=False)
     _validate.delta(delta)
-    views = {"observers": node_list(observers, "--observers")} if observers else standard_views(network, user)
+    if observers:
+        views = {"observers": node_list(observers, "--observers")}
+    elif isinstance(averaging, Masked):
+        views = masked_views(averaging, user)
+    else:
+        views = standard_views(network, user)
     if claim not in ("exact", "published"):
         raise InvalidInput(f"claim must be exact or published, got {claim!r}.")
     rng = np.random.default_rng(seed)

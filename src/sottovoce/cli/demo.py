@@ -61,11 +61,11 @@ def demo(
     told["account"] = _account(clinics)
     if not quiet:
         _show_account(screen, told["account"])
-    with progress("private averages", 3, quiet=quiet) as tick:
+    with progress("private averages", 4, quiet=quiet) as tick:
         told["averages"] = parts.averages(clinics, runs=200 if quick else 2000, tick=tick).record()
     if not quiet:
         _show_averages(screen, told["averages"])
-    with progress("private training", 4, quiet=quiet) as tick:
+    with progress("private training", 5, quiet=quiet) as tick:
         told["training"] = parts.training(clinics, repeats=3 if quick else 20, tick=tick).record()
     if not quiet:
         _show_training(screen, told["training"])
@@ -212,9 +212,9 @@ def _show_averages(screen: Console, record: dict[str, Any]) -> None:
     screen.print(
         "Gossip hides nothing from a typical clinic; a tree comes close to a trusted curator, without one. "
         "A direct "
-        "neighbour still learns as much as local privacy allows. [dim]Labels: exact, the curator's row "
-        "assumes "
-        "trust.[/dim]"
+        "neighbour still learns as much as local privacy allows, unless the rows carry masks that cancel in "
+        "the sum: then every clinic learns as little as from a curator, with the tree's own messages. "
+        "[dim]Labels: exact, the curator's row assumes trust, the masks that X25519 and AES-256 hold.[/dim]"
     )
 
 
@@ -237,7 +237,8 @@ def _show_training(screen: Console, record: dict[str, Any]) -> None:
     screen.print(table(["method", "accuracy (from 70%)", "", "", "ε holds against", "label"], rows))
     screen.print(
         "Exact consensus averages along another public tree in every step; its guarantee against any one "
-        "clinic holds for any model. Gossip can promise local privacy only, and pays for it in accuracy. "
+        "clinic holds for any model. Masks hide each clinic's row among all others', so less noise is "
+        "enough. Gossip can promise local privacy only, and pays for it in accuracy. "
         "[dim]Accuracy on 114 patients nobody trained on; mean and deviation of "
         f"{record['config']['repeats']} repetitions (alone: of the 16 clinics). "
         "The settings were chosen with these patients in view: an illustration, not a proof.[/dim]"

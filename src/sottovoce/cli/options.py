@@ -26,7 +26,9 @@ Matrix = Annotated[Path | None, typer.Option(help="Gossip weights of your own in
 Weights = Annotated[str | None, typer.Option(help="metropolis, max_degree, lazy or uniform.")]
 ProtocolOption = Annotated[
     str,
-    typer.Option(help="gossip, chebyshev, tree, exchange, refreshed or randomized; also tree:kind=uniform."),
+    typer.Option(
+        help="gossip, chebyshev, tree, exchange, masked, refreshed or randomized; also tree:kind=uniform."
+    ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of gossip; the theoretical number by default.")]
 TreeOption = Annotated[str | None, typer.Option(help="How a tree is drawn: bfs, capped or uniform.")]

@@ -435,10 +435,12 @@ def status(state: State, json: Json = False) -> None:
         mode = "running" if found["running"] else "finished" if found["finished"] else "stopped"
         out.print(f"{found['member']} in {safe(repr(found['title']))} ({found['run'][:16]}): {mode}")
         out.print(f"round {found['round']} of {found['rounds']}; {found['rows_sent']} rows sent")
+        many = found["tolerate"]
+        against = "label ldp" if not many else f"label exact, against any {many} member{'s' * (many > 1)}"
         out.print("heard: " + (", ".join(f"{n} to round {r}" for n, r in found["heard"].items()) or "nobody"))
         out.print(
             f"spent epsilon {found['epsilon_spent']:.4g} of {found['epsilon_budget']:g} at delta "
-            f"{found['delta']:g} (adjacency {found['adjacency']}, label ldp) in {found['releases']} releases"
+            f"{found['delta']:g} (adjacency {found['adjacency']}, {against}) in {found['releases']} releases"
         )
         out.print(f"ledger: {found['ledger_rows']} rows, chain intact, head {found['ledger_head'][:16]}")
         for incident in found["incidents"]:

@@ -112,7 +112,7 @@ def built_plan(settings: PlanFile, folder: Path, where: str, **changed: Any) -> 
 
 def _network(settings: PlanFile, cls: Any, name: str, folder: Path) -> Network | None:
     takes = bool(cls.protocols) and "network" in {item.name for item in fields(cls)}
-    if takes and settings.network is None:
+    if takes and settings.network is None and not cls.network_optional:
         raise ConfigError(
             f'[network] is missing; {name} needs to know who talks to whom, for example graph = "ring:8".'
         )

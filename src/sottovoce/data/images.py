@@ -338,7 +338,8 @@ def _reader(place: Path, name: str) -> Callable[[str], bytes]:
 
 def _cifar_npz(path: Path) -> Images:
     with np.load(path, allow_pickle=False) as z:
-        x, y, x_test, y_test = (z[key] for key in ("x_train", "y_train", "x_test", "y_test"))
+        train = ("x_train", "y_train") if "x_train" in z else ("x", "y")
+        x, y, x_test, y_test = (z[key] for key in (*train, "x_test", "y_test"))
     channels_first = [np.ascontiguousarray(np.moveaxis(part, -1, 1)) for part in (x, x_test)]
     labels = [part.ravel().astype(np.int64) for part in (y, y_test)]
     return Images("cifar10", channels_first[0], labels[0], channels_first[1], labels[1], 10)

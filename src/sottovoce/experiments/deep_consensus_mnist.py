@@ -71,8 +71,8 @@ RECIPES: dict[float, Recipe] = {
 @cache
 def features(name: str, kind: str, directions: int, ridge: float, drawings: int) -> tuple[Any, ...]:
     """Return training rows, labels, test rows and labels; computed once per choice of features."""
+    from sottovoce.data.image_features import OrientedFeatures, Scattering, StrokeWhitening
     from sottovoce.data.images import load_images
-    from sottovoce.objectives.features import OrientedFeatures, Scattering, StrokeWhitening
 
     images = load_images(name)
     fixed = OrientedFeatures(directions) if kind == "oriented" else Scattering(2, directions, second=False)
@@ -243,7 +243,7 @@ EXPERIMENTS = {
         "Exact consensus and fixed features, ten agents, MNIST", "beyond B23, Table 1", consensus_mnist, plot,
         table=table, held=held,
         reads=(
-            "sottovoce.algorithms.consensus_sgd", "sottovoce.objectives.features",
+            "sottovoce.algorithms.consensus_sgd", "sottovoce.data.image_features",
             "sottovoce.objectives.nets",
         ),
         claim="With exact consensus decentralized learning is above B23's central DP-SGD.",

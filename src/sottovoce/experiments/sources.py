@@ -138,5 +138,10 @@ ITEMS: tuple[Item, ...] = (
         "fixed-point-utility",
     ),
     Item("beyond", "Table 1 of B23", "exact consensus with fixed features", "consensus-mnist"),
+    Item("beyond", "Table 1 of B23", "masked sums: every adversary, MNIST", "secure-sum-mnist"),
+    Item("beyond", "images", "masked sums on Fashion-MNIST and CIFAR-10", "secure-sum-images"),
+    Item("beyond", "agents", "accuracy against the number of agents", "secure-sum-agents"),
+    Item("beyond", "averages", "noise in a mean of masked rows", "secure-sum-mean"),
+    Item("beyond", "settings", "what was tried for the masked sums", "secure-sum-tuning"),
     Item("beyond", "audits", "attempts to refute every convex plan", "convex-audits"),
 )

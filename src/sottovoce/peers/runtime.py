@@ -132,6 +132,8 @@ class Peer:
             "delta": agreement.budget.delta,
             "adjacency": self.job.plan.adjacency,
             "contacts": list(program.contacts),
+            "hidden": self.job.hidden(self.node),  # by others' noise, in what the agreement charges for
+            "tolerate": self.job.tolerate,
         }
         if home is None:
             assert state is not None

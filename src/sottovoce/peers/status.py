@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,11 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         rounds, member = int(about["rounds"]), names[stored["node"]]
     except (KeyError, IndexError, TypeError) as error:
         raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
+    # with masks the agreement charges what so many others together see, as the run itself does
+    hidden, tolerate = float(about.get("hidden", 1.0)), int(about.get("tolerate", 0))
     spending = Spending(budget)
     for release in saved.releases:
-        spending.add(release)
+        spending.add(replace(release, noise_std=release.noise_std * hidden))
     spent = spending.epsilon() if spending.counts else 0.0
     newest: dict[int, int] = {}
     for r, sender in saved.heard:
@@ -56,7 +59,8 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "heard": {names[s]: newest.get(s, -1) for s in about.get("contacts", sorted(newest))},
         "releases": sum(release.draws for release in saved.releases),
         "adjacency": budget.adjacency,
-        "label": "ldp",
+        "label": "exact" if tolerate else "ldp",
+        "tolerate": tolerate,
         "delta": budget.delta,
         "epsilon_spent": spent,
         "epsilon_left": max(0.0, budget.epsilon - spent),

@@ -24,8 +24,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_mu"),
     "guarantees": ("Adjacency", "Adversary", "Guarantee", "Label"),
     "masks": (
-        "GridNoise", "MaskGrid", "MaskKey", "PairMasks", "counted_variance", "grid_noise", "mask_grid",
-        "mask_label", "next_chain", "pair_key", "session_hash", "simulated_masks", "sum_range",
+        "GridNoise", "MaskGrid", "MaskKey", "PairMasks", "SummedNoise", "counted_variance", "grid_noise",
+        "mask_grid", "mask_label", "next_chain", "pair_key", "session_hash", "simulated_masks", "sum_range",
     ),
     "releases": ("Budget", "Release"),
     "noise": ("NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise"),

@@ -30,7 +30,7 @@ import numpy as np
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy.correlated import decor_variances
 from sottovoce.privacy.curves import Curve
-from sottovoce.privacy.disclosure import averaging, charge, consensus
+from sottovoce.privacy.disclosure import assumed, averaging, charge, consensus, worst_coalitions
 from sottovoce.privacy.exact import learning_guarantee, learning_view
 from sottovoce.privacy.guarantees import Guarantee, Label
 from sottovoce.privacy.laws import (
@@ -50,6 +50,7 @@ from sottovoce.privacy.questions import (
     View,
     local_statement,
     loudest,
+    masked,
     named,
     noise_stds,
     question,
@@ -341,19 +342,27 @@ def _(law: Federation, asked: Question) -> Guarantee:
     stds = noise_stds(asked)
     if asked.view == "local" or not law.secure_sum or stds is None:
         return local_statement(asked)
-    anyone = asked.view in ("network", "colluders") and not asked.observers
-    coalitions = loudest(asked, stds) if anyone else (asked.coalitions or [])
+    protocol: Any = asked.plan.schedule(0)
+    if masked(protocol):
+        coalitions = worst_coalitions(asked, protocol)
+        if coalitions is None:
+            return local_statement(asked)
+        said = list(assumed(asked, protocol, coalitions, ()))
+    else:
+        anyone = asked.view in ("network", "colluders") and not asked.observers
+        coalitions = loudest(asked, stds) if anyone else (asked.coalitions or [])
+        said = ["a secure sum hides single messages"]
     curves: dict[Any, Curve] = {}
+    present = law.users
     for who in coalitions:
-        around = math.fsum(stds[v] ** 2 for v in range(law.users) if v not in who)
+        # masks hide a client among those still joined to it by keys, an assumed sum among all others
+        groups = protocol.blocks(who) if masked(protocol) else [[v for v in range(law.users) if v not in who]]
+        around = {int(u): math.fsum(stds[v] ** 2 for v in group) for group in groups for u in group}
+        present = min(present, *map(len, groups))
         for u in asked.users(who):
-            share = stds[u] ** 2 / around if stds[u] else 1.0
+            share = stds[u] ** 2 / around[u] if stds[u] else 1.0
             charge(curves, asked.counts(u, hidden=True), share, 1, asked.method)
-    present = law.users - max(map(len, coalitions))
-    said = [
-        "a secure sum hides single messages",
-        f"{present} clients add their noise in every round, sampled or not",
-    ]
+    said.append(f"{present} clients add their noise in every round, sampled or not")
     if asked.plan.adjacency == "user" and any(
         r.user_rate < 1 for u in range(law.users) for r in asked.releases(u)
     ):

@@ -22,7 +22,7 @@ from sottovoce.protocols import Protocol as Averager
 from sottovoce.protocols.consensus import ExactConsensus
 from sottovoce.protocols.views import GaussianView
 
-__all__ = ["averaging", "charge", "consensus"]
+__all__ = ["assumed", "averaging", "charge", "consensus", "worst_coalitions"]
 
 _KEPT = 64  # protocols whose shares are remembered, so that equal steps are computed once
 # of the assumptions of averaging and consensus, those that masks do not make superfluous
@@ -36,7 +36,7 @@ def averaging(asked: Question) -> Guarantee:
         return local_statement(asked)
     if asked.view == "central":
         return _released_row(asked, protocol)
-    coalitions = _worst_coalitions(asked, protocol)
+    coalitions = worst_coalitions(asked, protocol)
     if coalitions is None:
         return local_statement(asked)
     stds = noise_stds(asked)
@@ -48,7 +48,7 @@ def averaging(asked: Question) -> Guarantee:
         for u in asked.users(who):
             share = _with_rounding(float(h[u]), asked.counts(u), rounding)
             charge(curves, asked.counts(u), share, int(owned[u]), asked.method)
-    said = _assumed(asked, protocol, coalitions, AVERAGING_ASSUMPTIONS)
+    said = assumed(asked, protocol, coalitions, AVERAGING_ASSUMPTIONS)
     return asked.answer("exact", Curve.worst(curves.values()), said)
 
 
@@ -155,7 +155,7 @@ def consensus(asked: Question) -> Guarantee:
     protocol = _exact(asked.plan.schedule(0), 0)
     if asked.view == "outsider" and not masked(protocol):
         return local_statement(asked)
-    coalitions = _worst_coalitions(asked, protocol)
+    coalitions = worst_coalitions(asked, protocol)
     if coalitions is None:
         return local_statement(asked)
     tallies = _tallies(asked, coalitions)
@@ -167,7 +167,7 @@ def consensus(asked: Question) -> Guarantee:
     said = (
         CONSENSUS_ASSUMPTIONS[:1]
         if asked.view == "central"
-        else _assumed(asked, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
+        else assumed(asked, protocol, coalitions, CONSENSUS_ASSUMPTIONS)
     )
     return asked.answer("exact", Curve.worst(curves.values()), said)
 
@@ -320,7 +320,7 @@ def _exact(protocol: Averager, k: int) -> ExactConsensus:
     return protocol
 
 
-def _worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ...]] | None:
+def worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ...]] | None:
     """Return the coalitions that must be tried; where masks certify it, the worst is known."""
     size = asked.count if asked.count is not None else 1
     tolerate = getattr(protocol, "tolerate", None)
@@ -333,7 +333,7 @@ def _worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ..
     return asked.coalitions
 
 
-def _assumed(
+def assumed(
     asked: Question, protocol: Averager, coalitions: list[tuple[int, ...]], plain: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return what the statement rests on; masks hold against members that do not follow the protocol, too."""

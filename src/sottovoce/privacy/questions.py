@@ -217,7 +217,7 @@ def _default(
         return "colluders", count
     if plan.n == 1:
         return "local", count  # there is no other member
-    if observer is None and isinstance(plan.law, (Averaging, Consensus)):
+    if observer is None and isinstance(plan.law, (Averaging, Consensus, Federation)):
         tolerate = getattr(plan.schedule(0), "tolerate", None)
         if masked(plan.schedule(0)) and tolerate is not None and tolerate > 1:
             return "colluders", tolerate

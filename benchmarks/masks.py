@@ -1,0 +1,158 @@
+"""What masks cost: against the step they belong to, against bare AES, and in rounds of real peers.
+
+    python -m benchmarks.masks [line ...]
+
+Lines: ``step``, masking one row of 38,424 parameters for nine partners beside the rest of a member's step
+(B23's network on a lot of 256, and its noise on the grid); ``million``, a million parameters and 50 partners
+beside the same bytes of AES-256-CTR alone; ``peers``, steps a second of four members who learn over a tree
+with masks and without. Ours and the rival take turns; times are medians.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers import free_ports, medians
+from sottovoce.privacy.masks import PairMasks, grid_noise, mask_grid, simulated_masks
+
+CHAIN = bytes(32)
+
+
+def masks_of(partners: int, bits: int) -> PairMasks:
+    """The masks of member 0 among ``partners`` others."""
+    import sottovoce as sv
+
+    members = sv.protocols.Masked(sv.graphs.complete(partners + 1), partners=partners, tolerate=1)
+    return simulated_masks(members, seed=1, bits=bits)[0]
+
+
+def step(dim: int = 38_424, partners: int = 9, lot: int = 256) -> dict[str, Any]:
+    import torch
+
+    from sottovoce.objectives.nets_b23 import B23Objective
+
+    torch.set_num_threads(1)
+    objective = B23Objective(clip=1.0)
+    theta = objective.initial(np.random.default_rng(0), 1)
+    x, y = torch.randn(1, lot, 1, 32, 32), torch.zeros(1, lot, dtype=torch.long)
+    grid = mask_grid(bound=1.0, sensitivity=1.0 / lot, noise_std=[3.0 / lot] * 10, dim=dim, steps=2000)
+    row, masks = np.zeros(dim, grid.dtype), masks_of(partners, grid.bits)
+    found = medians(
+        {
+            "masks": lambda: masks.hide(row, 0, CHAIN),
+            "gradient": lambda: objective.clipped_sums(theta, x, y),
+            "noise": lambda: grid_noise(dim, grid.widths[0]),
+        },
+        9,
+    )
+    ratio = found["masks"] / (found["gradient"] + found["noise"])
+    return {**found, "ratio": ratio, "target": "below 0.05", "rival": "gradient and noise of the same step"}
+
+
+def million(dim: int = 1_000_000, partners: int = 50) -> dict[str, Any]:
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    row, masks = np.zeros(dim, np.int32), masks_of(partners, 32)
+    zeros = bytes(4 * dim)
+
+    def bare() -> None:
+        for _ in range(partners):
+            Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16))).encryptor().update(zeros)
+
+    found = medians({"masks": lambda: masks.hide(row, 0, CHAIN), "aes": bare}, 5)
+    begin = time.process_time()
+    masks.hide(row, 0, CHAIN)
+    return {
+        **found,
+        "masks_processor_seconds": time.process_time() - begin,  # what counts on a machine with other work
+        "ratio": found["masks"] / found["aes"],
+        "target": "masks below 0.2 s",
+        "rival": "AES-256-CTR of the same bytes, cryptography",
+    }
+
+
+def peers(n: int = 4, dim: int = 10_000, steps: int = 60, turns: int = 3) -> dict[str, Any]:
+    """Steps a second over the same tree, with masks and without, in turns."""
+    rates: dict[str, list[float]] = {"masked": [], "tree": []}
+    for _ in range(turns):
+        for protocol in rates:
+            rates[protocol].append(_rate(protocol, n, dim, steps))
+    found = {name: statistics.median(listed) for name, listed in rates.items()}
+    pairs = [a / b for a, b in zip(rates["masked"], rates["tree"], strict=True)]
+    return {
+        **{f"{name}_steps_per_second": rate for name, rate in found.items()},
+        "ratio": statistics.median(pairs),
+        "target": "at least 0.9",
+        "rival": "the same tree without masks",
+    }
+
+
+def _rate(protocol: str, n: int, dim: int, steps: int) -> float:
+    from sottovoce.peers.agreement import member_entry, sign_agreement, write_agreement
+    from sottovoce.peers.identity import make_identity
+
+    folder = Path(tempfile.mkdtemp())
+    own = [make_identity(folder / f"m{i}", f"m{i}") for i in range(n)]
+    draft = {
+        "version": 2,
+        "title": protocol,
+        "graph": f"ring:{n}",
+        "algorithm": {
+            "name": "consensus-sgd", "protocol": protocol, "adjacency": "user", "clip": 1.0, "steps": steps,
+            "noise_multiplier": 40.0, "learning_rate": 0.1,
+        },
+        "model": {"kind": "logistic", "parameters": dim},
+        "budget": {"epsilon": 50.0, "delta": 1e-5},
+    }  # fmt: skip
+    file = folder / "agreement.toml"
+    entries = [member_entry(i.certificate, f"127.0.0.1:{p}") for i, p in zip(own, free_ports(n), strict=True)]
+    write_agreement(file, draft, entries)
+    for i, each in enumerate(own):
+        sign_agreement(file, each, folder / f"m{i}")
+    rng = np.random.default_rng(0)
+    np.savez(folder / "data.npz", X=rng.standard_normal((8, dim)), y=np.arange(8) % 2)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "sottovoce.cli.main", "peer", "run", str(file), "--json", "--identity",
+             str(folder / f"m{i}"), "--data", str(folder / "data.npz"), "--state", str(folder / f"s{i}")],
+            stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for i in range(n)
+    ]  # fmt: skip
+    seen: list[tuple[int, float]] = []
+    assert processes[0].stdout is not None
+    for line in processes[0].stdout:
+        event = json.loads(line)
+        if event["event"] == "round":
+            seen.append((event["at"], time.perf_counter()))
+    for process in processes:
+        process.communicate(timeout=120)
+    if any(process.returncode for process in processes):
+        raise SystemExit(f"a member of the {protocol} run failed: {[p.returncode for p in processes]}")
+    (first, begin), (last, end) = seen[len(seen) // 5], seen[-1]
+    return (last - first) / (end - begin)
+
+
+LINES = {"step": step, "million": million, "peers": peers}
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or list(LINES)
+    record: dict[str, Any] = {name: LINES[name]() for name in wanted}
+    record["machine"] = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+    }
+    print(json.dumps(record, indent=1))

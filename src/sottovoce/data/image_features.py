@@ -1,0 +1,523 @@
+"""Features of images that need no data: oriented filters and wavelets, whitened on pictures made at random.
+
+A linear model on fixed features is what works best under strong noise: few parameters, bounded gradients, a
+convex loss (Tramèr and Boneh 2021, "Differentially Private Learning Needs Better Features"). Nothing here
+looks at any record but the one it transforms: filters are formulas, and the mean and covariance that centre
+and whiten the features are those of random pictures: strokes of a pen, textured shapes, fallen leaves. So the
+features cost no privacy. Needs torch, so it is imported where it is used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import linalg
+from torch import Tensor
+from torch.nn import functional as F
+
+from sottovoce import _validate
+from sottovoce.errors import InvalidInput
+
+__all__ = [
+    "FEATURES",
+    "Deskewed",
+    "Joined",
+    "Opponent",
+    "OrientedFeatures",
+    "PooledPixels",
+    "Scattering",
+    "StrokeWhitening",
+    "Whitened",
+    "dead_leaves",
+    "deskew",
+    "named_features",
+    "pen_strokes",
+    "textured_shapes",
+]
+
+
+def pen_strokes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndarray:
+    """Return drawings of one to three random smooth strokes, (count, side, side) float32 in [0, 1].
+
+    The pen knows nothing of digits: Bézier curves through random points, scaled to a box and centred by
+    mass, which is how handwriting is usually normalised.
+
+    Examples
+    --------
+    >>> pen_strokes(3, np.random.default_rng(0)).shape
+    (3, 28, 28)
+    """
+    along = np.linspace(0, 1, 24)
+    grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).astype(np.float32)  # x, y
+    drawings = np.zeros((_validate.count(count, "count"), side, side), np.float32)
+    for drawing in drawings:
+        curves = []
+        for _ in range(rng.integers(1, 4)):
+            points = rng.uniform(size=(rng.integers(3, 6), 2))
+            degree = len(points) - 1
+            basis = [math.comb(degree, j) * along**j * (1 - along) ** (degree - j) for j in range(degree + 1)]
+            curves.append(np.stack(basis, axis=1) @ points)
+        path = np.concatenate(curves)
+        path -= path.min(axis=0)
+        path[:, 0] *= rng.uniform(0.4, 1.0)
+        path *= rng.uniform(0.57, 0.68) * side / max(path.max(), 1e-6)
+        path += side / 2 - (path.max(axis=0) + path.min(axis=0)) / 2
+        squared = np.square(grid[None] - path[:, None, None].astype(np.float32)).sum(-1).min(axis=0)
+        ink = np.clip(1.6 * np.exp(-squared / (2 * rng.uniform(0.8, 1.5) ** 2)), 0, 1)
+        centre = np.tensordot(ink, grid, 2) / ink.sum()
+        shift = np.round((side - 1) / 2 - centre).astype(int)
+        drawing[:] = np.roll(ink, (shift[1], shift[0]), axis=(0, 1))
+    return drawings
+
+
+@dataclass(frozen=True)
+class OrientedFeatures:
+    """Strength of edges by direction and place, normalised in small blocks: gradients of a blurred image,
+    split over ``directions``, averaged in Gaussian windows ``stride`` apart.
+
+    Parameters
+    ----------
+    directions : number of edge directions over the full circle.
+    blur, window : standard deviations of the derivative and of the averaging window, in pixels.
+    stride : distance between windows.
+
+    References: Dalal and Triggs 2005, "Histograms of Oriented Gradients for Human Detection".
+
+    Examples
+    --------
+    >>> OrientedFeatures()(np.zeros((2, 28, 28), np.float32)).shape
+    (2, 392)
+    """
+
+    directions: int = 8
+    blur: float = 0.8
+    window: float = 2.0
+    stride: int = 4
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return (count, features) float32 of grey images (count, side, side) in [0, 1]."""
+        return _in_blocks(self._block, images)
+
+    def _block(self, x: Tensor) -> Tensor:
+        side = x.shape[-1]
+        smooth, slope = _gaussian(self.blur)
+        across, down = _separable(x, slope, smooth), _separable(x, smooth, slope)
+        strength = torch.hypot(across, down) + 1e-8
+        angle = torch.arange(self.directions).view(1, -1, 1, 1) * (2 * math.pi / self.directions)
+        cosine = (across * torch.cos(angle) + down * torch.sin(angle)) / strength
+        energy = _separable(strength * torch.relu(cosine).square(), *(_gaussian(self.window)[0],) * 2)
+        first = (side - 1 - self.stride * ((side - 1) // self.stride)) // 2
+        cells = energy[:, :, first :: self.stride, first :: self.stride]
+        block = F.avg_pool2d(cells.square().sum(1, keepdim=True), 3, 1, 1)
+        return (cells / (block + 1e-2).sqrt()).flatten(1).clamp(min=0).sqrt()
+
+
+@dataclass(frozen=True)
+class Scattering:
+    """Averages of moduli of Morlet wavelet responses, first and (if wanted) second order.
+
+    References: Bruna and Mallat 2013, "Invariant Scattering Convolution Networks".
+
+    Examples
+    --------
+    >>> Scattering(second=False)(np.zeros((2, 28, 28), np.float32)).shape
+    (2, 1088)
+    """
+
+    scales: int = 2
+    directions: int = 8
+    stride: int = 4
+    second: bool = True
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return (count, features) float32 of grey images (count, side, side) in [0, 1]."""
+        return _in_blocks(self._block, images)
+
+    def _block(self, x: Tensor) -> Tensor:
+        x = F.pad(x[:, 0], (2, 2, 2, 2))
+        wavelets, low = _morlets(x.shape[-1], self.scales, self.directions)
+        pick = slice(self.stride // 2, None, self.stride)
+
+        def averaged(spectrum: Tensor) -> Tensor:
+            return torch.fft.ifft2(spectrum * low).real[:, pick, pick]
+
+        spectrum = torch.fft.fft2(x)
+        found = [averaged(spectrum)]
+        for scale, wavelet in wavelets:
+            inner = torch.fft.fft2(torch.fft.ifft2(spectrum * wavelet).abs())
+            found.append(averaged(inner))
+            if self.second:
+                later = [other for finer, other in wavelets if finer > scale]
+                found += [averaged(torch.fft.fft2(torch.fft.ifft2(inner * other).abs())) for other in later]
+        values = torch.stack(found, 1).flatten(1)
+        return values.sign() * values.abs().sqrt()  # the average of a chroma channel may be negative
+
+
+@dataclass(frozen=True)
+class PooledPixels:
+    """Means over squares of ``size`` pixels.
+
+    Examples
+    --------
+    >>> PooledPixels(2)(np.ones((1, 28, 28), np.float32)).shape
+    (1, 196)
+    """
+
+    size: int = 2
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return (count, features) float32 of grey images (count, side, side)."""
+        return _in_blocks(lambda x: F.avg_pool2d(x, self.size).flatten(1), images)
+
+
+def deskew(images: Any) -> np.ndarray:
+    """Return grey images sheared upright and moved to the middle, each by its own moments.
+
+    The shear makes the mixed second moment of the ink zero, as for handwriting that leans to neither side.
+    An image without ink stays as it is; one with a pixel that is no number becomes NaN.
+
+    Examples
+    --------
+    >>> slanted = np.zeros((1, 28, 28), np.float32)
+    >>> slanted[0, np.arange(6, 22), np.arange(6, 22)] = 1.0
+    >>> upright = deskew(slanted)[0]
+    >>> [int(at) for at in np.flatnonzero(upright.sum(axis=0) > 1)]
+    [13, 14]
+    """
+    return _in_blocks(lambda x: _upright(x)[:, 0], images)
+
+
+def _upright(x: Tensor) -> Tensor:
+    side = x.shape[-1]
+    at = torch.arange(side, dtype=torch.float32)
+    ink = x[:, 0].clamp(min=0)
+    mass = ink.sum((1, 2))
+    bad = ~torch.isfinite(mass)
+    safe = torch.where(bad | (mass <= 0), 1.0, mass)
+    across = torch.where(mass > 0, (ink.sum(1) @ at) / safe, (side - 1) / 2)
+    down = torch.where(mass > 0, (ink.sum(2) @ at) / safe, (side - 1) / 2)
+    dx = at[None, None, :] - across[:, None, None]
+    dy = at[None, :, None] - down[:, None, None]
+    spread = (ink * dy.square()).sum((1, 2)) / safe
+    lean = (ink * dx * dy).sum((1, 2)) / safe
+    shear = torch.where(spread > 1e-6, lean / spread.clamp(min=1e-6), 0.0)
+    # where each pixel of the upright image is taken from
+    v = at[None, :, None] - (side - 1) / 2
+    u = at[None, None, :] - (side - 1) / 2 + shear[:, None, None] * v + across[:, None, None]
+    v = (v + down[:, None, None]).expand_as(u)
+    places = torch.stack([u, v], -1) * (2 / (side - 1)) - 1
+    moved = F.grid_sample(x, places.nan_to_num(), align_corners=True)
+    return torch.where(bad[:, None, None, None], torch.nan, moved)
+
+
+@dataclass(frozen=True)
+class Deskewed:
+    """Features of the images after `deskew`.
+
+    Examples
+    --------
+    >>> Deskewed(OrientedFeatures())(np.zeros((2, 28, 28), np.float32)).shape
+    (2, 392)
+    """
+
+    features: Any
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return the rows of the upright images."""
+        rows: np.ndarray = self.features(deskew(images))
+        return rows
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Several kinds of features beside each other, in one row.
+
+    Examples
+    --------
+    >>> Joined((OrientedFeatures(), PooledPixels(4)))(np.zeros((1, 28, 28), np.float32)).shape
+    (1, 441)
+    """
+
+    parts: tuple[Any, ...]
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return the rows of all parts, joined."""
+        return np.concatenate([part(images) for part in self.parts], axis=1)
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """Features of three opponent channels of colour images: light, red against green, yellow against blue.
+
+    Parameters
+    ----------
+    light : features of the luminance.
+    colours : features of each of the two chroma channels; those of the luminance by default.
+
+    Examples
+    --------
+    >>> Opponent(OrientedFeatures())(np.zeros((1, 3, 32, 32), np.float32)).shape
+    (1, 1536)
+    """
+
+    light: Any
+    colours: Any = None
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return the rows of images (count, 3, side, side) in [0, 1], red, green, blue."""
+        values = np.asarray(images, np.float32)
+        if values.ndim != 4 or values.shape[1] != 3:
+            raise InvalidInput(
+                f"opponent colours need images of shape (count, 3, side, side), got {values.shape}; grey "
+                "images go to the features themselves."
+            )
+        red, green, blue = values[:, 0], values[:, 1], values[:, 2]
+        other = self.light if self.colours is None else self.colours
+        channels = ((red + green + blue) / 3, (red - green) / 2, (red + green) / 4 - blue / 2)
+        return np.concatenate([self.light(channels[0]), other(channels[1]), other(channels[2])], axis=1)
+
+
+def textured_shapes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndarray:
+    """Return pictures of one to three random shapes with plain, shaded or striped surfaces, on black.
+
+    Examples
+    --------
+    >>> textured_shapes(3, np.random.default_rng(0)).shape
+    (3, 28, 28)
+    """
+    at = np.linspace(-1, 1, side, dtype=np.float32)
+    x, y = np.meshgrid(at, at)
+    pictures = np.zeros((_validate.count(count, "count"), side, side), np.float32)
+    for picture in pictures:
+        for _ in range(rng.integers(1, 4)):
+            centre = rng.uniform(-0.35, 0.35, 2)
+            u, v = x - centre[0], y - centre[1]
+            corners = int(rng.integers(3, 9))
+            angles = np.sort(rng.uniform(0, 2 * np.pi, corners))
+            reach = rng.uniform(0.25, 0.95, corners)
+            around = np.interp(np.arctan2(v, u) % (2 * np.pi), angles, reach, period=2 * np.pi)
+            inside = 1 / (1 + np.exp(np.clip((np.hypot(u, v) - around) * side / 2, -30, 30)))
+            turn = rng.uniform(0, np.pi)
+            along = u * np.cos(turn) + v * np.sin(turn)
+            light = rng.uniform(0.2, 1.0) + rng.uniform(0, 0.4) * along
+            if rng.uniform() < 0.5:
+                light = light * (1 + rng.uniform(0.1, 0.6) * np.sin(rng.uniform(4, 25) * along))
+            picture[:] = picture * (1 - inside) + np.clip(light, 0, 1) * inside
+        picture[:] = np.clip(picture + rng.normal(0, 0.03, picture.shape) * (picture > 0.05), 0, 1)
+    return pictures
+
+
+def dead_leaves(count: int, rng: np.random.Generator, side: int = 32, leaves: int = 60) -> np.ndarray:
+    """Return colour pictures of discs that fell over each other, (count, 3, side, side) float32 in [0, 1].
+
+    Radii follow a power law, so that edges appear at all scales, as in photographs.
+
+    References: Lee, Mumford, Huang 2001, "Occlusion models for natural images".
+
+    Examples
+    --------
+    >>> dead_leaves(2, np.random.default_rng(0)).shape
+    (2, 3, 32, 32)
+    """
+    n = _validate.count(count, "count")
+    at = np.arange(side, dtype=np.float32)
+    pictures = np.full((n, 3, side, side), 0.5, np.float32)
+    low, high = 1.5**-2.0, (0.8 * side) ** -2.0
+    for _ in range(leaves):
+        radius = (low + rng.uniform(size=n) * (high - low)) ** -0.5  # density falls as the cube of the radius
+        centre = rng.uniform(-2, side + 2, (2, n))
+        squared = np.square(at[None, :, None] - centre[0][:, None, None]) + np.square(
+            at[None, None, :] - centre[1][:, None, None]
+        )
+        cover = np.clip(radius[:, None, None] - np.sqrt(squared) + 0.5, 0, 1).astype(np.float32)[:, None]
+        colour = rng.uniform(0, 1, (n, 1)) + 0.15 * rng.standard_normal((n, 3))
+        slope = rng.normal(0, 0.2 / side, (n, 2))
+        shade = (at[None, :, None] - side / 2) * slope[:, :1, None]
+        shade = shade + (at[None, None, :] - side / 2) * slope[:, 1:, None]
+        surface = (colour[:, :, None, None] + shade[:, None]).astype(np.float32)
+        pictures = pictures * (1 - cover) + surface * cover
+    pictures += rng.normal(0, 0.02, pictures.shape).astype(np.float32)
+    return np.clip(pictures, 0, 1)
+
+
+PICTURES: dict[str, Callable[[int, np.random.Generator, int], np.ndarray]] = {
+    "strokes": pen_strokes,
+    "shapes": textured_shapes,
+    "leaves": dead_leaves,
+}
+
+
+class Whitened:
+    """Features centred and whitened by the statistics of random pictures, then scaled to unit length.
+
+    Parameters
+    ----------
+    features : maps images in [0, 1] to rows.
+    pictures : ``"strokes"``, ``"shapes"`` (grey) or ``"leaves"`` (colour).
+    ridge : added to the covariance, as a share of its mean eigenvalue.
+    seed, drawings : of the random pictures, and how many; public.
+
+    Guarantees
+    ----------
+    Data-independent: the map is fixed before any record is seen, and a record's row depends on that record
+    alone. A record with NaN gives a NaN row, whose gradient counts zero.
+
+    Examples
+    --------
+    >>> whiten = Whitened(OrientedFeatures(4), "strokes", drawings=300)
+    >>> rows = whiten(pen_strokes(5, np.random.default_rng(1)))
+    >>> np.round(np.linalg.norm(rows, axis=1), 4).tolist()
+    [1.0, 1.0, 1.0, 1.0, 1.0]
+    """
+
+    def __init__(
+        self, features: Any, pictures: str, *, ridge: float = 0.1, seed: int = 0, drawings: int = 8000
+    ) -> None:
+        if pictures not in PICTURES:
+            raise InvalidInput(f"pictures must be {' or '.join(PICTURES)}, got {pictures!r}.")
+        self.features, self.pictures = features, pictures
+        self.ridge = _validate.positive(ridge, "ridge")
+        self.seed, self.drawings = seed, _validate.count(drawings, "drawings")
+        self._side: int | None = None
+
+    @cached_property
+    def _statistics(self) -> tuple[np.ndarray, np.ndarray]:
+        side = self._side or (32 if self.pictures == "leaves" else 28)
+        rows = self.features(PICTURES[self.pictures](self.drawings, np.random.default_rng(self.seed), side))
+        mean = rows.mean(axis=0)
+        centred = rows - mean
+        covariance = centred.T @ centred / np.float32(len(rows) - 1)
+        ridge = self.ridge * float(np.trace(covariance, dtype=np.float64)) / len(covariance)
+        covariance[np.diag_indices_from(covariance)] += ridge
+        # Any root serves: two of them differ by a rotation, which changes no inner product of two rows.
+        lower = linalg.cholesky(covariance.astype(np.float64), lower=True, overwrite_a=True)
+        root = linalg.solve_triangular(lower, np.eye(len(lower)), lower=True, overwrite_b=True)
+        return mean, np.ascontiguousarray(root.T, np.float32)
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return (count, features) float32 rows of unit length."""
+        values = np.asarray(images)
+        if self._side is None:
+            self._side = values.shape[-1]
+        elif values.shape[-1] != self._side:
+            raise InvalidInput(
+                f"these features were fitted to pictures of {self._side} pixels a side, got "
+                f"{values.shape[-1]}; make another one for those."
+            )
+        mean, root = self._statistics
+        parts = []
+        for first in range(
+            0, len(values), 4000
+        ):  # the wide rows of many images need not all be there at once
+            rows = (self.features(values[first : first + 4000]) - mean) @ root
+            parts.append(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
+        return np.concatenate(parts) if parts else np.zeros((0, len(mean)), np.float32)
+
+
+class StrokeWhitening(Whitened):
+    """Features whitened on random pen strokes: `Whitened` with ``"strokes"``.
+
+    Examples
+    --------
+    >>> StrokeWhitening(OrientedFeatures(4), drawings=300).pictures
+    'strokes'
+    """
+
+    def __init__(self, features: Any, *, ridge: float = 0.1, seed: int = 0, drawings: int = 8000) -> None:
+        super().__init__(features, "strokes", ridge=ridge, seed=seed, drawings=drawings)
+
+
+_FIRST = Scattering(second=False)
+FEATURES: dict[str, Callable[[], Whitened]] = {
+    "handwriting": lambda: Whitened(Deskewed(OrientedFeatures()), "strokes"),
+    "handwriting-fine": lambda: Whitened(Deskewed(OrientedFeatures(stride=3)), "strokes"),
+    "objects": lambda: Whitened(
+        Joined((_FIRST, OrientedFeatures(), PooledPixels(2))), "shapes", drawings=6000
+    ),
+    "photographs": lambda: Whitened(
+        Joined((Opponent(_FIRST), Opponent(OrientedFeatures()), Opponent(PooledPixels(4)))),
+        "leaves",
+        drawings=4000,
+    ),
+    "photographs-fine": lambda: Whitened(
+        Joined((Opponent(Scattering(), _FIRST), Opponent(PooledPixels(4)))), "leaves", drawings=4000
+    ),
+}
+
+
+def named_features(name: str) -> Whitened:
+    """Return fixed features by name.
+
+    ``handwriting`` and ``handwriting-fine`` (grey, deskewed, oriented filters on a coarser or finer grid),
+    ``objects`` (grey: scattering, oriented filters, pooled pixels), ``photographs`` and ``photographs-fine``
+    (colour: the same in opponent channels; second-order scattering of the luminance).
+
+    Examples
+    --------
+    >>> named_features("objects").pictures
+    'shapes'
+    >>> named_features("faces")
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.InvalidInput: there are no features 'faces'; there are handwriting, handwriting-fine, \
+objects, photographs, photographs-fine.
+    """
+    if name not in FEATURES:
+        raise InvalidInput(f"there are no features {name!r}; there are {', '.join(FEATURES)}.")
+    return FEATURES[name]()
+
+
+def _in_blocks(block: Any, images: Any, size: int = 1000) -> np.ndarray:
+    values = np.asarray(images)
+    grey = torch.as_tensor(np.ascontiguousarray(values), dtype=torch.float32)
+    with torch.no_grad():
+        return torch.cat([block(part[:, None]) for part in torch.split(grey, size)]).numpy()
+
+
+def _gaussian(sigma: float) -> tuple[Tensor, Tensor]:
+    """A Gaussian window and its derivative."""
+    reach = int(3 * sigma + 0.5)
+    at = torch.arange(-reach, reach + 1, dtype=torch.float32)
+    window = torch.exp(-(at**2) / (2 * sigma**2))
+    window = window / window.sum()
+    return window, -at / sigma**2 * window
+
+
+def _separable(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
+    """Filter every channel with an outer product, borders filled with zeros."""
+    channels = x.shape[1]
+    down = column.view(1, 1, -1, 1).expand(channels, 1, -1, 1)
+    across = row.view(1, 1, 1, -1).expand(channels, 1, 1, -1)
+    x = F.conv2d(x, down, padding=(len(column) // 2, 0), groups=channels)
+    return F.conv2d(x, across, padding=(0, len(row) // 2), groups=channels)
+
+
+def _morlets(side: int, scales: int, directions: int) -> tuple[list[tuple[int, Tensor]], Tensor]:
+    """Fourier transforms of Morlet wavelets (zero mean) by scale, and of the averaging window."""
+    frequency = torch.fft.fftfreq(side) * 2 * math.pi
+    turns = [(a * 2 * math.pi, b * 2 * math.pi) for a in (-1, 0, 1) for b in (-1, 0, 1)]
+    down, across = torch.meshgrid(frequency, frequency, indexing="ij")
+
+    def bump(centre: float, width: float, angle: float, slant: float) -> Tensor:
+        total = torch.zeros(side, side)
+        for a, b in turns:  # periodised, as the discrete transform is
+            along = (across + b) * math.cos(angle) + (down + a) * math.sin(angle)
+            beside = -(across + b) * math.sin(angle) + (down + a) * math.cos(angle)
+            total += torch.exp(-(width**2) * ((along - centre) ** 2 + (beside / slant) ** 2) / 2)
+        return total
+
+    wavelets = []
+    for scale in range(scales):
+        centre, width = 0.75 * math.pi / 2**scale, 0.8 * 2**scale
+        for k in range(directions):
+            angle, slant = math.pi * k / directions, 4 / directions
+            wave, base = bump(centre, width, angle, slant), bump(0.0, width, angle, slant)
+            wavelets.append((scale, wave - base * (wave[0, 0] / base[0, 0])))
+    low = bump(0.0, 0.8 * 2 ** (scales - 1), 0.0, 1.0)
+    return wavelets, low / low[0, 0]

@@ -1,0 +1,171 @@
+"""Fixed features: what they must not change, and that they look at one image at a time."""
+
+import numpy as np
+import pytest
+
+from sottovoce.data.image_features import (
+    FEATURES,
+    Deskewed,
+    Joined,
+    Opponent,
+    OrientedFeatures,
+    PooledPixels,
+    Scattering,
+    StrokeWhitening,
+    Whitened,
+    dead_leaves,
+    deskew,
+    named_features,
+    pen_strokes,
+    textured_shapes,
+)
+from sottovoce.errors import InvalidInput
+
+MAPS = {
+    "oriented": OrientedFeatures(),
+    "scattering": Scattering(directions=4),
+    "whitened": StrokeWhitening(OrientedFeatures(4), drawings=200),
+    "deskewed": Deskewed(OrientedFeatures(4)),
+    "joined": Joined((OrientedFeatures(4), PooledPixels(4))),
+}
+
+
+def images(count=6, seed=0):
+    return pen_strokes(count, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_row_depends_on_its_own_image_only(name):
+    x = images()
+    rows = MAPS[name](x)
+    other = x.copy()
+    other[1:] = 1 - other[1:]
+    np.testing.assert_allclose(MAPS[name](other)[0], rows[0], rtol=1e-4, atol=1e-6)
+    assert np.abs(MAPS[name](other)[1] - rows[1]).max() > 1e-3
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_bad_image_spoils_its_own_row_only(name):
+    x = images()
+    rows = MAPS[name](x)
+    x[2, 5, 5] = np.nan
+    with np.errstate(invalid="ignore"):
+        after = MAPS[name](x)
+    keep = np.arange(6) != 2
+    np.testing.assert_allclose(after[keep], rows[keep], rtol=1e-4, atol=1e-6)
+    assert not np.isfinite(after[2]).all()
+
+
+def test_turning_the_image_permutes_the_directions():
+    features = OrientedFeatures(directions=4, stride=4)
+    x = images(3)
+    rows = features(x).reshape(3, 4, 7, 7)
+    turned = features(np.ascontiguousarray(np.rot90(x, axes=(1, 2)))).reshape(3, 4, 7, 7)
+    # windows sit symmetrically up to half a stride, so compare totals per direction
+    np.testing.assert_allclose(
+        np.sort((turned**2).sum((2, 3)), axis=1), np.sort((rows**2).sum((2, 3)), axis=1), rtol=0.1
+    )
+
+
+def test_whitening_whitens_fresh_strokes():
+    whiten = StrokeWhitening(OrientedFeatures(4), ridge=0.01, drawings=1200)
+    mean, root = whiten._statistics
+    rows = (whiten.features(images(1200, seed=9)) - mean) @ root
+    values = np.linalg.eigvalsh(np.cov(rows, rowvar=False))
+    before = np.linalg.eigvalsh(np.cov(whiten.features(images(1200, seed=9)), rowvar=False))
+    assert np.abs(rows.mean(0)).max() < 0.3
+    spread_before, spread_after = (v.max() / v.mean() for v in (before, values))
+    assert spread_after < 6
+    assert spread_after < spread_before / 4
+
+
+def test_the_pen_is_reproducible_and_centred():
+    one, two = images(20), images(20)
+    assert one.tobytes() == two.tobytes()
+    at = np.arange(28)
+    middle = (one.sum(1) @ at) / one.sum((1, 2))
+    assert np.abs(middle - 13.5).max() < 1.0
+
+
+def slanted(x, by):
+    """Shear images to the right by ``by`` columns a row, by hand, bilinearly."""
+    out = np.zeros_like(x)
+    for row in range(x.shape[1]):
+        shift = by * (row - 13.5)
+        low, share = int(np.floor(shift)), shift - np.floor(shift)
+        for hop, weight in ((low, 1 - share), (low + 1, share)):
+            out[:, row] += weight * np.roll(x[:, row], hop, axis=-1)
+    return out
+
+
+def test_deskewing_undoes_a_slant_and_a_shift():
+    x = images(8)
+    upright = deskew(x)
+    at = np.arange(28) - 13.5
+    mass = upright.sum((1, 2))
+    across, down = (upright.sum(1) @ at) / mass, (upright.sum(2) @ at) / mass
+    mixed = np.einsum("nij,i,j->n", upright, at, at) / mass - across * down
+    spread = (upright.sum(2) @ at**2) / mass
+    assert np.abs(across).max() < 0.15
+    assert np.abs(down).max() < 0.15
+    assert np.abs(mixed / spread).max() < 0.02
+    moved = np.roll(slanted(x, 0.2), (1, -2), axis=(1, 2))
+    assert np.abs(deskew(moved) - upright).mean() < 0.3 * np.abs(moved - x).mean()
+
+
+def test_deskewing_leaves_an_empty_image_and_marks_a_bad_one():
+    x = images(3)
+    x[0], x[1, 4, 4] = 0.0, np.nan
+    upright = deskew(x)
+    assert not upright[0].any()
+    assert np.isnan(upright[1]).all()
+    np.testing.assert_allclose(upright[2], deskew(x[2:])[0], atol=1e-6)
+
+
+def test_opponent_channels_tell_colour_from_light():
+    grey = np.repeat(dead_leaves(2, np.random.default_rng(0)).mean(1, keepdims=True), 3, axis=1)
+    rows = Opponent(PooledPixels(4))(grey).reshape(2, 3, 64)
+    np.testing.assert_allclose(rows[:, 0], PooledPixels(4)(grey[:, 0]), rtol=1e-5)
+    assert np.abs(rows[:, 1:]).max() < 1e-6
+    red = grey.copy()
+    red[:, 0] += 0.3
+    changed = Opponent(PooledPixels(4))(red).reshape(2, 3, 64) - rows
+    np.testing.assert_allclose(changed.mean((0, 2)), [0.1, 0.15, 0.075], rtol=1e-4)
+    with pytest.raises(InvalidInput, match="count, 3, side, side"):
+        Opponent(PooledPixels(4))(grey[:, 0])
+
+
+@pytest.mark.parametrize(("make", "shape"), [(textured_shapes, (30, 28, 28)), (dead_leaves, (30, 3, 32, 32))])
+def test_random_pictures_are_reproducible_and_use_the_range(make, shape):
+    one, two = (make(30, np.random.default_rng(5)) for _ in range(2))
+    assert one.shape == shape
+    assert one.tobytes() == two.tobytes()
+    assert 0 <= one.min() < 0.05
+    assert 0.9 < one.max() <= 1
+    assert np.abs(one[0] - one[1]).mean() > 0.02
+
+
+def test_whitening_in_colour_whitens_fresh_leaves():
+    whiten = Whitened(Opponent(PooledPixels(8)), "leaves", ridge=0.01, drawings=600)
+    fresh = dead_leaves(600, np.random.default_rng(9))
+    assert np.allclose(np.linalg.norm(whiten(fresh), axis=1), 1, atol=1e-5)
+    mean, root = whiten._statistics
+    before = np.linalg.eigvalsh(np.cov(whiten.features(fresh), rowvar=False))
+    after = np.linalg.eigvalsh(np.cov((whiten.features(fresh) - mean) @ root, rowvar=False))
+    assert after.max() / np.median(after) < 6 < before.max() / np.median(before)
+    with pytest.raises(InvalidInput, match="32 pixels a side, got 16"):
+        whiten(fresh[:, :, :16, :16])
+    with pytest.raises(InvalidInput, match="strokes or shapes or leaves"):
+        Whitened(PooledPixels(), "photos")
+
+
+def test_named_features_have_the_widths_they_are_documented_with():
+    colour = {"photographs", "photographs-fine"}
+    widths = {}
+    for name in FEATURES:
+        blank = np.zeros((1, 3, 32, 32) if name in colour else (1, 28, 28), np.float32)
+        widths[name] = named_features(name).features(blank).shape[1]
+    assert widths == {
+        "handwriting": 392, "handwriting-fine": 800, "objects": 1676, "photographs": 5859,
+        "photographs-fine": 9507,
+    }  # fmt: skip

@@ -1,0 +1,124 @@
+"""The experiments of masked sums: what runs is a plan, and 20 lines that know no plan agree with it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from sottovoce import graphs
+from sottovoce.algorithms import ConsensusSGD, Optimiser
+from sottovoce.data.agents import AgentData
+from sottovoce.errors import InvalidInput
+from sottovoce.experiments import find
+from sottovoce.experiments.fixed_rows import rows_of
+from sottovoce.experiments.secure_sum import (
+    GRID,
+    QUICK,
+    SETTINGS,
+    by_class,
+    plan_of,
+    run_trial,
+    setting_of,
+    sum_noise,
+)
+from sottovoce.experiments.summed_law import Job, accuracies
+from sottovoce.objectives.nets import NetObjective
+from sottovoce.privacy import gaussian_epsilon
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "docs" / "results"
+
+
+def data_of(rows, agents=10, seed=0):
+    parts = by_class(rows.y, agents, np.random.default_rng(seed))
+    return AgentData(rows.x, rows.y, parts, test=(rows.x_test, rows.y_test), classes=10)
+
+
+def masked_plan(rows, sizes, steps, rate, multiplier):
+    objective = NetObjective(nn.Linear(rows.x.shape[1], 10, bias=False), clip=1.0)
+    return ConsensusSGD(
+        objective, "masked", network="ring:10", steps=steps, sizes=sizes, learning_rate=rate,
+        noise_multiplier=multiplier, optimiser=Optimiser("momentum", beta=0.9),
+    )  # fmt: skip
+
+
+def test_the_plan_and_the_loop_by_hand_agree():
+    """Without noise to the last image; with noise in the mean over seeds, and not at another amount of it."""
+    rows = rows_of("digits", "handwriting")
+    records = data_of(rows)
+    start = np.zeros(10 * rows.x.shape[1], np.float32)
+
+    def ran(steps, rate, multiplier, seed):
+        plan = masked_plan(rows, records.sizes.tolist(), steps, rate, multiplier)
+        return plan.run(records, np.random.default_rng(seed), start=start).metrics["accuracy"]
+
+    for steps, rate in ((1, 4.0), (12, 8.0)):
+        assert ran(steps, rate, 0.0, 0) == pytest.approx(
+            accuracies(rows, [Job(steps, rate, 0.0, 0)])[0], abs=0.01
+        )
+    seeds = range(6)
+    z = 6.0  # of each of ten agents
+    plans = [ran(6, 8.0, z, seed) for seed in seeds]
+    loops = {
+        factor: accuracies(rows, [Job(6, 8.0, factor * z * np.sqrt(10), seed) for seed in seeds])
+        for factor in (1.0, 2.0)
+    }
+    error = np.sqrt(np.var(plans, ddof=1) / 6 + np.var(loops[1.0], ddof=1) / 6)
+    assert abs(np.mean(plans) - np.mean(loops[1.0])) < 3.5 * error + 0.2
+    assert np.mean(plans) - np.mean(loops[2.0]) > 3.5 * error
+
+
+@pytest.mark.parametrize(("against", "rest"), [("outsiders", 10), ("one", 9), ("three", 7), ("local", 1)])
+def test_the_noise_of_a_row_of_the_table_is_that_of_the_formula(against, rest):
+    objective = NetObjective(nn.Linear(3, 10, bias=False), clip=1.0)
+    plan = plan_of(against, objective, [60] * 10, graphs.ring(10), QUICK, 1.0, 0)
+    mu = np.sqrt(QUICK.steps) / (plan.multipliers[0] * np.sqrt(rest))
+    assert gaussian_epsilon(mu, 1e-5) == pytest.approx(1.0, rel=2e-3)
+    own, one = (sum_noise(1.0, QUICK.steps, 10, own=own) / np.sqrt(10) for own in (True, False))
+    if against in ("local", "one"):
+        assert plan.multipliers[0] == pytest.approx(own if against == "local" else one, rel=2e-3)
+
+
+def test_classes_stay_apart_whatever_the_number_of_agents():
+    y = np.repeat(np.arange(10), 30)
+    for agents in (10, 100):
+        parts = by_class(y, agents, np.random.default_rng(1))
+        assert sorted(np.concatenate(parts).tolist()) == list(range(300))
+        assert all(set(y[part]) == {i % 10} for i, part in enumerate(parts))
+    with pytest.raises(InvalidInput, match="10 classes"):
+        by_class(y, 15, np.random.default_rng(1))
+
+
+def test_settings_come_from_the_grid():
+    for key, setting in SETTINGS.items():
+        assert setting in GRID[key], key
+    with pytest.raises(InvalidInput, match=r"mnist at 0\.5"):
+        setting_of("mnist", 2.0, "one")
+
+
+def test_held_out_records_are_not_trained_on():
+    rows = rows_of("digits", "handwriting")
+    part = rows.held_out()
+    assert len(part.y) + len(part.y_test) == len(rows.y)
+    known = {row.tobytes() for row in rows.x_test}
+    assert not any(row.tobytes() in known for row in part.x_test)
+
+
+def test_a_trial_is_kept_and_refused_with_other_settings(tmp_path):
+    one = run_trial("digits", 1.0, "one", 0, setting=QUICK, results=tmp_path)
+    assert run_trial("digits", 1.0, "one", 0, setting=QUICK, results=tmp_path) == one
+    assert one["accept"] == ["tuning"]
+    assert one["epsilon_spent"] <= 1.0 < one["epsilon_local"]
+    assert "any one node" in one["guarantee"]
+
+
+@pytest.mark.parametrize(
+    "name", ["secure-sum-mnist", "secure-sum-images", "secure-sum-agents", "secure-sum-tuning"]
+)
+def test_quick_forms_run_and_show(name):
+    experiment = find(name)
+    record = json.loads(json.dumps(experiment.run(quick=True).record()))
+    assert experiment.table(record).rows
+    assert experiment.plot(record) is not None
