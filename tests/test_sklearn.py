@@ -116,13 +116,61 @@ def test_a_simulation_says_so_in_every_statement():
 
 def test_bad_input_is_a_sentence():
     X, y = cancer()
-    with pytest.raises(InvalidInput, match="solver must be one of"):
+    with pytest.raises(InvalidInput, match="solver without a graph must be one of"):
         PrivateLogisticRegression(solver="newton").fit(X, y)
     with pytest.raises(DataError, match="got 3 class labels"):
-        PrivateLogisticRegression().fit(X[:6], [0, 1, 2, 0, 1, 2])
+        PrivateLogisticRegression(solver="dp-cd").fit(X[:6], [0, 1, 2, 0, 1, 2])
     with pytest.raises(ValueError, match="NaN"):
         PrivateLogisticRegression().fit(X * np.nan, y)
     with pytest.raises(InvalidInput, match="epsilon must be a positive"):
         PrivateLogisticRegression(epsilon=0.0).fit(X, y)
     with pytest.raises(InvalidInput, match="delta must lie"):
         PrivateRidge(delta=2.0).fit(X, y)
+
+
+@pytest.mark.parametrize("solver", ["dp-sgd", "consensus-sgd"])
+def test_several_classes(solver):
+    from sklearn.datasets import load_iris
+
+    X, y = load_iris(return_X_y=True)
+    X, y = np.tile(make_pipeline(StandardScaler(), Normalizer()).fit_transform(X), (8, 1)), np.tile(y, 8)
+    graph = None if solver == "dp-sgd" else "complete:4"
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    model = PrivateLogisticRegression(
+        8.0, solver=solver, graph=graph, step_scale=4.0, random_state=0
+    ).fit(X, names)  # fmt: skip
+    assert model.score(X, names) > 0.75
+    assert model.coef_.shape == (3, 4)
+    assert model.predict_proba(X).sum(axis=1) == pytest.approx(1)
+    assert model.privacy_.epsilon(1e-5) <= 8.0
+    assert str(model.privacy_.adversary) == (
+        "anyone who sees the released output" if graph is None else "any one node"
+    )
+
+
+def test_records_lie_with_the_nodes_of_their_group():
+    X, y = cancer()
+    groups = np.array(["Rome", "Oslo", "Bern"])[np.arange(len(y)) % 3]
+    model = PrivateLogisticRegression(4.0, solver="consensus-sgd", graph="complete:3", random_state=0)
+    model.fit(X, y, groups=groups)
+    assert model.plan_.sizes == tuple(np.bincount(np.unique(groups, return_inverse=True)[1]))
+    assert model.score(X, y) > 0.8
+    ridge = PrivateRidge(4.0, solver="dp-dsgt", graph="complete:3", random_state=0).fit(X, X[:, 0])
+    assert ridge.plan_.name == "dp-dsgt"
+
+
+@pytest.mark.parametrize(
+    ("options", "fit", "words"),
+    [
+        ({}, {"sample_weight": [1.0] * 4}, "sample weights are not supported"),
+        ({}, {"weights": 1}, "fit has no option 'weights'"),
+        ({}, {"groups": [0, 1, 0, 1]}, "give graph="),
+        ({"graph": "ring:4"}, {}, "solver over a graph must be one of consensus-sgd"),
+        ({"solver": "consensus-sgd"}, {}, "solver without a graph must be one of dp-sgd"),
+        ({"graph": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "2 groups"),
+        ({"graph": "ring:8", "solver": "consensus-sgd"}, {}, "cannot give each of 8 nodes one"),
+    ],
+)
+def test_what_an_estimator_cannot_do_is_a_sentence(options, fit, words):
+    with pytest.raises((InvalidInput, DataError), match=words):
+        PrivateLogisticRegression(random_state=0, **options).fit(np.eye(4), [0, 1, 0, 1], **fit)
