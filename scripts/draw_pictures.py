@@ -85,9 +85,10 @@ def house(path: Path) -> Path:
         for name, about in FLOORS:
             y = place[name]
             strong = name in ("objectives", "protocols", "algorithms")
-            box = FancyBboxPatch((0, y + 0.06), 6.1, 0.84, boxstyle="round,pad=0.0,rounding_size=0.08",
-                                 fc=("#f5f7f9", "#dcebf5")[strong], ec=drawing.COLOURS[6], lw=0.8)  # fmt: skip
-            ax.add_patch(box)
+            shape, fill = "round,pad=0.0,rounding_size=0.08", "#dcebf5" if strong else "#f5f7f9"
+            ax.add_patch(
+                FancyBboxPatch((0, y + 0.06), 6.1, 0.84, shape, fc=fill, ec=drawing.COLOURS[6], lw=0.8)
+            )
             ax.text(0.12, y + 0.48, name, va="center", weight="bold", size=9.5)
             ax.text(1.75, y + 0.48, about, va="center", size=8.8)
         for k, (name, what) in enumerate(WALK, start=1):
