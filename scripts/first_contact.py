@@ -1,4 +1,4 @@
-"""First contact, as a new user: a clone and `make demo`; then the wheel, the demo, the explorer, an own CSV, a page.
+"""First contact, as a new user: a clone and `make demo`; then wheel, demo, explorer, an own CSV, a page.
 
     python scripts/first_contact.py --out docs/results/first-contact.json
 
