@@ -6,13 +6,14 @@ BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup setup-demo demo test check lint types unit pages test-slow bench flower clean kills fuzz bugs truth mutants
+.PHONY: help setup setup-demo demo test check lint types unit pages docs test-slow bench flower clean kills fuzz bugs truth mutants
 
 help:
 	@echo "make demo       set up, then a one-minute tour on embedded data (no torch needed)"
 	@echo "make test       set up, then lint, types, doctests and tests"
 	@echo "make setup      only the environment, in $(VENV)"
 	@echo "make pages      the explorer and the reports in a real browser (Debian's Chromium)"
+	@echo "make docs       the site in build/site, warnings are errors; then its links, search and outside requests"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make kills      kill a peer 10,000 times; make fuzz: 100 million frames; make bugs: planted bugs"
 	@echo "make truth      10,000 random plans against an independent price; make mutants: small changes, all noticed?"
@@ -36,6 +37,10 @@ $(VENV)/.pages: $(VENV)/.test
 	@$(PIP_INSTALL) -e '.[deep,test,explore,pages]'
 	@touch $@
 
+$(VENV)/.docs: $(VENV)/.test
+	@$(PIP_INSTALL) -e '.[deep,test,explore,docs]'
+	@touch $@
+
 setup: $(VENV)/.test
 setup-demo: $(VENV)/.demo
 
@@ -57,6 +62,12 @@ unit:
 # Without a browser every test is skipped with a sentence: apt-get install chromium gives one.
 pages: $(VENV)/.pages
 	$(ONE_THREAD) $(BIN)/python -m pytest -m pages tests/pages
+
+SITE := build/site
+docs: $(VENV)/.docs
+	$(ONE_THREAD) $(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs $(SITE)
+	SOTTOVOCE_SITE=$(CURDIR)/$(SITE) $(BIN)/python -m pytest tests/test_site.py
+	@echo "the site is in $(SITE)/index.html"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

@@ -35,6 +35,8 @@ python_maximum_signature_line_length = 88
 add_module_names = False
 
 
+html_math_renderer = "plain"  # the few formulas of the reference, as written: nothing is fetched to set them
+
 html_theme = "pydata_sphinx_theme"
 html_title = f"Sottovoce {release}"
 html_static_path = ["_static"]
@@ -56,6 +58,7 @@ html_context = {"default_mode": "auto"}
 def setup(app):
     """Write the reference and the gallery before Sphinx reads the pages."""
     generated.teach_numpydoc()
+    app.add_html_math_renderer("plain", (generated.formula, None), (generated.formula, None))
     app.connect("autodoc-process-docstring", generated.without_substitutions, priority=900)
     app.connect("autodoc-skip-member", generated.skipped)
     app.connect("builder-inited", lambda app: generated.write(Path(app.srcdir)))

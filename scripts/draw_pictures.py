@@ -85,9 +85,10 @@ def house(path: Path) -> Path:
         for name, about in FLOORS:
             y = place[name]
             strong = name in ("objectives", "protocols", "algorithms")
-            box = FancyBboxPatch((0, y + 0.06), 6.1, 0.84, boxstyle="round,pad=0.0,rounding_size=0.08",
-                                 fc=("#f5f7f9", "#dcebf5")[strong], ec=drawing.COLOURS[6], lw=0.8)  # fmt: skip
-            ax.add_patch(box)
+            shape, fill = "round,pad=0.0,rounding_size=0.08", "#dcebf5" if strong else "#f5f7f9"
+            ax.add_patch(
+                FancyBboxPatch((0, y + 0.06), 6.1, 0.84, shape, fc=fill, ec=drawing.COLOURS[6], lw=0.8)
+            )
             ax.text(0.12, y + 0.48, name, va="center", weight="bold", size=9.5)
             ax.text(1.75, y + 0.48, about, va="center", size=8.8)
         for k, (name, what) in enumerate(WALK, start=1):
@@ -103,8 +104,45 @@ def house(path: Path) -> Path:
     return drawing.save(figure, path)
 
 
+# ---- terminal --------------------------------------------------------------------------------------------
+
+SCREENS = {
+    "account": "account --graph florentine --rounds 5 --observer 1",
+    "advise": "advise 12 --epsilon 2 --records 200",
+    "attack": "attack gossip --graph florentine --attackers 1 --rounds 5",
+    "audit": "audit --graph path:3 --rounds 2 --user 2 --observers 0 --claim published",
+}
+
+
+def screen(name: str, path: Path) -> Path:
+    """Draw a command and what it prints as a picture of a terminal, without fonts from elsewhere."""
+    import io
+    import os
+    import re
+    import subprocess
+    import sys
+
+    from rich.console import Console
+    from rich.text import Text
+
+    words = SCREENS[name].split()
+    settings = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "110", "TERM": "xterm-256color"}
+    done = subprocess.run(
+        [sys.executable, "-m", "sottovoce.cli.main", *words],
+        env=settings, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    console = Console(record=True, width=110, file=io.StringIO(), force_terminal=True)
+    console.print(Text.assemble(("$ ", "bold green"), ("sottovoce " + SCREENS[name], "bold")))
+    console.print(Text.from_ansi(done.stdout))
+    drawn = console.export_svg(title="sottovoce", unique_id=f"sottovoce-{name}")
+    path.write_text(re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.S), encoding="utf-8")
+    return path
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
+    for name in SCREENS:
+        print(screen(name, FOLDER / f"terminal-{name}.svg"))
     print(house(FOLDER / "house.svg"))
     for suffix in (".svg", ".png"):
         print(loss_by_distance(FOLDER / f"loss-by-distance{suffix}"))

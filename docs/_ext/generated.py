@@ -132,6 +132,16 @@ def skipped(app: Any, what: str, name: str, thing: Any, skip: bool, options: Any
     return True if name.startswith("set_") and name.endswith("_request") else None
 
 
+def formula(translator: Any, node: Any) -> None:
+    """Write a formula as it stands in the docstring."""
+    from docutils import nodes
+
+    tag = "p" if isinstance(node, nodes.math_block) else "span"
+    text = translator.encode(node.astext())
+    translator.body.append(f'<{tag} class="math"><code>{text}</code></{tag}>')
+    raise nodes.SkipNode
+
+
 # ---- gallery ---------------------------------------------------------------------------------------------
 
 
