@@ -324,7 +324,8 @@ def test_a_block_of_the_others_is_its_steps(case):
         ran, k = text.init(), 0
         for count in parts:
             ran, k = text.block(ran, k, count), k + count
-        assert (text.output(ran) == other.output(state)).all()
+        close = 1e-12 if case.name == "secret walk" else 0.0  # its steps are numpy's, its block is compiled
+        np.testing.assert_allclose(text.output(ran), other.output(state), rtol=0, atol=close)
 
 
 @others("dp-gcd")  # its choice of a coordinate moves: tests/algorithms/test_central.py
