@@ -77,7 +77,7 @@ def gossip(
             if len(attack.combinations) > 10:
                 screen.print(f"  ... and {len(attack.combinations) - 10} more (--json lists them)")
 
-    finish(as_record("attack gossip", config, payload), json, out, text)
+    finish(as_record("attack", config, payload), json, out, text)
 
 
 @app.command()
@@ -130,7 +130,7 @@ def dgd(
         share = f"{len(found.recovered)} of {len(found.attack.targets)}"
         screen.print(f"{share} pictures come back with a PSNR of 10 or more.")
 
-    finish(as_record("attack dgd", config, found.to_dict()), json, out, text)
+    finish(as_record("attack-dgd", config, found.to_dict()), json, out, text)
 
 
 def _by_name(combination: str, names: Any) -> str:

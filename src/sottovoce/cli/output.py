@@ -90,9 +90,9 @@ def as_record(name: str, config: Mapping[str, Any], metrics: Mapping[str, Any]) 
 
     Examples
     --------
-    >>> answer = as_record("attack gossip", {"graph": "ring:4"}, {"count": 2})
+    >>> answer = as_record("attack", {"graph": "ring:4"}, {"count": 2})
     >>> answer["count"], answer["metrics"]["count"], answer["name"]
-    (2, 2, 'attack gossip')
+    (2, 2, 'attack')
     """
     from sottovoce import __version__
 

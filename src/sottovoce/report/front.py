@@ -154,7 +154,8 @@ def of_statement(
     Examples
     --------
     >>> said = {"run": "ab", "member": "north", "finished": True, "rounds": 3, "of": 3,
-    ...         "algorithm": "averaging", "protocol": "tree", "budget": {"epsilon": 2.0, "delta": 1e-5}, "noise": "protective",
+    ...         "algorithm": "averaging", "protocol": "tree", "noise": "protective",
+    ...         "budget": {"epsilon": 2.0, "delta": 1e-5},
     ...         "guarantee": {"view": "local", "adversary": "anyone who sees every message", "label": "ldp",
     ...                       "adjacency": "user", "epsilon": 1.0, "delta": 1e-5, "assumptions": []}}
     >>> [one["answer"] for one in of_statement(said)["answers"]]

@@ -264,7 +264,7 @@ def statement(record: Mapping[str, Any]) -> Section:
 
 def attack(record: Mapping[str, Any]) -> Section:
     """Whose values somebody computes from what it receives, without noise."""
-    found = record["metrics"]
+    found = {**record["config"], **record["metrics"]}
     who = ", ".join(map(str, found["attackers"]))
     blocks: list[Figure | Table] = []
     if found["names"]:
@@ -282,7 +282,7 @@ def attack(record: Mapping[str, Any]) -> Section:
 
 def attack_dgd(record: Mapping[str, Any]) -> Section:
     """Whose pictures come back from decentralized gradient descent."""
-    found = record["metrics"]
+    found = {**record["config"], **record["metrics"]}
     rows = tuple(
         (u, "yes" if u in found["identifiable"] else "no", found["psnr"][u],
          "yes" if u in found["recovered"] else "no")
@@ -412,7 +412,7 @@ def audit(record: Mapping[str, Any]) -> Section:
     """What the sharpest test shows, against what was claimed."""
     from sottovoce.report import figures
 
-    found = record["metrics"]
+    found = {**record["config"], **record["metrics"]}
     audits = list(found["audits"].items())
     broken = [name for name, a in audits if a["refuted"]]
     picture = figures.intervals(

@@ -77,10 +77,11 @@ def with_front(record: dict[str, Any]) -> dict[str, Any]:
     """
     if record.get("front"):
         return record
+    said = {**record["config"], **record["metrics"]}
     if record["name"] == "audit":
-        made: dict[str, Any] | None = front.of_audit(record["metrics"])
+        made: dict[str, Any] | None = front.of_audit(said)
     elif record["name"] == "attack":
-        made = front.of_reconstruction(record["metrics"])
+        made = front.of_reconstruction(said)
     else:
         made = front.of_record(record)
     return record if made is None else record | {"front": made}
