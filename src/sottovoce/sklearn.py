@@ -26,7 +26,7 @@ from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.objectives.clipping import clip_rows
 from sottovoce.privacy import Guarantee, ProtectiveNoise
-from sottovoce.privacy.calibration import least_noise
+from sottovoce.privacy.calibration import calibrate
 
 __all__ = [
     "PrivateLasso", "PrivateLogisticRegression", "PrivateRidge", "SearchSpendsBudget", "total_guarantee",
@@ -145,9 +145,9 @@ class _PrivateLinear(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         solver = registry.algorithm(self.solver)
         common: dict[str, Any] = {"objective": model, "records": n, "steps": steps, "clip": clip}
         trial: Plan = solver(**{**common, solver.noise_field: 1.0, **options[self.solver]})
-        noise = least_noise(
+        noise = calibrate(
             lambda z: trial.with_noise(z).privacy("central") * self.fits,
-            self.epsilon, self.delta, steps=steps,
+            self.epsilon, self.delta, tolerance=1e-3,
         )  # fmt: skip
         return trial.with_noise(noise)
 
