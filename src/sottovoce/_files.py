@@ -16,7 +16,7 @@ import numpy as np
 
 from sottovoce.errors import DataError, InvalidInput
 
-__all__ = ["digest", "locked", "plain", "write_whole"]
+__all__ = ["digest", "locked", "plain", "sync_folder", "write_whole"]
 
 
 @contextlib.contextmanager
@@ -102,14 +102,21 @@ def write_whole(
                 beside.unlink(missing_ok=True)
             raise
         if durable:
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from error
     return target
 
 
-def _sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk: a rename alone may be forgotten by a crash."""
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk: a rename alone may be forgotten by a crash.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sync_folder(Path(folder))
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
