@@ -7,7 +7,8 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +16,43 @@ import numpy as np
 
 from sottovoce.errors import DataError, InvalidInput
 
-__all__ = ["digest", "plain", "write_whole"]
+__all__ = ["digest", "locked", "plain", "sync_folder", "write_whole"]
+
+
+@contextlib.contextmanager
+def locked(path: str | Path, patience: float) -> Iterator[None]:
+    """Keep other processes out until the block ends; the lock goes with the process that holds it.
+
+    Raises BlockingIOError if another one holds it for longer than ``patience`` seconds, another OSError if
+    the file cannot be opened.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder) / "lock", 0.0):
+    ...     try:
+    ...         with locked(Path(folder) / "lock", 0.01):
+    ...             pass
+    ...     except BlockingIOError:
+    ...         print("held")
+    held
+    """
+    import fcntl  # where there is none, everything else here still works
+
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_whole(
@@ -65,14 +102,21 @@ def write_whole(
                 beside.unlink(missing_ok=True)
             raise
         if durable:
-            _sync_folder(target.parent)
+            sync_folder(target.parent)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from error
     return target
 
 
-def _sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk: a rename alone may be forgotten by a crash."""
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk: a rename alone may be forgotten by a crash.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sync_folder(Path(folder))
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

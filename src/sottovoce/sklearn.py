@@ -31,7 +31,7 @@ from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.clipping import clip_rows
 from sottovoce.privacy import Guarantee, ProtectiveNoise
-from sottovoce.privacy.calibration import least_noise
+from sottovoce.privacy.calibration import calibrate
 
 __all__ = [
     "PrivateLasso", "PrivateLogisticRegression", "PrivateRidge", "SearchSpendsBudget", "total_guarantee",
@@ -200,9 +200,9 @@ class _PrivateLinear(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
             sizes = tuple(len(part) for part in parts)
             common |= {"network": as_network(self.graph), "sizes": sizes, "learning_rate": gamma}
         trial: Plan = solver(**{**common, solver.noise_field: 1.0})
-        noise = least_noise(
+        noise = calibrate(
             lambda z: trial.with_noise(z).privacy(self._view) * self.fits,
-            self.epsilon, self.delta, steps=steps,
+            self.epsilon, self.delta, tolerance=1e-3,
         )  # fmt: skip
         return trial.with_noise(noise)
 

@@ -121,7 +121,7 @@ def test_a_few_evaluations_spend_all_but_a_thousandth_and_never_more(epsilon, st
     spent = sampled_gaussian(0.02, noise, 200, "rdp").epsilon(1e-5)
     assert 0.999 * epsilon <= spent <= epsilon
     assert noise in asked  # the noise returned was itself evaluated
-    assert len(asked) <= 10
+    assert len(asked) <= (10 if start == 1.0 else 16)  # a factor of 1,000 is ten halvings away
 
 
 def test_a_jump_in_epsilon_ends_the_search_on_the_safe_side():

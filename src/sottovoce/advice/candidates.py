@@ -296,14 +296,14 @@ def calibrated(plan: Plan, wish: Wish, scheme: Scheme) -> Plan:
         while any(g.epsilon(wish.delta) > wish.epsilon for g in worst(z)):  # the last places
             z, bump = z * (1 + bump), 4 * bump
     else:
-        from sottovoce.privacy.calibration import least_noise
+        from sottovoce.privacy.calibration import calibrate
 
         noises = [
-            least_noise(
+            calibrate(
                 lambda z, k=k: worst(z)[k],  # type: ignore[misc]
                 wish.epsilon,
                 wish.delta,
-                steps=plan.steps,
+                tolerance=1e-3,
             )
             for k in range(len(stated))
         ]

@@ -28,7 +28,7 @@ from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.privacy import Guarantee, Label
 from sottovoce.privacy.accountant import View, account
-from sottovoce.privacy.calibration import least_noise
+from sottovoce.privacy.calibration import calibrate
 from sottovoce.privacy.guarantees import EMPTY_PLACE
 from sottovoce.privacy.laws import Curator, Law, Local
 from sottovoce.privacy.masks import GridNoise, MaskGrid, SummedNoise, mask_grid
@@ -43,6 +43,7 @@ __all__ = ["Adjacency", "Curated", "Learning", "Plan", "Schedule", "View", "know
 
 Adjacency = Literal["add-remove", "replace-one", "user"]
 Schedule = Protocol | Sequence[Protocol] | Callable[[int], Protocol]
+UNSPENT = 1e-3  # share of a budget that a search for noise may leave: a price may be a long composition
 
 
 class Plan(Shown, ABC):
@@ -261,8 +262,8 @@ class Plan(Shown, ABC):
 
     def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget."""
-        noise = least_noise(
-            lambda z: self.with_noise(z).privacy(view, **who), epsilon, delta, steps=self.steps
+        noise = calibrate(
+            lambda z: self.with_noise(z).privacy(view, **who), epsilon, delta, tolerance=UNSPENT
         )
         return self.with_noise(noise)
 
@@ -820,13 +821,13 @@ class Learning(Plan):
             draws = 0 if one is None else sum(r.draws for r in (one, *more))
             keys.append((self.sample_rates[agent], draws))
             if draws and keys[-1] not in found:
-                found[keys[-1]] = least_noise(
+                found[keys[-1]] = calibrate(
                     lambda z, agent=agent: compose(  # type: ignore[misc]
                         self.with_noise(z).releases(agent), method=self.accounting
                     ),
                     epsilon,
                     delta,
-                    steps=self.steps,
+                    tolerance=UNSPENT,
                 )
         each = [found.get(key, 0.0) for key in keys]
         largest = max(

@@ -31,7 +31,7 @@ from sottovoce.privacy.releases import Release
 from sottovoce.protocols import Handover, Protocol, Spread, Walk, draw_path
 from sottovoce.runners import Algorithm, State
 
-__all__ = ["RandomWalkSGD", "hop", "random_walk_sgd", "token_walk"]
+__all__ = ["RandomWalkSGD", "random_walk_sgd", "token_walk"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -414,29 +414,3 @@ def token_walk(source: Any, start: np.ndarray, rate: Callable[[int], float]) -> 
         return State((), Tokens(*source.stretch(*state.own, k, rates)))
 
     return Algorithm(init, message, update, lambda state: state.own.theta, block)
-
-
-def hop(
-    model: GLM,
-    X: np.ndarray,
-    y: np.ndarray,
-    theta: np.ndarray,
-    *,
-    learning_rate: float,
-    clip: float,
-    noise: np.ndarray,
-    grid: float = 0.0,
-    contribute: bool = True,
-) -> np.ndarray:
-    """Return the token's model after one holder's compiled step, for audits.
-
-    Examples
-    --------
-    >>> hop(GLM("squared"), np.ones((1, 1)), np.array([2.0]), np.zeros(1), learning_rate=0.5, clip=1.0,
-    ...     noise=np.zeros(1)).tolist()
-    [0.5]
-    """
-    from sottovoce.objectives.token_steps import holder_step
-
-    limit = clip if contribute else 0.0
-    return holder_step(model, X, y, theta, learning_rate=learning_rate, clip=limit, noise=noise, grid=grid)

@@ -220,12 +220,12 @@ def _users() -> dict[str, Case | Average]:
         return lambda side, rng: float(plan.run(two(side), rng).outputs["mean"][0])
 
     def visits(side: bool, rng: np.random.Generator) -> float:
-        from sottovoce.algorithms.random_walk_sgd import hop
+        from sottovoce.objectives.token_steps import holder_step
 
         theta, total = np.zeros(1), 0.0
         shard = two(side).user(0)
         for _ in range(4):  # four contributions of user 0, every model before and after them seen
-            after = hop(
+            after = holder_step(
                 model, *shard, theta, learning_rate=1.0, clip=1.0, noise=4 / 3 * rng.standard_normal(1)
             )
             total, theta = total + float(after[0] - theta[0]), after

@@ -83,27 +83,20 @@ def by_distance(network: Any, observers: int, rng: np.random.Generator) -> dict[
     rounds = sv.protocols.rounds_for(network, noise_std=1.0)
     who = rng.choice(network.n, size=min(observers, network.n), replace=False)
     published = sv.privacy.published_loss(network, rounds=rounds)
-    rows: dict[int, list[tuple[float, float]]] = {}
-    understated, pairs = 0, 0
-    for v in who.tolist():
-        h = sv.privacy.exact_loss(network, rounds=rounds, observer=v)
-        far = network.distances_from(v)
-        for u in range(network.n):
-            if u != v:
-                rows.setdefault(int(far[u]), []).append((float(h[u]), float(published[u, v])))
-                understated += h[u] > published[u, v] * (1 + 1e-9) + 1e-9
-                pairs += 1
-    distances = sorted(rows)
+    exact = np.array([sv.privacy.exact_loss(network, rounds=rounds, observer=v) for v in who.tolist()])
+    printed, far = published[:, who].T, np.array([network.distances_from(v) for v in who.tolist()])
+    others = far > 0
+    at = {int(d): far == d for d in np.unique(far[others])}
     return {
         "n": network.n,
         "rounds": rounds,
-        "distances": distances,
-        "exact": [float(np.mean([a for a, _ in rows[d]])) for d in distances],
-        "best": [float(np.min([a for a, _ in rows[d]])) for d in distances],
-        "worst": [float(np.max([a for a, _ in rows[d]])) for d in distances],
-        "published": [float(np.mean([b for _, b in rows[d]])) for d in distances],
-        "understated_pairs": float(understated / pairs),
-        "mean_exact": float(np.mean([a for d in distances for a, _ in rows[d]])),
+        "distances": list(at),
+        "exact": [float(exact[these].mean()) for these in at.values()],
+        "best": [float(exact[these].min()) for these in at.values()],
+        "worst": [float(exact[these].max()) for these in at.values()],
+        "published": [float(printed[these].mean()) for these in at.values()],
+        "understated_pairs": float((exact > printed * (1 + 1e-9) + 1e-9)[others].mean()),
+        "mean_exact": float(exact[others].mean()),
     }
 
 

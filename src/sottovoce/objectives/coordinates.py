@@ -21,7 +21,7 @@ from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.glm import GLM
-from sottovoce.objectives.gradients import Planned
+from sottovoce.objectives.gradients import Metered, Planned
 from sottovoce.privacy.noise import (
     LAPLACE_STEPS,
     SimulatedNoise,
@@ -47,7 +47,7 @@ def coordinate_clips(M: np.ndarray, C: float) -> np.ndarray:
     return C * np.sqrt(M / M.sum()) if math.isfinite(C) else np.full(len(M), math.inf)
 
 
-class Gate:
+class Gate(Metered):
     """What the sources of one holder share: every draw is compared with the plan, and noted for a ledger.
 
     Examples
@@ -61,7 +61,6 @@ class Gate:
     def __init__(self, releases: Sequence[Sequence[Release]] | None, adjacency: str) -> None:
         self.planned = None if releases is None else Planned(releases)
         self.adjacency = adjacency
-        self._drawn: list[Release] | None = None
 
     def announced(
         self,
@@ -88,16 +87,6 @@ class Gate:
                     count=count, stream=stream,
                 )
             )  # fmt: skip
-
-    def metered(self) -> Gate:
-        """Return self, from now on writing down every draw for `take`."""
-        self._drawn = [] if self._drawn is None else self._drawn
-        return self
-
-    def take(self) -> tuple[Release, ...]:
-        """Return the releases since the last call."""
-        drawn, self._drawn = tuple(self._drawn or ()), None if self._drawn is None else []
-        return drawn
 
 
 def _one_holder(agents: Sequence[int], random: Random) -> int:

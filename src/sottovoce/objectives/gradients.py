@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from sottovoce.objectives.clipping import clip_around, clip_rows
 from sottovoce.privacy.noise import grid_of, perturb_steps
 from sottovoce.privacy.releases import MOVES, Release
 
-__all__ = ["Gradients", "Planned", "Query", "Values"]
+__all__ = ["Gradients", "Metered", "Planned", "Query", "Values"]
 
 _DROPOUT = 0xD0  # keys the random numbers that a query draws itself
 _AHEAD = 1 << 21  # records of lots that are drawn before a compiled loop begins
@@ -143,7 +143,31 @@ class Planned:
         return next(covering, None)
 
 
-class Gradients:
+class Metered:
+    """A gate that can write down every draw, for a ledger.
+
+    Examples
+    --------
+    >>> gate = Metered().metered()
+    >>> gate._drawn.append(Release(0, 0, sensitivity=1.0, noise_std=2.0))
+    >>> len(gate.take()), gate.take()
+    (1, ())
+    """
+
+    _drawn: list[Release] | None = None
+
+    def metered(self) -> Self:
+        """Return self, from now on writing down every draw for `take`."""
+        self._drawn = [] if self._drawn is None else self._drawn
+        return self
+
+    def take(self) -> tuple[Release, ...]:
+        """Return the releases since the last call, made of this gate's own numbers."""
+        drawn, self._drawn = tuple(self._drawn or ()), None if self._drawn is None else []
+        return drawn
+
+
+class Gradients(Metered):
     """Draw the lots, clip, sum, add noise, divide: the only place where gradients of records leave.
 
     Parameters
@@ -219,7 +243,6 @@ class Gradients:
         self.planned = None if releases is None else Planned(releases)
         if self.planned is not None:
             self._check_sampling(self.planned)
-        self._drawn: list[Release] | None = None
 
     def _check_sampling(self, planned: Planned) -> None:
         """Compare the sampler that runs, and whom it hides, with what was announced."""
@@ -366,18 +389,8 @@ class Gradients:
         self.random = replace(self.random, lots=lots)
         self.lots = Lots(self.query.sizes, self.rates, lots, self.numbers)
 
-    def metered(self) -> Gradients:
-        """Return self, from now on writing down every draw for `take`."""
-        self._drawn = [] if self._drawn is None else self._drawn
-        return self
 
-    def take(self) -> tuple[Release, ...]:
-        """Return the releases since the last call, made of this gate's own numbers."""
-        drawn, self._drawn = tuple(self._drawn or ()), None if self._drawn is None else []
-        return drawn
-
-
-class Values:
+class Values(Metered):
     """The gate for averaging: each agent's row, pulled into a public ball, with noise, once.
 
     Parameters
@@ -430,7 +443,6 @@ class Values:
             alike = self.std == std
             self.rows[alike] = clip_around(rows[alike], centre, inner)
         self.planned = None if releases is None else Planned(releases)
-        self._drawn: list[Release] | None = None
 
     def released(self, step: int) -> np.ndarray:
         """Return the rows that leave."""
@@ -452,13 +464,3 @@ class Values:
 
     def keyed(self, lots: int | bytes) -> None:
         """Do nothing: averaging draws no lots."""
-
-    def metered(self) -> Values:
-        """Return self, from now on writing down every draw for `take`."""
-        self._drawn = [] if self._drawn is None else self._drawn
-        return self
-
-    def take(self) -> tuple[Release, ...]:
-        """Return the releases since the last call."""
-        drawn, self._drawn = tuple(self._drawn or ()), None if self._drawn is None else []
-        return drawn

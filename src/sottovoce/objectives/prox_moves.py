@@ -20,7 +20,7 @@ from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.clipping import clip_rows
 from sottovoce.objectives.glm import GLM
-from sottovoce.objectives.gradients import Planned
+from sottovoce.objectives.gradients import Metered, Planned
 from sottovoce.objectives.kernels import on_grid
 from sottovoce.objectives.prox_kernels import client_move, client_moves, record_moves, token_hops
 from sottovoce.objectives.token_steps import HiddenDraws, compare
@@ -68,7 +68,7 @@ def taking_part(random: Random, k: int, users: int, rate: float) -> np.ndarray:
     return np.asarray(random.draws(0, k).random(users) < rate)
 
 
-class ClientMoves:
+class ClientMoves(Metered):
     """Noisy moves of the hosted clients of a federation, at user level.
 
     Parameters
@@ -122,7 +122,6 @@ class ClientMoves:
         self.clip = _inner_clip(clip, slack)
         self.planned = None if releases is None else Planned(releases)
         self._once = _Once()
-        self._drawn: list[Release] | None = None
 
     def answer(self, u: np.ndarray, z: np.ndarray, k: int) -> Answer:
         """Return (2 Delta of every hosted client, the same with noise: what it sends)."""
@@ -148,16 +147,6 @@ class ClientMoves:
                 for i in senders
             ]
         return Answer(rows, noisy)
-
-    def metered(self) -> ClientMoves:
-        """Return self, from now on writing down every draw for `take`."""
-        self._drawn = [] if self._drawn is None else self._drawn
-        return self
-
-    def take(self) -> tuple[Release, ...]:
-        """Return the releases since the last call, made of this gate's own numbers."""
-        drawn, self._drawn = tuple(self._drawn or ()), None if self._drawn is None else []
-        return drawn
 
 
 class RecordMoves:

@@ -13,20 +13,17 @@ What a row costs is never written as a finished number: the releases are, and th
 from __future__ import annotations
 
 import datetime as dt
-import fcntl
 import hashlib
 import json
 import math
-import os
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce import _validate
-from sottovoce._files import write_whole
+from sottovoce._files import locked, write_whole
 from sottovoce.errors import (
     BudgetExceeded,
     ConfigError,
@@ -522,27 +519,18 @@ class Book:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        try:
-            lock = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise LedgerError(
-                f"The book's lock {self._lock} cannot be taken ({error.strerror}), so nothing was sent."
-            ) from None
-        try:
-            until = time.monotonic() + _PATIENCE
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except OSError:
-                    if time.monotonic() > until:
-                        raise LedgerError(
-                            f"The book {self.path} is being written by another process; try again."
-                        ) from None
-                    time.sleep(0.02)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self._lock, _PATIENCE))
+            except BlockingIOError:
+                raise LedgerError(
+                    f"The book {self.path} is being written by another process; try again."
+                ) from None
+            except OSError as error:
+                raise LedgerError(
+                    f"The book's lock {self._lock} cannot be taken ({error.strerror}), so nothing was sent."
+                ) from None
             yield
-        finally:
-            os.close(lock)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------

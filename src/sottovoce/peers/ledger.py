@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sottovoce._files import write_whole
+from sottovoce._files import sync_folder, write_whole
 from sottovoce.errors import DataError, LedgerError
 from sottovoce.peers.book import Charge, stored_charge
 from sottovoce.peers.core import Entry, Saved
@@ -234,7 +234,7 @@ class SqliteLedger:
         finally:
             connection.close()
         os.rename(fresh, path)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
 
     def _verify(self) -> tuple[Saved, int, bytes, bytes]:
         assert self._connection is not None
@@ -267,7 +267,7 @@ class SqliteLedger:
                 try:
                     _mark_anchor(anchor, self._count, self._head)
                     os.fsync(anchor)
-                    _sync_folder(path.parent)
+                    sync_folder(path.parent)
                 except OSError:
                     os.ftruncate(anchor, 0)
                     raise
@@ -442,11 +442,3 @@ def _genesis(run: bytes, node: int) -> bytes:
 def _mark_anchor(anchor: int, count: int, head: bytes) -> None:
     if os.pwrite(anchor, _ANCHOR.pack(count, head), 0) != _ANCHOR.size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce._files import digest, plain, write_whole
+from sottovoce._files import digest, locked, plain, write_whole
 from sottovoce.errors import ConfigError, DataError, InvalidInput
 from sottovoce.protocols import LinearProtocol, Protocol
 from sottovoce.runners.state import leaves, rebuilt
@@ -217,21 +216,14 @@ class Checkpoint:
         Two runs in one folder would delete each other's files. The lock goes with the process that holds it;
         ``patience`` seconds are left for one that is just dying.
         """
-        import fcntl
-
         self._make()
-        deadline = time.monotonic() + patience
-        with open(self.folder / LOCK, "a") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise ConfigError(
-                            f"{self.folder} is in use by another run; wait for it, or name another folder."
-                        ) from None
-                    time.sleep(0.1)
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.folder / LOCK, patience))
+            except BlockingIOError:
+                raise ConfigError(
+                    f"{self.folder} is in use by another run; wait for it, or name another folder."
+                ) from None
             yield
 
     def read(self, agents: np.ndarray, like: Any) -> Any:
