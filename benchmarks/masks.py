@@ -5,8 +5,8 @@
 Lines: ``step``, masking one row of 38,424 parameters for nine partners beside the rest of a member's step
 (B23's network on a lot of 256, and its noise on the grid); ``million``, a million parameters and 50 partners
 beside the same bytes of AES-256-CTR alone; ``peers``, steps a second of four members who learn over a tree
-with masks and without. Ours and the rival take turns; times are medians, of processor seconds where one thread
-computes (other work on the machine does not count), of rounds by the clock for peers.
+with masks and without. Ours and the rival take turns; times are medians, of processor seconds where one
+thread computes (other work on the machine does not count), of rounds by the clock for peers.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ def masks_of(partners: int, bits: int) -> PairMasks:
 def step(dim: int = 38_424, partners: int = 9, lot: int = 256) -> dict[str, Any]:
     import torch
 
+    from sottovoce.objectives.models import b23_mnist
+    from sottovoce.objectives.nets import NetObjective
     from sottovoce.objectives.nets_b23 import B23Objective
 
     torch.set_num_threads(1)
-    objective = B23Objective(clip=1.0)
+    objective, generic = B23Objective(clip=1.0), NetObjective(b23_mnist(), clip=1.0)
     theta = objective.initial(np.random.default_rng(0), 1)
     x, y = torch.randn(1, lot, 1, 32, 32), torch.zeros(1, lot, dtype=torch.long)
     grid = mask_grid(bound=1.0, sensitivity=1.0 / lot, noise_std=[3.0 / lot] * 10, dim=dim, steps=2000)
@@ -66,12 +68,18 @@ def step(dim: int = 38_424, partners: int = 9, lot: int = 256) -> dict[str, Any]
         {
             "masks": lambda: masks.hide(row, 0, CHAIN),
             "gradient": lambda: objective.clipped_sums(theta, x, y),
+            "gradient_of_any_network": lambda: generic.clipped_sums(theta, x, y),
             "noise": lambda: grid_noise(dim, grid.widths[0]),
         },
         9,
     )
-    ratio = found["masks"] / (found["gradient"] + found["noise"])
-    return {**found, "ratio": ratio, "target": "below 0.05", "rival": "gradient and noise of the same step"}
+    return {
+        **found,
+        "ratio": found["masks"] / (found["gradient_of_any_network"] + found["noise"]),
+        "ratio_to_the_hand_written_gradient": found["masks"] / (found["gradient"] + found["noise"]),
+        "target": "below 0.05",
+        "rival": "gradient and noise of the same step, one thread",
+    }
 
 
 def million(dim: int = 1_000_000, partners: int = 50) -> dict[str, Any]:
