@@ -5,7 +5,8 @@
 Lines: ``step``, masking one row of 38,424 parameters for nine partners beside the rest of a member's step
 (B23's network on a lot of 256, and its noise on the grid); ``million``, a million parameters and 50 partners
 beside the same bytes of AES-256-CTR alone; ``peers``, steps a second of four members who learn over a tree
-with masks and without. Ours and the rival take turns; times are medians.
+with masks and without. Ours and the rival take turns; times are medians, of processor seconds where one
+thread computes (other work on the machine does not count), of rounds by the clock for peers.
 """
 
 from __future__ import annotations
@@ -18,15 +19,28 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import free_ports, medians
+from benchmarks.peers import free_ports
 from sottovoce.privacy.masks import PairMasks, grid_noise, mask_grid, simulated_masks
 
 CHAIN = bytes(32)
+
+
+def medians(forms: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Run the forms in turn and return the median processor seconds of each."""
+    times: dict[str, list[float]] = {name: [] for name in forms}
+    for turn in range(repeats + 2):
+        for name, form in forms.items():
+            begin = time.process_time()
+            form()
+            if turn > 1:
+                times[name].append(time.process_time() - begin)
+    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def masks_of(partners: int, bits: int) -> PairMasks:
@@ -40,10 +54,12 @@ def masks_of(partners: int, bits: int) -> PairMasks:
 def step(dim: int = 38_424, partners: int = 9, lot: int = 256) -> dict[str, Any]:
     import torch
 
+    from sottovoce.objectives.models import b23_mnist
+    from sottovoce.objectives.nets import NetObjective
     from sottovoce.objectives.nets_b23 import B23Objective
 
     torch.set_num_threads(1)
-    objective = B23Objective(clip=1.0)
+    objective, generic = B23Objective(clip=1.0), NetObjective(b23_mnist(), clip=1.0)
     theta = objective.initial(np.random.default_rng(0), 1)
     x, y = torch.randn(1, lot, 1, 32, 32), torch.zeros(1, lot, dtype=torch.long)
     grid = mask_grid(bound=1.0, sensitivity=1.0 / lot, noise_std=[3.0 / lot] * 10, dim=dim, steps=2000)
@@ -52,12 +68,18 @@ def step(dim: int = 38_424, partners: int = 9, lot: int = 256) -> dict[str, Any]
         {
             "masks": lambda: masks.hide(row, 0, CHAIN),
             "gradient": lambda: objective.clipped_sums(theta, x, y),
+            "gradient_of_any_network": lambda: generic.clipped_sums(theta, x, y),
             "noise": lambda: grid_noise(dim, grid.widths[0]),
         },
         9,
     )
-    ratio = found["masks"] / (found["gradient"] + found["noise"])
-    return {**found, "ratio": ratio, "target": "below 0.05", "rival": "gradient and noise of the same step"}
+    return {
+        **found,
+        "ratio": found["masks"] / (found["gradient_of_any_network"] + found["noise"]),
+        "ratio_to_the_hand_written_gradient": found["masks"] / (found["gradient"] + found["noise"]),
+        "target": "below 0.05",
+        "rival": "gradient and noise of the same step, one thread",
+    }
 
 
 def million(dim: int = 1_000_000, partners: int = 50) -> dict[str, Any]:
@@ -71,11 +93,8 @@ def million(dim: int = 1_000_000, partners: int = 50) -> dict[str, Any]:
             Cipher(algorithms.AES(bytes(32)), modes.CTR(bytes(16))).encryptor().update(zeros)
 
     found = medians({"masks": lambda: masks.hide(row, 0, CHAIN), "aes": bare}, 5)
-    begin = time.process_time()
-    masks.hide(row, 0, CHAIN)
     return {
         **found,
-        "masks_processor_seconds": time.process_time() - begin,  # what counts on a machine with other work
         "ratio": found["masks"] / found["aes"],
         "target": "masks below 0.2 s",
         "rival": "AES-256-CTR of the same bytes, cryptography",

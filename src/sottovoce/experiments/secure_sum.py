@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -189,17 +189,17 @@ def run_trial(
     progress: bool = False,
 ) -> dict[str, Any]:
     """Run one trial and return its record; a record already in ``results`` is read instead."""
-    from torch import nn
-
-    from sottovoce.data.agents import AgentData
-    from sottovoce.objectives.nets import NetObjective
-
     chosen = setting or setting_of(data, epsilon, against)
     key = f"{data}_{against}_n{agents}_eps{epsilon:g}_trial{trial}.json"
     path = None if results is None else Path(results) / key
     stored = read_trial(path, setting=asdict(chosen))
     if stored is not None:
         return stored
+    from torch import nn
+
+    from sottovoce.data.agents import AgentData
+    from sottovoce.objectives.nets import NetObjective
+
     started = time.perf_counter()
     rng = np.random.default_rng([20261116, trial])
     network = network_of(agents, rng)
@@ -491,7 +491,7 @@ def secure_sum_tuning(
         if name not in data and not quick:
             continue
         if quick:
-            share = {"data": "digits", "epsilon": epsilon, "own": own}
+            share: dict[str, Any] = {"data": "digits", "epsilon": epsilon, "own": own}
             found = tuning_cell(**share, seeds=(1001,), listed=(QUICK, Setting("handwriting", 6, 8.0)))
             return _result("secure-sum-tuning", [{**share, **row} for row in found], started, quick)
         share = {"data": name, "epsilon": epsilon, "own": own}
@@ -546,8 +546,7 @@ def secure_sum_mean(
             rows.append({"members": n, "against": against, "formula": formula, "measured": measured,
                          "ratio": measured / formula, "printed": PRINTED_SD.get((n, against))})  # fmt: skip
     made = _result("secure-sum-mean", rows, started, quick)
-    made.provenance["noise"] = "protective, on the grid of the plan"
-    return made
+    return replace(made, provenance={**made.provenance, "noise": "protective, on the grid of the plan"})
 
 
 def mean_table(record: dict[str, Any]) -> Shown:
