@@ -70,10 +70,14 @@ def mu_of(epsilon: float, delta: float) -> float:
     return float(brentq(excess, 1e-3, 50.0))
 
 
-def components(graph: nx.Graph, v: int) -> list[list[int]]:
-    rest = graph.copy()
-    rest.remove_node(v)
-    return [list(part) for part in nx.connected_components(rest)]
+def quietest_part(tree: Tree, weights: np.ndarray) -> float:
+    """The least sum over a component of the tree without one node: the two sides of every edge."""
+    below = weights.copy()
+    for u in np.argsort(-tree.depths, kind="stable"):
+        if tree.parents[u] >= 0:
+            below[tree.parents[u]] += below[u]
+    sides = below[tree.parents >= 0]
+    return float(min(sides.min(), (weights.sum() - sides).min()))
 
 
 def grid(case: dict[str, Any], seed: int, trees: int) -> list[tuple[str, float, float]]:
@@ -97,8 +101,7 @@ def grid(case: dict[str, Any], seed: int, trees: int) -> list[tuple[str, float, 
         found.append(("tree, closed form", math.sqrt(total) / n, seconds))
         if c == 1:  # any noise at all, scaled until every component that somebody sees is loud enough
             weights = rng.lognormal(sigma=float(rng.uniform(0.1, 1.5)), size=n)
-            least = min(weights[part].sum() for v in range(n) for part in components(plain, v))
-            scaled = np.maximum(weights / least, FLOOR)
+            scaled = np.maximum(weights / quietest_part(tree, weights), FLOOR)
             found.append(("tree, random noise", math.sqrt(tau * scaled.sum()) / n, seconds))
         if case["masks"]:
             found.append(("masked", math.sqrt(tau * n / (n - c)) / n, seconds))

@@ -44,10 +44,13 @@ def averaging(asked: Question) -> Guarantee:
         return local_statement(asked)
     curves: dict[Any, Curve] = {}
     rounding = _rounding(asked, protocol)
+    counts: dict[int, Counter[Kind]] = {}
     for who, h, owned in _seen(asked, protocol, coalitions, stds):
         for u in asked.users(who):
-            share = _with_rounding(float(h[u]), asked.counts(u), rounding)
-            charge(curves, asked.counts(u), share, int(owned[u]), asked.method)
+            if u not in counts:
+                counts[u] = asked.counts(u)
+            share = _with_rounding(float(h[u]), counts[u], rounding)
+            charge(curves, counts[u], share, int(owned[u]), asked.method)
     said = _assumed(asked, protocol, coalitions, AVERAGING_ASSUMPTIONS)
     return asked.answer("exact", Curve.worst(curves.values()), said)
 
