@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup setup-demo demo test check lint types unit pages docs test-slow bench flower clean kills fuzz bugs truth mutants
+.PHONY: help setup setup-demo demo test check lint types unit pages docs test-slow bench flower clean kills fuzz bugs truth mutants advice
 
 help:
 	@echo "make demo       set up, then a one-minute tour on embedded data (no torch needed)"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-slow  the tests marked slow"
 	@echo "make kills      kill a peer 10,000 times; make fuzz: 100 million frames; make bugs: planted bugs"
 	@echo "make truth      10,000 random plans against an independent price; make mutants: small changes, all noticed?"
+	@echo "make advice     200 random consortia, brute force beside the advice, intervals against real runs"
 	@echo "make flower     Flower, Ray and Dask in an environment of their own, with their tests"
 	@echo "make bench      benchmarks against named rivals, JSON ratios"
 
@@ -91,6 +92,9 @@ truth: setup
 
 mutants: setup
 	$(ONE_THREAD) $(BIN)/python scripts/mutate.py --resume --out docs/results/mutants.json
+
+advice: setup
+	$(ONE_THREAD) $(BIN)/python scripts/advice_proof.py --resume --out docs/results/advice.json
 
 # Flower pins its own typer, rich and protobuf, so the federation has an environment of its own; Ray comes
 # with it, and with Dask beside them the workers of sweeps are tested there too.

@@ -24,6 +24,7 @@ LAYERS = [
     {"report"},
     {"sklearn", "studies", "own_models", "fitting"},
     {"cli"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

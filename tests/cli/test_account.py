@@ -18,8 +18,9 @@ def account(call, *arguments):
 
 
 def test_keys_are_the_documented_ones(call):
-    assert list(account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)) == KEYS
-    assert list(account(call, "--graph", "path:3", "--rounds", 2)) == KEYS
+    record = ["name", "config", "metrics", "history", "guarantees", "provenance"]
+    assert list(account(call, "--graph", "path:3", "--rounds", 2, "--observer", 2)) == [*KEYS, *record]
+    assert list(account(call, "--graph", "path:3", "--rounds", 2)) == [*KEYS, *record]
 
 
 def test_the_far_end_of_a_path_of_three_is_determined_though_published_says_a_third(call):

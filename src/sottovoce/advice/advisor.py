@@ -303,7 +303,7 @@ def _with_score(use: Usefulness, score: Score) -> Usefulness:
 def _named(wish: Wish, plan: Any, scheme: Scheme, share: float) -> str:
     name = f"{plan.name} over {scheme.protocol}"
     if scheme.noise == "optimal":
-        few = scheme.protocol == FEW_LEAVES
+        few = scheme.protocol.startswith(FEW_LEAVES)
         name = f"{plan.name} over tree, few leaves" if few else f"{name}, optimal noise"
     if wish.training:
         name += f", {plan.steps} steps" + (f", lots of {share:.0%}" if share < 1 else "")

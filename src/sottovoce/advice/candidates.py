@@ -32,7 +32,7 @@ GOES_ON = "its exchanges are left out (late = drop), the others go on"
 FEW_LEAVES = "tree:kind=few-leaves"
 STEPS = {"logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
 _PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is worked out
-_COALITION_WORK = 10_000  # coalitions x steps x members that are tried one by one
+_COALITION_WORK = 60_000  # coalitions x steps x members that are tried one by one
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def schemes(wish: Wish) -> list[Scheme]:
     Examples
     --------
     >>> [scheme.protocol for scheme in schemes(Wish.of(8, epsilon=1.0, delta=1e-5))]
-    ['masked', 'tree', 'tree', 'exchange', 'gossip', 'chebyshev']
+    ['masked', 'tree', 'tree:kind=few-leaves', 'tree', 'exchange', 'gossip', 'chebyshev']
     """
     return list(_schemes(wish))
 
@@ -97,24 +97,35 @@ def _schemes(wish: Wish) -> Iterator[Scheme]:
     yield Scheme("tree", network, f"one tree of depth {shallow.depth}, {_leaves(shallow)} leaves")
     if wish.training:
         yield Scheme("tree:kind=uniform", network, "a fresh random tree in every step")
-    if n >= 4 and wish.against not in ("outsiders", "everyone"):
-        few: Any = parse(FEW_LEAVES).at(network, seed=wish.seed)
-        loud = int((least_tree_noise(few, c, floor=FLOOR) == 1).sum())
-        if loud < n:
-            words = (
-                f"one tree of {_leaves(few)} leaves and depth {few.depth}, whose {loud} ends carry the noise "
-                f"(others {math.sqrt(FLOOR):.2g} of it)"
-            )
-            yield Scheme(FEW_LEAVES, network, words, noise="optimal")
-        if wish.training and n * math.comb(n, c) * max(STEPS[wish.compute]) <= _PROGRAM_WORK:
-            words = "a fresh random tree in every step, members at its ends louder than others"
-            yield Scheme("tree:kind=uniform", network, words, noise="optimal")
+    if n >= 3 and wish.against not in ("outsiders", "everyone"):
+        yield from _uneven_trees(wish, shallow)
     if n & (n - 1) == 0 and (wish.reachable or network.name.startswith("hypercube")):
         yield Scheme("exchange", network, "pairs swap along the dimensions of a hypercube")
     steps = ":1" if wish.training else ""
     yield Scheme(f"gossip{steps}", network, "neighbours average again and again", GOES_ON)
     if not wish.training:
         yield Scheme("chebyshev", network, "neighbours average, accelerated")
+
+
+def _uneven_trees(wish: Wish, shallow: Tree) -> Iterator[Scheme]:
+    """Trees whose ends carry the noise: the shallow one, one with as few such members as can be found."""
+    n, network, c = wish.n, wish.network, wish.colluders
+    name = FEW_LEAVES if c == 1 else f"{FEW_LEAVES}:tolerate={c}"
+    few: Any = parse(name).at(network, seed=wish.seed)
+    seen: set[tuple[int, int]] = set()
+    for protocol, tree in ((name, few), ("tree", shallow)):
+        loud = int((least_tree_noise(tree, c, floor=FLOOR) == 1).sum())
+        if loud == n or any(loud >= one and tree.depth >= depth for one, depth in seen):
+            continue
+        seen.add((loud, tree.depth))
+        words = (
+            f"one tree of {_leaves(tree)} leaves and depth {tree.depth}, of which {loud} members carry the "
+            f"noise (others {math.sqrt(FLOOR):.2g} of it)"
+        )
+        yield Scheme(protocol, network, words, noise="optimal")
+    if wish.training and n * math.comb(n, c) * max(STEPS[wish.compute]) <= _PROGRAM_WORK:
+        words = "a fresh random tree in every step, members at its ends louder than others"
+        yield Scheme("tree:kind=uniform", network, words, noise="optimal")
 
 
 def _leaves(tree: Tree) -> int:

@@ -37,7 +37,7 @@ class Score:
     """A simulated score: its mean, and the interval in which one run ends, nine times in ten or more.
 
     ``chance`` is the score of an answer that learned nothing, ``best`` that of the same training without
-    noise; ``lower_is_better`` for errors.
+    noise; ``lower_is_better`` for errors. ``deviation`` is that from run to run.
 
     Examples
     --------
@@ -53,6 +53,7 @@ class Score:
     chance: float
     best: float
     source: str
+    deviation: float = 0.0
 
     @property
     def lower_is_better(self) -> bool:
@@ -294,9 +295,9 @@ def simulate(
     """Return the score of a training plan on public or synthetic records, dealt out as the plan's would be.
 
     Every run draws its records, split and noise anew, so the interval holds what differs from run to run:
-    twice the deviation, at least one point, and what a small public sample leaves unknown. The plan's own
-    text and gate run; exact consensus is replaced by
-    the quickest one, which ends with the same mean. ``best`` is the score without noise where it is known.
+    twice the deviation, at least one point, or what a small public sample leaves unknown, up to three. The
+    plan's own text and gate run; exact consensus is replaced by the quickest one, which ends with the same
+    mean. ``best`` is the score without noise where it is known.
 
     Examples
     --------
@@ -323,10 +324,11 @@ def simulate(
             silent.append(judge(_run(quiet, data, rng)))
     deviation = float(np.std(found, ddof=1)) if runs > 1 else 0.0
     mean = float(np.mean(found))
-    least = 0.01 if sample.metric == "accuracy" else 0.01 * sample.chance
-    half = math.hypot(max(2 * deviation, least), 2 * sample.uncertainty(mean))
+    point = 0.01 if sample.metric == "accuracy" else 0.01 * sample.chance
+    # test sets of the simulation are parts of the sample, so its smallness is in the deviation already
+    half = max(2 * deviation, point, min(2 * sample.uncertainty(mean), 3 * point))
     best_mean = float(np.mean(silent))
-    return Score(sample.metric, mean, half, runs, sample.chance, best_mean, sample.source)
+    return Score(sample.metric, mean, half, runs, sample.chance, best_mean, sample.source, deviation)
 
 
 def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:

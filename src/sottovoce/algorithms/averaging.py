@@ -20,7 +20,15 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.algorithms.plan import Adjacency, Plan, View, as_network, known_adjacency, known_noise
+from sottovoce.algorithms.plan import (
+    Adjacency,
+    Plan,
+    View,
+    as_network,
+    known_adjacency,
+    known_noise,
+    spoken_network,
+)
 from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network
@@ -100,7 +108,7 @@ class Muffliato(Plan):
         _validate.count(self.dim, "dim")
         known_adjacency(self.adjacency, self.adjacencies, self.name)
         known_noise(self)
-        protocol = self.protocol
+        protocol = spoken_network(self.protocol)
         if isinstance(protocol, str):
             if self.network is None:
                 raise InvalidInput(f"averaging needs a network for its protocol {protocol}.")

@@ -9,6 +9,7 @@ else reads these: the runners, the ranks of a cluster, a peer, the accountant, t
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -19,13 +20,13 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 import sottovoce
-from sottovoce import _validate, graphs, protocols
+from sottovoce import _validate, protocols
 from sottovoce._shown import Shown
 from sottovoce.algorithms.optimisers import Optimiser, Rate
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.randomness import Random
-from sottovoce.errors import DataError, InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.errors import DataError, InvalidInput, SottovoceError
+from sottovoce.graphs import Network, as_network
 from sottovoce.privacy import Guarantee, Label
 from sottovoce.privacy.accountant import View, account
 from sottovoce.privacy.calibration import calibrate
@@ -39,7 +40,10 @@ from sottovoce.protocols.names import is_exact
 from sottovoce.runners import Algorithm, Result
 from sottovoce.runners.run import run
 
-__all__ = ["Adjacency", "Curated", "Learning", "Plan", "Schedule", "View", "known_adjacency", "known_noise"]
+__all__ = [
+    "Adjacency", "Curated", "Learning", "Plan", "Schedule", "View",
+    "as_network", "known_adjacency", "known_noise", "spoken_network",
+]  # fmt: skip
 
 Adjacency = Literal["add-remove", "replace-one", "user"]
 Schedule = Protocol | Sequence[Protocol] | Callable[[int], Protocol]
@@ -333,23 +337,24 @@ def known_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
         raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
 
 
+def spoken_network(protocol: Any) -> Any:
+    """Return the network that a text names where a protocol is wanted and the text names none.
+
+    >>> spoken_network("tree"), spoken_network("ring:8")
+    ('tree', Network('ring:8', n=8, edges=8))
+    """
+    if isinstance(protocol, str) and protocol.split(":")[0] not in protocols.names.names():
+        with contextlib.suppress(SottovoceError):  # then it is a protocol misspelt, and is refused as one
+            return as_network(protocol)
+    return protocol
+
+
 def known_noise(plan: Any) -> None:
     """Refuse a noise, a floor or a number of colluders that no plan over trees has."""
     if plan.noise not in ("equal", "optimal"):
         raise InvalidInput(f'noise must be "equal" or "optimal", got {plan.noise!r}.')
     _validate.probability(plan.floor, "floor", zero=False)
     _validate.count(plan.tolerate, "tolerate")
-
-
-def as_network(value: Any) -> Network:
-    """Return a network from a network, a name such as ``"ring:8"`` or a networkx graph."""
-    if isinstance(value, Network):
-        return value
-    if isinstance(value, str):
-        return graphs.parse(value)
-    if hasattr(value, "edges") and hasattr(value, "nodes"):
-        return graphs.from_networkx(value)
-    raise InvalidInput(f"network must be a Network, a name or a networkx graph, got {type(value).__name__}.")
 
 
 def _public_sizes(adjacency: str) -> tuple[str, ...]:
@@ -528,7 +533,7 @@ class Learning(Plan):
         return each[0] if len(set(each)) == 1 else each
 
     def _settle_protocol(self, put: Callable[[str, Any], None]) -> None:
-        protocol, network = self.protocol, self.network
+        protocol, network = spoken_network(self.protocol), self.network
         if isinstance(protocol, Network) or hasattr(protocol, "nodes"):
             protocol, network = None, protocol
         if network is not None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, takes_network
 from sottovoce.protocols import Chebyshev, GaussianView, Gossip, LinearProtocol, Masked, Protocol, modular
 
 __all__ = ["Combination", "Reconstruction", "gossip_attack", "reconstruct_gossip", "reconstructed_by_each"]
@@ -35,6 +35,7 @@ _EXACT_WORK = 4e9  # residue operations allowed before the floating basis takes 
 _EXACT_COEFFICIENTS = 20_000  # coefficients of combinations that are lifted to fractions
 
 
+@takes_network
 def reconstruct_gossip(network: Network, attackers: int | Iterable[int], rounds: int) -> set[int]:
     """Return the nodes whose value the attackers compute after ``rounds`` rounds of gossip.
 

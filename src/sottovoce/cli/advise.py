@@ -41,7 +41,10 @@ def advise(
     model: Annotated[str | None, typer.Option(help="A network: mlp:inputs=64:hidden=16.")] = None,
     target: Annotated[float | None, typer.Option(help="Largest error, or least accuracy, of use.")] = None,
     sample: Annotated[
-        str | None, typer.Option(help="Public data set for simulations, by name, such as breast_cancer.")
+        str | None,
+        typer.Option(
+            help="Public records for simulations: breast_cancer, or a table, label last: public.csv."
+        ),
     ] = None,
     silent: Annotated[str, typer.Option(help="A silent member: wait for it, or 'go on'.")] = "wait",
     latency: Annotated[float, typer.Option(help="Seconds a round takes.")] = 0.05,
@@ -141,9 +144,18 @@ def _pair(text: str) -> tuple[float, float]:
 
 
 def public_sample(name: str | None) -> Any:
-    """Return a public data set by name; None and "synthetic" stay."""
+    """Return a public data set by name, or a table whose last column is the label; others stay."""
     if name is None or name == "synthetic":
         return name
+    if name.endswith((".csv", ".npz")):
+        from sottovoce.cli.config import read_numbers
+
+        table = read_numbers(name)
+        if table.ndim != 2 or table.shape[1] < 2:
+            raise InvalidInput(
+                f"{name} must hold features and, in its last column, labels; got {table.shape}."
+            )
+        return table[:, :-1], table[:, -1]
     from sottovoce.data import load
 
     return load(name)

@@ -25,7 +25,8 @@ def compare(
     collude: Annotated[int, typer.Option(help="How many members the column of colluders is about.")] = 2,
     latency: Annotated[float, typer.Option(help="Seconds a round takes.")] = 0.05,
     sample: Annotated[
-        str | None, typer.Option(help="Public data set, or 'synthetic', for the score of training plans.")
+        str | None,
+        typer.Option(help="Public data set or table, or 'synthetic', for the score of training plans."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Draw the front here: .svg or .png.")

@@ -345,7 +345,8 @@ def main(folder=HERE / "run"):
         )
         for name in MEMBERS
     ]
-    if any([process.wait(timeout=300) for process in running]):
+    codes = [process.wait(timeout=300) for process in running]
+    if any(codes):
         raise SystemExit("A peer failed; its message is above.")
     return report(folder)
 

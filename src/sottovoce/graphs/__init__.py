@@ -14,6 +14,7 @@ from sottovoce.graphs.families import (
     torus,
 )
 from sottovoce.graphs.files import from_edges
+from sottovoce.graphs.likes import as_network, takes_network
 from sottovoce.graphs.names import parse
 from sottovoce.graphs.network import Network, Translations, from_matrix, network_of
 from sottovoce.graphs.random import (
@@ -27,8 +28,9 @@ from sottovoce.graphs.random import (
 from sottovoce.graphs.weights import lazy, max_degree, metropolis, uniform
 
 __all__ = [
-    "Network", "Translations", "complete", "erdos_renyi", "exponential", "florentine", "from_edges",
-    "from_matrix", "from_networkx", "geometric", "gnp_edges", "grid", "hypercube", "karate", "lazy",
+    "Network", "Translations", "as_network", "complete", "erdos_renyi", "exponential", "florentine",
+    "from_edges", "from_matrix", "from_networkx", "geometric", "gnp_edges", "grid", "hypercube", "karate",
+    "lazy",
     "max_degree", "metropolis", "network_of", "parse", "path", "random_connected", "regular", "ring",
-    "small_world", "star", "torus", "uniform",
+    "small_world", "star", "takes_network", "torus", "uniform",
 ]  # fmt: skip

@@ -33,7 +33,7 @@ import scipy.sparse as sp
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, takes_network
 from sottovoce.privacy.curves import Curve
 from sottovoce.privacy.guarantees import Adversary, Guarantee
 
@@ -97,6 +97,7 @@ class TimeCorrelation:
         )  # fmt: skip
 
 
+@takes_network
 def mafalda_gram(network: Network | None, steps: int) -> np.ndarray:
     """Return M (steps, steps), how the noise of two steps adds up in the error; None is a single node.
 
@@ -114,6 +115,7 @@ def mafalda_gram(network: Network | None, steps: int) -> np.ndarray:
     return M
 
 
+@takes_network
 def mafalda(
     network: Network | None,
     steps: int,
@@ -254,6 +256,7 @@ def _reverse_cholesky(X: np.ndarray) -> np.ndarray:
 # ---- between neighbours: DECOR ------------------------------------------------------------------------
 
 
+@takes_network
 def decor_variances(
     network: Network, private_std: float, shared_std: float, colluders: Iterable[int] = ()
 ) -> np.ndarray:
@@ -276,6 +279,7 @@ def decor_variances(
     return out
 
 
+@takes_network
 def decor_bound(
     network: Network, private_std: float, shared_std: float, colluders: Iterable[int] = ()
 ) -> float:
@@ -297,6 +301,7 @@ def decor_bound(
     return 1 / (m * private**2) + (1 - 1 / m) / (private**2 + second * shared**2)
 
 
+@takes_network
 def decor_guarantee(
     network: Network,
     steps: int,

@@ -18,7 +18,7 @@ from sottovoce.privacy.guarantees import Guarantee
 from sottovoce.privacy.noise import STEPS_PER_STD
 from sottovoce.privacy.questions import Question, local_statement, loudest, masked, noise_stds
 from sottovoce.privacy.releases import Kind, Release
-from sottovoce.protocols import LinearProtocol
+from sottovoce.protocols import LinearProtocol, Tree
 from sottovoce.protocols import Protocol as Averager
 from sottovoce.protocols.consensus import ExactConsensus
 from sottovoce.protocols.views import GaussianView
@@ -47,10 +47,13 @@ def averaging(asked: Question) -> Guarantee:
         return local_statement(asked)
     curves: dict[Any, Curve] = {}
     rounding = _rounding(asked, protocol)
+    counts: dict[int, Counter[Kind]] = {}
     for who, h, owned in _seen(asked, protocol, coalitions, stds):
         for u in asked.users(who):
-            share = _with_rounding(float(h[u]), asked.counts(u), rounding)
-            charge(curves, asked.counts(u), share, int(owned[u]), asked.method)
+            if u not in counts:
+                counts[u] = asked.counts(u)
+            share = _with_rounding(float(h[u]), counts[u], rounding)
+            charge(curves, counts[u], share, int(owned[u]), asked.method)
     said = assumed(asked, protocol, coalitions, AVERAGING_ASSUMPTIONS)
     return asked.answer("exact", Curve.worst(curves.values()), said)
 
@@ -109,12 +112,26 @@ def _seen(
         table = exact_loss(protocol, progress=asked.progress)  # symmetric graphs need one observer only
         yield from ((who, table[:, who[0]], np.ones(n, dtype=int)) for who in coalitions)
         return
+    by_blocks = isinstance(protocol, Tree) and bool((stds > 0).all())
     for done, who in enumerate(coalitions, 1):
+        if by_blocks:  # what is seen are sums over disjoint sets: no basis is needed to know the shares
+            yield who, _tree_shares(protocol, who, stds), np.ones(n, dtype=int)
+            if asked.progress is not None:
+                asked.progress(done)
+            continue
         view = protocol.view(who)
         owned = np.bincount(view.owners[view.owners >= 0], minlength=n)
         yield who, _leakage(view, owned, stds), owned
         if asked.progress is not None:
             asked.progress(done)
+
+
+def _tree_shares(tree: Any, who: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
+    """Return h of every user against a coalition that sees one sum per component of the tree without it."""
+    h, variances = np.zeros(tree.n), stds**2
+    for block in tree.blocks(who[0] if len(who) == 1 else who):
+        h[block] = variances[block] / variances[block].sum()
+    return h
 
 
 def _leakage(view: GaussianView, owned: np.ndarray, stds: np.ndarray) -> np.ndarray:

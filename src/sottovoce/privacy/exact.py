@@ -23,7 +23,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, takes_network
 from sottovoce.privacy.curves import Curve
 from sottovoce.privacy.guarantees import Adjacency, Adversary, Guarantee
 from sottovoce.protocols import Gossip, LinearProtocol, Masked, Protocol
@@ -56,6 +56,7 @@ CONSENSUS_ASSUMPTIONS = (
 ROUNDED_UP = "rounded up where floating point could not decide"
 
 
+@takes_network
 def exact_loss(
     source: Network | Protocol,
     rounds: int | None = None,

@@ -31,7 +31,7 @@ import scipy.sparse as sp
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network, Translations
+from sottovoce.graphs import Network, Translations, takes_network
 from sottovoce.privacy.curves import Curve
 from sottovoce.privacy.guarantees import Adversary, Guarantee
 from sottovoce.privacy.renyi import ORDERS
@@ -57,6 +57,7 @@ _BLOCK = 32  # columns per block: (n, 32) doubles of a few thousand nodes stay i
 # ---- equation (6) and its variants ------------------------------------------------------------------
 
 
+@takes_network
 def published_loss(
     source: Network | Protocol,
     rounds: int | None = None,
@@ -97,6 +98,7 @@ def published_loss(
     return loss
 
 
+@takes_network
 def corollary_loss(network: Network, rounds: int) -> np.ndarray:
     """Return Corollary 1 of [1], (n, n) ``[u, v]``: n max_w W_vw^-2 sum_{t=1..T} (W^t)_uv^2.
 
@@ -118,6 +120,7 @@ def corollary_loss(network: Network, rounds: int) -> np.ndarray:
     return n * squares * worst[None, :]
 
 
+@takes_network
 def published_sgd_loss(network: Network, steps: int, rounds: int) -> np.ndarray:
     """Return equation (9) of [1], (n, n) ``[u, v]``: ``steps`` times equation (6) of one averaging.
 
@@ -131,6 +134,7 @@ def published_sgd_loss(network: Network, steps: int, rounds: int) -> np.ndarray:
     return _validate.count(steps, "steps") * published_loss(network, rounds)
 
 
+@takes_network
 def published_mean_loss(network: Network, rounds: int) -> np.ndarray:
     """Return equation (7) of [1], (n,): T_v / n, with T_v the number of messages v receives.
 
@@ -227,6 +231,7 @@ def erdos_renyi_loss(n: int, degree: int, rounds: int, alpha: float, unit: float
 # ---- random walks ---------------------------------------------------------------------------------
 
 
+@takes_network
 def published_walk_loss(
     network: Network,
     steps: int,
@@ -266,6 +271,7 @@ def published_walk_loss(
     return 2 * T * flat / n**2 - 2 * T / n * _log_gap(network)
 
 
+@takes_network
 def published_walk_guarantee(
     network: Network, steps: int, *, noise_multiplier: float, observer: int, user: int
 ) -> Guarantee:
@@ -302,6 +308,7 @@ def _log_gap(network: Network) -> np.ndarray:
 # ---- utility: Table 1 -------------------------------------------------------------------------------
 
 
+@takes_network
 def published_utility(
     network: Network | None,
     epsilon: float,

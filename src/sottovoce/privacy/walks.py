@@ -29,7 +29,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, takes_network
 from sottovoce.privacy.curves import Curve
 from sottovoce.privacy.guarantees import Adversary, Guarantee
 
@@ -67,6 +67,7 @@ class FirstPassage:
         return len(self.first)
 
 
+@takes_network
 def first_passage(
     network: Network, steps: int, user: int, observer: int, start: int | None = None
 ) -> FirstPassage:
@@ -164,6 +165,7 @@ def walk_loss(
     return loss
 
 
+@takes_network
 def walk_guarantee(
     network: Network,
     steps: int,

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, takes_network
 from sottovoce.protocols.base import LinearProtocol, Nodes
 from sottovoce.protocols.few_leaves import few_leaf_tree
 from sottovoce.protocols.views import GaussianView
@@ -158,6 +158,7 @@ class Tree(ExactConsensus):
     name = "tree"
     knows_coalitions = True
 
+    @takes_network
     def __init__(
         self,
         network: Network,
@@ -265,6 +266,7 @@ class Tree(ExactConsensus):
         return belongs
 
 
+@takes_network
 def spanning_tree(
     network: Network,
     *,

@@ -7,18 +7,24 @@ from itertools import pairwise
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, takes_network
 
 __all__ = ["few_leaf_tree"]
 
 
-def few_leaf_tree(network: Network, rng: np.random.Generator, tries: int = 30) -> np.ndarray:
+@takes_network
+def few_leaf_tree(
+    network: Network, rng: np.random.Generator, tries: int = 30, *, tolerate: int = 1
+) -> np.ndarray:
     """Return the parents of a spanning tree with few leaves, -1 at its middle.
 
     Depth-first walks towards neighbours with few ways on, then exchanges: a leaf joins a neighbour, and the
     circle so closed is opened at an edge that leaves no more leaves than before. Finding the least number is
-    hard (two leaves are a Hamiltonian path); the best of ``tries`` walks is returned. Deep trees cost
-    latency: a tree of depth k takes 2k rounds.
+    hard (two leaves are a Hamiltonian path); the best of ``tries`` walks is returned, of equals the
+    shallowest. Deep trees cost latency: a tree of depth k takes 2k rounds.
+
+    Against ``tolerate`` = c > 1 colluders it is not leaves that cost noise but members of degree at most c:
+    then the walks begin breadth first, with c children each, and exchanges lower that number.
 
     Examples
     --------
@@ -26,18 +32,86 @@ def few_leaf_tree(network: Network, rng: np.random.Generator, tries: int = 30) -
     >>> parents = few_leaf_tree(sv.graphs.grid(4, 4), np.random.default_rng(0))
     >>> int(np.sum(~np.isin(np.arange(16), parents)))  # two ends, neither of them the root
     2
+    >>> pairs = few_leaf_tree("complete:8", np.random.default_rng(0), tolerate=2)
+    >>> degrees = np.bincount(pairs[pairs >= 0], minlength=8) + (pairs >= 0)
+    >>> int((degrees <= 2).sum())  # no tree has fewer than n - floor((n - 2) / c)
+    5
     """
     around = [set(network.neighbours(v).tolist()) for v in range(network.n)]
-    best: list[set[int]] | None = None
+    c = _validate.count(tolerate, "tolerate")
+    best: tuple[int, int, np.ndarray] | None = None
+    least = 2 if c == 1 else network.n - (network.n - 2) // c
     for _ in range(_validate.count(tries, "tries")):
-        links = _depth_first(around, rng)
-        _exchange_leaves(links, around, rng)
-        if best is None or _leaves(links) < _leaves(best):
-            best = links
-        if _leaves(best) <= 2:
+        if c == 1:
+            links = _depth_first(around, rng)
+            _exchange_leaves(links, around, rng)
+        else:
+            links = _breadth_first(around, rng, c)
+            _exchange_edges(links, around, rng, c)
+        parents = _from_the_middle(links)
+        found = (sum(len(joined) <= c for joined in links), _depth(parents), parents)
+        if best is None or found[:2] < best[:2]:
+            best = found
+        if best[0] <= least:
             break
     assert best is not None
-    return _from_the_middle(best)
+    return best[2]
+
+
+def _depth(parents: np.ndarray) -> int:
+    depth, layer = 0, np.flatnonzero(parents < 0)
+    while len(layer := np.flatnonzero(np.isin(parents, layer))):
+        depth += 1
+    return depth
+
+
+def _breadth_first(around: list[set[int]], rng: np.random.Generator, c: int) -> list[set[int]]:
+    """A breadth-first tree whose nodes have degree c + 1 while they can; who is left over joins late."""
+    n = len(around)
+    links: list[set[int]] = [set() for _ in range(n)]
+    start = max(range(n), key=lambda v: (len(around[v]), rng.random()))
+    seen, queue = {start}, [start]
+    for full in (c + 1, n):  # first as many as are needed to be quiet, then whoever is left
+        for u in [*queue] if full == n else queue:
+            ahead = sorted(around[u] - seen, key=lambda w: (-len(around[w] - seen), rng.random()))
+            for w in ahead[: max(full - len(links[u]), 0)]:
+                links[u].add(w)
+                links[w].add(u)
+                seen.add(w)
+                queue.append(w)
+    while len(seen) < n:  # those reached late bring others
+        u = next(u for u in seen if around[u] - seen)
+        w = min(around[u] - seen)
+        links[u].add(w)
+        links[w].add(u)
+        seen.add(w)
+    return links
+
+
+def _exchange_edges(links: list[set[int]], around: list[set[int]], rng: np.random.Generator, c: int) -> None:
+    """Exchange any edge while it leaves fewer nodes of degree at most c, and sideways for a while."""
+    n, idle = len(links), 0
+    fresh = [(u, w) for u in range(n) for w in sorted(around[u]) if u < w]
+    if len(fresh) < n:
+        return
+    while idle < 4 * n:
+        u, w = fresh[int(rng.integers(len(fresh)))]
+        idle += 1
+        if w in links[u]:
+            continue
+        gained = sum(len(links[v]) == c for v in (u, w))
+        circle = _way(links, u, w)
+        links[u].add(w)
+        links[w].add(u)
+        cuts = list(pairwise(circle))
+        cost = [sum(len(links[v]) == c + 1 for v in cut) for cut in cuts]
+        x, y = cuts[cost.index(min(cost))]
+        if min(cost) > gained:  # worse than before: take it back
+            x, y = u, w
+        elif min(cost) < gained:
+            idle = 0
+        links[x].discard(y)
+        links[y].discard(x)
 
 
 def _leaves(links: list[set[int]]) -> int:

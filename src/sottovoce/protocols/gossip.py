@@ -18,7 +18,7 @@ from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, takes_network
 from sottovoce.protocols.base import LinearProtocol, Nodes
 from sottovoce.protocols.views import GaussianView
 
@@ -38,6 +38,7 @@ class Gossip(LinearProtocol):
 
     name = "gossip"
 
+    @takes_network
     def __init__(self, network: Network, rounds: int) -> None:
         self.network = network
         self.n = network.n
@@ -92,6 +93,7 @@ class Chebyshev(Gossip):
 
     name = "chebyshev"
 
+    @takes_network
     def __init__(self, network: Network, rounds: int, gamma: float | None = None) -> None:
         super().__init__(network, rounds)
         self._gamma = gamma
@@ -151,6 +153,7 @@ class Refreshed(Gossip):
 
     name = "refreshed"
 
+    @takes_network
     def __init__(self, network: Network, rounds: int, tau: float, sigma: float = 1.0) -> None:
         super().__init__(network, rounds)
         self.tau = _validate.non_negative(tau, "tau")
@@ -203,6 +206,7 @@ class NeighbourSum(Gossip):
 
     name = "neighbour-sum"
 
+    @takes_network
     def __init__(self, network: Network) -> None:
         super().__init__(network, rounds=1)
 
@@ -217,6 +221,7 @@ def chebyshev_gamma(gap: float) -> float:
     return 2 / (1 + math.sqrt(gap * (1 - gap / 4)))
 
 
+@takes_network
 def rounds_for(
     network: Network,
     *,

@@ -28,7 +28,7 @@ from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
-from sottovoce.graphs import Network, from_networkx, parse
+from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
 from sottovoce.protocols.base import Local, Nodes
 from sottovoce.protocols.consensus import ExactConsensus, Tree
@@ -86,7 +86,7 @@ class Masked(ExactConsensus):
         *,
         grid_step: float = FINE,
     ) -> None:
-        self.tree = tree if isinstance(tree, Tree) else Tree(_as_network(tree))
+        self.tree = tree if isinstance(tree, Tree) else Tree(as_network(tree))
         self.network, self.root = self.tree.network, self.tree.root
         self.n, self.rounds = self.tree.n, self.tree.rounds
         self.grid_step = power_of_two(grid_step)
@@ -527,7 +527,7 @@ def _partner_edges(partners: Any, n: int, tolerate: int) -> tuple[np.ndarray, in
         return _circle(_validate.count(int(partners), "partners"), n)
     if isinstance(partners, (np.ndarray, list, tuple)):
         return canonical_edges(partners, n), None
-    graph = _as_network(partners)
+    graph = as_network(partners)
     if graph.n != n:
         raise GraphError(f"the partner graph has {graph.n} nodes, the network {n}; each member is in both.")
     return graph.edges.copy(), None
@@ -576,12 +576,6 @@ def _certify(edges: np.ndarray, n: int, tolerate: int) -> None:
                 f"{tolerate} colluding members could part {x} from {y} in the partner graph, and would learn "
                 "the sum of one part; add partners, lower tolerate, or leave partners out."
             )
-
-
-def _as_network(graph: Any) -> Network:
-    if isinstance(graph, Network):
-        return graph
-    return parse(graph) if isinstance(graph, str) else from_networkx(graph)
 
 
 def _ones(matrix: sparse.csr_array) -> sparse.csr_array:

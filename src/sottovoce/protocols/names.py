@@ -54,21 +54,23 @@ def _tree(network: Network, rounds: int | None, options: Mapping[str, str], rng:
     _no_rounds("tree", rounds)
     kind = options.get("kind", "bfs")
     if kind == "few-leaves" and "root" not in options:
-        return Tree(network, parents=_few_leaves(network, rng))
+        return Tree(network, parents=_few_leaves(network, rng, _whole(options, "tolerate", 1) or 1))
+    if "tolerate" in options:
+        raise ConfigError(f"tolerate is an option of trees of few-leaves, not of {kind}; leave it out.")
     drawn: dict[str, Any] = {} if kind == "bfs" else {"rng": rng}
     return Tree(network, root=_whole(options, "root"), kind=kind, **drawn)  # type: ignore[arg-type]
 
 
 # Searching for a tree takes a while, and plans are made again and again while their noise is looked for.
-_FOUND: dict[tuple[int, bytes, int], np.ndarray] = {}
+_FOUND: dict[tuple[int, int, bytes, int], np.ndarray] = {}
 
 
-def _few_leaves(network: Network, rng: Any) -> np.ndarray:
-    key = (network.n, network.edges.tobytes(), int(rng.bit_generator.state["state"]["state"]))
+def _few_leaves(network: Network, rng: Any, tolerate: int) -> np.ndarray:
+    key = (tolerate, network.n, network.edges.tobytes(), int(rng.bit_generator.state["state"]["state"]))
     if key not in _FOUND:
         while len(_FOUND) >= 64:
             _FOUND.pop(next(iter(_FOUND)))
-        _FOUND[key] = few_leaf_tree(network, rng)
+        _FOUND[key] = few_leaf_tree(network, rng, tolerate=tolerate)
     return _FOUND[key]
 
 
@@ -112,7 +114,7 @@ _BUILDERS: dict[str, tuple[Build, frozenset[str]]] = {
     "chebyshev": (_chebyshev, frozenset()),
     "refreshed": (_refreshed, frozenset({"fresh"})),
     "randomized": (_randomized, frozenset()),
-    "tree": (_tree, frozenset({"kind", "root"})),
+    "tree": (_tree, frozenset({"kind", "root", "tolerate"})),
     "exchange": (_exchange, frozenset()),
     "masked": (_masked, frozenset({"kind", "root", "tolerate", "partners"})),
     "neighbour-sum": (_neighbour_sum, frozenset()),

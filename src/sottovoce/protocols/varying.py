@@ -16,7 +16,7 @@ from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
-from sottovoce.graphs import Network, erdos_renyi
+from sottovoce.graphs import Network, erdos_renyi, takes_network
 from sottovoce.graphs.network import FAINTEST
 from sottovoce.protocols.base import LinearProtocol, Nodes
 from sottovoce.protocols.spans import Event, Pair
@@ -95,6 +95,7 @@ class Dropout(TimeVarying):
 
     name = "dropout"
 
+    @takes_network
     def __init__(
         self,
         network: Network,
@@ -194,6 +195,7 @@ class Randomized(LinearProtocol):
 
     name = "randomized"
 
+    @takes_network
     def __init__(
         self,
         network: Network,
@@ -302,6 +304,7 @@ def _gather(columns: np.ndarray, values: np.ndarray, row: np.ndarray) -> tuple[n
     )
 
 
+@takes_network
 def draw_edges(network: Network, ticks: int, rng: np.random.Generator) -> np.ndarray:
     """Draw one edge per tick with probability ``2 W_uv / n``; (-1, -1) marks an idle tick."""
     weights = np.asarray(network.W[network.edges[:, 0], network.edges[:, 1]]).ravel() * (2 / network.n)

@@ -16,7 +16,7 @@ from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, takes_network
 from sottovoce.protocols.base import LinearProtocol, Local, Nodes, Protocol
 from sottovoce.protocols.views import GaussianView
 
@@ -51,6 +51,7 @@ class Walk(Protocol):
 
     name = "walk"
 
+    @takes_network
     def __init__(
         self,
         network: Network,
@@ -233,6 +234,7 @@ class _WalkLocal(Local):
         return self._result
 
 
+@takes_network
 def draw_path(network: Network, steps: int, rng: np.random.Generator, start: int | None = None) -> np.ndarray:
     """Draw the holders of a walk with transition law ``W``; the first is uniform unless given.
 
