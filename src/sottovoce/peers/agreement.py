@@ -147,13 +147,16 @@ class TimingPart(_Part):
     """Seconds: before a row is asked for again, before its exchange is left out, before the run is given up.
 
     ``late = "drop"`` leaves an exchange out, at both ends and only if both agree, when a neighbour is later
-    than ``deadline``; each then keeps its own row for it. ``"wait"`` waits.
+    than ``deadline``; each then keeps its own row for it. ``"wait"`` waits. After every ``witness`` rows all
+    members must hold the signed head of a member's ledger before it goes much further; with 1 before it draws
+    anything more.
     """
 
     ask_again: Positive = 1.0
     late: Literal["wait", "drop"] = "wait"
     deadline: Positive = 60.0
     give_up: Positive = 600.0
+    witness: Annotated[int, Field(ge=1, le=10_000)] = 32
 
 
 class Agreement(_Part):

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from sottovoce.errors import ConfigError, DataError, IdentityError, PeerError, S
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.home import Home
-from sottovoce.peers.identity import Identity
+from sottovoce.peers.identity import CertificateSeal, Identity
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.ledger import SqliteLedger
 from sottovoce.peers.masking import erase_mask_key, read_mask_key
@@ -146,8 +146,11 @@ class Peer:
                 ask_most=max(4.0, agreement.timing.ask_again),
                 give_up=agreement.timing.give_up,
                 drop_after=agreement.timing.deadline if agreement.timing.late == "drop" else math.inf,
+                witness=agreement.timing.witness,
             )
-            self.core = Core(program, self.job.wire, self.ledger, spending, self.timing)
+            seal = CertificateSeal(identity, [member.certificate.encode() for member in agreement.members])
+            wire = replace(self.job.wire, seal=seal)
+            self.core = Core(program, wire, self.ledger, spending, self.timing)
             self.transport: Transport = transport(
                 agreement.members,
                 self.node,

@@ -115,8 +115,8 @@ def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
     """Return releases that cost at least as much as those of any one of several agents.
 
     The agents hold disjoint records, so a person loses what its own agent releases. Where all lists have the
-    same shape the worst of each place is taken, which is the list itself if they are equal; else every kind of
-    release as often as the agent with most of them makes it.
+    same shape the worst of each place is taken, which is the list itself if they are equal; else every kind
+    of release as often as the agent with most of them makes it.
 
     Examples
     --------

@@ -46,8 +46,8 @@ from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 
 __all__ = [
-    "KeyedNoise", "NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise", "discrete_laplace",
-    "grid_of", "perturb_steps",
+    "KeyedNoise", "NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise",
+    "discrete_laplace", "grid_of", "perturb_steps",
 ]  # fmt: skip
 
 _WIDTH = 512  # parameter of the table's discrete Gaussian
