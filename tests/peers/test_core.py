@@ -179,6 +179,23 @@ def test_a_second_payload_leaves_a_proof_that_shows_no_row():
     assert all(scene.wire.signed_row(1, 0, each.digest, each.signature) for each in (held, second))
 
 
+def test_a_row_beyond_clip_and_noise_is_refused_with_a_proof():
+    scene = Scene()
+    scene.core.bound = 50.0
+    scene.hello()
+    bad = scene.row(1, 0, value=-50.1)
+    for _ in range(2):
+        with pytest.raises(FrameError, match="beyond what clip and noise allow"):
+            scene.core.receive(0.0, 1, bad)
+    assert scene.core.inbox == {}
+    assert len(scene.core.incidents) == 1
+    assert scene.wire.decode(bad).proof.hex() in scene.core.proofs[0]
+    assert Scene(disk=scene.disk).core.proofs == scene.core.proofs
+    for s in (1, 2, 3):
+        scene.core.receive(0.0, s, scene.row(s, 0, value=50.0))
+    assert scene.core.program.at == 1
+
+
 def test_the_spend_survives_a_restart():
     scene = Scene()
     scene.hello()

@@ -162,6 +162,7 @@ class Core:
     spending : the budget; a release that does not fit ends the run before anything is sent.
     timing : when to ask again and when to give up.
     fresh : 32 bytes that were never said before, for the question after a start.
+    bound : the largest number that clip and noise allow in a row of others; None where nothing bounds it.
 
     Guarantees
     ----------
@@ -188,7 +189,9 @@ class Core:
         spending: Spending | None = None,
         timing: Timing = Timing(),  # noqa: B008 - immutable
         fresh: Callable[[], bytes] = lambda: os.urandom(32),
+        bound: float | None = None,
     ) -> None:
+        self.bound = bound
         self.program, self.wire, self.store, self.timing = program, wire, store, timing
         self.spending = spending if spending is not None else Spending()
         saved = store.load()
@@ -360,6 +363,10 @@ class Core:
             raise FrameError(f"Round {r} is too far ahead of round {self.program.at}.")
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
+        if self.bound is not None and np.abs(self.wire.values(frame)).max(initial=0.0) > self.bound:
+            note = f"row of member {sender} for round {r} beyond what clip and noise allow"
+            self._incident(note, frame.proof)
+            raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
         self.inbox[key] = frame
         self._note_highest(sender, r, frame.proof)
         self.passed[sender] = max(self.passed[sender], r)

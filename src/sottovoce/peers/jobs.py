@@ -7,11 +7,14 @@ what it costs is the plan's price; here they meet the wire and the member.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetExceeded
@@ -27,6 +30,7 @@ from sottovoce.privacy.laws import Law, Local
 from sottovoce.privacy.masks import MaskKey, PairMasks
 from sottovoce.privacy.noise import NoiseSource
 from sottovoce.privacy.releases import Budget, Release, Spending
+from sottovoce.protocols.names import is_exact
 
 __all__ = ["Job"]
 
@@ -99,6 +103,27 @@ class Job:
         return StepProgram(
             text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys
         )
+
+    @cached_property
+    def bound(self) -> float | None:
+        """The largest number in a row that clip and noise allow, but for a chance below 2^-40 in the run.
+
+        For releases of whole members over gossip, trees and exchanges. At record level nothing public bounds
+        a sum of clipped records, models and trackers wander with what was received, and a masked row looks
+        like any other: there it is None, and only the sum can be judged, without saying whose fault it is.
+        """
+        plan, protocol = self.plan, self.plan.schedule(0)
+        weighted = protocol.name in ("gossip", "varying")  # means of rows, with weights that are not negative
+        if self.grid is not None or not plan.maskable or plan.adjacency != "user":
+            return None
+        if not (weighted or is_exact(protocol)):
+            return None
+        releases = [release for node in range(self.n) for release in self.releases(node)]
+        numbers = sum(release.draws for release in releases) * self.wire.dim
+        tail = math.sqrt(2 * math.log(2.0**41 * numbers))
+        largest = max(release.sensitivity / 2 + tail * release.noise_std for release in releases)
+        centre = float(np.max(np.abs(getattr(plan, "centre", 0.0))))
+        return (largest + centre) * (1 if weighted else self.n) * (1 + 1e-6)
 
     def masks(self, node: int, key: MaskKey | None) -> PairMasks | None:
         """Return the first pair keys of a member with all its partners."""

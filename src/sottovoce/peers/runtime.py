@@ -25,6 +25,7 @@ from sottovoce.peers.jobs import Job
 from sottovoce.peers.ledger import SqliteLedger
 from sottovoce.peers.masking import erase_mask_key, read_mask_key
 from sottovoce.peers.records import Records
+from sottovoce.peers.sheet import checks, remembered
 from sottovoce.peers.transport import TlsTransport, Transport
 from sottovoce.privacy import Guarantee, words
 from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
@@ -32,6 +33,7 @@ from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
 __all__ = ["Outcome", "Peer"]
 
 MODEL, STATEMENT = "model.npz", "statement.json"
+STATEMENTS = 2  # 1 had no version, no proofs and no comparison
 Log = Callable[[dict[str, Any]], None]
 
 
@@ -150,7 +152,7 @@ class Peer:
             )
             seal = CertificateSeal(identity, [member.certificate.encode() for member in agreement.members])
             wire = replace(self.job.wire, seal=seal)
-            self.core = Core(program, wire, self.ledger, spending, self.timing)
+            self.core = Core(program, wire, self.ledger, spending, self.timing, bound=self.job.bound)
             self.transport: Transport = transport(
                 agreement.members,
                 self.node,
@@ -317,6 +319,7 @@ class Peer:
         # against one member only the whole agreed schedule was priced: half of it can tell more
         as_agreed = self.core.finished and draws == planned and self.agreement.timing.late == "wait"
         return {
+            "version": STATEMENTS,
             "run": self.agreement.run.hex(),
             "member": self.identity.name,
             "finished": self.core.finished,
@@ -330,9 +333,15 @@ class Peer:
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
             "statistical_distance": ProtectiveNoise.distance(draws * self.agreement.model.parameters),
-            "assumptions": ["AES-256 in counter mode is a pseudorandom generator"],
+            "assumptions": [
+                "AES-256 in counter mode is a pseudorandom generator",
+                *remembered(self.job),
+            ],
+            "checks": checks(self.job),
+            "compared": [self.agreement.members[v].name for v in self.core.compared],
             "left_out": left_out,
             "incidents": list(self.core.incidents),
+            "proofs": list(self.core.proofs),
         }
 
     def _stated(self, guarantee: Guarantee, **more: Any) -> dict[str, Any]:
