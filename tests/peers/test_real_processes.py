@@ -281,3 +281,6 @@ def test_a_restored_backup_is_noticed_although_the_neighbour_was_restored_too(co
         for process in running.values():
             process.kill()
             process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()

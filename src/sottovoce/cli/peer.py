@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce.cli.epochs import epoch
 from sottovoce.cli.output import Json, console, emit, safe, table
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ Examples:
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+peer.command()(epoch)
 
 State = Annotated[Path, typer.Argument(help="The state folder of a running or stopped peer.")]
 HomeOption = Annotated[
@@ -330,6 +332,12 @@ def run(
     new_data: Annotated[
         str, typer.Option("--new-data", help="Why the records differ from those the run began with.")
     ] = "",
+    previous: Annotated[
+        Path | None, typer.Option(help="The agreement of the epoch before, where this one continues a run.")
+    ] = None,
+    previous_state: Annotated[
+        Path | None, typer.Option(help="Its state folder, for a run without a home.")
+    ] = None,
     listen: Annotated[str | None, typer.Option(help="Listen here instead of at the agreed address.")] = None,
     revoke: Annotated[
         list[str] | None, typer.Option(help="A certificate fingerprint that is no longer accepted.")
@@ -371,7 +379,9 @@ def run(
     async def live() -> Any:
         peer = Peer(
             agreed, own, records, state, log=show, listen=listen, revoked=revoke or (), secrets=key,
-            home=at, population=population, new_records=new_data,
+            home=at, population=population, new_records=new_data, previous_state=previous_state,
+            previous=None if previous is None else read_agreement(previous),
+            start=agreement.with_suffix(".npz"),
         )  # fmt: skip
         place.append(peer.state)
 

@@ -180,6 +180,8 @@ class Agreement(_Part):
     data: DataPart = DataPart()
     timing: TimingPart = TimingPart()
     epoch: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    continues: str = ""
+    start: str = ""
     signatures: dict[str, str] = {}
     mask_keys: dict[str, str] = {}
 
@@ -206,6 +208,13 @@ class Agreement(_Part):
         protocol = self.plan.schedule(0)
         if self.timing.late == "drop" and protocol.name not in ("gossip", "refreshed"):
             raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
+        for field, text in (("continues", self.continues), ("start", self.start)):
+            if text and not re.fullmatch("[0-9a-f]{64}", text):
+                raise ValueError(f"{field} must be 64 hexadecimal digits")
+        if bool(self.continues) != bool(self.epoch):
+            raise ValueError("an epoch beyond the first names the run it continues, and only such a one does")
+        if self.start and not self.continues:
+            raise ValueError("a start belongs to an epoch that continues a run")
         unknown = set(self.signatures) - set(names)
         if unknown:
             raise ValueError(f"{sorted(unknown)[0]} signed but is not a member")

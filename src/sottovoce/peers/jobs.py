@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data.randomness import Random
-from sottovoce.errors import BudgetExceeded
+from sottovoce.errors import BudgetExceeded, DataError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.frames import Wire
 from sottovoce.peers.masking import MaskedRows
@@ -78,13 +78,14 @@ class Job:
         records: Records,
         noise: NoiseSource | Random | RunKeys | None = None,
         key: MaskKey | None = None,
+        start: np.ndarray | None = None,
     ) -> StepProgram:
         """Return the computation of one member on its own records.
 
         Noise and lots are functions of a key that the operating system makes for this run: a step that is
         done again is the same. A noise source instead draws afresh every time, and a `Random` fixes the lots
         too, for comparing runs bit by bit in tests. ``key`` is the mask key that was signed, where sums are
-        masked; without it only a saved state can go on.
+        masked; without it only a saved state can go on. ``start`` is the model that an epoch goes on from.
         """
         keys = noise if isinstance(noise, RunKeys) else None
         if noise is None:
@@ -96,7 +97,14 @@ class Job:
         random = replace(random, start=self.agreement.seed)
         data = hosted_data(self.plan, self.agreement.model.model_dump(), records.X, records.y)
         source = self.plan.source(data, [node], random).metered()
-        text = self.plan.algorithm(source, self.plan.starting(data, random, [node]))
+        first = self.plan.starting(data, random, [node])
+        if start is not None:
+            if start.shape != first.shape[1:]:
+                raise DataError(
+                    f"The model to go on from has shape {start.shape}, the agreement's has {first.shape[1:]}."
+                )
+            first = start.astype(first.dtype)[None]
+        text = self.plan.algorithm(source, first)
         masked = (
             None if self.grid is None else MaskedRows(self.grid, self.masks(node, key), self.agreement.run)
         )

@@ -19,21 +19,22 @@ from sottovoce.data.randomness import Random
 from sottovoce.errors import ConfigError, DataError, IdentityError, PeerError, SottovoceError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
+from sottovoce.peers.epochs import Before, read_start, spent_before
 from sottovoce.peers.home import Home
 from sottovoce.peers.identity import CertificateSeal, Identity
 from sottovoce.peers.jobs import Job
-from sottovoce.peers.ledger import SqliteLedger
+from sottovoce.peers.ledger import LEDGER, SqliteLedger, read_ledger
 from sottovoce.peers.masking import erase_mask_key, read_mask_key
 from sottovoce.peers.records import Records
 from sottovoce.peers.sheet import checks, remembered
+from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.transport import TlsTransport, Transport
 from sottovoce.privacy import Guarantee, words
 from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
 
 __all__ = ["Outcome", "Peer"]
 
-MODEL, STATEMENT = "model.npz", "statement.json"
-STATEMENTS = 2  # 1 had no version, no proofs and no comparison
+MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
 Log = Callable[[dict[str, Any]], None]
 
 
@@ -67,6 +68,9 @@ class Peer:
     home : the organisation's home; the run is charged to its book before anything else happens.
     population : whose records they are, by the book's name; None for the first.
     new_records : why the records differ from those the run began with; recorded.
+    previous, previous_state : of an epoch, the agreement of the one before and (without a home) its folder;
+        needed at the first start, then the ledger holds what was spent.
+    start : of an epoch, the file of the model it goes on from.
 
     Guarantees
     ----------
@@ -102,6 +106,9 @@ class Peer:
         home: Home | None = None,
         population: str | None = None,
         new_records: str = "",
+        previous: Agreement | None = None,
+        previous_state: str | Path | None = None,
+        start: str | Path | None = None,
     ) -> None:
         agreement.require_signatures()
         self.node = agreement.index(identity.name)
@@ -116,13 +123,16 @@ class Peer:
             )
         self.agreement, self.identity, self.log, self.home = agreement, identity, log, home
         self.job = Job(agreement)
+        self._start: np.ndarray | None = None
         self.listen = listen
         if secrets is None and home is not None:
             secrets = home.identity_folder
         self._secrets = secrets if agreement.masked else None
         key = read_mask_key(self._secrets, agreement.run, agreement.epoch)
-        program = self.job.program(self.node, records, noise, key)
+        first, self.before = self._continued(previous, previous_state, start, state)
+        program = self.job.program(self.node, records, noise, key, first)
         spending = self.job.spending(self.node)
+        self.before.require(self.job, self.node)
         about = {
             "title": agreement.title,
             "members": [member.name for member in agreement.members],
@@ -134,12 +144,15 @@ class Peer:
             "adjacency": self.job.plan.adjacency,
             "contacts": list(program.contacts),
         }
+        if self.before.parts:
+            about["before"] = self.before.parts
         if home is None:
             assert state is not None
             self.state = Path(state)
             self.ledger = SqliteLedger(state, run=agreement.session, node=self.node, about=about)
         else:
             self._open_through(home, records, state, about, population, new_records, key is not None)
+        self._keep_start()
         try:
             if agreement.masked and key is None and self.ledger.load().state is None:
                 raise self._no_key()
@@ -199,11 +212,47 @@ class Peer:
         if state is not None and Path(state).expanduser().absolute() != self.state.absolute():
             self.log({"event": "known", "run": agreement.run.hex(), "state": str(self.state)})
 
+    def _continued(
+        self,
+        previous: Agreement | None,
+        previous_state: str | Path | None,
+        start: str | Path | None,
+        state: str | Path | None,
+    ) -> tuple[np.ndarray | None, Before]:
+        """Return the model an epoch goes on from, and what was spent in the epochs before it."""
+        agreement, home = self.agreement, self.home
+        if not agreement.continues:
+            return None, Before()
+        place = None if state is None else Path(state)
+        old_place = None if previous_state is None else Path(previous_state)
+        if home is not None:
+            runs = home.book.runs
+            for run in (agreement.run.hex(), agreement.continues):
+                if run in runs:
+                    folder = home.folder / runs[run].state
+                    place, old_place = (folder, old_place) if run != agreement.continues else (place, folder)
+        if place is not None and (place / LEDGER).exists():  # it has begun: its own ledger knows
+            about = read_ledger(place)["about"]
+            first = read_start(agreement, place / START, start)
+            return first, Before(about.get("before", ()))
+        before = spent_before(previous, agreement, self.identity.name, home=home, state=previous_state)
+        mine = None if old_place is None else old_place / MODEL
+        first = read_start(agreement, start, mine)
+        self._start = first
+        return first, before
+
     def _no_key(self) -> ConfigError:
         return ConfigError(
             f"The mask key that {self.identity.name} signed for this run is not in {self._secrets}; sign the "
             "agreement again with `peer agree`, and send the others the new signature."
         )
+
+    def _keep_start(self) -> None:
+        """Keep the model an epoch goes on from beside its ledger: a restart needs it before the first row."""
+        if self._start is not None:
+            buffer = io.BytesIO()
+            np.savez(buffer, parameters=self._start)
+            write_whole(self.state / START, buffer.getvalue(), mode=0o600)
 
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""
@@ -319,12 +368,18 @@ class Peer:
         # against one member only the whole agreed schedule was priced: half of it can tell more
         as_agreed = self.core.finished and draws == planned and self.agreement.timing.late == "wait"
         return {
-            "version": STATEMENTS,
+            "version": STATEMENT_VERSION,
             "run": self.agreement.run.hex(),
             "member": self.identity.name,
             "finished": self.core.finished,
             "rounds": self.core.durable_at,
             "of": self.job.rounds,
+            "steps": self.core.program.progress()[0],
+            "epoch": self.agreement.epoch,
+            "before": self.before.parts,
+            "epsilon_all_epochs": self.before.total(
+                self.job.spent(self.node, self.core.releases), budget.delta
+            ),
             "algorithm": part.name,
             "protocol": self.job.plan.schedule(0).name,
             "guarantee": self._stated(self.job.spent(self.node, self.core.releases), releases=draws),
