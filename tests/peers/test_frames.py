@@ -99,6 +99,9 @@ BAD = {
     "truncated": sealed(header() + GOOD)[:-1],
     "oversized": sealed(header() + GOOD) + b"\0",
     "digest": header() + GOOD + bytes(96),
+    "digest of a position": header(kind=2, dtype=0, rows=0, dim=0, round=0, length=CONTROL.size)
+    + CONTROL.pack(1, -1, NOTHING, UNSIGNED, NOTHING, 0)
+    + bytes(96),
     "signature": sealed(header() + GOOD)[:-64] + bytes(64),
     "signature of another": sealed(header() + GOOD)[:-64] + OpenSeal(2).sign(b"x"),
     "signed position": sealed(
