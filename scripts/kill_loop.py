@@ -28,7 +28,7 @@ import numpy as np
 from sottovoce import graphs, protocols
 from sottovoce.errors import PeerError
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.frames import ROW, Wire
+from sottovoce.peers.frames import ROW, Wire, digest_of
 from sottovoce.peers.ledger import SqliteLedger
 from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 from sottovoce.privacy.noise import ProtectiveNoise
@@ -184,7 +184,7 @@ class Run:
         saved = ledger.load()
         ledger.close()
         for r, raw in self.on_wire.items():
-            if saved.sent.get(r) != raw[-32:]:
+            if saved.sent.get(r) != digest_of(raw):
                 self.violations.append(f"round {r} was sent and is not in the ledger")
         steps = {r // self.scene.protocol.rounds for r in self.on_wire}
         if len(saved.releases) < len(steps):

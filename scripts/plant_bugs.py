@@ -41,6 +41,12 @@ STRANGERS = "tests/peers/test_transport.py"
 DOOR = "tests/peers/test_door.py"
 AGREE = "tests/peers/test_agreement.py"
 ENDINGS = "tests/peers/test_endings.py"
+CORE = "tests/peers/test_core.py"
+KEYS = "tests/peers/test_runkeys.py"
+LIARS = "tests/peers/test_simulator.py -k 'remembers or rarer or middle'"
+TRAININGS = "tests/peers/test_trainings.py"
+EPOCHS = "tests/peers/test_epochs.py"
+STORED = "tests/peers/test_stored.py"
 BOOK = "tests/peers/test_book.py"
 HOME = "tests/peers/test_home.py -k 'not histor and not killed'"
 NOISE = "tests/privacy/test_noise.py"
@@ -53,11 +59,6 @@ LOTS = "tests/peers/test_equivalence.py -k lots"
 CLAIMS_NETS = "tests/objectives/test_nets.py -k cancels"
 CLAIMS_OBJECTIVES = "tests/objectives/test_glm.py -k stored_twice"
 CLAIMS_CURVES = "tests/privacy/test_guarantees.py -k undefined"
-CLAIMS_PLANS = (
-    "tests/algorithms/test_central.py tests/algorithms/test_decentralized.py tests/algorithms/test_fixed_point.py "
-    "tests/algorithms/test_muffliato.py tests/algorithms/test_random_walk.py -k "
-    "'zero_draw or pays_for or takes_its_place or across_ranks or every_view or paid_for or never_reached or slack_above'"
-)
 CLAIMS_PEERS = "tests/peers/test_agreement.py tests/peers/test_flower.py -k 'left_out or starts_a_run'"
 PEERS, PRIVACY, TEXTS = "src/sottovoce/peers/", "src/sottovoce/privacy/", "src/sottovoce/algorithms/"
 
@@ -65,8 +66,8 @@ BUGS = [
     Bug(
         "send before commit",
         PEERS + "core.py",
-        "        self.store.commit(\n            Entry(",
-        "        (self.store.disk.write if hasattr(self.store, 'disk') else self.store.commit)(\n            Entry(",
+        "        self._commit(\n            Entry(\n                r,",
+        "        (self.store.disk.write if hasattr(self.store, 'disk') else self._commit)(\n            Entry(\n                r,",
         SIM,
     ),
     Bug(
@@ -101,9 +102,9 @@ BUGS = [
     Bug(
         "a second payload is taken silently",
         PEERS + "core.py",
-        "            if held == frame.digest:",
+        "            if held[:DIGEST] == frame.digest:",
         "            if True:",
-        SIM,
+        CORE,
     ),
     Bug(
         "no questions to the neighbours after a start",
@@ -115,9 +116,9 @@ BUGS = [
     Bug(
         "neighbours' memory of this peer ignored",
         PEERS + "core.py",
-        "        if highest >= 0 and self.sent.get(highest) != digest:",
-        "        if False:",
-        SIM,
+        "        if highest < 0 or self.sent.get(highest) == digest:",
+        "        if True:",
+        CORE,
     ),
     Bug(
         "rows thrown away before they are used",
@@ -171,7 +172,7 @@ BUGS = [
     Bug(
         "digest not compared",
         PEERS + "frames.py",
-        "        if digest != raw[-DIGEST:]:",
+        "        if digest != digest_of(raw):",
         "        if False:",
         FRAMES,
     ),
@@ -242,8 +243,8 @@ BUGS = [
     Bug(
         "a known run begins again",
         PEERS + "book.py",
-        "            if known is None:",
-        "            if True:",
+        "            known = state.runs.get(new.run)\n            if known is None:",
+        "            known = state.runs.get(new.run)\n            if True:",
         BOOK,
     ),
     Bug(
@@ -403,8 +404,8 @@ BUGS = [
     Bug(
         "noise from a fixed key",
         PRIVACY + "noise.py",
-        "algorithms.AES(os.urandom(32))",
-        "algorithms.AES(bytes(32))",
+        "algorithms.AES(os.urandom(32) if key is None else key)",
+        "algorithms.AES(bytes(32) if key is None else key)",
         NOISE,
     ),
     Bug(
@@ -434,8 +435,8 @@ BUGS = [
     Bug(
         "a NaN passes through the noise",
         PRIVACY + "noise.py",
-        "        _fits_the_grid(values, scale)\n",
-        "",
+        "        _fits_the_grid(values, scale)\n        return self._add(",
+        "        return self._add(",
         NOISE,
     ),
     Bug(
@@ -542,69 +543,6 @@ BUGS = [
         "if a != math.inf]",
         "]",
         CLAIMS_CURVES,
-    ),
-    Bug(
-        "claim: a removed record takes its place with it",
-        "src/sottovoce/algorithms/decentralized.py",
-        'return () if self.level == "user" else (EMPTY_PLACE,)',
-        "return ()",
-        CLAIMS_PLANS,
-    ),
-    Bug(
-        "claim: sizes are compared within a rank only",
-        "src/sottovoce/algorithms/ranks.py",
-        "    plan.check_sizes(shards, range(plan.n))  # a rank sees its own agents only\n",
-        "",
-        CLAIMS_PLANS,
-    ),
-    Bug(
-        "claim: a zero draw leaves the grid",
-        "src/sottovoce/algorithms/dp_cd.py",
-        "        if noisy:  #",
-        "        if noise[k] != 0.0:  #",
-        CLAIMS_PLANS,
-    ),
-    Bug(
-        "claim: a row no token reached reveals nothing",
-        "src/sottovoce/algorithms/muffliato.py",
-        "            share = math.inf  # the token",
-        "            share = 0.0  # the token",
-        CLAIMS_PLANS,
-    ),
-    Bug(
-        "claim: a walk's rounding is not paid for",
-        "src/sottovoce/algorithms/muffliato.py",
-        "        inner = radius - noise.slack(rows.shape[1], noise_std)\n",
-        "        inner = radius - (0.0 if noise_later else noise.slack(rows.shape[1], noise_std))\n",
-        CLAIMS_PLANS,
-    ),
-    Bug(
-        "claim: a slack above the clip turns it over",
-        "src/sottovoce/algorithms/random_walk.py",
-        "        if clip <= 0:\n",
-        "        if False:\n",
-        CLAIMS_PLANS,
-    ),
-    Bug(
-        "claim: Laplace noise does not pay for its grid",
-        "src/sottovoce/algorithms/dp_gcd.py",
-        "clips = C * max(1 - self.noise_ratio / GRID, 0.0) if random.noise.protective else C",
-        "clips = C",
-        CLAIMS_PLANS,
-    ),
-    Bug(
-        "claim: a fixed point does not pay for rounding",
-        "src/sottovoce/algorithms/fixed_point.py",
-        "        left = mu - 2 * random.slack(dim, 1.0)  #",
-        "        left = mu  #",
-        CLAIMS_PLANS,
-    ),
-    Bug(
-        "claim: DECOR forgets colluders who see everything",
-        "src/sottovoce/algorithms/decor.py",
-        'if view in ("local", "central") and not listed:\n            adversary =',
-        'if view in ("local", "central"):\n            listed, adversary = [],',
-        CLAIMS_PLANS,
     ),
     Bug(
         "plan beyond the budget starts",
@@ -822,6 +760,239 @@ BUGS = [
         'if seed is not None and not (_engine(context) or context.node_config.get("simulate") is True):',
         "if False:",
         CLAIMS_PEERS,
+    ),
+    # ---- claims about algorithms -------------------------------------------------------------------
+    Bug(
+        "claim: a zero draw leaves the grid",
+        "src/sottovoce/objectives/kernels.py",
+        "        if noisy:  #",
+        "        if noise[k] != 0.0:  #",
+        "tests/algorithms/test_central.py -k zero_draw",
+    ),
+    Bug(
+        "claim: a walk's rounding is not paid for",
+        "src/sottovoce/objectives/gradients.py",
+        "        inner = radius - random.noise.slack(rows.shape[1], noise_std)\n",
+        "        inner = radius\n",
+        "tests/algorithms/test_averaging.py -k paid_for",
+    ),
+    Bug(
+        "claim: a slack above the clip turns it over",
+        "src/sottovoce/objectives/gradients.py",
+        "            if slack >= self.clip:\n",
+        "            if False:\n",
+        "tests/algorithms/test_random_walk.py -k slack_above",
+    ),
+    Bug(
+        "claim: Laplace noise does not pay for its grid",
+        "src/sottovoce/objectives/coordinates.py",
+        "shrink = 1 - noise_ratio / LAPLACE_STEPS if random.protective else 1.0",
+        "shrink = 1.0",
+        "tests/algorithms/test_central.py -k pays_for",
+    ),
+    Bug(
+        "claim: a coordinate does not pay for rounding",
+        "src/sottovoce/objectives/coordinates.py",
+        "            slack = 2 * random.noise.slack(1, self.std) / self.sensitivity\n",
+        "            slack = 0.0\n",
+        "tests/algorithms/test_central.py -k paid_for",
+    ),
+    # ---- signatures, witnesses, keys, epochs, the book of trainings ---------------------------------
+    Bug(
+        "signatures not checked",
+        PEERS + "frames.py",
+        "        elif not self._seal(sender).verify(",
+        "        elif False and not self._seal(sender).verify(",
+        FRAMES,
+    ),
+    Bug(
+        "a signature is good for any round",
+        PEERS + "frames.py",
+        'struct.pack("<BIQ", kind, sender, round) + digest',
+        'struct.pack("<BIQ", kind, sender, 0) + digest',
+        FRAMES,
+    ),
+    Bug(
+        "an unfounded accusation ends a peer",
+        PEERS + "core.py",
+        "        if self.wire.signed_row(self.program.node, highest, digest, signature):",
+        "        if True:",
+        CORE,
+    ),
+    Bug(
+        "an unfounded accusation leaves no trace",
+        PEERS + "core.py",
+        '        self._incident(f"unfounded claim of member {sender} about round {highest}")\n',
+        "",
+        CORE,
+    ),
+    Bug(
+        "an incident waits for the next row",
+        PEERS + "core.py",
+        '                self._notes.append(f"proof {self.proofs[-1]}")\n            self._commit_notes()\n',
+        '                self._notes.append(f"proof {self.proofs[-1]}")\n',
+        CORE,
+    ),
+    Bug(
+        "rows beyond clip and noise are taken",
+        PEERS + "core.py",
+        "        if self.bound is not None and ",
+        "        if False and ",
+        CORE,
+    ),
+    Bug(
+        "a restart asks neighbours only",
+        PEERS + "core.py",
+        "        self.unwitnessed = set(self.others)\n",
+        "        self.unwitnessed = set()\n",
+        LIARS,
+    ),
+    Bug(
+        "rows leave before their head is witnessed",
+        PEERS + "core.py",
+        "        if self.timing.witness == 1 and self.others:",
+        "        if False:",
+        LIARS,
+    ),
+    Bug(
+        "a newer head of one's own ledger is ignored",
+        PEERS + "core.py",
+        "            if head.count > self.count or self.store.row_hash(head.count) != head.head:",
+        "            if False:",
+        LIARS,
+    ),
+    Bug(
+        "models are not compared",
+        PEERS + "core.py",
+        "        if mine is not None and NOTHING not in (mine, head.chain) and mine != head.chain:",
+        "        if False:",
+        LIARS,
+    ),
+    Bug(
+        "what two neighbours heard is not compared",
+        PEERS + "core.py",
+        "        if 0 < said.at == said.rows <= len(mine) and mine[said.at - 1] != said.lineage:",
+        "        if False:",
+        LIARS,
+    ),
+    Bug(
+        "the run's key is not ratcheted",
+        PEERS + "runkeys.py",
+        '        self._key = hmac.digest(self._key, b"next", "sha256")\n',
+        "",
+        KEYS,
+    ),
+    Bug(
+        "the run's key is kept after the end",
+        PEERS + "runkeys.py",
+        "        self._key = self._rounds = None\n",
+        "        return\n",
+        KEYS,
+    ),
+    Bug(
+        "noise label without the epoch",
+        PEERS + "runkeys.py",
+        'struct.pack("<QQ", self.epoch, self.turn)',
+        'struct.pack("<QQ", 0, self.turn)',
+        KEYS,
+    ),
+    Bug(
+        "noise label without the inputs",
+        PEERS + "runkeys.py",
+        " + self.chain\n        return hmac",
+        "\n        return hmac",
+        KEYS,
+    ),
+    Bug(
+        "noise label without the value",
+        PRIVACY + "noise.py",
+        'self.derive(b"noise" + label + hashlib.sha256(content.tobytes()).digest())',
+        'self.derive(b"noise" + label)',
+        KEYS,
+    ),
+    Bug(
+        "noise drawn anew at a restart",
+        PEERS + "programs.py",
+        '            self.keys.restore(kept["keys"])\n',
+        "            pass\n",
+        KEYS,
+    ),
+    Bug(
+        "masked noise without the run's key",
+        PRIVACY + "masks.py",
+        "        if isinstance(self.source, _noise.KeyedNoise):",
+        "        if False:",
+        KEYS,
+    ),
+    Bug(
+        "lots drawn anew at a restart",
+        PEERS + "programs.py",
+        "            self.source.keyed(self.keys.lots)\n",
+        "            self.source.keyed(__import__('os').urandom(32))\n",
+        KEYS,
+    ),
+    Bug(
+        "a fit is charged after it ran",
+        "src/sottovoce/fitting.py",
+        "    if Random.of(random).protective:\n",
+        "    if False:\n",
+        TRAININGS,
+    ),
+    Bug(
+        "a resumed fit is charged again",
+        PEERS + "book.py",
+        "if training and each.training == training), None)",
+        "if False), None)",
+        TRAININGS,
+    ),
+    Bug(
+        "a checkpoint set back is free",
+        PEERS + "trainings.py",
+        "return name if _step(folder) >= seen else secrets.token_hex(16)",
+        "return name",
+        TRAININGS,
+    ),
+    Bug(
+        "an epoch forgets what was spent",
+        PEERS + "epochs.py",
+        "    return Before([*earlier, part])",
+        "    return Before([part])",
+        EPOCHS,
+    ),
+    Bug(
+        "a lost ledger costs nothing",
+        PEERS + "epochs.py",
+        "    releases = list(job.releases(node)) if listed is None else listed\n",
+        "    releases = [] if listed is None else listed\n    listed = releases\n",
+        EPOCHS,
+    ),
+    Bug(
+        "masked noise of fewer members is not raised",
+        PEERS + "epochs.py",
+        'part["noise_multiplier"] = float(part["noise_multiplier"]) * more',
+        'part["noise_multiplier"] = float(part["noise_multiplier"])',
+        EPOCHS,
+    ),
+    Bug(
+        "an epoch goes on from any model",
+        PEERS + "epochs.py",
+        "        if not agreement.start or model_digest(found) == agreement.start:",
+        "        if True:",
+        EPOCHS,
+    ),
+    Bug(
+        "an epoch beyond the budget",
+        PEERS + "epochs.py",
+        "        if self.parts and not total <= budget.epsilon:",
+        "        if False:",
+        EPOCHS,
+    ),
+    Bug(
+        "a field of a later version changes the name of an agreement",
+        PEERS + "agreement.py",
+        'exclude={"signatures", "mask_keys"}, exclude_unset=True',
+        'exclude={"signatures", "mask_keys"}',
+        STORED,
     ),
 ]
 

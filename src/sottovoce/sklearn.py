@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sottovoce._validate import count, positive
 from sottovoce.algorithms import registry
-from sottovoce.algorithms.plan import Plan, as_network
+from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards
 from sottovoce.data.partition import by_column
 from sottovoce.errors import DataError, InvalidInput

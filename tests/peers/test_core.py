@@ -8,7 +8,7 @@ import pytest
 from sottovoce import graphs, protocols
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.frames import DROP, NOTHING, POSITION, ROW, Position, Wire
+from sottovoce.peers.frames import DROP, NOTHING, POSITION, ROW, UNSIGNED, Position, Wire
 from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 from sottovoce.privacy.noise import ProtectiveNoise
 from sottovoce.privacy.releases import Spending
@@ -37,8 +37,15 @@ class Scene:
             out += self.core.receive(0.0, s, self.position(s))
         return out
 
-    def position(self, sender, at=0, highest=-1, digest=NOTHING, lineage=EMPTY, answer=False):
-        return self.wire.position(Position(at, highest, digest, lineage, answer), sender=sender)
+    def position(
+        self, sender, at=0, highest=-1, digest=NOTHING, lineage=EMPTY, answer=False, signature=UNSIGNED
+    ):
+        return self.wire.position(Position(at, highest, digest, signature, lineage, answer), sender=sender)
+
+    def own_row(self, r, value=5.0):
+        """Digest and signature of a row that this peer must have sent, from another copy of its folder."""
+        frame = self.wire.decode(self.wire.row(np.full(2, value), sender=0, round=r))
+        return frame.digest, frame.signature
 
     def row(self, sender, r, value=0.0):
         return self.wire.row(np.full(2, value), sender=sender, round=r)
@@ -114,8 +121,9 @@ def test_a_late_row_of_a_finished_round_is_refused_or_recognised():
 def test_a_peer_that_was_rolled_back_stops(seen):
     scene = Scene()
     scene.core.start(0.0)
+    digest, signature = scene.own_row(seen)
     with pytest.raises(LedgerError, match="copied or is an older one"):
-        scene.core.receive(0.0, 1, scene.position(1, highest=seen, digest=b"d" * 32))
+        scene.core.receive(0.0, 1, scene.position(1, highest=seen, digest=digest, signature=signature))
     with pytest.raises(LedgerError):
         scene.core.tick(1.0)
     assert not scene.core.program.begun
@@ -124,9 +132,68 @@ def test_a_peer_that_was_rolled_back_stops(seen):
 def test_a_refusal_stops_the_copy_that_gets_it():
     scene = Scene()
     scene.hello()
-    refusal = scene.wire.refusal(b"other bytes".ljust(32), sender=2, round=0)
+    refusal = scene.wire.refusal(b"".join(scene.own_row(0)), sender=2, round=0)
     with pytest.raises(LedgerError):
         scene.core.receive(0.0, 2, refusal)
+
+
+@pytest.mark.parametrize("kind", ["refusal", "position", "signed by the accuser", "of another round"])
+def test_an_unfounded_accusation_is_noted_and_ends_nobody(kind):
+    """One frame of 192 bytes ended an honest peer once, and left no trace."""
+    scene = Scene()
+    scene.hello()
+    digest, signature = b"d" * 32, b"s" * 64
+    if kind == "signed by the accuser":
+        frame = scene.wire.decode(scene.wire.row(np.full(2, 5.0), sender=1, round=0))
+        digest, signature = frame.digest, frame.signature
+    elif kind == "of another round":
+        digest, signature = scene.own_row(1)
+    if kind == "position":
+        accusation = scene.position(1, highest=0, digest=digest, signature=signature, answer=True)
+    else:
+        accusation = scene.wire.refusal(digest + signature, sender=1, round=0)
+    for _ in range(3):
+        assert scene.core.receive(0.0, 1, accusation) == []
+    assert scene.core.incidents == ["unfounded claim of member 1 about round 0"]
+    assert [entry.note for entry in scene.disk.durable[1:]] == scene.core.incidents  # on the disk, once
+    for s in (1, 2, 3):
+        scene.core.receive(0.0, s, scene.row(s, 0))
+    assert scene.core.program.at == 1
+    assert Scene(disk=scene.disk).core.incidents == scene.core.incidents
+
+
+def test_a_second_payload_leaves_a_proof_that_shows_no_row():
+    """On the disk at once: a power cut before the next row made everybody forget it (a world of 2,000)."""
+    scene = Scene()
+    scene.hello()
+    rows = [scene.row(1, 0, value=7.5), scene.row(1, 0, value=9.25)]
+    for raw in rows:
+        refusal = scene.core.receive(0.0, 1, raw)
+    held, second = (scene.wire.decode(raw) for raw in rows)
+    assert scene.core.proofs == [f"{scene.core.incidents[0]}: {held.proof.hex()}{second.proof.hex()}"]
+    assert Scene(disk=scene.disk).core.proofs == scene.core.proofs
+    (_, frame) = refusal[0]
+    assert held.proof in frame
+    for raw in rows:
+        assert raw[72:88] not in frame  # the numbers themselves
+    assert all(scene.wire.signed_row(1, 0, each.digest, each.signature) for each in (held, second))
+
+
+def test_a_row_beyond_clip_and_noise_is_refused_with_a_proof():
+    scene = Scene()
+    scene.core.bound = 50.0
+    scene.hello()
+    bad = scene.row(1, 0, value=-50.1)
+    for _ in range(2):
+        with pytest.raises(FrameError, match="beyond what clip and noise allow"):
+            scene.core.receive(0.0, 1, bad)
+    assert scene.core.inbox == {}
+    assert len(scene.core.incidents) == 1
+    assert scene.wire.decode(bad).proof.hex() in scene.core.proofs[0]
+    assert Scene(disk=scene.disk).core.proofs == scene.core.proofs
+    for s in (1, 2, 3):
+        scene.core.receive(0.0, s, scene.row(s, 0, value=50.0))
+    assert scene.core.program.at == 1
 
 
 def test_the_spend_survives_a_restart():

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from sottovoce.peers.core import Timing
-from sottovoce.peers.frames import ROW, Wire
+from sottovoce.peers.frames import ROW, Wire, digest_of
 from sottovoce.peers.status import read_proof, read_status
 from sottovoce.peers.transport import TlsTransport, Transport
 
@@ -34,7 +34,7 @@ def test_three_peers_learn_together_without_a_socket(consortium, memory_links, m
         assert outcome.statement["guarantee"]["releases"] == 5 == read_status(group.state(i))["releases"]
         # what went over the links is what the ledger says was sent, and nothing else
         proof = read_proof(group.state(i))
-        rows = {raw[-32:].hex() for s, _, raw in links.carried if s == i and Wire.kind_of(raw) == ROW}
+        rows = {digest_of(raw).hex() for s, _, raw in links.carried if s == i and Wire.kind_of(raw) == ROW}
         assert rows == set(proof["sent"].values())
 
 

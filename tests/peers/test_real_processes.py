@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sottovoce.errors import PeerError
 from sottovoce.peers.ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
@@ -233,3 +234,57 @@ def test_signals_end_the_command_in_order(number, code, consortium):
     if number == signal.SIGTERM:
         assert "start the same command again" in json.loads(out.splitlines()[-1])["error"]
     assert read_ledger(group.state(0))["rows"] == 0
+
+
+def test_a_restored_backup_is_noticed_although_the_neighbour_was_restored_too(consortium):
+    """I17: m0 and its only neighbour are set back together; m2, at the far end, remembers: nothing leaves."""
+    learning = {"name": "dp-dsgd", "protocol": "gossip:1", "steps": 4000, "learning_rate": 0.1,
+                "noise_multiplier": 50.0}  # fmt: skip
+    group = consortium(3, "path:3", learning, timing={"witness": 1, "ask_again": 0.2, "give_up": 600.0})
+    running = {i: start(group, i, out=subprocess.DEVNULL) for i in range(3)}
+
+    def reach(rows):
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                if len(read_ledger(group.state(0))["saved"].sent) >= rows:
+                    return
+            except PeerError:
+                pass
+            time.sleep(0.2)
+        raise AssertionError(f"{rows} rows were not reached")
+
+    def stop():
+        for i in (0, 1):
+            running[i].send_signal(signal.SIGTERM)
+        finish([running[0], running[1]], 60)
+
+    try:
+        reach(3)
+        stop()
+        for i in (0, 1):
+            shutil.copytree(group.state(i), group.folder / f"backup{i}")
+        running |= {i: start(group, i, out=subprocess.DEVNULL) for i in (0, 1)}
+        kept = len(read_ledger(group.folder / "backup0")["saved"].sent)
+        reach(kept + 3)
+        stop()
+        for i in (0, 1):
+            shutil.rmtree(group.state(i))
+            shutil.copytree(group.folder / f"backup{i}", group.state(i))
+        running |= {i: start(group, i) for i in (0, 1)}
+        ends = {}
+        deadline = time.monotonic() + 60
+        while not ends and time.monotonic() < deadline:
+            ends = {i: running[i].poll() for i in (0, 1) if running[i].poll() is not None}
+            time.sleep(0.2)
+        assert ends, "nobody noticed"
+        assert all("copied or is an older one" in "".join(running[i].communicate()) for i in ends)
+        time.sleep(1.0)
+        assert len(read_ledger(group.state(0))["saved"].sent) == kept
+    finally:
+        for process in running.values():
+            process.kill()
+            process.wait()
+            for stream in (process.stdout, process.stderr):
+                if stream is not None:
+                    stream.close()

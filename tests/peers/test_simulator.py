@@ -1,20 +1,25 @@
 """Thousands of worlds under faults: the ledger is never behind, payloads are unique, results are exact."""
 
+import importlib.util
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from sottovoce import graphs, protocols
 from sottovoce.errors import BudgetExceeded
 from sottovoce.peers import simulator
-from sottovoce.peers.simulator import Faults, SimulatedStore, World, shapes
+from sottovoce.peers.frames import ROW, Wire
+from sottovoce.peers.simulator import Faults, Shape, SimulatedStore, World, shapes
 from sottovoce.privacy.releases import Budget
 
-WORLDS = 2_000
+WORLDS = 1_200
 PARTS = 8
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_worlds_keep_every_promise_and_end_in_the_fault_free_model(part):
-    """I1, I2, I3, I6 over 2,000 worlds of delay, loss, duplication, reordering, partitions and power cuts."""
+    """I1, I2, I3, I6 over 1,200 worlds of delay, loss, duplication, reordering, partitions and power cuts."""
     power = rows = 0
     for seed in range(part, WORLDS, PARTS):
         world = World(seed, Faults())
@@ -23,15 +28,16 @@ def test_worlds_keep_every_promise_and_end_in_the_fault_free_model(part):
         assert not world.stopped, f"world {seed}"
         power += world.counts["power"]
         rows += world.counts["rows"]
-    assert power > 200  # the worlds are not calm
-    assert rows > 5_000
+    assert power > 120  # the worlds are not calm
+    assert rows > 3_000
 
 
 def test_copied_and_rolled_back_folders_are_noticed():
     """I1c: if two payloads for one (round, sender) were ever held, somebody noticed."""
     copied = equivocated = 0
     for seed in range(10_000, 10_160):
-        world = World(seed, Faults(rollback=0.5, clone=1.0))
+        # without witnesses neighbours alone remember; with them most copies never get so far
+        world = World(seed, Faults(rollback=0.5, clone=1.0), witness=2 * (seed % 2))
         world.run()
         assert world.violations == [], f"world {seed}"
         copied += world._copied >= 0
@@ -111,11 +117,56 @@ def test_non_interference(seed):
     assert logs[0] == logs[1]
 
 
-def test_an_incident_survives_a_power_cut():
-    """A second payload was seen once and kept in memory only: two power cuts later nobody knew of it."""
-    exchange = next(shape for shape in shapes() if shape.protocol.name == "exchange")
-    world = World(10_138, Faults(rollback=0.5, clone=1.0), shape=exchange)
-    world.run()
-    assert world.counts["power"] > 0
-    assert world.equivocated
-    assert world.noticed
+def liars(worlds, witness):
+    """Rolled-back members with k lying others, counted by whether somebody honest was left; see scripts/."""
+    path = Path(__file__).parents[2] / "scripts" / "liars.py"
+    spec = importlib.util.spec_from_file_location("liars", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.count(worlds, witness)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_no_row_leaves_twice_while_one_honest_member_remembers(part):
+    """I17: with a witness of every row, whoever lies and whatever is kept back; 2,000 worlds in scripts/."""
+    found = liars(range(50 * part, 50 * part + 50), 1)
+    assert found["violations"] == 0
+    assert found["honest_set_back"] > 20
+    assert found["honest_noticed"] > 15
+    assert found["honest_sent_twice"] == 0
+
+
+def test_with_rarer_heads_a_second_version_is_noticed():
+    found = liars(range(100, 150), 8)
+    assert found["violations"] == found["honest_sent_twice_unnoticed"] == 0
+    assert found["honest_noticed"] > 15
+
+
+def test_what_the_printed_assumption_excludes():
+    """Everybody else was set back too and lies: rows leave twice and nobody is left to know it."""
+    found = liars(range(30, 40), 1)
+    assert found["all_lie_set_back"] > 2
+    assert found["all_lie_sent_twice_unnoticed"] > 0
+
+
+@pytest.mark.parametrize("kind", ["model", "rows"])
+def test_a_member_in_the_middle_that_tells_two_stories_is_found(kind):
+    """North and east hear different things of south; what each signs of it south must hand on."""
+    path = graphs.path(3)
+    shape = Shape(protocols.Tree(path, root=1) if kind == "model" else protocols.Gossip(path, 3), 2, 1)
+    world = World(5, Faults.none(), shape=shape)
+    real = World._send
+
+    def two_stories(self, slot, to, raw):
+        if slot == 1 and to == 2 and Wire.kind_of(raw) == ROW:
+            frame = self.wire.decode(raw)
+            raw = self.wire.row(self.wire.values(frame) + 1.0, sender=1, round=frame.round)
+            self.held.clear()
+        real(self, slot, to, raw)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(World, "_send", two_stories)
+        patch.setattr(World, "_check_row", lambda *what: None)
+        world.run()
+    said = {v: str(error) for v, error in world.stopped.items()}
+    assert any("another model" in each or "other rows" in each for each in said.values()), said

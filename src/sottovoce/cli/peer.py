@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from sottovoce.cli.epochs import epoch
 from sottovoce.cli.peer_agree import agree
 from sottovoce.cli.peer_check import check, service
 from sottovoce.cli.peer_home import book, home, keygen, trust
@@ -27,6 +28,5 @@ Examples:
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-
-for command in (home, trust, book, keygen, agree, check, run, status, ledger, compare, service):
+for command in (home, trust, book, keygen, agree, check, run, status, ledger, compare, service, epoch):
     peer.command()(command)

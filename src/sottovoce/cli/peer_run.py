@@ -41,6 +41,12 @@ def run(
     new_data: Annotated[
         str, typer.Option("--new-data", help="Why the records differ from those the run began with.")
     ] = "",
+    previous: Annotated[
+        Path | None, typer.Option(help="The agreement of the epoch before, where this one continues a run.")
+    ] = None,
+    previous_state: Annotated[
+        Path | None, typer.Option(help="Its state folder, for a run without a home.")
+    ] = None,
     listen: Annotated[str | None, typer.Option(help="Listen here instead of at the agreed address.")] = None,
     revoke: Annotated[
         list[str] | None, typer.Option(help="A certificate fingerprint that is no longer accepted.")
@@ -73,7 +79,8 @@ def run(
     """
     with exit_codes():
         _run(
-            agreement, data, identity, state, home, population, new_data, listen, revoke, module, weights,
+            agreement, data, identity, state, home, population, new_data, previous,
+            previous_state, listen, revoke, module, weights,
             relay, proxy, health, log_level, json,
         )  # fmt: skip
 
@@ -86,6 +93,8 @@ def _run(
     home: Path | None,
     population: str | None,
     new_data: str,
+    previous: Path | None,
+    previous_state: Path | None,
     listen: str | None,
     revoke: list[str] | None,
     module: Path | None,
@@ -132,7 +141,9 @@ def _run(
     async def live() -> Any:
         peer = Peer(
             agreed, own, records, state, log=log, listen=listen, revoked=revoke or (), secrets=key,
-            home=at, population=population, new_records=new_data, relay=checked_relay(relay),
+            home=at, population=population, new_records=new_data, previous_state=previous_state,
+            previous=None if previous is None else read_agreement(previous),
+            start=agreement.with_suffix(".npz"), relay=checked_relay(relay),
             proxy=parse_proxy(proxy) if proxy else None, health=health,
         )  # fmt: skip
         place.append(peer.state)

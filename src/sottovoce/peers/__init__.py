@@ -24,10 +24,12 @@ _NAMES = {
     "World": "simulator",
     "charge": "book",
     "charge_training": "trainings",
+    "draft_epoch": "epochs",
     "find_home": "home",
     "make_identity": "identity",
     "read_agreement": "agreement",
     "read_identity": "identity",
+    "read_statement": "statements",
     "read_status": "status",
     "sign_agreement": "agreement",
 }

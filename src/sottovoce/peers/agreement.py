@@ -212,7 +212,9 @@ class TimingPart(_Part):
     """Seconds: before a row is asked for again, before its exchange is left out, before the run is given up.
 
     ``late = "drop"`` leaves an exchange out, at both ends and only if both agree, when a neighbour is later
-    than ``deadline``; each then keeps its own row for it. ``"wait"`` waits.
+    than ``deadline``; each then keeps its own row for it. ``"wait"`` waits. After every ``witness`` rows all
+    members must hold the signed head of a member's ledger before it goes much further; with 1 before it draws
+    anything more.
 
     With ``pace`` a peer takes what has come at the beginning of every span of that many seconds, and answers
     in its middle or in that of a later one: the time of an answer does not tell how long it took.
@@ -223,6 +225,7 @@ class TimingPart(_Part):
     deadline: Positive = 60.0
     give_up: Positive = 600.0
     pace: Annotated[float, Field(ge=0.01, le=3600.0)] | None = None
+    witness: Annotated[int, Field(ge=1, le=10_000)] = 32
 
 
 class Agreement(_Part):
@@ -247,6 +250,8 @@ class Agreement(_Part):
     timing: TimingPart = TimingPart()
     relay: str = ""
     epoch: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    continues: str = ""
+    start: str = ""
     signatures: dict[str, str] = {}
     mask_keys: dict[str, str] = {}
 
@@ -287,6 +292,13 @@ class Agreement(_Part):
         protocol = self.plan.schedule(0)
         if self.timing.late == "drop" and protocol.name not in ("gossip", "refreshed"):
             raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
+        for field, text in (("continues", self.continues), ("start", self.start)):
+            if text and not re.fullmatch("[0-9a-f]{64}", text):
+                raise ValueError(f"{field} must be 64 hexadecimal digits")
+        if bool(self.continues) != bool(self.epoch):
+            raise ValueError("an epoch beyond the first names the run it continues, and only such a one does")
+        if self.start and not self.continues:
+            raise ValueError("a start belongs to an epoch that continues a run")
         unknown = set(self.signatures) - set(names)
         if unknown:
             raise ValueError(f"{sorted(unknown)[0]} signed but is not a member")

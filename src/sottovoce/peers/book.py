@@ -339,10 +339,17 @@ class Book:
             if _state(rows).run(run).status in ("started", "begun"):
                 self._write([*rows, _row(rows, {"act": "end", "run": run, "draws": draws, "head": head})])
 
-    def close(self, run: str, releases: Iterable[Release] | None, why: str) -> None:
+    def close(
+        self,
+        run: str,
+        releases: Iterable[Release] | None,
+        why: str,
+        views: Mapping[str, Guarantee] | None = None,
+    ) -> None:
         """Give a run up for good; with the releases of its whole ledger it costs those, else all planned.
 
-        Only the local price falls: against members the agreed one stands, a broken step is paid in full.
+        Against members the agreed price stands, a broken step is paid in full; ``views`` may replace it where
+        half a run has a price of its own (masked sums).
         """
         with self._writing():
             rows = self._verified()
@@ -352,6 +359,8 @@ class Book:
             act: dict[str, Any] = {"act": "close", "run": run, "why": _line(why, "the reason")}
             if releases is not None:
                 act["releases"] = [release.to_dict() for release in releases]
+                if views:
+                    act["views"] = {name: guarantee.to_dict() for name, guarantee in sorted(views.items())}
             self._write([*rows, _row(rows, act)])
 
     def trust(self, name: str, fingerprint: str, why: str) -> None:
@@ -593,7 +602,9 @@ def _state(rows: Iterable[dict[str, Any]]) -> _State:
         elif act == "records":
             state.amend(row["run"], records=row["records"])
         elif act == "close":
-            left = {"releases": _releases(row["releases"])} if "releases" in row else {}
+            left: dict[str, Any] = {"releases": _releases(row["releases"])} if "releases" in row else {}
+            if "views" in row:
+                left["views"] = {name: Guarantee.from_dict(each) for name, each in row["views"].items()}
             state.amend(row["run"], status="closed", **left)
         elif act == "trust":
             state.pinned[row["name"]] = row["fingerprint"]

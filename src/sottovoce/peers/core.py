@@ -9,8 +9,11 @@ Everything else follows from it:
 - a row is consumed once, and a second, different row for the same round and sender is refused;
 - a neighbour that is late past the deadline is either waited for, or, if the agreement says so and both
   ends agree, the exchange of that one round is left out at both ends and each keeps its own row for it;
-- before anything new is drawn after a start, every contact has said what it has seen of this peer: a ledger
-  that is older than that (restored, cloned, truncated) is noticed and nothing is sent.
+- before anything new is drawn after a start, every contact has said what it has seen of this peer, and every
+  member, by way of the others, which signed head of its ledger it holds: a ledger that is older than that
+  (restored, cloned, truncated) is noticed and nothing is sent. Nobody can make up such a head, and nobody can
+  answer for another: who lies can only keep silent, and then nothing is drawn.
+- an accusation is a digest with the accused's own signature; one without is noted, and changes nothing.
 
 The clock, the network, the disk and the randomness are the caller's: `sottovoce.peers.runtime` drives this
 class with sockets and SQLite, `sottovoce.peers.simulator` with seeded faults.
@@ -20,14 +23,32 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
-from sottovoce.peers.frames import DROP, NOTHING, POSITION, REFUSAL, ROW, Frame, Position, Wire
+from sottovoce.peers.frames import (
+    DIGEST,
+    DROP,
+    HEAD,
+    NOTHING,
+    POSITION,
+    REFUSAL,
+    ROW,
+    UNSIGNED,
+    WITNESS,
+    Frame,
+    Head,
+    Position,
+    Wire,
+    Witnessed,
+    digest_of,
+)
 from sottovoce.privacy.releases import Release, Spending
 
 __all__ = ["Core", "Entry", "Program", "Saved", "Store", "Timing"]
@@ -63,6 +84,9 @@ class Program(Protocol):
 
     def result(self) -> np.ndarray: ...
 
+    def progress(self) -> tuple[int, bytes]:
+        """Steps done, and the chain over what came of them; zero where members need not have the same."""
+
     def snapshot(self) -> bytes: ...
 
     def restore(self, state: bytes) -> None: ...
@@ -78,6 +102,7 @@ class Entry(NamedTuple):
     heard: tuple[tuple[int, int, bytes], ...]
     note: str = ""
     forget: tuple[int, ...] = ()
+    heads: tuple[tuple[int, bytes], ...] = ()
 
 
 @dataclass
@@ -88,7 +113,8 @@ class Saved:
     state: bytes | None = None
     outbox: dict[int, bytes] = field(default_factory=dict)
     sent: dict[int, bytes] = field(default_factory=dict)
-    heard: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    heard: dict[tuple[int, int], bytes] = field(default_factory=dict)  # digests with their signatures
+    heads: dict[int, bytes] = field(default_factory=dict)  # the newest signed head of each other member
     releases: list[Release] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -99,6 +125,12 @@ class Store(Protocol):
     def load(self) -> Saved: ...
 
     def commit(self, entry: Entry) -> None: ...
+
+    def newest(self) -> tuple[int, bytes]:
+        """Return how many rows there are, and the hash of the last."""
+
+    def row_hash(self, count: int) -> bytes:
+        """Return the hash of the last of the first ``count`` rows."""
 
 
 class Timing(NamedTuple):
@@ -113,6 +145,7 @@ class Timing(NamedTuple):
     give_up: float = 600.0
     linger: float = 60.0  # a finished peer stays so long for neighbours that still need its last rows
     drop_after: float = math.inf  # only for gossip, where an exchange can be left out at both ends
+    witness: int = 0  # rows after which all members must hold the head of this ledger; 0: nobody is asked
 
 
 Outgoing = list[tuple[int, bytes]]
@@ -128,6 +161,8 @@ class Core:
     store : where commits become durable.
     spending : the budget; a release that does not fit ends the run before anything is sent.
     timing : when to ask again and when to give up.
+    fresh : 32 bytes that were never said before, for the question after a start.
+    bound : the largest number that clip and noise allow in a row of others; None where nothing bounds it.
 
     Guarantees
     ----------
@@ -153,7 +188,10 @@ class Core:
         store: Store,
         spending: Spending | None = None,
         timing: Timing = Timing(),  # noqa: B008 - immutable
+        fresh: Callable[[], bytes] = lambda: os.urandom(32),
+        bound: float | None = None,
     ) -> None:
+        self.bound = bound
         self.program, self.wire, self.store, self.timing = program, wire, store, timing
         self.spending = spending if spending is not None else Spending()
         saved = store.load()
@@ -164,6 +202,7 @@ class Core:
             program.restore(saved.state)
         self.durable_at = saved.at
         self.incidents: list[str] = []
+        self.proofs: list[str] = []  # of each incident that has one: two digests, each with its signature
         self.dropped: set[tuple[int, int]] = set()  # exchanges left out at both ends: (round, member)
         self.proposed: set[tuple[int, int]] = set()  # asked for and not answered yet
         for note in saved.notes:
@@ -173,8 +212,11 @@ class Core:
         self.passed: dict[int, int] = dict.fromkeys(program.contacts, -1)  # durable round of each contact
         self.unanswered: set[int] = set(program.contacts)
         self._highest: dict[int, tuple[int, bytes]] = {}
-        for (r, sender), digest in self.heard.items():
-            self._note_highest(sender, r, digest)
+        self._lineages: dict[int, list[bytes]] = {}
+        for (r, sender), proof in sorted(self.heard.items()):
+            self._note_highest(sender, r, proof)
+            self._lengthen(sender, r, proof)
+        self._witnessing(saved, fresh)
         self._given_out: dict[tuple[int, int], float] = {}  # when each stored row was last given out, to whom
         self._newly_heard: list[tuple[int, int, bytes]] = []
         self._notes: list[str] = []
@@ -189,12 +231,17 @@ class Core:
         """Say hello to every contact; nothing new is drawn before all have answered."""
         self._since = now
         self._ask_again_after(now)
-        return self._go(self._positions(self.program.contacts, answer=True) + self._advance(now))
+        asked = self._positions(self.program.contacts, answer=True) + self._announce(self._nonce)
+        return self._go(asked + self._advance(now))
 
     def receive(self, now: float, sender: int, raw: bytes) -> Outgoing:
         """Take one frame that the transport received from ``sender`` (known from its certificate)."""
         self._alive()
         frame = self.wire.decode(raw)
+        if frame.kind in (HEAD, WITNESS):  # signed by whom it is of, whoever hands it on
+            if sender not in self.passed:
+                raise FrameError(f"Member {sender} is not a neighbour in this run.")
+            return self._go(self._said(now, sender, frame, raw))
         if frame.sender != sender:
             raise FrameError(
                 f"The frame says sender {frame.sender}, but the certificate is of member {sender}."
@@ -209,13 +256,15 @@ class Core:
         if frame.kind == DROP:
             return self._go(self._drop(now, frame, position))
         assert frame.kind == REFUSAL
-        return self._go(self._refused(sender, frame.round, position.digest))
+        self._compare(sender, frame.round, position.digest, position.signature)
+        return self._go([])
 
     def tick(self, now: float) -> Outgoing:
         """Ask again for what is missing, and give up on a neighbour that stays away."""
         self._alive()
+        acks = self._acknowledge(now >= self._ack_by)
         if self.released or now < self._ask_at:
-            return []
+            return acks
         waiting = self.waiting_for
         if waiting and not self.finished and now - self._since > self.timing.give_up:
             names = ", ".join(str(s) for s in waiting)
@@ -227,10 +276,12 @@ class Core:
             )
         self._ask_gap = min(2 * self._ask_gap, self.timing.ask_most)
         self._ask_at = now + self._ask_gap
-        out = self._positions(waiting, answer=True)
+        out = acks + self._positions([s for s in waiting if s in self.passed], answer=True)
+        if self.unwitnessed or min(self.witnessed.values(), default=0) < self._announced:
+            out += self._announce(self._nonce if self.unwitnessed else NOTHING)
         if not self.finished and not self.unanswered and now - self._since > self.timing.drop_after:
             out += self._propose(waiting)
-        return out
+        return self._go(out)
 
     # ---- what the driver may look at -------------------------------------------------------------
 
@@ -242,21 +293,40 @@ class Core:
     @property
     def released(self) -> bool:
         """Whether nobody needs this peer any more: it and all its contacts have finished."""
-        return self._final and all(at >= self.wire.rounds for at in self.passed.values())
+        return (
+            self._final
+            and all(at >= self.wire.rounds for at in self.passed.values())
+            and not (self.timing.witness and self.unfinished)
+        )
+
+    @property
+    def unfinished(self) -> tuple[int, ...]:
+        """Members who have not shown a signed head of a finished ledger."""
+        return tuple(v for v in self.others if v not in self._heads or self._heads[v].at < self.wire.rounds)
+
+    @property
+    def compared(self) -> tuple[int, ...]:
+        """Members who have signed the same chain after the last step."""
+        done = self.program.progress()
+        known = {v: (head.step, head.chain) for v, head in self._heads.items()}
+        return tuple(v for v in self.others if done[1] != NOTHING and known.get(v) == done)
 
     @property
     def waiting_for(self) -> tuple[int, ...]:
         """Contacts whose answer or row is missing."""
         if self._final:
-            return tuple(s for s, at in sorted(self.passed.items()) if at < self.wire.rounds)
-        if self.unanswered:
-            return tuple(sorted(self.unanswered))
+            late = {s for s, at in self.passed.items() if at < self.wire.rounds}
+            return tuple(sorted(late | set(self.unfinished if self.timing.witness else ())))
+        if self.unanswered or self.unwitnessed:
+            return tuple(sorted(self.unanswered | self.unwitnessed))
+        if self._held():
+            return tuple(v for v, count in sorted(self.witnessed.items()) if count < self._recent[0])
         return tuple(s for s in self.program.expects(self.program.at) if self._missing(s))
 
     @property
     def next_tick(self) -> float:
         """When `tick` next has something to do."""
-        return self._ask_at
+        return min(self._ask_at, self._ack_by)
 
     def digest(self) -> str:
         """Hash of everything that decides the future of this peer."""
@@ -267,6 +337,8 @@ class Core:
             state.update(repr(sorted(part.items())).encode())  # type: ignore[attr-defined]
         state.update(repr((sorted(self.unanswered), self.durable_at, self.incidents, self._final)).encode())
         state.update(repr((sorted(self.dropped), sorted(self.proposed))).encode())
+        state.update(repr((sorted(self.heads.items()), sorted(self.witnessed.items()))).encode())
+        state.update(repr((sorted(self.unwitnessed), self._acks, self.proofs)).encode())
         state.update(repr(sorted(self.spending.counts.items())).encode())
         return state.hexdigest()
 
@@ -277,13 +349,13 @@ class Core:
         key = (r, sender)
         if key in self.dropped:
             return []
-        held = self.heard.get(key) or (self.inbox[key].digest if key in self.inbox else None)
+        held = self.heard.get(key) or (self.inbox[key].proof if key in self.inbox else None)
         if held is not None:
-            if held == frame.digest:
+            if held[:DIGEST] == frame.digest:
                 self.passed[sender] = max(self.passed[sender], r)
                 return []
             note = f"second payload from member {sender} for round {r}"
-            self._incident(note)
+            self._incident(note, held + frame.proof)
             return [(sender, self.wire.refusal(held, sender=self.program.node, round=r))]
         if r < self.program.at:
             raise FrameError(f"Round {r} is over; member {sender} was not expected in it.")
@@ -291,13 +363,18 @@ class Core:
             raise FrameError(f"Round {r} is too far ahead of round {self.program.at}.")
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
+        if self.bound is not None and np.abs(self.wire.values(frame)).max(initial=0.0) > self.bound:
+            note = f"row of member {sender} for round {r} beyond what clip and noise allow"
+            self._incident(note, frame.proof)
+            raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
         self.inbox[key] = frame
-        self._note_highest(sender, r, frame.digest)
+        self._note_highest(sender, r, frame.proof)
         self.passed[sender] = max(self.passed[sender], r)
         return self._advance(now)
 
     def _position(self, now: float, sender: int, position: Position) -> Outgoing:
-        self._compare(sender, position.highest, position.digest)
+        if not self._compare(sender, position.highest, position.digest, position.signature):
+            return []
         mine = [
             self.sent.get(r, NOTHING)
             for r in range(position.at)
@@ -305,7 +382,9 @@ class Core:
         ]
         open_question = any(s == sender and r < position.at for r, s in self.proposed)
         if _lineage(mine) != position.lineage and not open_question:
-            self._compare(sender, position.at - 1, NOTHING)
+            # the newest row, with its signature, fits: so this is nothing that the other could show
+            self._incident(f"member {sender} says that it heard other rows of this peer")
+            return []
         first = sender in self.unanswered
         asked = position.answer or first
         self.unanswered.discard(sender)
@@ -320,6 +399,8 @@ class Core:
             for r, frame in sorted(self.outbox.items())
             if r >= position.at and sender in self.program.sends(r) and self._due(now, r, sender)
         ]
+        if self._withheld or self.unwitnessed:
+            again = []
         reply = self._positions([sender], answer=False) if position.answer else []
         return reply + again + out
 
@@ -375,17 +456,20 @@ class Core:
         self._notes.append(f"{'drop' if left_out else 'keep'} {key[0]} {key[1]}")
         self._commit_notes()
 
-    def _incident(self, note: str) -> None:
+    def _incident(self, note: str, proof: bytes = b"") -> None:
         """Keep what somebody did, on the disk before anybody learns that it was seen."""
         if note not in self.incidents:
             self.incidents.append(note)
             self._notes.append(note)
+            if proof:
+                self.proofs.append(f"{note}: {proof.hex()}")
+                self._notes.append(f"proof {self.proofs[-1]}")
             self._commit_notes()
 
     def _commit_notes(self) -> None:
         """Commit notes alone; the state stays that of the last row: what came after it is not paid for."""
         try:
-            self.store.commit(Entry(self.durable_at, (), b"", None, (), "; ".join(self._notes)))
+            self._commit(Entry(self.durable_at, (), b"", None, (), "; ".join(self._notes)))
         except SottovoceError as error:
             self._fail(error)
         self._notes.clear()
@@ -394,6 +478,9 @@ class Core:
         """Take a stored note up again."""
         for part in note.split("; "):
             word, *numbers = part.split(" ")
+            if word == "proof":
+                self.proofs.append(part.removeprefix("proof "))
+                continue
             if word not in ("ask", "drop", "keep"):
                 self.incidents.append(part)
                 continue
@@ -409,39 +496,193 @@ class Core:
         key = (self.program.at, s)
         return key not in self.dropped and (key not in self.inbox or key in self.proposed)
 
-    def _refused(self, sender: int, r: int, held: bytes) -> Outgoing:
-        self._compare(sender, r, held)
-        return []
-
-    def _compare(self, sender: int, highest: int, digest: bytes) -> None:
-        """Stop if a contact has seen a row of this peer that its ledger does not know."""
-        if highest >= 0 and self.sent.get(highest) != digest:
+    def _compare(self, sender: int, highest: int, digest: bytes, signature: bytes) -> bool:
+        """Stop if a contact shows a row of this peer that the ledger does not know; note mere words."""
+        if highest < 0 or self.sent.get(highest) == digest:
+            return True
+        if self.wire.signed_row(self.program.node, highest, digest, signature):
             self._fail(
                 LedgerError(
                     f"Member {sender} holds another row of this peer for round {highest} than the ledger: "
                     "the state folder was copied or is an older one; go on from the newest folder only."
                 )
             )
+        self._incident(f"unfounded claim of member {sender} about round {highest}")
+        return False
+
+    # ---- witnesses -------------------------------------------------------------------------------
+
+    def _witnessing(self, saved: Saved, fresh: Callable[[], bytes]) -> None:
+        """Take up what is held of the others' ledgers, and ask what they hold of this one."""
+        asks = bool(self.timing.witness) and self.wire.members > 1
+        self.others = tuple(v for v in range(self.wire.members) if v != self.program.node) if asks else ()
+        self.count, self._newest = self.store.newest()
+        self.heads, self._heads = dict(saved.heads), {}
+        for v, raw in saved.heads.items():
+            self._heads[v] = self.wire.read_head(self.wire.decode(raw))
+        self.witnessed = dict.fromkeys(self.others, -1)  # rows of this ledger whose head each one holds
+        self.unwitnessed = set(self.others)
+        self._nonce = fresh() if asks else NOTHING
+        self._announced = -1  # rows under the head that was last told to all
+        self._since_told = 0
+        self._recent: deque[int] = deque(maxlen=max(1, 2 * self.timing.witness - 1))
+        self._dirty: dict[int, bytes] = {}  # heads that are not on the disk yet
+        self._acks: list[tuple[int, bytes, int]] = []
+        self._ack_by = math.inf
+        self._handed_on: dict[bytes, float] = {}
+        self._withheld: Outgoing = []  # with a head after every row: rows whose head not all hold yet
+        self._chains: dict[int, bytes] = {}
+
+    def _held(self) -> bool:
+        """Whether too many rows are unwitnessed for another to be drawn."""
+        full = len(self._recent) == self._recent.maxlen
+        return full and min(self.witnessed.values(), default=math.inf) < self._recent[0]
+
+    def _announce(self, nonce: bytes) -> Outgoing:
+        """Tell everybody the head of this ledger; with a nonce, and ask what they hold of it."""
+        if not self.others:
+            return []
+        step, chain = self.program.progress() if self.program.begun else (0, NOTHING)
+        head = Head(self.count, self.durable_at, step, self._newest, chain, nonce)
+        self._announced, self._since_told = self.count, 0
+        raw = self.wire.head(head, sender=self.program.node)
+        return [(s, raw) for s in self.program.contacts]
+
+    def _said(self, now: float, via: int, frame: Frame, raw: bytes) -> Outgoing:
+        """Take a head, or what was witnessed, and hand it on to the others once."""
+        if not self.others:
+            return []
+        if frame.sender == self.program.node:
+            return []  # it has come round
+        out: Outgoing = []
+        if frame.kind == HEAD:
+            head = self.wire.read_head(frame)
+            self._hold(frame.sender, head, bytes(raw))
+            entry = (frame.sender, head.nonce, via)
+            if entry not in self._acks:
+                self._acks.append(entry)
+            self._ack_by = min(self._ack_by, now + 0.05)
+            out += self._acknowledge(head.nonce != NOTHING or self._idle())
+        else:
+            said = self.wire.read_witnessed(frame)
+            if said.about == self.program.node:
+                return self._witness(now, frame.sender, said)
+            if said.held:
+                self._hold(said.about, self.wire.read_head(self.wire.decode(said.held)), said.held)
+            self._same_rows(frame.sender, said)
+        last = self._handed_on.get(frame.digest)
+        if last is None or now - last >= self.timing.ask_row:
+            if len(self._handed_on) > 4096:
+                self._handed_on.clear()
+            self._handed_on[frame.digest] = now
+            out += [(s, bytes(raw)) for s in self.program.contacts if s not in (via, frame.sender)]
+        return out
+
+    def _idle(self) -> bool:
+        """Whether no row is about to be committed that a head could be committed with."""
+        waits = bool(self.unanswered or self.unwitnessed) or self._held()
+        return self._final or waits or self.timing.witness == 1 or not self.program.begun
+
+    def _hold(self, v: int, head: Head, raw: bytes) -> None:
+        """Keep the newest head of a member; two different ones of one length show that it was copied."""
+        known = self._heads.get(v)
+        if known is not None and head.count == known.count and head.head != known.head:
+            held = self.wire.decode(self.heads[v])
+            self._incident(
+                f"two ledgers of member {v} with {head.count} rows", held.proof + self.wire.decode(raw).proof
+            )
+        if known is None or (head.count, head.at) > (known.count, known.at):
+            self.heads[v], self._heads[v], self._dirty[v] = raw, head, raw
+        self._same_chain(v, head)
+
+    def _same_chain(self, v: int, head: Head) -> None:
+        mine = self._chains.get(head.step)
+        if mine is not None and NOTHING not in (mine, head.chain) and mine != head.chain:
+            self._incident(
+                f"member {v} has another model after step {head.step}", self.wire.decode(self.heads[v]).proof
+            )
+            self._fail(
+                PeerError(
+                    f"Member {v} has signed another model after step {head.step} than this peer has: "
+                    "somebody between them sent different sums; compare ledgers with `peer compare`, "
+                    "everything spent is recorded."
+                )
+            )
+
+    def _same_rows(self, w: int, said: Witnessed) -> None:
+        """Compare what another heard of a member with what this peer heard of it, where both heard all."""
+        mine = self._lineages.get(said.about, [])
+        if 0 < said.at == said.rows <= len(mine) and mine[said.at - 1] != said.lineage:
+            self._incident(f"member {said.about} sent other rows to member {w} before round {said.at}")
+            self._fail(
+                PeerError(
+                    f"Member {w} has signed that member {said.about} sent it other rows than this peer got "
+                    f"before round {said.at}; compare ledgers with `peer compare`, everything spent is "
+                    "recorded."
+                )
+            )
+
+    def _acknowledge(self, hurry: bool) -> Outgoing:
+        """Answer for the heads that are on the disk; in a hurry they are put there."""
+        if not self._acks:
+            self._ack_by = math.inf
+            return []
+        if self._dirty:
+            if not hurry:
+                return []
+            self._commit_notes()
+        out = []
+        for v, nonce, via in self._acks:
+            rounds = self._lineages.get(v, [])
+            lineage = rounds[-1] if rounds else NOTHING
+            said = Witnessed(v, len(rounds), len(rounds), lineage, nonce, self.heads.get(v, b""))
+            out.append((via, self.wire.witnessed(said, sender=self.program.node)))
+        self._acks.clear()
+        self._ack_by = math.inf
+        return out
+
+    def _witness(self, now: float, w: int, said: Witnessed) -> Outgoing:
+        """Take what a member holds of this ledger."""
+        if said.held:
+            head = self.wire.read_head(self.wire.decode(said.held))
+            if head.count > self.count or self.store.row_hash(head.count) != head.head:
+                self._fail(
+                    LedgerError(
+                        f"Member {w} holds a head of this peer's ledger with {head.count} rows, signed by "
+                        f"this peer, that the ledger of {self.count} rows does not contain: the state folder "
+                        "was copied or is an older one; go on from the newest folder only."
+                    )
+                )
+            self.witnessed[w] = max(self.witnessed[w], head.count)
+        if said.nonce == self._nonce:
+            self.unwitnessed.discard(w)
+            if not self.unwitnessed and not self.unanswered:
+                self._ask_again_after(now)
+        rows: Outgoing = []
+        if self._withheld and not self._held():
+            rows, self._withheld = self._withheld, []
+        return rows + self._advance(now)
 
     # ---- progress --------------------------------------------------------------------------------
 
     def _advance(self, now: float) -> Outgoing:
         out: Outgoing = []
-        if self.unanswered or self._final:
+        if self.unanswered or self.unwitnessed or self._final:
             return out
         try:
             if not self.program.begun:
                 self.program.begin()
                 out += self._publish(now)
-            while not self._final:
+            while not self._final and not self._held():
                 r = self.program.at
                 wanted = self.program.expects(r) if r < self.wire.rounds else ()
                 if any(self._missing(s) for s in wanted):
                     break
                 taken = {s: self.inbox.pop((r, s)) for s in wanted if (r, s) not in self.dropped}
                 for s, frame in taken.items():
-                    self.heard[r, s] = frame.digest
-                    self._newly_heard.append((r, s, frame.digest))
+                    self.heard[r, s] = frame.proof
+                    self._lengthen(s, r, frame.proof)
+                    self._newly_heard.append((r, s, frame.proof))
                 rows = {s: self.wire.values(frame) for s, frame in taken.items()}
                 for s in wanted:
                     if s not in rows:  # left out at both ends: its weight goes to this node's own row
@@ -471,7 +712,7 @@ class Core:
         self.spending.require(*releases)
         frame = b"" if finished else self.wire.row(self.program.message(), sender=self.program.node, round=r)
         forget = () if finished else self._forgettable()
-        self.store.commit(
+        self._commit(
             Entry(
                 r,
                 releases,
@@ -492,13 +733,30 @@ class Core:
             del self.outbox[old]
             for s in self.program.sends(old):
                 self._given_out.pop((old, s), None)
+        self._chains[self.program.progress()[0]] = self.program.progress()[1]
+        if len(self._chains) > 256:
+            del self._chains[min(self._chains)]
+        for v, head in self._heads.items():
+            self._same_chain(v, head)
         if finished:
             self._final = True
-            return self._positions(self.program.contacts, answer=False)
+            return self._positions(self.program.contacts, answer=False) + self._announce(NOTHING)
         self.outbox[r] = frame
-        self.sent[r] = frame[-32:]
+        self.sent[r] = digest_of(frame)
         self._given_out.update({(r, s): now for s in to})
-        return [(s, frame) for s in to]
+        self._recent.append(self.count)
+        self._since_told += 1
+        told = self._announce(NOTHING) if self._since_told >= self.timing.witness else []
+        rows = [(s, frame) for s in to]
+        if self.timing.witness == 1 and self.others:
+            self._withheld, rows = rows, []  # what all must know of first leaves when all know of it
+        return rows + told + self._acknowledge(False)
+
+    def _commit(self, entry: Entry) -> None:
+        """Commit, with the heads of others that came since the last time."""
+        self.store.commit(entry._replace(heads=tuple(sorted(self._dirty.items()))))
+        self._dirty.clear()
+        self.count, self._newest = self.store.newest()
 
     def _forgettable(self) -> tuple[int, ...]:
         """Rounds whose row every destination has durably used."""
@@ -507,15 +765,23 @@ class Core:
     def _positions(self, to: Iterable[int], *, answer: bool) -> Outgoing:
         out = []
         for s in to:
-            highest, digest = self._highest.get(s, (-1, NOTHING))
-            theirs = [self.heard[r, s] for r in range(self.durable_at) if (r, s) in self.heard]
-            position = Position(self.durable_at, highest, digest, _lineage(theirs), answer)
+            highest, proof = self._highest.get(s, (-1, NOTHING + UNSIGNED))
+            theirs = [self.heard[r, s][:DIGEST] for r in range(self.durable_at) if (r, s) in self.heard]
+            position = Position(
+                self.durable_at, highest, proof[:DIGEST], proof[DIGEST:], _lineage(theirs), answer
+            )
             out.append((s, self.wire.position(position, sender=self.program.node)))
         return out
 
-    def _note_highest(self, sender: int, r: int, digest: bytes) -> None:
+    def _note_highest(self, sender: int, r: int, proof: bytes) -> None:
         if r > self._highest.get(sender, (-1, NOTHING))[0]:
-            self._highest[sender] = (r, digest)
+            self._highest[sender] = (r, proof)
+
+    def _lengthen(self, sender: int, r: int, proof: bytes) -> None:
+        """Lengthen the chained hash of a member's rows, as long as one came in every round."""
+        rows = self._lineages.setdefault(sender, [])
+        if len(rows) == r:
+            rows.append(hashlib.sha256((rows[-1] if rows else NOTHING) + proof[:DIGEST]).digest())
 
     def _ask_again_after(self, now: float) -> None:
         self._ask_gap = self.timing.ask if self.unanswered else self.timing.ask_row

@@ -7,14 +7,17 @@ what it costs is the plan's price; here they meet the wire and the member.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from sottovoce.data.randomness import Random
-from sottovoce.errors import BudgetExceeded
+from sottovoce.errors import BudgetExceeded, DataError
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.frames import Wire
 from sottovoce.peers.masking import MaskedRows
@@ -27,6 +30,7 @@ from sottovoce.privacy.laws import Law, Local
 from sottovoce.privacy.masks import MaskKey, PairMasks
 from sottovoce.privacy.noise import NoiseSource
 from sottovoce.privacy.releases import Budget, Release, Spending
+from sottovoce.protocols.names import is_exact
 
 __all__ = ["Job"]
 
@@ -86,13 +90,14 @@ class Job:
         records: Records,
         noise: NoiseSource | Random | RunKeys | None = None,
         key: MaskKey | None = None,
+        start: np.ndarray | None = None,
     ) -> StepProgram:
         """Return the computation of one member on its own records.
 
         Noise and lots are functions of a key that the operating system makes for this run: a step that is
         done again is the same. A noise source instead draws afresh every time, and a `Random` fixes the lots
         too, for comparing runs bit by bit in tests. ``key`` is the mask key that was signed, where sums are
-        masked; without it only a saved state can go on.
+        masked; without it only a saved state can go on. ``start`` is the model that an epoch goes on from.
         """
         keys = noise if isinstance(noise, RunKeys) else None
         if noise is None:
@@ -104,7 +109,14 @@ class Job:
         random = replace(random, start=self.agreement.seed)
         data = hosted_data(self.plan, self.agreement.model.model_dump(), records.X, records.y)
         source = self.plan.source(data, [node], random).metered()
-        text = self.plan.algorithm(source, self.plan.starting(data, random, [node]))
+        first = self.plan.starting(data, random, [node])
+        if start is not None:
+            if start.shape != first.shape[1:]:
+                raise DataError(
+                    f"The model to go on from has shape {start.shape}, the agreement's has {first.shape[1:]}."
+                )
+            first = start.astype(first.dtype)[None]
+        text = self.plan.algorithm(source, first)
         masked = (
             None if self.grid is None else MaskedRows(self.grid, self.masks(node, key), self.agreement.run)
         )
@@ -112,6 +124,27 @@ class Job:
             text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys,
             steady=self.plan.steady,
         )  # fmt: skip
+
+    @cached_property
+    def bound(self) -> float | None:
+        """The largest number in a row that clip and noise allow, but for a chance below 2^-40 in the run.
+
+        For releases of whole members over gossip, trees and exchanges. At record level nothing public bounds
+        a sum of clipped records, models and trackers wander with what was received, and a masked row looks
+        like any other: there it is None, and only the sum can be judged, without saying whose fault it is.
+        """
+        plan, protocol = self.plan, self.plan.schedule(0)
+        weighted = protocol.name in ("gossip", "varying")  # means of rows, with weights that are not negative
+        if self.grid is not None or not plan.maskable or plan.adjacency != "user":
+            return None
+        if not (weighted or is_exact(protocol)):
+            return None
+        releases = [release for node in range(self.n) for release in self.releases(node)]
+        numbers = sum(release.draws for release in releases) * self.wire.dim
+        tail = math.sqrt(2 * math.log(2.0**41 * numbers))
+        largest = max(release.sensitivity / 2 + tail * release.noise_std for release in releases)
+        centre = float(np.max(np.abs(getattr(plan, "centre", 0.0))))
+        return (largest + centre) * (1 if weighted else self.n) * (1 + 1e-6)
 
     def masks(self, node: int, key: MaskKey | None) -> PairMasks | None:
         """Return the first pair keys of a member with all its partners."""

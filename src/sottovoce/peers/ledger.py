@@ -25,20 +25,22 @@ from sottovoce._files import sync_folder, write_whole
 from sottovoce.errors import DataError, LedgerError
 from sottovoce.peers.book import Charge, stored_charge
 from sottovoce.peers.core import Entry, Saved
+from sottovoce.peers.frames import TRAILER, digest_of
 from sottovoce.privacy.releases import Release
 
 __all__ = ["SqliteLedger", "read_charge", "read_ledger"]
 
 LEDGER, ANCHOR, LOCK, MARK = "ledger.sqlite", "anchor", "lock", "run"
-_HEARD = struct.Struct("<QI32s")
+_HEARD = struct.Struct("<QI96s")
 _ANCHOR = struct.Struct("<Q32s")
 _TIDY = 32  # commits after which the log is emptied
-_FORMAT = 2  # 1 stored releases without runs, mechanism and the members' own rate
+_FORMAT = 3  # 2 had no signatures, 1 releases without runs, mechanism and the members' own rate
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE chain (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, releases BLOB NOT NULL,
     frame_digest BLOB NOT NULL, state_digest BLOB NOT NULL, heard BLOB NOT NULL, note TEXT NOT NULL,
-    hash BLOB NOT NULL);
+    heads_digest BLOB NOT NULL, hash BLOB NOT NULL);
+CREATE TABLE heads (member INTEGER PRIMARY KEY, frame BLOB NOT NULL);
 CREATE TABLE outbox (round INTEGER PRIMARY KEY, frame BLOB NOT NULL);
 CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL);
 """
@@ -123,22 +125,40 @@ class SqliteLedger:
             raise LedgerError(f"The ledger in {self.folder} failed before; nothing more is sent.")
         self._broken = True  # until all of it has gone well
         with self._explained():
-            row = _chained(self._count, self._head, entry, self._state_digest)
+            row = _chained(self._count, self._head, entry, self._state_digest, self._with(entry.heads))
             cursor = self._connection
             cursor.execute("BEGIN IMMEDIATE")
-            cursor.execute("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
+            cursor.execute("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             if entry.frame:
                 cursor.execute("INSERT INTO outbox VALUES (?, ?)", (entry.round, entry.frame))
             cursor.executemany("DELETE FROM outbox WHERE round = ?", [(r,) for r in entry.forget])
+            cursor.executemany("INSERT OR REPLACE INTO heads VALUES (?, ?)", entry.heads)
             if entry.state is not None:
                 cursor.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
             cursor.execute("COMMIT")
             self._count, self._head, self._state_digest = self._count + 1, row[-1], row[4]
+            self._saved.heads.update(entry.heads)
             for anchor in self._anchors:
                 _mark_anchor(anchor, self._count, self._head)
             if self._count % _TIDY == 0:
                 self.tidy()
         self._broken = False
+
+    def newest(self) -> tuple[int, bytes]:
+        """Return how many rows there are, and the hash of the last."""
+        return self._count, self._head
+
+    def row_hash(self, count: int) -> bytes:
+        """Return the hash of the last of the first ``count`` rows."""
+        if count == self._count:
+            return self._head
+        if count == 0 or self._connection is None:
+            return _genesis(self.run, self.node)
+        row = self._connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
+        return b"" if row is None else bytes(row[0])
+
+    def _with(self, heads: tuple[tuple[int, bytes], ...]) -> bytes:
+        return _heads_digest({**self._saved.heads, **dict(heads)})
 
     @property
     def head(self) -> bytes:
@@ -285,6 +305,10 @@ class SqliteLedger:
         """Turn errors of the disk and of SQLite into one sentence."""
         try:
             yield
+        except UnicodeDecodeError:  # SQLite quotes what it stumbles over
+            raise LedgerError(
+                f"The ledger {self.folder / LEDGER} is damaged, so nothing was sent; restore the folder."
+            ) from None
         except sqlite3.Error as error:
             full = "full" in str(error) or "disk I/O" in str(error)
             remedy = "make room on the disk and start again" if full else "restore the state folder"
@@ -327,20 +351,24 @@ def _read_all(
         raise LedgerError(
             f"The ledger {path} belongs to another run or member; choose another folder with --state."
         )
-    saved, head, count, state_digest = Saved(), _genesis(run, node), 0, b""
+    saved, head, count, state_digest, heads = Saved(), _genesis(run, node), 0, b"", _heads_digest({})
     rows = (
-        "SELECT seq, round, releases, frame_digest, state_digest, heard, note, hash FROM chain ORDER BY seq"
+        "SELECT seq, round, releases, frame_digest, state_digest, heard, note, heads_digest, hash "
+        "FROM chain ORDER BY seq"
     )
     for row in connection.execute(rows):
         if row[0] != count or row[-1] != _row_hash(head, row[:-1]):
             raise refuse(f"row {count} does not fit the chain")
-        _, r, releases, frame_digest, state_digest, heard, note, head = row
+        _, r, releases, frame_digest, state_digest, heard, note, heads, head = row
         _collect(saved, r, releases, frame_digest, heard, note)
         count += 1
     for r, frame in connection.execute("SELECT round, frame FROM outbox"):
-        if not saved.sent.get(r) == frame[-32:] == hashlib.sha256(frame[:-32]).digest():
+        if not saved.sent.get(r) == digest_of(frame) == hashlib.sha256(frame[:-TRAILER]).digest():
             raise refuse(f"the stored row of round {r}")
         saved.outbox[r] = frame
+    saved.heads = dict(connection.execute("SELECT member, frame FROM heads"))
+    if _heads_digest(saved.heads) != heads:
+        raise refuse("the heads of other members")
     states = [value for (value,) in connection.execute("SELECT value FROM state")]
     if [hashlib.sha256(state).digest() for state in states] != [state_digest] * bool(state_digest):
         raise refuse("the saved state")
@@ -412,15 +440,20 @@ def _collect(saved: Saved, r: int, releases: bytes, frame_digest: bytes, heard: 
         saved.notes.append(note)
 
 
-def _chained(count: int, head: bytes, entry: Entry, state: bytes) -> tuple[Any, ...]:
+def _heads_digest(heads: dict[int, bytes]) -> bytes:
+    return hashlib.sha256(b"".join(struct.pack("<I", v) + heads[v] for v in sorted(heads))).digest()
+
+
+def _chained(count: int, head: bytes, entry: Entry, state: bytes, heads: bytes) -> tuple[Any, ...]:
     row = (
         count,
         entry.round,
         b"\n".join(release.to_bytes() for release in entry.releases),
-        entry.frame[-32:],
+        digest_of(entry.frame),
         state if entry.state is None else hashlib.sha256(entry.state).digest(),
         b"".join(_HEARD.pack(*item) for item in entry.heard),
         entry.note,
+        heads,
     )
     return (*row, _row_hash(head, row))
 

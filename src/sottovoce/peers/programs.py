@@ -9,6 +9,7 @@ was drawn, not what was planned.
 from __future__ import annotations
 
 import bisect
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,6 +20,7 @@ from sottovoce.errors import DataError, LedgerError, PeerError
 from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.runkeys import RunKeys
 from sottovoce.privacy.releases import Release
+from sottovoce.protocols.names import is_exact
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
 
@@ -97,6 +99,13 @@ class StepProgram:
         self._step = self._round = 0
         self._state: Any = None
         self._local: protocols.Local | None = None
+        # over exact consensus all members receive the same bytes, and their chains must be equal
+        self._common = steps > 0 and is_exact(schedule(0))
+        self._chain = bytes(32)
+
+    def progress(self) -> tuple[int, bytes]:
+        """Return the steps done and, where all members must agree, the chain over what they received."""
+        return self._step, self._chain if self._common and self._step else bytes(32)
 
     @property
     def at(self) -> int:
@@ -155,6 +164,7 @@ class StepProgram:
             "lots": lots.hex() if isinstance(lots, bytes) else lots,
             "keys": None if self.keys is None else self.keys.to_dict(),
             "masked": None if self.masked is None else self.masked.to_dict(),
+            "chain": self._chain.hex(),
         }
 
     def restore(self, state: bytes) -> None:
@@ -172,6 +182,7 @@ class StepProgram:
             self.keys.restore(kept["keys"])
         if self.masked is not None:
             self.masked.restore(kept["masked"])
+        self._chain = bytes.fromhex(kept["chain"])
         self.begun = True
         if self._step < self.steps:
             self._local = self.schedule(self._step).local(self.node)
@@ -209,6 +220,8 @@ class StepProgram:
     def _close(self) -> None:
         assert self._local is not None
         received = self._local.result()
+        said = self._step.to_bytes(8, "little") + np.ascontiguousarray(received).tobytes()
+        self._chain = hashlib.sha256(self._chain + said).digest()
         if self.keys is not None:
             self.keys.received(np.ascontiguousarray(received).tobytes())
             self._rekey()

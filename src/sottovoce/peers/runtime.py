@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,16 @@ from sottovoce.errors import (
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.dial import Proxy
+from sottovoce.peers.epochs import Before, read_start, spent_before
 from sottovoce.peers.health import Health
 from sottovoce.peers.home import Home
-from sottovoce.peers.identity import Identity
+from sottovoce.peers.identity import CertificateSeal, Identity
 from sottovoce.peers.jobs import Job
-from sottovoce.peers.ledger import SqliteLedger
+from sottovoce.peers.ledger import LEDGER, SqliteLedger, read_ledger
 from sottovoce.peers.masking import erase_mask_key, read_mask_key
 from sottovoce.peers.records import Records
+from sottovoce.peers.sheet import checks, remembered
+from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.status import LIVE
 from sottovoce.peers.transport import Setting, TlsTransport, Transport
 from sottovoce.privacy import Guarantee, words
@@ -46,7 +49,7 @@ from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
 
 __all__ = ["Outcome", "Peer"]
 
-MODEL, STATEMENT = "model.npz", "statement.json"
+MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
 _SILENT = 10.0  # seconds without a round before it is said who is waited for
 _LIVELY = 2.0  # seconds between two reports for `peer status`
 _PER_SPAN = 64  # frames of one neighbour that a span takes
@@ -86,6 +89,9 @@ class Peer:
     home : the organisation's home; the run is charged to its book before anything else happens.
     population : whose records they are, by the book's name; None for the first.
     new_records : why the records differ from those the run began with; recorded.
+    previous, previous_state : of an epoch, the agreement of the one before and (without a home) its folder;
+        needed at the first start, then the ledger holds what was spent.
+    start : of an epoch, the file of the model it goes on from.
 
     Guarantees
     ----------
@@ -124,6 +130,9 @@ class Peer:
         home: Home | None = None,
         population: str | None = None,
         new_records: str = "",
+        previous: Agreement | None = None,
+        previous_state: str | Path | None = None,
+        start: str | Path | None = None,
     ) -> None:
         agreement.require_signatures()
         self.node = agreement.index(identity.name)
@@ -138,14 +147,17 @@ class Peer:
             )
         self.agreement, self.identity, self.log, self.home = agreement, identity, log, home
         self.job = Job(agreement)
+        self._start: np.ndarray | None = None
         self.listen = listen
         if secrets is None and home is not None:
             secrets = home.identity_folder
         self._secrets = secrets if agreement.masked else None
         key = read_mask_key(self._secrets, agreement.run, agreement.epoch)
-        program = self.job.program(self.node, records, noise, key)
+        first, self.before = self._continued(previous, previous_state, start, state)
+        program = self.job.program(self.node, records, noise, key, first)
         spending = self.job.spending(self.node)
         self._obey_graph(program.contacts)
+        self.before.require(self.job, self.node)
         about = {
             "title": agreement.title,
             "members": [member.name for member in agreement.members],
@@ -159,12 +171,15 @@ class Peer:
             "hidden": self.job.hidden(self.node),  # by others' noise, in what the agreement charges for
             "tolerate": self.job.tolerate,
         }
+        if self.before.parts:
+            about["before"] = self.before.parts
         if home is None:
             assert state is not None
             self.state = Path(state)
             self.ledger = SqliteLedger(state, run=agreement.session, node=self.node, about=about)
         else:
             self._open_through(home, records, state, about, population, new_records, key is not None)
+        self._keep_start()
         try:
             if agreement.masked and key is None and self.ledger.load().state is None:
                 raise self._no_key()
@@ -173,8 +188,11 @@ class Peer:
                 ask_most=max(4.0, agreement.timing.ask_again),
                 give_up=agreement.timing.give_up,
                 drop_after=agreement.timing.deadline if agreement.timing.late == "drop" else math.inf,
+                witness=agreement.timing.witness,
             )
-            self.core = Core(program, self.job.wire, self.ledger, spending, self.timing)
+            seal = CertificateSeal(identity, [member.certificate.encode() for member in agreement.members])
+            wire = replace(self.job.wire, seal=seal)
+            self.core = Core(program, wire, self.ledger, spending, self.timing, bound=self.job.bound)
             self.transport: Transport = transport(
                 agreement.members,
                 self.node,
@@ -237,11 +255,47 @@ class Peer:
         if state is not None and Path(state).expanduser().absolute() != self.state.absolute():
             self.log({"event": "known", "run": agreement.run.hex(), "state": str(self.state)})
 
+    def _continued(
+        self,
+        previous: Agreement | None,
+        previous_state: str | Path | None,
+        start: str | Path | None,
+        state: str | Path | None,
+    ) -> tuple[np.ndarray | None, Before]:
+        """Return the model an epoch goes on from, and what was spent in the epochs before it."""
+        agreement, home = self.agreement, self.home
+        if not agreement.continues:
+            return None, Before()
+        place = None if state is None else Path(state)
+        old_place = None if previous_state is None else Path(previous_state)
+        if home is not None:
+            runs = home.book.runs
+            for run in (agreement.run.hex(), agreement.continues):
+                if run in runs:
+                    folder = home.folder / runs[run].state
+                    place, old_place = (folder, old_place) if run != agreement.continues else (place, folder)
+        if place is not None and (place / LEDGER).exists():  # it has begun: its own ledger knows
+            about = read_ledger(place)["about"]
+            first = read_start(agreement, place / START, start)
+            return first, Before(about.get("before", ()))
+        before = spent_before(previous, agreement, self.identity.name, home=home, state=previous_state)
+        mine = None if old_place is None else old_place / MODEL
+        first = read_start(agreement, start, mine)
+        self._start = first
+        return first, before
+
     def _no_key(self) -> ConfigError:
         return ConfigError(
             f"The mask key that {self.identity.name} signed for this run is not in {self._secrets}; sign the "
             "agreement again with `peer agree`, and send the others the new signature."
         )
+
+    def _keep_start(self) -> None:
+        """Keep the model an epoch goes on from beside its ledger: a restart needs it before the first row."""
+        if self._start is not None:
+            buffer = io.BytesIO()
+            np.savez(buffer, parameters=self._start)
+            write_whole(self.state / START, buffer.getvalue(), mode=0o600)
 
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""
@@ -492,11 +546,18 @@ class Peer:
         # against one member only the whole agreed schedule was priced: half of it can tell more
         as_agreed = self.core.finished and draws == planned and self.agreement.timing.late == "wait"
         return {
+            "version": STATEMENT_VERSION,
             "run": self.agreement.run.hex(),
             "member": self.identity.name,
             "finished": self.core.finished,
             "rounds": self.core.durable_at,
             "of": self.job.rounds,
+            "steps": self.core.program.progress()[0],
+            "epoch": self.agreement.epoch,
+            "before": self.before.parts,
+            "epsilon_all_epochs": self.before.total(
+                self.job.spent(self.node, self.core.releases), budget.delta
+            ),
             "algorithm": part.name,
             "protocol": self.job.plan.schedule(0).name,
             "guarantee": self._stated(self.job.spent(self.node, self.core.releases), releases=draws),
@@ -505,9 +566,15 @@ class Peer:
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
             "statistical_distance": ProtectiveNoise.distance(draws * self.agreement.model.parameters),
-            "assumptions": ["AES-256 in counter mode is a pseudorandom generator"],
+            "assumptions": [
+                "AES-256 in counter mode is a pseudorandom generator",
+                *remembered(self.job),
+            ],
+            "checks": checks(self.job),
+            "compared": [self.agreement.members[v].name for v in self.core.compared],
             "left_out": left_out,
             "incidents": list(self.core.incidents),
+            "proofs": list(self.core.proofs),
         }
 
     def _stated(self, guarantee: Guarantee, **more: Any) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 from sottovoce.peers.addresses import spoken
 from sottovoce.peers.jobs import Job
 
-__all__ = ["connections", "sheet"]
+__all__ = ["checks", "connections", "remembered", "sheet"]
 
 UNPACED = (
     "neighbours may learn how many records a member has, by the time of its answers: [timing] pace hides it"
@@ -69,8 +69,49 @@ def sheet(job: Job) -> dict[str, Any]:
         "data": agreement.data.model_dump(exclude_unset=True),
         "timing": agreement.timing.model_dump(exclude_none=True),
         "relay": agreement.relay,
-        "assumptions": list(
-            dict.fromkeys(line for node in range(job.n) for line in job.promised(node).assumptions)
-        )
-        + seen,
+        "checks": checks(job),
+        "assumptions": [
+            *dict.fromkeys(line for node in range(job.n) for line in job.promised(node).assumptions),
+            *seen,
+            *remembered(job),
+        ],
     }
+
+
+def checks(job: Job) -> str:
+    """Return, in one sentence, which rows of others a member can check.
+
+    Examples
+    --------
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> checks(Job(read_agreement(example_agreement()[0])))
+    'rows with a number beyond 31.52 are refused: clip and noise allow them with a chance below 2^-40'
+    """
+    if job.grid is not None:
+        return "masked rows cannot be checked, only their sum can, and it does not show whose fault it is"
+    if job.bound is None:
+        return "nothing public bounds the rows of others here; a member can spoil the model, not the privacy"
+    return (
+        f"rows with a number beyond {job.bound:.4g} are refused: clip and noise allow them with a chance "
+        "below 2^-40"
+    )
+
+
+def remembered(job: Job) -> list[str]:
+    """Return what a run that was set back by a backup rests on: who must remember it.
+
+    Examples
+    --------
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> len(remembered(Job(read_agreement(example_agreement()[0]))))
+    2
+    """
+    every = job.agreement.timing.witness
+    some = "one other member is honest and was not set back with it"
+    lines = [f"a folder set back by a backup is noticed if {some}; if all were, rows leave uncharged"]
+    if every > 1:
+        lines.append(
+            f"of the newest {2 * every - 1} rows that member must be one who got them (with witness = 1 in "
+            "[timing] all members are asked before every row)"
+        )
+    return lines

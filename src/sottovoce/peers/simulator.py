@@ -21,6 +21,7 @@ Examples
 from __future__ import annotations
 
 import copy
+import hashlib
 import heapq
 import itertools
 from collections.abc import Callable
@@ -38,7 +39,7 @@ from sottovoce.data.randomness import Random
 from sottovoce.errors import FrameError, LedgerError, PeerError
 from sottovoce.objectives import GLM
 from sottovoce.peers.core import Core, Entry, Saved, Timing
-from sottovoce.peers.frames import ROW, Wire
+from sottovoce.peers.frames import ROW, Wire, digest_of
 from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.programs import StepProgram
 from sottovoce.privacy.masks import simulated_masks
@@ -101,6 +102,18 @@ class SimulatedStore:
 
     def __init__(self, disk: SimulatedDisk, interrupt: Callable[[], int]) -> None:
         self.disk, self.interrupt = disk, interrupt
+        self._hashes = [hashlib.sha256(b"genesis").digest()]
+
+    def newest(self) -> tuple[int, bytes]:
+        """Return how many entries are durable, and their chained hash."""
+        return len(self.disk.durable), self.row_hash(len(self.disk.durable))
+
+    def row_hash(self, count: int) -> bytes:
+        """Return the chained hash of the first ``count`` entries."""
+        for entry in self.disk.durable[len(self._hashes) - 1 :]:
+            said = repr((entry.round, entry.frame, entry.state, entry.note, entry.heads)).encode()
+            self._hashes.append(hashlib.sha256(self._hashes[-1] + said).digest())
+        return self._hashes[count]
 
     def load(self) -> Saved:
         """Return what the disk holds."""
@@ -111,10 +124,11 @@ class SimulatedStore:
             saved.releases += entry.releases
             if entry.frame:
                 saved.outbox[entry.round] = entry.frame
-                saved.sent[entry.round] = entry.frame[-32:]
+                saved.sent[entry.round] = digest_of(entry.frame)
             for r in entry.forget:
                 saved.outbox.pop(r, None)
-            saved.heard.update({(r, s): digest for r, s, digest in entry.heard})
+            saved.heard.update({(r, s): proof for r, s, proof in entry.heard})
+            saved.heads.update(entry.heads)
             if entry.note:
                 saved.notes.append(entry.note)
         return saved
@@ -221,6 +235,9 @@ class World:
     budget : optional budget of every member.
     values : the members' private points; drawn from the seed if not given (for non-interference tests).
     shape : the consortium; drawn from the seed if not given.
+    witness : rows after which all members must hold a ledger's head.
+    liars : so many other members are set back together with the one that is rolled back, know it, and say
+        only what they could have said then; they hand on, or keep back, what others say as it suits them.
 
     Examples
     --------
@@ -240,7 +257,11 @@ class World:
         horizon: float = 30.0,
         drop_after: float = float("inf"),
         shape: Shape | None = None,
+        witness: int = 2,
+        liars: int | None = None,
     ) -> None:
+        self.witness, self.liars = witness, liars
+        self.lying: set[int] = set()
         self.rng = np.random.default_rng(seed)
         self.faults, self.budget = faults, budget
         self.drop_after = drop_after
@@ -271,6 +292,8 @@ class World:
         self._old: dict[int, SimulatedDisk] = {}
         self._copied = -1
         self.held: dict[tuple[int, int], dict[int, bytes]] = {}
+        self.twice = 0  # rows of the member whose folder was copied that left in a second version
+        self.silent, self._set_back = False, 0.0
         self.equivocated = False  # whether two payloads for one (round, sender) were held at one time
 
     @property
@@ -345,8 +368,11 @@ class World:
             self.wire,
             store,
             Spending(self.budget),
-            Timing(0.05, 0.05, 0.4, 1e9, drop_after=self.drop_after),
+            Timing(0.05, 0.05, 0.4, 1e9, drop_after=self.drop_after, witness=self.witness),
+            fresh=lambda: self.rng.bytes(32),
         )
+        if slot in self.lying:
+            _lie(core, self.lying | {self._copied} if self.silent else set(range(self.n)))
         self._do(slot, lambda: core.start(self.now))
         self._tick(slot, core)
 
@@ -381,9 +407,12 @@ class World:
         """Copy a state folder at one moment; later start from it, instead of or beside the real one."""
         v = int(self.rng.integers(self.n))
         slot = self.n + v
+        with_it = self.rng.permutation([w for w in range(self.n) if w != v])[: self.liars or 0].tolist()
+        self.silent = bool(self.rng.random() < 0.5)
 
         def copy_folder() -> None:
-            self._old[slot] = SimulatedDisk(copy.copy(self.disks[v].durable))
+            for each in (v, *with_it):
+                self._old[self.n + each] = SimulatedDisk(copy.copy(self.disks[each].durable))
 
         def use_copy() -> None:
             if v in self.stopped or len(self._old[slot].durable) == len(self.disks[v].durable):
@@ -391,16 +420,21 @@ class World:
             self._copied = v
             self.log.append(("copy", v, rollback))
             if rollback:
-                self.cores[v] = None
-                self.disks[v] = SimulatedDisk(self._old[slot].durable)
-                self.stopped.pop(v, None)
-                self._boot(v)
+                self.lying = set(with_it)
+                self._set_back = self.now if self.liars is not None else 0.0
+                for each in (v, *with_it):
+                    self.cores[each] = None
+                    self.disks[each] = SimulatedDisk(self._old[self.n + each].durable)
+                    self.stopped.pop(each, None)
+                    self._boot(each)
             else:
                 self._boot(v, self._old[slot], slot)
 
-        early = float(self.rng.random() * 0.3)
+        # who plans it waits until the run is well under way
+        slow = 1.0 if self.liars is None else 3.0
+        early = float(self.rng.random() * 0.3 * slow)
         self._at(early, copy_folder)
-        self._at(early + 0.05 + float(self.rng.random() * 0.6), use_copy)
+        self._at(early + 0.05 + float(self.rng.random() * 0.6 * slow), use_copy)
 
     # ---- links -----------------------------------------------------------------------------------
 
@@ -439,9 +473,11 @@ class World:
         self.counts["duplicated"] += copies - 1
         for _ in range(copies):
             delay = 0.001 + self.rng.exponential(self.faults.delay if not sure else 0.01) * self.rng.random()
-            self._at(delay, lambda: self._deliver(v, to, raw))
+            self._at(delay, partial(self._deliver, v, to, raw, self.now))
 
-    def _deliver(self, sender: int, to: int, raw: bytes) -> None:
+    def _deliver(self, sender: int, to: int, raw: bytes, born: float) -> None:
+        if born < self._set_back and {sender, to} & (self.lying | {self._copied}):
+            return  # who sets a folder back in secret lets nothing through that was said before
         for slot in (to, self.n + to):
             core = self.cores.get(slot)
             if core is not None and core.failed is None:
@@ -485,7 +521,8 @@ class World:
                 f"I1: {v} had charged {charged} of {needed} releases in round {frame.round}"
             )
         first = self.on_wire.setdefault((frame.round, v), raw)
-        if first != raw and self._copied != v:
+        self.twice += first != raw and self._copied == v
+        if first != raw and self._copied != v and v not in self.lying:
             self.violations.append(f"I2: two payloads of {v} for round {frame.round}")
 
     def _check_result(self) -> None:
@@ -501,6 +538,41 @@ class World:
         # a weight moved to the diagonal is added in another order, so the last bit may differ
         if left_out and not np.allclose(rows, self.expected(), rtol=1e-12, atol=1e-12):
             self.violations.append("I6: the final rows differ from the schedule that ran")
+
+
+def _lie(core: Core, league: set[int]) -> None:
+    """Make a core of one that is in league with whoever set it back: nothing it learns about that stops it.
+
+    What members outside its ``league`` have signed it keeps back.
+    """
+    said = core._said
+
+    def _said(now: float, via: int, frame: Any, raw: bytes) -> list[tuple[int, bytes]]:
+        out = said(now, via, frame, raw)
+        return [(to, each) for to, each in out if core.wire.decode(each).sender in league]
+
+    shameless: Any = core
+    shameless._said = _said
+    shameless._compare = lambda *what: True
+    shameless._incident = lambda *what: None
+    shameless._same_chain = lambda *what: None
+    shameless._same_rows = lambda *what: None
+    real = core.store.row_hash
+
+    def row_hash(count: int) -> bytes:
+        try:
+            return real(count)
+        except IndexError:
+            return b""
+
+    def _witness(now: float, w: int, told: Any) -> list[tuple[int, bytes]]:
+        core.witnessed[w] = 1 << 60
+        core.unwitnessed.discard(w)
+        rows, core._withheld = core._withheld, []
+        return rows + core._advance(now)
+
+    shameless.store.row_hash = row_hash
+    shameless._witness = _witness
 
 
 class _WorldNoise:

@@ -69,7 +69,9 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "epsilon_spent": spent,
         "epsilon_left": max(0.0, budget.epsilon - spent),
         "epsilon_budget": budget.epsilon,
-        "incidents": list(saved.notes),
+        "incidents": [
+            part for note in saved.notes for part in note.split("; ") if not part.startswith("proof ")
+        ],
         "ledger_rows": stored["rows"],
         "ledger_head": stored["head"],
         "live": _live(Path(folder)),
@@ -99,8 +101,8 @@ def read_proof(folder: str | Path) -> dict[str, Any]:
         "releases": [release.to_dict() for release in saved.releases],
         "sent": {str(r): digest.hex() for r, digest in sorted(saved.sent.items())},
         "heard": [
-            {"round": r, "sender": s, "digest": digest.hex()}
-            for (r, s), digest in sorted(saved.heard.items())
+            {"round": r, "sender": s, "digest": proof[:32].hex(), "signature": proof[32:].hex()}
+            for (r, s), proof in sorted(saved.heard.items())
         ],
     }
 
