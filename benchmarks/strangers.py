@@ -30,7 +30,7 @@ from benchmarks.peers import free_ports
 from sottovoce.peers.agreement import member_entry, sign_agreement, write_agreement
 from sottovoce.peers.identity import make_identity
 
-MEMBERS, DIM, ROUNDS = 4, 1000, 1_000_000
+MEMBERS, DIM, ROUNDS = 4, 1000, 60_000
 STRANGERS = """
 import asyncio, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
@@ -96,9 +96,9 @@ class Run:
         self.ports = free_ports(2 * MEMBERS)
         draft = {
             "version": 2, "title": "strangers", "graph": f"ring:{MEMBERS}",
-            "algorithm": {"name": "averaging", "protocol": f"gossip:{ROUNDS}", "adjacency": "user",
-                          "clip": 1.0, "noise_multiplier": 2.0},
-            "model": {"kind": "mean", "parameters": DIM},
+            "algorithm": {"name": "dp-dsgd", "protocol": "gossip:1", "steps": ROUNDS, "learning_rate": 0.1,
+                          "adjacency": "user", "clip": 1.0, "noise_multiplier": 2000.0},
+            "model": {"kind": "logistic", "parameters": DIM},
             "budget": {"epsilon": 10.0, "delta": 1e-5},
         }  # fmt: skip
         self.file = self.folder / "agreement.toml"
@@ -109,7 +109,7 @@ class Run:
         write_agreement(self.file, draft, entries)
         for each in own:
             sign_agreement(self.file, each)
-        np.savez(self.folder / "data.npz", X=np.zeros((2, DIM)))
+        np.savez(self.folder / "data.npz", X=np.ones((2, DIM)), y=np.ones(2))
         self.flag, self.flood = self.folder / "flood", flood
         self.processes = [self.start(i) for i in range(MEMBERS)]
 
@@ -136,7 +136,7 @@ class Run:
         lines = [line for line in self.page(0, "/metrics").splitlines() if "refused_total{" in line]
         return sum(float(line.split()[-1]) for line in lines)
 
-    def wait(self, i: int, least: int, seconds: float = 120.0) -> float:
+    def wait(self, i: int, least: int, seconds: float = 400.0) -> float:
         begin = time.perf_counter()
         while time.perf_counter() - begin < seconds:
             try:

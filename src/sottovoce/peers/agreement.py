@@ -241,7 +241,8 @@ class Agreement(_Part):
             protocol = plan.schedule(k)
             for u in range(len(self.members)):
                 local = protocol.local(u)
-                for v in sorted({v for t in range(protocol.rounds) for v in local.sends(t)}):
+                looked = range(min(protocol.rounds, 2 * len(self.members) + 2))  # later ones repeat these
+                for v in sorted({v for t in looked for v in local.sends(t)}):
                     if (min(u, v), max(u, v)) not in edges:
                         raise ValueError(
                             f"{protocol.name} connects {self.members[u].name} with {self.members[v].name}, "
