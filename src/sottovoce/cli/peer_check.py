@@ -127,7 +127,7 @@ def service(
     own = read_identity(identity if identity is not None else at.identity_folder)  # type: ignore[union-attr]
     member = agreed.members[agreed.index(own.name)]
     program = Path(sys.argv[0]).resolve()
-    begin = [program] if program.name == "sottovoce" else [Path(sys.executable), "-m", "sottovoce"]
+    begin = [program] if program.name == "sottovoce" else [Path(sys.executable), "-m", "sottovoce.cli.main"]
     words: list[str | Path] = [*begin, "peer", "run", agreement.resolve(), "--data", data.resolve()]
     writable: list[Path] = []
     for option, place in (("--identity", identity), ("--state", state), ("--home", at and at.folder)):
@@ -135,6 +135,8 @@ def service(
             words += [option, place.resolve()]
     if state is not None:
         writable.append(state.resolve().parent)
+    if identity is not None and at is None:
+        writable.append(identity.resolve())  # a mask key is erased there when the run has begun
     if at is not None:
         writable += [at.folder, at.copy]
     for option, value in (("--listen", listen), ("--relay", relay), ("--health", health)):

@@ -323,7 +323,8 @@ class Agreement(_Part):
             protocol = plan.schedule(k)
             for u in range(len(self.members)):
                 local = protocol.local(u)
-                for v in sorted({v for t in range(protocol.rounds) for v in local.sends(t)}):
+                looked = range(min(protocol.rounds, 2 * len(self.members) + 2))  # later ones repeat these
+                for v in sorted({v for t in looked for v in local.sends(t)}):
                     if (min(u, v), max(u, v)) not in edges:
                         raise ValueError(
                             f"{protocol.name} connects {self.members[u].name} with {self.members[v].name}, "
@@ -483,10 +484,18 @@ def read_agreement(path: str | Path) -> Agreement:
 
 def parse_agreement(raw: bytes, where: str) -> Agreement:
     """Return the agreement in ``raw``, TOML."""
+    other = _kind(raw)
+    if other:
+        raise ConfigError(f"{where} is {other}, not an agreement; `sottovoce peer agree` writes agreements.")
     try:
         content = tomllib.loads(raw.decode())
         if content.get("version") != 2:
             raise ConfigError(_other_version(content.get("version")))
+        if "members" not in content:
+            raise ConfigError(
+                "it has no [[members]], so it is a draft or a plan file; `peer agree` with --member "
+                "and --output makes an agreement of a draft."
+            )
         return Agreement.model_validate(content)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{where} is not valid TOML: {error}.") from None
@@ -618,8 +627,24 @@ def _listed(text: str, n: int) -> graphs.Network:
     return graphs.from_networkx(graph)
 
 
+def _kind(raw: bytes) -> str:
+    """Return what a file is that is certainly no agreement, by its first bytes; else nothing."""
+    begins = raw.lstrip()[:16]
+    kinds = (
+        (b"-----BEGIN CERTI", "a certificate"),
+        (b"-----BEGIN", "a key"),
+        (b"SQLite format 3", "a ledger"),
+        (b"PK", "an archive (NPZ or a spreadsheet)"),
+        (b"%PDF", "a PDF"),
+        (b"{", "JSON (a statement or a record)"),
+    )
+    return next((name for mark, name in kinds if begins.startswith(mark)), "")
+
+
 def _other_version(version: Any) -> str:
     """Say what to write instead: the old unit of the noise would buy half of it."""
+    if isinstance(version, int) and version > 2:
+        return f"it is of version {version}, and this program reads version 2; upgrade sottovoce."
     if version is not None:
         return f"version must be 2, got {version!r}; this program reads agreements of version 2 only."
     return (

@@ -140,8 +140,12 @@ def _csv(path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:  # spreadsheets put a mark in front
             rows = list(csv.reader(lines))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"The data file {path} cannot be read ({error}).") from None
+    except OSError as error:
+        raise DataError(f"The data file {path} cannot be read ({error.strerror or error}).") from None
+    except (UnicodeDecodeError, csv.Error):
+        raise DataError(
+            f"The data file {path} is not text; export the table as CSV in UTF-8, or give an NPZ file."
+        ) from None
     if len(rows) < 2:
         raise DataError(f"{path} needs a header line and at least one record.")
     header = [name.strip() for name in rows[0]]

@@ -76,17 +76,21 @@ def systemd_unit(
     if user and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}\$?", user):
         raise ConfigError(f"{user!r} is not the name of an account.")
     places = [Path(place) for place in writable]
-    at_home = any(str(place).startswith(("/home/", "/root")) for place in places)
+    kept = "no" if any(map(_at_home, places)) else "read-only" if any(map(_at_home, words)) else "yes"
     capability = "CAP_NET_BIND_SERVICE" if low_port else ""
     return _UNIT.format(
         title=title.replace("%", "%%"),
         command=" ".join(_quoted(word) for word in words),
         user=f"User={user}\n" if user else "",
-        home="no" if at_home else "yes",
+        home=kept,
         writable=" ".join(_quoted(str(place)) for place in places),
         capability=capability,
         ambient=f"AmbientCapabilities={capability}\n" if low_port else "",
     )
+
+
+def _at_home(place: str | Path) -> bool:
+    return str(place).startswith(("/home/", "/root/"))
 
 
 def _quoted(word: str) -> str:

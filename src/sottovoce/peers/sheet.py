@@ -24,19 +24,19 @@ def connections(job: Job) -> list[tuple[int, int]]:
     [(0, 1)]
     """
     pairs: set[tuple[int, int]] = set()
-    every = job.n * (job.n - 1) // 2
+    every = len(job.agreement.network.edges)  # more there cannot be
     last = None
     for k in range(1 if job.plan.steady else job.steps):
         protocol = job.plan.schedule(k)
         if protocol is last:
             continue
         last = protocol
-        for u in range(job.n):
-            local = protocol.local(u)
-            met = {v for t in range(protocol.rounds) for v in (*local.sends(t), *local.expects(t))}
-            pairs |= {(min(u, v), max(u, v)) for v in met}
-        if len(pairs) == every:
-            break
+        locals_ = [protocol.local(u) for u in range(job.n)]
+        for t in range(protocol.rounds):
+            for u, local in enumerate(locals_):
+                pairs |= {(min(u, v), max(u, v)) for v in (*local.sends(t), *local.expects(t))}
+            if len(pairs) >= every:
+                return sorted(pairs)
     return sorted(pairs)
 
 

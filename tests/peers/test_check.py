@@ -1,0 +1,274 @@
+"""`peer check`, health, the unit: what an operator sees before and during a run, and nothing sent by it."""
+
+import asyncio
+import datetime as dt
+import json
+import shutil
+import subprocess
+import time
+
+import numpy as np
+import pytest
+
+from sottovoce.errors import ConfigError, LostPeer, PeerError
+from sottovoce.peers import check as module
+from sottovoce.peers import transport
+from sottovoce.peers.check import check_files, check_neighbours
+from sottovoce.peers.core import Timing
+from sottovoce.peers.health import Health, metrics
+from sottovoce.peers.identity import make_identity
+from sottovoce.peers.service import systemd_unit
+
+
+@pytest.fixture
+def group(consortium):
+    made = consortium(n=3, graph="path:3")
+    for i, own in enumerate(made.identities):
+        folder = made.folder / f"m{i}"
+        folder.mkdir(mode=0o700)
+        for name, content in (("key.pem", own.key), ("certificate.pem", own.certificate)):
+            (folder / name).touch(mode=0o600)
+            (folder / name).write_bytes(content)
+        np.savez(made.folder / f"data{i}.npz", X=made.records[i].X)
+    return made
+
+
+def files(group, i=0, **changes):
+    given = {
+        "identity": group.folder / f"m{i}",
+        "data": group.folder / f"data{i}.npz",
+        "state": group.state(i),
+    }
+    file = changes.pop("agreement", group.file)
+    found = check_files(file, **{**given, **changes})
+    return found, {each.what: each for each in found.findings}
+
+
+def test_all_is_well_and_nothing_was_made(group):
+    before = sorted(group.folder.rglob("*"))
+    found, by = files(group)
+    assert all(each.well for each in found.findings)
+    assert list(by) == ["agreement", "signatures", "identity", "data", "price", "ledger"]
+    assert sorted(group.folder.rglob("*")) == before  # not even the state folder
+
+
+WRONG = {
+    "a certificate for an agreement": (
+        lambda g: {"agreement": g.folder / "m0" / "certificate.pem"}, "agreement", "is a certificate, not an"
+    ),
+    "an archive for an agreement": (
+        lambda g: {"agreement": g.folder / "data0.npz"}, "agreement", "is an archive"
+    ),
+    "a draft": (lambda g: {"agreement": draft(g)}, "agreement", "no [[members]]"),
+    "a version too new": (lambda g: {"agreement": newer(g)}, "agreement", "version 3, and this program"),
+    "an unsigned change": (lambda g: {"agreement": changed(g)}, "signatures", "was changed after signing"),
+    "another column": (lambda g: {"data": narrow(g)}, "data", "features of shape (4, 2)"),
+    "a PDF for records": (lambda g: {"data": pdf(g)}, "data", "is not text; export the table as CSV"),
+    "a foreign identity": (lambda g: {"identity": foreign(g)}, "identity", "another certificate for m0"),
+    "no identity": (lambda g: {"identity": g.folder}, "identity", "peer keygen"),
+}  # fmt: skip
+
+
+def draft(g):
+    text = g.file.read_text()
+    (g.folder / "draft.toml").write_text(text[: text.index("[[members]]")])
+    return g.folder / "draft.toml"
+
+
+def newer(g):
+    (g.folder / "new.toml").write_text(g.file.read_text().replace("version = 2", "version = 3"))
+    return g.folder / "new.toml"
+
+
+def changed(g):
+    (g.folder / "changed.toml").write_text(g.file.read_text().replace("a test", "a trap"))
+    return g.folder / "changed.toml"
+
+
+def narrow(g):
+    np.savez(g.folder / "narrow.npz", X=np.zeros((4, 2)))
+    return g.folder / "narrow.npz"
+
+
+def pdf(g):
+    (g.folder / "records.csv").write_bytes(b"%PDF-1.7\n\xe2\xe3\xcf\xd3")
+    return g.folder / "records.csv"
+
+
+def foreign(g):
+    make_identity(g.folder / "foreign", "m0")
+    return g.folder / "foreign"
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_bad_input_is_one_sentence(case, group):
+    change, what, words = WRONG[case]
+    found = files(group, **change(group))[1][what]
+    assert not found.well
+    assert found.fatal
+    assert words in found.says
+    assert found.says.count(". ") == 0
+
+
+async def around(group, i, **options):
+    found = await check_neighbours(group.agreement, group.identities[i], **options)
+    return {each.what: each for each in found}
+
+
+def test_each_neighbour_is_asked_and_nothing_is_sent(group):
+    """m1 runs, m2 does not; m1 sees the greeting and takes no frame from it."""
+
+    async def scene():
+        peer = group.peers()[1]
+        running = asyncio.create_task(peer.run())
+        await asyncio.sleep(0.2)
+        found = await around(group, 0)
+        lone = await around(group, 2)
+        heard = peer.transport.report()["neighbours"]["m0"]["frames"]
+        peer.stop()
+        await asyncio.gather(running, return_exceptions=True)
+        return found, lone, heard
+
+    found, lone, heard = asyncio.run(scene())
+    assert found["m1"].well
+    assert "the same run" in found["m1"].says
+    assert found["clock"].well
+    assert lone["m1"].well
+    assert heard == 0
+
+
+def test_two_who_wait_see_that_they_reach_each_other(group):
+    async def scene():
+        return await asyncio.gather(*[around(group, i, wait=1.5) for i in (0, 1)])
+
+    first, second = asyncio.run(scene())
+    assert first["m1"].well
+    assert second["m0"].well
+    assert "it reached this machine" in second["m0"].says
+    assert not second["m2"].well
+    assert not second["m2"].fatal
+    assert "nobody listens" in second["m2"].says
+
+
+@pytest.mark.parametrize(("hours", "words"), [(1, "1 h 0 min ahead"), (-25, "1 d 1 h behind")])
+def test_a_clock_that_is_off_is_told_with_its_hours(hours, words, group, monkeypatch):
+    async def scene():
+        peer = group.peers()[1]
+        peer.transport.clock = lambda: time.time() + 3600 * hours + 5 * (1 if hours > 0 else -1)
+        running = asyncio.create_task(peer.run())
+        await asyncio.sleep(0.2)
+        found = await around(group, 0)
+        peer.stop()
+        await asyncio.gather(running, return_exceptions=True)
+        return found
+
+    found = asyncio.run(scene())
+    assert not found["clock"].well
+    assert f"m1's is {words}" in found["clock"].says
+    assert f"{dt.datetime.now(dt.UTC):%Y-%m-%d}" in found["clock"].says
+
+
+def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, consortium, tmp_path):
+    """F8: the reason is told when it occurs, by name, at both ends, and it is in the last sentence."""
+    events = []
+
+    async def scene():
+        peers = group.peers(timing=Timing(give_up=1.0), log=events.append)
+        other = peers[1].transport.setting
+        peers[1].transport.setting = other._replace(run=b"\xb7\xe8" * 16)
+        tasks = [asyncio.create_task(peers[i].run()) for i in (0, 1)]
+        peers[2].ledger.close()
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    ends = asyncio.run(scene())
+    told = [e for e in events if e["event"] == "trouble" and e["member"] == "m1"]
+    assert "answers, but with another agreement: b7e8b7e8b7e8b7e8" in told[0]["why"]
+    assert group.agreement.run.hex()[:16] in told[0]["why"]
+    assert isinstance(ends[0], LostPeer)
+    assert "m1 did not come back" in str(ends[0])
+    assert "with another agreement: b7e8" in str(ends[0])
+
+
+def test_health_is_on_localhost_and_counts(group):
+    """/metrics in Prometheus' form, /healthz, nothing else; the port is not open on other addresses."""
+
+    async def get(port, line):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(line + b"\r\nHost: x\r\n\r\n")
+        answer = (await reader.read()).decode()
+        writer.close()
+        return answer
+
+    async def scene():
+        peers = group.peers(health=0)
+        tasks = [asyncio.create_task(peer.run()) for peer in peers[:2]]
+        peers[2].ledger.close()
+        await asyncio.sleep(0.4)
+        peers[0].transport.deliver = peers[0]._deliver
+        port = peers[0]._health.port
+        assert peers[0]._health._server.sockets[0].getsockname()[0] == "127.0.0.1"
+        pages = [await get(port, line) for line in (b"GET /metrics HTTP/1.1", b"GET /healthz HTTP/1.1",
+                 b"GET /etc/passwd HTTP/1.1", b"POST /metrics HTTP/1.1", b"\xff\xfe")]  # fmt: skip
+        for peer in peers[:2]:
+            peer.stop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return pages
+
+    numbers, well, missing, post, rubbish = asyncio.run(scene())
+    assert 'sottovoce_connected{member="m1"} 1' in numbers
+    assert "sottovoce_rounds 4" in numbers
+    assert json.loads(well.split("\r\n\r\n")[1])["well"]
+    assert missing.startswith("HTTP/1.1 404")
+    assert post.startswith("HTTP/1.1 405")
+    assert rubbish == "" or rubbish.startswith("HTTP/1.1 405")
+
+
+def test_metrics_hold_what_was_refused():
+    report = {
+        "round": 1,
+        "refused": [{"from": 'a"b', "why": "too many\n", "count": 3}],
+        "door": {"waiting": 2},
+    }
+    page = metrics(report)
+    assert 'sottovoce_refused_total{from="a\\"b",why="too many "} 3' in page
+    assert "sottovoce_door_waiting 2" in page
+    with pytest.raises(ConfigError):
+        Health(None, -1)
+
+
+def test_a_unit_says_what_to_do_with_each_exit_code(tmp_path):
+    unit = systemd_unit(
+        ["/usr/bin/sottovoce", "peer", "run", "/srv/100% mine.toml"], title="a % test", user="sottovoce",
+        writable=["/srv/home", "/srv/copy"], low_port=True,
+    )  # fmt: skip
+    for line in ("RestartForceExitStatus=75", "SuccessExitStatus=75", "RestartPreventExitStatus=1 2 78",
+                 "User=sottovoce", "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                 'ReadWritePaths="/srv/home" "/srv/copy"'):  # fmt: skip
+        assert line in unit.splitlines()
+    assert '"/srv/100%% mine.toml"' in unit
+    with pytest.raises(ConfigError, match="whole path"):
+        systemd_unit(["sottovoce"], title="x", writable=[])
+    with pytest.raises(ConfigError, match="printable"):
+        systemd_unit(["/bin/true"], title="x\nExecStartPre=/bin/rm", writable=[])
+    if shutil.which("systemd-analyze"):
+        file = tmp_path / "peer.service"
+        file.write_text(unit.replace("/usr/bin/sottovoce", "/bin/true").replace("User=sottovoce\n", ""))
+        done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True)
+        assert str(file.name) not in done.stderr, done.stderr
+
+
+def test_checks_of_a_stranger_reach_nothing(group):
+    """Who is no neighbour gets no greeting, by TLS itself."""
+
+    async def scene():
+        peer = group.peers()[0]
+        running = asyncio.create_task(peer.run())
+        await asyncio.sleep(0.2)
+        members, own = group.agreement.members, group.identities[2]
+        probe = module._Probe(members, 2, own, [0], print, largest=1, setting=transport.Setting())
+        with pytest.raises(PeerError, match=r"refuses this member's certificate|before a word"):
+            await probe._call(0, transport.client_context(own, members[0].certificate))
+        peer.stop()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(scene())
