@@ -244,3 +244,29 @@ def test_parquet_is_a_table_like_csv(call, tmp_path):
         (tmp_path / "plan.toml").write_text(PLAN.replace("mine.csv", f"mine.{kind}").replace("60", "3"))
         found.append(call("train", "plan.toml", "--json").json["outputs"]["coef"])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [('"nothing"', "there are no features 'nothing'"), ('["a"]', "the name of fixed features")],
+)
+def test_features_of_images_that_do_not_exist(refused, tmp_path, features, words):
+    text = NET.replace("skew = 0.5", f"skew = 0.5\nfeatures = {features}")
+    (tmp_path / "plan.toml").write_text(text)
+    assert words in refused("train", "plan.toml")
+
+
+def test_fixed_features_are_in_the_plan_and_in_the_study(call, tmp_path, monkeypatch):
+    from sottovoce.data import image_features
+
+    few = image_features.Whitened(image_features.OrientedFeatures(4), "strokes", drawings=200)
+    monkeypatch.setitem(image_features.FEATURES, "handwriting", lambda: few)
+    text = NET.replace("skew = 0.5", 'skew = 0.5\nfeatures = "handwriting"')
+    text = text.replace('name = "mlp"\noptions = { inputs = 64, hidden = 8 }', 'name = "linear"')
+    (tmp_path / "plan.toml").write_text(text.replace("[0.5, 0.1]", "8.0"))
+    record = call("train", "plan.toml", "--out", "study", "--json").json
+    digits = sv.data.images.load_images("digits")
+    assert record["config"]["objective"]["n_params"] == (few(digits.x[:1, 0] / 255).shape[1] + 1) * 10
+    np.savez(tmp_path / "new.npz", X=digits.x_test)
+    found = np.array(call("predict", "study", "new.npz", "--json").json["predictions"])
+    assert (found == digits.y_test).mean() > 0.5

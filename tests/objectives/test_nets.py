@@ -13,6 +13,17 @@ from sottovoce.objectives.nets import NetObjective, clip_weights
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
 
+class Slow(nn.Module):
+    """An activation with a parameter of its own, which has no fast form."""
+
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.tensor(0.25))
+
+    def forward(self, h):
+        return torch.where(h > 0, h, self.slope * h)
+
+
 def reference(objective, theta, x, y, clip):
     """One backward pass per sample; the slow truth."""
     sums = torch.zeros(x.shape[0], objective.n_params)
@@ -70,7 +81,7 @@ LAYERS = {
     "layer norm of images": (nn.LayerNorm([2, 5]), (2, 5)),
     "embedding": (nn.Embedding(7, 4), None),
     "embedding with padding": (nn.Embedding(7, 4, padding_idx=2), None),
-    "no twin": (nn.Sequential(nn.Linear(6, 4), nn.PReLU()), (6,)),
+    "no twin": (nn.Sequential(nn.Linear(6, 4), Slow()), (6,)),
     "residual": (Residual(nn.Linear(6, 6), nn.Tanh()), (6,)),
 }
 
@@ -158,7 +169,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip(value, fallback):
     """Influence of one record, whatever it holds; the others' contribution does not move."""
     objective, x, y = small()
     if fallback:
-        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.PReLU(), nn.Linear(4, 3))
+        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), Slow(), nn.Linear(4, 3))
         objective = NetObjective(net, clip=0.7)
         assert objective.uses_fallback
     theta = objective.start(2)

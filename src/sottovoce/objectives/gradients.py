@@ -291,10 +291,10 @@ class Gradients(Metered):
     def _sums(
         self, theta: np.ndarray, lots: Any, places: list[int], clip: float, step: int, stream: int
     ) -> np.ndarray:
-        """Ask the query; one that draws (dropout, random transforms) gets a seed of this run and step."""
+        """Ask the query; one that draws (dropout, random transforms) gets a seed of run, step and agent."""
         if hasattr(self.query, "reseed"):
-            number = self.numbers[places[0]] if places else 0
-            self.query.reseed(int(self.random.draws(_DROPOUT, step, stream, number).integers(2**62)))
+            draws, numbers = self.random.draws, self.numbers
+            self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, numbers[p]).integers(2**62)))
         return self.query.sums(theta, lots, places, clip)
 
     def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:

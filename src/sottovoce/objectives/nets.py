@@ -36,6 +36,7 @@ from sottovoce.objectives import nets_checks
 from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets_attention import attention_slots, split_attention
 from sottovoce.objectives.nets_layers import Stacked, stacked_twin
+from sottovoce.objectives.nets_recurrent import recurrent_slots, split_recurrent
 from sottovoce.objectives.nets_single import OneByOne
 from sottovoce.objectives.per_sample import NotPerSample
 from sottovoce.objectives.per_sample_trace import Trace, sharing_copy, trace
@@ -215,11 +216,11 @@ class NetObjective:
         self.n_params = self.layout[-1].stop
         self.dtype = _number_type(self._plain)
         self._training = sharing_copy(self._plain).train()
-        self._split = sharing_copy(self._training)  # what is traced: as `_training`, attention taken apart
-        attention = split_attention(self._split)
+        self._split = sharing_copy(self._training)  # what is traced: as `_training`, large layers taken apart
+        attention, recurrent = split_attention(self._split), split_recurrent(self._split)
+        self._attention, self._recurrent = attention, recurrent
         self._net = copy.deepcopy(self._split)
-        self._twins = _replace_layers(self._net, attention_slots(_slots(self.layout), attention))
-        self._attention = attention
+        self._twins = _replace_layers(self._net, self._places())
         self._anchor = torch.zeros((), device=self.device, requires_grad=True, dtype=self.dtype)
         self._paths: dict[Any, _Path] = {}
         self._types: dict[Any, torch.dtype] = {}
@@ -242,9 +243,9 @@ class NetObjective:
 
         Examples
         --------
-        >>> objective = NetObjective(nn.Sequential(nn.Linear(3, 4), nn.PReLU(), nn.Linear(4, 2)))
-        >>> objective.explain(torch.zeros(1, 5, 3), torch.zeros(1, 5, dtype=torch.long))
-        "one record at a time: layer '1' (PReLU) has no fast form"
+        >>> objective = NetObjective(nn.Sequential(nn.EmbeddingBag(9, 4), nn.Linear(4, 2)))
+        >>> objective.explain(torch.zeros(1, 5, 3, dtype=torch.long), torch.zeros(1, 5, dtype=torch.long))
+        "one record at a time: layer '0' (EmbeddingBag) has no fast form"
         """
         path = self._path(*self._typed(inputs, targets))
         return "fast: all records at once" if path.trace else f"one record at a time: {path.reason}"
@@ -473,6 +474,7 @@ class NetObjective:
             return error
         return None
 
+    @torch.no_grad()  # sums are taken by numpy, which refuses tensors that ask for gradients
     def _path(self, inputs: Tensor, targets: Tensor) -> _Path:
         """How lots of these shapes are computed; decided once, on random numbers."""
         key = (inputs.shape[2:], inputs.dtype, targets.shape[2:], targets.dtype)
@@ -556,13 +558,18 @@ class NetObjective:
         self._training = copy.deepcopy(self._training).train(not quiet)
         self._split = copy.deepcopy(self._training)
         split_attention(self._split)
+        split_recurrent(self._split)
         if double:
             self.dtype = torch.float64
             self._training.double()
             self._split.double()
         self._net = copy.deepcopy(self._split)
-        self._twins = _replace_layers(self._net, attention_slots(_slots(self.layout), self._attention))
+        self._twins = _replace_layers(self._net, self._places())
         self._anchor = torch.zeros((), device=self.device, requires_grad=True, dtype=self.dtype)
+
+    def _places(self) -> dict[str, Any]:
+        """Where the parameters lie, of layers that were taken apart too."""
+        return recurrent_slots(attention_slots(_slots(self.layout), self._attention), self._recurrent)
 
     def _agrees_on(self, steps: Trace, inputs: Tensor, targets: Tensor) -> bool:
         theta = self._random_rows(2).to(self.dtype)
@@ -818,22 +825,36 @@ class NetQuery:
         self.objective, self.data = copy.copy(objective), data  # the copy's clip is set by the gate
         self.width, self.sizes = objective.n_params, data.sizes
         self.dtype = np.float64 if objective.dtype == torch.float64 else np.float32
-        self._seed: int | None = None
+        self._seeds: Callable[[int], int] | None = None
 
-    def reseed(self, seed: int) -> None:
-        """Draw dropout and random transforms of the next sums from ``seed``, and leave torch's own alone."""
-        self._seed = seed
+    def reseed(self, seeds: Callable[[int], int]) -> None:
+        """Draw dropout and random transforms of the next sums from ``seeds(place)``, leave torch's own alone.
+
+        Each agent draws from a seed of its own, so its numbers do not depend on who is hosted beside it.
+        """
+        self._seeds = seeds
 
     def sums(
         self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
     ) -> np.ndarray:
         """Return, per place, the sum over its lot of gradients clipped to ``clip``."""
         self.objective.clip = clip
-        if self._seed is None:
+        if self._seeds is None or not self._draws():
             return self._sums(theta, lots, places)
+        found = []
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self._seed)
-            return self._sums(theta, lots, places)
+            for row, lot, place in zip(theta, lots, places, strict=True):
+                torch.manual_seed(self._seeds(place))
+                found.append(self._sums(row[None], [lot], [place]))
+        return np.concatenate(found) if found else self._sums(theta, lots, places)
+
+    def _draws(self) -> bool:
+        """Whether sums may draw random numbers: dropout, transforms of a lazy dataset, what is unknown."""
+        if type(self.data) is not AgentData:
+            return True
+        one = [t[None, :1] for t in (self.data.inputs, self.data.targets)]  # their shapes
+        path = self.objective._path(*self.objective._typed(*one))
+        return path.trace is None or path.trace.random
 
     def _sums(self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int]) -> np.ndarray:
         x, y, present = self.data.gather(lots, list(places))

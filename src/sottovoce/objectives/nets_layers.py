@@ -28,7 +28,10 @@ from torch.nn import grad as convolution
 
 from sottovoce.objectives.wide_sums import row_squares, weighted_products, weighted_rows
 
-__all__ = ["Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedScale", "stacked_twin"]
+__all__ = [
+    "Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedScale",
+    "StackedSlope", "StackedVolume", "stacked_twin",
+]  # fmt: skip
 
 _FEW = 16  # roundings beside one per position
 _PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
@@ -429,6 +432,121 @@ class StackedEmbedding(Stacked):
         self._add(sums, "weight", table)
 
 
+class StackedVolume(Stacked):
+    """Convolutions in three dimensions, and transposed ones in any: each sample's weight gradient is formed.
+
+    The samples become groups of one large convolution, so that its weight gradient is theirs.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> net = nn.Sequential(nn.ConvTranspose1d(2, 3, 2), nn.Flatten(), nn.Linear(15, 2))
+    >>> objective = NetObjective(net)
+    >>> objective.explain(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, dtype=torch.long))
+    'fast: all records at once'
+    """
+
+    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+        super().__init__(layer, slots)
+        self.axes, self.transposed = len(layer.kernel_size), bool(layer.transposed)
+        self.options: dict[str, Any] = {
+            "stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation,
+        }  # fmt: skip
+
+    def _function(self, transposed: bool) -> Any:
+        kind = "conv_transpose" if transposed else "conv"
+        return getattr(F, f"{kind}{self.axes}d")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        bias, more = self.weights.get("bias"), {}
+        if self.transposed:
+            more["output_padding"] = self.layer.output_padding
+        parts = [
+            self._function(self.transposed)(
+                part, self.weights["weight"][a], None if bias is None else bias[a], **self.options, **more,
+                groups=self.layer.groups,
+            )
+            for a, part in enumerate(inputs.chunk(self.agents))
+        ]  # fmt: skip
+        return parts[0] if self.agents == 1 else torch.cat(parts)
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        parts = []
+        pairs = zip(inputs.chunk(self.agents), gradient.chunk(self.agents), strict=True)
+        for a, (part, g) in enumerate(pairs):
+            weight, groups = self.weights["weight"][a], self.layer.groups
+            if self.transposed:
+                parts.append(self._function(False)(g, weight, None, **self.options, groups=groups))
+            else:
+                back = getattr(convolution, f"conv{self.axes}d_input")
+                parts.append(back(part.shape, weight, g, **self.options, groups=groups))
+        return parts[0] if self.agents == 1 else torch.cat(parts)
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        weight = self.weights["weight"][0]
+        samples = len(inputs)
+        one, other = (gradient, inputs) if self.transposed else (inputs, gradient)
+        back = getattr(convolution, f"conv{self.axes}d_weight")
+        each = back(
+            one.reshape(1, -1, *one.shape[2:]), (samples * weight.shape[0], *weight.shape[1:]),
+            other.reshape(1, -1, *other.shape[2:]), **self.options, groups=samples * self.layer.groups,
+        ).view(samples, -1)  # fmt: skip
+        bias = gradient.flatten(2).sum(2)
+        if self.seen:
+            each, bias = self.seen[0].inputs + each, self.seen[0].gradient + bias
+        self.seen = [Seen(each, bias, None)]
+
+    def squared_norms(self) -> Tensor:
+        squared = row_squares(self.seen[0].inputs)
+        return squared + row_squares(self.seen[0].gradient) if "bias" in self.slots else squared
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        self._add_rows(sums, weights, _without(bad, self.seen[0].inputs, self.seen[0].gradient))
+
+
+class StackedSlope(Stacked):
+    """PReLU: one slope for all channels, or one each.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> objective = NetObjective(nn.Sequential(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2)))
+    >>> objective.explain(torch.zeros(1, 1, 3), torch.zeros(1, 1, dtype=torch.long))
+    'fast: all records at once'
+    """
+
+    def _slopes(self, inputs: Tensor) -> Tensor:
+        slopes = self.weights["weight"].view(self.agents, 1, -1, *[1] * (inputs.ndim - 2))
+        return slopes.expand(-1, len(inputs) // self.agents, *slopes.shape[2:]).flatten(0, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.where(inputs > 0, inputs, inputs * self._slopes(inputs))
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        return torch.where(inputs > 0, gradient, gradient * self._slopes(inputs))
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        product = torch.where(inputs > 0, 0.0, inputs * gradient)
+        size = self.weights["weight"].shape[1]
+        each = (
+            product.flatten(1).sum(1, keepdim=True)
+            if size == 1
+            else product.flatten(2).sum(2)
+            if (product.ndim > 2)
+            else product
+        )
+        if self.seen:
+            each = self.seen[0].inputs + each
+        self.seen = [Seen(each, each, None)]
+
+    def squared_norms(self) -> Tensor:
+        return row_squares(self.seen[0].inputs)
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        (each,) = _without(bad, self.seen[0].inputs)
+        self._add(sums, "weight", weighted_rows(self.by_agent(weights), self.by_agent(each)))
+
+
 def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
     """Return the twin of ``layer``, or None where there is none (`torch.func` serves then).
 
@@ -454,6 +572,12 @@ def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
         return StackedScale(layer, slots)
     if kind is nn.Embedding:
         return StackedEmbedding(layer, slots)
+    if kind in (nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
+        known: Any = layer
+        plain = known.padding_mode == "zeros" and not isinstance(known.padding, str)
+        return StackedVolume(layer, slots) if plain else None
+    if kind is nn.PReLU:
+        return StackedSlope(layer, slots)
     return None
 
 

@@ -279,6 +279,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         before = [b.clone() for b in copied.buffers()]
         self._stand_in(copied)
         x, y = (self._placeholder(name, value) for name, value in zip("xy", arguments, strict=True))
+        self.first = x.node
         outputs = copied.net(x)
         losses = copied.loss(outputs, y) if isinstance(loss, nn.Module) else loss(outputs, y)
         if any(not torch.equal(a, b) for a, b in zip(before, copied.buffers(), strict=True)):
@@ -315,12 +316,27 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         twin = sharing_copy(module)
 
         def forward(*args: Any, **kwargs: Any) -> Any:
+            if type(twin) is nn.Embedding and len(args) == 1 and isinstance(args[0], Tensor):
+                args = (self._for_every_sample(args[0]),)  # learned positions: the same look-up for each
             value = judge_module(twin, self._values(args), self._values(kwargs))
             return self._wrap(
                 self.create_node("call_module", path, self._args(args), self._args(kwargs)), value
             )
 
         return forward
+
+    def _for_every_sample(self, constant: Tensor) -> Any:
+        """A constant index as the samples' own, so that what is looked up belongs to each of them.
+
+        What comes out has the samples first instead of nothing or an axis of one: under broadcasting it is
+        the same, and any other use of it is judged as that of a tensor of samples.
+        """
+        index = constant if constant.ndim > 1 and constant.shape[0] == 1 else constant[None]
+        keep = (-1,) * (index.ndim - 1)
+        lot = self.create_node("call_method", "size", (self.first, 0), {})
+        lot.meta["value"] = Count(*LOTS)
+        node = self.create_node("call_method", "expand", (self._constant(index), lot, *keep), {})
+        return self._wrap(node, Batch(*(index.expand(size, *keep) for size in LOTS)))
 
     def _values(self, arguments: Any) -> Any:
         return fx.node.map_aggregate(self._args(arguments), self._value)
