@@ -1,4 +1,4 @@
-"""A real browser for the pages: Debian's Chromium, driven by playwright; without one the tests are skipped."""
+"""A real browser for the pages: Debian's Chromium, driven by playwright; without one tests are skipped."""
 
 import os
 import shutil

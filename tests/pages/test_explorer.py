@@ -82,7 +82,8 @@ def place_of(page, node):
             .find(v => v && v.model === plot);
           const box = view.canvas_view.el.getBoundingClientRect();
           const frame = view.frame;
-          return [box.x + frame.x_scale.compute(source.data.x[node]), box.y + frame.y_scale.compute(source.data.y[node])];
+          const {x, y} = source.data;
+          return [box.x + frame.x_scale.compute(x[node]), box.y + frame.y_scale.compute(y[node])];
         }""",
         node,
     )

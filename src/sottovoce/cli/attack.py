@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
-from sottovoce.cli.output import Json, emit, number, table
+from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
+from sottovoce.cli.output import Json, emit, number, table, write_out
 
 __all__ = ["app"]
 
@@ -33,6 +33,7 @@ def gossip(
     protocol: ProtocolOption = "gossip",
     tree: TreeOption = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of trees and random edges; public.")] = 0,
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Which nodes' values are determined by an averaging without noise (with noise: value plus noise).
@@ -70,6 +71,7 @@ def gossip(
             if len(attack.combinations) > 10:
                 out.print(f"  ... and {len(attack.combinations) - 10} more (--json lists them)")
 
+    write_out(out, "attack", payload)
     emit(payload, json, text)
 
 
@@ -87,6 +89,7 @@ def dgd(
     rate: Annotated[float, typer.Option("--rate", help="Learning rate.")] = 1e-4,
     noise: Annotated[float, typer.Option("--noise", help="Noise std on every gradient coordinate.")] = 0.0,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the pictures and of the simulated noise.")] = 0,
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Which nodes' pictures come back from decentralized gradient descent (softmax regression).
@@ -128,6 +131,7 @@ def dgd(
         share = f"{len(found.recovered)} of {len(found.attack.targets)}"
         out.print(f"{share} pictures come back with a PSNR of 10 or more.")
 
+    write_out(out, "attack-dgd", payload)
     emit(payload, json, text)
 
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
-from sottovoce.cli.output import Json, emit, number, progress, table
+from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
+from sottovoce.cli.output import Json, emit, number, progress, table, write_out
 
 __all__ = ["audit"]
 
@@ -37,6 +37,7 @@ def audit(
         ),
     ] = "exact",
     seed: Annotated[int, typer.Option("--seed", help="Seed of the simulated runs.")] = 0,
+    out: Out = None,
     json: Json = False,
 ) -> None:
     """Run a private averaging thousands of times and hold the best test against the claimed loss.
@@ -93,6 +94,7 @@ def audit(
         if claim == "published":
             out.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
 
+    write_out(out, "audit", payload)
     emit(payload, json, text)
 
 

@@ -14,12 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console, Group
 
     from sottovoce.privacy import Guarantee
 
 __all__ = [
     "Json", "assumptions", "console", "emit", "number", "plain", "progress", "safe", "statements", "table",
+    "write_out",
 ]  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -54,6 +57,19 @@ def emit(payload: Mapping[str, Any], json: bool, text: Callable[[Console], None]
         print(_json.dumps(plain(payload), indent=1))
     else:
         text(console())
+
+
+def write_out(path: Path | None, name: str, payload: Mapping[str, Any]) -> None:
+    """Write what a command found as a record for `sottovoce report`, where ``--out`` asks for one."""
+    if path is None:
+        return
+    from sottovoce import __version__
+    from sottovoce.report.records import write_record
+
+    found = plain(payload)
+    config = {key: value for key, value in found.items() if isinstance(value, (str, int, float))}
+    write_record(path, {"name": name, "config": config, "metrics": found, "history": [], "guarantees": [],
+                        "provenance": {"version": __version__}})  # fmt: skip
 
 
 def plain(value: Any) -> Any:

@@ -321,8 +321,8 @@ def verdict(chosen: Any, budget: BudgetSection) -> dict[str, Any]:
     return {"feasible": True, "verdict": f"The plan spends {where}, within the budget of {budget.epsilon:g}."}
 
 
-def plan_record(priced: dict[str, Any]) -> dict[str, Any]:
-    """Return the price of a plan as a result record."""
+def plan_record(priced: dict[str, Any], built: Built | None = None) -> dict[str, Any]:
+    """Return the price of a plan as a result record; with the plan itself it has a page one."""
     from sottovoce import __version__
 
     kept = ("title", "delta", "budget", "feasible", "verdict", "cost", "noise_in_result", "notes", "accepted")
@@ -334,8 +334,22 @@ def plan_record(priced: dict[str, Any]) -> dict[str, Any]:
             "history": [],
             "guarantees": priced["guarantees"],
             "provenance": {"version": __version__},
+            **({} if built is None else {"front": _front(built)}),
         }
     )
+
+
+def _front(built: Built) -> dict[str, Any]:
+    """Return the page that an officer signs."""
+    from sottovoce.report.front import of_plan
+
+    budget = built.settings.budget
+    names = None if built.network is None or built.network.labels is None else built.network.labels
+    return of_plan(
+        built.plan, title=built.settings.title, names=None if names is None else [str(x) for x in names],
+        delta=1e-5 if budget is None else budget.delta, limit=None if budget is None else budget.epsilon,
+        who={} if budget is None else budget.who, accepted=built.accepted,
+    )  # fmt: skip
 
 
 def show_price(screen: Console, priced: dict[str, Any]) -> None:
@@ -415,11 +429,12 @@ def plan(
       delta = 1e-5
       view = "network"
     """
-    priced = price(built_plan(read_plan(file), file.parent, file.name))
+    built = built_plan(read_plan(file), file.parent, file.name)
+    priced = price(built)
     if out is not None:
         from sottovoce.report.records import write_record
 
-        write_record(out, plan_record(priced))
+        write_record(out, plan_record(priced, built))
     emit(priced, json, lambda screen: show_price(screen, priced))
     if priced.get("feasible") is False:
         if not json:

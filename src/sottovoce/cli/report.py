@@ -1,9 +1,9 @@
-"""`sottovoce report`: result records in, one self-contained page out."""
+"""`sottovoce report`: what there is to sign or to show in, one self-contained page out."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,29 +13,98 @@ __all__ = ["report"]
 
 
 def report(
-    results: Annotated[
-        list[Path], typer.Argument(help="Result records (JSON), as --out of a command writes.")
+    things: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Plan files, agreements, statements (or their folders), records, attacks, audits."
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "What was revealed, and to whom",
+    home: Annotated[
+        Path | None, typer.Option(help="A member's home: its book tells what was spent before.")
+    ] = None,
+    registry: Annotated[
+        Path | None,
+        typer.Option(help="Also write the first thing as an entry of the DP Deployments Registry (JSON)."),
+    ] = None,
+    nist: Annotated[
+        Path | None, typer.Option(help="Also write its answers to the topics of NIST SP 800-226 (JSON).")
+    ] = None,
     json: Json = False,
 ) -> None:
-    """Make one self-contained page of result records.
+    """Make one self-contained page: page one to sign, then the annex.
 
-    Pictures are inline, nothing is loaded from elsewhere, and it prints well:
-    the network coloured by what one participant learns, loss against distance,
-    and every guarantee with adversary, adjacency, delta, label and assumptions.
+    Page one says whether it is private and useful, who is hidden from whom, the
+    budget, the best guess in words, the matrix, what is not covered (in red),
+    hash, fingerprints and signatures; the annex holds tables and pictures.
+    Nothing is loaded from elsewhere, and it prints on A4.
 
     \b
-    Example:
+    Examples:
+      sottovoce report plan.toml -o plan.html
+      sottovoce report agreement.toml --home ~/.sottovoce
       sottovoce account --graph florentine --observer 1 --noise 2 -o a.json
-      sottovoce report a.json -o report.html
+      sottovoce report a.json --registry entry.json
     """
     from sottovoce.report.page import build
-    from sottovoce.report.records import read_record, write_text
+    from sottovoce.report.records import write_text
 
-    records = [read_record(path) for path in results]
+    own = None
+    if home is not None:
+        from sottovoce.peers.home import find_home
+
+        own = find_home(home)
+    records = _joined([_thing(path, own) for path in things])
     page = build(records, title)
-    written = write_text(out, page)
-    found = {"report": str(written), "records": len(records), "bytes": len(page.encode())}
-    emit(found, json, lambda screen: screen.print(f"{len(records)} records, written to {out}", markup=False))
+    found: dict[str, Any] = {"records": len(records), "bytes": len(page.encode())}
+    extra = {}
+    if registry is not None or nist is not None:
+        import json as json_module
+
+        from sottovoce.report import standards
+
+        made = {"registry": (registry, standards.registry), "nist": (nist, standards.nist)}
+        for name, (path, entry) in made.items():
+            if path is not None:
+                extra[name] = (path, json_module.dumps(entry(records[0]), indent=1, allow_nan=False) + "\n")
+    found["report"] = str(write_text(out, page))
+    for name, (path, text) in extra.items():
+        found[name] = str(write_text(path, text))
+    many = f"{len(records)} {'record' if len(records) == 1 else 'records'}"
+    emit(found, json, lambda screen: screen.print(f"{many}, written to {out}", markup=False))
+
+
+def _thing(path: Path, home: Any) -> dict[str, Any]:
+    """Return one thing as a record with its page one."""
+    from sottovoce.report.things import agreement_record, read_thing
+
+    if path.suffix != ".toml":
+        return read_thing(path, home)
+    from sottovoce.cli.config import known_plan, read_toml
+
+    tables = read_toml(path)
+    if "members" in tables:
+        from sottovoce.peers.agreement import read_agreement
+
+        return agreement_record(read_agreement(path), home)
+    from sottovoce.cli.plan import built_plan, plan_record, price
+
+    built = built_plan(known_plan(tables, path.name), path.parent, path.name)
+    return plan_record(price(built), built)
+
+
+def _joined(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Let a statement show the members and the matrix of the agreement of its run, if that is given too."""
+    agreed = {
+        record["front"]["marks"]["run"]: record["front"]
+        for record in records
+        if record["name"] == "agreement"
+    }
+    for record in records:
+        front = record.get("front")
+        if record["name"] == "statement" and front is not None:
+            other = agreed.get(front["marks"]["run"])
+            if other is not None:
+                front |= {key: other[key] for key in ("members", "matrix", "purpose")}
+    return records

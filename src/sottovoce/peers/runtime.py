@@ -346,6 +346,7 @@ class Peer:
             "label": guarantee.label,
             "epsilon": guarantee.epsilon(delta),
             "delta": delta,
+            "best_guess": guarantee.best_guess,
             "assumptions": list(guarantee.assumptions),
             **more,
         }  # fmt: skip

@@ -11,7 +11,17 @@ from collections.abc import Iterable, Sequence
 
 from sottovoce.protocols.views import DETERMINED
 
-__all__ = ["UNCHARGED", "adjacency", "adversary", "guess", "label", "learned", "uncharged", "verdict"]
+__all__ = [
+    "UNCHARGED",
+    "adjacency",
+    "adversary",
+    "guess",
+    "label",
+    "learned",
+    "not_covered",
+    "uncharged",
+    "verdict",
+]
 
 # what may be read of private records without being charged, by the name under which a user accepts it
 UNCHARGED = {
@@ -83,6 +93,45 @@ def learned(share: float, best: float) -> str:
         only = "only its own noise protects it, a guess improves"
         return f"can compute its noisy value: {only} {guess(best)}"
     return f"a guess improves {guess(best)}"
+
+
+def not_covered(
+    kind: str,
+    adjacency: str,
+    *,
+    count: int | None = None,
+    accepted: Iterable[str] = (),
+    assumptions: Iterable[str] = (),
+    simulated: bool = False,
+    booked: bool = False,
+) -> list[str]:
+    """Return what a statement does not protect against, for the page that an officer signs, worst first.
+
+    ``kind`` and ``count`` are those of the adversary that was priced; ``booked`` says that a book adds up
+    all runs on the same records.
+
+    >>> not_covered("local", "user", booked=True)
+    []
+    >>> not_covered("network", "add-remove", accepted=["standardise"])[0]
+    'Read of private records and not charged: the mean and deviation of every feature of the private records.'
+    """
+    said = [f"Read of private records and not charged: {UNCHARGED.get(name, name)}." for name in accepted]
+    if simulated:
+        said.append("The noise can be reproduced from a public seed: it protects nobody.")
+    if kind in ("network", "pairwise", "observer"):
+        said.append("Members who share what they see: against them only the price against everybody holds.")
+    elif kind == "colluders":
+        many = "More members than were priced" if count is None else f"More than {count} members"
+        said.append(f"{many} who share what they see: against them only the price against everybody holds.")
+    elif kind == "central":
+        said.append("The curator who holds the records, and whoever reads messages on their way.")
+    if adjacency != "user":
+        said.append("Everything that one member or person has in several records: one record is hidden.")
+    if any("honest but curious" in line for line in assumptions):
+        said.append("Members who do not follow the protocol: they are taken to be honest but curious.")
+    if not booked:
+        said.append("Other runs on the same records: what they cost is added, and is not on this page.")
+    return said
 
 
 def uncharged(name: str) -> str:

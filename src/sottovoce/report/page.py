@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sottovoce import __version__
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import words
-from sottovoce.report.blocks import number
+from sottovoce.report.blocks import fixed, number
 from sottovoce.report.figures import placed
 from sottovoce.report.sections import section_of
 from sottovoce.report.words import guarantee_row
 
-__all__ = ["build"]
+__all__ = ["build", "said"]
+
+KINDS = {
+    "plan": "Plan, before anything ran", "agreement": "Agreement, before anything ran",
+    "statement": "Statement of a member, after its run", "record": "Result", "attack": "Attack",
+    "audit": "Audit",
+}  # fmt: skip
 
 
 def build(
@@ -44,14 +50,52 @@ def build(
         loader=jinja2.PackageLoader("sottovoce.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = number
+    environment.filters["fixed"] = fixed
     environment.filters["placed"] = lambda svg, prefix: markupsafe.Markup(placed(svg, prefix))
     environment.filters["percent"] = lambda share: "–" if share is None else f"{100 * share:.1f}%"
     return environment.get_template("report.html").render(
         title=title,
         lead=lead,
+        fronts=[record["front"] for record in listed if record.get("front")],
+        kinds=KINDS,
+        said=said,
+        share=_part,
+        colour=_colour(),
         told=told,
         labels=[(name, *words.verdict(name)) for name in words.LABELS if name in used],
         weak=any(g["verdict"].startswith("No protection") for t in told for g in t["guarantees"]),
         version=__version__,
         simulated=any("not protective" in str(r["provenance"].get("noise", "")) for r in listed),
     )
+
+
+def said(front: Mapping[str, Any], path: str) -> str:
+    """Return what page one shows for a place in a front: text as it is, numbers in one format.
+
+    >>> said({"losses": [{"epsilon": 1.0}]}, "losses.0.epsilon")
+    '1.000'
+    """
+    value: Any = front
+    for key in path.split("."):
+        value = value[int(key)] if isinstance(value, list) else value[key]
+    if path.rpartition(".")[2] == "delta":
+        return number(value)
+    return fixed(value) if isinstance(value, float) else number(value)
+
+
+def _part(value: Any, limit: Any, before: Any = 0.0) -> float:
+    """Return the width of a part of a budget's bar in percent; what is beyond the budget fills it."""
+    reach, start = (
+        100.0 if x == "inf" else min(100.0, 100 * float(x) / float(limit)) for x in (value, before)
+    )
+    return max(0.0, reach - start)
+
+
+def _colour() -> Callable[[float], str]:
+    """Return the colour of a share of local privacy."""
+    from matplotlib.colors import LinearSegmentedColormap, to_hex
+
+    from sottovoce.report.figures import SCALE
+
+    scale = LinearSegmentedColormap.from_list("loss", SCALE)
+    return lambda value: str(to_hex(scale(min(1.0, max(0.0, float(value))))))

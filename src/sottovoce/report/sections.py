@@ -15,6 +15,10 @@ __all__ = ["SECTIONS", "section_of"]
 SECTIONS: dict[str, str] = {
     "account": "sottovoce.report.sections:account",
     "plan": "sottovoce.report.sections:plan",
+    "agreement": "sottovoce.report.sections:agreement",
+    "statement": "sottovoce.report.sections:statement",
+    "attack": "sottovoce.report.sections:attack",
+    "attack-dgd": "sottovoce.report.sections:attack_dgd",
     "reconstruction": "sottovoce.report.sections:reconstruction",
     "averages": "sottovoce.report.sections:averages",
     "training": "sottovoce.report.sections:training",
@@ -198,17 +202,109 @@ def _distance_table(rows: list[Any]) -> Table:
     return Table(tuple(columns[k] for k in kept), tuple(tuple(r[keys[k]] for k in kept) for r in rows))
 
 
+def _costs(cost: Mapping[str, Any]) -> Table:
+    return Table(("what travels", "amount"), tuple((k.replace("_", " "), v) for k, v in cost.items()))
+
+
+def _standard(record: Mapping[str, Any]) -> list[Figure | Table]:
+    """The topics of NIST SP 800-226, where a record can answer them."""
+    from sottovoce.report.standards import nist
+
+    if not record.get("front") or not record["front"]["stated"]:
+        return []
+    rows = tuple((row["topic"], row["question"], row["answer"]) for row in nist(record))
+    said = "The topics that NIST SP 800-226 asks an evaluation to cover, answered from this record."
+    return [Table(("topic", "question", "answer"), rows, said)]
+
+
+def agreement(record: Mapping[str, Any]) -> Section:
+    """Who connects to whom, what every member pays, what travels."""
+    from sottovoce.report import figures
+
+    found, config = record["metrics"], record["config"]
+    blocks: list[Figure | Table] = []
+    names = config["labels"]
+    if len(names) <= 60:
+        picture = figures.graph_picture(
+            found["edge_list"], [0.0] * len(names), labels=names, title="Who talks to whom", scale_label=None
+        )
+        blocks.append(Figure(picture, "Who talks to whom."))
+    columns = ("member", "epsilon, everybody", "epsilon, one member", "budget", "delta", "releases")
+    keys = ("member", "epsilon_local", "epsilon_network", "budget", "delta", "releases")
+    blocks.append(Table(columns, tuple(tuple(row[k] for k in keys) for row in found["prices"])))
+    blocks.append(_costs(found["cost"]))
+    settings = {**_scalars(config), **{f"model {k}": v for k, v in _scalars(found["model"]).items()}}
+    blocks.append(Table(("setting", "value"), tuple(settings.items())))
+    blocks += _standard(record)
+    return Section(found["title"], "", tuple(blocks), tuple(record["guarantees"]), provenance(record))
+
+
+def statement(record: Mapping[str, Any]) -> Section:
+    """What a member stated after its run, beside what its ledger says."""
+    found, account = record["metrics"], record["metrics"].get("account")
+    blocks: list[Figure | Table] = []
+    if account:
+        rows = [
+            ("rounds", f"{account['round']} of {account['rounds']}"),
+            ("releases", account["releases"]),
+            ("epsilon by the ledger, own noise only", account["epsilon_spent"]),
+            ("budget of the agreement", account["epsilon_budget"]),
+            ("rows in the ledger", account["ledger_rows"]),
+            ("head of the ledger", account["ledger_head"]),
+        ]
+        if account.get("population"):
+            rows.append(("charged to the population", account["population"]))
+        blocks.append(Table(("account", "value"), tuple((k, number(v)) for k, v in rows)))
+    if found["left_out"]:
+        blocks.append(Table(("round", "exchange left out with"), tuple(map(tuple, found["left_out"]))))
+    blocks += _standard(record)
+    lead = f"Stated by {found['member']} after {found['rounds']} of {found['of']} rounds."
+    return Section("The statement", lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
+
+
+def attack(record: Mapping[str, Any]) -> Section:
+    """Whose values somebody computes from what it receives, without noise."""
+    found = record["metrics"]
+    who = ", ".join(map(str, found["attackers"]))
+    blocks: list[Figure | Table] = []
+    if found["names"]:
+        blocks.append(Table(("value computed exactly",), tuple((name,) for name in found["names"])))
+    mixed = found.get("combinations") or []
+    if mixed:
+        rows = tuple((text,) for text in mixed[:20])
+        said = f"{len(mixed)} combinations are known" + (
+            "; the first 20 are shown." if len(mixed) > 20 else "."
+        )
+        blocks.append(Table(("combination of several values",), rows, said))
+    lead = f"{found['protocol']} on {found['graph']}, {found['rounds']} rounds, no noise, seen by node {who}."
+    return Section("What an attacker computes", lead, tuple(blocks), (), provenance(record))
+
+
+def attack_dgd(record: Mapping[str, Any]) -> Section:
+    """Whose pictures come back from decentralized gradient descent."""
+    found = record["metrics"]
+    rows = tuple(
+        (u, "yes" if u in found["identifiable"] else "no", found["psnr"][u],
+         "yes" if u in found["recovered"] else "no")
+        for u in range(len(found["psnr"])) if u not in found["attackers"]
+    )  # fmt: skip
+    lead = f"{found['count']} of {len(rows)} pictures come back with a PSNR of 10 or more."
+    columns = ("node", "identifiable", "PSNR in dB", "comes back")
+    return Section("What gradients give away", lead, (Table(columns, rows),), (), provenance(record))
+
+
 def plan(record: Mapping[str, Any]) -> Section:
     """What a plan costs, and whether its budget is met."""
     found = record["metrics"]
     verdict = found.get("verdict", "")
     lead = f"{'Feasible.' if found.get('feasible') else 'Not feasible.'} {verdict}" if verdict else ""
-    blocks = (
-        Table(("what travels", "amount"), tuple((k.replace("_", " "), v) for k, v in found["cost"].items())),
+    blocks: list[Figure | Table] = [
+        _costs(found["cost"]),
         Table(("setting", "value"), tuple(_scalars(record["config"]).items())),
-    )
+        *_standard(record),
+    ]
     title = found.get("title") or "The plan"
-    return Section(title, lead, blocks, tuple(record["guarantees"]), provenance(record))
+    return Section(title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
 
 
 # ---- the demonstration's records -----------------------------------------------------------------------

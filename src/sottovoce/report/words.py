@@ -31,7 +31,7 @@ def best_guess(epsilon: float | str | None, delta: float | None) -> float | None
     return min(1.0, (odds + (delta or 0.0)) / (1 + odds))
 
 
-def adversary(who: dict[str, Any] | str, names: list[str] | None = None) -> str:
+def adversary(who: dict[str, Any] | str, names: list[str] | None = None, noun: str = "participant") -> str:
     """Return a stored adversary in words, with the participants' names where there are any.
 
     Examples
@@ -45,7 +45,7 @@ def adversary(who: dict[str, Any] | str, names: list[str] | None = None) -> str:
         return who
     return words.adversary(
         str(who.get("kind")), who.get("observers") or (), _about(who), who.get("count"),
-        names=names, noun="participant",
+        names=names, noun=noun,
     )  # fmt: skip
 
 

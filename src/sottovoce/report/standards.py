@@ -1,0 +1,194 @@
+"""What others ask for: the fields of the deployments registry, and the questions of NIST SP 800-226.
+
+Both are filled from a record with a front; what a plan cannot know is left to its members, by name, and not
+made up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sottovoce.errors import DataError
+from sottovoce.privacy import words
+
+__all__ = ["nist", "registry"]
+
+MEMBERS = "To be filled in by the members."
+_UNITS = {
+    "add-remove": "one record (added or removed)",
+    "replace-one": "one record (replaced)",
+    "user": "one member, with all its records (replaced)",
+}
+
+
+def registry(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as an entry of the Differential Privacy Deployments Registry (registry.opendp.org).
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> from sottovoce.report.front import of_plan
+    >>> plan = sv.Muffliato("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
+    >>> record = {"name": "plan", "config": plan.describe(), "metrics": {}, "provenance": {},
+    ...           "guarantees": [plan.privacy().to_dict(delta=1e-5)], "front": of_plan(plan, title="Mean")}
+    >>> entry = registry(record)["deployment"]
+    >>> entry["name"], entry["privacy_loss"]["privacy_parameters"]["delta"], entry["model"]["model_type"]
+    ('Mean', 1e-05, 'Other')
+    """
+    front, stated = _parts(record)
+    loss = front["losses"][0]
+    local = stated["label"] == "ldp" and "every message" in str(loss["against"])
+    trained = str(record["config"].get("algorithm", record["name"]))
+    average = trained == "averaging"
+    parameters = {"epsilon": loss["epsilon"], "delta": loss["delta"]}
+    if stated["mu"] is not None:
+        parameters["mu"] = stated["mu"]
+    return {
+        "status": "Draft",
+        "registry_authors": [],
+        "deployment": {
+            "name": front["purpose"],
+            "data_curator": ", ".join(member["name"] for member in front["members"]) or MEMBERS,
+            "intended_use": MEMBERS,
+            "data_product_type": "Summary statistics" if average else "Machine learning model",
+            "data_product_region": MEMBERS,
+            "data_product_description": _described(record, front),
+            "publication_date": front["marks"]["date"],
+            "additional_information_urls": [],
+            "dp_flavor": {
+                "name": _definition(stated),
+                "data_domain": MEMBERS,
+                "unprotected_quantities": " ".join(front["not_covered"]) or "none",
+            },
+            "privacy_loss": {
+                "privacy_unit": _UNITS.get(str(stated["adjacency"]), str(stated["adjacency"])),
+                "privacy_unit_description": front["hidden"],
+                "privacy_parameters": parameters,
+                "privacy_parameters_description": (
+                    f"Against {loss['against']}; {words.label(str(stated['label']))}. A guess improves "
+                    f"{loss['guess']}."
+                ),
+            },
+            "model": {
+                "model_type": "Local" if local else "Other",
+                "model_type_description": (
+                    "Decentralized: members add noise to what they send and average over a network without "
+                    "a server. " + ("" if local else "The price is against the observer named above.")
+                ).strip(),
+                "release_type": "One-shot",
+                "release_type_description": front["answers"][0]["why"],
+                "interactivity": "Non-interactive",
+            },
+            "additional_dp_information": {
+                "post_processing": "Averages of noisy rows, and updates computed from them.",
+                "composition": _composition(record, front),
+            },
+            "implementation": {
+                "pre_processing_eda_hyperparameter_tuning": _reads(front),
+                "mechanisms": _mechanism(record),
+                "justification": f"{front['answers'][0]['why']} {front['answers'][1]['why']}",
+            },
+        },
+    }
+
+
+def nist(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the topics that NIST SP 800-226 asks an evaluation to cover, answered from a record.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> from sottovoce.report.front import of_plan
+    >>> plan = sv.Muffliato("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
+    >>> record = {"name": "plan", "config": plan.describe(), "metrics": {}, "provenance": {},
+    ...           "guarantees": [plan.privacy().to_dict(delta=1e-5)], "front": of_plan(plan, title="Mean")}
+    >>> rows = nist(record)
+    >>> len(rows), rows[1]["topic"], rows[1]["answer"]
+    (12, 'Unit of privacy', 'The whole data set of one member is replaced.')
+    """
+    front, stated = _parts(record)
+    loss = front["losses"][0]
+    everybody = next((one for one in front["losses"] if one["who"] == "against everybody"), None)
+    trust = f"{front['against']} Assumed: {'; '.join(stated['assumptions'] or ['nothing further'])}."
+    if everybody is not None:
+        trust += f" Without any trust: epsilon {_n(everybody['epsilon'])} at delta {everybody['delta']:g}."
+    noise = str(record.get("provenance", {}).get("noise", "")) or (
+        "Nothing was drawn yet. Protective noise is a discrete Gaussian on a public grid, keyed by the "
+        "operating system; a seed makes a simulation, which protects nobody."
+    )
+    useful = front["answers"][1] if len(front["answers"]) > 1 else {"answer": "unknown", "why": ""}
+    rows = [
+        ("Privacy parameters", "How strong is the guarantee?",
+         f"Epsilon {_n(loss['epsilon'])} at delta {loss['delta']:g} against {loss['against']}; a guess "
+         f"improves {loss['guess']}."),
+        ("Unit of privacy", "What is hidden?", front["hidden"]),
+        ("Definition", "Which kind of differential privacy?",
+         f"{_definition(stated)}; epsilon is rounded upwards."),
+        ("Trust model", "Who is trusted, and with what?", trust),
+        ("Query model", "Who may ask what, and how often?",
+         "Nobody asks: one run of a plan that is fixed and public beforehand."),
+        ("Composition", "What is added up?", _composition(record, front)),
+        ("Mechanisms", "Which noise is added where?", _mechanism(record)),
+        ("Implementation", "Floating point, randomness, timing?", noise),
+        ("Utility", "Is the answer of use?", f"{useful['answer'].capitalize()}. {useful['why']}"),
+        ("Bias", "Who pays for the noise?",
+         "Clipping and noise weigh most on small groups; compare scores by group. " + MEMBERS),
+        ("Data security", "Who can reach the records?",
+         "Records stay with their member; what leaves is noisy rows. Storage and access: " + MEMBERS),
+        ("Data collection", "What was read before?", _reads(front)),
+    ]  # fmt: skip
+    return [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
+
+
+def _parts(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    front = record.get("front")
+    if not front or not front["stated"]:
+        raise DataError(
+            f"The record {record.get('name')!r} states no guarantee, so no registry could list it; give a "
+            "plan, an agreement or a statement."
+        )
+    return front, front["stated"]
+
+
+def _definition(stated: Mapping[str, Any]) -> str:
+    gaussian = stated["mu"] is not None
+    return "Gaussian differential privacy" if gaussian else "Approximate differential privacy"
+
+
+def _n(value: Any) -> str:
+    return "infinite" if value == "inf" else f"{float(value):.3f}"
+
+
+def _composition(record: Mapping[str, Any], front: Mapping[str, Any]) -> str:
+    steps = record["config"].get("steps", 1)
+    said = (
+        "One release per member." if steps in (1, None) else f"{steps} steps, composed by their whole curves."
+    )
+    booked = any("lifetime" in row["what"] for row in front["budgets"])
+    more = "A book adds up all runs on these records." if booked else "Other runs are not in it."
+    return f"{said} {more}"
+
+
+def _mechanism(record: Mapping[str, Any]) -> str:
+    config = record["config"]
+    multiplier = config.get("noise_multiplier")
+    clip = config.get("clip", config.get("radius"))
+    noise = f", noise multiplier {multiplier:g}" if isinstance(multiplier, (int, float)) else ""
+    bound = f", contributions clipped to {clip:g}" if isinstance(clip, (int, float)) else ""
+    protocol = config.get("protocol")
+    over = protocol.get("name") if isinstance(protocol, dict) else protocol
+    way = f", averaged over {over}" if over else ""
+    return f"Gaussian noise at every member{noise}{bound}{way}."
+
+
+def _reads(front: Mapping[str, Any]) -> str:
+    if front["uncharged"]:
+        listed = "; ".join(words.UNCHARGED.get(name, name) for name in front["uncharged"])
+        return f"Read of private records and not charged: {listed}."
+    return "Nothing was read of private records without being charged, as far as the plan says."
+
+
+def _described(record: Mapping[str, Any], front: Mapping[str, Any]) -> str:
+    algorithm = str(record["config"].get("algorithm", record["name"]))
+    return f"{algorithm} of {len(front['members'])} members" if front["members"] else algorithm
