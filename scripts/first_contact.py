@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -34,12 +35,16 @@ class Visitor:
         self.environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL"))}
 
     def run(self, what: str, words: list[str], shown: str = "") -> str:
-        started = time.perf_counter()
+        started, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(
             words, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
         )
         took = round(time.perf_counter() - started, 1)
-        step: dict[str, Any] = {"step": what, "command": shown or shlex.join(words), "seconds": took}
+        now = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu = round(now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime, 1)
+        step: dict[str, Any] = {
+            "step": what, "command": shown or shlex.join(words), "seconds": took, "cpu_seconds": cpu,
+        }  # fmt: skip
         if done.returncode:
             step["failed"] = (done.stderr or done.stdout)[-600:]
         self.steps.append(step)
@@ -110,7 +115,7 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     failed = [step["step"] for step in visitor.steps if "failed" in step]
-    record = {
+    record: dict[str, Any] = {
         "command": "python scripts/first_contact.py --out docs/results/first-contact.json",
         "python": platform.python_version(),
         "load_at_the_end": round(os.getloadavg()[0], 1),
@@ -118,16 +123,12 @@ def main() -> None:
         "steps": visitor.steps,
         "bytes_of_pages": written,
         "failed": failed,
-        "seconds": round(sum(step["seconds"] for step in visitor.steps), 1),
-        "seconds_from_the_wheel": round(
-            sum(
-                s["seconds"]
-                for s in visitor.steps
-                if s["step"] not in ("clone", "make demo", "build the wheel")
-            ),
-            1,
-        ),
     }
+    before = ("clone", "make demo", "build the wheel")
+    for key in ("seconds", "cpu_seconds"):
+        record[f"{key}_from_the_wheel"] = round(
+            sum(step[key] for step in visitor.steps if step["step"] not in before), 1
+        )
     if chosen.out:
         chosen.out.write_text(json.dumps(record, indent=1) + "\n")
     print(f"{record['seconds_from_the_wheel']} s from the wheel to the page; failed: {failed or 'nothing'}")

@@ -28,6 +28,7 @@ from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards
 from sottovoce.data.partition import by_column
 from sottovoce.errors import DataError, InvalidInput
+from sottovoce.graphs import as_network
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.clipping import clip_rows
 from sottovoce.privacy import Guarantee, ProtectiveNoise

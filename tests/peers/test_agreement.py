@@ -444,7 +444,7 @@ def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
     read_agreement(agreed).require_signatures()
 
 
-def test_bad_input_on_the_command_line_is_a_sentence_and_code_1(cli, consortium, tmp_path):
+def test_bad_input_on_the_command_line_is_a_sentence_and_its_code(cli, consortium, tmp_path):
     group = consortium()
     key = tmp_path / "own"
     key.mkdir(mode=0o700)
@@ -468,7 +468,7 @@ def test_bad_input_on_the_command_line_is_a_sentence_and_code_1(cli, consortium,
     }
     for name, words in cases.items():
         code, said = cli(*words)
-        assert code == 1, name
+        assert code == (78 if words[0] == "run" else 1), name  # a service need not try that again
         assert set(said) == {"error"}, name
         assert said["error"].endswith("."), name
     assert not state.exists()
