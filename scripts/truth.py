@@ -776,7 +776,7 @@ def consensus(rng: np.random.Generator, sampled: bool, name: str = "consensus-sg
     if name == "consensus-fedavg":
         opts.given["local_steps"] = int(rng.integers(1, 9))  # what happens inside an update costs nothing
     plan = registry.algorithm(name)(
-        GLM(), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.given
+        GLM(dim=2), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.given
     )
     question, coalitions, users = whom(rng, n, [*VIEWS, "network", "pairwise", "colluders"])
     view = question["view"]
@@ -811,7 +811,7 @@ def muffliato(rng: np.random.Generator, sampled: bool) -> Case:
         if len(set(opts.divisors)) > 1:
             raise SottovoceError("unequal rows")
     plan = registry.algorithm("muffliato-sgd")(
-        GLM(), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.given
+        GLM(dim=2), drawn.protocol, network=drawn.network, seed=int(rng.integers(1000)), **opts.given
     )
     question, coalitions, users = whom(rng, n, [*VIEWS, "network", "pairwise", "colluders"])
     view = question["view"]
@@ -841,7 +841,7 @@ def plain_gossip(rng: np.random.Generator, sampled: bool, name: str) -> Case:
         given["adjacency"] = opts.adjacency = "user"
         opts.divisors = [Fraction(1)] * n
     protocol_name = "neighbour-sum" if name == "dp-dinno" else "gossip:1"
-    plan = registry.algorithm(name)(GLM(), protocol_name, network=network, **given)
+    plan = registry.algorithm(name)(GLM(dim=2), protocol_name, network=network, **given)
     question, coalitions, users = whom(rng, n, VIEWS)
 
     def compositions() -> list[tuple[Step, ...]]:
@@ -868,7 +868,7 @@ def decor(rng: np.random.Generator) -> Case:
     n, steps, clip = network.n, int(rng.integers(1, 20)), eighths(rng, 0.2, 4)
     own, shared = eighths(rng, 1, 30), eighths(rng, 0.5, 60)
     plan = registry.algorithm("decor")(
-        GLM(), "gossip:1", network=network, steps=steps, clip=clip, noise_multiplier=own,
+        GLM(dim=2), "gossip:1", network=network, steps=steps, clip=clip, noise_multiplier=own,
         pair_multiplier=shared, adjacency="user",
     )  # fmt: skip
     question, coalitions, users = whom(rng, n, ["local", "outsider", "network", "pairwise", "colluders"])
@@ -910,13 +910,15 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
         given |= {"path": "secret", "tokens": tokens, "cap": cap}
         most = opts.steps * tokens
         counts = Counter({u: most if cap is None else min(cap, most) for u in range(n)})
-        plan = registry.algorithm("random-walk-sgd")(GLM(), network, **given)
+        plan = registry.algorithm("random-walk-sgd")(GLM(dim=2), network, **given)
     elif rng.random() < 0.5:
         path = sv.protocols.draw_path(network, opts.steps, rng).tolist()
         counts = Counter(path)
-        plan = registry.algorithm("random-walk-sgd")(GLM(), network, path=path, **given)
+        plan = registry.algorithm("random-walk-sgd")(GLM(dim=2), network, path=path, **given)
     else:
-        plan = registry.algorithm("random-walk-sgd")(GLM(), network, seed=int(rng.integers(1000)), **given)
+        plan = registry.algorithm("random-walk-sgd")(
+            GLM(dim=2), network, seed=int(rng.integers(1000)), **given
+        )
         counts = Counter(plan.holders.tolist())
     question, coalitions, users = whom(rng, n, ["local", "outsider", "colluders"] if secret else VIEWS)
     return Case(
@@ -931,9 +933,9 @@ def dp_sgd(rng: np.random.Generator, sampled: bool) -> Case:
     given = dict(opts.given)
     if "sizes" in given:
         given["records"] = given.pop("sizes")[0]
-    plan = registry.algorithm("dp-sgd")(GLM(), **given)
+    plan = registry.algorithm("dp-sgd")(GLM(dim=2), **given)
     if sampled and rng.random() < 0.05:
-        plan = registry.algorithm("dp-sgd")(GLM(), **given, accounting="rdp")
+        plan = registry.algorithm("dp-sgd")(GLM(dim=2), **given, accounting="rdp")
     return Case(
         plan, {}, 0.0, lambda: own_noise(opts, None, [()], lambda u: opts.steps), {"algorithm": "dp-sgd"}
     )
@@ -955,7 +957,7 @@ def dp_cd(rng: np.random.Generator) -> Case:
             given["smoothness_share"] = share = int(rng.integers(1, 60)) / 64
             squared /= 1 - Fraction(share)
     plan = registry.algorithm("dp-cd")(
-        GLM(), records=int(rng.integers(5, 500)), steps=steps, clip=eighths(rng, 0.2, 4),
+        GLM(dim=2), records=int(rng.integers(5, 500)), steps=steps, clip=eighths(rng, 0.2, 4),
         noise_multiplier=z, adjacency=adjacency, **given,
     )  # fmt: skip
     return Case(plan, {}, 0.0, lambda: [(Step("gaussian", squared),)], {"algorithm": "dp-cd"})
@@ -965,7 +967,7 @@ def dp_gcd(rng: np.random.Generator) -> Case:
     """Choices and values with Laplace noise: among the sampled plans, since both need distributions."""
     steps, ratio = int(rng.integers(1, 12)), eighths(rng, 2, 40)
     plan = registry.algorithm("dp-gcd")(
-        GLM(), records=int(rng.integers(5, 500)), steps=steps, clip=1.0, noise_ratio=ratio,
+        GLM(dim=2), records=int(rng.integers(5, 500)), steps=steps, clip=1.0, noise_ratio=ratio,
         adjacency=str(rng.choice(["add-remove", "replace-one"])),
     )  # fmt: skip
     parts = (Step("laplace", 1 / ratio, steps), Step("pure", 2 / ratio, steps))

@@ -5,6 +5,10 @@ seed; ``algorithm(source, start)``, the text for the agents hosted here; ``sourc
 the gate before their records; ``releases(agent)``, every noisy value an agent will publish; `law`, the
 mathematics that says how much of them an observer learns; and `width`, the numbers in a row. Everything
 else reads these: the runners, the ranks of a cluster, a peer, the accountant, the ledger, the command line.
+
+Three classes stand here, and together: `Plan` (what follows from the facts), `Curated` (one holder of all
+records) and `Learning` (agents, sizes, lots and clips: the options of every gradient plan). The last two are
+the first with its facts filled in, and DP-SGD is both; apart they would be one module in three files.
 """
 
 from __future__ import annotations
