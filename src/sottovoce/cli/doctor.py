@@ -40,6 +40,7 @@ PACKAGES = (
     Package("grpcio", "peers over mutual TLS"),
     Package("torch", "neural networks", "pip install -c constraints.txt 'sottovoce[deep]'"),
     Package("safetensors", "model files", "pip install -c constraints.txt 'sottovoce[deep]'"),
+    Package("bokeh", "the explorer's page", "pip install -c constraints.txt 'sottovoce[explore]'"),
 )
 
 
