@@ -37,15 +37,9 @@ PACKAGES = (
     Package("jinja2", "reports"),
     Package("matplotlib", "figures"),
     Package("cryptography", "protective noise, certificates"),
-<<<<<<< HEAD
     Package("torch", "neural networks", "pip install 'sottovoce[deep]'"),
     Package("safetensors", "model files", "pip install 'sottovoce[deep]'"),
-=======
-    Package("grpcio", "peers over mutual TLS"),
-    Package("torch", "neural networks", "pip install -c constraints.txt 'sottovoce[deep]'"),
-    Package("safetensors", "model files", "pip install -c constraints.txt 'sottovoce[deep]'"),
-    Package("bokeh", "the explorer's page", "pip install -c constraints.txt 'sottovoce[explore]'"),
->>>>>>> explore
+    Package("bokeh", "the explorer's page", "pip install 'sottovoce[explore]'"),
 )
 
 
