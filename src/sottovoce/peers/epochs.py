@@ -178,7 +178,14 @@ def draft_epoch(
 
     Examples
     --------
-    `sottovoce peer epoch agreement.toml --state state --without east -o next.toml` calls this.
+    An average is one step; it is done or not:
+
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> file = example_agreement()[0]
+    >>> draft_epoch(file.with_name("next.toml"), read_agreement(file), file.parent / "none", without=["bo"])
+    Traceback (most recent call last):
+        ...
+    sottovoce.errors.ConfigError: An average has one step, so nothing of it can go on; agree on a new run.
     """
     if old.plan.query == "value":
         raise ConfigError("An average has one step, so nothing of it can go on; agree on a new run.")
