@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,9 +88,8 @@ SETTINGS: dict[tuple[str, float, bool], Setting] = {
     ("mnist", 1.0, True): Setting("handwriting", 80, 8.0),
     ("mnist", 10.0, True): Setting("handwriting-fine", 200, 32.0),
     ("fashion_mnist", 1.0, False): Setting("objects", 80, 32.0),
-    ("fashion_mnist", 3.0, False): Setting("objects", 160, 48.0),
+    ("fashion_mnist", 3.0, False): Setting("objects", 120, 48.0),
     ("cifar10", 1.0, False): Setting("photographs", 60, 16.0),
-    ("cifar10", 3.0, False): Setting("photographs", 60, 48.0),
 }
 
 
@@ -278,9 +277,6 @@ GRID: dict[tuple[str, float, bool], tuple[Setting, ...]] = {
     ("cifar10", 1.0, False): tuple(
         Setting("photographs", steps, rate) for steps, rate in ((40, 32.0), (60, 16.0), (60, 24.0))
     ),
-    ("cifar10", 3.0, False): tuple(
-        Setting("photographs", steps, rate) for steps, rate in ((60, 32.0), (60, 48.0), (100, 32.0))
-    ),
 }
 
 
@@ -436,7 +432,12 @@ def secure_sum_images(
     more: dict[str, Any] = {}
     if quick:
         data, epsilon, trials, results, more = ("digits",), (1.0,), 1, None, {"setting": asdict(QUICK)}
-    listed = [{"data": d, "epsilon": float(e), "against": "one", **more} for d in data for e in epsilon]
+    listed = [
+        {"data": d, "epsilon": float(e), "against": "one", **more}
+        for d in data
+        for e in epsilon
+        if quick or (d, float(e), False) in SETTINGS  # for others no setting was chosen yet
+    ]
     rows = cells(listed, trials=trials, results=results, skip=skip, progress=progress, spread=spread)
     return _result("secure-sum-images", rows, started, quick)
 
@@ -517,6 +518,7 @@ def secure_sum_mean(
 ) -> Result:
     """Average numbers of a unit interval at epsilon 1 and measure the noise in the mean."""
     from sottovoce.algorithms import Muffliato
+    from sottovoce.data.randomness import Random
     from sottovoce.privacy import ProtectiveNoise, gaussian_mu
 
     started = time.perf_counter()
@@ -533,20 +535,23 @@ def secure_sum_mean(
             )
             plan = Muffliato.for_budget(
                 f"masked:tolerate={many}", radius=0.5, network=f"ring:{n}", epsilon=1.0, delta=DELTA,
-                dim=numbers, **view,
+                dim=numbers if n <= 64 else numbers // 4, **view,
             )  # fmt: skip
-            zeros = np.zeros((n, numbers))
-            total = sum(
-                float(np.square(plan.run(zeros, ProtectiveNoise()).outputs["rows"][0]).sum())
-                for _ in range(runs)
-            )
+            wide, often = (numbers, runs) if n <= 64 else (numbers // 4, 3 * runs)  # small enough for a cache
+            zeros = np.zeros((n, wide))
+            # a thousand members' protective noise takes minutes and has the same law on a finer grid
+            drawn = ProtectiveNoise() if n <= 64 else np.random.default_rng(n)
+            total = 0.0
+            for _ in range(often):  # the plan has been priced: its runs need not price it again
+                gate = plan.source(zeros, range(n), Random.of(drawn))
+                total += float(np.square(plan.schedule(0).apply(gate.released(0))[0]).sum())
             share = {"local": 1.0, "central": 1 / n}.get(against, 1 / (n - many))
             formula = float(np.sqrt(share / n)) / gaussian_mu(1.0, DELTA)
-            measured = float(np.sqrt(total / (runs * numbers)))
+            measured = float(np.sqrt(total / (often * wide)))
             rows.append({"members": n, "against": against, "formula": formula, "measured": measured,
-                         "ratio": measured / formula, "printed": PRINTED_SD.get((n, against))})  # fmt: skip
-    made = _result("secure-sum-mean", rows, started, quick)
-    return replace(made, provenance={**made.provenance, "noise": "protective, on the grid of the plan"})
+                         "ratio": measured / formula, "printed": PRINTED_SD.get((n, against)),
+                         "noise": "protective" if n <= 64 else "simulated"})  # fmt: skip
+    return _result("secure-sum-mean", rows, started, quick)
 
 
 def mean_table(record: dict[str, Any]) -> Shown:
@@ -715,7 +720,7 @@ EXPERIMENTS = {
     "secure-sum-agents": Experiment(
         "Accuracy against the number of agents, by kind of noise", "beyond B23", secure_sum_agents,
         agents_plot, table=agents_table, held=as_good_as_ten, reads=_READS,
-        claim="A thousand agents learn as well as ten with masked sums, and nothing with their own noise.",
+        claim="With masked sums a thousand agents learn as well as ten; own noise costs points at a hundred.",
     ),
     "secure-sum-mean": Experiment(
         "The noise in a mean of n numbers, by who must not learn more", "beyond B23", secure_sum_mean,
