@@ -157,6 +157,15 @@ def test_where_nothing_fits_the_smallest_epsilon_and_number_of_members_are_told(
     assert ways["hide"] == "record"
 
 
+def test_an_impossible_budget_is_answered_with_a_way_out():
+    """No noise makes two records at five members useful at epsilon 1e-6; records do."""
+    advice = sv.advise(5, epsilon=1e-6, delta=1e-9, records=2)
+    assert advice.recommended is None
+    assert "wider than the range" in advice.reasons
+    assert advice.ways_out
+    assert all(way.sentence.endswith(".") for way in advice.ways_out)
+
+
 def test_the_smallest_number_of_records_is_told():
     wish = {"epsilon": 0.5, "delta": 1e-6, "target": 0.01}
     advice = sv.advise(4, records=10, **wish)
@@ -279,6 +288,12 @@ def test_drafts_become_agreements_with_the_same_price(tmp_path, masks):
     [
         ((1,), "two members or more"),
         (([(0, 1), (2, 3)],), "not connected"),
+        ((nx.disjoint_union(nx.path_graph(3), nx.path_graph(2)),), "connected"),
+        (("path:1",), "two"),
+        ((5, {"records": 0}), "records"),
+        ((5, {"records": [3, 1, 4, -1, 5]}), "records"),
+        ((5, {"delta": 0.0}), "delta"),
+        ((5, {"epsilon": 0.0}), "epsilon"),
         ((5, {"records": -3}), "records"),
         ((5, {"records": [1, 2]}), "one number per member"),
         ((5, {"epsilon": -1.0}), "epsilon"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.advice import files
-from sottovoce.advice.candidates import FEW_LEAVES, STEPS, Scheme, plan_for, schemes, statement
+from sottovoce.advice.candidates import FEW_LEAVES, STEPS, Scheme, each_scheme, plan_for, schemes, statement
 from sottovoce.advice.comparison import COLUMNS, Row, pareto, row_of
 from sottovoce.advice.samples import Sample, _pair
 from sottovoce.advice.usefulness import Score, Usefulness, simulate, step_noise, usefulness
@@ -473,8 +473,8 @@ def _fitting(wish: Wish, sample: Sample | None, like: Row) -> Row | None:
     plan: Any = like.plan
     share = float(getattr(plan, "sample_rate", None) or 1.0)
     rate = plan.rate(0) if wish.training else 1.0
-    options = [s for s in schemes(wish) if _same(s) == _same(like.scheme)]
-    for scheme in options:
+    wanted = _same(like.scheme)
+    for scheme in (one for one in each_scheme(wish) if _same(one) == wanted):
         try:
             made = plan_for(wish, scheme, steps=plan.steps, learning_rate=rate, share=share)
         except BudgetInfeasible:

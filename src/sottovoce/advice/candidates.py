@@ -24,7 +24,7 @@ from sottovoce.privacy.gaussian import gaussian_mu
 from sottovoce.privacy.trees import least_tree_noise
 from sottovoce.protocols import Tree, parse
 
-__all__ = ["STEPS", "Scheme", "calibrated", "plan_for", "schemes", "statement"]
+__all__ = ["STEPS", "Scheme", "calibrated", "each_scheme", "plan_for", "schemes", "statement"]
 
 FLOOR = 0.1  # of the noise of local privacy, which nobody goes below on a tree with unequal noise
 STALLS = "the step waits for it; if it stays away, the others agree on a run without it"
@@ -84,10 +84,15 @@ def schemes(wish: Wish) -> list[Scheme]:
     >>> [scheme.protocol for scheme in schemes(Wish.of(8, epsilon=1.0, delta=1e-5))]
     ['masked', 'tree', 'tree:kind=few-leaves', 'tree', 'exchange', 'gossip', 'chebyshev']
     """
-    return list(_schemes(wish))
+    return list(each_scheme(wish))
 
 
-def _schemes(wish: Wish) -> Iterator[Scheme]:
+def each_scheme(wish: Wish) -> Iterator[Scheme]:
+    """Yield what `schemes` lists, one after the other: some take a search for a tree.
+
+    >>> next(each_scheme(Wish.of(8, epsilon=1.0, delta=1e-5))).protocol
+    'masked'
+    """
     n, network, c = wish.n, wish.network, wish.colluders
     shallow = Tree(network)
     if wish.masks and n >= 3 and c <= n - 2:
@@ -305,7 +310,7 @@ def calibrated(plan: Plan, wish: Wish, scheme: Scheme) -> Plan:
         z = first * max(g.mu for g in stated) / allowed
         bump = 1e-12
         while any(g.epsilon(wish.delta) > wish.epsilon for g in worst(z)):  # the last places
-            z, bump = z * (1 + bump), 4 * bump
+            z, bump = z * (1 + bump), 16 * bump
     else:
         from sottovoce.privacy.calibration import calibrate
 

@@ -254,10 +254,12 @@ def least(works: Callable[[float], bool], low: float, most: float) -> float | No
     True
     """
     high = low
+    if works(low):
+        return low
+    if not works(most):  # more of it never makes things worse: then nothing in between works either
+        return None
     while not works(high):
-        low, high = high, high * 2
-        if high > most:
-            return None
+        low, high = high, min(high * 2, most)
     while high / low > 1.01:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if works(middle) else (middle, high)

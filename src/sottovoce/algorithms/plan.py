@@ -347,7 +347,9 @@ def spoken_network(protocol: Any) -> Any:
     >>> spoken_network("tree"), spoken_network("ring:8")
     ('tree', Network('ring:8', n=8, edges=8))
     """
-    if isinstance(protocol, str) and protocol.split(":")[0] not in protocols.names.names():
+    word = protocol.split(":")[0] if isinstance(protocol, str) else "tree"
+    # listing what is installed takes a while: only for words that are not built in
+    if word not in protocols.names.BUILT_IN and word not in protocols.names.names():
         with contextlib.suppress(SottovoceError):  # then it is a protocol misspelt, and is refused as one
             return as_network(protocol)
     return protocol

@@ -37,8 +37,10 @@ def few_leaf_tree(
     >>> int((degrees <= 2).sum())  # no tree has fewer than n - floor((n - 2) / c)
     5
     """
-    around = [set(network.neighbours(v).tolist()) for v in range(network.n)]
     c = _validate.count(tolerate, "tolerate")
+    if 2 * len(network.edges) == network.n * (network.n - 1):  # anyone can reach anyone: nothing to search
+        return _of_all(network.n, c)
+    around = [set(network.neighbours(v).tolist()) for v in range(network.n)]
     best: tuple[int, int, np.ndarray] | None = None
     least = 2 if c == 1 else network.n - (network.n - 2) // c
     for _ in range(_validate.count(tries, "tries")):
@@ -56,6 +58,22 @@ def few_leaf_tree(
             break
     assert best is not None
     return best[2]
+
+
+def _of_all(n: int, c: int) -> np.ndarray:
+    """The best tree where all links are there: a path from its middle, or inner nodes of degree c + 1."""
+    parents = np.full(n, -1)
+    if c == 1:
+        middle = n // 2
+        parents[:middle], parents[middle + 1 :] = np.arange(1, middle + 1), np.arange(middle, n - 1)
+        return parents
+    places, parent = c + 1, 0
+    for u in range(1, n):
+        if places == 0:
+            parent, places = parent + 1, c
+        parents[u] = parent
+        places -= 1
+    return parents
 
 
 def _depth(parents: np.ndarray) -> int:

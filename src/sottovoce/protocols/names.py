@@ -119,6 +119,7 @@ _BUILDERS: dict[str, tuple[Build, frozenset[str]]] = {
     "masked": (_masked, frozenset({"kind", "root", "tolerate", "partners"})),
     "neighbour-sum": (_neighbour_sum, frozenset()),
 }
+BUILT_IN = frozenset(_BUILDERS)
 EXACT = frozenset({"tree", "exchange", "masked"})
 
 
