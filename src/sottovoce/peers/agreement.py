@@ -211,8 +211,8 @@ class Agreement(_Part):
         for field, text in (("continues", self.continues), ("start", self.start)):
             if text and not re.fullmatch("[0-9a-f]{64}", text):
                 raise ValueError(f"{field} must be 64 hexadecimal digits")
-        if bool(self.continues) != bool(self.epoch):
-            raise ValueError("an epoch beyond the first names the run it continues, and only such a one does")
+        if self.continues and not self.epoch:
+            raise ValueError("what continues a run is an epoch of its own: epoch must be at least 1")
         if self.start and not self.continues:
             raise ValueError("a start belongs to an epoch that continues a run")
         unknown = set(self.signatures) - set(names)
