@@ -179,6 +179,12 @@ def draft_epoch(
     Examples
     --------
     `sottovoce peer epoch agreement.toml --state state --without east -o next.toml` calls this.
+
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> file, members = example_agreement()
+    >>> draft_epoch(file.parent / "next.toml", read_agreement(file), file.parent, without=["bo"])
+    Traceback (most recent call last):
+    sottovoce.errors.ConfigError: An average has one step, so nothing of it can go on; agree on a new run.
     """
     if old.plan.query == "value":
         raise ConfigError("An average has one step, so nothing of it can go on; agree on a new run.")
