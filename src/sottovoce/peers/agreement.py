@@ -156,7 +156,7 @@ class TimingPart(_Part):
     late: Literal["wait", "drop"] = "wait"
     deadline: Positive = 60.0
     give_up: Positive = 600.0
-    witness: Annotated[int, Field(ge=1, le=10_000)] = 32
+    witness: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
 class Agreement(_Part):
@@ -293,6 +293,11 @@ class Agreement(_Part):
     def member_budget(self) -> Budget:
         """The budget of every member: local view, with masks against as many members as are tolerated."""
         return Budget(self.budget.epsilon, self.budget.delta, self.algorithm.adjacency)
+
+    @property
+    def witness(self) -> int:
+        """After how many rows all members must hold a ledger's head; rarer among many, who all answer."""
+        return self.timing.witness or 32 * max(1, len(self.members) // 8) ** 2
 
     def index(self, name: str) -> int:
         """Return a member's number."""
