@@ -857,7 +857,7 @@ BUGS = [
     Bug(
         "a newer head of one's own ledger is ignored",
         PEERS + "core.py",
-        "            if head.count > self.count or self.store.row_hash(head.count) != head.head:",
+        "            if head.rows > self.count or self.store.row_hash(head.rows) != head.head:",
         "            if False:",
         LIARS,
     ),

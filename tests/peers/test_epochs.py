@@ -8,6 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
+from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError, IdentityError, PeerError
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.book import Lifetime
@@ -253,3 +254,23 @@ def test_a_statement_says_its_version(members):
     said = json.loads((group.state("m0") / "statement.json").read_text())
     assert (said["version"], said["epoch"], said["before"]) == (2, 0, [])
     assert said["compared"] == ["m1", "m2"]
+
+
+def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
+    group = members(n=3, protocol="tree")
+    group.run(stop_at=6)
+    out = group.folder / "next.toml"
+    with pytest.raises(SystemExit) as stopped:
+        main(["peer", "epoch", str(group.file), "--home", str(group.homes["m0"].folder), "--moved",
+              "m2=elsewhere.example:2", "-o", str(out), "--json"])  # fmt: skip
+    assert not stopped.value.code
+    said = json.loads(capsys.readouterr().out)
+    assert said["run"] == read_agreement(out).run.hex()
+    spent = mu(read_ledger(group.state("m0"))["saved"].releases)
+    assert said["spent"] == pytest.approx(gaussian_epsilon(spent, DELTA), rel=1e-6)
+    total = math.hypot(spent, 2 / Z * math.sqrt(said["steps"]))
+    assert said["members"][0]["total"] == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+    with pytest.raises(SystemExit) as stopped:
+        main(["peer", "epoch", str(group.file), "--home", str(group.homes["m0"].folder), "--moved", "m2",
+              "-o", str(out)])  # fmt: skip
+    assert stopped.value.code == 1

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from sottovoce.data.randomness import Random
 from sottovoce.errors import ConfigError, FrameError, IdentityError, LedgerError, Refused, SottovoceError
 from sottovoce.peers.agreement import merge_signatures, parse_agreement, sign_agreement
 from sottovoce.peers.frames import ROW, Wire
+from sottovoce.peers.identity import CertificateSeal
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.masking import read_mask_key
 from sottovoce.peers.simulator import Faults, World, masked_shapes
@@ -94,10 +96,12 @@ def check_wire(group, links_of, epoch=0):
     outcomes = group.run(noises=[Random(tape, 7, 0) for tape in tapes], transport=links)
     job = Job(group.agreement)
     grid, tree = job.grid, job.plan.schedule(0)
+    certificates = [member.certificate.encode() for member in group.agreement.members]
+    wire = replace(job.wire, seal=CertificateSeal(group.identities[0], certificates))
     rows = {}
     for sender, _, raw in links.carried:
         if Wire.kind_of(raw) == ROW:
-            rows[sender, job.wire.decode(raw).round] = job.wire.values(job.wire.decode(raw))
+            rows[sender, wire.decode(raw).round] = wire.values(wire.decode(raw))
     leaves = [v for v in range(group.n) if v != tree.root and tree.local(v).sends(0)]
     sums = [rows[tree.root, k * tree.rounds + tree.tree.depth] for k in range(job.steps)]
     chains = [group.agreement.run]

@@ -19,7 +19,7 @@ def test_an_agreement_signed_before_epochs_and_witnesses_keeps_its_name_and_sign
     agreement.require_signatures()
     said = json.loads((STORED / "statement-1.json").read_text())
     assert agreement.run.hex() == said["run"]
-    assert (agreement.epoch, agreement.continues, agreement.timing.witness) == (0, "", 32)
+    assert (agreement.epoch, agreement.continues, agreement.witness) == (0, "", 32)
     assert Job(agreement).local(0).epsilon(1e-5) == pytest.approx(said["guarantee"]["epsilon"], rel=1e-9)
 
 

@@ -225,7 +225,7 @@ class TimingPart(_Part):
     deadline: Positive = 60.0
     give_up: Positive = 600.0
     pace: Annotated[float, Field(ge=0.01, le=3600.0)] | None = None
-    witness: Annotated[int, Field(ge=1, le=10_000)] = 32
+    witness: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
 class Agreement(_Part):
@@ -295,8 +295,8 @@ class Agreement(_Part):
         for field, text in (("continues", self.continues), ("start", self.start)):
             if text and not re.fullmatch("[0-9a-f]{64}", text):
                 raise ValueError(f"{field} must be 64 hexadecimal digits")
-        if bool(self.continues) != bool(self.epoch):
-            raise ValueError("an epoch beyond the first names the run it continues, and only such a one does")
+        if self.continues and not self.epoch:
+            raise ValueError("what continues a run is an epoch of its own: epoch must be at least 1")
         if self.start and not self.continues:
             raise ValueError("a start belongs to an epoch that continues a run")
         unknown = set(self.signatures) - set(names)
@@ -412,6 +412,11 @@ class Agreement(_Part):
     def member_budget(self) -> Budget:
         """The budget of every member: local view, with masks against as many members as are tolerated."""
         return Budget(self.budget.epsilon, self.budget.delta, self.algorithm.adjacency)
+
+    @property
+    def witness(self) -> int:
+        """After how many rows all members must hold a ledger's head; rarer among many, who all answer."""
+        return self.timing.witness or 32 * max(1, len(self.members) // 8) ** 2
 
     def index(self, name: str) -> int:
         """Return a member's number."""

@@ -586,12 +586,12 @@ class Core:
     def _hold(self, v: int, head: Head, raw: bytes) -> None:
         """Keep the newest head of a member; two different ones of one length show that it was copied."""
         known = self._heads.get(v)
-        if known is not None and head.count == known.count and head.head != known.head:
+        if known is not None and head.rows == known.rows and head.head != known.head:
             held = self.wire.decode(self.heads[v])
             self._incident(
-                f"two ledgers of member {v} with {head.count} rows", held.proof + self.wire.decode(raw).proof
+                f"two ledgers of member {v} with {head.rows} rows", held.proof + self.wire.decode(raw).proof
             )
-        if known is None or (head.count, head.at) > (known.count, known.at):
+        if known is None or (head.rows, head.at) > (known.rows, known.at):
             self.heads[v], self._heads[v], self._dirty[v] = raw, head, raw
         self._same_chain(v, head)
 
@@ -645,15 +645,15 @@ class Core:
         """Take what a member holds of this ledger."""
         if said.held:
             head = self.wire.read_head(self.wire.decode(said.held))
-            if head.count > self.count or self.store.row_hash(head.count) != head.head:
+            if head.rows > self.count or self.store.row_hash(head.rows) != head.head:
                 self._fail(
                     LedgerError(
-                        f"Member {w} holds a head of this peer's ledger with {head.count} rows, signed by "
+                        f"Member {w} holds a head of this peer's ledger with {head.rows} rows, signed by "
                         f"this peer, that the ledger of {self.count} rows does not contain: the state folder "
                         "was copied or is an older one; go on from the newest folder only."
                     )
                 )
-            self.witnessed[w] = max(self.witnessed[w], head.count)
+            self.witnessed[w] = max(self.witnessed[w], head.rows)
         if said.nonce == self._nonce:
             self.unwitnessed.discard(w)
             if not self.unwitnessed and not self.unanswered:

@@ -101,12 +101,12 @@ class OpenSeal:
 class Head(NamedTuple):
     """The newest row of a member's ledger, and where it is.
 
-    ``count`` rows with the hash ``head``; ``at`` the round it waits for; ``chain`` the chain over what came
+    ``rows`` rows with the hash ``head``; ``at`` the round it waits for; ``chain`` the chain over what came
     of ``step`` steps, where all members must have the same. ``nonce`` is not zero when the member has just
     started and asks everybody what they hold of its ledger.
     """
 
-    count: int
+    rows: int
     at: int
     step: int
     head: bytes

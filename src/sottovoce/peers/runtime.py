@@ -188,7 +188,7 @@ class Peer:
                 ask_most=max(4.0, agreement.timing.ask_again),
                 give_up=agreement.timing.give_up,
                 drop_after=agreement.timing.deadline if agreement.timing.late == "drop" else math.inf,
-                witness=agreement.timing.witness,
+                witness=agreement.witness,
             )
             seal = CertificateSeal(identity, [member.certificate.encode() for member in agreement.members])
             wire = replace(self.job.wire, seal=seal)

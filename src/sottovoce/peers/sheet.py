@@ -106,7 +106,7 @@ def remembered(job: Job) -> list[str]:
     >>> len(remembered(Job(read_agreement(example_agreement()[0]))))
     2
     """
-    every = job.agreement.timing.witness
+    every = job.agreement.witness
     some = "one other member is honest and was not set back with it"
     lines = [f"a folder set back by a backup is noticed if {some}; if all were, rows leave uncharged"]
     if every > 1:
