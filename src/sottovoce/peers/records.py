@@ -109,7 +109,9 @@ def _csv(path: Path) -> dict[str, np.ndarray]:
             rows = list(csv.reader(lines))
     except OSError as error:
         raise DataError(f"The data file {path} cannot be read ({error.strerror or error}).") from None
-    except (UnicodeDecodeError, csv.Error):
+    except csv.Error as error:
+        raise DataError(f"The data file {path} cannot be read ({error}).") from None
+    except UnicodeDecodeError:
         raise DataError(
             f"The data file {path} is not text; export the table as CSV in UTF-8, or give an NPZ file."
         ) from None
