@@ -32,31 +32,32 @@ from sottovoce.peers.identity import make_identity
 
 MEMBERS, DIM, ROUNDS = 4, 1000, 60_000
 STRANGERS = """
-import asyncio, resource, sys
+import heapq, resource, select, socket, sys, time
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 port, count, addresses = map(int, sys.argv[1:])
-inside = set()
-
-async def idle(i):
-    while True:
-        host = f"127.{1 + i % addresses // 250}.0.{1 + i % addresses % 250}" if addresses > 1 else "127.0.0.1"
-        try:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(host, 0))
-            inside.add(i)
-            await reader.read()
-            writer.close()
-        except OSError:
-            pass
-        inside.discard(i)
-        await asyncio.sleep(1.0)
-
-async def main():
-    tasks = [asyncio.create_task(idle(i)) for i in range(count)]
-    await asyncio.sleep(2.0)
-    print(len(inside), flush=True)
-    await asyncio.gather(*tasks)
-
-asyncio.run(main())
+poll, held, due, met = select.epoll(), {}, [(0.0, i) for i in range(count)], set()
+began, told = time.monotonic(), False
+while True:
+    now = time.monotonic()
+    for _ in range(50):
+        if not due or due[0][0] > now:
+            break
+        i = heapq.heappop(due)[1]
+        sock = socket.socket()
+        sock.bind((f"127.1.0.{1 + i % addresses}" if addresses > 1 else "127.0.0.1", 0))
+        sock.setblocking(False)
+        sock.connect_ex(("127.0.0.1", port))
+        held[sock.fileno()] = (sock, i)
+        poll.register(sock.fileno(), select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR)
+        met.add(i)
+    for handle, _ in poll.poll(0.02):
+        poll.unregister(handle)
+        sock, i = held.pop(handle)
+        sock.close()
+        heapq.heappush(due, (time.monotonic() + 1.0, i))
+    if not told and (len(met) == count or now - began > 20):
+        told = True
+        print(len(held), flush=True)
 """
 FLOODER = """
 import asyncio, os, sys

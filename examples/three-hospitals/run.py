@@ -106,7 +106,7 @@ def prepare_data(folder: Path) -> tuple[list[str], tuple[np.ndarray, np.ndarray]
     order = np.random.default_rng(0).permutation(len(X))
     test, rest = order[: len(X) // 5], order[len(X) // 5 :]
     for name, part in zip(HOSPITALS, np.array_split(rest, len(HOSPITALS)), strict=True):
-        (folder / name).mkdir(exist_ok=True)
+        (folder / name).mkdir(parents=True, exist_ok=True)
         rows = [",".join([*names, "benign"])]
         rows += [",".join(map(repr, [*map(float, X[i]), int(table.target[i])])) for i in part]
         (folder / name / "records.csv").write_text("\n".join(rows) + "\n")

@@ -200,7 +200,7 @@ def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
     for home in homes:
         assert signed(file, home)[0] == 0
     code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz")
-    assert (code, "needs --identity and --state" in said) == (1, True)
+    assert (code, "needs --identity and --state" in said) == (78, True)
 
     from sottovoce.peers import runtime
 

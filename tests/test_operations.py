@@ -1,0 +1,191 @@
+"""docs/operations: every command on the pages runs, or is parsed where it would wait for other machines."""
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(ROOT.glob("docs/operations/*.md"))
+COMMAND = re.compile(r"^    (\w+)\$ (sottovoce .*)$", re.M)
+DRAFT = """version = 2
+title = "a trial"
+graph = "path:2"
+[algorithm]
+name = "averaging"
+protocol = "gossip:2"
+adjacency = "user"
+clip = 1.0
+noise_multiplier = 4.0
+[model]
+kind = "mean"
+parameters = 2
+[data]
+features = ["a", "b"]
+[budget]
+epsilon = 5.0
+delta = 1e-5
+"""
+# these wait for other machines; everything else on the pages is run
+WAITING = ("peer run", "relay", "peer status --watch", "peer check")
+
+
+def commands(page):
+    return COMMAND.findall(page.read_text())
+
+
+def call(words, capsys):
+    from sottovoce.cli.main import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    said = capsys.readouterr()
+    return stopped.value.code or 0, said.out + said.err
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch, capsys):
+    """A folder as the pages have it: homes, certificates, a signed agreement, records, a finished run."""
+    from sottovoce.peers.agreement import read_agreement
+    from sottovoce.peers.home import Home
+    from sottovoce.peers.records import read_records
+    from sottovoce.peers.runtime import Peer
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
+    people = ("north", "south")
+    for name in people:
+        words = f"peer home {name}-home --name {name} --epsilon 30 --adjacency add-remove --copy copy-{name}"
+        assert call([*words.split(), "--view", "local"], capsys)[0] == 0
+        shutil.copy(f"{name}-home/identity/certificate.pem", f"{name}.pem")
+    for name, other in (people, people[::-1]):
+        words = ["peer", "trust", f"{other}.pem", "--why", "x", "--home", f"{name}-home"]
+        assert call(words, capsys)[0] == 0
+    Path("draft.toml").write_text(DRAFT)
+    Path("records.csv").write_text("a,b\n" + "\n".join(f"{k / 10},{-k / 10}" for k in range(9)))
+    with socket.socket() as one, socket.socket() as two:
+        for each in (one, two):
+            each.bind(("127.0.0.1", 0))
+        ports = [each.getsockname()[1] for each in (one, two)]
+    members = [f"-m{name}.pem@127.0.0.1:{port}" for name, port in zip(people, ports, strict=True)]
+    code, said = call(["peer", "agree", "draft.toml", *members, "-o", "agreement.toml"], capsys)
+    assert code == 0, said
+    run = read_agreement("agreement.toml").run.hex()
+    shutil.copy("agreement.toml", "unsigned.toml")
+    for name in people:
+        words = ["peer", "agree", "agreement.toml", "--sign", f"{name}-home/identity", "--yes", run]
+        assert call(words, capsys)[0] == 0
+    shutil.copy("agreement.toml", "from-south.toml")
+
+    async def together():
+        agreed = read_agreement("agreement.toml")
+        peers = []
+        for name in people:
+            home = Home(f"{name}-home")
+            records = read_records("records.csv", agreed)
+            peers.append(Peer(agreed, home.identity, records, None, home=home))
+        return await asyncio.gather(*[peer.run() for peer in peers])
+
+    asyncio.run(together())
+    for name in people:
+        code, said = call(["peer", "ledger", f"{name}-home/runs/{run}", "--json"], capsys)
+        Path(f"{name}.json").write_text(said)
+    shutil.copytree("north-home", "east-home")  # a third name on the pages
+    from sottovoce.peers.identity import make_identity
+
+    make_identity("new", "south")
+    shutil.copy("new/certificate.pem", "new-south.pem")
+    return run
+
+
+def parse(words):
+    """Let the command line read the words, without doing anything."""
+    from typer.main import get_command
+
+    from sottovoce.cli.main import build
+
+    context = get_command(build(words[0])).make_context("sottovoce", list(words), ignore_unknown_options=True)
+    rest = [*context._protected_args, *context.args] if hasattr(context, "_protected_args") else context.args
+    command = context.command
+    while hasattr(command, "commands") and rest:
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, list(rest), parent=context)
+        rest = [*getattr(context, "_protected_args", []), *context.args]
+    return context
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_commands_of_a_page_run(page, house, capsys):
+    run = house
+    if page.stem == "index":
+        assert set(re.findall(r"\((\w+\.md)\)", page.read_text())) == {
+            each.name for each in PAGES if each.stem != "index"
+        }
+        return
+    lines = commands(page)
+    assert lines
+    if page.stem == "files":
+        shutil.copy("unsigned.toml", "agreement.toml")
+        shutil.rmtree("north-home")
+    for who, line in lines:
+        text = line.replace("HASH", run).replace("FINGERPRINT", "0" * 64).partition(" > ")[0]
+        words = shlex.split(text)[1:]
+        name = " ".join(words)
+        home = "north-home" if who == "relay" else f"{who}-home"
+        if any(name.startswith(w) for w in WAITING) or "--watch" in words:
+            parse(words)
+            continue
+        needs = words[:2] in (["peer", "book"], ["peer", "trust"], ["peer", "agree"], ["peer", "service"])
+        if needs and "--sign" not in words and "-m" not in words:
+            words += ["--home", home]
+        code, said = call(words, capsys)
+        if "--close" in words:  # the run of the trial has ended; giving it up is refused, with a sentence
+            assert code in (0, 1), said
+            continue
+        assert code == 0, (line, said)
+
+
+def test_the_example_in_containers_as_far_as_it_goes_without_docker(tmp_path):
+    """The files parse, what they copy exists, and what a container would run runs here."""
+    yaml = pytest.importorskip("yaml")
+    example = ROOT / "examples" / "three-hospitals"
+    made = yaml.safe_load((example / "compose.yaml").read_text())
+    assert set(made["services"]) == {"prepare", "north", "south", "east"}
+    for service in made["services"].values():
+        assert (example / service["build"]["context"] / service["build"]["dockerfile"]).resolve().exists()
+    docker = (example / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (.*) \S+$", docker, re.M):
+        for source in line.split():
+            assert (ROOT / source).exists(), source
+    assert made["services"]["prepare"]["entrypoint"][1].endswith("example/prepare.py")
+    # one hospital after the other: the same words, with this machine's folders for the volumes
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    places = {name: tmp_path / name for name in ("shared", "north", "south", "east")}
+    words = [sys.executable, str(example / "prepare.py"), *map(str, places.values())]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    told = [str(word) for word in made["services"]["north"]["command"]]
+    there = [w.replace("/shared", str(places["shared"])).replace("/own", str(places["north"])) for w in told]
+    context = parse(there)
+    assert Path(context.params["agreement"]).exists()
+    assert Path(context.params["data"]).exists()
+    assert (Path(context.params["identity"]) / "key.pem").exists()
+    from sottovoce.peers.agreement import read_agreement
+
+    agreed = read_agreement(context.params["agreement"])
+    agreed.require_signatures()
+    assert [member.address for member in agreed.members] == ["north:7000", "south:7000", "east:7000"]
+    again = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert "there already" in again.stdout  # restarting the stack makes no new identities
+    assert json.dumps(told).count("--health") == 1
+    assert np.loadtxt(places["east"] / "records.csv", delimiter=",", skiprows=1).shape[1] == 32
