@@ -209,6 +209,24 @@ def pretrained(task: str, public: tuple[np.ndarray, np.ndarray], epochs: int, se
     return fresh, 100 * right
 
 
+def _pretrained_once(task: str, public: Any, epochs: int, seed: int, keep: str) -> tuple[Any, float]:
+    """Pretrain, or take the weights that an interrupted run has kept."""
+    import torch
+
+    file = Path(keep) / f"{task}-pretrained.npz"
+    if not keep or not file.is_file():
+        net, score = pretrained(task, public, epochs, seed)
+        if keep:
+            held = {name: value.numpy() for name, value in net.state_dict().items()}
+            write_whole(file, lambda out: np.savez(out, score=score, **held))
+        return net, score
+    net, _ = pretrained(task, (public[0][:0], public[1][:0]), 0, seed)
+    with np.load(file, allow_pickle=False) as stored:
+        values = {name: torch.as_tensor(stored[name]) for name in stored.files if name != "score"}
+        net.load_state_dict(values)
+        return net, float(stored["score"])
+
+
 def fine_tuning(
     quick: bool = False,
     *,
@@ -249,7 +267,7 @@ def fine_tuning(
     }  # fmt: skip
     public, private, test = TASKS[task][0](records, seed, shown, pretrain)
     new = TASKS[task][3]
-    net, public_score = pretrained(task, public, epochs, seed)
+    net, public_score = _pretrained_once(task, public, epochs, seed, keep)
     objective = NetObjective(net, clip=clip)
     x, y = private
     parts = np.array_split(np.random.default_rng(seed).permutation(len(y)), agents)
