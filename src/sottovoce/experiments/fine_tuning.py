@@ -16,7 +16,7 @@ import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -329,6 +329,18 @@ def table(record: dict[str, Any]) -> Shown:
     return Shown(("task", "epsilon", "own noise", "masked", "one trusted holder", "no noise"), rows, note)
 
 
+def _of(task: str) -> Callable[..., Result]:
+    """The experiment for one task, with the same options."""
+
+    def run(quick: bool = False, **options: Any) -> Result:
+        return fine_tuning(quick, task=task, **options)
+
+    known = signature(fine_tuning)
+    rest = [option for name, option in known.parameters.items() if name != "task"]
+    setattr(run, "__signature__", known.replace(parameters=rest))  # noqa: B010
+    return run
+
+
 _READS = (
     "sottovoce.objectives.nets",
     "sottovoce.objectives.nets_layers",
@@ -337,10 +349,10 @@ _READS = (
 EXPERIMENTS = {
     "fine-tuning-text": Experiment(
         "A transformer that reads lines, fine-tuned by ten agents", "own networks",
-        partial(fine_tuning, task="text"), table=table, reads=_READS,
+        _of("text"), table=table, reads=_READS,
     ),
     "fine-tuning-images": Experiment(
         "A small ResNet, fine-tuned by ten agents", "own networks",
-        partial(fine_tuning, task="images"), table=table, reads=_READS,
+        _of("images"), table=table, reads=_READS,
     ),
 }  # fmt: skip
