@@ -1,15 +1,18 @@
 """Clipped sums of per-sample gradients against Opacus, and a whole DP-DSGD step; medians, JSON.
 
-    python -m benchmarks.deep [--quick]
+    python -m benchmarks.deep [--quick] [--only sequences,steps]
 
 Rivals run in the same process, interleaved with ours, on the same lots. Times are wall-clock medians;
-memory is the growth of the process' peak while one form runs in its own process.
+memory is the growth of the process' peak while one form runs in its own process. ``sequences`` and ``steps``
+count processor time instead, which says the same on a quiet machine and still something on a busy one; the
+record holds the load.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import time
@@ -63,15 +66,17 @@ def opacus_ghost(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
     return work
 
 
-def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
+def interleaved(
+    forms: dict[str, Callable], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """Median seconds of each form, taken in turns."""
     times: dict[str, list[float]] = {name: [] for name in forms}
     for turn in range(repeats + 1):
         for name, work in forms.items():
-            begin = time.perf_counter()
+            begin = clock()
             work()
             if turn:  # the first turn compiles and warms up
-                times[name].append(time.perf_counter() - begin)
+                times[name].append(clock() - begin)
     return {name: float(np.median(values)) for name, values in times.items()}
 
 
@@ -117,8 +122,22 @@ def matrix_peak() -> float:
     return 2 * 1500**3 / interleaved({"mm": lambda: a @ a}, 5)["mm"]
 
 
-def dsgd_step(repeats: int, agents: int = 10, lot: int = 256, records: int = 6000) -> dict[str, object]:
-    """A whole DP-DSGD step (lots, gradients, noise, mixing, update) against its gradient work alone."""
+def whole_steps(repeats: int) -> dict[str, object]:
+    """Steps of DP-DSGT and DP-DiNNO against their gradients, in processor time."""
+    return {
+        name: a_step(repeats, name, records=600, clock=time.process_time) for name in ("dp-dsgt", "dp-dinno")
+    }
+
+
+def a_step(
+    repeats: int,
+    algorithm: str = "dp-dsgd",
+    agents: int = 10,
+    lot: int = 256,
+    records: int = 6000,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, object]:
+    """A whole step (lots, gradients, noise, mixing, update) against its gradient work alone."""
     import sottovoce as sv
     from sottovoce.data.agents import AgentData
     from sottovoce.data.randomness import Random
@@ -129,28 +148,84 @@ def dsgd_step(repeats: int, agents: int = 10, lot: int = 256, records: int = 600
     data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
     network = sv.graphs.ring(agents)
     objective = B23Objective(clip=10.0)
-    plan = sv.algorithms.DPDSGD(
+    plan = sv.algorithms.registry.algorithm(algorithm)(
         objective, network, steps=2000, sizes=data.sizes, lot=lot, noise_multiplier=1.0
     )
     gate = plan.source(data, range(agents), Random.of(rng))
     start = objective.initial(rng, agents)
-    algorithm = plan.algorithm(gate, start)
-    gossip, state = plan.schedule(0), algorithm.init()
+    text = plan.algorithm(gate, start)
+    gossip, state = plan.schedule(0), text.init()
     held = data.gather(gate.lots.draw(range(agents), 0), range(agents))
     step = iter(range(10**9))
 
     def whole():
         k = next(step)
-        return algorithm.update(state, gossip.apply(algorithm.message(state, k)), k)
+        return text.update(state, gossip.apply(text.message(state, k)), k)
 
-    seconds = interleaved(
-        {"whole_step": whole, "gradients": lambda: objective.clipped_sums(start, *held)}, repeats
-    )
+    def gradients():
+        for _ in range(plan.draws_per_step):
+            objective.clipped_sums(start, *held)
+
+    seconds = interleaved({"whole_step": whole, "gradients": gradients}, repeats, clock)
     return {
         "ms": {name: round(1e3 * s, 1) for name, s in seconds.items()},
+        "gradients_per_step": plan.draws_per_step,
         "step_over_gradients": round(seconds["whole_step"] / seconds["gradients"], 2),
         "minutes_for_2000_steps": round(2000 * seconds["whole_step"] / 60, 1),
     }
+
+
+class Reader(torch.nn.Module):
+    """Two encoder layers of width 128, learned positions; or an LSTM in their place."""
+
+    def __init__(self, recurrent: bool = False) -> None:
+        super().__init__()
+        self.tokens, self.places = torch.nn.Embedding(100, 128), torch.nn.Embedding(64, 128)
+        layer = torch.nn.TransformerEncoderLayer
+        self.body = (
+            torch.nn.LSTM(128, 128, batch_first=True)
+            if recurrent
+            else torch.nn.Sequential(*[layer(128, 4, 512, dropout=0.0, batch_first=True) for _ in range(2)])
+        )
+        self.head = torch.nn.Linear(128, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.body(self.tokens(x) + self.places(torch.arange(x.shape[1])))
+        return self.head((out[0] if isinstance(out, tuple) else out).mean(1))
+
+
+def sequences(repeats: int, lot: int = 16, places: int = 64) -> dict[str, object]:
+    """A transformer and an LSTM, one agent: the fast form, plain autograd and one record at a time."""
+    x, y = torch.randint(0, 100, (1, lot, places)), torch.randint(0, 4, (1, lot))
+    found: dict[str, object] = {}
+    for name, net in (("transformer", Reader()), ("lstm", Reader(recurrent=True))):
+        objective = NetObjective(net, clip=1.0)
+        assert objective.explain(x, y).startswith("fast"), objective.explain(x, y)
+        theta, plain = objective.start(1), objective.module(objective.start(1)[0]).train()
+
+        def autograd(plain: torch.nn.Module = plain) -> None:
+            plain.zero_grad()
+            torch.nn.functional.cross_entropy(plain(x[0]), y[0]).backward()
+
+        def single(net: NetObjective = objective, row: np.ndarray = theta) -> None:
+            each = net._path(x, y).each  # one record at a time, as for layers without a fast form
+            each(torch.as_tensor(row[0]), x[0], y[0])
+
+        seconds = interleaved(
+            {
+                "sottovoce": lambda net=objective, row=theta: net.clipped_sums(row, x, y),
+                "plain_autograd": autograd,
+                "one_record_at_a_time": single,
+            },
+            repeats,
+            time.process_time,
+        )
+        found[name] = {
+            "cpu_ms": {form: round(1e3 * s, 1) for form, s in seconds.items()},
+            "over_plain_autograd": round(seconds["sottovoce"] / seconds["plain_autograd"], 2),
+            "one_by_one_over_fast": round(seconds["one_record_at_a_time"] / seconds["sottovoce"], 2),
+        }
+    return found
 
 
 def resnet(repeats: int, batch: int = 50) -> dict[str, object]:
@@ -165,6 +240,7 @@ def resnet(repeats: int, batch: int = 50) -> dict[str, object]:
         "seconds": {name: round(s, 3) for name, s in seconds.items()},
         "peak_mb": memory,
         "over_opacus_hooks": round(seconds["opacus_hooks"] / seconds["sottovoce"], 2),
+        "over_opacus_ghost": round(seconds["opacus_ghost"] / seconds["sottovoce"], 2),
         "memory_share_of_opacus_hooks": round(memory["sottovoce"] / memory["opacus_hooks"], 2),
     }
 
@@ -177,6 +253,7 @@ def resnet_forms(batch: int = 50) -> dict[str, Callable]:
     return {
         "sottovoce": lambda: objective.clipped_sums(theta, x, y),
         "opacus_hooks": opacus_hooks(objective.module(theta[0]), x[0], y[0], 1.0),
+        "opacus_ghost": opacus_ghost(objective.module(theta[0]), x[0], y[0], 1.0),
     }
 
 
@@ -197,6 +274,7 @@ def high_water() -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", help="some of: mnist, step, resnet, sequences, steps")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -204,13 +282,21 @@ def main() -> None:
     if options.memory:
         print(peak_of(options.memory))
         return
-    record = {
-        "threads": torch.get_num_threads(),
-        "matrix_peak_gflops": round(matrix_peak() / 1e9, 1),
-        "mnist_10x256": mnist_sums(2 if options.quick else 9),
-        "dp_dsgd_step": dsgd_step(5 if options.quick else 25),
-        "resnet9_batch50": resnet(1 if options.quick else 3),
+    few = options.quick
+    parts: dict[str, tuple[str, Callable[[], object]]] = {
+        "mnist": ("mnist_10x256", lambda: mnist_sums(2 if few else 9)),
+        "step": ("dp_dsgd_step", lambda: a_step(5 if few else 25)),
+        "resnet": ("resnet9_batch50", lambda: resnet(1 if few else 3)),
+        "sequences": ("sequences_lot16", lambda: sequences(3 if few else 15)),
+        "steps": ("whole_steps_cpu", lambda: whole_steps(3 if few else 15)),
     }
+    chosen = options.only.split(",") if options.only else list(parts)
+    record: dict[str, object] = {
+        "threads": torch.get_num_threads(),
+        "load_average": [round(load, 1) for load in os.getloadavg()],
+        "matrix_peak_gflops": round(matrix_peak() / 1e9, 1),
+    }
+    record |= {parts[name][0]: parts[name][1]() for name in chosen}
     print(json.dumps(record, indent=1))
 
 

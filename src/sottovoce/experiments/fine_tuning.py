@@ -4,18 +4,19 @@ Each network is trained without privacy on public records first, its last block 
 and ten agents fine-tune them: with their own noise (nobody is trusted, whatever all
 others do), behind masks (any one member), with one trusted holder of all records, and without noise.
 
-*Text.* Lines of documentation, character by character: which library is a line from? Public: libraries that
-are not asked about later. Private: numpy, scipy, scikit-learn and torch as they are installed.
+*Text.* Lines of source files, character by character: is a line documentation, a comment, Python or a C
+header? Public: networkx, matplotlib and sympy as they are installed, which have no headers. Private: numpy,
+scipy and torch.
 *Images.* Public: Fashion-MNIST. Private: MNIST.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
 import time
 from collections.abc import Callable, Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from sottovoce.runners.base import Result, provenance_now
 
 __all__ = ["EXPERIMENTS"]
 
-PUBLIC = ("networkx", "matplotlib", "sympy", "numba", "pydantic", "mpmath")
-PRIVATE = ("numpy", "scipy", "sklearn", "torch")
+PUBLIC, PRIVATE = ("networkx", "matplotlib", "sympy"), ("numpy", "scipy", "torch")
+KINDS = ("documentation", "comment", "python", "header")  # the first three in public
 LENGTH, SIDE = 32, 14
 WAYS = ("own noise", "masked", "central")
 
@@ -37,37 +38,43 @@ WAYS = ("own noise", "masked", "central")
 # ---- text -------------------------------------------------------------------------------------------------
 
 
-def documentation(package: str, lines: int, seed: int = 0) -> list[str]:
-    """Return lines of an installed package's docstrings, different ones, drawn by a public seed.
+def source_lines(package: str, kind: str, lines: int, seed: int = 0) -> list[str]:
+    """Return lines of one kind from an installed package's files, different ones, drawn by a public seed.
 
-    Nothing is imported: the sources are parsed.
+    Nothing is imported; files are read one after the other until three times as many lines are there.
 
     Examples
     --------
-    >>> len(documentation("networkx", 5))
+    >>> len(source_lines("networkx", "comment", 5))
     5
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise InvalidInput(f"the text of {package} is needed and it is not installed; pip install {package}.")
-    found = sorted(set(_lines(Path(spec.origin).parent)))
+    different: dict[str, None] = {}
+    for line in _lines(Path(spec.origin).parent, kind):
+        different[line] = None
+        if len(different) == 3 * lines:
+            break
+    found = list(different)
     return [found[i] for i in np.random.default_rng(seed).permutation(len(found))[:lines]]
 
 
-def _lines(folder: Path) -> Iterator[str]:
-    for file in sorted(folder.rglob("*.py")):
-        if "test" in file.as_posix().removeprefix(folder.as_posix()):
-            continue
-        try:
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-        except (SyntaxError, UnicodeDecodeError, ValueError):
-            continue
-        for node in ast.walk(tree):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
-                for line in (ast.get_docstring(node) or "").splitlines():
-                    words = " ".join(line.split())
-                    if 30 <= len(words) and not words.startswith((">>>", "...", ".. ")):
-                        yield words[:LENGTH]
+def _lines(folder: Path, kind: str) -> Iterator[str]:
+    for file in sorted(folder.rglob("*.h" if kind == "header" else "*.py")):
+        inside = False  # a text in triple quotes
+        for line in file.read_text(encoding="utf-8", errors="ignore").splitlines():
+            quotes = line.count('"""')
+            words = " ".join(line.split())
+            comment = words.startswith("# ")
+            found = "documentation" if inside else "comment" if comment else "python"
+            if quotes % 2:
+                inside = not inside
+            if kind == "header":
+                found = kind
+            bare = words.removeprefix("# ")
+            if found == kind and not quotes and len(bare) >= 16 and not bare.startswith((">>>", "*", "//")):
+                yield bare[:LENGTH]
 
 
 def characters(lines: list[str]) -> np.ndarray:
@@ -107,18 +114,23 @@ def reader(classes: int) -> Any:
     return Reader()
 
 
-def _text(records: int, seed: int) -> tuple[Any, Any, Any]:
-    """Public and private records, and public test records: (inputs, labels) each."""
+def _text(records: int, seed: int, shown: int, pretrain: int) -> tuple[Any, Any, Any]:
+    """Public records to pretrain on, private ones, and public test records: (inputs, labels) each."""
 
-    def of(packages: tuple[str, ...], each: int) -> tuple[np.ndarray, np.ndarray]:
-        texts = [documentation(name, each, seed) for name in packages]
+    def of(packages: tuple[str, ...], kinds: tuple[str, ...], each: int) -> tuple[np.ndarray, np.ndarray]:
+        texts = [
+            [line for name in packages for line in source_lines(name, kind, each, seed)] for kind in kinds
+        ]
         x = np.concatenate([characters(lines) for lines in texts])
-        y = np.repeat(np.arange(len(packages)), [len(lines) for lines in texts])
+        y = np.repeat(np.arange(len(kinds)), [len(lines) for lines in texts])
         order = np.random.default_rng(seed).permutation(len(y))
         return x[order], y[order]
 
-    x, y = of(PRIVATE, records // len(PRIVATE) + 500)
-    return of(PUBLIC, 2000), (x[2000:], y[2000:]), (x[:2000], y[:2000])
+    x, y = of(PRIVATE, KINDS, (records + shown) // (len(KINDS) * (len(PRIVATE) - 1)) + 1)
+    x, y = x[: records + shown], y[: records + shown]  # scipy has few headers
+    each = pretrain // (len(PUBLIC) * (len(KINDS) - 1))
+    first = of(PUBLIC, KINDS[:-1], each) if pretrain else (x[:0], y[:0])
+    return first, (x[shown:], y[shown:]), (x[:shown], y[:shown])
 
 
 # ---- images -----------------------------------------------------------------------------------------------
@@ -146,22 +158,22 @@ def residual(classes: int) -> Any:
     )  # fmt: skip
 
 
-def _images(records: int, seed: int) -> tuple[Any, Any, Any]:
+def _images(records: int, seed: int, shown: int, pretrain: int) -> tuple[Any, Any, Any]:
     from sottovoce.data.images import load_images
 
     public, private = load_images("fashion_mnist"), load_images("mnist")
     rng = np.random.default_rng(seed)
-    a, b = rng.permutation(len(public.y))[:10_000], rng.permutation(len(private.y))[:records]
-    shown = rng.permutation(len(private.y_test))[:2000]
+    a, b = rng.permutation(len(public.y))[:pretrain], rng.permutation(len(private.y))[:records]
+    c = rng.permutation(len(private.y_test))[:shown]
     return (
         (public.floats(public.x[a], 0.5, 0.5, SIDE), public.y[a]),
         (private.floats(private.x[b], 0.5, 0.5, SIDE), private.y[b]),
-        (private.floats(private.x_test[shown], 0.5, 0.5, SIDE), private.y_test[shown]),
+        (private.floats(private.x_test[c], 0.5, 0.5, SIDE), private.y_test[c]),
     )
 
 
-TASKS: dict[str, tuple[Callable[[int, int], Any], Callable[[int], Any], int, int, tuple[str, ...]]] = {
-    "text": (_text, reader, len(PUBLIC), len(PRIVATE), ("last", "norm", "head")),
+TASKS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], int, int, tuple[str, ...]]] = {
+    "text": (_text, reader, len(KINDS) - 1, len(KINDS), ("last", "norm", "head")),
     "images": (_images, residual, 10, 10, ("4", "7", "8")),
 }
 
@@ -185,7 +197,7 @@ def pretrained(task: str, public: tuple[np.ndarray, np.ndarray], epochs: int, se
                 torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
                 step.step()
         with torch.no_grad():
-            right = float((net(x[:4000]).argmax(1) == y[:4000]).float().mean())
+            right = float((net(x[:4000]).argmax(1) == y[:4000]).float().mean()) if len(y) else 0.0
         fresh = make(new)
     kept = {name: value for name, value in net.state_dict().items() if not name.startswith(trained[-1] + ".")}
     fresh.load_state_dict(kept, strict=False)
@@ -197,18 +209,38 @@ def pretrained(task: str, public: tuple[np.ndarray, np.ndarray], epochs: int, se
     return fresh, 100 * right
 
 
+def _pretrained_once(task: str, public: Any, epochs: int, seed: int, keep: str) -> tuple[Any, float]:
+    """Pretrain, or take the weights that an interrupted run has kept."""
+    import torch
+
+    file = Path(keep) / f"{task}-pretrained.npz"
+    if not keep or not file.is_file():
+        net, score = pretrained(task, public, epochs, seed)
+        if keep:
+            held = {name: value.numpy() for name, value in net.state_dict().items()}
+            write_whole(file, lambda out: np.savez(out, score=score, **held))
+        return net, score
+    net, _ = pretrained(task, (public[0][:0], public[1][:0]), 0, seed)
+    with np.load(file, allow_pickle=False) as stored:
+        values = {name: torch.as_tensor(stored[name]) for name in stored.files if name != "score"}
+        net.load_state_dict(values)
+        return net, float(stored["score"])
+
+
 def fine_tuning(
     quick: bool = False,
     *,
     task: str = "text",
     epsilons: tuple[float, ...] = (1.0, 3.0, 8.0),
     agents: int = 10,
-    records: int = 12_000,
-    lot: int = 100,
-    steps: int = 40,
+    records: int = 6000,
+    lot: int = 60,
+    steps: int = 25,
     learning_rate: float = 2.0,
     clip: float = 1.0,
-    epochs: int = 3,
+    epochs: int = 2,
+    pretrain: int = 6000,
+    shown: int = 1000,
     delta: float = 1e-5,
     seed: int = 0,
     keep: str = "",
@@ -226,14 +258,16 @@ def fine_tuning(
     if task not in TASKS:
         raise InvalidInput(f"task must be one of {', '.join(TASKS)}, got {task!r}.")
     if quick:
-        epsilons, agents, records, lot, steps, epochs = (8.0,), 3, 600, 50, 2, 0
+        epsilons, agents, records, lot, steps, epochs = (8.0,), 3, 300, 30, 2, 0
+        pretrain, shown = 0, 40
     config: dict[str, Any] = {
         "task": task, "epsilons": epsilons, "agents": agents, "records": records, "lot": lot, "steps": steps,
-        "learning_rate": learning_rate, "clip": clip, "epochs": epochs, "delta": delta, "seed": seed,
+        "learning_rate": learning_rate, "clip": clip, "epochs": epochs, "pretrain": pretrain, "delta": delta,
+        "seed": seed,
     }  # fmt: skip
-    public, private, test = TASKS[task][0](records, seed)
+    public, private, test = TASKS[task][0](records, seed, shown, pretrain)
     new = TASKS[task][3]
-    net, public_score = pretrained(task, public, epochs, seed)
+    net, public_score = _pretrained_once(task, public, epochs, seed, keep)
     objective = NetObjective(net, clip=clip)
     x, y = private
     parts = np.array_split(np.random.default_rng(seed).permutation(len(y)), agents)
@@ -276,7 +310,7 @@ def fine_tuning(
         "private records": len(private[1]),
     }
     return Result(
-        "fine-tuning", config=config, metrics=metrics, provenance=provenance_now(started, seed=seed)
+        f"fine-tuning-{task}", config=config, metrics=metrics, provenance=provenance_now(started, seed=seed)
     )
 
 
@@ -295,12 +329,30 @@ def table(record: dict[str, Any]) -> Shown:
     return Shown(("task", "epsilon", "own noise", "masked", "one trusted holder", "no noise"), rows, note)
 
 
+def _of(task: str) -> Callable[..., Result]:
+    """The experiment for one task, with the same options."""
+
+    def run(quick: bool = False, **options: Any) -> Result:
+        return fine_tuning(quick, task=task, **options)
+
+    known = signature(fine_tuning)
+    rest = [option for name, option in known.parameters.items() if name != "task"]
+    setattr(run, "__signature__", known.replace(parameters=rest))  # noqa: B010
+    return run
+
+
+_READS = (
+    "sottovoce.objectives.nets",
+    "sottovoce.objectives.nets_layers",
+    "sottovoce.experiments.fine_tuning",
+)
 EXPERIMENTS = {
-    "fine-tuning": Experiment(
-        "A transformer and a ResNet fine-tuned by ten agents",
-        "own",
-        fine_tuning,
-        table=table,
-        reads=("sottovoce.objectives.nets", "sottovoce.objectives.nets_layers"),
+    "fine-tuning-text": Experiment(
+        "A transformer that reads lines, fine-tuned by ten agents", "own networks",
+        _of("text"), table=table, reads=_READS,
     ),
-}
+    "fine-tuning-images": Experiment(
+        "A small ResNet, fine-tuned by ten agents", "own networks",
+        _of("images"), table=table, reads=_READS,
+    ),
+}  # fmt: skip
