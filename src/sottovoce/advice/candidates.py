@@ -221,9 +221,7 @@ def _net(text: str) -> Any:
         from sottovoce.objectives.models import build
         from sottovoce.objectives.nets import NetObjective
     except ImportError:
-        raise MissingDependency(
-            "a network needs torch; pip install 'sottovoce[deep]'."
-        ) from None
+        raise MissingDependency("a network needs torch; pip install 'sottovoce[deep]'.") from None
     name, options = net_words(text)
     try:
         return NetObjective(build(name, **options), clip=1.0)
