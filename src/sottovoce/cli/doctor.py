@@ -40,6 +40,7 @@ PACKAGES = (
     Package("grpcio", "peers over mutual TLS"),
     Package("torch", "neural networks", "pip install 'sottovoce[deep]'"),
     Package("safetensors", "model files", "pip install 'sottovoce[deep]'"),
+    Package("bokeh", "the explorer's page", "pip install 'sottovoce[explore]'"),
 )
 
 

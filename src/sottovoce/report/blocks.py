@@ -107,12 +107,12 @@ def fixed(value: Any) -> str:
     Examples
     --------
     >>> fixed(1.0), fixed(0.12345), fixed(0.0), fixed(2e-5), fixed(7), fixed(12345.6), fixed(None)
-    ('1.000', '0.123', '0.000', '2e-05', '7.000', '12,346', '–')
+    ('1.000', '0.123', '0.000', '2e-05', '7', '12,346', '–')
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if not isinstance(value, float):
         return number(value)
     if value != value or math.isinf(value):
-        return number(float(value))
+        return number(value)
     if value and abs(value) < 5e-4:
         return f"{value:.1g}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"

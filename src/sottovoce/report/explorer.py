@@ -310,20 +310,41 @@ class Study:
         who = tuple(sorted(set(observers)))
         if len(who) >= self.network.n:
             raise InvalidInput("Everybody colludes, so nobody is left to protect; let fewer collude.")
-        delta = self.setting.delta
-        each = account_each(self.plan, who)
-        formula, ratio = self._published(who), self._ratio
-        if ratio is not None and all(g.label == "exact" and g.curve.is_gaussian for g in each.values()):
-            shares = np.zeros(self.network.n)  # the accountant's own, without a second view
-            shares[list(each)] = [(g.mu / ratio) ** 2 for g in each.values()]
-        else:
-            shares = self._shares(who)
-        listed = list(each)
-        losses = dict(zip(listed, _epsilons([each[u].curve for u in listed], delta), strict=True))
-        printed: dict[int, float] = {}
-        if formula is not None and ratio is not None:
-            mus = ratio * np.sqrt(np.maximum(formula[listed], 0.0))
-            printed = dict(zip(listed, gaussian_epsilons(mus, delta).tolist(), strict=True))
+        return self.views([who])[0]
+
+    def views(self, groups: Sequence[tuple[int, ...]]) -> list[dict[str, Any]]:
+        """Return `view` of several coalitions; their epsilons are computed together."""
+        delta, ratio = self.setting.delta, self._ratio
+        looked, curves, mus = [], [], []
+        for who in groups:
+            each, formula = account_each(self.plan, who), self._published(who)
+            if ratio is not None and all(g.label == "exact" and g.curve.is_gaussian for g in each.values()):
+                shares = np.zeros(self.network.n)  # the accountant's own, without a second view
+                shares[list(each)] = [(g.mu / ratio) ** 2 for g in each.values()]
+            else:
+                shares = self._shares(who)
+            looked.append((who, each, shares, formula))
+            curves += [stated.curve for stated in each.values()]
+            if formula is not None and ratio is not None:
+                mus.append(ratio * np.sqrt(np.maximum(formula[list(each)], 0.0)))
+        exact = iter(_epsilons(curves, delta))
+        printed = iter(gaussian_epsilons(np.concatenate(mus), delta).tolist() if mus else ())
+        found = []
+        for who, each, shares, formula in looked:
+            losses = {u: next(exact) for u in each}
+            formulas = {u: next(printed) for u in each} if formula is not None and mus else {}
+            found.append(self._shown(who, each, shares, formula, losses, formulas))
+        return found
+
+    def _shown(
+        self,
+        who: tuple[int, ...],
+        each: Mapping[int, Any],
+        shares: np.ndarray,
+        formula: np.ndarray | None,
+        losses: Mapping[int, float],
+        printed: Mapping[int, float],
+    ) -> dict[str, Any]:
         rows: list[dict[str, Any]] = []
         for u, name in enumerate(self.names):
             if u in who:
@@ -543,8 +564,7 @@ def offline(study: Study, progress: Callable[[int], None] | None = None) -> dict
     matrices: dict[str, Any] = {}
     for done, t in enumerate(rounds, 1):
         then = study.at(t) if study.adjustable else study
-        for who in groups:
-            found = then.view(who)
+        for who, found in zip(groups, then.views(groups), strict=True):
             numbers = []
             for row in found["rows"]:
                 said = {key: value for key, value in row.items() if key not in ("name", "looks")}

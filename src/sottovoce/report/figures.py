@@ -9,8 +9,8 @@ from typing import Any
 
 __all__ = ["bars", "curves", "graph_picture", "inline", "intervals", "layout"]
 
-# Readable on white and on near-black.
-EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#e09f3e", "#7d8597", "#1d8a99", "#8d6cab"
+# At least 3:1 against the light and the dark band of a page (a test computes it).
+EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#b8741a", "#7d8597", "#1d8a99", "#8d6cab"
 CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
 _INK = "#010203"  # stands for the page's text colour; `sottovoce.experiments.drawing.INK`
 _MARK = "figure-id-"
@@ -116,7 +116,7 @@ def graph_picture(
         size = 230 if len(values) <= 60 else 60
         drawn = axes.scatter(
             *position.T, c=np.asarray(values, dtype=float), cmap=scale, vmin=0, vmax=1, s=size, zorder=2,
-            edgecolors="none",
+            edgecolors=_INK, linewidths=0.8,
         )  # fmt: skip
         ring = position[list(observers)]
         axes.scatter(*ring.T, s=size * 1.3, c="none", edgecolors=_INK, linewidths=2.2, zorder=3)
@@ -191,7 +191,10 @@ def curves(
         for k, (name, values) in enumerate(series.items()):
             y = np.array([np.nan if v is None else v for v in values], dtype=float)
             colour = (colours or {}).get(name, CYCLE[k % len(CYCLE)])
-            axes.plot(x, y, color=colour, lw=2, marker="o" if markers else None, ms=4.5, label=name)
+            # wide below narrow: where two lines agree, both are seen
+            wide, dash = 3.4 - 1.2 * min(k, 2), ("-", "--", ":", "-.")[k % 4]
+            marker = "os^D"[k % 4] if markers else None
+            axes.plot(x, y, color=colour, lw=wide, ls=dash, marker=marker, ms=4.5, label=name)
         for name, value in (levels or {}).items():
             axes.axhline(value, color=LOCAL, lw=1.4, ls=(0, (5, 3)), label=name)
         if log:

@@ -65,7 +65,7 @@ def of_plan(
     called = _names(names, plan.n)
     answers = [
         _answer("Private?", *_private(stated, delta, limit, uncharged)),
-        _answer("Useful?", useful.verdict, _sentence(useful.sentence)),
+        _answer("Useful?", useful.verdict, _sentence(useful.sentence.split("; give sample")[0])),
     ]
     front = _begin("plan", title or plan.name, answers)
     shares, over = _shares(plan)
@@ -154,7 +154,8 @@ def of_statement(
     Examples
     --------
     >>> said = {"run": "ab", "member": "north", "finished": True, "rounds": 3, "of": 3,
-    ...         "algorithm": "averaging", "protocol": "tree", "budget": {"epsilon": 2.0, "delta": 1e-5}, "noise": "protective",
+    ...         "algorithm": "averaging", "protocol": "tree", "noise": "protective",
+    ...         "budget": {"epsilon": 2.0, "delta": 1e-5},
     ...         "guarantee": {"view": "local", "adversary": "anyone who sees every message", "label": "ldp",
     ...                       "adjacency": "user", "epsilon": 1.0, "delta": 1e-5, "assumptions": []}}
     >>> [one["answer"] for one in of_statement(said)["answers"]]
@@ -210,7 +211,7 @@ def of_statement(
     }  # fmt: skip
     own = [{"what": "this agreement", "limit": float(budget["epsilon"]), "delta": float(budget["delta"]),
             "spent": None, "adds": epsilon, "total": epsilon,
-            "left": max(0.0, float(budget["epsilon"]) - epsilon)}]  # fmt: skip
+            "left": _left(float(budget["epsilon"]), epsilon)}]  # fmt: skip
     front["stated"] = {
         "adjacency": stated["adjacency"], "label": stated["label"], "mu": stated.get("mu"),
         "assumptions": list(stated["assumptions"]),
@@ -468,7 +469,7 @@ def _one_budget(stated: Guarantee, delta: float, limit: float | None) -> list[di
         return []
     spent = stated.epsilon(delta)
     return [{"what": "this plan", "limit": limit, "delta": delta, "spent": None, "adds": spent,
-             "total": spent, "left": max(0.0, limit - spent)}]  # fmt: skip
+             "total": spent, "left": _left(limit, spent)}]  # fmt: skip
 
 
 def _budgets(booked: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -476,10 +477,14 @@ def _budgets(booked: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         {
             "what": f"lifetime, {row['adjacency']}, {row['view']}", "limit": row["epsilon"],
             "delta": row["delta"], "spent": row["spent"], "adds": row["adds"], "total": row["total"],
-            "left": max(0.0, row["epsilon"] - row["total"]),
+            "left": _left(row["epsilon"], row["total"]),
         }
         for row in booked
     ]  # fmt: skip
+
+
+def _left(limit: float, total: float) -> float:
+    return round(max(0.0, limit - total), 9)
 
 
 def _names(names: Sequence[str] | None, n: int) -> list[str]:

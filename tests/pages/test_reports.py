@@ -1,0 +1,122 @@
+"""Reports of every kind in a real browser: page one shows what is in the record, and nothing else."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from sottovoce.report.page import said
+
+from .conftest import violations
+
+pytestmark = pytest.mark.pages
+HERE = Path(__file__).parent
+KINDS = ("plan", "training", "agreement", "statement", "together", "record", "attack", "audit")
+
+
+def helper():
+    spec = importlib.util.spec_from_file_location("made", HERE.parent / "report" / "made.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+made = helper()
+
+
+@pytest.fixture(scope="module")
+def things(tmp_path_factory, browser):
+    return made.everything(tmp_path_factory.mktemp("things"))
+
+
+def shown(page, things, kind, tmp_path):
+    target = tmp_path / f"{kind}.html"
+    assert made.command("report", *things[kind], "-o", target) == 0
+    page.goto(target.as_uri())
+    return made.record_of(things[kind], tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_page_one_holds_the_record_and_nothing_else(page, things, kind, tmp_path):
+    records = shown(page, things, kind, tmp_path)
+    fronts = [record["front"] for record in records if record.get("front")]
+    assert page.locator(".front").count() == len(fronts) > 0
+    for k, front in enumerate(fronts):
+        found = page.eval_on_selector_all(
+            f"[data-front='{k}'] [data-from]", "all => all.map(e => [e.dataset.from, e.textContent])"
+        )
+        assert len(found) > 5
+        for path, text in found:
+            assert text == said(front, path), path
+        rest = page.eval_on_selector(
+            f"[data-front='{k}']",
+            "e => { const c = e.cloneNode(true); c.querySelectorAll('[data-from]').forEach(x => x.remove());"
+            " return c.textContent; }",
+        )
+        assert not re.search(r"\d", rest), f"a number on page one that is not in the record: {rest}"
+    assert page.complaints == []
+    assert all(url.startswith("file:") for url in page.asked)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_readable_by_everybody_also_on_a_phone(page, things, kind, scheme, tmp_path):
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 400, "height": 800})
+    shown(page, things, kind, tmp_path)
+    assert violations(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    for verdict in page.locator(".front .verdict").all():  # the answer needs no scrolling sideways
+        box = verdict.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 400
+    assert page.locator(".front .answer").first.bounding_box()["y"] < 400
+
+
+def test_what_was_read_and_not_charged_is_red(page, things, tmp_path):
+    shown(page, things, "training", tmp_path)
+    assert page.locator(".front .answer").first.get_attribute("class") == "answer bad"
+    assert page.inner_text(".front .verdict >> nth=0") == "only in part"
+    red = "rgb(168, 31, 51)"
+    lines = page.locator(".front .uncovered li")
+    assert "mean and deviation of every feature" in lines.first.inner_text()
+    assert {line.evaluate("e => getComputedStyle(e).color") for line in lines.all()} == {red}
+    assert page.locator(".yes").count() == 0  # no green guarantee in the annex either
+    assert "<of four>" in page.inner_text(".front .purpose")  # shown as text
+
+
+def test_an_agreement_shows_who_signed_and_what_was_spent(page, things, tmp_path):
+    (record,) = shown(page, things, "agreement", tmp_path)
+    text = page.inner_text(".front")
+    for member in record["front"]["members"]:
+        assert member["fingerprint"] in text
+        assert member["signed"] is True
+    assert record["front"]["marks"]["run"] in text
+    widths = page.eval_on_selector_all(".bar span", "all => all.map(e => parseFloat(e.style.width))")
+    row = record["front"]["budgets"][0]
+    wanted = [100 * row["spent"] / row["limit"], 100 * (row["total"] - row["spent"]) / row["limit"]]
+    assert widths == pytest.approx(wanted, abs=0.01)
+
+
+@pytest.mark.parametrize("kind", ["plan", "training", "agreement", "statement"])
+def test_page_one_prints_on_one_sheet(page, things, kind, tmp_path):
+    page.set_viewport_size({"width": 688, "height": 1017})  # A4 without its margins, at 96 dots per inch
+    page.emulate_media(media="print")
+    shown(page, things, kind, tmp_path)
+    box = page.locator(".front").first.bounding_box()
+    assert box["y"] + box["height"] <= 1017
+    assert page.evaluate("document.documentElement.scrollWidth") <= 688
+    raw = page.pdf(prefer_css_page_size=True)
+    assert raw.startswith(b"%PDF")
+
+
+def test_labels_of_charts_are_not_cut(page, things, tmp_path):
+    shown(page, things, "audit", tmp_path)
+    outside = page.eval_on_selector_all(
+        "figure svg",
+        """all => all.flatMap(svg => { const box = svg.getBoundingClientRect();
+          return [...svg.querySelectorAll('text')].filter(t => { const b = t.getBoundingClientRect();
+            return b.right > box.right + 1 || b.left < box.left - 1; }).map(t => t.textContent); })""",
+    )
+    assert outside == []

@@ -1,0 +1,147 @@
+"""One of each thing that has a page: a plan, training that reads too much, an agreement, a statement, a
+record, an attack, an audit. Everything is made by the package itself, as a user would."""
+
+import asyncio
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+import sottovoce as sv
+from sottovoce.cli.main import main
+from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
+from sottovoce.peers.book import Lifetime
+from sottovoce.peers.home import Home
+from sottovoce.peers.identity import CERTIFICATE
+from sottovoce.peers.records import Records
+from sottovoce.peers.runtime import Peer
+from sottovoce.report.records import write_record
+
+DELTA = 1e-5
+PLAN = """version = 2
+title = "Mean waiting time"
+[network]
+graph = "hypercube:3"
+names = ["Aachen", "Bonn", "Celle", "Düren", "Essen", "Fulda", "Gera", "Hagen"]
+[protocol]
+name = "exchange"
+[average]
+radius = 0.5
+adjacency = "user"
+[budget]
+epsilon = 8.0
+delta = 1e-5
+"""
+TRAINING = """version = 2
+title = "Tumours <of four> hospitals"
+accept = ["standardise", "held-out score"]
+[network]
+graph = "ring:4"
+[protocol]
+name = "tree"
+[data]
+name = "breast_cancer"
+standardise = true
+unit_rows = true
+intercept = true
+test_share = 0.2
+[objective]
+loss = "logistic"
+[train]
+algorithm = "consensus-sgd"
+adjacency = "user"
+steps = 4
+learning_rate = 0.5
+clip = 1.0
+[budget]
+epsilon = 3.0
+delta = 1e-5
+"""
+
+
+def command(*words):
+    """Run the command line; return its exit code."""
+    try:
+        main([str(word) for word in words])
+    except SystemExit as stopped:
+        return stopped.code or 0
+    raise AssertionError("a command ends with its exit code")
+
+
+def everything(folder):
+    """Make all of it in a folder; return name -> what `sottovoce report` is given for it."""
+    found = {"plan": [folder / "plan.toml"], "training": [folder / "training.toml"]}
+    (folder / "plan.toml").write_text(PLAN, encoding="utf-8")
+    (folder / "training.toml").write_text(TRAINING, encoding="utf-8")
+    agreement, state, home = consortium(folder)
+    found["agreement"] = [agreement, "--home", home]
+    found["statement"] = [state, "--home", home]
+    found["together"] = [agreement, state]
+    plan = sv.Muffliato(sv.protocols.Exchange(4), noise_std=4.0, radius=1.0)
+    write_record(folder / "record.json", plan.run(np.zeros(4), np.random.default_rng(0)).record())
+    found["record"] = [folder / "record.json"]
+    attack = ("attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "7")
+    assert command(*attack, "--out", folder / "attack.json") == 0
+    found["attack"] = [folder / "attack.json"]
+    audit = ("audit", "--graph", "path:3", "--rounds", "2", "--user", "2", "--observers", "0")
+    assert command(*audit, "--claim", "published", "--runs", "3000", "--out", folder / "audit.json") == 0
+    found["audit"] = [folder / "audit.json"]
+    return found
+
+
+def consortium(folder):
+    """Two members with homes agree, sign and run over TLS; return agreement, state folder and home of one."""
+    names = ("north", "south")
+    limit = Lifetime(9.0, DELTA, "user", "local")
+    homes = [
+        Home.create(folder / name, name, population="patients", budgets=[limit], copy=folder / f"c-{name}")
+        for name in names
+    ]
+    for home in homes:
+        for other in homes:
+            if other is not home:
+                home.addresses.trust(other.identity_folder / CERTIFICATE, "read aloud")
+    file = folder / "agreement.toml"
+    draft = {
+        "version": 2, "title": "Waiting times, north and south", "graph": "path:2",
+        "algorithm": {"name": "averaging", "protocol": "gossip:3", "adjacency": "user", "clip": 1.0,
+                      "noise_multiplier": 2.0},
+        "model": {"kind": "mean", "parameters": 2}, "budget": {"epsilon": 6.0, "delta": DELTA},
+    }  # fmt: skip
+    sockets = [socket.socket() for _ in names]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    places = [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+    for each in sockets:
+        each.close()
+    entries = [member_entry(h.identity.certificate, at) for h, at in zip(homes, places, strict=True)]
+    write_agreement(file, draft, entries)
+    for home in homes:
+        sign_agreement(file, home.identity, secrets=home.identity_folder)
+    agreement = read_agreement(file)
+    rng = np.random.default_rng(1)
+
+    async def together():
+        peers = [
+            Peer(agreement, home.identity, Records(rng.standard_normal((5, 2)), np.zeros(0)), None, home=home)
+            for home in homes
+        ]
+        return await asyncio.gather(*[peer.run() for peer in peers])
+
+    with ThreadPoolExecutor(1) as pool:  # a browser's driver has a loop in this thread already
+        pool.submit(asyncio.run, together()).result()
+    return file, homes[0].folder / "runs" / agreement.run.hex(), homes[0].folder
+
+
+def record_of(things, folder):
+    """Return the records that the page of some things is made of."""
+    from pathlib import Path
+
+    from sottovoce.cli.report import _joined, _thing
+    from sottovoce.peers.home import find_home
+
+    words = [str(word) for word in things]
+    home = find_home(words[words.index("--home") + 1]) if "--home" in words else None
+    files = words[: words.index("--home")] if "--home" in words else words
+    return json.loads(json.dumps(_joined([_thing(Path(file), home) for file in files])))
