@@ -160,6 +160,19 @@ def test_the_numbers_of_the_results_page_are_those_of_the_records():
         round(convex["random_walk"]["complete_against_numpy"], 1), record("bench-scale")["resnet"]["ratio"],
     ]  # fmt: skip
     assert [float(times) for times in re.findall(r"\| ([\d.]+) times faster", page)] == shown
+    visit = record("first-contact")
+    assert visit["failed"] == []
+    names = {"make demo": "a clone, then `make demo`, installing included"}
+    told = 0
+    for step in visit["steps"]:
+        called = names.get(step["step"], step["step"])
+        if f"| {called} |" in page:
+            assert [float(cell) for cell in row(called)] == [step["seconds"], step["cpu_seconds"]]
+            told += 1
+    assert told == 7
+    assert [float(cell) for cell in row("from the wheel to the last page, all steps")] == [
+        visit["seconds_from_the_wheel"], visit["cpu_seconds_from_the_wheel"]
+    ]  # fmt: skip
     peers = record("peers")
     assert (peers["kills"]["kills"], peers["kills"]["undercounts"]) == (10_000, 0)
     assert (peers["worlds"]["worlds"], peers["worlds"]["violations"]) == (2000, 0)

@@ -36,6 +36,16 @@ def write(docs: Path) -> None:
     for package, pages in reference().items():
         _write(folder / "api" / f"{package}.rst", pages)
     gallery(docs / "results", folder / "gallery")
+    _write(folder / "more.txt", more(docs))
+
+
+def more(docs: Path) -> str:
+    """Return a list of the pages that no other list names, so that a new guide is found at once."""
+    lists = [docs / f"{name}.md" for name in ("index", "start", "guides", "research")]
+    named = {line.strip() for page in lists for line in page.read_text(encoding="utf-8").splitlines()}
+    pages = sorted(page.relative_to(docs).with_suffix("").as_posix() for page in docs.glob("[!_]*.md"))
+    left = [page for page in pages if page not in named and page != "index"]
+    return "\n".join(["```{toctree}", ":maxdepth: 1", "", *left, "```", ""]) if left else ""
 
 
 def _write(path: Path, text: str) -> None:

@@ -124,7 +124,11 @@ def test_foreign_words_are_escaped():
     network = sv.graphs.Network([(0, 1)], [[0.5, 0.5], [0.5, 0.5]], name=evil, labels=(evil, "b"))
     result = sv.Result(evil, metrics={evil: evil}, history=[{"step": 1, evil: 1.0}, {"step": 2, evil: 2.0}])
     said = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0), (evil, f"not charged {evil}"))
-    for thing in (network, result, said):
+    stored = PLAN.privacy("local").to_dict(1e-5) | {"adversary": evil, "label": "ldp"}
+    del stored["curve"]  # a record of somebody else's program may hold any words
+    booked = sv.Result("booked", guarantees=[stored])
+    assert "onerror" in booked._repr_html_()
+    for thing in (network, result, said, booked):
         assert "<img" not in thing._repr_html_()
 
 

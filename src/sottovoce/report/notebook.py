@@ -33,7 +33,7 @@ __all__ = ["html", "plot", "report"]
 DELTA = 1e-5  # where nobody names one; every number says at which delta it is
 DRAWN = 200  # nodes of a network that are drawn in a cell
 MATRIX = 640  # nodes times rounds up to which a protocol is drawn in a cell
-_GOOD, _BAD = "#1d8a5a", "#c0392b"
+_GOOD, _BAD, _GREY = "#1d8a5a", "#c0392b", "#7d8597"
 
 
 # ---- HTML ------------------------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ def _(thing: Guarantee) -> str:
         "cannot be told apart": words.adjacency(thing.adjacency, thing.adversary.users),
         "label": f"{thing.label}: {meaning}",
     }
-    notes = "".join(f'<li style="color:{_BAD}">{escape(said)}</li>' for said in uncharged)
+    notes = "".join(f"<li>{_marked(said, _BAD)}</li>" for said in uncharged)
     notes += "".join(f"<li>{escape(said)}</li>" for said in others)
     told = f"<details><summary>Assumes</summary><ul>{notes}</ul></details>" if notes else ""
     return _box(verdict, _facts(facts) + told, colour=colour)
@@ -128,8 +128,7 @@ def _(thing: Plan) -> str:
     }
     facts |= {key.replace("_", " "): value for key, value in thing.cost().items()}
     worth = thing.usefulness()
-    colour = {True: _GOOD, False: _BAD, None: "inherit"}[worth.useful]
-    said = f'<p style="margin:.4em 0;color:{colour}">{escape(str(worth))}</p>'
+    said = _marked(str(worth), {True: _GOOD, False: _BAD, None: _GREY}[worth.useful])
     return _box(f"Plan {thing.name}", price + said + _facts(facts))
 
 
@@ -144,7 +143,7 @@ def _(thing: Result) -> str:
         parts.append(_table(("against", "epsilon", "delta", "label", "standing"), rows))
     noise = str(thing.provenance.get("noise", ""))
     if "not protective" in noise:
-        parts.append(f'<p style="margin:.4em 0;color:{_BAD}">{escape(noise)}</p>')
+        parts.append(_marked(noise, _BAD))
     picture = _drawn(thing, f"{thing.name}, along the run") if len(_curves(thing.history)[1]) else ""
     return _box(f"Result of {thing.name}", "".join(parts), picture)
 
@@ -305,7 +304,12 @@ def _drawn(thing: Any, title: str) -> str:
     return f'<div style="max-width:36em">{placed(svg, f"sv-{mark}-")}</div>'
 
 
-def _box(title: str, *parts: str, colour: str = "#7d8597") -> str:
+def _marked(text: str, colour: str) -> str:
+    """Return a sentence beside a bar of colour: coloured text is hard to read on some pages."""
+    return f'<p style="border-left:4px solid {colour};padding-left:.5em;margin:.4em 0">{escape(text)}</p>'
+
+
+def _box(title: str, *parts: str, colour: str = _GREY) -> str:
     head = f'<div style="font-weight:600;margin-bottom:.3em">{escape(title)}</div>'
     return f'<div style="border-left:4px solid {colour};padding:.3em .9em">{head}{"".join(parts)}</div>'
 
