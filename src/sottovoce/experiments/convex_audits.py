@@ -35,6 +35,7 @@ class Config:
     level: float = 1e-3
 
 
+_MORE = 20  # runs of an average for one of a plan
 QUICK = Config(runs=110, level=0.5)  # enough to see half or twice the noise
 
 
@@ -51,8 +52,6 @@ class Average(NamedTuple):
     protocol: Any
     observers: tuple[int, ...]
     user: int
-
-    MORE = 20
 
 
 def run(quick: bool = False, *, spread: Spread = in_turn, **options: Any) -> Result:
@@ -83,7 +82,7 @@ def audit_case(*, case: str, **options: Any) -> dict[str, Any]:
         claim, score = chosen
         sides = [np.array([score(side, rng) for _ in range(config.runs)]) for side in (True, False)]
         by = "mu" if claim.curve.is_gaussian else "epsilon"
-        bound = lower_bound(*sides, delta=config.delta, level=level, by=by)
+        bound = lower_bound(sides[0], sides[1], delta=config.delta, level=level, by=by)
     gaussian = claim.curve.is_gaussian
     claimed = claim.mu if gaussian else claim.epsilon(config.delta)
     refuted = bound.mu if gaussian else bound.epsilon
@@ -105,7 +104,7 @@ def _averaged(case: Average, config: Config, level: float, rng: np.random.Genera
     leak = float(case.protocol.view(case.observers).leakage()[case.user])
     audit = audit_averaging(
         case.protocol, user=case.user, observers=case.observers, sensitivity=3.0 / leak**0.5, noise_std=1.0,
-        runs=2 * Average.MORE * config.runs, rng=rng, delta=config.delta, level=level,
+        runs=2 * _MORE * config.runs, rng=rng, delta=config.delta, level=level,
     )  # fmt: skip
     return audit.guarantee, audit.bound
 

@@ -362,8 +362,8 @@ class Gradients(Metered):
             return rows
         std = self.std[places]
         numbers = [self.numbers[place] for place in places]
-        noise, drawn = self.random.noise, {"agents": numbers, "step": step, "std": std, "stream": stream}
-        noisy: np.ndarray
+        noise, noisy = self.random.noise, rows
+        drawn: dict[str, Any] = {"agents": numbers, "step": step, "std": std, "stream": stream}
         if rows.dtype == self.query.dtype or grid_of(noise, 1.0):
             noisy = noise.perturb(rows, **drawn)
         else:  # drawn in the type of the row, added in that of the sum: rounding before the noise would tell
