@@ -68,12 +68,16 @@ def test_what_does_not_hold_is_not_said_to():
     assert not proof.holds([lines[0], lines[1] | {"found": 9}])["holds"]
 
 
-def test_the_recorded_run_holds():
+def test_the_recorded_run_holds_and_the_page_says_its_numbers():
     record = json.loads((ROOT / "docs" / "results" / "advice.json").read_text())
     found = record["metrics"]
     assert found["holds"]
-    assert found["consortia"] >= 200
-    assert found["least_candidates"] >= 200
     assert (found["beaten"], found["budget_met"]) == (0, found["consortia"])
-    assert found["scores"] == 30
-    assert found["covered"] >= 27
+    assert found["consortia"] > 0
+    assert found["least_candidates"] >= 200
+    assert found["covered"] >= 0.9 * found["scores"]
+    page = " ".join((ROOT / "docs" / "advice.md").read_text().split())
+    assert f"{found['consortia']} consortia, {found['beaten']} beaten" in page
+    assert f"{found['covered']} of {found['scores']} intervals" in page
+    assert f"{found['averages']} averages within {100 * found['worst_error_off']:.1f} %" in page
+    assert f"{found['graphs']} graphs" in page

@@ -147,9 +147,10 @@ def named(text: str, network: Network | None) -> str:
     """
     if network is None or network.labels is None:
         return text
+    label = network.label
 
     def by_name(found: re.Match[str]) -> str:
-        return re.sub(r"\d+", lambda number: str(network.label(int(number[0]))), found[1])
+        return re.sub(r"\d+", lambda number: str(label(int(number[0]))), found[1])
 
     return re.sub(r"\bnodes? (\d+(?:(?:, | and )\d+)*)", by_name, text)
 
