@@ -5,8 +5,8 @@
 In every world one member's folder is set back, together with k of the others, who know it and keep back or
 hand on what honest members have signed, as it suits them. With `witness = 1` a row leaves only when all
 members hold the head of the ledger that lists it: then no second version may leave while one is honest and
-not set back. With larger values such a row must be noticed. Where all others lie nothing can be known; that
-is counted too.
+not set back. With larger values an honest member who got the first version must notice the second. Where all
+others lie nothing can be known; that is counted too.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def count(worlds: range, witness: int) -> dict[str, int]:
         found[f"{who}_set_back"] += 1
         found[f"{who}_noticed"] += world.noticed
         found[f"{who}_sent_twice"] += world.twice > 0
-        found[f"{who}_sent_twice_unnoticed"] += world.twice > 0 and not world.noticed
+        unnoticed = world.twice > 0 and not world.noticed
+        found[f"{who}_sent_twice_unnoticed"] += unnoticed
+        found[f"{who}_sent_twice_unnoticed_by_a_receiver"] += unnoticed and world.received_twice
     return dict(found)
 
 
@@ -67,7 +69,7 @@ def main() -> None:
     if asked.out is not None:
         asked.out.write_text(text + "\n")
     print(text)
-    failed = strict["honest_sent_twice"] + usual["honest_sent_twice_unnoticed"]
+    failed = strict["honest_sent_twice"] + usual["honest_sent_twice_unnoticed_by_a_receiver"]
     sys.exit(bool(failed + strict["violations"] + usual["violations"]))
 
 

@@ -136,9 +136,9 @@ def test_no_row_leaves_twice_while_one_honest_member_remembers(part):
     assert found["honest_sent_twice"] == 0
 
 
-def test_with_rarer_heads_a_second_version_is_noticed():
+def test_with_rarer_heads_whoever_got_the_first_version_notices_the_second():
     found = liars(range(100, 150), 8)
-    assert found["violations"] == found["honest_sent_twice_unnoticed"] == 0
+    assert found["violations"] == found["honest_sent_twice_unnoticed_by_a_receiver"] == 0
     assert found["honest_noticed"] > 15
 
 

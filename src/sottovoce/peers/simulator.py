@@ -292,6 +292,7 @@ class World:
         self._old: dict[int, SimulatedDisk] = {}
         self._copied = -1
         self.held: dict[tuple[int, int], dict[int, bytes]] = {}
+        self.received_twice = False  # whether somebody honest had got the first version of such a row
         self.twice = 0  # rows of the member whose folder was copied that left in a second version
         self.silent, self._set_back = False, 0.0
         self.equivocated = False  # whether two payloads for one (round, sender) were held at one time
@@ -521,7 +522,14 @@ class World:
                 f"I1: {v} had charged {charged} of {needed} releases in round {frame.round}"
             )
         first = self.on_wire.setdefault((frame.round, v), raw)
-        self.twice += first != raw and self._copied == v
+        if first != raw and self._copied == v:
+            self.twice += 1
+            holders = self.held.get((frame.round, v), {})
+            self.received_twice |= any(
+                raw_held == first
+                for slot_held, raw_held in holders.items()
+                if slot_held not in self.lying | {v}
+            )
         if first != raw and self._copied != v and v not in self.lying:
             self.violations.append(f"I2: two payloads of {v} for round {frame.round}")
 

@@ -126,14 +126,14 @@ def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
     >>> worst.ratio, worst.sample_rate, worst.draws
     (1.0, 0.2, 9)
     """
-    lists = list(dict.fromkeys(tuple(replace(each, sender=0) for each in listed) for listed in lists))
-    if len(lists) == 1:
-        return lists[0]
-    shapes = {tuple(_shape(each) for each in listed) for listed in lists}
+    kinds = list(dict.fromkeys(tuple(replace(each, sender=0) for each in listed) for listed in lists))
+    if len(kinds) == 1:
+        return kinds[0]
+    shapes = {tuple(_shape(each) for each in listed) for listed in kinds}
     if len(shapes) == 1:
-        return tuple(_worst(place) for place in zip(*lists, strict=True))
+        return tuple(_worst(place) for place in zip(*kinds, strict=True))
     most: dict[Release, int] = {}
-    for listed in lists:
+    for listed in kinds:
         counted: dict[Release, int] = {}
         for each in listed:
             kind = replace(each, step=0, stream=0) if each.joint else replace(each, step=0, steps=1, stream=0)
