@@ -270,3 +270,26 @@ def test_fixed_features_are_in_the_plan_and_in_the_study(call, tmp_path, monkeyp
     np.savez(tmp_path / "new.npz", X=digits.x_test)
     found = np.array(call("predict", "study", "new.npz", "--json").json["predictions"])
     assert (found == digits.y_test).mean() > 0.5
+
+
+def test_a_frozen_encoder_keeps_the_weights_it_was_given(call, tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file, save_file
+
+    tables(tmp_path, rows=120)
+    frozen = MYNET.replace(
+        "return Net(inputs)", "net = Net(inputs)\n    net.body.requires_grad_(False)\n    return net"
+    )
+    (tmp_path / "mynet.py").write_text(frozen)
+    space = {}
+    exec(frozen, space)
+    start = {name: value + 1 for name, value in space["build"](4).state_dict().items()}
+    save_file(start, tmp_path / "start.safetensors")
+    model = MODEL + 'weights = "start.safetensors"\n'
+    text = PLAN.replace("intercept = true\n", "").replace("[network]", model + "[network]")
+    (tmp_path / "plan.toml").write_text(text.replace("steps = 60", "steps = 3"))
+    assert call("train", "plan.toml", "--out", "study", "--json").code == 0
+    kept = load_file(tmp_path / "study" / "model.safetensors")
+    assert torch.equal(kept["body.weight"], start["body.weight"])
+    assert not torch.equal(kept["head.weight"], start["head.weight"])
+    assert (kept["head.weight"] - start["head.weight"]).abs().max() < 20  # from where it was given

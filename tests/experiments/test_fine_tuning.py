@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.experiments import registry
 from sottovoce.experiments.fine_tuning import TASKS, characters, fine_tuning, pretrained, source_lines
+from sottovoce.experiments.registry import find
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,7 +18,7 @@ def test_the_quick_form_prices_what_it_runs():
     for way in ("own noise", "masked", "central"):
         assert 7.9 < record["metrics"][way]["8"]["epsilon"] <= 8.0
         assert 0 <= record["metrics"][way]["8"]["accuracy"] <= 100
-    shown = registry.find("fine-tuning-text").table(record)
+    shown = find("fine-tuning-text").table(record)
     assert len(shown.rows) == 1
     assert "3 agents" in shown.note
     net, _ = pretrained("images", (torch.zeros(0, 1, 14, 14).numpy(), torch.zeros(0).long().numpy()), 0, 0)
@@ -47,7 +47,7 @@ def test_the_table_of_the_page_is_that_of_the_record(task):
         for line in page.splitlines()
         if re.match(rf"\| {task} \|", line)
     ]
-    expected = registry.find(f"fine-tuning-{task}").table(record).rows
+    expected = find(f"fine-tuning-{task}").table(record).rows
     assert [[row[0], float(row[1]), *map(float, row[2:])] for row in rows] == [
         [row[0], float(row[1]), *map(float, row[2:])] for row in expected
     ]

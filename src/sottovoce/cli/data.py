@@ -172,6 +172,7 @@ def network_records(
     from sottovoce.data.own import Own
     from sottovoce.own_models import bring
 
+    shown: Own | None
     if section.file is None and (section.name or "digits") in IMAGE_SETS:
         own, shown, classes, columns = _images(section, folder)
         asked, uncharged = _asked(section, None, classes=tuple(range(classes)))
@@ -303,7 +304,7 @@ def _asked(
 
     from sottovoce.own_models import Asked
 
-    bounds = section.bounds.get(section.label) if isinstance(section.bounds, dict) else None
+    bounds = section.bounds.get(section.label or "") if isinstance(section.bounds, dict) else None
     given = section.classes if classes is None else classes
     uncharged = () if table is None else table.uncharged
     words = table is not None and np.asarray(table.labels).dtype.kind in "OUS"

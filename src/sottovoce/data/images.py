@@ -173,7 +173,7 @@ def read_images(data: Any) -> Any:
     """
     if not isinstance(data, (str, os.PathLike)):
         return data.detach().numpy() if hasattr(data, "detach") else data
-    return read_array(data)
+    return read_array(Path(data))
 
 
 def load_images(name: str, folder: str | Path | None = None) -> Images:

@@ -120,12 +120,12 @@ def read_inputs(data: Any, columns: Columns | None, label: Any = None) -> Any:
         return columns(columns_of(data))
     if columns is not None:
         if isinstance(data, (str, os.PathLike)):
-            data = read_array(data)
+            data = read_array(Path(data))
         return _table_of(data, columns)
     if isinstance(data, Mapping):
         return _alone(data, label)
     if isinstance(data, (str, os.PathLike)) and Path(data).suffix in (".npz", ".npy"):
-        return read_array(data)
+        return read_array(Path(data))
     if isinstance(data, (str, os.PathLike)) or is_table(data):
         raise DataError("the model was made from arrays, so it takes arrays; give the features as one.")
     return tuple(data) if isinstance(data, list) and data and np.ndim(data[0]) > 0 else data

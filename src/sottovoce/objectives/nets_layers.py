@@ -94,7 +94,7 @@ class Stacked:
         slot = self.slots[key]
         sums[:, slot.start : slot.stop] += value.reshape(self.agents, -1)
 
-    def _add_rows(self, sums: Tensor, weights: Tensor, rows: tuple[Tensor, Tensor]) -> None:
+    def _add_rows(self, sums: Tensor, weights: Tensor, rows: tuple[Tensor, ...]) -> None:
         """Add the weighted sums of per-sample gradients of weight and bias, (agents * lot, numbers) each."""
         for key, each in zip(("weight", "bias"), rows, strict=True):
             if key in self.slots:
