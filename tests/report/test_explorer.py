@@ -1,0 +1,333 @@
+"""The explorer without a browser: its numbers are the accountant's, its plan files price the same, its server
+answers nobody else."""
+
+import http.client
+import json
+import re
+import threading
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.cli.explore import _study, opened
+from sottovoce.cli.plan import built_plan
+from sottovoce.errors import ConfigError, InvalidInput, Refused
+from sottovoce.privacy import account, account_each, gaussian_epsilon, gaussian_epsilons
+from sottovoce.report.blocks import fixed
+from sottovoce.report.explorer import Setting, Study, answered, offline
+from sottovoce.report.explorer_page import live_page, offline_page
+from sottovoce.report.explorer_server import ExplorerServer
+
+DELTA = 1e-5
+
+
+def plans():
+    network = sv.graphs.florentine()
+    for name in ("gossip:4", "refreshed:3:fresh=0.2", "tree", "masked:tolerate=2", "randomized:9"):
+        yield sv.Muffliato(name, network=network, noise_std=1.0, radius=0.5)
+    model = {"objective": sv.objectives.GLM(dim=3), "network": "ring:5", "clip": 1.0, "sizes": [20] * 5}
+    model |= {"steps": 3, "noise_multiplier": 2.0}
+    yield sv.algorithms.ConsensusSGD(protocol="tree:kind=uniform", **model)
+    yield sv.algorithms.MuffliatoSGD(**model)
+
+
+@pytest.mark.parametrize("plan", list(plans()), ids=lambda plan: f"{plan.name}, {plan.schedule(0).name}")
+@pytest.mark.parametrize("who", [(3,), (1, 4)])
+def test_all_users_at_once_cost_what_they_cost_one_by_one(plan, who):
+    each = account_each(plan, who)
+    assert sorted(each) == [u for u in range(plan.n) if u not in who]
+    for u, stated in each.items():
+        assert stated == account(plan, "colluders", colluders=who, user=u)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 0.3, 1e-100])
+def test_many_epsilons_are_each_epsilon(delta):
+    mus = [0.0, 1e-9, 1e-4, 0.0014, 0.0015, 0.3, 1.0, 7.0, 800.0, 1e5, float("inf")]
+    one_by_one = [gaussian_epsilon(mu, delta) for mu in mus]
+    assert gaussian_epsilons(mus, delta) == pytest.approx(one_by_one, rel=1e-12, abs=0)
+    with pytest.raises(InvalidInput, match="mu must be at least 0"):
+        gaussian_epsilons([1.0, -1.0], delta)
+
+
+def test_a_view_shows_the_accountants_numbers():
+    network = sv.graphs.florentine()
+    plan = sv.Muffliato(sv.protocols.Gossip(network, 4), noise_std=1.5, radius=0.5)
+    seen = Study(Setting(graph="florentine", rounds=4, noise=3.0)).view([2, 7])
+    shares = sv.privacy.exact_loss(network, rounds=4, observer=2, colluders=[7])
+    formula = sv.privacy.published_loss(network, rounds=4)[:, [2, 7]].sum(axis=1)
+    for u, row in enumerate(seen["rows"]):
+        if u in (2, 7):
+            assert row["looks"]
+            continue
+        stated = plan.privacy("colluders", colluders=[2, 7], user=u)
+        assert row["share"] == fixed(shares[u])
+        assert row["published"] == fixed(formula[u])
+        assert row["epsilon"] == fixed(stated.epsilon(DELTA))
+        assert row["published_epsilon"] == fixed(gaussian_epsilon(formula[u] ** 0.5 / 1.5, DELTA))
+        assert row["determined"] == (shares[u] > 1 - 1e-8)
+    others = [u for u in range(15) if u not in (2, 7)]
+    lost = {u: plan.privacy("colluders", colluders=[2, 7], user=u).epsilon(DELTA) for u in others}
+    assert lost[seen["worst"]] == max(lost.values())
+    assert sorted(lost.values())[6] == lost[seen["typical"]]
+
+
+def test_rounds_matrix_and_course_agree():
+    study = Study(Setting(graph="ring:7", rounds=3))
+    exact = sv.privacy.exact_loss(sv.graphs.ring(7), rounds=2)
+    assert study.at(2).matrix()["shown"][1][4] == fixed(exact[1, 4])
+    course = study.course([4])
+    at = course["rounds"].index(2)
+    assert course["worst"][at] == pytest.approx(exact[:, 4].max(), abs=1e-5)
+    assert course["mean"][at] == pytest.approx(exact[:, 4].sum() / 6, abs=1e-5)
+    assert not Study(Setting(graph="ring:7", protocol="tree")).adjustable
+
+
+SETTINGS = [
+    {"graph": "grid:3:3", "rounds": 4, "noise": 3.5},
+    {"graph": "hypercube:3", "protocol": "exchange"},
+    {"graph": "karate", "protocol": "tree", "tree": "uniform", "seed": 5},
+    {"graph": "ring:6", "protocol": "masked", "partners": 3, "tolerate": 2},
+    {"graph": "ring:6", "protocol": "refreshed", "fresh": 0.3, "rounds": 3},
+    {"graph": "path:4", "protocol": "randomized", "rounds": 12, "seed": 3},
+    {"edges": [[0, 1], [1, 2], [0, 3]], "names": ["a", 'b"', "c\\", "ü"], "rounds": 2},
+]
+
+
+@pytest.mark.parametrize("chosen", SETTINGS, ids=lambda chosen: str(chosen.get("protocol", "gossip")))
+def test_the_saved_plan_prices_the_same(chosen, tmp_path):
+    study = Study(Setting.read(chosen))
+    (tmp_path / "plan.toml").write_text(study.plan_text(), encoding="utf-8")
+    again = opened(tmp_path / "plan.toml")
+    for view in ("local", "network", "central"):
+        assert again.plan.privacy(view).curve == study.plan.privacy(view).curve
+    assert [str(again.network.label(v)) for v in range(again.network.n)] == [
+        str(study.network.label(v)) for v in range(study.network.n)
+    ]
+    assert again.plan.cost() == study.plan.cost()
+
+
+def test_a_training_plan_is_opened_changed_and_saved(tmp_path):
+    text = """version = 2
+title = "two"
+[network]
+graph = "ring:4"
+[protocol]
+name = "tree"
+[data]
+name = "breast_cancer"
+unit_rows = true
+[objective]
+loss = "logistic"
+[train]
+algorithm = "consensus-sgd"
+adjacency = "user"
+steps = 3
+learning_rate = 0.5
+clip = 1.0
+[budget]
+epsilon = 3.0
+delta = 1e-6
+"""
+    (tmp_path / "train.toml").write_text(text)
+    found = opened(tmp_path / "train.toml")
+    study = Study(found.setting(), found)
+    assert study.plan is found.plan
+    row = study.view([0])["rows"][2]
+    assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6))
+    louder = Study(Setting.read(found.setting().model_dump() | {"noise": 9.0}), found)
+    (tmp_path / "again.toml").write_text(louder.plan_text())
+    again = opened(tmp_path / "again.toml").plan
+    assert again.privacy("network").curve == louder.plan.privacy("network").curve
+    assert again.noise_multiplier == 9.0
+    assert not louder.scene()["can_draw"]
+
+
+def test_an_agreement_is_opened():
+    from sottovoce.peers.agreement import example_agreement
+
+    file, _ = example_agreement()
+    found = opened(file)
+    study = Study(found.setting(), found)
+    assert study.names == ["ada", "bo"]
+    assert study.scene()["title"] == found.title != ""
+    row = study.view([0])["rows"][1]
+    assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=1).epsilon(found.delta))
+    assert "names" in study.plan_text()
+
+
+def test_offline_pages_hold_every_observer_round_and_pair():
+    study = Study(Setting(graph="path:4", rounds=3))
+    found = offline(study)
+    rounds = study.most_rounds
+    assert len(found["views"]) == rounds * (4 + 6)
+    for t in (1, rounds):
+        for who in ((0,), (1, 3)):
+            kept = found["views"][f"{t}|{','.join(map(str, who))}"]
+            live = study.view(who, rounds=t)
+            assert kept["summary"] == live["summary"]
+            for number, row in zip(kept["rows"], live["rows"], strict=True):
+                assert found["rows"][number] == {k: v for k, v in row.items() if k not in ("name", "looks")}
+    page = offline_page(study)
+    outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert "http" not in outside.replace('http-equiv="', "")
+    assert "default-src 'none'" in page
+
+
+def test_names_cannot_end_a_script():
+    name = "</script><script>alert(1)</script><!--"
+    page = live_page(Study(Setting(edges=[[0, 1]], names=[name, "b"], rounds=1)), "abc")
+    assert "<script>alert" not in page
+    assert page.count("</script>") == 3
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"graph": "file:/etc/passwd"}, "opens no files"),
+        ({"graph": " FILE:/etc/passwd"}, "opens no files"),
+        ({"graph": "ring:4", "noise": 0}, "noise: input should be greater than 0"),
+        ({"graph": "ring:4", "evil": 1}, "evil"),
+        ([], "a setting is an object"),
+    ],
+)
+def test_settings_that_do_not_fit(values, said):
+    with pytest.raises(ConfigError, match=said):
+        Setting.read(values)
+
+
+def test_what_is_too_large_or_nobody_is_refused():
+    with pytest.raises(Refused, match="at most 600"):
+        _ = Study(Setting(graph="ring:601")).network
+    with pytest.raises(InvalidInput, match="nobody is left"):
+        Study(Setting(graph="ring:4")).view([0, 1, 2, 3])
+    with pytest.raises(InvalidInput, match="observers are node numbers"):
+        answered(Study(Setting(graph="ring:4")), "view", {"observers": [True]})
+    with pytest.raises(ConfigError, match="names"):
+        _ = Study(Setting(graph="ring:4", names=["a"])).network
+
+
+# ---- the server ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server():
+    with ExplorerServer(Study(Setting(graph="ring:4"))) as started:
+        yield started
+
+
+def asked(server, path="/", *, method="GET", body=None, host=None, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent["Host"] = host or f"127.0.0.1:{server.port}"
+    connection.request(method, path, body=body, headers=sent)
+    answer = connection.getresponse()
+    raw = answer.read()
+    connection.close()
+    return answer, raw
+
+
+def question(**more):
+    return json.dumps({"setting": {"graph": "ring:4"}, **more})
+
+
+def test_the_token_opens_the_page_and_nothing_else_does(server):
+    good = f"/?token={server.token}"
+    assert server.address == f"http://127.0.0.1:{server.port}{good}"
+    answer, raw = asked(server, good)
+    assert answer.status == 200
+    assert b"<title>" in raw
+    policy = answer.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy
+    assert "connect-src 'self'" in policy
+    assert "unsafe-eval" not in policy
+    assert answer.headers["Referrer-Policy"] == "no-referrer"
+    for path in ("/", "/?token=", f"/?token={server.token[:-1]}", "/?token=x&token=" + server.token, "/x"):
+        assert asked(server, path)[0].status == 403, path
+    assert asked(server, f"/favicon.ico?token={server.token}")[0].status == 404
+
+
+def test_another_host_or_origin_is_refused_even_with_the_token(server):
+    good = f"/?token={server.token}"
+    for host in ("evil.example", f"evil.example:{server.port}", f"127.0.0.1.evil.example:{server.port}"):
+        assert asked(server, good, host=host)[0].status == 403
+    assert asked(server, good, host=f"localhost:{server.port}")[0].status == 200
+    there = {"method": "POST", "body": question(observers=[0]), "X_Sottovoce_Token": server.token}
+    assert asked(server, "/view", **there)[0].status == 200
+    assert asked(server, "/view", Origin=f"http://127.0.0.1:{server.port}", **there)[0].status == 200
+    for origin in ("http://evil.example", "null", "https://127.0.0.1"):
+        assert asked(server, "/view", Origin=origin, **there)[0].status == 403
+    assert asked(server, "/view", method="POST", body=question(observers=[0]))[0].status == 403
+
+
+def test_questions_are_answered_or_refused_with_a_sentence(server):
+    there = {"method": "POST", "X_Sottovoce_Token": server.token}
+
+    def answer(what, body):
+        return json.loads(asked(server, what, body=body, **there)[1])
+
+    assert answer("/view", question(observers=[2]))["looking"] == "node 2"
+    assert "refused" not in answer("/scene", question())
+    assert "node numbers" in answer("/view", question(observers="all"))["refused"]
+    assert "nothing called" in answer("/secrets", question(observers=[0]))["refused"]
+    for body in ("{", "[]", '{"setting": 3}', "[" * 5000):
+        assert "refused" in answer("/view", body)
+    for length in ("1000001", "-1", "x"):  # refused before a byte of it is read
+        assert asked(server, "/view", body="x", Content_Length=length, **there)[0].status == 413
+
+
+def test_two_pages_may_ask_at_once(server):
+    there = {"method": "POST", "X_Sottovoce_Token": server.token}
+    seen = []
+
+    def look(v):
+        seen.append((v, json.loads(asked(server, "/view", body=question(observers=[v]), **there)[1])))
+
+    threads = [threading.Thread(target=look, args=(v,)) for v in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {v: answer["observers"] for v, answer in seen} == {v: [v] for v in range(4)}
+
+
+# ---- the command -----------------------------------------------------------------------------------
+
+
+def test_the_command_writes_one_offline_file(tmp_path, capsys):
+    from sottovoce.cli.main import main
+
+    with pytest.raises(SystemExit) as stopped:
+        main(["explore", "path:3", "--rounds", "2", "--out", str(tmp_path / "page.html"), "--json"])
+    assert not stopped.value.code
+    said = json.loads(capsys.readouterr().out)
+    page = (tmp_path / "page.html").read_text()
+    assert said["nodes"] == 3
+    assert said["bytes"] == len(page.encode())
+    with pytest.raises(SystemExit) as stopped:
+        main(["explore", "rng:3"])
+    assert stopped.value.code == 1
+    assert "did you mean ring?" in capsys.readouterr().err
+
+
+def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "edges.txt").write_text("0 1\n1 2\n2 0\n")
+    study = _study("file:edges.txt", None, 2, 4.0, None)
+    assert study.network.n == 3
+    assert study.plan.noise_multiplier == 4.0
+    (tmp_path / "plan.toml").write_text(study.plan_text())
+    from sottovoce.cli.config import read_plan
+
+    again = built_plan(read_plan("plan.toml"), tmp_path, "plan.toml").plan
+    assert again.privacy("network").curve == study.plan.privacy("network").curve
+
+
+def test_a_graph_by_its_edges():
+    drawn = sv.graphs.parse("edges:0-1,1-2,2-0,2-3")
+    assert drawn.edges.tolist() == [[0, 1], [0, 2], [1, 2], [2, 3]]
+    assert sv.graphs.parse("edges:0-1,1-2:weights=lazy").n == 3
+    for text in ("edges:", "edges:0-1,1", "edges:0-1-2", "edges:a-b", "edges:0-1:seed=2"):
+        with pytest.raises(sv.errors.GraphError):
+            sv.graphs.parse(text)
+    assert np.allclose(drawn.W.sum(axis=1), 1)
