@@ -35,8 +35,8 @@ Prox = Callable[[np.ndarray, float], np.ndarray]
 class DPSGD(Curated, Learning):
     """Differentially private stochastic gradient descent, central, for linear models and networks.
 
-    The regulariser of a linear model (l1, l2, box, ball) acts by its proximal map after every step. Parameters
-    are those of `Learning` without protocol, network and seed, and these:
+    The regulariser of a linear model (l1, l2, box, ball) acts by its proximal map after every step.
+    Parameters are those of `Learning` without protocol, network and seed, and these:
 
     Parameters
     ----------

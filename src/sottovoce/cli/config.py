@@ -327,9 +327,9 @@ def known_plan(tables: Mapping[str, Any], where: str) -> PlanFile:
     version = tables.get("version")
     if version is None:
         raise ConfigError(
-            f"{where} has no version; write version = {VERSION} at its top once its words are those of today: "
-            "[noise] multiplier is noise over the clip everywhere (over the radius in [average]), so what was "
-            "the multiplier m of an average is 2 m now."
+            f"{where} has no version; write version = {VERSION} at its top once its words are those of "
+            "today: [noise] multiplier is noise over the clip everywhere (over the radius in [average]), so "
+            "what was the multiplier m of an average is 2 m now."
         )
     if version != VERSION or isinstance(version, bool):
         raise ConfigError(f"{where} is of version {version!r}; this sottovoce reads version {VERSION}.")
