@@ -43,7 +43,13 @@ def more(docs: Path) -> str:
     """Return a list of the pages that no other list names, so that a new guide is found at once."""
     lists = [docs / f"{name}.md" for name in ("index", "start", "guides", "research")]
     named = {line.strip() for page in lists for line in page.read_text(encoding="utf-8").splitlines()}
-    pages = sorted(page.relative_to(docs).with_suffix("").as_posix() for page in docs.glob("[!_]*.md"))
+    found = (page.relative_to(docs) for page in docs.rglob("*.md"))
+    kept = (page for page in found if not page.parts[0].startswith("_") and page.parts[0] != "results")
+    # the first page of a folder comes before its others
+    pages = sorted(
+        (page.with_suffix("").as_posix() for page in kept),
+        key=lambda name: name.removesuffix("index"),
+    )
     left = [page for page in pages if page not in named and page != "index"]
     return "\n".join(["```{toctree}", ":maxdepth: 1", "", *left, "```", ""]) if left else ""
 

@@ -30,7 +30,14 @@ def test_the_tour(call, tmp_path):
     made = (folder / "report.html").read_text()
     assert made.count("<figure>") == 6
     assert "Simulation." in made
-    assert sorted(p.name for p in folder.iterdir()) == ["records", "report.html"]
+    assert sorted(p.name for p in folder.iterdir()) == ["plan.toml", "records", "report.html"]
+    # what it says to try next is there, and of use
+    assert "sottovoce plan sottovoce-demo/plan.toml" in answer.out
+    priced = call("plan", "sottovoce-demo/plan.toml")
+    assert priced.code == 0, priced.err
+    assert "Feasible." in priced.out
+    mean = call("average", "sottovoce-demo/plan.toml", "--json")
+    assert mean.code == 0, mean.err
     # the report can be made again from the records alone
     again = call("report", *sorted((folder / "records").iterdir()), "-o", "again.html", "--json")
     assert again.json["records"] == 5

@@ -24,7 +24,7 @@ def lines():
             found = LINE.match(line)
             if not found or not (fenced or line.startswith("    ")):
                 continue
-            told = re.split(r" {3,}#?|\s#|\s\|", found[1])[0].rstrip(" &")
+            told = re.split(r" {3,}#?|\s#|\s\||\s&&", found[1])[0].rstrip(" &")
             yield page.name, told
 
 

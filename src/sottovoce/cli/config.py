@@ -346,7 +346,7 @@ def known_plan(tables: Mapping[str, Any], where: str) -> PlanFile:
         raise ConfigError(
             f"{where} has no version; write version = {VERSION} at its top once its words are today's: "
             "[noise] multiplier is noise over the clip everywhere (over the radius in [average]), so what "
-            "was the multiplier m of an average is 2 m now; `sottovoce plan --help` shows a file."
+            "was the multiplier m of an average is 2 m now."
         )
     if version != VERSION or isinstance(version, bool):
         raise ConfigError(f"{where} is of version {version!r}; this sottovoce reads version {VERSION}.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, console, number, plain, progress, table
+from sottovoce.cli.output import Json, console, number, plain, progress, safe, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,6 +22,27 @@ LEAD = (
     "There is "
     "no server. The clinics are invented; the patients are those of a public data set."
 )
+
+# a plan of one's own to begin with: the clinics' first question, with nobody to trust
+PLAN = """version = 2
+title = "Sixteen clinics: share of malignant tumours"
+
+[network]
+graph = "hypercube:4"         # every clinic talks to four others
+
+[protocol]
+name = "masked"               # clinics learn the sum, and no single row
+
+[average]
+radius = 0.5                  # shares lie in [0, 1]: half a unit around
+centre = 0.5                  # one half
+adjacency = "user"            # hide everything a clinic holds
+values = {values}
+
+[budget]
+epsilon = 2.0
+delta = 1e-5
+"""
 
 
 def demo(
@@ -80,6 +101,8 @@ def demo(
     for name, record in told.items():
         write_record(out / "records" / f"{name}.json", plain(record))
     written = write_text(out / "report.html", page)
+    shares = [round(share, 4) for share in clinics.shares().tolist()]
+    plan = write_text(out / "plan.toml", PLAN.format(values=shares))
     seconds = time.perf_counter() - started
     if json:
         import json as json_module
@@ -88,7 +111,7 @@ def demo(
         summary = plain(kept) | {"report": str(written), "seconds": round(seconds, 1)}
         print(json_module.dumps(summary, indent=1))
     else:
-        _closing(screen, written, seconds)
+        _closing(screen, written, plan, seconds)
 
 
 def _account(clinics: Consortium) -> dict[str, Any]:
@@ -271,10 +294,13 @@ def _show_audit(screen: Console, record: dict[str, Any]) -> None:
         )
 
 
-def _closing(screen: Console, written: Path, seconds: float) -> None:
+def _closing(screen: Console, written: Path, plan: Path, seconds: float) -> None:
     _heading(screen, 5, "The report")
     screen.print(f"[bold]{written}[/bold]: all of this with pictures, on one page that needs no network.")
     screen.print(f"[dim]{seconds:.0f} seconds.[/dim] Next:")
-    screen.print("  sottovoce account --graph grid:4:4 --observer 0      [dim]your own network[/dim]")
-    screen.print("  sottovoce plan plan.toml                             [dim]your own budget[/dim]")
-    screen.print("  sottovoce peer --help                                [dim]your own organisation[/dim]")
+    for line, about in (
+        ("sottovoce account --graph grid:4:4 --observer 0", "your own network"),
+        (f"sottovoce plan {plan}", "your own budget: a file to change"),
+        ("sottovoce peer --help", "your own organisation"),
+    ):
+        screen.print(f"  {safe(line):50} [dim]{about}[/dim]")

@@ -173,7 +173,7 @@ def _run(
     said = outcome.statement["guarantee"]
     out = console()
     out.print(
-        f"Done after {outcome.rounds} rounds. Against everybody who sees all messages of {own.name}: "
+        f"Done after {outcome.rounds} rounds. Against {safe(said['adversary'])}: "
         f"epsilon {said['epsilon']:.4g} at delta {said['delta']:g}, adjacency {said['adjacency']}, "
         f"label {said['label']}."
     )
