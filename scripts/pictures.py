@@ -66,6 +66,7 @@ def main() -> int:
         report([folder / "plan.toml"], out=folder / "plan.html", json=True)
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1180, "height": 860}, color_scheme="light")
+        page.set_default_timeout(300_000)  # a busy machine is slow, not broken
         page.goto(server.address)
         page.wait_for_selector("body[data-course]")
         page.get_by_role("button", name="Medici", exact=True).click()
