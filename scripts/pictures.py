@@ -36,7 +36,7 @@ def small(raw: bytes, most: int = LARGEST) -> bytes:
     """Return a PNG in few colours, which screenshots do not need more of."""
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(raw)).convert("RGB").quantize(64)
+    picture = Image.open(io.BytesIO(raw)).convert("RGB").quantize(192)
     buffer = io.BytesIO()
     picture.save(buffer, "PNG", optimize=True)
     if buffer.tell() > most:
