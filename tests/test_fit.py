@@ -287,7 +287,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
                 if step == 4:
                     raise Cut
 
-            return run(plan, data, rng, on_step=on_step, **options)
+            return run(plan, data, rng, **options | {"on_step": on_step})
 
         return stopped
 

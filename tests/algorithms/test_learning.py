@@ -576,7 +576,7 @@ def test_bad_plans_are_refused_with_one_sentence():
         lambda: DPDSGD(net(), FOUR, sizes=[500] * 4, noise_multiplier=(1.0, 0.0, 1.0, 1.0)),
     )  # fmt: skip
     refused(
-        BudgetInfeasible, "in 10 steps",
+        BudgetInfeasible, "take fewer steps",
         lambda: DPDSGD.for_budget(
             net(), FOUR, steps=10, sizes=[500] * 4, epsilon=1e-13, delta=1e-30, accounting="rdp"
         ),

@@ -200,7 +200,7 @@ def test_two_runs_on_other_data_look_alike(tmp_path_factory):
         group = helper.Consortium(tmp_path_factory.mktemp("run"), n=3, graph="path:3", seed=seed)
         group.records = [r._replace(X=r.X + shift) for r in group.records]
         ends = finish([start(group, i) for i in range(3)])
-        events = [[seen for line in out.splitlines() if (seen := masked(line))] for _, out, _ in ends]
+        events = [[told for line in out.splitlines() if (told := masked(line))] for _, out, _ in ends]
         said = [json.loads((group.state(i) / "statement.json").read_text()) for i in range(3)]
         for each in said:
             each.pop("run")
