@@ -215,7 +215,7 @@ def masked(line):
     event = json.loads(line)
     if event["event"] in ("connected", "trouble", "lost"):
         return None
-    for name in ("waiting", "run", "model", "statement", "time"):
+    for name in ("waiting", "run", "model", "statement", "study", "time", "address"):
         event.pop(name, None)
     return event
 

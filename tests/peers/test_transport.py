@@ -224,7 +224,7 @@ def test_the_sender_is_the_certificate_whatever_the_frame_says(consortium):
     peer = group.peers()[0]
     forged = peer.job.wire.row(np.zeros(3), sender=2, round=0)
     before = peer.core.digest()
-    with pytest.raises(FrameError, match="certificate|signature"):
+    with pytest.raises(FrameError, match=r"certificate|signature"):
         peer.core.receive(0.0, 1, forged)
     assert peer.core.digest() == before
 

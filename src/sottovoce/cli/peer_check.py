@@ -130,7 +130,11 @@ def service(
     begin = [program] if program.name == "sottovoce" else [Path(sys.executable), "-m", "sottovoce.cli.main"]
     words: list[str | Path] = [*begin, "peer", "run", agreement.resolve(), "--data", data.resolve()]
     writable: list[Path] = []
-    for option, place in (("--identity", identity), ("--state", state), ("--home", at and at.folder)):
+    for option, place in (
+        ("--identity", identity),
+        ("--state", state),
+        ("--home", None if at is None else at.folder),
+    ):
         if place is not None:
             words += [option, place.resolve()]
     if state is not None:

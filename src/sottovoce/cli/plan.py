@@ -319,7 +319,8 @@ def worth(built: Built, priced: Mapping[str, Any], simulated: bool) -> dict[str,
         runs = int(min(_RUNS, _WORK // max(numbers, 1)))
         sample = Sample.synthetic(loss, made.objective.dim) if runs >= 4 and loss in KINDS else None
     averages = is_average(made)
-    use = usefulness(made, **({} if sample is None or averages else {"sample": sample, "runs": runs}))
+    options: dict[str, Any] = {} if sample is None or averages else {"sample": sample, "runs": runs}
+    use = usefulness(made, **options)
     said: dict[str, Any] = {
         "private": priced.get("feasible"), "useful": use.useful, "usefulness": use.sentence,
         "error": use.error if use.error is None else float((use.error**2 + use.bias**2) ** 0.5),

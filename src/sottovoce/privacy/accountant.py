@@ -168,7 +168,8 @@ def account_each(plan: Priced, observers: Iterable[int]) -> dict[int, Guarantee]
         found = consensus_each(asked)
     if found is not None:
         return found
-    found, local = {}, {}
+    found = {}
+    local: dict[Any, Any] = {}
     for u in asked.users(asked.observers):
         key = frozenset(asked.counts(u).items())
         one = replace(asked, user=u, view="colluders" if len(asked.observers) > 1 else "network")

@@ -106,6 +106,7 @@ def _plots() -> tuple[Any, Any]:
             HoverTool,
             LinearColorMapper,
             PointDrawTool,
+            Range1d,
             Scatter,
             Segment,
             TapTool,
@@ -122,10 +123,10 @@ def _plots() -> tuple[Any, Any]:
     edges = ColumnDataSource({key: [] for key in ("x0", "y0", "x1", "y1")}, name="edges")
     mates = ColumnDataSource({key: [] for key in ("x0", "y0", "x1", "y1")}, name="mates")
     plot = figure(sizing_mode="stretch_both", toolbar_location=None, tools="", name="plot", min_border=4,
-                  x_range=(0, 1), y_range=(0, 1), outline_line_color=None)  # fmt: skip
+                  x_range=Range1d(start=0, end=1), y_range=Range1d(start=0, end=1), outline_line_color=None)  # fmt: skip
     plot.axis.visible = False
     plot.grid.visible = False
-    ends = {"x0": "x0", "y0": "y0", "x1": "x1", "y1": "y1"}
+    ends: dict[str, Any] = {"x0": "x0", "y0": "y0", "x1": "x1", "y1": "y1"}
     dashes = Segment(**ends, line_width=1, line_dash="dashed", line_alpha=0.45, name="mate-glyph")
     plot.add_glyph(mates, dashes)
     plot.add_glyph(edges, Segment(**ends, line_width=1.6, name="edge-glyph"))
@@ -141,9 +142,10 @@ def _plots() -> tuple[Any, Any]:
                  text_font_size="11px", name="number-glyph")  # fmt: skip
     for text in (under, above):
         plot.add_glyph(nodes, text, selection_glyph=None, nonselection_glyph=None)
-    tap = TapTool(renderers=[drawn], name="tap", mode="append")
-    pen = PointDrawTool(renderers=[drawn], name="pen", empty_value=0)
-    hover = HoverTool(renderers=[drawn], tooltips=[("", "@name"), ("", "@words")])
+    tools: Any = [drawn]  # its type says glyphs with x and y, which a scatter has
+    tap = TapTool(renderers=tools, name="tap", mode="append")
+    pen = PointDrawTool(renderers=tools, name="pen", empty_value=0)
+    hover = HoverTool(renderers=tools, tooltips=[("", "@name"), ("", "@words")])
     plot.add_tools(tap, hover, pen)
     plot.toolbar.active_tap = tap
     plot.toolbar.active_drag = None
@@ -151,7 +153,7 @@ def _plots() -> tuple[Any, Any]:
     over = ColumnDataSource({key: [] for key in ("rounds", "worst", "mean", "published")}, name="course")
     second = figure(
         sizing_mode="stretch_both", toolbar_location=None, tools="", name="course-plot", min_border=4,
-        x_axis_label="rounds", y_axis_label="share lost", x_range=(0, 1), y_range=(-0.02, 1.08),
+        x_axis_label="rounds", y_axis_label="share lost", x_range=Range1d(start=0, end=1), y_range=Range1d(start=-0.02, end=1.08),
         outline_line_color=None,
     )  # fmt: skip
     from sottovoce.report import figures
