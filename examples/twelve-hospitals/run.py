@@ -64,7 +64,8 @@ def main(folder: Path) -> dict[str, float]:
     score = taken["score"]
     found = {
         "accuracy": accuracy, "predicted": score["mean"], "half": score["half"], "epsilon": said["epsilon"],
-        "deviation": score["deviation"], "equal": float(all(np.array_equal(models[0], other) for other in models)),
+        "deviation": score["deviation"],
+        "equal": float(all(np.array_equal(models[0], other) for other in models)),
     }  # fmt: skip
     say(
         f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} +- {score['half']:.3f}; epsilon "
