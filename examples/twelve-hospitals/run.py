@@ -64,6 +64,7 @@ def main(folder: Path) -> dict[str, float]:
     score = taken["score"]
     found = {
         "accuracy": accuracy, "predicted": score["mean"], "half": score["half"], "epsilon": said["epsilon"],
+        "deviation": score["deviation"],
         "equal": float(all(np.array_equal(models[0], other) for other in models)),
     }  # fmt: skip
     say(
