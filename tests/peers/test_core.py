@@ -8,7 +8,18 @@ import pytest
 from sottovoce import graphs, protocols
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.frames import DROP, NOTHING, POSITION, ROW, UNSIGNED, Position, Wire
+from sottovoce.peers.frames import (
+    DROP,
+    HEAD,
+    NOTHING,
+    POSITION,
+    ROW,
+    UNSIGNED,
+    Head,
+    Position,
+    Wire,
+    Witnessed,
+)
 from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 from sottovoce.privacy.noise import ProtectiveNoise
 from sottovoce.privacy.releases import Spending
@@ -321,3 +332,43 @@ def test_a_mistake_in_the_computation_stops_the_peer_for_good():
     ):
         with pytest.raises(PeerError, match="ZeroDivisionError"):
             action()
+
+
+def test_a_row_leaves_when_all_members_hold_its_head():
+    """With witness = 1: the head first, to everybody; the row only when all have said that they hold it."""
+    scene = Scene()
+    core = scene.core
+    core.timing = core.timing._replace(witness=1)
+    core._witnessing(core.store.load(), lambda: b"n" * 32)
+    out = scene.hello()
+    assert HEAD in kinds(core.start(0.0))
+    assert ROW not in kinds(out)
+    assert not core.program.begun
+
+    def answer(s, nonce=b"n" * 32):
+        held = scene.wire.head(Head(core.count, 0, 0, core._newest, NOTHING, NOTHING), sender=0)
+        return core.receive(0.0, 1, scene.wire.witnessed(Witnessed(0, 0, 0, NOTHING, nonce, held), sender=s))
+
+    for s in (1, 2):
+        assert answer(s) == []
+    told = kinds(answer(3))  # all three have answered the start: the row is drawn, and its head is told
+    assert core.program.begun
+    assert HEAD in told
+    assert ROW not in told
+    assert ROW not in kinds(core.receive(5.0, 1, scene.position(1, answer=True)))
+    for s in (1, 2):
+        assert answer(s, NOTHING) == []
+    assert kinds(answer(3, NOTHING)) == [ROW] * 3
+
+
+def test_a_newer_head_of_ones_own_stops_a_restart():
+    scene = Scene()
+    core = scene.core
+    core.timing = core.timing._replace(witness=8)
+    core._witnessing(core.store.load(), lambda: b"n" * 32)
+    scene.hello()
+    newer = scene.wire.head(Head(core.count + 1, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
+    said = scene.wire.witnessed(Witnessed(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
+    with pytest.raises(LedgerError, match="signed by this peer"):
+        core.receive(0.0, 1, said)
+    assert not core.program.begun
