@@ -123,7 +123,8 @@ def _plots() -> tuple[Any, Any]:
     edges = ColumnDataSource({key: [] for key in ("x0", "y0", "x1", "y1")}, name="edges")
     mates = ColumnDataSource({key: [] for key in ("x0", "y0", "x1", "y1")}, name="mates")
     plot = figure(sizing_mode="stretch_both", toolbar_location=None, tools="", name="plot", min_border=4,
-                  x_range=Range1d(start=0, end=1), y_range=Range1d(start=0, end=1), outline_line_color=None)  # fmt: skip
+                  x_range=Range1d(start=0, end=1), y_range=Range1d(start=0, end=1),
+                  outline_line_color=None)  # fmt: skip
     plot.axis.visible = False
     plot.grid.visible = False
     ends: dict[str, Any] = {"x0": "x0", "y0": "y0", "x1": "x1", "y1": "y1"}
@@ -153,8 +154,8 @@ def _plots() -> tuple[Any, Any]:
     over = ColumnDataSource({key: [] for key in ("rounds", "worst", "mean", "published")}, name="course")
     second = figure(
         sizing_mode="stretch_both", toolbar_location=None, tools="", name="course-plot", min_border=4,
-        x_axis_label="rounds", y_axis_label="share lost", x_range=Range1d(start=0, end=1), y_range=Range1d(start=-0.02, end=1.08),
-        outline_line_color=None,
+        x_axis_label="rounds", y_axis_label="share lost",
+        x_range=Range1d(start=0, end=1), y_range=Range1d(start=-0.02, end=1.08), outline_line_color=None,
     )  # fmt: skip
     from sottovoce.report import figures
 
