@@ -333,3 +333,10 @@ def test_a_sum_over_positions_is_clipped_by_what_it_may_truly_be():
     theta[:, half.start : half.stop] = 1.0  # every position has the same gradient, so the inputs cancel
     moved = objective.clipped_sums(theta, x, torch.full((1, 1, 1), 50.0))
     assert 0.5e-3 < moved.norm() <= 1e-3 * (1 + 1e-9)
+
+
+def test_asking_how_finds_the_fast_form_too():
+    """Outside `clipped_sums` activations ask for gradients, which numpy refuses unless they are detached."""
+    objective = NetObjective(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+    found = objective.explain(torch.zeros(1, 5, 3), torch.zeros(1, 5, dtype=torch.long))
+    assert found == "fast: all records at once"

@@ -37,8 +37,7 @@ def weighted_products(weights: Tensor, g: Tensor, x: Tensor) -> Tensor:
     outputs, inputs = g.shape[-1], x.shape[-1]
     sums = torch.zeros(agents, outputs, inputs, dtype=torch.float64, device=x.device)
     if outputs <= _NARROW and x.device.type == "cpu":
-        w, left, right = (np.ascontiguousarray(t.numpy()) for t in (weights, g, x))
-        _tiles(w, left, right, sums.numpy())
+        _tiles(*(np.ascontiguousarray(t.detach().numpy()) for t in (weights, g, x)), sums.numpy())
         return sums
     step = max(1, _PIECE // (outputs + inputs))
     for a in range(agents):
@@ -70,7 +69,7 @@ def row_squares(rows: Tensor) -> Tensor:
     flat = rows.reshape(rows.shape[0], -1)
     if rows.device.type != "cpu":
         return flat.double().square().sum(1)
-    return torch.from_numpy(_squares(np.ascontiguousarray(flat.numpy())))
+    return torch.from_numpy(_squares(np.ascontiguousarray(flat.detach().numpy())))
 
 
 @njit(parallel=True, cache=True, fastmath={"contract"})
