@@ -686,11 +686,11 @@ def tuning_plot(record: dict[str, Any]) -> Any:
 
 
 def above_central(record: dict[str, Any]) -> bool | None:
-    """Whether any one member's row is above the central figures known, wherever both are there."""
-    rows = [
-        r for r in record["history"] if r["against"] == "one" and r["anchors"] and r["accuracy"] is not None
-    ]
-    return all(row["accuracy"] > max(row["anchors"].values()) for row in rows) if rows else None
+    """Whether any one member's rows are above the central figures known; None before all have been run."""
+    rows = [row for row in record["history"] if row["against"] == "one" and row["anchors"]]
+    if not rows or any(row["accuracy"] is None for row in rows):
+        return None
+    return all(row["accuracy"] > max(row["anchors"].values()) for row in rows)
 
 
 def as_good_as_ten(record: dict[str, Any]) -> bool | None:
