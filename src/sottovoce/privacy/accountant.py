@@ -161,15 +161,15 @@ def account_each(plan: Priced, observers: Iterable[int]) -> dict[int, Guarantee]
     (0.5, True, 7)
     """
     asked = question(plan, "colluders", None, None, tuple(observers), None, None, None)
-    found = None
+    known: dict[int, Guarantee] | None = None
     if isinstance(plan.law, Averaging):
-        found = averaging_each(asked)
+        known = averaging_each(asked)
     elif isinstance(plan.law, Consensus):
-        found = consensus_each(asked)
-    if found is not None:
-        return found
-    found = {}
-    local: dict[Any, Any] = {}
+        known = consensus_each(asked)
+    if known is not None:
+        return known
+    found: dict[int, Guarantee] = {}
+    local: dict[Any, Guarantee] = {}
     for u in asked.users(asked.observers):
         key = frozenset(asked.counts(u).items())
         one = replace(asked, user=u, view="colluders" if len(asked.observers) > 1 else "network")
