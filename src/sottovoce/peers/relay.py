@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import socket
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from sottovoce.errors import PeerError
 from sottovoce.peers.agreement import Agreement
@@ -114,8 +115,8 @@ class Relay:
         self._waiting[token, side] = (sock, met)  # now, before anybody else has a turn
         self._keep(self._wait(sock, met, token, side))
 
-    def _keep(self, work: object) -> None:
-        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -141,9 +142,9 @@ class Relay:
                 del self._waiting[token, side]
             if other is None and met.done() and not met.cancelled():
                 other = met.result()
-            for each in (sock, other):
-                if each is not None:
-                    each.close()
+            sock.close()
+            if other is not None:
+                other.close()
 
     def _passes(self, piece: memoryview) -> None:
         """Count what is copied; all that this relay ever sees of it goes through here."""

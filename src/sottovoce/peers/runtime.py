@@ -453,7 +453,7 @@ class Peer:
 
     def report(self) -> dict[str, Any]:
         """Return how far this peer is and whom it hears; none of it depends on data."""
-        seen = getattr(self.transport, "report", dict)()
+        seen: dict[str, Any] = getattr(self.transport, "report", dict)()
         return {
             "member": self.identity.name,
             "run": self.agreement.run.hex(),
