@@ -142,9 +142,9 @@ class Relay:
                 del self._waiting[token, side]
             if other is None and met.done() and not met.cancelled():
                 other = met.result()
-            for end in (sock, other):
-                if end is not None:
-                    end.close()
+            sock.close()
+            if other is not None:
+                other.close()
 
     def _passes(self, piece: memoryview) -> None:
         """Count what is copied; all that this relay ever sees of it goes through here."""
