@@ -37,7 +37,8 @@ def weighted_products(weights: Tensor, g: Tensor, x: Tensor) -> Tensor:
     outputs, inputs = g.shape[-1], x.shape[-1]
     sums = torch.zeros(agents, outputs, inputs, dtype=torch.float64, device=x.device)
     if outputs <= _NARROW and x.device.type == "cpu":
-        _tiles(*(np.ascontiguousarray(t.detach().numpy()) for t in (weights, g, x)), sums.numpy())
+        w, left, right = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, g, x))
+        _tiles(w, left, right, sums.numpy())
         return sums
     step = max(1, _PIECE // (outputs + inputs))
     for a in range(agents):
