@@ -28,7 +28,7 @@ from sottovoce.errors import FrameError, IdentityError, PeerError
 from sottovoce.peers import dial
 from sottovoce.peers.agreement import Member
 from sottovoce.peers.door import PATIENCE, Door
-from sottovoce.peers.frames import POSITION, ROW, VERSION, Wire
+from sottovoce.peers.frames import HEAD, POSITION, ROW, VERSION, WITNESS, Wire
 from sottovoce.peers.identity import Identity, expiry
 from sottovoce.peers.links import Link, client_context, read_message, server_context, shake, write_message
 
@@ -38,7 +38,9 @@ _QUEUE = 256
 _LINKS = 4  # connections of one member; the oldest goes, it is most likely a dead one
 _PAUSE, _LONGEST = 0.05, 1.0  # seconds before a member is called again
 _HEADSTART = 1.0  # seconds that the first of two who could both call is waited for
-_CONTROL, _BURST = 40.0, 120.0  # frames a second, and at once, of a member that are not rows
+_CONTROL, _BURST = 40.0, 120.0  # frames a second, and at once, of a member that ask, refuse or leave out
+# signed heads and what all members answer to them pass through every neighbour: many, and each is verified once
+_WITNESSED, _WITNESSED_BURST = 2_000.0, 6_000.0
 _FRAMES = 20_000  # frames a second of one connection before it is read no further for a while
 _AGAIN = 10.0  # seconds before the same reason for a refused frame is told again
 CLOCK = 60.0  # seconds that two clocks may differ without a word
@@ -182,6 +184,7 @@ class _Contact:
         self.taken = 0
         self.package = ""
         self.control = _Allowance(_CONTROL, _BURST)
+        self.witnessed = _Allowance(_WITNESSED, _WITNESSED_BURST)
         self.frames: dict[Link, _Allowance] = {}
 
     @property
@@ -466,7 +469,9 @@ class TlsTransport:
             contact.taken += 1
             if not contact.frames[link].take(now):
                 link.pause(0.05)
-            if Wire.kind_of(raw) != ROW and not contact.control.take(now):
+            kind = Wire.kind_of(raw)
+            allowed = contact.witnessed if kind in (HEAD, WITNESS) else contact.control
+            if kind != ROW and not allowed.take(now):
                 self.refusals[name, "too many control frames"] += 1
                 return
             if self.expired(sender, self.node):
