@@ -39,7 +39,7 @@ _LINKS = 4  # connections of one member; the oldest goes, it is most likely a de
 _PAUSE, _LONGEST = 0.05, 1.0  # seconds before a member is called again
 _HEADSTART = 1.0  # seconds that the first of two who could both call is waited for
 _CONTROL, _BURST = 40.0, 120.0  # frames a second, and at once, of a member that ask, refuse or leave out
-# signed heads and what all members answer to them pass through every neighbour: many, and each is verified once
+# signed heads and what all members answer to them pass through every neighbour: many, each verified once
 _WITNESSED, _WITNESSED_BURST = 2_000.0, 6_000.0
 _FRAMES = 20_000  # frames a second of one connection before it is read no further for a while
 _AGAIN = 10.0  # seconds before the same reason for a refused frame is told again
