@@ -32,7 +32,7 @@ GOES_ON = "its exchanges are left out (late = drop), the others go on"
 FEW_LEAVES = "tree:kind=few-leaves"
 STEPS = {"logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
 _PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is worked out
-_COALITION_WORK = 60_000  # coalitions x steps x members that are tried one by one
+_COALITION_WORK = 120_000  # coalitions x steps x members that are tried one by one
 
 
 @dataclass(frozen=True)
