@@ -61,7 +61,8 @@ def test_no_test_beats_the_claim_and_the_best_comes_close(colluders):
     outcomes = {
         side: (side * round(inner) + part) for side, part in zip((-1, 1), np.split(draws, 2), strict=True)
     }
-    thresholds = np.quantile(draws, np.linspace(0.02, 0.98, 25))
+    # the draws are the system's own, new in every run: further out the rates of 3,000 runs say too little
+    thresholds = np.quantile(draws, np.linspace(0.1, 0.9, 17))
     found = []
     for cut in thresholds:
         fpr, tpr = (outcomes[-1] > cut).mean(), (outcomes[1] > cut).mean()

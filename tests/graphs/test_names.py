@@ -17,8 +17,8 @@ def test_every_example_builds_the_graph_it_names(text):
 
 def test_every_family_has_a_name():
     families = set(graphs.__all__) - {
-        "Network", "Translations", "from_edges", "from_matrix", "from_networkx", "gnp_edges", "lazy",
-        "max_degree", "metropolis", "network_of", "parse", "uniform",
+        "Network", "Translations", "as_network", "from_edges", "from_matrix", "from_networkx", "gnp_edges",
+        "lazy", "max_degree", "metropolis", "network_of", "parse", "takes_network", "uniform",
     }  # fmt: skip
     assert len(families) == len(EXAMPLES) - 2  # edges and file hold a graph, they are no family
     for family in families - {"erdos_renyi", "random_connected"}:

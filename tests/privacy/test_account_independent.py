@@ -26,6 +26,7 @@ from sottovoce.privacy.laws import (
     PairCorrelated,
     TokenWalk,
 )
+from sottovoce.protocols.server import Server
 
 mpmath.mp.dps = 40
 
@@ -217,7 +218,7 @@ def test_a_curators_mixture_by_dp_accounting():
 
 def test_federations_by_dp_accounting():
     releases = [[Release(u, 0, sensitivity=4.0, noise_std=6.0, steps=8, user_rate=0.2)] for u in range(10)]
-    priced = plan(Federation(10, secure_sum=True), releases, 10, 8)
+    priced = plan(Federation(10, secure_sum=True), releases, 10, 8, lambda k: Server(10))
     for colluders in (0, 1, 3):
         clip = 4.0 / 2
         noise = math.sqrt(10 - colluders) * 6.0 / clip

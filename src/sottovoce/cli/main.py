@@ -174,7 +174,7 @@ def _stop(called: str | None) -> None:
     if called not in ("peer", "relay"):  # which say themselves what a restart does
         from sottovoce.cli.output import say_stopped
 
-        say_stopped()
+        say_stopped(last=True)
     sys.exit(130)
 
 

@@ -220,12 +220,13 @@ def if_stopped(sentence: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def say_stopped(sentence: str = "nothing was written.") -> None:
-    """Say once, on standard error, that the command was stopped.
+def say_stopped(sentence: str = "nothing was written.", *, last: bool = False) -> None:
+    """Say once, on standard error, that the command was stopped; ``last`` ends the command.
 
     Examples
     --------
     >>> import contextlib, io
+    >>> _stopped.clear()
     >>> with contextlib.redirect_stderr(io.StringIO()) as said:
     ...     say_stopped("kept at step 2,596; the same command goes on.")
     ...     say_stopped()
@@ -236,6 +237,8 @@ def say_stopped(sentence: str = "nothing was written.") -> None:
     if not _stopped:
         print(f"sottovoce: stopped; {sentence}", file=sys.stderr)
     _stopped.append(sentence)
+    if last:  # the command ends; another one in this process speaks for itself
+        _stopped.clear()
 
 
 @contextlib.contextmanager

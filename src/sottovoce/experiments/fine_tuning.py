@@ -24,6 +24,7 @@ import numpy as np
 
 from sottovoce._files import write_whole
 from sottovoce.errors import InvalidInput
+from sottovoce.experiments import drawing
 from sottovoce.experiments.registry import Experiment, Shown
 from sottovoce.runners.base import Result, provenance_now
 
@@ -329,6 +330,24 @@ def table(record: dict[str, Any]) -> Shown:
     return Shown(("task", "epsilon", "own noise", "masked", "one trusted holder", "no noise"), rows, note)
 
 
+def plot(record: dict[str, Any]) -> Any:
+    """Draw the accuracy against epsilon for every way, and the line without noise."""
+    found = record["metrics"]
+    with drawing.figure_of(1, 1, width=5.0) as (figure, (panel,)):
+        for k, way in enumerate(WAYS):
+            at = [float(e) for e in found[way]]
+            drawing.error_bars(panel, at, [cell["accuracy"] for cell in found[way].values()], None, k, way)
+        drawing.level(panel, found["no noise"]["accuracy"], "no noise")
+        drawing.names(panel, "epsilon", "accuracy (%)", record["config"]["task"])
+    return figure
+
+
+def held(record: dict[str, Any]) -> bool:
+    """Whether masked sums are at least as good as own noise at every epsilon."""
+    found = record["metrics"]
+    return all(found["masked"][e]["accuracy"] >= found["own noise"][e]["accuracy"] for e in found["masked"])
+
+
 def _of(task: str) -> Callable[..., Result]:
     """The experiment for one task, with the same options."""
 
@@ -346,13 +365,15 @@ _READS = (
     "sottovoce.objectives.nets_layers",
     "sottovoce.experiments.fine_tuning",
 )
+_CLAIM = "Behind masks ten agents fine-tune at least as well as with their own noise."
+
 EXPERIMENTS = {
     "fine-tuning-text": Experiment(
         "A transformer that reads lines, fine-tuned by ten agents", "own networks",
-        _of("text"), table=table, reads=_READS,
+        _of("text"), plot, table=table, held=held, reads=_READS, claim=_CLAIM,
     ),
     "fine-tuning-images": Experiment(
         "A small ResNet, fine-tuned by ten agents", "own networks",
-        _of("images"), table=table, reads=_READS,
+        _of("images"), plot, table=table, held=held, reads=_READS, claim=_CLAIM,
     ),
 }  # fmt: skip

@@ -65,7 +65,7 @@ def row_squares(rows: Tensor) -> Tensor:
     Examples
     --------
     >>> row_squares(torch.tensor([[3.0, 4.0], [1e30, 0.0]])).tolist()
-    [25.0, 1.0000000300752...e+60]
+    [25.0, 1.00000003009...e+60]
     """
     flat = rows.reshape(rows.shape[0], -1)
     if rows.device.type != "cpu":
