@@ -258,9 +258,12 @@ def tree(world: World, state: list[dict], parents: list[int], partners: list[tup
 
 
 def walk(world: World, path: list[int], variance: Fraction, final_public: bool) -> None:
-    """A token gathers a contribution with fresh noise from every holder; each keeps the sum it passed on."""
+    """A token gathers a contribution with fresh noise from every holder; each keeps the sum it passed on.
+
+    Who was never reached has a row of zeros, which tells nothing.
+    """
     one, total = Fraction(1), {}
-    world.final = [{("value", u): one} for u in range(world.n)]
+    world.final = [{} for _ in range(world.n)]
     for t, holder in enumerate(path):
         if t and path[t - 1] != holder:
             world.tell(path[t - 1], holder, total)
@@ -920,7 +923,8 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
             GLM(dim=2), network, seed=int(rng.integers(1000)), **given
         )
         counts = Counter(plan.holders.tolist())
-    question, coalitions, users = whom(rng, n, ["local", "outsider", "colluders"] if secret else VIEWS)
+    # one colluder of a secret walk is told the average over paths, which is not recomputed here
+    question, coalitions, users = whom(rng, n, ["local", "outsider"] if secret else VIEWS)
     return Case(
         plan, question, 0.0, lambda: own_noise(opts, users, coalitions, lambda u: counts[u]),
         {"algorithm": "random-walk-sgd", "protocol": "secret" if secret else "public"},
