@@ -151,7 +151,7 @@ def usefulness(
         )
     else:
         useful = None if signal is None else signal >= SIGNAL
-        said = 'give sample=(X, y) or "synthetic" for a score'
+        said = "a sample of public or synthetic records would give a score"
     known = "" if signal is None else f"the largest signal of the run is {signal:.3g} times its noise; "
     sentence = f"{known}{said}."
     return Usefulness(useful, sentence, signal=signal, score=score)
