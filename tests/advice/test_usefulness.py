@@ -176,4 +176,4 @@ def test_what_only_a_simulation_can_tell_is_unknown():
     plan = DPCD(GLM(dim=3), records=80, steps=6, clip=1.0, noise_multiplier=2.0, smoothness=(0.25,) * 3)
     use = plan.usefulness()
     assert use.useful is None
-    assert str(use).startswith("useful: unknown; give sample=")
+    assert str(use).startswith("useful: unknown; a sample of public or synthetic records")
