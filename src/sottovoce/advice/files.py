@@ -13,7 +13,7 @@ from sottovoce.advice.comparison import Row
 from sottovoce.advice.wish import Wish
 from sottovoce.errors import InvalidInput
 
-__all__ = ["agreement_draft", "plan_file"]
+__all__ = ["agreement_draft", "plan_file", "to_toml"]
 
 
 def plan_file(wish: Wish, row: Row) -> str:
@@ -44,10 +44,10 @@ def plan_file(wish: Wish, row: Row) -> str:
     else:
         tables |= _training(wish, plan, notes)
     tables["budget"] = {"epsilon": wish.epsilon, "delta": wish.delta, **_view(wish, row)}
-    lines = ["version = 2", f"title = {_toml(_title(wish))}"]
+    lines = ["version = 2", f"title = {to_toml(_title(wish))}"]
     lines += [f"# {note}" for note in notes]
     for name, table in tables.items():
-        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+        lines += ["", f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -127,12 +127,12 @@ def agreement_draft(wish: Wish, row: Row) -> str:
     lines = [
         f"# epsilon {wish.epsilon:g} at delta {wish.delta:g} against {whom}; {said}.",
         "version = 2",
-        f"title = {_toml(_title(wish))}",
-        f"graph = {_toml(_graph(wish, inline=True))}",
+        f"title = {to_toml(_title(wish))}",
+        f"graph = {to_toml(_graph(wish, inline=True))}",
     ]
     budget = {"epsilon": float(epsilon), "delta": wish.delta}
     for name, table in (("algorithm", algorithm), ("model", model), ("budget", budget)):
-        lines += ["", f"[{name}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
+        lines += ["", f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
     return "\n".join(lines) + "\n"
 
 
@@ -201,13 +201,20 @@ def _title(wish: Wish) -> str:
     return f"{what[wish.compute].capitalize()} of {wish.n} members, epsilon {wish.epsilon:g}"
 
 
-def _toml(value: Any) -> str:
+def to_toml(value: Any) -> str:
+    """Return a plain value as TOML writes it.
+
+    Examples
+    --------
+    >>> to_toml({"a": [1, True], "b": "c"})
+    '{ a = [1, true], b = "c" }'
+    """
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_toml, value))}]"
+        return f"[{', '.join(map(to_toml, value))}]"
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {to_toml(item)}" for key, item in value.items()) + " }"
     return repr(value)

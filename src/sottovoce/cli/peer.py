@@ -7,6 +7,7 @@ import typer
 from sottovoce.cli.epochs import epoch
 from sottovoce.cli.peer_agree import agree
 from sottovoce.cli.peer_check import check, service
+from sottovoce.cli.peer_draft import draft
 from sottovoce.cli.peer_home import book, home, keygen, trust
 from sottovoce.cli.peer_run import compare, ledger, run, status
 
@@ -21,6 +22,7 @@ Examples:
     sottovoce peer trust south.pem --why "read aloud by Dr. Sud"
     sottovoce peer book
     sottovoce peer keygen identity --name north
+    sottovoce peer draft plan.toml -o draft.toml
     sottovoce peer agree agreement.toml --sign identity
     sottovoce peer run agreement.toml --identity identity --data mine.csv --state state
     sottovoce peer status state
@@ -28,5 +30,5 @@ Examples:
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (home, trust, book, keygen, agree, check, run, status, ledger, compare, service, epoch):
+for command in (home, trust, book, keygen, draft, agree, check, run, status, ledger, compare, service, epoch):
     peer.command()(command)

@@ -1,0 +1,121 @@
+"""`sottovoce peer draft`: a plan file becomes an agreement that costs what the plan costs."""
+
+import numpy as np
+import pytest
+
+from sottovoce.cli.config import read_plan
+from sottovoce.cli.plan import built_plan
+from sottovoce.peers.agreement import read_agreement
+from sottovoce.peers.jobs import Job
+
+AVERAGE = """
+version = 2
+title = "Mean of three"
+[network]
+graph = "complete:3"
+[protocol]
+name = "masked"
+[average]
+adjacency = "user"
+radius = 0.5
+centre = 0.5
+[budget]
+epsilon = 3.0
+delta = 1e-5
+"""
+
+TRAIN = """
+version = 2
+title = "Who is ill?"
+[network]
+graph = "complete:3"
+[protocol]
+name = "{protocol}"
+[data]
+file = "records.csv"
+label = "ill"
+classes = ["no", "yes"]
+group = "site"
+partition = "column"
+bounds = {{ age = [20, 90], weight = [40, 130] }}
+intercept = true
+[objective]
+loss = "logistic"
+[train]
+algorithm = "consensus-sgd"
+adjacency = "add-remove"
+steps = 12
+learning_rate = 2.0
+clip = 1.0
+sample_rate = 0.5
+[budget]
+epsilon = 4.0
+delta = 1e-5
+"""
+
+
+def agreed(call, tmp_path):
+    """Draft, three keys, agreement: by the commands that the page prints."""
+    done = call("peer", "draft", "plan.toml", "-o", "draft.toml")
+    assert done.code == 0, done.err
+    members = []
+    for k, name in enumerate(("north", "south", "east")):
+        assert call("peer", "keygen", name, "--name", name).code == 0
+        members += ["-m", f"{name}/certificate.pem@127.0.0.1:{7300 + k}"]
+    built = call("peer", "agree", "draft.toml", *members, "-o", "agreement.toml")
+    assert built.code == 0, built.err
+    return read_agreement(tmp_path / "agreement.toml")
+
+
+def records(path):
+    rng = np.random.default_rng(0)
+    lines = ["age,weight,site,ill"]
+    for k in range(60):
+        age, weight = rng.uniform(20, 90), rng.uniform(40, 130)
+        lines.append(f"{age:.1f},{weight:.1f},{'abc'[k % 3]},{'yes' if age + weight > 140 else 'no'}")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_an_average_keeps_its_noise_centre_and_price(call, tmp_path):
+    (tmp_path / "plan.toml").write_text(AVERAGE)
+    agreement = agreed(call, tmp_path)
+    plan = built_plan(read_plan(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
+    assert agreement.plan.noise_multiplier == plan.noise_multiplier
+    assert agreement.plan.centre == plan.centre
+    assert Job(agreement).promised(0).epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5), rel=1e-9)
+
+
+@pytest.mark.parametrize("protocol", ["masked", "tree:kind=uniform"])
+def test_a_training_keeps_columns_steps_rate_and_price(protocol, call, tmp_path):
+    records(tmp_path / "records.csv")
+    (tmp_path / "plan.toml").write_text(TRAIN.format(protocol=protocol))
+    agreement = agreed(call, tmp_path)
+    plan = built_plan(read_plan(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
+    assert (agreement.algorithm.sample_rate, agreement.algorithm.lot) == (0.5, 10.0)
+    assert agreement.data.features == ("age", "weight")
+    assert (agreement.data.intercept, agreement.model.parameters) == (True, 3)
+    view = "network" if protocol == "masked" else "local"
+    assert agreement.plan.privacy("local").epsilon(1e-5) == pytest.approx(
+        plan.privacy("local").epsilon(1e-5), rel=1e-6
+    )
+    assert Job(agreement).promised(0).epsilon(1e-5) == pytest.approx(
+        plan.privacy(view).epsilon(1e-5), rel=1e-6
+    )
+
+
+def test_what_an_agreement_cannot_say_is_refused_and_nothing_is_written(call, tmp_path):
+    records(tmp_path / "records.csv")
+    text = TRAIN.format(protocol="masked")
+    for wrong, words in (
+        (text.replace("intercept = true", "intercept = true\nunit_rows = true"), "unit_rows"),
+        (text.replace('name = "masked"', 'name = "tree"\ntree = "uniform"'), "one name"),
+    ):
+        (tmp_path / "plan.toml").write_text(wrong)
+        refused = call("peer", "draft", "plan.toml", "-o", "draft.toml")
+        assert refused.code == 1
+        assert words in refused.err
+        assert not (tmp_path / "draft.toml").exists()
+    (tmp_path / "plan.toml").write_text(text)
+    assert call("peer", "draft", "plan.toml").code == 0
+    again = call("peer", "draft", "plan.toml")
+    assert (again.code, "is there already" in again.err) == (1, True)
