@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers import free_ports
+from benchmarks.peers import free_ports, print_lines
 from sottovoce.privacy.masks import PairMasks, grid_noise, mask_grid, simulated_masks
 
 CHAIN = bytes(32)
@@ -167,11 +166,4 @@ LINES = {"step": step, "million": million, "peers": peers}
 
 
 if __name__ == "__main__":
-    wanted = sys.argv[1:] or list(LINES)
-    record: dict[str, Any] = {name: LINES[name]() for name in wanted}
-    record["machine"] = {
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-    print(json.dumps(record, indent=1))
+    print_lines(LINES)

@@ -209,12 +209,16 @@ def free_ports(n: int) -> list[int]:
 LINES = {"noise": noise, "roundtrip": roundtrip, "ring": ring}
 
 
-if __name__ == "__main__":
-    wanted = sys.argv[1:] or list(LINES)
-    record: dict[str, Any] = {name: LINES[name]() for name in wanted}
+def print_lines(lines: dict[str, Callable[[], Any]]) -> None:
+    """Run the lines named on the command line, or all, and print what they found and where."""
+    record: dict[str, Any] = {name: lines[name]() for name in sys.argv[1:] or lines}
     record["machine"] = {
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "numpy": np.__version__,
     }
     print(json.dumps(record, indent=1))
+
+
+if __name__ == "__main__":
+    print_lines(LINES)

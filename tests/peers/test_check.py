@@ -257,6 +257,21 @@ def test_a_unit_says_what_to_do_with_each_exit_code(tmp_path):
         assert str(file.name) not in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize(
+    ("place", "hidden"),
+    [
+        ("/home/ann/x", True),
+        ("/root/x", True),
+        ("/run/user/7/x", True),
+        ("/homes/x", False),
+        ("/srv/home", False),
+    ],
+)
+def test_a_unit_hides_home_folders_unless_the_peer_writes_there(place, hidden):
+    unit = systemd_unit(["/usr/bin/sottovoce", "peer", "run"], title="x", writable=[place])
+    assert ("ProtectHome=yes" in unit.splitlines()) is not hidden
+
+
 def test_checks_of_a_stranger_reach_nothing(group):
     """Who is no neighbour gets no greeting, by TLS itself."""
 

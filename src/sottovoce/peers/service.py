@@ -90,7 +90,9 @@ def systemd_unit(
 
 
 def _at_home(place: str | Path) -> bool:
-    return str(place).startswith(("/home/", "/root/"))
+    """Whether systemd's ProtectHome would hide a path: it covers these three trees of a Linux machine."""
+    parts = Path(place).parts[1:]
+    return parts[:1] in (("home",), ("root",)) or parts[:2] == ("run", "user")
 
 
 def _quoted(word: str) -> str:
