@@ -174,3 +174,41 @@ def test_partitions_are_disjoint_and_repeatable():
         assert min(map(len, once)) >= 1
     with pytest.raises(DataError, match="take fewer users"):
         equal(3, 4, np.random.default_rng(0))
+
+
+# ---- records of several agents ----------------------------------------------------------------------------
+
+
+def test_a_list_of_pairs_is_dealt_out():
+    from sottovoce.data.base import of_agents
+
+    rng = np.random.default_rng(0)
+    pairs = [(rng.normal(size=(k, 3)), np.sign(rng.normal(size=k))) for k in (4, 2, 5)]
+    shards = of_agents(pairs)
+    assert shards.sizes.tolist() == [4, 2, 5]
+    for i, (X, y) in enumerate(pairs):
+        assert (shards.user(i)[0] == X).all()
+        assert (shards.user(i)[1] == y).all()
+    assert of_agents(shards) is shards
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (None, "one per agent, got NoneType"),
+        (np.eye(3), "one per agent, got ndarray"),
+        ((np.eye(3), np.ones(3)), "one per agent, got tuple"),
+        ([(np.eye(3), np.ones(2))], "agent 0 must have"),
+        ([(np.eye(3), np.ones(3)), (np.eye(2), np.ones(2))], "agent 1 must have"),
+        ([([["a"]], [1])], "must hold numbers"),
+        ([], "Offsets"),
+    ],
+)
+def test_other_things_are_refused_in_one_sentence(given, said):
+    import sottovoce as sv
+
+    options = {"steps": 2, "sizes": [3] * 4, "lot": 2, "clip": 1.0, "noise_multiplier": 2.0}
+    plan = sv.algorithms.DPDSGD(sv.objectives.GLM(dim=3), sv.graphs.ring(4), **options)
+    with pytest.raises(DataError, match=said) as caught:
+        plan.run(given, np.random.default_rng(0))
+    assert "\n" not in str(caught.value)

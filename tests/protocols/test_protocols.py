@@ -7,6 +7,7 @@ import sottovoce as sv
 from sottovoce.attacks.membership import Replicated
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import (
+    AcceleratedRandomized,
     Chebyshev,
     Dropout,
     Exchange,
@@ -41,6 +42,8 @@ def averaging_protocols():
         Gossip(er, 6),
         Chebyshev(er, 6),
         Randomized(er, 60, rng),
+        AcceleratedRandomized(er, 40, rng),
+        AcceleratedRandomized(er, 40, rng, intensities="uniform"),
         TimeVarying([er, sv.graphs.ring(10), er]),
         fresh_erdos_renyi(10, 4, rng),
         Dropout.random(er, 6, rng, node_rate=0.3, edge_rate=0.1),
@@ -251,6 +254,12 @@ bad = [
     (lambda: Gossip(sv.graphs.ring(4), 2).apply(["a"] * 4), "numbers"),
     (lambda: Randomized(sv.graphs.ring(4), 5), "rng"),
     (lambda: Randomized(sv.graphs.ring(4), 1, edges=[[0, 2]]), "not an edge"),
+    (lambda: Randomized(sv.graphs.ring(4), 1, edges=[[0, 1]], intensities="even"), "one number per edge"),
+    (lambda: Randomized(sv.graphs.ring(4), 1, edges=[[0, 1]], intensities=[0.5, 0.5]), "shape"),
+    (lambda: Randomized(sv.graphs.ring(4), 1, edges=[[0, 1]], intensities=[0.5] * 4), "2 in all"),
+    (lambda: Randomized(sv.graphs.ring(4), 1, edges=[[0, 1]], intensities=[0.5, 0, 0, 0]), "positive"),
+    (lambda: AcceleratedRandomized(sv.graphs.ring(4), 1, edges=[[0, 1]]), "waits"),
+    (lambda: AcceleratedRandomized(sv.graphs.ring(4), 1, edges=[[0, 1]], waits=[-1.0]), "at least 0"),
     (lambda: TimeVarying([np.array([[0.5, 0.44], [0.44, 0.5]])]), "sums to 0.94"),
     (lambda: TimeVarying([sv.graphs.ring(4), sv.graphs.ring(5)]), "Round 1 has 5 nodes"),
     (lambda: TimeVarying([]), "at least one"),

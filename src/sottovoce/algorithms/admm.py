@@ -31,7 +31,7 @@ import numpy as np
 
 from sottovoce._validate import count, non_negative, positive, probability
 from sottovoce.algorithms.plan import Adjacency, Curated, Plan, View, as_network, known_adjacency
-from sottovoce.data import Shards
+from sottovoce.data.base import Shards, of_agents
 from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.glm import GLM
@@ -107,6 +107,7 @@ class _Users(_ADMM):
 
     def prepared(self, data: Shards) -> Shards:
         """Return the users' records checked."""
+        data = of_agents(data)
         if data.n != self.users:
             raise InvalidInput(f"The plan is for {self.users} users, the data have {data.n}.")
         return self.objective.prepared(data)

@@ -95,7 +95,8 @@ class Muffliato(Plan):
 
     name: ClassVar[str] = "averaging"
     protocols: ClassVar[tuple[str, ...]] = (
-        "gossip", "chebyshev", "refreshed", "randomized", "tree", "exchange", "masked",
+        "gossip", "chebyshev", "refreshed", "randomized", "accelerated-randomized", "dropout", "time-varying",
+        "tree", "exchange", "masked",
     )  # fmt: skip
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     query: ClassVar[str] = "value"
@@ -246,7 +247,10 @@ class Muffliato(Plan):
 
     def prepared(self, data: Any) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the centre later."""
-        array = np.asarray(data)
+        try:
+            array = np.asarray(data)
+        except ValueError:
+            raise InvalidInput(f"data must have one row per node ({self.n}), all of one length.") from None
         if array.dtype not in (np.float32, np.float64):
             try:
                 array = array.astype(np.float64)

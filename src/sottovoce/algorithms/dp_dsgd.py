@@ -43,7 +43,10 @@ class DPDSGD(Learning):
     """
 
     name: ClassVar[str] = "dp-dsgd"
-    protocols: ClassVar[tuple[str, ...]] = ("gossip",)
+    protocols: ClassVar[tuple[str, ...]] = (
+        "gossip", "chebyshev", "randomized", "accelerated-randomized", "dropout", "time-varying", "tree",
+        "exchange",
+    )  # fmt: skip
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the agents that ``source`` hosts."""

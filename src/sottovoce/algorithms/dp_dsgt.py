@@ -42,7 +42,10 @@ class DPDSGT(Learning):
     """
 
     name: ClassVar[str] = "dp-dsgt"
-    protocols: ClassVar[tuple[str, ...]] = ("gossip",)
+    protocols: ClassVar[tuple[str, ...]] = (
+        "gossip", "chebyshev", "randomized", "accelerated-randomized", "dropout", "time-varying", "tree",
+        "exchange",
+    )  # fmt: skip
     uses_optimiser: ClassVar[bool] = False
 
     @property

@@ -51,7 +51,9 @@ class MuffliatoSGD(Learning):
     """
 
     name: ClassVar[str] = "muffliato-sgd"
-    protocols: ClassVar[tuple[str, ...]] = ("gossip", "chebyshev", "refreshed", "randomized")
+    protocols: ClassVar[tuple[str, ...]] = (
+        "gossip", "chebyshev", "refreshed", "randomized", "accelerated-randomized", "dropout", "time-varying",
+    )  # fmt: skip
     uses_optimiser: ClassVar[bool] = False
 
     @property

@@ -27,7 +27,7 @@ import sottovoce
 from sottovoce import _validate, protocols
 from sottovoce._shown import Shown
 from sottovoce.algorithms.optimisers import Optimiser, Rate
-from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.base import Shards, is_sparse, of_agents
 from sottovoce.data.randomness import Random
 from sottovoce.errors import DataError, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
@@ -792,6 +792,7 @@ class Learning(Plan):
 
     def prepared(self, data: Any) -> Any:
         """Return the agents' records checked: as many agents and records as the plan was made for."""
+        data = of_agents(data)
         if data.n != self.n:
             raise InvalidInput(f"The plan is for {self.n} nodes, the data have {data.n} users.")
         if self.sizes is not None and data.sizes.tolist() != list(self.sizes):

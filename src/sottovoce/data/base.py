@@ -252,6 +252,40 @@ class Shards:
         return Shards.from_parts(self.X, self.y, parts)
 
 
+def of_agents(data: Any) -> Any:
+    """Return records that say which agent holds what; a list of pairs (X, y), one per agent, becomes shards.
+
+    Examples
+    --------
+    >>> of_agents([(np.eye(2), [1, -1]), (np.ones((1, 2)), [1])]).sizes.tolist()
+    [2, 1]
+    """
+    if hasattr(data, "sizes") and hasattr(data, "n"):
+        return data
+    if not isinstance(data, (list, tuple)) or not all(
+        isinstance(p, (list, tuple)) and len(p) == 2 for p in data
+    ):
+        raise DataError(
+            f"records of several agents must be shards, or a list of pairs (X, y), one per agent, got "
+            f"{type(data).__name__}; dataset.shards(parts) deals records out."
+        )
+    try:
+        parts = [(np.asarray(X, dtype=np.float64), np.asarray(y, dtype=np.float64)) for X, y in data]
+    except (TypeError, ValueError):
+        raise DataError(
+            "every pair (X, y) must hold numbers; categories are turned into numbers first."
+        ) from None
+    for i, (X, y) in enumerate(parts):
+        if X.ndim != 2 or y.ndim != 1 or len(X) != len(y) or X.shape[1] != parts[0][0].shape[1]:
+            raise DataError(
+                f"agent {i} must have features (n, p) and n labels, with the same p as agent 0, got shapes "
+                f"{X.shape} and {y.shape}."
+            )
+    offsets = np.concatenate([[0], np.cumsum([len(y) for _, y in parts])]).astype(np.int64)
+    X, y = (np.concatenate([part[k] for part in parts]) if parts else np.zeros(0) for k in (0, 1))
+    return Shards(X, y, offsets)
+
+
 def _unit(X: Any) -> Any:
     if is_sparse(X):
         norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1)).ravel())

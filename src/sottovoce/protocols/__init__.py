@@ -7,11 +7,18 @@ from sottovoce.protocols.gossip import Chebyshev, Gossip, NeighbourSum, Refreshe
 from sottovoce.protocols.masked import Masked
 from sottovoce.protocols.names import NamedProtocol, parse
 from sottovoce.protocols.replicated import Replicated
-from sottovoce.protocols.varying import Dropout, Randomized, TimeVarying, fresh_erdos_renyi
+from sottovoce.protocols.varying import (
+    AcceleratedRandomized,
+    Dropout,
+    Randomized,
+    TimeVarying,
+    fresh_erdos_renyi,
+)
 from sottovoce.protocols.views import GaussianView
 from sottovoce.protocols.walk import Handover, Spread, Walk, draw_path
 
 __all__ = [
+    "AcceleratedRandomized",
     "Chebyshev",
     "Dropout",
     "ExactConsensus",

@@ -190,30 +190,44 @@ class LinearProtocol(Protocol):
         """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
 
     def transition(self, t: int) -> sparse.csr_array:
-        """Return the matrix on the whole state: the present rows, then with `memory` the previous ones.
+        """Return the matrix on the whole state: the present rows, then with `memory` what is remembered.
 
-        What `advance` makes of the mixed and of the previous rows is read from `advance` itself.
+        What `advance` and `remember` make of the mixed and of the remembered rows is read from them.
         """
         if self.memory == 1:
             return self.matrix(t)
-        present, previous = self._recursion(t)
+        (mixed, before), (kept_mixed, kept_present, kept_before) = self._recursion(t)
         identity = sparse.eye_array(self.n, format="csr")
-        upper = sparse.hstack([present * self.matrix(t), previous * identity])
-        lower = sparse.hstack([identity, sparse.csr_array((self.n, self.n))])
+        upper = sparse.hstack([mixed * self.matrix(t), before * identity])
+        lower = sparse.hstack([kept_mixed * self.matrix(t) + kept_present * identity, kept_before * identity])
         return sparse.csr_array(sparse.vstack([upper, lower], format="csr"))
 
-    def _recursion(self, t: int) -> tuple[float, float]:
-        """Return what `advance` multiplies the mixed and the previous rows by."""
+    def _recursion(self, t: int) -> tuple[tuple[float, float], tuple[float, float, float]]:
+        """Return what `advance` multiplies the mixed and the remembered rows by, and `remember` all three."""
         one, none = np.ones((1, 1)), np.zeros((1, 1))
-        present, previous = (
-            float(self.advance(t, mixed, before, agents=(0,), noise=_SILENT)[0, 0])
-            for mixed, before in ((one, none), (none, one))
+        mixed, before = (
+            float(self.advance(t, *rows, agents=(0,), noise=_SILENT)[0, 0])
+            for rows in ((one, none), (none, one))
         )
-        return present, previous
+        of_mixed, of_present, of_before = (
+            float(self.remember(t, *rows)[0, 0])
+            for rows in ((one, none, none), (none, one, none), (none, none, one))
+        )
+        return (mixed, before), (of_mixed, of_present, of_before)
+
+    def remember(self, t: int, mixed: np.ndarray, present: np.ndarray, previous: np.ndarray) -> np.ndarray:
+        """Return what is remembered after round ``t`` and given to the next `advance` as ``previous``.
+
+        The rows of this round, unless a protocol remembers another combination of what it has: of its part
+        of ``matrix(t) @ state``, of its present rows and of what it remembered. Nobody else sees it.
+        """
+        return present
+
+    first_memory: float = 1.0  # before the first round this multiple of the first rows is remembered
 
     @property
     def memory(self) -> int:
-        """How many times the state is as long as the number of nodes: 1, or 2 with the previous rows."""
+        """How many times the state is as long as the number of nodes: 1, or 2 with what `remember` keeps."""
         return 1
 
     # ---- the runner ------------------------------------------------------------------------------
@@ -227,14 +241,19 @@ class LinearProtocol(Protocol):
 
         The next one may overwrite the last: keep copies.
         """
-        previous = state
+        previous = self._remembered(state)
         yield state
         for t in range(self.rounds):
             mixed = self._mix(t, state)
             after = self.advance(t, mixed, previous, agents=range(self.n), noise=noise, step=step)
-            previous = state if self.memory > 1 else after  # else not kept: rows may be large
+            # without memory nothing is kept: rows may be large
+            previous = self.remember(t, mixed, state, previous) if self.memory > 1 else after
             state = after
             yield state
+
+    def _remembered(self, rows: np.ndarray) -> np.ndarray:
+        """Return what is remembered before the first round."""
+        return rows if self.first_memory == 1.0 else rows.dtype.type(self.first_memory) * rows
 
     def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
         """Return ``matrix(t) @ state``."""
@@ -252,11 +271,12 @@ class LinearProtocol(Protocol):
     ) -> np.ndarray:
         """Return the rows of ``agents`` after round ``t``, from their part of ``matrix(t) @ state``.
 
-        ``previous`` are the same agents' rows of one round earlier (in round 0, the ones it began with);
-        a protocol that uses them says so by `memory`. What a protocol does to its own rows besides mixing
-        (memory, fresh noise) is said here and nowhere else, for the stacked run, for an observer, for a peer
-        and for a rank that hosts some of the nodes. The result is ``a * mixed + b * previous`` plus noise,
-        ``a`` and ``b`` the same for all agents.
+        ``previous`` is what the same agents `remember`: their rows of one round earlier (in round 0, the ones
+        they began with), unless the protocol keeps something else; one that uses it says so by `memory`.
+        What a protocol does to its own rows besides mixing (memory, fresh noise) is said here and in
+        `remember` and nowhere else, for the stacked run, for an observer, for a peer and for a rank that
+        hosts some of the nodes. The result is ``a * mixed + b * previous`` plus noise, ``a`` and ``b`` the
+        same for all agents.
         """
         return mixed
 
@@ -371,9 +391,7 @@ class LinearProtocol(Protocol):
         basis.add_unit(chosen)
         for t in reversed(range(self.rounds)):
             self._step_back(basis, t)
-        if self.memory > 1:
-            basis.columns = basis.columns[: self.n]
-            basis.orthonormalise()
+        self._forget(basis)
         span = Span(basis.columns)
         if len(chosen) > 1 and not basis.watch.settled:  # one row alone is there, and keeps its direction
             course = self._course([()] * self.rounds, (), last=chosen)
@@ -431,7 +449,7 @@ class LinearProtocol(Protocol):
         )
         sure = decided(pulled.watch, course, columns.shape[1], faint=self.faint)
         slack = 0.0
-        if sure and self.memory == 1 and self.rounds >= 3:
+        if sure and self.rounds >= 3:
             again = self._pull_back(observers, own_noise, disturb=np.random.default_rng(0))
             disturbed = _without(again.columns, own, self.n)
             shares = [np.einsum("ij,ij->i", c[: self.n], c[: self.n]) for c in (columns, disturbed)]
@@ -441,9 +459,15 @@ class LinearProtocol(Protocol):
         found = exact_span(course, columns.shape[1])
         if found is not None:
             return found
+        if self.memory > 1:
+            return (
+                Span(columns, slack, rounded_up=True)
+                if sure and slack <= COARSE
+                else self._everything(course)
+            )
         wider = Watch()
-        basis = self._wider(observers, own_noise, wider) if self.memory == 1 else columns
-        if self.memory > 1 or wider.doubtful or (wider.dropped and not sure and self.faint):
+        basis = self._wider(observers, own_noise, wider)
+        if wider.doubtful or (wider.dropped and not sure and self.faint):
             return self._everything(course)
         basis = _without(basis, own, self.n, wider)
         if sure and slack <= COARSE and basis.shape[1] > columns.shape[1]:
@@ -480,6 +504,9 @@ class LinearProtocol(Protocol):
     ) -> Course:
         """Return the run forwards, as functionals of its noises: ``seen`` by rounds, ``last`` at the end."""
         events: list[Event] = [Fresh(0, self.n, 1.0)]
+        if self.memory > 1:
+            start = sparse.csr_array(sparse.eye_array(self.n, format="csr"))
+            events.append(Mix(start, ((1.0, 0.0), (0.0, self.first_memory, 0.0))))
         coordinates = self.n
         for t in range(self.rounds):
             events += [See(seen[t]), *self._events(t)]
@@ -502,11 +529,10 @@ class LinearProtocol(Protocol):
                 seen |= held[list(event.nodes)].any(axis=0)
             elif isinstance(event, Mix):
                 mixed = np.asarray((event.matrix != 0).astype(np.int64) @ held[: self.n].astype(np.int64)) > 0
-                held = (
-                    mixed
-                    if event.memory is None
-                    else np.concatenate([mixed | held[self.n :], held[: self.n]])
-                )
+                if event.memory is not None:
+                    every = mixed | held[: self.n] | held[self.n :]
+                    mixed = np.concatenate([mixed | held[self.n :], every])
+                held = mixed
             elif isinstance(event, Pair):
                 held[[event.one, event.other]] = held[event.one] | held[event.other]
             elif event.offset == 0:
@@ -557,10 +583,14 @@ class LinearProtocol(Protocol):
                 basis.columns = basis.columns * (1 + 1e-14 * disturb.standard_normal(basis.columns.shape))
             rows = known.get(t, [])
             basis.add_unit([listed[r][1] for r in rows], None if seen is None else seen[rows])
-        if self.memory > 1:  # the memory is empty before the first round
-            basis.columns = basis.columns[: self.n]
-            basis.orthonormalise()
+        self._forget(basis)
         return basis
+
+    def _forget(self, basis: Basis) -> None:
+        """Turn functionals of the rows and of what is remembered at the start into those of the rows."""
+        if self.memory > 1:
+            basis.columns = basis.columns[: self.n] + self.first_memory * basis.columns[self.n : 2 * self.n]
+            basis.orthonormalise()
 
     def _step_back(self, basis: Basis, t: int) -> None:
         if not basis.columns.shape[1]:
@@ -603,7 +633,7 @@ class LinearLocal(Local):
     def start(self, row: np.ndarray, noise: Any = None, step: int = 0) -> None:
         self._state = np.array(row, copy=True)
         if self.protocol.memory > 1:  # else not kept: a peer writes its machine down in every round
-            self._previous = self._state
+            self._previous = self.protocol._remembered(self._state)
         self._done = 0
 
     def sends(self, t: int) -> tuple[int, ...]:
@@ -623,11 +653,10 @@ class LinearLocal(Local):
             raise InvalidInput(f"Node {self.node} needs the row of node {min(missing)} in round {t}.")
         present = self._present
         previous = self._previous if self.protocol.memory > 1 else present
-        (self._state,) = self.protocol.advance(
-            t, self.mixed(t, rows)[None], previous.reshape(1, -1), agents=[self.node], noise=noise, step=step
-        )
+        mixed, previous = self.mixed(t, rows)[None], previous.reshape(1, -1)
+        (self._state,) = self.protocol.advance(t, mixed, previous, agents=[self.node], noise=noise, step=step)
         if self.protocol.memory > 1:
-            self._previous = present
+            (self._previous,) = self.protocol.remember(t, mixed, present.reshape(1, -1), previous)
         self._done = t + 1
 
     def mixed(self, t: int, rows: Mapping[int, np.ndarray]) -> np.ndarray:

@@ -238,8 +238,9 @@ def rounds_for(
     noise_std : sigma, in the unit of the values.
     variance : a public bound on the mean squared distance of the values from their mean (never computed
         from private data); 1/4 suits values in [0, 1].
-    kind : ``"synchronous"`` (accelerated; Muffliato Theorem 2), ``"randomized"`` (Theorem 3, ticks), or
-        ``"descent"`` (Theorem 5, rounds within a gradient step; ``variance`` is then the gradients').
+    kind : ``"synchronous"`` (accelerated; Muffliato Theorem 2), ``"randomized"`` (Theorem 3, ticks),
+        ``"accelerated-randomized"`` (Remark 1, ticks), or ``"descent"`` (Theorem 5, rounds within a gradient
+        step; ``variance`` is then the gradients').
     dim : dimension of the rows (used by ``"descent"``).
 
     Examples
@@ -258,8 +259,14 @@ def rounds_for(
         length = wanted / math.sqrt(gap)
     elif kind == "randomized":
         length = wanted * network.n / (1 - network.second_eigenvalue)
+    elif kind == "accelerated-randomized":
+        from sottovoce.protocols.varying import edge_intensities, momentum
+
+        length = wanted / momentum(network, edge_intensities(network))[0]
     elif kind == "descent":
         length = math.log(max(network.n, spread / (dim * sigma2))) / math.sqrt(gap)
     else:
-        raise InvalidInput(f"kind must be synchronous, randomized or descent, got {kind!r}.")
+        raise InvalidInput(
+            f"kind must be synchronous, randomized, accelerated-randomized or descent, got {kind!r}."
+        )
     return max(1, math.ceil(length - 1e-9))

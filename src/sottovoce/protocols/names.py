@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import ConfigError
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, erdos_renyi
 from sottovoce.protocols.base import Protocol
 from sottovoce.protocols.consensus import ExactConsensus, Exchange, Tree
 from sottovoce.protocols.few_leaves import few_leaf_tree
 from sottovoce.protocols.gossip import Chebyshev, Gossip, NeighbourSum, Refreshed, rounds_for
 from sottovoce.protocols.masked import Masked
-from sottovoce.protocols.varying import Randomized
+from sottovoce.protocols.varying import AcceleratedRandomized, Dropout, Randomized, fresh_erdos_renyi
 
 __all__ = ["NamedProtocol", "names", "parse"]
 
@@ -88,7 +88,30 @@ def _refreshed(network: Network, rounds: int | None, options: Mapping[str, str],
 
 
 def _randomized(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    return Randomized(network, rounds_for(network, kind="randomized") if rounds is None else rounds, rng)
+    ticks = rounds_for(network, kind="randomized") if rounds is None else rounds
+    return Randomized(network, ticks, rng, intensities=options.get("intensities", "weights"))
+
+
+def _accelerated(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
+    ticks = rounds_for(network, kind="accelerated-randomized") if rounds is None else rounds
+    return AcceleratedRandomized(network, ticks, rng, intensities=options.get("intensities", "weights"))
+
+
+def _dropout(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
+    rates = {f"{what[:-1]}_rate": _number(options, what, 0.0) for what in ("nodes", "edges")}
+    return Dropout.random(network, rounds_for(network) if rounds is None else rounds, rng, **rates)
+
+
+def _time_varying(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
+    if 2 * len(network.edges) != network.n * (network.n - 1):
+        raise ConfigError(
+            f"time-varying draws fresh graphs over all pairs, and {network.name} has {len(network.edges)} of "
+            f"{network.n * (network.n - 1) // 2}; take complete:{network.n}, or dropout on this network."
+        )
+    c = _number(options, "c", 1.5)
+    if rounds is None:  # as many as one such graph would need
+        rounds = rounds_for(erdos_renyi(network.n, c, rng))
+    return fresh_erdos_renyi(network.n, rounds, rng, c)
 
 
 def _masked(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
@@ -113,7 +136,10 @@ _BUILDERS: dict[str, tuple[Build, frozenset[str]]] = {
     "gossip": (_gossip, frozenset()),
     "chebyshev": (_chebyshev, frozenset()),
     "refreshed": (_refreshed, frozenset({"fresh"})),
-    "randomized": (_randomized, frozenset()),
+    "randomized": (_randomized, frozenset({"intensities"})),
+    "accelerated-randomized": (_accelerated, frozenset({"intensities"})),
+    "dropout": (_dropout, frozenset({"nodes", "edges"})),
+    "time-varying": (_time_varying, frozenset({"c"})),
     "tree": (_tree, frozenset({"kind", "root", "tolerate"})),
     "exchange": (_exchange, frozenset()),
     "masked": (_masked, frozenset({"kind", "root", "tolerate", "partners"})),
@@ -121,6 +147,7 @@ _BUILDERS: dict[str, tuple[Build, frozenset[str]]] = {
 }
 BUILT_IN = frozenset(_BUILDERS)
 EXACT = frozenset({"tree", "exchange", "masked"})
+DRAWN = frozenset({"randomized", "accelerated-randomized", "dropout", "time-varying"})
 
 
 def names() -> tuple[str, ...]:
@@ -151,7 +178,7 @@ class NamedProtocol:
     @property
     def drawn(self) -> bool:
         """Whether every step draws its own from the public seed."""
-        return self.name == "randomized" or dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
+        return self.name in DRAWN or dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
 
     @property
     def exact(self) -> bool:
@@ -181,7 +208,7 @@ def parse(text: str) -> NamedProtocol:
     'refreshed:4:fresh=0.2'
     >>> parse("tre")
     Traceback (most recent call last):
-    sottovoce.errors.ConfigError: A protocol is one of gossip, chebyshev, refreshed, randomized, tree, exchange, masked, neighbour-sum, got 'tre'.
+    sottovoce.errors.ConfigError: A protocol is one of gossip, chebyshev, refreshed, randomized, accelerated-randomized, dropout, time-varying, tree, exchange, masked, neighbour-sum, got 'tre'.
     """  # noqa: E501
     name, *parts = str(text).split(":")
     if name not in _BUILDERS and name not in names():  # listing what is installed takes a while

@@ -51,12 +51,13 @@ class See:
 class Mix:
     """All rows are multiplied by a matrix.
 
-    With ``memory`` (present, previous) the second half of the state are the rows of the round before, and
-    the new rows are ``present`` times the product plus ``previous`` times those.
+    With ``memory`` ((a, b), (c, d, e)) the second half of the state is what is remembered: the new rows are
+    ``a`` times the product plus ``b`` times that, and ``c`` times the product plus ``d`` times the rows plus
+    ``e`` times that is remembered next.
     """
 
     matrix: sparse.csr_array
-    memory: tuple[float, float] | None = None
+    memory: tuple[tuple[float, float], tuple[float, float, float]] | None = None
 
 
 @dataclass(frozen=True)
@@ -267,9 +268,10 @@ def _new_rows(course: Course, prime: int) -> list[int]:
             present = state[: matrix.shape[0]]
             mixed = course.entries(matrix).times(present, prime)
             if event.memory is not None:
-                a, b = modular.residues([Fraction(x) for x in event.memory], prime)
-                mixed = (mixed * a % p + state[matrix.shape[0] :] * b % p) % p
-                mixed = np.concatenate([mixed, present])
+                a, b, c, d, e = modular.residues([Fraction(x) for part in event.memory for x in part], prime)
+                before = state[matrix.shape[0] :]
+                kept = (mixed * c % p + present * d % p + before * e % p) % p
+                mixed = np.concatenate([(mixed * a % p + before * b % p) % p, kept])
             state = mixed
         elif isinstance(event, Pair):
             both = (state[event.one] + state[event.other]) % p
@@ -368,11 +370,15 @@ def _whole_rows(course: Course, chosen: Sequence[int], bits: int) -> Iterator[np
                     total = total + state[w] * weight.numerator // weight.denominator
                 after[v] = total
             if event.memory is not None:
-                a, b = (Fraction(x) for x in event.memory)
-                after = after * a.numerator // a.denominator
-                after = after + state[matrix.shape[0] :] * b.numerator // b.denominator
-                after = np.concatenate([after, state[: matrix.shape[0]]])
+                a, b, c, d, e = (Fraction(x) for part in event.memory for x in part)
+                present, before = state[: matrix.shape[0]], state[matrix.shape[0] :]
+                kept = _share(after, c) + _share(present, d) + _share(before, e)
+                after = np.concatenate([_share(after, a) + _share(before, b), kept])
             state = after
+
+
+def _share(rows: np.ndarray, factor: Fraction) -> np.ndarray:
+    return np.asarray(rows * factor.numerator // factor.denominator)
 
 
 def _whole_krylov(course: Course, chosen: Sequence[int], one: int) -> Iterator[np.ndarray]:

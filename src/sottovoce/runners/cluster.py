@@ -469,7 +469,8 @@ class _Mixer:
         if rows is None:
             return None
         checked = self._checked(rows)
-        previous = state = protocol.entering(checked)
+        state = protocol.entering(checked)
+        previous = protocol._remembered(state)
         for t in range(protocol.rounds):
             cut = self.cut(protocol.matrix(t), state.dtype)
             mixed = np.empty_like(state)
@@ -477,7 +478,7 @@ class _Mixer:
                 cut.multiply_inner(state, mixed)
             cut.multiply_border(state, came, mixed)
             after = protocol.advance(t, mixed, previous, agents=self.agents, noise=self.noise, step=step)
-            previous, state = state, after
+            previous, state = protocol.remember(t, mixed, state, previous), after
         return protocol.leaving(state, checked.dtype)
 
     def cut(self, matrix: Any, dtype: Any) -> Cut:
