@@ -27,8 +27,8 @@ Weights = Annotated[str | None, typer.Option(help="metropolis, max_degree, lazy 
 ProtocolOption = Annotated[
     str,
     typer.Option(
-        help="gossip, chebyshev, tree, exchange, masked, refreshed or randomized; also tree:kind=uniform, "
-        "masked:tolerate=2."
+        help="gossip, chebyshev, tree, exchange, masked, refreshed, randomized, accelerated-randomized, "
+        "dropout or time-varying; also tree:kind=uniform, masked:tolerate=2, dropout:12:nodes=0.1."
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="Rounds of gossip; the theoretical number by default.")]

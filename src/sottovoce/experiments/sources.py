@@ -99,6 +99,7 @@ ITEMS: tuple[Item, ...] = (
     Item("M22", "Figure 1(c), bottom", "accuracy over iterations, same parameters", "muffliato-iterations"),
     Item("M22", "Figure 1(c), bottom", "the same at one mean privacy loss", "muffliato-houses"),
     Item("M22", "Theorems 2, 3", "error bounds beside measured errors", "muffliato-utility"),
+    Item("M22", "Remark 1", "randomized gossip with momentum", "muffliato-utility"),
     Item("M22", "Appendix H", "loss by Euclidean distance, geometric graph", "geometric-distance"),
     Item("M22", "Appendix H", "other ego graphs", "ego-loss"),
     Item("M22", "Appendix H", "loss under dropout", "muffliato-dropout"),
