@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import sottovoce as sv
 from sottovoce.errors import InvalidInput
 from sottovoce.experiments import find, registry
 from sottovoce.experiments.b23_printed import printed
@@ -17,6 +18,7 @@ from sottovoce.experiments.b23_tables import cells_of, from_trials, tuned_apart
 from sottovoce.experiments.deep_b23 import Cell, settings_of
 from sottovoce.experiments.registry import Option, code_digest, options_of, text_digest
 from sottovoce.experiments.sources import ITEMS, stored
+from sottovoce.privacy.published import published_utility
 from sottovoce.report.sections import section_of
 
 ROOT = Path(__file__).parents[2]
@@ -217,6 +219,7 @@ def test_the_runner_writes_where_it_looks(tmp_path):
 CHEAP = [
     "muffliato-utility", "muffliato-histogram", "muffliato-dropout", "geometric-distance", "ego-loss",
     "walk-amplification", "walk-vs-gossip-averaging", "fixed-point-utility", "imbalanced",
+    "muffliato-rate", "dpsgd-rates",
 ]  # fmt: skip
 RAN = {}
 
@@ -271,6 +274,37 @@ def test_theorems_2_and_3_bound_the_measured_error():
         assert row["error"] / 2 <= row["half_error_bound"]
         # and the noise was set by the definition of the loss: alpha h / (2 sigma^2) = epsilon
         assert 2.0 * row["mean_share"] / (2 * row["noise_std"] ** 2) == pytest.approx(1.0)
+
+
+def test_printed_rates_by_hand_and_measured():
+    from sottovoce.experiments.rates import descent_order, excess_risk_order
+
+    log = math.log(1e5)
+    assert excess_risk_order(100, 9, 2.0, 1e-5, lipschitz=3.0, distance=5.0) == pytest.approx(
+        math.sqrt(9 * log) / 200 * 15
+    )
+    assert excess_risk_order(100, 9, 2.0, 1e-5, lipschitz=3.0, strong_convexity=0.5) == pytest.approx(
+        9 * log / 200**2 * 9 / 0.5
+    )
+    assert descent_order(8, 3, 2.0, 10, 0.5, gradient_variance=4.0) == pytest.approx((12 + 4) / (0.5 * 80))
+    for bad in ({"epsilon": 0.0}, {"delta": 0.0}, {"n": 0}):
+        with pytest.raises(InvalidInput):
+            excess_risk_order(**{"n": 10, "dim": 2, "epsilon": 1.0, "delta": 1e-5} | bad)
+    for name in ("muffliato-rate", "dpsgd-rates"):
+        for row in quick(name)["history"]:
+            assert 0 < row["excess"] < 10 * row["order"]
+    with pytest.raises(InvalidInput, match="powers of two"):
+        find("muffliato-rate").run(quick=True, sizes=(12,))
+
+
+def test_accelerated_randomized_gossip_has_the_order_of_the_remark():
+    """sqrt(degree / gap) in place of 1 / gap, by hand on a ring, and refused where it says nothing."""
+    ring = sv.graphs.ring(12)
+    plain = published_utility(ring, 1.0, randomized=True)
+    fast = published_utility(ring, 1.0, randomized=True, accelerated=True)
+    assert fast / plain == pytest.approx(math.sqrt(2 * ring.spectral_gap))
+    with pytest.raises(InvalidInput, match="randomized"):
+        published_utility(ring, 1.0, accelerated=True)
 
 
 def test_the_fixed_point_bound_is_the_printed_one():

@@ -1,10 +1,10 @@
-"""M22 Table 1, Theorems 2 and 3 and Remark 1: the error of Muffliato at one mean privacy loss, predicted and measured.
+"""M22 Table 1, Theorems 2 and 3, Remark 1: errors of Muffliato at one mean loss, predicted and measured.
 
 For every graph and size the noise is set so that the exact mean loss of the protocol's view (order alpha,
 over sampled observers) is epsilon; then values in [-1/2, 1/2] are averaged many times. Table 1 has orders
 without constants and logarithms, so what is compared is how the error falls with n. The bounds are
-E |x_v - mean|^2 / 2 <= 3 sigma^2 / n (Theorem 2, synchronous) and 2 sigma^2 / n (Theorem 3, randomized; Remark 1
-gives it fewer ticks with momentum).
+E |x_v - mean|^2 / 2 <= 3 sigma^2 / n (Theorem 2, synchronous) and 2 sigma^2 / n (Theorem 3, randomized;
+Remark 1 gives it fewer ticks with momentum).
 """
 
 from __future__ import annotations
