@@ -167,7 +167,7 @@ def test_infeasible_budgets_are_refused():
     ("call", "words"),
     [
         (lambda: sv.Muffliato(Exchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
-        (lambda: sv.Muffliato(Exchange(4), noise_std=0.0, radius=1.0), "noise_std"),
+        (lambda: sv.Muffliato(Exchange(4), noise_std=math.nan, radius=1.0), "noise_std"),
         (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=0.0), "radius"),
         (lambda: sv.Muffliato("tree", noise_std=1.0, radius=1.0), "needs a network"),
         (lambda: sv.Muffliato(3, noise_std=1.0, radius=1.0), "protocol, a network or a name"),
@@ -257,3 +257,18 @@ def test_rounding_before_fresh_noise_is_in_the_price():
     assert many.privacy("network").mu <= many.privacy("local").mu
     with pytest.raises(InvalidInput, match="state dim=2"):
         one.run(np.zeros((4, 2)), ProtectiveNoise())
+
+
+@pytest.mark.parametrize("protocol", ["masked", "tree", "gossip:30", "exchange"])
+def test_an_infinite_budget_is_the_plain_mean(protocol):
+    """No noise, no grid, an infinite price; and back to a finite budget from there."""
+    options = {"network": sv.graphs.complete(4), "radius": 0.5}
+    plan = sv.Muffliato.for_budget(protocol, epsilon=math.inf, delta=1e-5, **options)
+    for source in (np.random.default_rng(0), ProtectiveNoise()):
+        result = plan.run(np.array([0.1, 0.2, 0.3, 9.0]), source)
+        np.testing.assert_allclose(result.outputs["rows"], (0.1 + 0.2 + 0.3 + 0.5) / 4, atol=1e-9)
+        assert result.provenance["noise"] == "none: no privacy"
+    assert math.isinf(plan.privacy("network").epsilon(1e-5))
+    again = plan.within(2.0, 1e-5)
+    wanted = sv.Muffliato.for_budget(protocol, epsilon=2.0, delta=1e-5, **options)
+    assert again.noise_std == pytest.approx(wanted.noise_std, rel=1e-9)

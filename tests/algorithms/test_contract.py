@@ -395,3 +395,26 @@ def test_the_local_price_of_the_others_is_that_of_their_release_lists(case):
         assert float(mu2) == pytest.approx(expected / STEPS if case.name == "mafalda" else expected)
     else:
         assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-2)
+
+
+# ---- without privacy --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
+def test_an_infinite_budget_is_a_run_without_noise_and_says_so(case):
+    """The same rows as with noise of none, an infinite price in every statement, and a word in the record."""
+    if case in OTHERS:
+        plan, data = case.plan(case.noise), case.data()
+    else:
+        adjacency = "user" if "user" in case.make.adjacencies else "add-remove"
+        plan = case.plan(clip=1.0, noise_multiplier=2.0, adjacency=adjacency, steps=3)
+        data = shards()
+    free = plan.within(math.inf, 1e-5)
+    assert plan.protects
+    assert not free.protects
+    assert all(math.isinf(each.epsilon(1e-5)) for each in free.guarantees() if each.valid)
+    result = free.run(data, np.random.default_rng(0))
+    assert result.provenance["noise"] == "none: no privacy"
+    assert "no privacy" not in plan.run(data, np.random.default_rng(0)).provenance["noise"]
+    silent = plan.with_noise(0.0).run(data, np.random.default_rng(0))
+    assert result.outputs["rows"].tobytes() == silent.outputs["rows"].tobytes()

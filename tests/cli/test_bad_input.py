@@ -23,7 +23,7 @@ def test_noise_that_is_not_positive(refused, noise):
 
 def test_negative_noise_for_an_average(refused):
     error = refused("average", "1,2,3,4", "--graph", "ring:4", "--noise", "-2", "--out", "r.json")
-    assert "greater than 0" in error
+    assert "greater than or equal to 0" in error
     assert "-2" in error
 
 

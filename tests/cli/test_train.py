@@ -334,3 +334,34 @@ def test_reproduce_lists_runs_and_draws(call, tmp_path):
     assert (tmp_path / "r.svg").read_text().startswith("<?xml")
     assert call("reproduce", "nothing", "--json").code == 1
     assert "pairs understated" in " ".join(call("reproduce", "topologies", "--quick").out.split())
+
+
+@pytest.mark.parametrize("change", ["budget", "noise"])
+def test_a_run_without_privacy_is_called_so(call, tmp_path, change):
+    """`epsilon = inf`, or `multiplier = 0`: priced as infinite, private: no, and it runs as a yardstick."""
+    text = trained("dp-dsgd", data='name = "breast_cancer"\nunit_rows = true\n', accept="")
+    head = text.split("[noise]")[0].split("[budget]")[0]
+    tail = "[budget]\nepsilon = inf\ndelta = 1e-5\n" if change == "budget" else "[noise]\nmultiplier = 0\n"
+    (tmp_path / "free.toml").write_text(head + tail)
+    priced = call("plan", "free.toml", "--json")
+    assert priced.code == 0, priced
+    assert priced.json["metrics"]["private"] is False
+    assert "without privacy" in priced.json["metrics"]["verdict"]
+    assert {stated["epsilon"] for stated in priced.json["guarantees"]} == {"inf"}
+    answer = call("train", "free.toml")
+    assert answer.code == 0, answer
+    assert "Private: no" in answer.out
+    assert "Noise: none: no privacy" in answer.out
+    (tmp_path / "nan.toml").write_text(head + "[budget]\nepsilon = nan\ndelta = 1e-5\n")
+    assert "greater than 0" in call("plan", "nan.toml").err
+
+
+def test_no_noise_does_not_meet_a_budget(call, tmp_path):
+    text = trained("dp-dsgd", data='name = "breast_cancer"\nunit_rows = true\n', accept="")
+    head = text.split("[noise]")[0].split("[budget]")[0]
+    (tmp_path / "plan.toml").write_text(
+        head + "[noise]\nmultiplier = 0\n[budget]\nepsilon = 3.0\ndelta = 1e-5\n"
+    )
+    answer = call("train", "plan.toml")
+    assert answer.code != 0
+    assert "more than the budget of 3" in answer.err

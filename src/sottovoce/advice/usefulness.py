@@ -153,6 +153,8 @@ def usefulness(
         useful = None if signal is None else signal >= SIGNAL
         said = "a sample of public or synthetic records would give a score"
     known = "" if signal is None else f"the largest signal of the run is {signal:.3g} times its noise; "
+    if signal == math.inf:
+        known = "no noise is added; "
     sentence = f"{known}{said}."
     return Usefulness(useful, sentence, signal=signal, score=score)
 

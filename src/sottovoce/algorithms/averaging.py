@@ -12,6 +12,7 @@ for accelerated gossip (randomized, time-varying, refreshed, tree, exchange).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +39,7 @@ from sottovoce.privacy.laws import Averaging, Law
 from sottovoce.privacy.masks import MaskGrid, mask_grid
 from sottovoce.privacy.releases import Release
 from sottovoce.protocols import Chebyshev, Gossip, Masked, Protocol, Refreshed, Walk, parse, rounds_for
+from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["Muffliato", "averaging"]
@@ -104,7 +106,7 @@ class Muffliato(Plan):
     noise_field: ClassVar[str] = "noise_std"
 
     def __post_init__(self) -> None:
-        _validate.positive(self.noise_std, "noise_std")
+        _validate.non_negative(self.noise_std, "noise_std")
         _validate.positive(self.radius, "radius")
         _validate.count(self.dim, "dim")
         known_adjacency(self.adjacency, self.adjacencies, self.name)
@@ -121,7 +123,9 @@ class Muffliato(Plan):
             protocol = named.at(as_network(self.network), seed=self.seed)
         elif isinstance(protocol, Network) or hasattr(protocol, "nodes"):
             network = as_network(protocol)
-            protocol = Chebyshev(network, rounds_for(network, noise_std=self.noise_std / self.radius))
+            # without noise disagreement alone decides, as with a thousandth of the radius
+            relative = self.noise_std / self.radius or 1e-3
+            protocol = Chebyshev(network, rounds_for(network, noise_std=relative))
         if not isinstance(protocol, Protocol):
             raise InvalidInput(
                 f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
@@ -134,6 +138,8 @@ class Muffliato(Plan):
             grid = None
         if grid is not None:
             object.__setattr__(self, "protocol", self.protocol.on_grid(grid.step))
+        elif isinstance(self.protocol, Masked) and not self.protects:  # not on the grid of an earlier noise
+            object.__setattr__(self, "protocol", self.protocol.on_grid(FINE))
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -184,8 +190,8 @@ class Muffliato(Plan):
 
     @property
     def grid(self) -> MaskGrid | None:
-        """The common integer grid of masked rows; None over other protocols."""
-        if not isinstance(self.protocol, Masked):
+        """The common integer grid of masked rows; None over other protocols and without noise."""
+        if not isinstance(self.protocol, Masked) or not self.protects:
             return None
         return mask_grid(
             bound=self.radius + float(np.abs(self.centre).max()),
@@ -310,6 +316,10 @@ class Muffliato(Plan):
 
     def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""
+        if epsilon == math.inf:
+            return super().within(epsilon, delta, view, **who)
+        if not self.protects:
+            return self.with_noise(self.radius).within(epsilon, delta, view, **who)
         if self.noise == "optimal" and view in ("local", "outsider"):
             raise BudgetInfeasible(
                 f'noise = "optimal" hides members from one another; against the view {view} everybody takes '

@@ -188,7 +188,7 @@ class DPCD(Curated):
 
     def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
-        if self.smoothness_mu is not None:
+        if self.smoothness_mu is not None or epsilon == math.inf:
             return super().within(epsilon, delta, view, **who)
         allowed = gaussian_mu(epsilon, delta)
         if allowed <= 0:

@@ -261,6 +261,8 @@ class Plan(Shown, ABC):
     ) -> Self:
         """Return the plan with the least noise whose own ``privacy(view, ...)`` meets (epsilon, delta).
 
+        An infinite epsilon asks for no privacy and gets no noise: a yardstick for the others.
+
         Guarantees
         ----------
         The answer has been asked itself: its epsilon is at most the target, and at least 99.9 % of it.
@@ -269,7 +271,9 @@ class Plan(Shown, ABC):
         return trial.within(epsilon, delta, view, observer=observer, user=user, colluders=colluders)
 
     def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
-        """Return this plan with the least noise that meets a budget."""
+        """Return this plan with the least noise that meets a budget; none for an infinite epsilon."""
+        if epsilon == math.inf:
+            return self.with_noise(0.0)
         noise = calibrate(
             lambda z: self.with_noise(z).privacy(view, **who), epsilon, delta, tolerance=UNSPENT
         )
@@ -278,6 +282,11 @@ class Plan(Shown, ABC):
     def with_noise(self, noise: Any) -> Self:
         """Return this plan with another amount of noise."""
         return replace(self, **{self.noise_field: noise})  # type: ignore[type-var]
+
+    @property
+    def protects(self) -> bool:
+        """Whether any noise is added: without it the run has no privacy."""
+        return bool(np.any(np.asarray(getattr(self, self.noise_field)) != 0))
 
     # ---- how it runs ----------------------------------------
 

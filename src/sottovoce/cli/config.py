@@ -149,8 +149,10 @@ class ProtocolSection(Section):
 class NoiseSection(Section):
     """``[noise]``: how much, and from where; left out, the least noise that meets ``[budget]``."""
 
-    multiplier: float | None = Field(None, gt=0, description="noise over the clip (the radius of an average)")
-    std: float | None = Field(None, gt=0, description="absolute standard deviation, per coordinate")
+    multiplier: float | None = Field(
+        None, ge=0, description="noise over the clip (the radius of an average); 0 is no privacy"
+    )
+    std: float | None = Field(None, ge=0, description="absolute standard deviation, per coordinate")
     ratio: float | None = Field(None, gt=0, description="Laplace scale over sensitivity, for dp-gcd")
     seed: int | None = Field(
         None, ge=0, description="makes the run a simulation: reproducible, not protective"
@@ -167,7 +169,7 @@ class NoiseSection(Section):
 class BudgetSection(Section):
     """``[budget]``: what may be spent, against whom, and how wrong the answer may be."""
 
-    epsilon: float = Field(gt=0)
+    epsilon: float = Field(gt=0, allow_inf_nan=True, description="inf asks for no privacy, and no noise")
     delta: float = Field(gt=0, lt=1)
     view: ViewName | None = Field(None, description="network; central where a curator is trusted")
     observer: int | None = Field(None, ge=0)

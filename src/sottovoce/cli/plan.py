@@ -6,6 +6,7 @@ does not fit is refused by the class itself: Python, plan file and agreement say
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
@@ -255,6 +256,9 @@ HIDES = {
     "add-remove": "a single record: one may be added or removed",
     "replace-one": "a single record: one may be replaced",
 }
+NO_PRIVACY = (
+    "No noise is added: this is a run without privacy, a yardstick for others, on records that may be public."
+)
 _RUNS = 20  # of a simulation, fewer where a run is long
 _WORK = 4e9  # numbers that a simulation may go through
 
@@ -301,7 +305,9 @@ def price(built: Built, *, simulated: bool = False) -> dict[str, Any]:
         if limit is not None and worst > limit:
             sentence = f"The result would carry {worst:.3g} of noise, more than the {limit:g} allowed."
             priced |= {"feasible": False, "verdict": sentence}
-    priced["hides"] = HIDES[made.adjacency]
+    priced["hides"] = HIDES[made.adjacency] if made.protects else "nothing: no noise is added"
+    if not made.protects:
+        priced = {"verdict": NO_PRIVACY, **priced, "private": False}
     priced["reads"] = files_read(built)
     return priced | worth(built, priced, simulated)
 
@@ -322,7 +328,8 @@ def worth(built: Built, priced: Mapping[str, Any], simulated: bool) -> dict[str,
     options: dict[str, Any] = {} if sample is None or averages else {"sample": sample, "runs": runs}
     use = usefulness(made, **options)
     said: dict[str, Any] = {
-        "private": priced.get("feasible"), "useful": use.useful, "usefulness": use.sentence,
+        "private": priced.get("private", priced.get("feasible")), "useful": use.useful,
+        "usefulness": use.sentence,
         "error": use.error if use.error is None else float((use.error**2 + use.bias**2) ** 0.5),
         "range": use.span, "signal": use.signal,
         "score": None if use.score is None else dict(vars(use.score)),
@@ -371,6 +378,8 @@ def verdict(chosen: Any, budget: BudgetSection) -> dict[str, Any]:
             "verdict": f"The number for this view is {chosen.label}, not a guarantee, and accepts no budget; "
             "take the view local, or a plan over exact consensus.",
         }
+    if spent == budget.epsilon == math.inf:
+        return {"feasible": True, "private": False, "verdict": NO_PRIVACY}
     if spent > budget.epsilon:
         return {
             "feasible": False,

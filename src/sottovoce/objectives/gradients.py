@@ -434,7 +434,7 @@ class Values(Metered):
         self.centre = np.asarray(centre, dtype=rows.dtype)
         self.rows = np.empty_like(rows)
         for std in np.unique(self.std):  # the grid of a protective source follows the noise, and so its slack
-            inner = radius - random.noise.slack(rows.shape[1], float(std))
+            inner = radius - (random.noise.slack(rows.shape[1], float(std)) if std else 0.0)
             if inner <= 0:
                 raise InvalidInput(
                     f"The rounding slack exceeds the radius {radius}; a larger radius or less noise is "
@@ -449,7 +449,9 @@ class Values(Metered):
         if self.planned is not None:
             places = range(len(self.agents))
             self.planned.check(places, step, 0, sensitivity=self.sensitivity, noise_std=self.std)
-        if self.noise_later:
+        if (
+            self.noise_later or not self.std.any()
+        ):  # the plan has none: a run without privacy, and labelled so
             return self.rows
         # Noise is added about the centre, so that the grid of a protective source is the centre's.
         noisy: np.ndarray = self.centre + self.random.noise.perturb(

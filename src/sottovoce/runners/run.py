@@ -21,6 +21,8 @@ from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.cluster import Cluster, Hosted, run_cluster
 from sottovoce.runners.stacked import run_stacked
 
+NO_PRIVACY = "none: no privacy"
+
 __all__ = ["run", "run_on_ranks"]
 
 Evaluate = Callable[[np.ndarray], Mapping[str, Any]]
@@ -103,7 +105,7 @@ def run(
         metrics=plan.metrics(rows, data, random),
         history=history,
         guarantees=[g.to_dict() for g in plan.guarantees()],
-        provenance=provenance_now(started, noise=random.words),
+        provenance=provenance_now(started, noise=random.words if plan.protects else NO_PRIVACY),
     )
 
 
@@ -199,7 +201,9 @@ def run_on_ranks(
         metrics=plan.metrics(rows, ready, random),
         history=history,
         guarantees=[g.to_dict() for g in plan.guarantees()],
-        provenance=provenance_now(started, noise=random.words, ranks=cluster.size, traffic=sent),
+        provenance=provenance_now(
+            started, noise=random.words if plan.protects else NO_PRIVACY, ranks=cluster.size, traffic=sent
+        ),
     )
 
 
