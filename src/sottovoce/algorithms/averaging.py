@@ -98,7 +98,7 @@ class Muffliato(Plan):
     name: ClassVar[str] = "averaging"
     protocols: ClassVar[tuple[str, ...]] = (
         "gossip", "chebyshev", "refreshed", "randomized", "accelerated-randomized", "dropout", "time-varying",
-        "tree", "exchange", "masked",
+        "walk", "tree", "exchange", "masked",
     )  # fmt: skip
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     query: ClassVar[str] = "value"

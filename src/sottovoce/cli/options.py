@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
     from sottovoce.graphs import Network
@@ -66,7 +66,13 @@ def protocol_of(network: Network, name: str, *, seed: int = 0, **options: Any) -
 
     spoken = {"name": name, "seed": seed, **options}
     named = checked(ProtocolSection, spoken, "--protocol").named("gossip", "--protocol")
-    return named.at(network, seed=seed)
+    made = named.at(network, seed=seed)
+    if made.adds_noise:
+        raise ConfigError(
+            f"In a {made.name} a row enters anew at every visit, so there is no share of one release; "
+            "sottovoce plan prices an average by it."
+        )
+    return made
 
 
 def node_list(text: str, option: str) -> tuple[int, ...]:

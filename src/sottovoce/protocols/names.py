@@ -23,6 +23,7 @@ from sottovoce.protocols.few_leaves import few_leaf_tree
 from sottovoce.protocols.gossip import Chebyshev, Gossip, NeighbourSum, Refreshed, rounds_for
 from sottovoce.protocols.masked import Masked
 from sottovoce.protocols.varying import AcceleratedRandomized, Dropout, Randomized, fresh_erdos_renyi
+from sottovoce.protocols.walk import Walk
 
 __all__ = ["NamedProtocol", "names", "parse"]
 
@@ -114,6 +115,14 @@ def _time_varying(network: Network, rounds: int | None, options: Mapping[str, st
     return fresh_erdos_renyi(network.n, rounds, rng, c)
 
 
+def _walk(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
+    final = options.get("final", "public")
+    if final not in ("public", "kept"):
+        raise ConfigError(f"final of a walk is public (everybody gets the mean) or kept, got {final!r}.")
+    # by default the token comes by about eight times
+    return Walk(network, 8 * network.n if rounds is None else rounds, rng, final_public=final == "public")
+
+
 def _masked(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
     _no_rounds("masked", rounds)
     tree = _tree(network, None, {key: options[key] for key in ("kind", "root") if key in options}, rng)
@@ -140,6 +149,7 @@ _BUILDERS: dict[str, tuple[Build, frozenset[str]]] = {
     "accelerated-randomized": (_accelerated, frozenset({"intensities"})),
     "dropout": (_dropout, frozenset({"nodes", "edges"})),
     "time-varying": (_time_varying, frozenset({"c"})),
+    "walk": (_walk, frozenset({"final"})),
     "tree": (_tree, frozenset({"kind", "root", "tolerate"})),
     "exchange": (_exchange, frozenset()),
     "masked": (_masked, frozenset({"kind", "root", "tolerate", "partners"})),
@@ -147,7 +157,7 @@ _BUILDERS: dict[str, tuple[Build, frozenset[str]]] = {
 }
 BUILT_IN = frozenset(_BUILDERS)
 EXACT = frozenset({"tree", "exchange", "masked"})
-DRAWN = frozenset({"randomized", "accelerated-randomized", "dropout", "time-varying"})
+DRAWN = frozenset({"walk", "randomized", "accelerated-randomized", "dropout", "time-varying"})
 
 
 def names() -> tuple[str, ...]:
@@ -208,7 +218,7 @@ def parse(text: str) -> NamedProtocol:
     'refreshed:4:fresh=0.2'
     >>> parse("tre")
     Traceback (most recent call last):
-    sottovoce.errors.ConfigError: A protocol is one of gossip, chebyshev, refreshed, randomized, accelerated-randomized, dropout, time-varying, tree, exchange, masked, neighbour-sum, got 'tre'.
+    sottovoce.errors.ConfigError: A protocol is one of gossip, chebyshev, refreshed, randomized, accelerated-randomized, dropout, time-varying, walk, tree, exchange, masked, neighbour-sum, got 'tre'.
     """  # noqa: E501
     name, *parts = str(text).split(":")
     if name not in _BUILDERS and name not in names():  # listing what is installed takes a while

@@ -133,6 +133,11 @@ class Opened:
             options["noise"] = float(noise)
         named = parse(self.protocol) if self.protocol else None
         protocol = self.plan.schedule(0)
+        if protocol.adds_noise:
+            raise ConfigError(
+                f"The explorer shows protocols in which a row enters once, not a {protocol.name}; sottovoce "
+                "plan prices an average by it."
+            )
         options["protocol"] = protocol.name if named is None else named.name
         if options["protocol"] in _ROUNDED:
             options["rounds"] = min(protocol.rounds, ROUNDS)
