@@ -15,10 +15,12 @@ from sottovoce.errors import InvalidInput
 from sottovoce.privacy.curves import Curve, Method
 from sottovoce.privacy.exact import AVERAGING_ASSUMPTIONS, CONSENSUS_ASSUMPTIONS, exact_loss
 from sottovoce.privacy.guarantees import Guarantee
+from sottovoce.privacy.laws import Averaging
 from sottovoce.privacy.noise import STEPS_PER_STD
 from sottovoce.privacy.questions import Question, local_statement, loudest, masked, noise_stds
 from sottovoce.privacy.releases import Kind, Release
-from sottovoce.protocols import LinearProtocol, Tree
+from sottovoce.privacy.trees import worst_tree_coalitions
+from sottovoce.protocols import Gossip, LinearProtocol, Tree
 from sottovoce.protocols import Protocol as Averager
 from sottovoce.protocols.consensus import ExactConsensus
 from sottovoce.protocols.views import GaussianView
@@ -108,6 +110,9 @@ def _seen(
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray]]:
     """Yield, per coalition, the share h of every user's release and the noises each one's values carry."""
     n, single = protocol.n, asked.count in (None, 1)
+    if _overheard(asked, protocol):
+        yield (), np.ones(n), np.ones(n, dtype=int)
+        return
     if single and len(coalitions) == n and isinstance(protocol, LinearProtocol) and _all_equal(stds):
         table = exact_loss(protocol, progress=asked.progress)  # symmetric graphs need one observer only
         yield from ((who, table[:, who[0]], np.ones(n, dtype=int)) for who in coalitions)
@@ -124,6 +129,17 @@ def _seen(
         yield who, _leakage(view, owned, stds), owned
         if asked.progress is not None:
             asked.progress(done)
+
+
+def _overheard(asked: Question, protocol: Averager) -> bool:
+    """Whether everybody's noisy row goes in clear to some neighbour in the first round, as gossip begins.
+
+    Then the worst of all members, or of all coalitions, learns all of it, and no view has to be worked out.
+    """
+    if not isinstance(protocol, Gossip) or protocol.fresh_std or not protocol.rounds or protocol.n < 2:
+        return False
+    anyone = not asked.observers and asked.view in ("network", "colluders")
+    return anyone and len(protocol.senders(0, range(protocol.n))) == protocol.n
 
 
 def _tree_shares(tree: Any, who: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
@@ -389,7 +405,7 @@ def _exact(protocol: Averager, k: int) -> ExactConsensus:
 
 
 def worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ...]] | None:
-    """Return the coalitions that must be tried; where masks certify it, the worst is known."""
+    """Return the coalitions that must be tried; under certified masks and on one tree the worst are known."""
     size = asked.count if asked.count is not None else 1
     tolerate = getattr(protocol, "tolerate", None)
     anyone = not asked.observers and asked.view in ("network", "colluders")
@@ -398,7 +414,24 @@ def worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ...
         stds = noise_stds(asked)
         if stds is not None:
             return loudest(asked, stds)
+    if anyone and size > 1 and type(protocol) is Tree and _alike(asked):
+        stds = noise_stds(asked)
+        if stds is not None and (stds > 0).all():
+            worst = worst_tree_coalitions(protocol, stds**2, size)
+            return sorted(set(worst)) if asked.user is None else [worst[asked.user]]
     return asked.coalitions
+
+
+def _alike(asked: Question) -> bool:
+    """Whether all steps are averaged by one protocol and everybody's releases are in the same steps."""
+    plan = asked.plan
+    if not (isinstance(plan.law, Averaging) or plan.steps == 1 or getattr(plan, "steady", False)):
+        return False
+    shapes = {
+        tuple((r.step, r.steps, r.count, r.joint) for r in asked.releases(u) if r.mechanism == "gaussian")
+        for u in range(plan.n)
+    }
+    return len(shapes) == 1
 
 
 def assumed(
