@@ -283,6 +283,13 @@ def test_unlike_steps_and_unlike_lists_are_gone_through_one_by_one():
     some = plan(Consensus(), at_times, n=6, steps=3, schedule=trees[1], steady=True)
     assert account(some, "colluders", colluders=2).epsilon(D) == pytest.approx(by_name(some, 2))
 
+    def louder(u):  # who is loud changes, so the worst neighbour does, too
+        return [Release(u, k, sensitivity=1.0, noise_std=1.0 + (u + 2 * k) % 6) for k in range(3)]
+
+    changing = plan(Consensus(), louder, n=6, steps=3, schedule=trees[1], steady=True)
+    assert account(changing, "colluders", colluders=2).epsilon(D) == pytest.approx(by_name(changing, 2))
+    assert account(changing, "network").epsilon(D) == pytest.approx(by_name(changing, 1))
+
 
 def test_more_coalitions_than_can_be_tried_are_no_reason_to_say_local():
     tree = sv.protocols.Tree(sv.graphs.complete(60), parents=[-1, *((v - 1) // 3 for v in range(1, 60))])

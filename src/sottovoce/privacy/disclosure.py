@@ -219,7 +219,7 @@ def consensus(asked: Question) -> Guarantee:
     coalitions = worst_coalitions(asked, protocol)
     if coalitions is None:
         return local_statement(asked)
-    tallies = _tallies(asked, coalitions)
+    tallies = _tallies(asked, coalitions, worst=True)
     curves: dict[frozenset[Any], Curve] = {}
     for tally in tallies:
         key = frozenset(tally.items())
@@ -255,8 +255,11 @@ def consensus_each(asked: Question) -> dict[int, Guarantee] | None:
 Tally = Counter[tuple[Kind, float]]
 
 
-def _tallies(asked: Question, coalitions: list[tuple[int, ...]]) -> list[Tally]:
+def _tallies(asked: Question, coalitions: list[tuple[int, ...]], *, worst: bool = False) -> list[Tally]:
     """Return, per coalition and user, how many releases of each kind are seen to each share.
+
+    Where only the ``worst`` is asked for and all steps are alike, a user's largest share decides, so that one
+    coalition for each user is enough.
 
     Releases are run-length coded: between two steps at which anybody's list changes, only the protocol can
     differ from step to step, and shares of protocols seen lately are not computed again.
@@ -264,6 +267,8 @@ def _tallies(asked: Question, coalitions: list[tuple[int, ...]]) -> list[Tally]:
     plan = asked.plan
     releases = [asked.releases(u) for u in range(plan.n)]
     pairs = [(i, u) for i, who in enumerate(coalitions) for u in asked.users(who)]
+    if worst and len(coalitions) > 1 and _alike(asked):
+        pairs = _decisive(asked, coalitions, pairs)
     found: dict[tuple[int, int], Tally] = {pair: Counter() for pair in pairs}
     for i, u in pairs:
         _count_unscheduled(found[i, u], releases[u], plan.steps)
@@ -290,6 +295,23 @@ def _tallies(asked: Question, coalitions: list[tuple[int, ...]]) -> list[Tally]:
         for stream in streams:
             stream.settle(found)
     return list(found.values())
+
+
+def _decisive(
+    asked: Question, coalitions: list[tuple[int, ...]], pairs: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return, per user, the coalition that learns the largest share of what it publishes in every step."""
+    streams = _streams([asked.releases(u) for u in range(asked.plan.n)], 0)
+    if len(streams) != 1 or noise_stds(asked) is None:
+        return pairs
+    protocol = _exact(asked.plan.schedule(0), 0)
+    most: dict[int, tuple[float, int]] = {}
+    shares = [_shares(asked, protocol, who, streams[0][1]) for who in coalitions]
+    for i, u in pairs:
+        share = float(shares[i][u])
+        if u not in most or share > most[u][0]:
+            most[u] = (share, i)
+    return [(i, u) for u, (_, i) in most.items()]
 
 
 def _count_unscheduled(tally: Tally, releases: list[Release], steps: int) -> None:
@@ -362,7 +384,9 @@ class _Stream:
             if release is None or not release.sensitivity:
                 continue
             kind = Kind.of(release)._replace(user_rate=1.0)
-            values, at = np.unique(stacked[:, i, u], return_inverse=True)
+            values, at = stacked[:, i, u], np.zeros(1, dtype=int)
+            if len(values) > 1:
+                values, at = np.unique(values, return_inverse=True)
             for share, count in zip(values, np.bincount(at.ravel(), weights=times), strict=True):
                 if share > 0:
                     tally[kind, float(share)] += int(count)
