@@ -124,19 +124,15 @@ def judge_consortium(seed: int, trees: int = 80) -> dict[str, Any]:
     best = advice.rows[0]
     c = case["c"]
     who: dict[str, Any] = {"view": "network"} if c == 1 else {"view": "colluders", "colluders": c}
-    if c > 1 and not best.scheme.masked and math.comb(case["n"], c) * case["n"] > 60_000:
-        who = {"view": "local"}
     spent = best.plan.privacy(**who).epsilon(DELTA)
     tried = grid(case, seed, trees)  # two to four candidates per tree, forty of gossip
     beaten = [one for one in tried if one[1] < BETTER * best.loss and one[2] <= best.seconds * 1.001]
-    program = closed = None
-    if math.comb(case["n"], c) <= 20_000:
-        network = sv.graphs.from_networkx(case["graph"])
-        tree = Tree(network, kind="uniform", rng=np.random.default_rng(seed))
-        program = float(tree_noise_program(tree, c, floor=FLOOR).sum())
-        plain = nx.Graph((u, int(p)) for u, p in enumerate(tree.parents) if p >= 0)
-        loud = sum(degree <= c for _, degree in plain.degree)
-        closed = loud + FLOOR * (case["n"] - loud)
+    network = sv.graphs.from_networkx(case["graph"])
+    tree = Tree(network, kind="uniform", rng=np.random.default_rng(seed))
+    program = float(tree_noise_program(tree, c, floor=FLOOR).sum())
+    plain = nx.Graph((u, int(p)) for u, p in enumerate(tree.parents) if p >= 0)
+    loud = sum(degree <= c for _, degree in plain.degree)
+    closed = loud + FLOOR * (case["n"] - loud)
     return {
         "part": "consortia", "seed": seed, "n": case["n"], "c": c, "hide": case["hide"],
         "general": case["general"], "masks": case["masks"], "recommended": best.name, "error": best.loss,
@@ -247,7 +243,7 @@ def holds(lines: list[dict[str, Any]]) -> dict[str, Any]:
         part: [one for one in lines if one["part"] == part]
         for part in ("consortia", "leaves", "errors", "scores")
     }
-    programs = [one for one in by["consortia"] if one["program"] is not None]
+    programs = by["consortia"]
     found = {
         "consortia": len(by["consortia"]),
         "budget_met": sum(one["meets"] for one in by["consortia"]),

@@ -4,6 +4,7 @@ The numbers beside the cases were printed by the eleven `privacy` methods that s
 plans; closed forms stand beside them where there are any.
 """
 
+import itertools
 import json
 import math
 from types import SimpleNamespace
@@ -244,6 +245,61 @@ def test_any_so_many_members_are_the_worst_coalition():
     assert account(priced, "colluders", colluders=1, user=3).mu == account(priced, "network", user=3).mu
 
 
+def by_name(priced, c, **about):
+    """The worst over every coalition of c, each asked about by name."""
+    left = [v for v in range(priced.n) if v != about.get("user")]
+    return max(
+        account(priced, "colluders", colluders=who, **about).epsilon(D)
+        for who in itertools.combinations(left, c)
+    )
+
+
+@pytest.mark.parametrize("law", [Averaging(), Consensus()], ids=["averaging", "consensus"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_worst_coalition_on_a_tree_is_known_without_trying_all(law, seed):
+    rng = np.random.default_rng(seed)
+    tree = sv.protocols.Tree(sv.graphs.complete(7), kind="uniform", rng=rng)
+    sizes, stds = rng.uniform(0.5, 2.0, 7).tolist(), rng.lognormal(size=7).tolist()
+    steps = 1 if isinstance(law, Averaging) else 3
+    priced = plan(law, every(sizes, stds, steps=steps), n=7, steps=steps, schedule=tree, steady=True)
+    for c in (2, 3):
+        found = account(priced, "colluders", colluders=c)
+        assert found.label == "exact"
+        assert found.epsilon(D) == pytest.approx(by_name(priced, c), rel=1e-9)
+        about = account(priced, "colluders", colluders=c, user=4).epsilon(D)
+        assert about == pytest.approx(by_name(priced, c, user=4), rel=1e-9)
+
+
+def test_unlike_steps_and_unlike_lists_are_gone_through_one_by_one():
+    """Who sits beside a member in one step may not in the next; a coalition is the same in all of them."""
+    trees = [sv.protocols.Tree(sv.graphs.complete(6), parents=p) for p in
+             ([-1, 0, 1, 2, 3, 4], [-1, 0, 0, 1, 1, 2], [4, 5, 4, 5, -1, 4])]  # fmt: skip
+    fresh = plan(Consensus(), every(1.0, [1, 2, 1, 3, 1, 2], steps=3), n=6, steps=3, schedule=trees)
+    assert account(fresh, "colluders", colluders=2).epsilon(D) == pytest.approx(by_name(fresh, 2))
+
+    def at_times(u):
+        return [Release(u, k, sensitivity=1.0, noise_std=1.0 + u) for k in range(3) if (u + k) % 3]
+
+    some = plan(Consensus(), at_times, n=6, steps=3, schedule=trees[1], steady=True)
+    assert account(some, "colluders", colluders=2).epsilon(D) == pytest.approx(by_name(some, 2))
+
+    def louder(u):  # who is loud changes, so the worst neighbour does, too
+        return [Release(u, k, sensitivity=1.0, noise_std=1.0 + (u + 2 * k) % 6) for k in range(3)]
+
+    changing = plan(Consensus(), louder, n=6, steps=3, schedule=trees[1], steady=True)
+    assert account(changing, "colluders", colluders=2).epsilon(D) == pytest.approx(by_name(changing, 2))
+    assert account(changing, "network").epsilon(D) == pytest.approx(by_name(changing, 1))
+
+
+def test_more_coalitions_than_can_be_tried_are_no_reason_to_say_local():
+    tree = sv.protocols.Tree(sv.graphs.complete(60), parents=[-1, *((v - 1) // 3 for v in range(1, 60))])
+    stds = np.sqrt(sv.privacy.least_tree_noise(tree, 3, floor=0.09)).tolist()
+    priced = plan(Averaging(), every(1.0, stds, steps=1), n=60, steps=1, schedule=tree)
+    assert account(priced, "local").mu == pytest.approx(1 / 0.3)
+    assert account(priced, "colluders", colluders=3).mu == pytest.approx(1.0)  # one loud member is left
+    assert account(priced, "colluders", colluders=4).mu == pytest.approx(1 / 0.3)
+
+
 # ---- masked sums ------------------------------------------------------------------------------------------
 
 
@@ -297,6 +353,25 @@ def test_the_loudest_members_are_missed_most():
 
 
 # ---- gossip without consensus ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [sv.protocols.Gossip, sv.protocols.Chebyshev])
+@pytest.mark.parametrize("stds", [1.0, [1.0, 2.0, 0.5, 3.0, 1.0, 1.0, 4.0, 2.0]], ids=["equal", "unequal"])
+def test_the_worst_neighbour_hears_the_first_row_in_clear(kind, stds):
+    """The short way against every observer's own view."""
+    protocol = kind(RING, 3)
+    priced = plan(Averaging(), every(1.0, stds, steps=1), steps=1, schedule=protocol)
+    each = [account(priced, "network", observer=v).mu for v in range(8)]
+    assert account(priced, "network").mu == pytest.approx(max(each)) == account(priced, "local").mu
+    assert account(priced, "network").label == "exact"
+    about = [account(priced, "pairwise", observer=v, user=2).mu for v in range(8) if v != 2]
+    assert account(priced, "network", user=2).mu == pytest.approx(max(about))
+
+
+def test_what_is_not_heard_in_clear_is_worked_out():
+    """No round at all, and weights that let nobody hear node 0."""
+    silent = plan(Averaging(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 0))
+    assert account(silent, "network").mu == 0
 
 
 def test_learning_over_gossip_is_local_and_the_linear_number_has_to_be_asked_for_by_name():

@@ -6,14 +6,18 @@ import math
 import networkx as nx
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import (
     few_leaf_tree,
+    fresh_tree_noise,
     least_tree_noise,
     tree_blocks,
+    tree_hiding,
     tree_noise_program,
+    worst_tree_coalitions,
     worst_tree_share,
 )
 from sottovoce.protocols import Tree
@@ -113,6 +117,63 @@ def test_unequal_requirements():
     assert tree_noise_program(path, 1, required=pairs).sum() == pytest.approx(2)
 
 
+def every_block(tree, c):
+    """(coalition, block) one by one, for coalitions of exactly c."""
+    for coalition in itertools.combinations(range(tree.n), c):
+        for block in tree_blocks(tree, coalition):
+            yield coalition, block
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_worst_coalition_sits_beside_its_victim(seed):
+    """The closed form against every coalition, and the coalition it names against its own blocks."""
+    rng = np.random.default_rng([9, seed])
+    tree = random_tree(int(rng.integers(3, 10)), rng)
+    noise = rng.lognormal(sigma=2.0, size=tree.n) * (rng.random(tree.n) < 0.8)
+    for c in range(1, min(5, tree.n)):
+        least = np.full(tree.n, np.inf)
+        for _, block in every_block(tree, c):
+            least[block] = np.minimum(least[block], math.fsum(noise[block]))
+        np.testing.assert_allclose(tree_hiding(tree, noise, c), least, rtol=1e-12)
+        for u, coalition in enumerate(worst_tree_coalitions(tree, noise, c)):
+            assert u not in coalition
+            assert len(coalition) <= c
+            (around,) = (block for block in tree_blocks(tree, coalition) if u in block)
+            assert math.fsum(noise[around]) == pytest.approx(least[u], rel=1e-12)
+
+
+def through_all_coalitions(tree, c, pairs):
+    """The least total by one constraint per coalition and component, as the mathematics is written."""
+    rows, sides = [], []
+    for size in range(1, c + 1):
+        for coalition, block in every_block(tree, size):
+            rows.append(-np.isin(np.arange(tree.n), block).astype(float))
+            sides.append(-pairs[np.ix_(block, list(coalition))].max())
+    return linprog(np.ones(tree.n), A_ub=np.array(rows), b_ub=np.array(sides), method="highs").fun
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_short_program_finds_what_all_coalitions_ask(seed):
+    rng = np.random.default_rng([11, seed])
+    tree = random_tree(int(rng.integers(4, 9)), rng)
+    members = np.broadcast_to(rng.lognormal(sigma=1.0, size=(tree.n, 1)), (tree.n, tree.n))
+    between = rng.lognormal(sigma=1.0, size=(tree.n, tree.n)) * (rng.random((tree.n, tree.n)) < 0.7)
+    for c in (1, 2, 3):
+        for pairs in (members, between):
+            found = tree_noise_program(tree, c, required=pairs)
+            assert found.sum() == pytest.approx(through_all_coalitions(tree, c, pairs), rel=1e-7)
+            for size in range(1, c + 1):
+                for coalition, block in every_block(tree, size):
+                    asked = pairs[np.ix_(block, list(coalition))].max()
+                    assert math.fsum(found[block]) >= asked * (1 - 1e-12)
+
+
+def test_sixty_members_and_five_colluders_are_no_work():
+    rng = np.random.default_rng(0)
+    tree = random_tree(60, rng)
+    assert tree_noise_program(tree, 5).sum() == pytest.approx(least_tree_noise(tree, 5, floor=0.0).sum())
+
+
 def test_one_colluder_more_is_told():
     path = Tree(sv.graphs.path(10))
     assert worst_tree_share(path, least_tree_noise(path, 1, floor=0.0), 2) == math.inf
@@ -172,11 +233,12 @@ def test_random_graphs_have_paths_and_the_root_is_in_the_middle():
 bad = [
     (lambda: least_tree_noise(Tree(sv.graphs.path(3)), 3, floor=0.0), "below the 3 members"),
     (lambda: least_tree_noise(Tree(sv.graphs.path(3)), 1, floor=1.5), "floor"),
-    (lambda: tree_noise_program(Tree(sv.graphs.path(60)), 5), "too many"),
+    (lambda: fresh_tree_noise([Tree(sv.graphs.path(60))] * 2, 4), "too many"),
     (lambda: tree_noise_program(Tree(sv.graphs.path(3)), 1, required=[1.0, 2.0]), "one per member"),
     (lambda: tree_noise_program(Tree(sv.graphs.path(3)), 1, required=-1.0), "positive"),
     (lambda: worst_tree_share(Tree(sv.graphs.path(3)), [1.0, 1.0]), "3 finite numbers"),
     (lambda: worst_tree_share(Tree(sv.graphs.path(3)), [1.0] * 3, 3), "leave somebody"),
+    (lambda: tree_hiding(Tree(sv.graphs.path(3)), [1.0, -1.0, 1.0]), "3 finite numbers"),
 ]
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from sottovoce.advice import files
 from sottovoce.advice.candidates import FEW_LEAVES, STEPS, Scheme, each_scheme, plan_for, schemes, statement
 from sottovoce.advice.comparison import COLUMNS, Row, pareto, row_of
@@ -24,6 +26,10 @@ LOT_SHARE = 0.1
 # runs of a simulation: for rates, for every row, for the best rows
 RUNS = {"logistic": (2, 4, 20), "linear": (2, 4, 20), "net": (1, 2, 4)}
 _MOST_MEMBERS = 1024
+_NO_WAY = (
+    " Neither a larger epsilon (up to 4,096), nor more members, nor a million times as many records would "
+    "change that; ask for less."
+)
 _FIELDS = {  # view -> where a row holds the plan's answer
     "network": "epsilon_member", "outsider": "epsilon_outsiders", "colluders": "epsilon_colluders",
     "local": "epsilon_everyone",
@@ -157,6 +163,8 @@ def advise(
     >>> advice.recommended.name, round(advice.recommended.use.error, 4)
     ('consensus-sgd over masked', 0.001)
     """
+    if features is None and sample is not None and compute in ("logistic", "linear"):
+        features = _columns(sample)
     wish = Wish.of(
         members, epsilon=epsilon, delta=delta, compute=compute, records=records, hide=hide, against=against,
         values=values, features=features, model=model, target=target, silent=silent, latency=latency,
@@ -168,10 +176,19 @@ def advise(
     best = ranked[0] if ranked and ranked[0].fits else None
     if best is None:
         ways = _ways_out(wish, chosen, ranked)
-        return Advice(wish, tuple(ranked), None, _why_not(ranked), (), ways, _said(wish, chosen))
+        why = _why_not(ranked) + ("" if ways else _NO_WAY)
+        return Advice(wish, tuple(ranked), None, why, (), ways, _said(wish, chosen))
     return Advice(
         wish, tuple(ranked), best, _reasons(wish, ranked), _changes(wish, ranked), (), _said(wish, chosen)
     )
+
+
+def _columns(sample: Any) -> int | None:
+    """Return how many features a public sample has, where nobody said it."""
+    if isinstance(sample, str):
+        return None
+    shape = np.shape(_pair(sample)[0])
+    return int(shape[1]) if len(shape) == 2 else None
 
 
 def _sample(wish: Wish, given: Any) -> Sample | None:
@@ -188,7 +205,10 @@ def _sample(wish: Wish, given: Any) -> Sample | None:
     X, y = _pair(given)
     found = Sample.public(kind, X, y, unit=unit, middle=wish.middle if kind == "squared" else 0.0)
     if kind != "net" and found.features != wish.features:
-        raise InvalidInput(f"the sample has {found.features} features, the model {wish.features}.")
+        raise InvalidInput(
+            f"the sample has {found.features} features, the model {wish.features}; leave features out to "
+            "take the sample's."
+        )
     return found
 
 
@@ -371,23 +391,16 @@ def _unit(wish: Wish) -> str:
     return "share of wrong answers"
 
 
-def _whom(wish: Wish) -> str:
-    if wish.against == "everyone":
-        return "everyone else together"
-    if wish.against == "outsiders":
-        return "outsiders and any one member"
-    return "any one member" if wish.colluders == 1 else f"any {wish.colluders} members together"
-
-
 def _reasons(wish: Wish, rows: Sequence[Row]) -> str:
     best = rows[0]
     others = [row for row in rows[1:] if row.fits and _kind(row) != _kind(best)]
-    first = f"It meets epsilon {wish.epsilon:g} against {_whom(wish)} and answers {best.answer}"
+    first = f"It meets epsilon {wish.epsilon:g} against {files.against(wish)} and answers {best.answer}"
     if others:
         first += f", where the next kind of plan, {others[0].name}, answers {others[0].answer}"
     hidden = "a whole member" if wish.hide == "member" else "a single record"
     second = (
-        f"It hides {hidden}, takes {best.rounds:,} rounds ({best.seconds:.3g} s) and {best.messages:,} "
+        f"It hides {hidden}, takes {best.rounds:,} {'round' if best.rounds == 1 else 'rounds'} "
+        f"({best.seconds:.3g} s) and {best.messages:,} "
         f"messages, and leaves the worst member guessing right {best.best_guess:.1%} of the time at best"
     )
     return f"{first}. {second}."
@@ -415,6 +428,13 @@ def _changes(wish: Wish, rows: Sequence[Row]) -> tuple[str, ...]:
     quick = min((row for row in private if row.fits), key=lambda row: row.seconds, default=None)
     if quick is not None and quick.seconds < best.seconds:
         found.append(f"If time matters more: {quick.name}, {quick.answer} in {quick.seconds:.3g} s.")
+    largest = max(wish.sizes)
+    if wish.hide == "record" and 2 * largest > wish.total and wish.n > 2:
+        name = wish.network.label(wish.sizes.index(largest))
+        found.append(
+            f"Member {name} holds {largest / wish.total:.1%} of all records, so the answer is mostly its "
+            "own; the mean of the members' means is what gossip computes."
+        )
     return tuple(found)
 
 
@@ -450,7 +470,8 @@ def _ways_out(wish: Wish, sample: Sample | None, rows: Sequence[Row]) -> tuple[W
 
     if wish.hide == "member" and max(wish.sizes) > 1 and (row := works(wish.but(hide="record"))) is not None:
         found.append(WayOut("hide", "record", f"Hide a record instead of a member: {row.answer}."))
-    epsilon = least(lambda e: works(wish.but(epsilon=e)) is not None, wish.epsilon, 2.0**12 * wish.epsilon)
+    most_epsilon = 2.0**12 * max(wish.epsilon, 1.0)
+    epsilon = least(lambda e: works(wish.but(epsilon=e)) is not None, wish.epsilon, most_epsilon)
     if epsilon is not None:
         found.append(WayOut("epsilon", epsilon, f"Allow epsilon {epsilon:.3g}."))
     most = _MOST_MEMBERS if sample is None else 128

@@ -32,7 +32,7 @@ GOES_ON = "its exchanges are left out (late = drop), the others go on"
 FEW_LEAVES = "tree:kind=few-leaves"
 STEPS = {"logistic": (10, 40), "linear": (10, 40), "net": (30, 100)}
 _PROGRAM_WORK = 30_000  # members x coalitions x steps for which uneven noise on fresh trees is worked out
-_COALITION_WORK = 120_000  # coalitions x steps x members that are tried one by one
+_COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that are tried one by one
 
 
 @dataclass(frozen=True)
@@ -253,7 +253,8 @@ def statement(plan: Plan, view: str, colluders: int, scheme: Scheme) -> Guarante
     """Return what a plan states against a view; the local number, which holds too, where it would be slow.
 
     Under masks with equal noise all coalitions of one size are alike while they are fewer than anybody's
-    partners, so one of them is asked about. On trees they are tried one by one, if not too many.
+    partners, so one of them is asked about. On one tree the worst is known; on fresh ones they are tried one
+    by one, if not too many.
 
     Examples
     --------
@@ -272,7 +273,8 @@ def statement(plan: Plan, view: str, colluders: int, scheme: Scheme) -> Guarante
         if colluders > (protocol.tolerate or 0) and alike:
             return plan.privacy("colluders", colluders=range(colluders))
         return plan.privacy("colluders", colluders=colluders)
-    tried = math.comb(plan.n, colluders) * plan.n * (plan.steps if scheme.fresh else 1)
+    fresh = scheme.fresh and plan.steps > 1
+    tried = math.comb(plan.n, colluders) * plan.n * plan.steps if fresh else 0
     if getattr(protocol, "knows_coalitions", False) and tried <= _COALITION_WORK:
         return plan.privacy("colluders", colluders=colluders)
     return plan.privacy("local")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def plan_file(wish: Wish, row: Row) -> str:
             "radius": wish.half, "centre": wish.middle, "adjacency": "user", "values": "values.csv",
             **_uneven(plan),
         }  # fmt: skip
-        notes.append("values.csv holds one value per member, in the order of the network.")
+        notes.append(f"values.csv holds one value per member, in the order of {_order(wish)}.")
     else:
         tables |= _training(wish, plan, notes)
     tables["budget"] = {"epsilon": wish.epsilon, "delta": wish.delta, **_view(wish, row)}
@@ -52,21 +53,30 @@ def plan_file(wish: Wish, row: Row) -> str:
 
 
 def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, Any]]:
-    data: dict[str, Any] = {"file": "records.csv", "label": "label", "group": "site", "partition": "column"}
+    width = plan.objective.dim if wish.compute != "net" else net_words(str(wish.model))[1].get("inputs")
+    data: dict[str, Any] = {
+        "file": "records.csv", "label": "label", "group": "site", "partition": "column",
+        "sizes": list(wish.sizes) if len(set(wish.sizes)) > 1 else wish.sizes[0],
+    }  # fmt: skip
+    if width is not None:
+        data["width"] = int(width)
     train: dict[str, Any] = {
         "algorithm": plan.name, "adjacency": plan.adjacency, "steps": plan.steps,
         "learning_rate": plan.rate(0), "clip": plan.clip, **_uneven(plan),
     }  # fmt: skip
     if plan.sample_rate is not None:
         train |= {"sample_rate": plan.sample_rate, "accounting": plan.accounting}
-    notes.append("records.csv holds a line per record: its features, label, and site (the member).")
+    site = "site (its member's name in edges.txt)" if not wish.reachable else "site (its member)"
+    notes.append(f"records.csv holds a line per record: its features, label, and {site}.")
     if wish.compute == "mean":
         data["label"] = "value"
         notes[-1] = (
             "records.csv holds a line per record: one (always 1), value (less "
-            f"{wish.middle:g}, the middle of its range), and site (the member)."
+            f"{wish.middle:g}, the middle of its range), and {site}."
         )
+        notes.append(_until_then(wish))
         return {"data": data, "objective": {"loss": "squared"}, "train": train}
+    notes.append(_until_then(wish))
     if wish.compute == "net":
         name, options = net_words(str(wish.model))
         return {"data": data, "model": {"name": name, "options": options}, "train": train}
@@ -78,6 +88,14 @@ def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, An
         notes.append(f"labels are (target - {wish.middle:g}) / {wish.half:g}.")
     loss = "logistic" if wish.compute == "logistic" else "squared"
     return {"data": data, "objective": {"loss": loss}, "train": train}
+
+
+def _until_then(wish: Wish) -> str:
+    order = "in the order of the sites' names" if wish.reachable else "in the order of edges.txt"
+    return (
+        f"sottovoce plan prices this file without it, from sizes: the records of each member, {order}; "
+        "sottovoce train runs it."
+    )
 
 
 def _uneven(plan: Any) -> dict[str, Any]:
@@ -123,11 +141,13 @@ def agreement_draft(wish: Wish, row: Row) -> str:
     else:
         epsilon = math.ceil(row.epsilon_everyone * 1000) / 1000
         said = "what is charged, below, is a member's own noise alone, as if all others colluded"
-    whom = f"{wish.against} colluding members" if wish.colluders > 1 else f"{wish.against}"
+    whom = against(wish)
+    labels = wish.network.labels
     lines = [
         f"# epsilon {wish.epsilon:g} at delta {wish.delta:g} against {whom}; {said}.",
         "version = 2",
         f"title = {to_toml(_title(wish))}",
+        *([] if labels is None else [f"# nodes 0 to {wish.n - 1} are {', '.join(map(str, labels))}"]),
         f"graph = {to_toml(_graph(wish, inline=True))}",
     ]
     budget = {"epsilon": float(epsilon), "delta": wish.delta}
@@ -152,11 +172,42 @@ def save(advice: Any, folder: Path) -> list[Path]:
     if advice.recommended is not None:
         wish, row = advice.wish, advice.recommended
         if not wish.reachable:
-            edges = "\n".join(f"{u} {v}" for u, v in wish.network.edges.tolist())
-            written.append(_write(folder / "edges.txt", edges + "\n"))
+            written.append(_write(folder / "edges.txt", _edges(wish)))
         written.append(_write(folder / "plan.toml", plan_file(wish, row)))
         written.append(_write(folder / "agreement-draft.toml", agreement_draft(wish, row)))
     return written
+
+
+def _edges(wish: Wish) -> str:
+    """Return the links by their members' names, in an order that gives everybody the same number again."""
+    name = _names(wish)
+    known = [f"{name[v]} {name[v]}" for v in range(wish.n)]  # a member beside itself is known, and no link
+    links = [f"{name[u]} {name[v]}" for u, v in wish.network.edges.tolist()]
+    return "\n".join(["# the members in their order, then who can talk to whom", *known, *links]) + "\n"
+
+
+def _names(wish: Wish) -> list[Any]:
+    """Return what members are called in a file of links: numbers, where their names do not fit into one."""
+    labels = wish.network.labels or ()
+    words = all(isinstance(x, str) and re.fullmatch(r"[^\s,#%][^\s,]*", x) for x in labels)
+    if labels and words and not any(str(x).lstrip("+-").isdecimal() for x in labels):
+        return list(labels)
+    if labels and all(isinstance(x, int) and x >= 0 for x in labels) and list(labels) == sorted(labels):
+        return list(labels)
+    return list(range(wish.n))
+
+
+def _order(wish: Wish) -> str:
+    return "the members" if wish.reachable else "edges.txt"
+
+
+def against(wish: Wish) -> str:
+    """Return whom a wish is about, in words."""
+    if wish.against == "everyone":
+        return "everyone else together"
+    if wish.against == "outsiders":
+        return "outsiders and any one member"
+    return "any one member" if wish.colluders == 1 else f"any {wish.colluders} members together"
 
 
 def wish_record(wish: Wish) -> dict[str, Any]:

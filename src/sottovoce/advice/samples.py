@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data.base import Shards, signed_labels
+from sottovoce.data.base import Shards
 from sottovoce.errors import DataError, InvalidInput
 
 __all__ = ["Sample"]
@@ -64,11 +64,17 @@ class Sample:
                 f"a sample is features (n, p) and n labels, ten or more, got shapes {X.shape} and {y.shape}."
             )
         if kind == "logistic":
-            y = signed_labels(y)
+            classes = np.unique(y)
+            if len(classes) != 2:
+                raise DataError(
+                    f"a sample for a logistic model has two classes, got {len(classes)} "
+                    f"({', '.join(map(str, classes[:5]))}); map them to two, or take compute = net."
+                )
+            y = np.where(y == classes[1], 1.0, -1.0)
         elif kind == "squared":
-            y = (y.astype(float) - middle) / unit
+            y = (_finite(y) - middle) / unit
         if kind != "net":
-            X = X.astype(float)
+            X = _finite(X)
             X = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-12)
         return cls(kind, int(X.shape[1]), X, y, unit, f"{len(y):,} public records")
 
@@ -162,6 +168,16 @@ class Sample:
 
 
 _SLOPE = 0.25  # synthetic targets have deviation 0.35 within [-1, 1], half of its variance predictable
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    try:
+        numbers = values.astype(float)
+    except (TypeError, ValueError):
+        numbers = np.array([np.nan])
+    if not np.isfinite(numbers).all():
+        raise DataError("a sample holds finite numbers only; leave out records with missing values or words.")
+    return numbers
 
 
 def _pair(given: Any) -> tuple[Any, Any]:

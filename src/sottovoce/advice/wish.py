@@ -11,7 +11,7 @@ import numpy as np
 
 from sottovoce import _validate, graphs
 from sottovoce.algorithms.plan import as_network
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network
 
 __all__ = ["Wish"]
@@ -88,7 +88,7 @@ class Wish:
             reachable=reachable,
             sizes=_sizes(records, network.n),
             hide=hide,
-            epsilon=_validate.positive(epsilon, "epsilon"),
+            epsilon=_epsilon(epsilon),
             delta=_validate.delta(delta),
             against=_adversary(against, network.n),
             compute=compute,
@@ -167,6 +167,13 @@ class Wish:
         return replace(wish, **changed)
 
 
+def _epsilon(epsilon: Any) -> float:
+    try:
+        return _validate.positive(epsilon, "epsilon")
+    except InvalidInput as error:
+        raise InvalidInput(f"{str(error)[:-1]}; 1 is usual, a smaller one hides more.") from None
+
+
 def _network(members: Any) -> tuple[Network, bool]:
     if isinstance(members, bool):
         raise InvalidInput(f"members must be a number, pairs of members, or a network, got {members!r}.")
@@ -177,7 +184,16 @@ def _network(members: Any) -> tuple[Network, bool]:
                 f"advice is for two members or more, got {n}; one holder alone takes dp-sgd or dp-cd."
             )
         return graphs.complete(n), True
-    if isinstance(members, (str, Network)) or hasattr(members, "nodes"):
+    if isinstance(members, str):
+        try:
+            network = as_network(members)
+        except GraphError as error:
+            if not str(error).startswith("Unknown graph"):
+                raise
+            raise GraphError(
+                f"{str(error)[:-1]}; a number of members alone means that anyone can reach anyone."
+            ) from None
+    elif isinstance(members, Network) or hasattr(members, "nodes"):
         network = as_network(members)
     else:
         network = _from_pairs(members)
@@ -214,21 +230,35 @@ def _from_pairs(members: Any) -> Network:
 
 def _sizes(records: int | Sequence[int], n: int) -> tuple[int, ...]:
     if isinstance(records, (int, np.integer)) and not isinstance(records, bool):
-        return (_validate.count(int(records), "records"),) * n
+        return (_held(int(records), "records"),) * n
     try:
         listed = [int(size) for size in records]  # type: ignore[union-attr]
     except (TypeError, ValueError):
         raise InvalidInput(f"records must be a number, or one per member, got {records!r}.") from None
     if len(listed) != n:
-        raise InvalidInput(f"records must be one number per member ({n}), got {len(listed)}.")
-    return tuple(_validate.count(size, "the records of a member") for size in listed)
+        raise InvalidInput(
+            f"records must be one number per member ({n}), got {len(listed)}; one number alone is for all."
+        )
+    return tuple(_held(size, "the records of a member") for size in listed)
+
+
+def _held(size: int, name: str) -> int:
+    if size < 1:
+        raise InvalidInput(
+            f"{name} must be at least 1, got {size}; leave members without records out of the consortium."
+        )
+    return size
 
 
 def _adversary(against: Any, n: int) -> str | int:
     if against in ("outsiders", "member", "everyone"):
         return str(against)
     if isinstance(against, (int, np.integer)) and not isinstance(against, bool):
-        c = _validate.count(int(against), "the number of colluding members")
+        c = int(against)
+        if c < 1:
+            raise InvalidInput(
+                f"the number of colluding members must be at least 1, got {c}; one is any one member alone."
+            )
         if c >= n:
             raise InvalidInput(
                 f"{c} of {n} members cannot all collude against somebody else; take at most {n - 1}, or "
@@ -254,7 +284,9 @@ def _range(values: Any) -> tuple[float, float]:
 def _features(compute: str, features: int | None) -> int:
     if compute in ("logistic", "linear"):
         if features is None:
-            raise InvalidInput(f"a {compute} model needs features=..., the number of columns.")
+            raise InvalidInput(
+                f"a {compute} model needs features, the number of its columns, or a public sample with them."
+            )
         return _validate.count(features, "features")
     if features is not None:
         raise InvalidInput(f"features are for logistic and linear models; leave them out for a {compute}.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.output import Json, emit, progress, safe, table
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import DataError, InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,7 +37,9 @@ def advise(
         str, typer.Option(help="member, outsiders, everyone, or how many members may collude.")
     ] = "member",
     values: Annotated[str, typer.Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
-    features: Annotated[int | None, typer.Option(help="Columns of a linear model.")] = None,
+    features: Annotated[
+        int | None, typer.Option(help="Columns of a linear model; a sample tells them by itself.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="A network: mlp:inputs=64:hidden=16.")] = None,
     target: Annotated[float | None, typer.Option(help="Largest error, or least accuracy, of use.")] = None,
     sample: Annotated[
@@ -148,9 +150,9 @@ def public_sample(name: str | None) -> Any:
     if name is None or name == "synthetic":
         return name
     if name.endswith((".csv", ".npz")):
-        from sottovoce.cli.config import read_numbers
-
-        table = read_numbers(name)
+        table = _numbers(name)
+        if isinstance(table, tuple):
+            return table
         if table.ndim != 2 or table.shape[1] < 2:
             raise InvalidInput(
                 f"{name} must hold features and, in its last column, labels; got {table.shape}."
@@ -158,4 +160,25 @@ def public_sample(name: str | None) -> Any:
         return table[:, :-1], table[:, -1]
     from sottovoce.data import load
 
+    if Path(name).suffix and Path(name).exists():
+        raise InvalidInput(f"a sample is a .csv or .npz file, got {name}; save it as one of them.")
     return load(name)
+
+
+def _numbers(name: str) -> Any:
+    """Return a table of numbers; one whose labels are words as features and labels."""
+    import numpy as np
+
+    from sottovoce.cli.config import read_numbers
+    from sottovoce.data.files import read_columns
+
+    try:
+        return read_numbers(name)
+    except DataError as error:
+        if not name.endswith(".csv") or not Path(name).exists():
+            raise
+        *features, labels = read_columns(name).values()
+        try:
+            return np.array(features, dtype=float).T, np.array(labels)
+        except ValueError:
+            raise error from None

@@ -228,6 +228,10 @@ class DataSection(Section):
     std: float | None = Field(None, gt=0, description="public constant of images, 1 when left out")
     partition: Literal["equal", "label", "dirichlet", "column"] | None = None
     users: int | None = Field(None, ge=1, description="where there is no network")
+    sizes: int | tuple[int, ...] | None = Field(
+        None, description="records of each agent, public: prices a plan before the file is there"
+    )
+    width: int | None = Field(None, ge=1, description="number of features, beside sizes; else features")
     skew: float = Field(0.0, ge=0, le=1, description="by label: 0 even, 1 one owner per class")
     concentration: float = Field(1.0, gt=0)
     seed: int = Field(0, ge=0, description="splits and partitions; public")

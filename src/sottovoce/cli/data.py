@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from sottovoce.data.own import Own
     from sottovoce.own_models import Asked, Brought
 
-__all__ = ["Records", "accepted", "linear_records", "network_records"]
+__all__ = ["Records", "accepted", "announced", "linear_records", "network_records"]
 
 IMAGE_SETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 IMAGE_KEYS = ("folder", "side", "mean", "std")
 TABLE_KEYS = (
     "file", "label", "group", "drop", "categories", "classes", "missing", "bounds", "standardise",
-    "unit_rows", "intercept", "test_share", "test_file",
+    "unit_rows", "intercept", "test_share", "test_file", "sizes", "width",
 )  # fmt: skip
 COLUMN_KEYS = ("label", "group", "features", "drop", "categories")  # need columns with names
 COLUMN_FILES = (".csv", ".tsv", ".parquet")
@@ -45,6 +45,7 @@ class Records(NamedTuple):
 
     ``score`` takes the final coefficients; networks are scored by their own plan, on public records.
     ``brought`` makes the model of a row, ``columns`` say how its inputs are read, ``builder`` names it.
+    Records that are only announced, by their sizes, have no ``data``: a plan is priced before they are there.
     """
 
     data: Any
@@ -116,7 +117,7 @@ def linear_records(
     for key in IMAGE_KEYS:
         if getattr(section, key) is not None:
             raise ConfigError(f"[data] {key} is for images, which need a network: a [model] section.")
-    table = _table(section, folder)
+    table = _table(section, folder, agents, names)
     asked, uncharged = _asked(section, table)
     target = linear_target(model, table.labels, asked)
     y = linear_labels(target, table.labels)
@@ -134,7 +135,8 @@ def linear_records(
         data = Shards.from_parts(table.X, y, _parts(section, table, y, agents, names))
         sizes = tuple(data.sizes.tolist())
     brought.data = data
-    return Records(data, sizes, dim, uncharged, score, brought, table.columns, section.label)
+    found = Records(data, sizes, dim, uncharged, score, brought, table.columns, section.label)
+    return _announced_sizes(section, folder, found, names)
 
 
 def _linear_score(brought: Brought, test: tuple[Any, np.ndarray] | None) -> Score:
@@ -181,7 +183,7 @@ def network_records(
         for key in IMAGE_KEYS:
             if getattr(section, key) is not None:
                 raise ConfigError(f"[data] {key} is for sets of images: {', '.join(IMAGE_SETS)}.")
-        table = _table(section, folder)
+        table = _table(section, folder, agents, names)
         columns = table.columns
         if columns is not None and section.intercept:
             columns = replace(columns, ones=True)
@@ -195,9 +197,10 @@ def network_records(
     initial = model.initial or ("keep" if model.weights is not None or model.module is not None else "reset")
     brought = bring(module, own, shown, parts, replace(asked, clip=clip, loss=model.loss, initial=initial))
     sizes = tuple(brought.data.sizes.tolist())
-    return Records(
+    found = Records(
         brought.data, sizes, None, uncharged, lambda coef: {}, brought, columns, section.label, builder
     )
+    return _announced_sizes(section, folder, found, names)
 
 
 def _network(
@@ -315,7 +318,66 @@ def _asked(
     return asked, tuple(dict.fromkeys(uncharged))
 
 
-def _table(section: DataSection, folder: Path) -> _Table:
+def announced(section: DataSection, folder: Path) -> bool:
+    """Whether only the sizes of the records are known: they are stated, and the file is not there yet."""
+    return section.sizes is not None and section.file is not None and not (folder / section.file).exists()
+
+
+def _announced_sizes(
+    section: DataSection, folder: Path, found: Records, names: Sequence[Any] | None
+) -> Records:
+    """Return the records with the sizes that the file states; refuse others than the records have."""
+    if section.sizes is None:
+        return found
+    count = len(found.sizes)
+    stated = (section.sizes,) * count if isinstance(section.sizes, int) else section.sizes
+    if len(stated) != count or min(stated) < 1:
+        raise ConfigError(
+            f"[data] sizes must be a number of records, or one per agent ({count}), each at least 1; got "
+            f"{section.sizes}."
+        )
+    if announced(section, folder):
+        return found._replace(data=None, sizes=stated)
+    for agent, (said, held) in enumerate(zip(stated, found.sizes, strict=True)):
+        if said != held:
+            member = names[agent] if names else agent
+            raise ConfigError(
+                f"[data] sizes states {said:,} records of member {member}, but there are {held:,}; correct "
+                "sizes, or leave them out, for a price for other sizes is not this plan's."
+            )
+    return found
+
+
+def _stand_ins(section: DataSection, agents: int | None, names: Sequence[Any] | None) -> dict[str, Any]:
+    """Return columns as announced records will have them: what a plan knows of them hangs on no value."""
+    import numpy as np
+
+    bounds = section.bounds if isinstance(section.bounds, dict) else {}
+    features = section.features or tuple(name for name in bounds if name != section.label)
+    if not features and section.width is not None:
+        features = tuple(f"x{j}" for j in range(section.width))
+    if not features or isinstance(features, str):
+        raise ConfigError(
+            f"There is no file {section.file}; to price the plan before it is there, say how many features "
+            "its records have, [data] width or features, beside sizes."
+        )
+    classes = section.classes or (0.0, 1.0)
+    count = len(section.sizes) if isinstance(section.sizes, tuple) else 1
+    sites: Sequence[Any] = names or range(agents or section.users or count)
+    labels = [label for _ in sites for label in classes]
+    categories = section.categories or {}
+    table = {
+        name: np.array([categories.get(name, ("1",))[0]] * len(labels), dtype=object) for name in features
+    }
+    table[section.label or ""] = np.array([str(label) for label in labels], dtype=object)
+    if section.group is not None:
+        table[section.group] = np.array([str(site) for site in sites for _ in classes], dtype=object)
+    return table
+
+
+def _table(
+    section: DataSection, folder: Path, agents: int | None = None, names: Sequence[Any] | None = None
+) -> _Table:
     """Return the prepared table."""
     if (section.name is None) == (section.file is None):
         raise ConfigError('[data] needs either name or file; for example name = "breast_cancer".')
@@ -326,7 +388,7 @@ def _table(section: DataSection, folder: Path) -> _Table:
     if section.test_share > 0 and section.test_file is not None:
         raise ConfigError("[data] takes test_share or test_file, got both; leave one out.")
     if section.file is not None and _kind(section.file) in COLUMN_FILES:
-        return _from_columns(section, folder)
+        return _from_columns(section, folder, agents, names)
     return _from_arrays(section, folder)
 
 
@@ -335,7 +397,9 @@ def _kind(file: Path) -> str:
     return kinds[-1] if kinds else ""
 
 
-def _from_columns(section: DataSection, folder: Path) -> _Table:
+def _from_columns(
+    section: DataSection, folder: Path, agents: int | None, names: Sequence[Any] | None
+) -> _Table:
     """A file whose columns have names: everything is said of columns, and kept with the model."""
     from dataclasses import replace
 
@@ -348,7 +412,8 @@ def _from_columns(section: DataSection, folder: Path) -> _Table:
     if section.label is None:
         raise ConfigError(f"[data] label is missing; it names the column of {section.file} to predict.")
     leave = [name for name in (section.label, section.group) if name is not None]
-    table = columns_of(folder / section.file)
+    waiting = announced(section, folder)
+    table = _stand_ins(section, agents, names) if waiting else columns_of(folder / section.file)
     for name in leave:
         if name not in table:
             raise DataError(f"{section.file.name} has no column {name!r}; it has {', '.join(table)}.")

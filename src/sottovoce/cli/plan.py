@@ -355,6 +355,8 @@ def files_read(built: Built) -> list[str]:
         found.append(f"{str(network.graph).removeprefix('file:')} (the edges of the network)")
     if settings.data is not None:
         source = settings.data.file or settings.data.name or "the data set"
+        if built.records is not None and built.records.data is None:
+            return [*found, f"no records ({source} is not there yet; how many there will be is stated)"]
         more = f", and {', '.join(built.accepted)}" if built.accepted else ""
         found.append(f"{source} (how many records there are, and of how many features{more})")
     if settings.average is not None and isinstance(settings.average.values, Path):

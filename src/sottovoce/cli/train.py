@@ -18,7 +18,7 @@ from sottovoce.cli.config import read_plan
 from sottovoce.cli.output import Json, console, emit, if_stopped, number, plain, safe
 from sottovoce.cli.plan import Built, built_plan, price, require_budget, show_price
 from sottovoce.cli.ranks import Split, inside, start
-from sottovoce.errors import ConfigError, InvalidInput
+from sottovoce.errors import ConfigError, DataError, InvalidInput
 
 if TYPE_CHECKING:
     from sottovoce.algorithms import Plan
@@ -228,7 +228,14 @@ def read_training(file: Path, **changed: Any) -> Built:
     settings = read_plan(file)
     if settings.train is None:
         raise ConfigError(f"{file.name} has no [train]; sottovoce average runs a file with [average].")
-    return built_plan(settings, file.parent, file.name, **changed)
+    built = built_plan(settings, file.parent, file.name, **changed)
+    if built.records is not None and built.records.data is None:
+        assert settings.data is not None
+        raise DataError(
+            f"There is no file {file.parent / str(settings.data.file)}; the sizes in {file.name} are enough "
+            "for sottovoce plan, training needs the records."
+        )
+    return built
 
 
 def run_training(

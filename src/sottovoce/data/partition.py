@@ -101,7 +101,8 @@ def dirichlet(y: Any, users: int, concentration: float, rng: np.random.Generator
 def by_column(groups: Any, names: Sequence[Any] | None = None) -> list[np.ndarray]:
     """Give each value of a column (a site, a bank) its own records, in sorted order of the values.
 
-    Where the values are those of ``names`` (the nodes of a network), they come in that order.
+    Where the values are those of ``names`` (the nodes of a network), they come in that order. Whole numbers
+    are sorted as numbers even where a table holds them as text: site 2 comes before site 10.
 
     Examples
     --------
@@ -109,9 +110,14 @@ def by_column(groups: Any, names: Sequence[Any] | None = None) -> list[np.ndarra
     [[1], [0, 2]]
     >>> [part.tolist() for part in by_column(["b", "a", "b"], names=["b", "a"])]
     [[0, 2], [1]]
+    >>> [part.tolist() for part in by_column(["10", "2", "10"])]
+    [[1], [0, 2]]
     """
     values, index = np.unique(np.asarray(groups), return_inverse=True)
     parts = [np.flatnonzero(index == i) for i in range(len(values))]
+    if all(isinstance(value, str) and value.strip().isdecimal() for value in values):
+        order = sorted(range(len(values)), key=lambda i: (int(values[i]), values[i]))
+        values, parts = values[order], [parts[i] for i in order]
     called = [str(name) for name in names or ()]
     if sorted(called) != sorted(map(str, values)):
         return parts

@@ -42,7 +42,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "sampling": ("sampled_gaussian",),
     "trees": (
         "few_leaf_tree", "fresh_tree_noise", "least_tree_noise", "optimal_noise", "tree_blocks",
-        "tree_noise_program", "worst_tree_share",
+        "tree_hiding", "tree_noise_program", "worst_tree_coalitions", "worst_tree_share",
     ),
     "walks": ("FirstPassage", "complete_passage", "first_passage", "walk_guarantee", "walk_loss"),
 }  # fmt: skip

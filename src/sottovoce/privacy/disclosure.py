@@ -15,10 +15,12 @@ from sottovoce.errors import InvalidInput
 from sottovoce.privacy.curves import Curve, Method
 from sottovoce.privacy.exact import AVERAGING_ASSUMPTIONS, CONSENSUS_ASSUMPTIONS, exact_loss
 from sottovoce.privacy.guarantees import Guarantee
+from sottovoce.privacy.laws import Averaging
 from sottovoce.privacy.noise import STEPS_PER_STD
 from sottovoce.privacy.questions import Question, local_statement, loudest, masked, noise_stds
 from sottovoce.privacy.releases import Kind, Release
-from sottovoce.protocols import LinearProtocol, Tree
+from sottovoce.privacy.trees import worst_tree_coalitions
+from sottovoce.protocols import Gossip, LinearProtocol, Tree
 from sottovoce.protocols import Protocol as Averager
 from sottovoce.protocols.consensus import ExactConsensus
 from sottovoce.protocols.views import GaussianView
@@ -108,6 +110,9 @@ def _seen(
 ) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray]]:
     """Yield, per coalition, the share h of every user's release and the noises each one's values carry."""
     n, single = protocol.n, asked.count in (None, 1)
+    if _overheard(asked, protocol):
+        yield (), np.ones(n), np.ones(n, dtype=int)
+        return
     if single and len(coalitions) == n and isinstance(protocol, LinearProtocol) and _all_equal(stds):
         table = exact_loss(protocol, progress=asked.progress)  # symmetric graphs need one observer only
         yield from ((who, table[:, who[0]], np.ones(n, dtype=int)) for who in coalitions)
@@ -124,6 +129,17 @@ def _seen(
         yield who, _leakage(view, owned, stds), owned
         if asked.progress is not None:
             asked.progress(done)
+
+
+def _overheard(asked: Question, protocol: Averager) -> bool:
+    """Whether everybody's noisy row goes in clear to some neighbour in the first round, as gossip begins.
+
+    Then the worst of all members, or of all coalitions, learns all of it, and no view has to be worked out.
+    """
+    if not isinstance(protocol, Gossip) or protocol.fresh_std or not protocol.rounds or protocol.n < 2:
+        return False
+    anyone = not asked.observers and asked.view in ("network", "colluders")
+    return anyone and len(protocol.senders(0, range(protocol.n))) == protocol.n
 
 
 def _tree_shares(tree: Any, who: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
@@ -203,7 +219,7 @@ def consensus(asked: Question) -> Guarantee:
     coalitions = worst_coalitions(asked, protocol)
     if coalitions is None:
         return local_statement(asked)
-    tallies = _tallies(asked, coalitions)
+    tallies = _tallies(asked, coalitions, worst=True)
     curves: dict[frozenset[Any], Curve] = {}
     for tally in tallies:
         key = frozenset(tally.items())
@@ -239,8 +255,11 @@ def consensus_each(asked: Question) -> dict[int, Guarantee] | None:
 Tally = Counter[tuple[Kind, float]]
 
 
-def _tallies(asked: Question, coalitions: list[tuple[int, ...]]) -> list[Tally]:
+def _tallies(asked: Question, coalitions: list[tuple[int, ...]], *, worst: bool = False) -> list[Tally]:
     """Return, per coalition and user, how many releases of each kind are seen to each share.
+
+    Where only the ``worst`` is asked for and all steps are alike, a user's largest share decides, so that one
+    coalition for each user is enough.
 
     Releases are run-length coded: between two steps at which anybody's list changes, only the protocol can
     differ from step to step, and shares of protocols seen lately are not computed again.
@@ -248,6 +267,8 @@ def _tallies(asked: Question, coalitions: list[tuple[int, ...]]) -> list[Tally]:
     plan = asked.plan
     releases = [asked.releases(u) for u in range(plan.n)]
     pairs = [(i, u) for i, who in enumerate(coalitions) for u in asked.users(who)]
+    if worst and len(coalitions) > 1 and _alike(asked):
+        pairs = _decisive(asked, coalitions, pairs)
     found: dict[tuple[int, int], Tally] = {pair: Counter() for pair in pairs}
     for i, u in pairs:
         _count_unscheduled(found[i, u], releases[u], plan.steps)
@@ -274,6 +295,23 @@ def _tallies(asked: Question, coalitions: list[tuple[int, ...]]) -> list[Tally]:
         for stream in streams:
             stream.settle(found)
     return list(found.values())
+
+
+def _decisive(
+    asked: Question, coalitions: list[tuple[int, ...]], pairs: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Return, per user, the coalition that learns the largest share of what it publishes in every step."""
+    streams = _streams([asked.releases(u) for u in range(asked.plan.n)], 0)
+    if len(streams) != 1 or noise_stds(asked) is None:
+        return pairs
+    protocol = _exact(asked.plan.schedule(0), 0)
+    most: dict[int, tuple[float, int]] = {}
+    shares = [_shares(asked, protocol, who, streams[0][1]) for who in coalitions]
+    for i, u in pairs:
+        share = float(shares[i][u])
+        if u not in most or share > most[u][0]:
+            most[u] = (share, i)
+    return [(i, u) for u, (_, i) in most.items()]
 
 
 def _count_unscheduled(tally: Tally, releases: list[Release], steps: int) -> None:
@@ -346,7 +384,9 @@ class _Stream:
             if release is None or not release.sensitivity:
                 continue
             kind = Kind.of(release)._replace(user_rate=1.0)
-            values, at = np.unique(stacked[:, i, u], return_inverse=True)
+            values, at = stacked[:, i, u], np.zeros(1, dtype=int)
+            if len(values) > 1:
+                values, at = np.unique(values, return_inverse=True)
             for share, count in zip(values, np.bincount(at.ravel(), weights=times), strict=True):
                 if share > 0:
                     tally[kind, float(share)] += int(count)
@@ -389,7 +429,7 @@ def _exact(protocol: Averager, k: int) -> ExactConsensus:
 
 
 def worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ...]] | None:
-    """Return the coalitions that must be tried; where masks certify it, the worst is known."""
+    """Return the coalitions that must be tried; under certified masks and on one tree the worst are known."""
     size = asked.count if asked.count is not None else 1
     tolerate = getattr(protocol, "tolerate", None)
     anyone = not asked.observers and asked.view in ("network", "colluders")
@@ -398,7 +438,24 @@ def worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ...
         stds = noise_stds(asked)
         if stds is not None:
             return loudest(asked, stds)
+    if anyone and size > 1 and type(protocol) is Tree and _alike(asked):
+        stds = noise_stds(asked)
+        if stds is not None and (stds > 0).all():
+            worst = worst_tree_coalitions(protocol, stds**2, size)
+            return sorted(set(worst)) if asked.user is None else [worst[asked.user]]
     return asked.coalitions
+
+
+def _alike(asked: Question) -> bool:
+    """Whether all steps are averaged by one protocol and everybody's releases are in the same steps."""
+    plan = asked.plan
+    if not (isinstance(plan.law, Averaging) or plan.steps == 1 or getattr(plan, "steady", False)):
+        return False
+    shapes = {
+        tuple((r.step, r.steps, r.count, r.joint) for r in asked.releases(u) if r.mechanism == "gaussian")
+        for u in range(plan.n)
+    }
+    return len(shapes) == 1
 
 
 def assumed(
