@@ -29,10 +29,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as convolution
 
+from sottovoce.objectives.recurrence import Recurrence, recur
 from sottovoce.objectives.wide_sums import row_squares, weighted_products, weighted_rows
 
 __all__ = [
-    "Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedScale",
+    "Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedRecurrence", "StackedScale",
     "StackedSlope", "StackedVolume", "stacked_twin",
 ]  # fmt: skip
 
@@ -203,6 +204,23 @@ class StackedLinear(Stacked):
         x = [s.inputs.reshape(s.inputs.shape[0], -1, s.inputs.shape[-1]) for s in self.seen]
         g = [s.gradient.reshape(s.gradient.shape[0], -1, s.gradient.shape[-1]) for s in self.seen]
         return (x[0], g[0]) if len(x) == 1 else (torch.cat(x, 1), torch.cat(g, 1))
+
+
+class StackedRecurrence(StackedLinear):
+    """The state's part of a recurrent layer: a linear layer whose input is the state before each position.
+
+    Examples
+    --------
+    >>> stacked_twin(Recurrence("gru", nn.Parameter(torch.ones(6, 2)), None), {"weight": None}).seen
+    []
+    """
+
+    def __call__(self, inputs: Tensor) -> Any:
+        bias = self.weights.get("bias")
+        return recur(
+            self.layer.kind, self.layer.backwards, inputs, self.weights["weight"], bias,
+            self.anchor, self.record,
+        )  # fmt: skip
 
 
 class StackedConv(Stacked):
@@ -585,6 +603,8 @@ def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
     kind = type(layer)
     if kind is nn.Linear:
         return StackedLinear(layer, slots)
+    if kind is Recurrence:
+        return StackedRecurrence(layer, slots)
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and kind in (nn.Conv1d, nn.Conv2d):
         plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
         return StackedConv(layer, slots) if plain else None
