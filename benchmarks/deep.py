@@ -32,7 +32,7 @@ def opacus_hooks(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
     """One agent's clipped sum as Opacus' hooks give it."""
     from opacus.grad_sample import GradSampleModule
 
-    model = GradSampleModule(module)
+    model = GradSampleModule(module.train())
 
     def work():
         for p in model.parameters():
@@ -50,7 +50,7 @@ def opacus_ghost(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
     """One agent's clipped sum as Opacus' fast gradient clipping gives it (two backward passes)."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-    model = GradSampleModuleFastGradientClipping(module, clip=clip, use_ghost_clipping=True)
+    model = GradSampleModuleFastGradientClipping(module.train(), max_grad_norm=clip, use_ghost_clipping=True)
 
     def work():
         model.zero_grad(set_to_none=True)

@@ -4,20 +4,23 @@ A twin stands in for one layer. Its call takes the lots of all agents laid end t
 and uses the weights of row ``a`` for the samples of agent ``a``. In the backward pass it keeps the input and
 the gradient of its output; from these come, per sample, the squared norm of the weight gradient, and then
 the weighted sum over the lot. With T positions, D inputs and p outputs a sample's gradient
-``sum_t g_t x_t^T`` has p D numbers, its ghost norm ``sum_{t,s} <g_t, g_s> <x_t, x_s>`` needs T (D + p) of
-them: the smaller form is taken.
+``sum_t g_t x_t^T`` has p D numbers and comes from T (D + p). Where it is not several times larger than
+these it is formed, in float32, measured and kept; the sum over the lot, in float64 (`wide_sums`), adds the
+very numbers that were measured, and the whole costs little more than a gradient without clipping. Where
+it is larger, its ghost norm ``sum_{t,s} <g_t, g_s> <x_t, x_s>`` is taken and the lot is summed by one
+product in float64.
 
 A record is free to make two positions nearly cancel: its gradient is then short while the terms it is added
-up from are huge. In float32 the ghost norm of such a record is rounding, and so is part of its sum. Ghost
-norms are therefore taken in float64, and every norm of a sum over positions is enlarged by the most that
-float32 may have taken from it: one rounding per position, and a few, of the sum of the terms' lengths. Sums
-over the lot are taken in float64 (`wide_sums`).
+up from are huge. In float32 the ghost norm of such a record would be rounding. It is therefore taken in
+float64, where products of float32 numbers are exact, and enlarged by the most that float64 may have taken
+from it.
 """
 
 # mypy: allow-untyped-calls
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -26,14 +29,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn import grad as convolution
 
+from sottovoce.objectives.recurrence import Recurrence, recur
 from sottovoce.objectives.wide_sums import row_squares, weighted_products, weighted_rows
 
 __all__ = [
-    "Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedScale",
+    "Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedRecurrence", "StackedScale",
     "StackedSlope", "StackedVolume", "stacked_twin",
 ]  # fmt: skip
 
 _FEW = 16  # roundings beside one per position
+_FORMED = 4  # gradients of single samples are kept where they need at most so many times what they come from
 _PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
 
 
@@ -66,6 +71,17 @@ class Stacked:
         self.layer = layer
         self.slots = slots
         self.seen: list[Seen] = []
+        self._room: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_room": None}
+
+    def room(self, like: Tensor, *shape: int) -> Tensor:
+        """Return memory for numbers like those of ``like``, kept from lot to lot: fresh pages cost time."""
+        count = math.prod(shape)
+        if self._room is None or self._room.numel() < count or self._room.dtype != like.dtype:
+            self._room = like.new_empty(count)
+        return self._room[:count].view(shape)
 
     def load(self, theta: Tensor, anchor: Tensor) -> None:
         """Take the weights of every agent from the rows of ``theta`` (views, no copy)."""
@@ -160,10 +176,22 @@ class StackedLinear(Stacked):
 
     def squared_norms(self) -> Tensor:
         x, g = self._positions()
+        positions, inputs, outputs = x.shape[1], x.shape[2], g.shape[2]
+        if positions > 1 and inputs * outputs <= _FORMED * positions * (inputs + outputs):
+            each = self.room(x, len(x), outputs, inputs)
+            torch.bmm(g.mT, x, out=each)
+            each, shift = each.flatten(1), g.sum(1)
+            self.seen = [Seen(x.new_empty(0), shift, each)]  # measured here, added up later: the same numbers
+            squared = row_squares(each)
+            return squared + row_squares(shift) if "bias" in self.slots else squared
         squared = _matrix_norms(x, g)
-        return squared + _sum_norms(g.sum(1), g) if "bias" in self.slots else squared
+        return squared + _sum_norms(g) if "bias" in self.slots else squared
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        formed = self.seen[0].weight_gradient
+        if formed is not None:
+            self._add_rows(sums, weights, _without(bad, formed, self.seen[0].gradient))
+            return
         x, g = _without(bad, *self._positions())
         each = self.by_agent(weights[:, None].expand(-1, x.shape[1]).flatten())
         g, x = (t.reshape(self.agents, -1, t.shape[-1]) for t in (g, x))
@@ -176,6 +204,23 @@ class StackedLinear(Stacked):
         x = [s.inputs.reshape(s.inputs.shape[0], -1, s.inputs.shape[-1]) for s in self.seen]
         g = [s.gradient.reshape(s.gradient.shape[0], -1, s.gradient.shape[-1]) for s in self.seen]
         return (x[0], g[0]) if len(x) == 1 else (torch.cat(x, 1), torch.cat(g, 1))
+
+
+class StackedRecurrence(StackedLinear):
+    """The state's part of a recurrent layer: a linear layer whose input is the state before each position.
+
+    Examples
+    --------
+    >>> stacked_twin(Recurrence("gru", nn.Parameter(torch.ones(6, 2)), None), {"weight": None}).seen
+    []
+    """
+
+    def __call__(self, inputs: Tensor) -> Any:
+        bias = self.weights.get("bias")
+        return recur(
+            self.layer.kind, self.layer.backwards, inputs, self.weights["weight"], bias,
+            self.anchor, self.record,
+        )  # fmt: skip
 
 
 class StackedConv(Stacked):
@@ -268,7 +313,7 @@ class StackedConv(Stacked):
         seen = self.seen[0]
         if seen.weight_gradient is None:
             squared = self._each(seen.inputs, seen.gradient, keep=False)
-            bias = _sum_norms(seen.gradient.sum((2, 3)), seen.gradient.flatten(2).mT)
+            bias = _sum_norms(seen.gradient.flatten(2).mT)
         else:  # the numbers that are added up later are the ones measured here
             squared, bias = row_squares(seen.weight_gradient), row_squares(seen.gradient)
         return squared + bias if "bias" in self.slots else squared
@@ -292,7 +337,8 @@ class StackedConv(Stacked):
         parts = zip(*(self.by_agent(t) for t in (x, g, weights)), strict=True)
         self._add(sums, "weight", torch.stack([self._weighted(*part) for part in parts]))
         if "bias" in self.slots:
-            self._add(sums, "bias", weighted_rows(self.by_agent(weights), self.by_agent(g.sum((2, 3)))))
+            each = g.sum((2, 3), dtype=torch.float64)
+            self._add(sums, "bias", weighted_rows(self.by_agent(weights), self.by_agent(each)))
 
     def _weighted(self, x: Tensor, g: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of one agent's weight gradients, (groups, p, D): a product over all positions."""
@@ -417,10 +463,9 @@ class StackedEmbedding(Stacked):
         if g.dtype == torch.float32:
             exact = g.double()
             squared = torch.where(same, torch.bmm(exact, exact.mT), 0.0).sum((1, 2))
-        else:  # each token's sum, as often as it occurs
-            totals = torch.bmm(same.to(g.dtype), g).square().sum(2)
-            squared = (totals / same.sum(2)).sum(1)
-        return _enlarged(squared, torch.linalg.vector_norm(g, dim=2))
+            return _ghost(squared, torch.linalg.vector_norm(g, dim=2), g.shape[2])
+        totals = torch.bmm(same.to(g.dtype), g).square().sum(2)  # each token's sum, as often as it occurs
+        return _enlarged((totals / same.sum(2)).sum(1), torch.linalg.vector_norm(g, dim=2))
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         tokens, g = self._tokens()
@@ -558,6 +603,8 @@ def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
     kind = type(layer)
     if kind is nn.Linear:
         return StackedLinear(layer, slots)
+    if kind is Recurrence:
+        return StackedRecurrence(layer, slots)
     if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and kind in (nn.Conv1d, nn.Conv2d):
         plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
         return StackedConv(layer, slots) if plain else None
@@ -582,28 +629,37 @@ def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
 
 
 def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:
-    """Return ``|sum_t g_t x_t^T|^2`` per sample for x (N, T, D), g (N, T, p), by the smaller form."""
-    positions, inputs, outputs = x.shape[1], x.shape[2], g.shape[2]
-    if positions == 1:
+    """Return ``|sum_t g_t x_t^T|^2`` per sample for x (N, T, D), g (N, T, p), without keeping the sums."""
+    if x.shape[1] == 1:
         return row_squares(x) * row_squares(g)
-    if positions * (inputs + outputs) < inputs * outputs and g.dtype == torch.float32:
-        # of float64 terms that cancel no wider type could take the ghost norm
+    lengths = torch.linalg.vector_norm(x, dim=2) * torch.linalg.vector_norm(g, dim=2)
+    if g.dtype == torch.float32:
         xs, gs = x.double(), g.double()
         squared = (torch.bmm(xs, xs.mT) * torch.bmm(gs, gs.mT)).sum((1, 2))
-    else:
-        squared = row_squares(torch.bmm(g.mT, x))
-    return _enlarged(squared, torch.linalg.vector_norm(x, dim=2) * torch.linalg.vector_norm(g, dim=2))
+        return _ghost(squared, lengths, x.shape[2] + g.shape[2])
+    # of float64 terms that cancel no wider type could take the ghost norm
+    return _enlarged(row_squares(torch.bmm(g.mT, x)), lengths)
 
 
-def _sum_norms(total: Tensor, terms: Tensor) -> Tensor:
-    """Return the squared norms of ``total`` (N, p), the sum of ``terms`` (N, T, p) over positions."""
-    squared = row_squares(total)
+def _sum_norms(terms: Tensor) -> Tensor:
+    """Return the squared norms of the sums of ``terms`` (N, T, p) over positions, taken in float64."""
+    squared = row_squares(terms.sum(1, dtype=torch.float64))
     return squared if terms.shape[1] == 1 else _enlarged(squared, torch.linalg.vector_norm(terms, dim=2))
 
 
+def _ghost(squared: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """Return the most that ghost norms may truly be, of float32 terms of such ``lengths`` (N, T).
+
+    A scalar product of two rows is off by at most half a unit of float64 for each of its ``width`` numbers,
+    the sum over all pairs of positions by one for each pair, of the product of the lengths.
+    """
+    roundings = (width + lengths.shape[1] ** 2 + _FEW) * torch.finfo(torch.float64).eps
+    return squared.clamp(min=0) + roundings * lengths.double().sum(1).square()
+
+
 def _enlarged(squared: Tensor, lengths: Tensor) -> Tensor:
-    """Return the most that the squared norms of sums of terms of such ``lengths`` (N, T) may truly be."""
-    roundings = (lengths.shape[1] + _FEW) * torch.finfo(lengths.dtype).eps / 2
+    """Return the most that squared norms of sums, in float64, of terms of such ``lengths`` may truly be."""
+    roundings = (lengths.shape[1] + _FEW) * torch.finfo(torch.float64).eps / 2
     return (squared.clamp(min=0).sqrt() + roundings * lengths.double().sum(1)).square()
 
 

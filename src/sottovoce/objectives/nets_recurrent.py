@@ -1,8 +1,8 @@
-"""Recurrent layers taken apart into linear layers, which have twins (`nets_layers`).
+"""Recurrent layers taken apart into a linear layer and a recursion, which have twins (`nets_layers`).
 
 `nn.LSTM`, `nn.GRU` and `nn.RNN` call one large function that hides their steps. Written as a linear layer
-over all positions, a second one called at every position, and gates, their per-sample gradients cost what
-those of linear layers cost.
+over all positions and a recursion of the state (`recurrence`), their per-sample gradients cost what those of
+linear layers cost.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from sottovoce.objectives.nets_attention import _linear
 from sottovoce.objectives.per_sample import NotPerSample
+from sottovoce.objectives.recurrence import Recurrence
 
 __all__ = ["SplitRecurrent", "recurrent_slots", "split_recurrent"]
 
@@ -56,7 +57,7 @@ class LastStates:
 
 
 class SplitRecurrent(nn.Module):
-    """The same function as a recurrent ``layer`` with the samples first, from linear layers that share its
+    """The same function as a recurrent ``layer`` with the samples first, from layers that share its
     weights; it starts from zeros.
 
     Examples
@@ -70,15 +71,17 @@ class SplitRecurrent(nn.Module):
 
     def __init__(self, layer: Any) -> None:
         super().__init__()
-        self.kind, self.hidden_size = type(layer), layer.hidden_size
         self.num_layers, self.dropout = layer.num_layers, layer.dropout
         self.directions = 2 if layer.bidirectional else 1
-        self.activation = getattr(layer, "nonlinearity", "tanh")
+        self.has_memory = type(layer) is nn.LSTM
+        kind = {nn.LSTM: "lstm", nn.GRU: "gru"}.get(type(layer)) or layer.nonlinearity
         for name in self._names():
-            for part in ("ih", "hh"):
-                weight = getattr(layer, f"weight_{part}_{name}")
-                bias = getattr(layer, f"bias_{part}_{name}", None)
-                setattr(self, f"{part}_{name}", _linear(weight, bias))
+            weights, biases = (
+                [getattr(layer, f"{key}_{part}_{name}", None) for part in ("ih", "hh")]
+                for key in ("weight", "bias")
+            )
+            setattr(self, f"ih_{name}", _linear(weights[0], biases[0]))
+            setattr(self, f"hh_{name}", Recurrence(kind, weights[1], biases[1], name.endswith("_reverse")))
 
     def _names(self) -> list[str]:
         ends = ["", "_reverse"][: self.directions]
@@ -98,32 +101,12 @@ class SplitRecurrent(nn.Module):
             both = [self._run(x, f"l{k}{end}", bool(end)) for end in ends]
             last += [state for _, state in both]
             x = both[0][0] if len(both) == 1 else torch.cat([out for out, _ in both], dim=-1)
-        if self.kind is nn.LSTM:
-            return x, (LastStates([h for h, _ in last]), LastStates([c for _, c in last]))
-        return x, LastStates([h for h, _ in last])
+        outputs = LastStates([states[0] for states in last])
+        return x, (outputs, LastStates([states[1] for states in last])) if self.has_memory else outputs
 
-    def _run(self, x: Any, name: str, backwards: bool) -> tuple[Any, Any]:
-        inputs, step = getattr(self, f"ih_{name}")(x), getattr(self, f"hh_{name}")
-        times = range(x.shape[1])
-        h = c = x.new_zeros(x.shape[0], self.hidden_size)
-        outs: list[Any] = []
-        for t in reversed(times) if backwards else times:
-            h, c = self._cell(inputs[:, t], step(h), h, c)
-            outs.append(h)
-        return torch.stack(outs[::-1] if backwards else outs, dim=1), (h, c)
-
-    def _cell(self, a: Any, b: Any, h: Any, c: Any) -> tuple[Any, Any]:
-        """One position: what the input says, what the state says, state and memory."""
-        if self.kind is nn.LSTM:
-            i, f, g, o = (a + b).chunk(4, -1)
-            c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
-            return torch.sigmoid(o) * torch.tanh(c), c
-        if self.kind is nn.GRU:
-            (ra, za, na), (rb, zb, nb) = a.chunk(3, -1), b.chunk(3, -1)
-            z = torch.sigmoid(za + zb)
-            n = torch.tanh(na + torch.sigmoid(ra + rb) * nb)
-            return n + z * (h - n), c
-        return (torch.tanh if self.activation == "tanh" else torch.relu)(a + b), c
+    def _run(self, x: Any, name: str, backwards: bool) -> tuple[Any, list[Any]]:
+        found = getattr(self, f"hh_{name}")(getattr(self, f"ih_{name}")(x))
+        return found[0], [states[:, 0 if backwards else -1] for states in found]
 
 
 def split_recurrent(net: nn.Module) -> list[str]:

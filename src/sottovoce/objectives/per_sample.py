@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sottovoce.errors import SottovoceError
+from sottovoce.objectives.recurrence import Recurrence
 
 __all__ = [
     "LOTS",
@@ -578,6 +579,7 @@ MODULES: dict[type[nn.Module], int] = {
         nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.FeatureAlphaDropout, nn.MaxPool1d, nn.AvgPool1d,
         nn.AdaptiveAvgPool1d, nn.AdaptiveMaxPool1d, nn.LPPool1d, nn.Upsample, nn.LocalResponseNorm,
         nn.InstanceNorm1d, nn.ConstantPad1d, nn.ReflectionPad1d, nn.ReplicationPad1d, nn.ZeroPad1d, nn.Fold,
+        Recurrence,
     ), 3),
     **dict.fromkeys((
         nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d, nn.LPPool2d,
