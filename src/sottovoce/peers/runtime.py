@@ -384,8 +384,9 @@ class Peer:
                 name = self.agreement.members[expired[0]].name
                 self.core.failed = IdentityError(
                     f"The certificate of {name} expired during the run, which ends at round "
-                    f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; make a new "
-                    "identity and a new agreement, or set this machine's clock right."
+                    f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; renew it "
+                    "(`peer keygen --renew`) and go on in a new epoch (`peer epoch --certificate`), or set "
+                    "this machine's clock right."
                 )
                 return
             if self.core.finished:
