@@ -84,7 +84,8 @@ fuzz: setup
 	$(BIN)/python scripts/fuzz_frames.py --frames 100000000
 
 bugs: setup
-	$(BIN)/python scripts/plant_bugs.py
+	@mkdir -p build
+	$(ONE_THREAD) $(BIN)/python scripts/plant_bugs.py --lines build/planted-bugs.jsonl --out docs/results/planted-bugs.json
 
 # Both append what they find line by line and go on where they were ended.
 truth: setup

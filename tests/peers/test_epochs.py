@@ -1,6 +1,8 @@
 """Epochs: members leave, move, get new keys or lose their disk; the run goes on, and what it cost is true."""
 
 import asyncio
+import contextlib
+import io
 import json
 import math
 import shutil
@@ -9,17 +11,17 @@ import numpy as np
 import pytest
 
 from sottovoce.cli.main import main
-from sottovoce.errors import BudgetExceeded, ConfigError, IdentityError, PeerError
+from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.book import Lifetime
-from sottovoce.peers.epochs import draft_epoch, model_digest
+from sottovoce.peers.epochs import draft_epoch, model_digest, settle
 from sottovoce.peers.home import Home
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.ledger import read_ledger
 from sottovoce.peers.records import Records
 from sottovoce.peers.runtime import Peer
-from sottovoce.privacy import gaussian_epsilon
+from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
 Z, STEPS, DELTA = 20.0, 12, 1e-5
 LEARNING = {"name": "consensus-sgd", "adjacency": "user", "clip": 1.0, "noise_multiplier": Z, "steps": STEPS,
@@ -29,13 +31,13 @@ LEARNING = {"name": "consensus-sgd", "adjacency": "user", "clip": 1.0, "noise_mu
 class Members:
     """Organisations with homes, an agreement that goes from epoch to epoch, and links in memory."""
 
-    def __init__(self, folder, links, n=4, protocol="masked", epsilon=60.0):
+    def __init__(self, folder, links, n=4, protocol="masked", epsilon=60.0, views=("local",)):
         self.folder, self.links = folder, links
         self.names = [f"m{i}" for i in range(n)]
-        limit = Lifetime(epsilon, DELTA, "user", "local")
+        limits = [Lifetime(epsilon, DELTA, "user", view) for view in views]
         self.homes = {
             name: Home.create(
-                folder / name, name, population="p", budgets=[limit], copy=folder / f"{name}-copy"
+                folder / name, name, population="p", budgets=limits, copy=folder / f"{name}-copy"
             )
             for name in self.names
         }
@@ -54,7 +56,7 @@ class Members:
         write_agreement(self.file, draft, entries)
         self.pin()
         self.sign()
-        self.previous = None
+        self.previous, self.population = None, None
 
     def pin(self):
         for home in self.homes.values():
@@ -87,13 +89,28 @@ class Members:
             name = member.name
             peers.append(
                 Peer(self.agreement, self.keys[name], self.records[name], None, home=self.homes[name],
-                     log=log, transport=links, previous=self.previous, start=self.file.with_suffix(".npz"))
+                     log=log, transport=links, previous=self.previous, start=self.file.with_suffix(".npz"),
+                     population=self.population if name == "m0" else None)
             )  # fmt: skip
 
         async def together():
             return await asyncio.gather(*[peer.run() for peer in peers], return_exceptions=True)
 
         return asyncio.run(together())
+
+    def peer(self, name, **options):
+        """Start one member's peer, without running it."""
+        options = {"home": self.homes[name], "previous": self.previous, **options}
+        return Peer(self.agreement, self.keys[name], self.records[name], None, transport=self.links(),
+                    start=self.file.with_suffix(".npz"), **options)  # fmt: skip
+
+    def forecast(self, name, *previous):
+        """What `peer agree` prints of the present epoch."""
+        words = [part for file in previous for part in ("--previous", str(file))]
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
+            main(["peer", "agree", str(self.file), "--home", str(self.homes[name].folder), *words, "--json"])
+        return json.loads(out.getvalue())
 
     def next(self, drafter="m0", **changes):
         """Go to the next epoch: drafted by one, read and signed by all who remain."""
@@ -103,6 +120,17 @@ class Members:
         draft_epoch(self.file, read_agreement(old), state, **changes)
         self.pin()
         self.sign()
+
+    def next_from(self, old, drafter="m0", epoch=None, continues=None, **changes):
+        """Draft an epoch of an earlier agreement; what it says of itself may be changed before signing."""
+        self.file = self.folder / f"fork{len(list(self.folder.glob('fork*.toml')))}.toml"
+        draft_epoch(self.file, old, self.homes[drafter].folder / "runs" / old.run.hex(), **changes)
+        if continues is not None:
+            text = self.file.read_text().replace(old.run.hex(), continues)
+            self.file.write_text(text.replace("epoch = 1", f"epoch = {epoch}"))
+        self.pin()
+        self.sign()
+        self.previous = old
 
     def local(self, name):
         [budget] = self.homes[name].book.summary()[0]["budgets"]
@@ -168,7 +196,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     by_name = {end.statement["member"]: end.statement for end in ends}
     assert by_name["m2"]["before"][-1]["ledger"].startswith("lost")
     assert by_name["m0"]["before"][-1]["ledger"] == "whole"
-    assert len(by_name["m0"]["before"]) == 3
+    assert [len(said["before"]) for said in by_name.values()] == [3] * len(by_name)
 
     for name in group.names[:-1]:
         left = mu(group.rows(name))
@@ -274,3 +302,200 @@ def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
         main(["peer", "epoch", str(group.file), "--home", str(group.homes["m0"].folder), "--moved", "m2",
               "-o", str(out)])  # fmt: skip
     assert stopped.value.code == 1
+
+
+@pytest.mark.parametrize("protocol", ["masked", "tree"])
+def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, members):
+    """Steps charged, the broken one too, and the rest at the new price; not the whole old run."""
+    group = members(n=4, protocol=protocol, views=("local", "network"))
+    group.run(stop_at=9)
+    whole = {row["view"]: row["total"] for row in group.forecast("m0")["book"]}
+    first = group.file
+    group.next(without=["m3"])
+    said = group.forecast("m0", first)
+    made = read_ledger(group.homes["m0"].folder / "runs" / group.previous.run.hex())["saved"].releases
+    assert 0 < len(made) < STEPS
+    planned = list(Job(group.agreement).releases(0))
+    done = sum(release.draws for release in planned)
+    assert len(made) + done > STEPS  # the broken step is in both
+    by_view = {row["view"]: row for row in said["book"]}
+    assert by_view["local"]["spent"] == pytest.approx(gaussian_epsilon(mu(made), DELTA), rel=1e-9)
+    assert by_view["local"]["total"] == pytest.approx(
+        gaussian_epsilon(mu([*made, *planned]), DELTA), rel=1e-9
+    )
+    # against one member: each step made, whole, at the share a whole step shows
+    share = (gaussian_mu(whole["network"], DELTA) / (2 / Z)) ** 2 / STEPS
+    assert by_view["network"]["spent"] == pytest.approx(
+        gaussian_epsilon(2 / Z * math.sqrt(share * len(made)), DELTA), rel=1e-6
+    )
+    careless = {row["view"]: row["total"] for row in group.forecast("m0")["book"]}
+    assert any("counted whole" in remark for remark in group.forecast("m0")["remarks"])
+    for view, row in by_view.items():
+        assert row["spent"] < whole[view]
+        assert row["total"] < careless[view]
+    agreed = said["epochs"]
+    assert agreed["total"] == pytest.approx(by_view["network" if protocol == "masked" else "local"]["total"])
+    group.peer("m0").ledger.close()  # it starts: now the book says it
+    [entry] = group.homes["m0"].book.summary()
+    for row in entry["budgets"]:
+        assert row["spent"] == pytest.approx(by_view[row["view"]]["total"], rel=1e-12)
+
+
+def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_closed(members):
+    """Somebody starts the epoch while the old service is up: what that would still send was never counted."""
+    group = members(n=3, protocol="tree")
+    group.run(stop_at=6)
+    old, first = group.peer("m0"), group.file
+    home, run = group.homes["m0"], group.agreement.run.hex()
+    group.next(moved={"m2": "elsewhere.example:2"})
+    said = group.forecast("m0", first)
+    assert said["book"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
+    assert any("in use by another process" in remark for remark in said["remarks"])
+    with pytest.raises(ConfigError, match="not at rest"):
+        group.peer("m0")
+    with pytest.raises(LedgerError, match="in use"):
+        home.close(run, "too early")
+    assert home.book.runs[run].status == "begun"
+    old.ledger.close()
+    # and one that was found just before it was closed does not get as far as sending
+    group.peer("m0").ledger.close()
+    with pytest.raises(ConfigError, match="was closed"):
+        home.book.begun(run)
+
+
+def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
+    group = members(n=3, protocol="tree")
+    first = group.agreement
+    group.run(stop_at=6)
+    group.next(moved={"m2": "elsewhere.example:2"})
+    group.run(stop_at=2)
+    second = group.agreement
+    shutil.rmtree(group.state("m2"))
+    group.next(moved={"m2": "new-disk.example:3"})
+    made = mu(read_ledger(group.homes["m2"].folder / "runs" / first.run.hex())["saved"].releases)
+    total = math.hypot(made, mu(Job(second).releases(2)))
+    for previous in (second, [second, first]):
+        peer = group.peer("m2", previous=previous)
+        peer.ledger.close()
+        assert [part["run"] for part in peer.before.parts] == [first.run.hex(), second.run.hex()]
+        assert peer.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+    # without a home nothing but the agreements can tell, so each of them is asked for
+    with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each epoch"):
+        settle(second, group.agreement, "m2", home=None)
+    planned = settle([first, second], group.agreement, "m2", home=None).before
+    whole = math.hypot(mu(Job(first).releases(2)), mu(Job(second).releases(2)))
+    assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
+
+
+def test_an_epoch_that_was_signed_but_never_begun_hides_nothing(members):
+    group = members(n=3, protocol="tree")
+    first = group.agreement
+    group.run(stop_at=6)
+    group.next(moved={"m2": "elsewhere.example:2"})
+    middle, file = group.agreement, group.file
+    group.next_from(first, moved={"m2": "further.example:2"}, epoch=2, continues=middle.run.hex())
+    made = mu(read_ledger(group.homes["m0"].folder / "runs" / first.run.hex())["saved"].releases)
+    with pytest.raises(ConfigError, match=first.run.hex()[:16]):
+        settle(middle, group.agreement, "m0", home=None)
+    settled = settle([middle, first], group.agreement, "m0", home=group.homes["m0"])
+    assert settled.before.spent(DELTA) == pytest.approx(gaussian_epsilon(made, DELTA), rel=1e-6)
+    assert [closing.run for closing in settled.closings] == [first.run.hex()]
+    assert file.exists()
+
+
+def test_two_epochs_of_one_run_are_both_counted(members):
+    """An epoch begun and given up for another that continues the same run: both have cost something."""
+    group = members(n=3, protocol="tree")
+    first, file = group.agreement, group.file
+    group.run(stop_at=6)
+    group.next(moved={"m2": "elsewhere.example:2"})
+    given_up = group.agreement
+    group.run(stop_at=2)
+    group.next_from(first, moved={"m2": "further.example:2"})
+    assert group.agreement.continues == first.run.hex() != given_up.run.hex()
+    settled = settle(first, group.agreement, "m0", home=group.homes["m0"])
+    made = mu(read_ledger(group.homes["m0"].folder / "runs" / first.run.hex())["saved"].releases)
+    total = math.hypot(made, mu(Job(given_up).releases(0)))
+    assert settled.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
+    assert file.exists()
+
+
+def test_an_epoch_stays_with_its_people_and_its_records(members):
+    group = members(n=3, protocol="tree")
+    home = group.homes["m0"]
+    home.book.open_population("staff", [Lifetime(60.0, DELTA, "user", "local")], "vote")
+    group.population = "staff"
+    group.run(stop_at=6)
+    assert home.book.runs[group.agreement.run.hex()].population == "staff"
+    group.next(moved={"m2": "elsewhere.example:2"})
+    with pytest.raises(ConfigError, match="stays with the population"):
+        group.peer("m0", population="p")
+    others = group.records["m0"]._replace(X=group.records["m0"].X + 1)
+    kept, group.records["m0"] = group.records["m0"], others
+    with pytest.raises(DataError, match="--new-data"):
+        group.peer("m0")
+    assert home.book.runs[group.agreement.continues].status == "begun"  # refused: nothing was closed
+    group.records["m0"] = kept
+    group.peer("m0").ledger.close()  # no population named: not the first one, but the run's
+    assert home.book.runs[group.agreement.run.hex()].population == "staff"
+
+
+def test_an_epoch_that_is_refused_leaves_the_old_run_as_it_was(members):
+    group = members(n=3, protocol="tree", epsilon=gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA) * 1.01)
+    group.run(stop_at=6)
+    first, file = group.agreement, group.file
+    counts = {name: len(group.rows(name)) for name in group.names}
+    furthest = max(counts, key=counts.get)  # a step ahead of the others, so its broken step counts twice
+    group.next(drafter=min(counts, key=counts.get), moved={"m2": "elsewhere.example:2"})
+    assert counts[furthest] + group.agreement.plan.steps > STEPS
+    with pytest.raises(BudgetExceeded):
+        group.peer(furthest)
+    assert group.homes[furthest].book.runs[first.run.hex()].status == "begun"
+    group.file, group.previous = file, None
+    group.peer(furthest).ledger.close()  # it can still go on
+
+
+def test_without_a_home_an_epoch_asks_for_the_run_before_and_ends_it(members, tmp_path):
+    group = members(n=3, protocol="tree")
+    places = {name: tmp_path / f"state-{name}" for name in group.names}
+
+    def run(folders, stop_at, previous=None, places_before=None):
+        links, peers = group.links(), []
+        for name in group.names:
+            peers.append(
+                Peer(group.agreement, group.keys[name], group.records[name], folders[name], transport=links,
+                     log=lambda event: event["event"] == "round" and event["at"] >= stop_at
+                     and [peer.stop() for peer in peers], previous=previous,
+                     previous_state=(places_before or {}).get(name), start=group.file.with_suffix(".npz"))
+            )  # fmt: skip
+
+        async def together():
+            return await asyncio.gather(*[peer.run() for peer in peers], return_exceptions=True)
+
+        return asyncio.run(together())
+
+    run(places, 6)
+    first = group.agreement
+    file = group.folder / "next.toml"
+    draft_epoch(file, first, places["m0"], moved={"m2": "elsewhere.example:2"})
+    old_file, group.file = group.file, file
+    group.sign()
+    after = {name: tmp_path / f"after-{name}" for name in group.names}
+    with pytest.raises(ConfigError, match="nothing here says what it cost"):
+        run(after, 2)
+    ends = run(after, 99, first, places)
+    assert all(end.statement["before"][0]["ledger"] == "whole" for end in ends)
+    group.file = old_file
+    with pytest.raises(LedgerError, match=f"goes on as {read_agreement(file).run.hex()[:16]}"):
+        run(places, 99)
+
+
+def test_the_sheet_says_when_an_epoch_goes_on_from_another_model(members):
+    group = members(n=3, protocol="tree")
+    group.run(stop_at=6)
+    first = group.file
+    state = group.homes["m0"].folder / "runs" / group.agreement.run.hex()
+    group.next(moved={"m2": "elsewhere.example:2"})
+    assert group.forecast("m0", first)["remarks"] == []
+    np.savez(state / "model.npz", parameters=np.ones(2))
+    assert any("another model" in remark for remark in group.forecast("m0", first)["remarks"])

@@ -33,7 +33,7 @@ def epoch(
     """Draft the next epoch of a stopped run, and say what it costs together with what was spent.
 
     The model goes on from where it was, the step under way is done again. Everybody who
-    remains reads the file with `peer agree`, signs it, and runs it with --previous.
+    remains reads the file with `peer agree --previous`, signs it, and runs it with --previous.
 
     \b
     Example:
@@ -41,7 +41,7 @@ def epoch(
     """
     from sottovoce.errors import ConfigError
     from sottovoce.peers.agreement import read_agreement
-    from sottovoce.peers.epochs import draft_epoch
+    from sottovoce.peers.epochs import Before, draft_epoch
     from sottovoce.peers.home import find_home
     from sottovoce.peers.identity import read_certificate
     from sottovoce.peers.jobs import Job
@@ -62,16 +62,17 @@ def epoch(
     name, was, job = old.members[stored["node"]].name, Job(old), Job(new)
     delta = new.budget.delta
     spent = was.spent(stored["node"], stored["saved"].releases)
+    earlier = Before(stored["about"].get("before", ()))
     rows = []
     for node, member in enumerate(new.members):
         adds = job.promised(node)
         # what the others have spent their own ledgers say; members of one run have spent about the same
-        total = Curve.total([spent.curve, adds.curve]).epsilon(delta)
+        total = Curve.total([*earlier.curves, spent.curve, adds.curve]).epsilon(delta)
         rows.append({"member": member.name, "adds": adds.epsilon(delta), "total": total, "view": adds.label})
     found: dict[str, Any] = {
         "run": new.run.hex(), "continues": new.continues, "epoch": new.epoch, "file": str(out),
         "model": str(out.with_suffix(".npz")), "start": new.start, "steps": new.plan.steps,
-        "spent_by": name, "spent": spent.epsilon(delta), "delta": delta, "members": rows,
+        "spent_by": name, "spent": earlier.total(spent, delta), "delta": delta, "members": rows,
         "noise_multiplier": new.algorithm.noise_multiplier,
     }  # fmt: skip
 
@@ -81,7 +82,8 @@ def epoch(
             f"noise multiplier {new.algorithm.noise_multiplier:.4g}."
         )
         screen.print(
-            f"{name} has spent epsilon {found['spent']:.4g} at delta {delta:g}, the broken step included."
+            f"{name} has spent epsilon {found['spent']:.4g} at delta {delta:g} so far, the broken step "
+            "included."
         )
         for row in rows:
             screen.print(f"  {row['member']}: this adds {row['adds']:.4g}, together {row['total']:.4g}")

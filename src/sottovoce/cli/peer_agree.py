@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sottovoce.cli.output import Json, console, emit, progress, safe, table
-from sottovoce.cli.peer_options import HomeOption, Population
+from sottovoce.cli.peer_options import HomeOption, Population, PreviousOption
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.peers.agreement import Agreement
+    from sottovoce.peers.epochs import Settled
     from sottovoce.peers.home import Home
     from sottovoce.peers.jobs import Job
 
@@ -32,6 +35,7 @@ def agree(
     ] = None,
     home: HomeOption = None,
     population: Population = None,
+    previous: PreviousOption = None,
     data: Annotated[
         Path | None, typer.Option(help="Check this member's records against the agreement, too.")
     ] = None,
@@ -47,6 +51,7 @@ def agree(
     """Build, check, price and sign an agreement; what it costs is printed before anything is signed.
 
     In a home the sheet is read first, without --sign; signing then needs the run's hash that it names.
+    Of an epoch --previous counts what the run before has released, instead of all that it had planned.
 
     \b
     Examples:
@@ -55,6 +60,7 @@ def agree(
         sottovoce peer agree agreement.toml --data mine.csv
         sottovoce peer agree agreement.toml --sign identity --yes 3f54dcc1
         sottovoce peer agree agreement.toml --merge from-south.toml
+        sottovoce peer agree next.toml --previous agreement.toml
     """
     from sottovoce.errors import ConfigError
     from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
@@ -83,9 +89,11 @@ def agree(
         _show_price(console(), agreement, rows)
     for node in range(job.n):
         job.spending(node)
-    after = [] if own is None else _against_book(own, job, population)
+    settled = _settled(own, agreement, previous or [])
+    after = [] if own is None else _against_book(own, job, population, settled)
+    epochs = _over_epochs(own, job, settled)
     if not json:
-        _show_forecast(console(), after)
+        _show_forecast(console(), after, epochs, settled.remarks)
     _refuse_overdraft(after)
     for other in merge or ():
         _require_whole(read_agreement(other), str(other))
@@ -106,6 +114,8 @@ def agree(
         "members": rows,
         "sheet": page,
         "book": after,
+        "epochs": epochs,
+        "remarks": list(settled.remarks),
         "signed": signed,
         "missing": missing,
     }
@@ -208,19 +218,67 @@ def _require_whole(agreement: Agreement, where: str) -> None:
         )
 
 
-def _against_book(own: Home, job: Job, population: str | None) -> list[dict[str, Any]]:
+def _settled(own: Home | None, agreement: Agreement, previous: list[Path]) -> Settled:
+    """Return what the epochs before have cost this home, where this is an epoch that it has not begun."""
+    from sottovoce.peers.agreement import read_agreement
+    from sottovoce.peers.epochs import Settled, other_model, settle
+
+    if own is None or not agreement.continues:
+        return Settled()
+    known = own.book.runs
+    if agreement.run.hex() in known or (agreement.continues not in known and not previous):
+        return Settled()
+    if not previous:
+        remark = (
+            f"the run {agreement.continues[:16]} that this epoch continues is counted whole, as planned; "
+            "--previous with its agreement counts what it has released"
+        )
+        return Settled(remarks=(remark,))
+    settled = settle([read_agreement(each) for each in previous], agreement, own.name, home=own)
+    return replace(settled, remarks=(*settled.remarks, *other_model(agreement, settled.place)))
+
+
+def _against_book(own: Home, job: Job, population: str | None, settled: Settled) -> list[dict[str, Any]]:
     """Return what the home has spent, what the agreement adds and the total, for each lifetime budget."""
     own.addresses.require(job.agreement, own.identity.fingerprint)
     node = job.agreement.index(own.name)
-    return own.book.forecast(own.charge_of(job, node, population=population))
+    cost = own.charge_of(job, node, population=population, continues=settled.runs)
+    return own.book.forecast(cost, closing=settled.closings)
 
 
-def _show_forecast(out: Console, rows: list[dict[str, Any]]) -> None:
+def _over_epochs(own: Home | None, job: Job, settled: Settled) -> dict[str, Any] | None:
+    """Return what all epochs cost together of the agreed budget, or raise where they do not fit it."""
+    if own is None or not settled.before.parts:
+        return None
+    node, budget = job.agreement.index(own.name), job.agreement.budget
+    settled.before.require(job, node)
+    promised = job.promised(node)
+    return {
+        "spent": settled.before.spent(budget.delta),
+        "adds": promised.epsilon(budget.delta),
+        "total": settled.before.total(promised, budget.delta),
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "parts": [{"run": part["run"], "ledger": part["ledger"]} for part in settled.before.parts],
+    }
+
+
+def _show_forecast(
+    out: Console, rows: list[dict[str, Any]], epochs: dict[str, Any] | None, remarks: Iterable[str]
+) -> None:
+    if epochs is not None:
+        out.print(
+            f"agreed budget (delta {epochs['delta']:g}): epochs before {epochs['spent']:.4g} + new "
+            f"{epochs['adds']:.4g} = total {epochs['total']:.4g} of {epochs['epsilon']:g}; the step that was "
+            "broken off is in both"
+        )
     for row in rows:
         out.print(
             f"book ({row['adjacency']}, {row['view']}, delta {row['delta']:g}): spent {row['spent']:.4g} + "
             f"new {row['adds']:.4g} = total {row['total']:.4g} of {row['epsilon']:g}"
         )
+    for remark in remarks:
+        out.print(safe(f"remark: {remark}"))
 
 
 def _refuse_overdraft(rows: list[dict[str, Any]]) -> None:

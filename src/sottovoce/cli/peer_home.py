@@ -174,19 +174,30 @@ def book(
 
 def keygen(
     folder: Annotated[Path, typer.Argument(help="A new folder for the key and the certificate.")],
-    name: Annotated[str, typer.Option(help="The member's name: lower-case letters, digits, hyphens.")],
+    name: Annotated[str, typer.Option(help="The member's name: lower-case letters, digits, hyphens.")] = "",
     days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="A new certificate for the key that is there already.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Make an identity: a private key that stays here, and a certificate to give to the others.
 
-    \b
-    Example:
-        sottovoce peer keygen identity --name north
-    """
-    from sottovoce.peers.identity import CERTIFICATE, make_identity
+    With --renew the key stays and gets a certificate with a new date, which the others pin; a run that is
+    under way goes on with it in a new epoch.
 
-    identity = make_identity(folder, name, days=days)
+    \b
+    Examples:
+        sottovoce peer keygen identity --name north
+        sottovoce peer keygen ~/.sottovoce/identity --renew
+    """
+    from sottovoce.errors import ConfigError
+    from sottovoce.peers.identity import CERTIFICATE, make_identity, renew_certificate
+
+    if not renew and not name:
+        raise ConfigError("A new identity needs --name, the member's name in agreements.")
+    identity = renew_certificate(folder, days=days) if renew else make_identity(folder, name, days=days)
+    name = identity.name
     certificate = folder / CERTIFICATE
     found = {"name": name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
 

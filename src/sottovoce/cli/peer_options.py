@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from sottovoce.peers.home import Home
 
 __all__ = [
-    "Adjacency", "Delta", "Epsilon", "HomeOption", "Population", "ProxyOption", "RelayOption", "State",
-    "View", "Why", "checked_relay", "exit_codes", "this_home",
+    "Adjacency", "Delta", "Epsilon", "HomeOption", "Population", "PreviousOption", "ProxyOption",
+    "RelayOption", "State", "View", "Why", "checked_relay", "exit_codes", "this_home",
 ]  # fmt: skip
 
 State = Annotated[Path, typer.Argument(help="The state folder of a running or stopped peer.")]
@@ -29,6 +29,13 @@ Adjacency = Annotated[str | None, typer.Option(help="add-remove, replace-one or 
 View = Annotated[str, typer.Option(help="Against whom: local, outsider, network or colluders:2.")]
 Population = Annotated[
     str | None, typer.Option(help="Whose records they are, by the book's name; else its first population.")
+]
+PreviousOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--previous",
+        help="Of an epoch, the agreement of the one before; of every one before, where that ledger is lost.",
+    ),
 ]
 RelayOption = Annotated[
     str, typer.Option(help="Another relay than the agreed one, for neighbours whom nobody can call.")

@@ -12,6 +12,7 @@ from sottovoce.cli.output import Json, console, emit, safe, table
 from sottovoce.cli.peer_options import (
     HomeOption,
     Population,
+    PreviousOption,
     ProxyOption,
     RelayOption,
     State,
@@ -41,9 +42,7 @@ def run(
     new_data: Annotated[
         str, typer.Option("--new-data", help="Why the records differ from those the run began with.")
     ] = "",
-    previous: Annotated[
-        Path | None, typer.Option(help="The agreement of the epoch before, where this one continues a run.")
-    ] = None,
+    previous: PreviousOption = None,
     previous_state: Annotated[
         Path | None, typer.Option(help="Its state folder, for a run without a home.")
     ] = None,
@@ -93,7 +92,7 @@ def _run(
     home: Path | None,
     population: str | None,
     new_data: str,
-    previous: Path | None,
+    previous: list[Path] | None,
     previous_state: Path | None,
     listen: str | None,
     revoke: list[str] | None,
@@ -142,7 +141,7 @@ def _run(
         peer = Peer(
             agreed, own, records, state, log=log, listen=listen, revoked=revoke or (), secrets=key,
             home=at, population=population, new_records=new_data, previous_state=previous_state,
-            previous=None if previous is None else read_agreement(previous),
+            previous=[read_agreement(each) for each in previous or ()],
             start=agreement.with_suffix(".npz"), relay=checked_relay(relay),
             proxy=parse_proxy(proxy) if proxy else None, health=health,
         )  # fmt: skip

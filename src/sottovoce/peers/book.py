@@ -40,7 +40,7 @@ from sottovoce.privacy.releases import ADJACENCIES, Release, compose
 if TYPE_CHECKING:
     from sottovoce.peers.home import Home
 
-__all__ = ["Book", "Charge", "Lifetime", "charge", "composed", "view_name"]
+__all__ = ["Book", "Charge", "Closing", "Lifetime", "charge", "composed", "view_name"]
 
 FORMAT = 1
 _GENESIS = "0" * 64
@@ -102,6 +102,8 @@ class Charge:
     state : the folder of its ledger, relative to the home where it lies inside.
     training : what names a training that can go on after an interruption.
     status : ``started``, ``begun`` (a ledger exists), ``ended`` or ``closed`` (never to be resumed).
+    continues : of an epoch, the runs it goes on from, newest first; None where a book of an earlier version
+        does not say.
     """
 
     population: str
@@ -114,6 +116,7 @@ class Charge:
     status: str = "started"
     since: str = ""
     training: str = ""
+    continues: tuple[str, ...] | None = ()
 
     def against(self, view: str) -> Guarantee | None:
         """Return the guarantee that covers ``view``: its own, or one about more colluders; None for local."""
@@ -124,6 +127,34 @@ class Charge:
             return None
         larger = [(c, g) for name, g in self.views.items() if (c := _colluders(name) or 0) >= wanted]
         return min(larger, key=lambda pair: pair[0])[1] if larger else None
+
+
+@dataclass(frozen=True)
+class Closing:
+    """A run that is given up for good: what left by its ledger, or None where everything planned counts.
+
+    ``views`` replace the agreed price against members where what left has a price of its own.
+
+    Examples
+    --------
+    >>> Closing("3f54", None, "the disk is lost").releases is None
+    True
+    """
+
+    run: str
+    releases: tuple[Release, ...] | None
+    why: str
+    views: Mapping[str, Guarantee] = field(default_factory=dict)
+
+    @property
+    def act(self) -> dict[str, Any]:
+        """The row of the book that says so."""
+        act: dict[str, Any] = {"act": "close", "run": self.run, "why": _line(self.why, "the reason")}
+        if self.releases is not None:
+            act["releases"] = [release.to_dict() for release in self.releases]
+            if self.views:
+                act["views"] = {name: priced.to_dict() for name, priced in sorted(self.views.items())}
+        return act
 
 
 def composed(charges: Iterable[Charge], adjacency: str, view: str = "local") -> Curve:
@@ -308,28 +339,42 @@ class Book:
                 )
             return {"population": new.population, "budgets": _forecast(state, None, new.population)}
 
-    def start(self, new: Charge, *, new_records: str = "") -> Charge:
+    def start(self, new: Charge, *, new_records: str = "", closing: Iterable[Closing] = ()) -> Charge:
         """Charge a run in full, or find it in the book and return what is known of it.
 
         A known run is never charged twice and never begun a second time. Other records than those it began
         with are refused, unless ``new_records`` gives the reason; then the change is a row of its own, and
-        opens no new budget.
+        opens no new budget. An epoch is charged to the population of the run that it continues, and asks for
+        the same records; ``closing`` ends earlier runs in the same writing, or not at all if this is refused.
         """
         with self._writing():
             rows = self._verified()
             state = _state(rows)
             known = state.runs.get(new.run)
-            if known is None:
-                new = replace(new, population=state.named(new.population or None))
-                self._charged(rows, state, new, "start")
-                return new
-            return self._resumed(rows, known, new, new_records)
+            if known is not None:
+                return self._resumed(rows, known, new, new_records)
+            parent = state.parent(new)
+            new = replace(new, population=state.population_of(new))
+            if parent is not None and new.records != parent.records:
+                _require_reason(parent.run[:16], new_records)
+                changed = {"act": "records", "run": parent.run, "records": new.records}
+                rows = [*rows, _row(rows, {**changed, "why": _line(new_records, "the reason")})]
+            for each in closing:
+                rows = _closed(rows, each)
+            self._charged(rows, _state(rows), new, "start")
+            return new
 
     def begun(self, run: str) -> None:
-        """Note that the ledger of a run exists: it may send now, and a missing ledger is an error."""
+        """Note that the ledger of a run exists: it may send now, and a missing ledger is an error.
+
+        A run that was closed since it was found may not: whoever closed it counted what its ledger held.
+        """
         with self._writing():
             rows = self._verified()
-            if _state(rows).run(run).status == "started":
+            status = _state(rows).run(run).status
+            if status == "closed":
+                raise ConfigError(f"The run {run[:16]} was closed in this home's book; agree on a new run.")
+            if status == "started":
                 self._write([*rows, _row(rows, {"act": "begun", "run": run})])
 
     def end(self, run: str, *, draws: int, head: str) -> None:
@@ -351,17 +396,9 @@ class Book:
         Against members the agreed price stands, a broken step is paid in full; ``views`` may replace it where
         half a run has a price of its own (masked sums).
         """
+        left = None if releases is None else tuple(releases)
         with self._writing():
-            rows = self._verified()
-            known = _state(rows).run(run)
-            if known.status == "closed":
-                raise ConfigError(f"The run {run[:16]} was closed before; there is nothing left to do.")
-            act: dict[str, Any] = {"act": "close", "run": run, "why": _line(why, "the reason")}
-            if releases is not None:
-                act["releases"] = [release.to_dict() for release in releases]
-                if views:
-                    act["views"] = {name: guarantee.to_dict() for name, guarantee in sorted(views.items())}
-            self._write([*rows, _row(rows, act)])
+            self._write(_closed(self._verified(), Closing(run, left, why, dict(views or {}))))
 
     def trust(self, name: str, fingerprint: str, why: str) -> None:
         """Note which certificate a member was pinned with."""
@@ -432,14 +469,21 @@ class Book:
         """Fingerprints by member name, as last trusted."""
         return _state(self.rows()).pinned
 
-    def forecast(self, new: Charge) -> list[dict[str, Any]]:
+    def forecast(self, new: Charge, *, closing: Iterable[Closing] = ()) -> list[dict[str, Any]]:
         """Return for each lifetime budget what is spent, what ``new`` adds and the total; changes nothing.
 
-        A run that the book knows adds nothing.
+        A run that the book knows adds nothing. With ``closing`` what is spent counts those runs as they would
+        be closed by the start of ``new``; without it, as planned.
         """
-        state = _state(self.rows())
-        name = state.named(new.population or None)
-        return _forecast(state, None if new.run in state.runs else replace(new, population=name), name)
+        rows = self.rows()
+        state = _state(rows)
+        if new.run in state.runs:
+            return _forecast(state, None, state.runs[new.run].population)
+        name = state.population_of(new)
+        for each in closing:
+            rows = _closed(rows, each)
+        state = _state(rows)
+        return _forecast(state, replace(new, population=name), name)
 
     def summary(self) -> list[dict[str, Any]]:
         """Return one entry per population: its charges, and spent, left and limit for each budget."""
@@ -487,11 +531,7 @@ class Book:
                 "version of the program that began it."
             )
         if new.records != known.records:
-            if not new_records:
-                raise DataError(
-                    f"The records differ from those the run {short} began with; restore the file, or say why "
-                    "they changed with --new-data, which is recorded and opens no new budget."
-                )
+            _require_reason(short, new_records)
             act = {"act": "records", "run": new.run, "records": new.records}
             self._write([*rows, _row(rows, {**act, "why": _line(new_records, "the reason")})])
             known = replace(known, records=new.records)
@@ -578,6 +618,22 @@ class _State:
             )
         return population
 
+    def parent(self, new: Charge) -> Charge | None:
+        """Return the newest run known here that ``new`` goes on from."""
+        return next((self.runs[run] for run in new.continues or () if run in self.runs), None)
+
+    def population_of(self, new: Charge) -> str:
+        """Return whom ``new`` is charged to: the people stay the same from epoch to epoch."""
+        parent = self.parent(new)
+        if parent is None:
+            return self.named(new.population or None)
+        if new.population not in ("", parent.population):
+            raise ConfigError(
+                f"The run {parent.run[:16]} that this epoch continues is charged to the population "
+                f"{parent.population}, got {new.population}; a run stays with the population it began with."
+            )
+        return parent.population
+
     def amend(self, run: str, **changes: Any) -> None:
         at = next(i for i, each in enumerate(self.charges) if each.run == run)
         self.charges[at] = replace(self.charges[at], **changes)
@@ -619,6 +675,21 @@ def _state(rows: Iterable[dict[str, Any]]) -> _State:
     return state
 
 
+def _closed(rows: list[dict[str, Any]], closing: Closing) -> list[dict[str, Any]]:
+    """Return the rows with one more that closes a run."""
+    if _state(rows).run(closing.run).status == "closed":
+        raise ConfigError(f"The run {closing.run[:16]} was closed before; there is nothing left to do.")
+    return [*rows, _row(rows, closing.act)]
+
+
+def _require_reason(run: str, why: str) -> None:
+    if not why:
+        raise DataError(
+            f"The records differ from those the run {run} began with; restore the file, or say why "
+            "they changed with --new-data, which is recorded and opens no new budget."
+        )
+
+
 def charge_act(new: Charge, act: str) -> dict[str, Any]:
     """Return a charge as the act that a row of the book holds; a ledger keeps it too."""
     row: dict[str, Any] = {
@@ -632,6 +703,8 @@ def charge_act(new: Charge, act: str) -> dict[str, Any]:
         row["training"] = new.training
     if act == "start":
         row |= {"run": new.run, "records": new.records, "state": new.state}
+        if new.continues is not None:
+            row["continues"] = list(new.continues)
     return row
 
 
@@ -640,9 +713,10 @@ def stored_charge(row: Mapping[str, Any]) -> Charge:
     views = {name: Guarantee.from_dict(each) for name, each in row["views"].items()}
     run, records, state = row.get("run", ""), row.get("records", ""), row.get("state", "")
     status = "started" if run else "ended"
+    continues = tuple(row["continues"]) if "continues" in row else None if run else ()
     return Charge(
         row["population"], row["what"], _releases(row["releases"]), views, run, records, state, status,
-        row.get("time", ""), row.get("training", ""),
+        row.get("time", ""), row.get("training", ""), continues,
     )  # fmt: skip
 
 

@@ -13,6 +13,8 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +23,17 @@ import numpy as np
 from sottovoce._files import write_whole
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, LedgerError
 from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
-from sottovoce.peers.book import view_name
+from sottovoce.peers.book import Charge, Closing, composed, view_name
 from sottovoce.peers.home import Home
 from sottovoce.peers.identity import common_name
 from sottovoce.peers.jobs import Job
-from sottovoce.peers.ledger import read_ledger
+from sottovoce.peers.ledger import at_rest, read_ledger
 from sottovoce.privacy.curves import Curve
-from sottovoce.privacy.guarantees import Guarantee
+from sottovoce.privacy.guarantees import Adversary, Guarantee
 from sottovoce.privacy.releases import Release
 from sottovoce.protocols.names import is_exact
 
-__all__ = ["Before", "draft_epoch", "model_digest", "read_start", "spent_before"]
+__all__ = ["Before", "Settled", "draft_epoch", "model_digest", "other_model", "read_start", "settle"]
 
 
 class Before:
@@ -51,6 +53,10 @@ class Before:
         """The losses of the earlier epochs."""
         return [Guarantee.from_dict(part["guarantee"]).curve for part in self.parts]
 
+    def spent(self, delta: float) -> float:
+        """Return epsilon of the earlier epochs."""
+        return Curve.total(self.curves).epsilon(delta) if self.parts else 0.0
+
     def total(self, now: Guarantee, delta: float) -> float:
         """Return epsilon of all epochs together, ``now`` being that of the present one."""
         return Curve.total([*self.curves, now.curve]).epsilon(delta)
@@ -60,7 +66,7 @@ class Before:
         budget = job.agreement.budget
         total = self.total(job.promised(node), budget.delta)
         if self.parts and not total <= budget.epsilon:
-            spent = Curve.total(self.curves).epsilon(budget.delta)
+            spent = self.spent(budget.delta)
             raise BudgetExceeded(
                 f"The epochs before cost {job.agreement.members[node].name} epsilon {spent:.4g} at delta "
                 f"{budget.delta:g}, with this one it is {total:.4g} of {budget.epsilon:g}; agree on fewer "
@@ -80,73 +86,211 @@ def model_digest(model: np.ndarray) -> str:
     return hashlib.sha256(b"sottovoce start\n" + row.tobytes()).hexdigest()
 
 
-def spent_before(
-    old: Agreement | None,
+@dataclass(frozen=True)
+class Settled:
+    """What the epochs before cost one member, counted by their ledgers; nothing has been written yet.
+
+    Parameters
+    ----------
+    before : what was spent, one part per earlier epoch.
+    runs : the runs that the epoch goes on from, newest first.
+    closings : how the book closes those that are still open there.
+    place : the state folder of the run that is continued, where there is one.
+    remarks : what whoever signs should know, one sentence each.
+    """
+
+    before: Before = field(default_factory=Before)
+    runs: tuple[str, ...] = ()
+    closings: tuple[Closing, ...] = ()
+    place: Path | None = None
+    remarks: tuple[str, ...] = ()
+
+
+def settle(
+    previous: Agreement | Iterable[Agreement] | None,
     agreement: Agreement,
     name: str,
     *,
     home: Home | None,
     state: str | Path | None = None,
-) -> Before:
-    """Return what this member spent in the run that ``agreement`` continues, and close that run in the book.
+    hold: ExitStack | None = None,
+) -> Settled:
+    """Return what a member spent in the run that ``agreement`` continues; changes nothing.
 
     Parameters
     ----------
-    old : the agreement of the epoch before, whose price is taken; needed where this member was in it.
+    previous : the agreement of the epoch before; where its ledger is lost, those of all epochs before.
     agreement, name : the new epoch and this member's name.
-    home : its home; the book says whether the run is known and finds its ledger.
-    state : the run's state folder, without a home.
+    home : its home; the book says which runs are known and finds their ledgers.
+    state : the folder of the run before, without a home.
+    hold : keeps the folders that were counted from being opened by a peer, for as long as it is open; where
+        one is running there `LedgerError` is raised. Without it a running peer's run is counted as planned.
 
     Guarantees
     ----------
-    Everything the ledger lists is counted, the broken step included; where the ledger is lost, damaged or
-    older than its head, everything that was planned. In the book the old run is closed by this and can never
-    be resumed.
+    Everything the ledger lists is counted, the broken step included; where the ledger is lost, damaged, older
+    than its head or still being written by a peer, everything that was planned. An epoch about which neither
+    an agreement nor a ledger nor the book says anything is an error, never counted as nothing. Other epochs
+    of the same run that this home began, and gave up for this one, are counted too.
+
+    Examples
+    --------
+    A run that continues nothing has nothing behind it.
+
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> settle(None, read_agreement(example_agreement()[0]), "ada", home=None).before.parts
+    []
     """
-    if old is None or name not in [member.name for member in old.members]:
-        if home is not None and agreement.continues in home.book.runs:
-            raise ConfigError(
-                f"This epoch continues the run {agreement.continues[:16]}, in which this home was; name "
-                "its agreement (--previous)."
-            )
-        return Before()
-    if old.run.hex() != agreement.continues:
-        raise ConfigError(
-            f"This epoch continues the run {agreement.continues[:16]}, the agreement given as the one before "
-            f"is {old.run.hex()[:16]}; take the right one."
+    if not agreement.continues:
+        return Settled()
+    given = [previous] if isinstance(previous, Agreement) else list(previous or ())
+    return _Chain({each.run.hex(): each for each in given}, agreement, name, home, state, hold).settled()
+
+
+class _Chain:
+    """The epochs behind an epoch, as one member knows them."""
+
+    def __init__(
+        self,
+        given: dict[str, Agreement],
+        agreement: Agreement,
+        name: str,
+        home: Home | None,
+        state: str | Path | None,
+        hold: ExitStack | None,
+    ) -> None:
+        self.hold, self.job = hold, Job(agreement)
+        self.given, self.agreement, self.name, self.home = given, agreement, name, home
+        self.state = None if state is None else Path(state)
+        self.known: dict[str, Charge] = {} if home is None else home.book.runs
+        self.parts: list[dict[str, Any]] = []  # newest first until the end
+        self.runs: list[str] = []
+        self.remarks: list[str] = []
+        self.closings: list[Closing] = []
+        self.place: Path | None = None
+
+    def settled(self) -> Settled:
+        direct = self.agreement.continues
+        if direct not in self.given:
+            raise self._missing(direct)
+        run = direct
+        while run:
+            if run in self.runs:
+                raise ConfigError(f"The epochs before this one go in a circle at {run[:16]}; nothing is run.")
+            self.runs.append(run)
+            run = self._step(run, newest=run == direct)
+        self._siblings()
+        before = Before(reversed(self.parts))
+        return Settled(before, tuple(self.runs), tuple(self.closings), self.place, tuple(self.remarks))
+
+    def _missing(self, run: str) -> ConfigError:
+        return ConfigError(
+            f"This epoch continues the run {run[:16]}, and nothing here says what it cost; name its "
+            "agreement (--previous, once for each epoch before this one)."
         )
-    job, node = Job(old), old.index(name)
-    earlier: list[dict[str, Any]] = []
-    listed: list[Release] | None = None
-    place: Path | None = None if state is None else Path(state)
-    witness = None
-    if home is not None and agreement.continues in home.book.runs:
-        place = home.folder / home.book.runs[agreement.continues].state
-        witness = home.witness(old.run)
-    try:
-        if place is None:
-            raise LedgerError("no folder")
-        stored = read_ledger(place, witness=witness)
-        if stored["run"] not in (old.run.hex(), old.session.hex()) or stored["node"] != node:
-            raise ConfigError(f"The state folder {place} belongs to another run than the one continued.")
-        listed, earlier = list(stored["saved"].releases), list(stored["about"].get("before", []))
-    except (LedgerError, OSError):
-        listed = None
-    releases = list(job.releases(node)) if listed is None else listed
-    guarantee = job.spent(node, releases)
-    if home is not None:
-        known = home.book.runs.get(agreement.continues)
-        if known is not None and known.status != "closed":
-            views = {view_name(guarantee): guarantee} if job.tolerate and guarantee.label == "exact" else None
-            home.book.close(agreement.continues, listed, f"continued by epoch {agreement.epoch}", views)
-    part = {
-        "run": agreement.continues,
-        "epoch": old.epoch,
-        "releases": [release.to_dict() for release in releases],
-        "guarantee": guarantee.to_dict(),
-        "ledger": "whole" if listed is not None else "lost: everything planned is counted",
-    }
-    return Before([*earlier, part])
+
+    def _step(self, run: str, *, newest: bool) -> str:
+        """Add what one epoch cost; return the run before it, empty at the first or where all is added."""
+        old, charge = self.given.get(run), self.known.get(run)
+        if old is None and charge is None:
+            raise self._missing(run)
+        if old is not None and self.name not in [member.name for member in old.members]:
+            return old.continues
+        if old is not None and charge is None and self.home is not None:
+            return old.continues  # signed perhaps, but a home begins no run that its book does not know
+        earlier = None
+        if old is None or (charge is not None and charge.status == "closed" and not newest):
+            assert charge is not None
+            self.parts.append(self._booked(charge, "closed in the book"))
+        else:
+            earlier = self._counted(old, charge, newest=newest)
+        if earlier is not None:
+            self.parts += reversed(earlier)
+            self.runs += [part["run"] for part in reversed(earlier)]
+            return ""
+        if old is not None:
+            return old.continues
+        assert charge is not None
+        if charge.continues is None:
+            raise self._missing(run)
+        rest = [self.known[each] for each in charge.continues if each in self.known]
+        self.parts += [self._booked(each, "closed in the book") for each in rest]
+        self.runs += charge.continues
+        return ""
+
+    def _counted(self, old: Agreement, charge: Charge | None, *, newest: bool) -> list[dict[str, Any]] | None:
+        """Add one epoch by its ledger, or all it planned; return the parts that its ledger holds."""
+        job, node, run = Job(old), old.index(self.name), old.run.hex()
+        place, witness = (self.state if newest else None), None
+        if charge is not None and self.home is not None:
+            place, witness = self.home.folder / charge.state, self.home.witness(old.run)
+        earlier: list[dict[str, Any]] | None = None
+        left: tuple[Release, ...] | None = None
+        said = "lost: everything planned is counted"
+        if charge is not None and charge.status == "started":
+            # nothing may be sent before the book says that the ledger exists
+            left, said = (), "never begun"
+        elif place is not None:
+            try:
+                stored = self._read(place, witness)
+                if stored["run"] not in (run, old.session.hex()) or stored["node"] != node:
+                    raise ConfigError(
+                        f"The state folder {place} belongs to another run than the one continued."
+                    )
+                left, said = tuple(stored["saved"].releases), "whole"
+                # without a word about epochs before it, their agreements are asked for
+                earlier = list(stored["about"].get("before", [])) or None
+            except LedgerError as error:
+                self.remarks.append(f"the run {run[:16]} is counted as planned: {error}")
+        releases = tuple(job.releases(node)) if left is None else left
+        part = {
+            "run": run,
+            "epoch": old.epoch,
+            "releases": [release.to_dict() for release in releases],
+            "guarantee": job.spent(node, releases).to_dict(),
+            "ledger": said,
+        }
+        self.parts.append(part)
+        self.place = place if newest else self.place
+        if charge is not None and charge.status != "closed":
+            views = {} if left is None else job.left_by(node, left)
+            self.closings.append(Closing(run, left, f"continued by epoch {self.agreement.epoch}", views))
+        return earlier
+
+    def _read(self, place: Path, witness: Path | None) -> dict[str, Any]:
+        """Return a ledger that no peer is writing."""
+        if self.hold is None:
+            with at_rest(place):
+                return read_ledger(place, witness=witness)
+        try:
+            self.hold.enter_context(at_rest(place))
+        except LedgerError as error:
+            raise ConfigError(f"The run before this epoch is not at rest: {error}") from None
+        return read_ledger(place, witness=witness)
+
+    def _booked(self, charge: Charge, said: str) -> dict[str, Any]:
+        """Return the part of a run of which only the book tells: against the view that is charged."""
+        view = view_name(self.job.promised(self.agreement.index(self.name)))
+        adjacency: Any = self.job.plan.adjacency
+        curve = composed([charge], adjacency, view)
+        priced = Guarantee(Adversary("local"), adjacency, "ldp", curve)
+        known = charge.against(view) if view != "local" else None
+        if known is not None:
+            priced = Guarantee(known.adversary, adjacency, known.label, curve, known.assumptions)
+        return {
+            "run": charge.run,
+            "epoch": None,
+            "releases": [release.to_dict() for release in charge.releases],
+            "guarantee": priced.to_dict(),
+            "ledger": said,
+        }
+
+    def _siblings(self) -> None:
+        """Count epochs that were begun here from the same run and given up for this one."""
+        own = {*self.runs, self.agreement.run.hex()}
+        for run, charge in self.known.items():
+            if run not in own and set(charge.continues or ()) & own:
+                self.parts.append(self._booked(charge, "another epoch of the same run"))
 
 
 def draft_epoch(
@@ -238,6 +382,32 @@ def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | 
             "the agreement from whoever drafted it."
         )
     return found
+
+
+def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ...]:
+    """Return a sentence if an epoch goes on from another model than the one in this member's own folder.
+
+    It costs no privacy: what is released is priced for any model. But whoever drafted it chose it, and a
+    member that stood at the same step can see whether it is the common one.
+
+    Examples
+    --------
+    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
+    >>> other_model(read_agreement(example_agreement()[0]), None)
+    ()
+    """
+    if not agreement.start or state is None:
+        return ()
+    try:
+        step, model = _reached(state)
+    except ConfigError:
+        return ()
+    if model_digest(model) == agreement.start:
+        return ()
+    return (
+        f"it goes on from another model than this home has after step {step}: ask whoever drafted it at "
+        "which step it stood, and why",
+    )
 
 
 def _reached(state: str | Path) -> tuple[int, np.ndarray]:

@@ -22,16 +22,17 @@ import os
 import secrets
 import stat
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from sottovoce._files import write_whole
 from sottovoce.errors import ConfigError, IdentityError, LedgerError
 from sottovoce.peers.addresses import Addresses
-from sottovoce.peers.book import Book, Charge, Lifetime, charge_act, view_name
+from sottovoce.peers.book import Book, Charge, Closing, Lifetime, charge_act, view_name
 from sottovoce.peers.identity import Identity, make_identity, read_identity
 from sottovoce.peers.jobs import Job
-from sottovoce.peers.ledger import LEDGER, SqliteLedger, read_charge, read_ledger
+from sottovoce.peers.ledger import LEDGER, SqliteLedger, at_rest, read_charge, read_ledger
 from sottovoce.peers.records import Records
 from sottovoce.privacy.releases import Release
 
@@ -173,13 +174,17 @@ class Home:
             total.update(part.tobytes())
         return total.hexdigest()
 
-    def charge_of(self, job: Job, node: int, *, population: str | None = None) -> Charge:
-        """Return what an agreed run would cost this home."""
+    def charge_of(
+        self, job: Job, node: int, *, population: str | None = None, continues: Iterable[str] = ()
+    ) -> Charge:
+        """Return what an agreed run would cost this home; an epoch names the runs it ``continues``."""
         # what is promised of a masked plan is against as many members as it tolerates
         asked = [job.network(node), job.promised(node)]
         views = {view_name(guarantee): guarantee for guarantee in asked if guarantee.label == "exact"}
+        said = job.agreement.continues
+        earlier = tuple(dict.fromkeys([*([said] if said else []), *continues]))
         return Charge(population or "", job.agreement.title, tuple(job.releases(node)), views,
-                      run=job.agreement.run.hex())  # fmt: skip
+                      run=job.agreement.run.hex(), continues=earlier)  # fmt: skip
 
     def start(
         self,
@@ -188,10 +193,12 @@ class Home:
         *,
         state: str | Path | None = None,
         new_records: str = "",
+        closing: Iterable[Closing] = (),
     ) -> tuple[Path, Charge]:
         """Charge a run, or find it; return its folder and its place in the book.
 
-        ``state`` is where a new run keeps its ledger, by default ``runs/HASH``; a known one stays there.
+        ``state`` is where a new run keeps its ledger, by default ``runs/HASH``; a known one stays there. The
+        runs that an epoch continues are closed (``closing``) in the same writing.
         """
         strays = self.strays()
         if strays:
@@ -202,10 +209,8 @@ class Home:
         place = Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run
         inside = self.folder in place.parents
         named = str(place.relative_to(self.folder)) if inside else str(place)
-        filled = Charge(
-            new.population, new.what, new.releases, new.views, new.run, self.digest(records), named
-        )
-        known = self.book.start(filled, new_records=new_records)
+        filled = replace(new, records=self.digest(records), state=named)
+        known = self.book.start(filled, new_records=new_records, closing=closing)
         place = self.folder / known.state
         if known.status != "started" and not (place / LEDGER).exists():
             raise LedgerError(
@@ -224,6 +229,7 @@ class Home:
         about: dict[str, Any] | None = None,
         state: str | Path | None = None,
         new_records: str = "",
+        closing: Iterable[Closing] = (),
     ) -> SqliteLedger:
         """Charge the book, then make or find the ledger, then say in the book that it exists; then send.
 
@@ -231,7 +237,7 @@ class Home:
         Whatever stops in between, the book holds the run before its ledger can hold a row, and holds that the
         ledger exists before that row can leave.
         """
-        place, known = self.start(new, records, state=state, new_records=new_records)
+        place, known = self.start(new, records, state=state, new_records=new_records, closing=closing)
         run = bytes.fromhex(known.run)
         ledger = SqliteLedger(
             place,
@@ -253,7 +259,8 @@ class Home:
         known = self.book.runs.get(run)
         if known is None:
             raise ConfigError(f"The book knows no run {run[:16]}; `peer book` lists those it knows.")
-        self.book.close(run, self._left(known), why)
+        with at_rest(self.folder / known.state):  # a running peer would release more than is counted here
+            self.book.close(run, self._left(known), why)
         return self.book.runs[run]
 
     def restore(self, why: str) -> str:

@@ -26,7 +26,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sottovoce.errors import IdentityError
+from sottovoce._files import write_whole
+from sottovoce.errors import DataError, IdentityError
 
 __all__ = [
     "CertificateSeal",
@@ -35,6 +36,7 @@ __all__ = [
     "make_identity",
     "read_certificate",
     "read_identity",
+    "renew_certificate",
     "verify",
 ]
 
@@ -150,6 +152,42 @@ def make_identity(
                 stream.write(content)
     except OSError as error:
         raise IdentityError(f"The identity cannot be written to {folder} ({error.strerror}).") from None
+    return identity
+
+
+def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
+    """Make a new certificate for the key in ``folder``; the one before is kept beside it under its last day.
+
+    The others pin the new one, and a run goes on with it in a new epoch: an agreement lists one certificate
+    for each member, byte for byte.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp() + "/di"
+    >>> first = make_identity(folder, "di", days=1.0)
+    >>> again = renew_certificate(folder)
+    >>> again.key == first.key, again.fingerprint == first.fingerprint, read_identity(folder) == again
+    (True, False, True)
+    """
+    folder = Path(folder)
+    try:
+        old = (folder / CERTIFICATE).read_bytes()
+        key = serialization.load_pem_private_key((folder / KEY).read_bytes(), password=None)
+        until = x509.load_pem_x509_certificate(old).not_valid_after_utc
+    except (OSError, ValueError, TypeError) as error:
+        raise IdentityError(
+            f"{folder} holds no key and certificate to renew ({error}); name the identity folder."
+        ) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise IdentityError(f"The key in {folder} is of another kind than this program makes.")
+    name = common_name(old)
+    identity = Identity(name, _key_bytes(key), _certificate(key, name, days, None))
+    try:
+        write_whole(folder / f"certificate-{until:%Y-%m-%d-%H%M%S}.pem", old, mode=0o644)
+        write_whole(folder / CERTIFICATE, identity.certificate, mode=0o644)
+    except DataError as error:
+        raise IdentityError(f"The new certificate cannot be written: {error}") from None
     return identity
 
 

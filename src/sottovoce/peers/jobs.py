@@ -19,6 +19,7 @@ import numpy as np
 from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetExceeded, DataError
 from sottovoce.peers.agreement import Agreement
+from sottovoce.peers.book import view_name
 from sottovoce.peers.frames import Wire
 from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.plans import hosted_data
@@ -26,7 +27,7 @@ from sottovoce.peers.programs import StepProgram
 from sottovoce.peers.records import Records
 from sottovoce.peers.runkeys import RunKeys
 from sottovoce.privacy import Guarantee, account
-from sottovoce.privacy.laws import Law, Local
+from sottovoce.privacy.laws import Consensus, Law, Local
 from sottovoce.privacy.masks import MaskKey, PairMasks
 from sottovoce.privacy.noise import NoiseSource
 from sottovoce.privacy.releases import Budget, Release, Spending
@@ -221,6 +222,25 @@ class Job:
     def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what the own noise alone leaves of it, whatever all others do."""
         return account(_Charged(self.plan, tuple(releases)), "local", user=node)
+
+    def left_by(self, node: int, releases: Iterable[Release]) -> dict[str, Guarantee]:
+        """Return what releases of a run that was broken off cost against members, by view; valid ones only.
+
+        Guarantees
+        ----------
+        Every step that released anything is priced in full, the broken one too: what was seen of it is a part
+        of what a whole step shows. A view that is not named here has the price of the whole agreed run.
+        """
+        made = tuple(releases)
+        asked = [self._charged_view] if self.tolerate else []
+        if isinstance(self.plan.law, Consensus) and self._exact:
+            asked.append({"view": "network"})
+        if not made:
+            nothing = self.spent_locally(node, ())
+            whole = (self.network(node), self.promised(node))
+            return {view_name(priced): nothing for priced in whole if priced.label == "exact"}
+        priced = [account(_Charged(self.plan, made, node), user=node, **view) for view in asked]
+        return {view_name(each): each for each in priced if each.label == "exact"}
 
     def spending(self, node: int) -> Spending:
         """Return an empty account with the member's budget, or raise if the plan itself does not fit."""

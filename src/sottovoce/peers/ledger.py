@@ -28,9 +28,9 @@ from sottovoce.peers.core import Entry, Saved
 from sottovoce.peers.frames import TRAILER, digest_of
 from sottovoce.privacy.releases import Release
 
-__all__ = ["SqliteLedger", "read_charge", "read_ledger"]
+__all__ = ["SqliteLedger", "at_rest", "give_up", "read_charge", "read_ledger"]
 
-LEDGER, ANCHOR, LOCK, MARK = "ledger.sqlite", "anchor", "lock", "run"
+LEDGER, ANCHOR, LOCK, MARK, OVER = "ledger.sqlite", "anchor", "lock", "run", "continued"
 _HEARD = struct.Struct("<QI96s")
 _ANCHOR = struct.Struct("<Q32s")
 _TIDY = 32  # commits after which the log is emptied
@@ -196,18 +196,17 @@ class SqliteLedger:
             raise LedgerError(
                 f"The state folder {self.folder} can be written by others; run chmod 700 on it."
             )
-        for patience in (True, True, True, False):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return lock
-            except OSError:
-                if patience:  # `peer status` looks at the lock for a moment, and must disturb nobody
-                    time.sleep(0.05)
-        os.close(lock)
-        raise LedgerError(f"The state folder {self.folder} is in use by another process; stop it first.")
+        _take(lock, self.folder)
+        return lock
 
     def _open(self, about: dict[str, Any]) -> None:
-        path, mark = self.folder / LEDGER, self.folder / MARK
+        path, mark, over = self.folder / LEDGER, self.folder / MARK, self.folder / OVER
+        if over.exists():
+            heir = over.read_text(errors="replace")[:16]
+            raise LedgerError(
+                f"The run in {self.folder} goes on as {heir}, for which what it released was counted; run "
+                "that agreement, this one sends nothing more."
+            )
         if mark.exists():
             self._belongs(path, mark)
         elif not path.exists():
@@ -410,6 +409,51 @@ def read_ledger(folder: str | Path, *, witness: str | Path | None = None) -> dic
         "rows": count,
         "head": head.hex(),
     }
+
+
+@contextmanager
+def at_rest(folder: str | Path) -> Iterator[None]:
+    """Hold a state folder while what left from it is counted, so that no peer releases more meanwhile.
+
+    Raises `LedgerError` where a peer is running on it; a folder that is gone is at rest.
+    """
+    try:
+        lock = os.open(Path(folder) / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        yield
+        return
+    except OSError as error:
+        raise LedgerError(
+            f"The state folder {folder} cannot be held ({error.strerror}), so nothing shows that no peer "
+            "runs on it; make it readable."
+        ) from None
+    _take(lock, Path(folder))
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def give_up(folder: str | Path, run: str) -> None:
+    """Mark a state folder as one that goes on under another name, ``run``: no peer opens it again."""
+    if (Path(folder) / LEDGER).exists():
+        try:
+            write_whole(Path(folder) / OVER, run + "\n", mode=0o600)
+        except DataError as error:
+            raise LedgerError(f"The state folder failed, so nothing was sent: {error}") from None
+
+
+def _take(lock: int, folder: Path) -> None:
+    """Lock an open file, or close it and raise."""
+    for patience in (True, True, True, False):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if patience:  # `peer status` looks at the lock for a moment, and must disturb nobody
+                time.sleep(0.05)
+    os.close(lock)
+    raise LedgerError(f"The state folder {folder} is in use by another process; stop it first.")
 
 
 def read_charge(folder: str | Path) -> Charge | None:

@@ -22,6 +22,8 @@ from sottovoce.peers.identity import Identity
 __all__ = ["Link", "client_context", "read_message", "ready", "server_context", "shake", "write_message"]
 
 HEAD = struct.Struct("<I")
+_STRETCH = (1 << 14) - HEAD.size  # what goes into one record of TLS beside the head
+_LARGE = 1 << 16  # bytes from which a message is not copied
 _TURN = 64  # messages of one connection before the others have their turn
 # A line that is dead without a word: asked after 20 s of silence, given up 15 s later.
 _KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
@@ -189,7 +191,7 @@ class Link:
         tls: ssl.SSLSocket,
         *,
         largest: int,
-        taken: Callable[[Link, bytes], None],
+        taken: Callable[[Link, bytes | memoryview], None],
         lost: Callable[[Link, Exception | None], None],
         drained: Callable[[], None] = lambda: None,
     ) -> None:
@@ -200,6 +202,7 @@ class Link:
         self._handle = tls.fileno()
         self._out: deque[bytes] = deque()
         self._rest: memoryview | None = None
+        self._more: memoryview | None = None
         self._writing = self._leaving = self._paused = False
         self._expect(None)
         self._loop.add_reader(self._handle, self._read)
@@ -235,9 +238,13 @@ class Link:
     def _write(self) -> None:
         try:
             while self._out:
-                if self._rest is None:
-                    self._rest = memoryview(HEAD.pack(len(self._out[0])) + self._out[0])
+                if self._rest is None:  # the head goes with a first stretch; of the rest no copy is made
+                    whole = memoryview(self._out[0])
+                    self._rest = memoryview(HEAD.pack(len(whole)) + whole[:_STRETCH])
+                    self._more = whole[_STRETCH:]
                 self._rest = self._rest[self.tls.send(self._rest) :]
+                if not self._rest:
+                    self._rest, self._more = self._more, None
                 if not self._rest:
                     self._rest = None
                     self._out.popleft()
@@ -306,7 +313,8 @@ class Link:
                 raise FrameError(f"A message of {size} bytes came where at most {self.largest} are agreed.")
             self._expect(size)
             return self._read_one()
-        content = bytes(self._buffer)
+        # a row of megabytes is handed on as it was read: this buffer is written by nobody any more
+        content = bytes(self._buffer) if len(self._buffer) < _LARGE else self._buffer.toreadonly()
         self._expect(None)
         self._taken(self, content)
         return True

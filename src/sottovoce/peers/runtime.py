@@ -32,20 +32,23 @@ from sottovoce.errors import (
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.dial import Proxy
-from sottovoce.peers.epochs import Before, read_start, spent_before
+from sottovoce.peers.epochs import Before, Settled, read_start, settle
 from sottovoce.peers.health import Health
 from sottovoce.peers.home import Home
 from sottovoce.peers.identity import CertificateSeal, Identity
 from sottovoce.peers.jobs import Job
-from sottovoce.peers.ledger import LEDGER, SqliteLedger, read_ledger
+from sottovoce.peers.ledger import LEDGER, SqliteLedger, give_up, read_ledger
 from sottovoce.peers.masking import erase_mask_key, read_mask_key
+from sottovoce.peers.programs import StepProgram
 from sottovoce.peers.records import Records
 from sottovoce.peers.sheet import checks, remembered
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.status import LIVE
 from sottovoce.peers.transport import Setting, TlsTransport, Transport
 from sottovoce.privacy import Guarantee, words
+from sottovoce.privacy.masks import MaskKey
 from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
+from sottovoce.privacy.releases import Spending
 
 __all__ = ["Outcome", "Peer"]
 
@@ -89,8 +92,8 @@ class Peer:
     home : the organisation's home; the run is charged to its book before anything else happens.
     population : whose records they are, by the book's name; None for the first.
     new_records : why the records differ from those the run began with; recorded.
-    previous, previous_state : of an epoch, the agreement of the one before and (without a home) its folder;
-        needed at the first start, then the ledger holds what was spent.
+    previous, previous_state : of an epoch, the agreement of the one before (of all before, where its ledger
+        is lost) and without a home its folder; needed at the first start, later the ledger holds it.
     start : of an epoch, the file of the model it goes on from.
 
     Guarantees
@@ -130,7 +133,7 @@ class Peer:
         home: Home | None = None,
         population: str | None = None,
         new_records: str = "",
-        previous: Agreement | None = None,
+        previous: Agreement | Iterable[Agreement] | None = None,
         previous_state: str | Path | None = None,
         start: str | Path | None = None,
     ) -> None:
@@ -153,33 +156,10 @@ class Peer:
             secrets = home.identity_folder
         self._secrets = secrets if agreement.masked else None
         key = read_mask_key(self._secrets, agreement.run, agreement.epoch)
-        first, self.before = self._continued(previous, previous_state, start, state)
-        program = self.job.program(self.node, records, noise, key, first)
-        spending = self.job.spending(self.node)
-        self._obey_graph(program.contacts)
-        self.before.require(self.job, self.node)
-        about = {
-            "title": agreement.title,
-            "members": [member.name for member in agreement.members],
-            "rounds": self.job.rounds,
-            "steps": self.job.steps,
-            "algorithm": agreement.algorithm.name,
-            "epsilon": agreement.budget.epsilon,
-            "delta": agreement.budget.delta,
-            "adjacency": self.job.plan.adjacency,
-            "contacts": list(program.contacts),
-            "hidden": self.job.hidden(self.node),  # by others' noise, in what the agreement charges for
-            "tolerate": self.job.tolerate,
-        }
-        if self.before.parts:
-            about["before"] = self.before.parts
-        if home is None:
-            assert state is not None
-            self.state = Path(state)
-            self.ledger = SqliteLedger(state, run=agreement.session, node=self.node, about=about)
-        else:
-            self._open_through(home, records, state, about, population, new_records, key is not None)
-        self._keep_start()
+        with contextlib.ExitStack() as hold:  # nothing more leaves in the epoch before while it is counted
+            program, spending = self._ledger_opened(
+                records, noise, key, state, population, new_records, previous, previous_state, start, hold
+            )
         try:
             if agreement.masked and key is None and self.ledger.load().state is None:
                 raise self._no_key()
@@ -218,6 +198,53 @@ class Peer:
         self.refused: Counter[str] = Counter()  # frames the core did not take, by member
         self.pace_missed = 0
 
+    def _ledger_opened(
+        self,
+        records: Records,
+        noise: NoiseSource | Random | None,
+        key: MaskKey | None,
+        state: str | Path | None,
+        population: str | None,
+        new_records: str,
+        previous: Agreement | Iterable[Agreement] | None,
+        previous_state: str | Path | None,
+        start: str | Path | None,
+        hold: contextlib.ExitStack,
+    ) -> tuple[StepProgram, Spending]:
+        """Check that everything fits, then charge it, then open the ledger."""
+        home = self.home
+        first, settled = self._continued(previous, previous_state, start, state, hold)
+        self.before = settled.before
+        program = self.job.program(self.node, records, noise, key, first)
+        spending = self.job.spending(self.node)
+        self._obey_graph(program.contacts)
+        self.before.require(self.job, self.node)
+        about = {
+            "title": self.agreement.title,
+            "members": [member.name for member in self.agreement.members],
+            "rounds": self.job.rounds,
+            "steps": self.job.steps,
+            "algorithm": self.agreement.algorithm.name,
+            "epsilon": self.agreement.budget.epsilon,
+            "delta": self.agreement.budget.delta,
+            "adjacency": self.job.plan.adjacency,
+            "contacts": list(program.contacts),
+            "hidden": self.job.hidden(self.node),  # by others' noise, in what the agreement charges for
+            "tolerate": self.job.tolerate,
+        }
+        if self.before.parts:
+            about["before"] = self.before.parts
+        if home is None:
+            assert state is not None
+            self.state = Path(state)
+            if settled.place is not None:  # without a book the folder itself remembers that it is over
+                give_up(settled.place, self.agreement.run.hex())
+            self.ledger = SqliteLedger(state, run=self.agreement.session, node=self.node, about=about)
+        else:
+            self._open_through(home, records, state, about, population, new_records, key is not None, settled)
+        self._keep_start()
+        return program, spending
+
     def _obey_graph(self, contacts: Iterable[int]) -> None:
         strays = sorted(set(contacts) - set(self.agreement.neighbours(self.node)))
         if strays:
@@ -235,13 +262,14 @@ class Peer:
         population: str | None,
         new_records: str,
         keyed: bool,
+        settled: Settled,
     ) -> None:
         """Find or make the ledger by way of the home's book."""
         agreement = self.agreement
         home.addresses.require(agreement, home.identity.fingerprint)
         if agreement.masked and not keyed and agreement.run.hex() not in home.book.runs:
             raise self._no_key()  # before it is charged: it could not begin
-        cost = home.charge_of(self.job, self.node, population=population)
+        cost = home.charge_of(self.job, self.node, population=population, continues=settled.runs)
         self.ledger = home.open_run(
             cost,
             records,
@@ -250,6 +278,7 @@ class Peer:
             about=about,
             state=state,
             new_records=new_records,
+            closing=settled.closings,
         )
         self.state = self.ledger.folder
         if state is not None and Path(state).expanduser().absolute() != self.state.absolute():
@@ -257,15 +286,16 @@ class Peer:
 
     def _continued(
         self,
-        previous: Agreement | None,
+        previous: Agreement | Iterable[Agreement] | None,
         previous_state: str | Path | None,
         start: str | Path | None,
         state: str | Path | None,
-    ) -> tuple[np.ndarray | None, Before]:
+        hold: contextlib.ExitStack,
+    ) -> tuple[np.ndarray | None, Settled]:
         """Return the model an epoch goes on from, and what was spent in the epochs before it."""
         agreement, home = self.agreement, self.home
         if not agreement.continues:
-            return None, Before()
+            return None, Settled()
         place = None if state is None else Path(state)
         old_place = None if previous_state is None else Path(previous_state)
         if home is not None:
@@ -277,12 +307,14 @@ class Peer:
         if place is not None and (place / LEDGER).exists():  # it has begun: its own ledger knows
             about = read_ledger(place)["about"]
             first = read_start(agreement, place / START, start)
-            return first, Before(about.get("before", ()))
-        before = spent_before(previous, agreement, self.identity.name, home=home, state=previous_state)
+            parts = about.get("before", ())
+            return first, Settled(Before(parts), tuple(part["run"] for part in reversed(parts)))
+        name = self.identity.name
+        settled = settle(previous, agreement, name, home=home, state=previous_state, hold=hold)
         mine = None if old_place is None else old_place / MODEL
         first = read_start(agreement, start, mine)
         self._start = first
-        return first, before
+        return first, settled
 
     def _no_key(self) -> ConfigError:
         return ConfigError(
@@ -352,8 +384,9 @@ class Peer:
                 name = self.agreement.members[expired[0]].name
                 self.core.failed = IdentityError(
                     f"The certificate of {name} expired during the run, which ends at round "
-                    f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; make a new "
-                    "identity and a new agreement, or set this machine's clock right."
+                    f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; renew it "
+                    "(`peer keygen --renew`) and go on in a new epoch (`peer epoch --certificate`), or set "
+                    "this machine's clock right."
                 )
                 return
             if self.core.finished:

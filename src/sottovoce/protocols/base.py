@@ -308,6 +308,24 @@ class LinearProtocol(Protocol):
     def _casts(self) -> dict[int, Any]:
         return {}
 
+    def _row_at(self, t: int, node: int, dtype: Any) -> tuple[sparse.csr_array, list[int], sparse.csr_array]:
+        """Return the row of one node in round ``t``: its matrix, whose rows it takes, and their weights.
+
+        A peer asks in every round, mostly for the same matrix, and slicing it takes longer than using it.
+        """
+        matrix = self._cast(t, dtype)
+        known = self._rows_at.get(node)
+        if known is None or known[0] is not matrix:
+            weights = matrix[[node]]
+            count = len(weights.indices)
+            compact = sparse.csr_array((weights.data, np.arange(count), weights.indptr), shape=(1, count))
+            known = self._rows_at[node] = (matrix, [int(w) for w in weights.indices], compact)
+        return known
+
+    @cached_property
+    def _rows_at(self) -> dict[int, tuple[sparse.csr_array, list[int], sparse.csr_array]]:
+        return {}
+
     # ---- the accountant and the attacker ---------------------------------------------------------
 
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
@@ -648,10 +666,12 @@ class LinearLocal(Local):
 
     def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Any = None, step: int = 0) -> None:
         self._expect_round(t)
-        missing = set(self.expects(t)) - set(rows)
+        present = self._present
+        _, whence, weights = self.protocol._row_at(t, self.node, present.dtype)
+        heard = {w for w, weight in zip(whence, weights.data, strict=True) if weight != 0 and w != self.node}
+        missing = heard - set(rows)
         if missing:
             raise InvalidInput(f"Node {self.node} needs the row of node {min(missing)} in round {t}.")
-        present = self._present
         previous = self._previous if self.protocol.memory > 1 else present
         mixed, previous = self.mixed(t, rows)[None], previous.reshape(1, -1)
         (self._state,) = self.protocol.advance(t, mixed, previous, agents=[self.node], noise=noise, step=step)
@@ -662,13 +682,8 @@ class LinearLocal(Local):
     def mixed(self, t: int, rows: Mapping[int, np.ndarray]) -> np.ndarray:
         """Return this node's row of ``matrix(t) @ state``, summed in the order the stacked product uses."""
         own = self._present
-        weights = self.protocol._cast(t, own.dtype)[[self.node]]
-        gathered = np.array(
-            [own if w == self.node else rows[int(w)] for w in weights.indices], dtype=own.dtype
-        )
-        compact = sparse.csr_array(
-            (weights.data, np.arange(len(weights.indices)), weights.indptr), shape=(1, len(weights.indices))
-        )
+        _, whence, compact = self.protocol._row_at(t, self.node, own.dtype)
+        gathered = np.array([own if w == self.node else rows[w] for w in whence], dtype=own.dtype)
         return np.asarray((compact @ gathered.reshape(len(gathered), -1))[0])
 
     def result(self) -> np.ndarray:
