@@ -135,7 +135,7 @@ def weaker(name):
     )  # fmt: skip
 
     class NotCryptographic(masks.Keystream):
-        def __init__(self, key, bits):
+        def __init__(self, key, bits, scratch=None):
             self._rng = np.random.default_rng(int.from_bytes(key, "little"))
             self._kind = np.dtype(f"u{bits // 8}")
 

@@ -306,7 +306,7 @@ def folded(key, label):
 
 
 class Twister(masks.Keystream):
-    def __init__(self, key, bits):
+    def __init__(self, key, bits, scratch=None):
         self._rng, self._bits = np.random.RandomState(int.from_bytes(key[:4], "little")), bits
 
     def take(self, count):

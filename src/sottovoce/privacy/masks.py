@@ -63,10 +63,12 @@ __all__ = [
 ]
 
 _KEY = 32  # bytes of every key, hash and public key here
+_BLOCK = 16  # bytes of a block of AES
 _UNSIGNED: dict[int, Any] = {32: np.uint32, 64: np.uint64}
 _SIGNED: dict[int, Any] = {32: np.int32, 64: np.int64}
 _PRIME = 2**255 - 19
-_CHUNK = 1 << 13  # numbers masked at a time
+_CHUNK = 1 << 16  # numbers masked at a time: row, pad and zeros stay in the cache
+_ZEROS = memoryview(bytes(8 * _CHUNK))  # what is encrypted to get a keystream
 
 COUNTED_FROM = 8.0  # steps: noise narrower than this counts as none
 DISCOUNT = 4.0  # steps^2 that a sum of discrete Gaussians lacks of a continuous one, for GDP and PLD curves
@@ -295,7 +297,8 @@ class PairMasks:
         self.step = _validate.count(step, "step", minimum=0)
         self.protective = protective
         self._keys = {w: bytearray(_sized(keys[w], f"the pair key with member {w}")) for w in sorted(keys)}
-        self._hidden: dict[bytes, bytes] = {}  # label of this step -> digest of what was sent under it
+        self._hidden: dict[bytes, bytes] = {}  # label of this step -> what was sent under it
+        self._digests: dict[bytes, bytes] = {}  # the same before a restart, by its digest
         self._erased = False
 
     @classmethod
@@ -354,14 +357,16 @@ class PairMasks:
                 f"rows to be masked are int{self.bits} on a grid, got {row.dtype}; masks never touch floats."
             )
         label = mask_label(self.run, self.epoch, step, chain)
-        streams = {w: Keystream(step_key(key, label), self.bits) for w, key in self._keys.items()}
         flat = np.array(row, order="C", copy=True).reshape(-1)
-        for start in range(0, flat.size, _CHUNK):  # so that row and pads stay in the cache
+        scratch = bytearray(min(flat.size, _CHUNK) * self.bits // 8 + _BLOCK)  # one pad at a time
+        streams = {w: Keystream(step_key(key, label), self.bits, scratch) for w, key in self._keys.items()}
+        for start in range(0, flat.size, _CHUNK):
             part = flat[start : start + _CHUNK].view(_UNSIGNED[self.bits])
             add_masks(part, self.member, ((w, stream.take(part.size)) for w, stream in streams.items()))
         masked = flat.reshape(row.shape)
-        digest = _hash(masked.tobytes())
-        if self._hidden.setdefault(label, digest) != digest:
+        sent = masked.tobytes()
+        first = self._hidden.setdefault(label, sent) == sent
+        if not first or (label in self._digests and self._digests[label] != _hash(sent)):
             raise Refused(
                 f"another row of step {step} was masked under the same label; their difference would leave "
                 "in clear. Send the stored bytes again, or agree on a new epoch."
@@ -373,14 +378,14 @@ class PairMasks:
         self._require(self.step)
         for key in self._keys.values():
             key[:] = hmac.digest(key, b"next", "sha256")
-        self._hidden.clear()
+        self._forget()
         self.step += 1
 
     def erase(self) -> None:
         """Overwrite all keys; nothing can be masked afterwards."""
         for key in self._keys.values():
             key[:] = bytes(_KEY)
-        self._hidden.clear()
+        self._forget()
         self._erased = True
 
     def to_dict(self) -> dict[str, Any]:
@@ -393,6 +398,7 @@ class PairMasks:
         (1,)
         """
         self._require(self.step)
+        sent = {label: _hash(row) for label, row in self._hidden.items()} | self._digests
         return {
             "member": self.member,
             "keys": {str(w): key.hex() for w, key in self._keys.items()},
@@ -401,7 +407,7 @@ class PairMasks:
             "bits": self.bits,
             "step": self.step,
             "protective": self.protective,
-            "hidden": {label.hex(): digest.hex() for label, digest in self._hidden.items()},
+            "hidden": {label.hex(): digest.hex() for label, digest in sent.items()},
         }
 
     @classmethod
@@ -416,12 +422,16 @@ class PairMasks:
             step=stored["step"],
             protective=stored["protective"],
         )
-        made._hidden = {bytes.fromhex(a): bytes.fromhex(b) for a, b in stored["hidden"].items()}
+        made._digests = {bytes.fromhex(a): bytes.fromhex(b) for a, b in stored["hidden"].items()}
         return made
 
     def __repr__(self) -> str:
         kind = "protective" if self.protective else "simulation"
         return f"PairMasks(member={self.member}, partners={len(self._keys)}, step={self.step}, {kind})"
+
+    def _forget(self) -> None:
+        self._hidden.clear()
+        self._digests.clear()
 
     def _require(self, step: int) -> None:
         if self._erased:
@@ -468,17 +478,27 @@ def step_key(key: bytes | bytearray, label: bytes) -> bytes:
 
 
 class Keystream:
-    """AES-256-CTR from counter 0 as little-endian unsigned numbers; each is given once."""
+    """AES-256-CTR from counter 0 as little-endian unsigned numbers; each is given once.
 
-    def __init__(self, key: bytes, bits: int) -> None:
+    With ``scratch``, room for the numbers asked for and one block more, they are written there and hold until
+    the next are taken from any stream that shares it: nine partners' pads need one buffer, not nine.
+    """
+
+    def __init__(self, key: bytes, bits: int, scratch: bytearray | None = None) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         self._stream = Cipher(algorithms.AES(_sized(key, "an AES key")), modes.CTR(bytes(16))).encryptor()
         self._dtype = np.dtype(_UNSIGNED[bits]).newbyteorder("<")
+        self._scratch = scratch
 
     def take(self, count: int) -> np.ndarray:
         """Return the next ``count`` numbers."""
-        return np.frombuffer(self._stream.update(bytes(count * self._dtype.itemsize)), self._dtype)
+        size = count * self._dtype.itemsize
+        zeros = _ZEROS[:size] if size <= len(_ZEROS) else bytes(size)
+        if self._scratch is None or len(self._scratch) < size + _BLOCK:
+            return np.frombuffer(self._stream.update(zeros), self._dtype)
+        self._stream.update_into(zeros, self._scratch)
+        return np.frombuffer(self._scratch, self._dtype, count)
 
 
 def _hash(data: bytes) -> bytes:
