@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms import ConsensusSGD
+from sottovoce.algorithms import ConsensusSGD, FederatedADMM
 from sottovoce.algorithms.consensus_sgd import consensus_sgd
 from sottovoce.algorithms.optimisers import Optimiser
+from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
 
@@ -96,3 +97,30 @@ def test_what_is_stated_by_default():
     assert [g.adversary.kind for g in alone.guarantees()] == ["local"]
     with pytest.raises(InvalidInput, match="weighting"):
         plan(weighting="nobody")
+
+
+def test_fresh_noise_adds_to_the_noise_in_the_result():
+    """The root of the measured variance of the worst node, to a few per cent; fresh noise is much of it."""
+    network = sv.graphs.path(4)
+    plan = sv.Muffliato(sv.protocols.Refreshed(network, 3, tau=1.5), noise_std=1.0, radius=0.5)
+    plain = sv.Muffliato(sv.protocols.Gossip(network, 3), noise_std=1.0, radius=0.5)
+    rows = [plan.run(np.zeros((4, 1)), np.random.default_rng(k)).outputs["rows"][:, 0] for k in range(4000)]
+    assert plan.noise_in_result() == pytest.approx(np.std(rows, axis=0).max(), rel=0.05)
+    assert plan.noise_in_result() > 1.5 * plain.noise_in_result()
+
+
+@pytest.mark.parametrize("users", [0, -3, 2.5])
+def test_federated_admm_has_a_whole_number_of_users(users):
+    with pytest.raises(InvalidInput, match="users"):
+        FederatedADMM(GLM(), users=users, steps=1, sample_rate=1.0, gamma=1.0, clip=1.0, noise_std=1.0)
+
+
+def test_federated_admm_hands_out_both_points():
+    """z is the proximal point of z^: with an l1 term the two differ, and z has the zeros."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 4)), np.sign(rng.normal(size=40))
+    plan = FederatedADMM(GLM(l1=0.3), users=4, steps=30, sample_rate=1.0, gamma=1.0, clip=1.0, noise_std=0.0)
+    outputs = plan.run(Shards(X, y, np.arange(5) * 10), rng).outputs
+    prox = np.sign(outputs["mean"]) * np.maximum(np.abs(outputs["mean"]) - 0.3, 0.0)
+    np.testing.assert_allclose(outputs["coef"], prox, atol=1e-12)
+    assert np.abs(outputs["mean"]).max() > 0
