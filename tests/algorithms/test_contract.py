@@ -397,6 +397,19 @@ def test_the_local_price_of_the_others_is_that_of_their_release_lists(case):
         assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-2)
 
 
+@others("walk", "secret walk", "token-admm")  # the path names the agents
+def test_records_in_another_order_and_agents_by_other_names_learn_the_same(case):
+    data = case.data()
+    if data.n == 1:
+        order = np.random.default_rng(1).permutation(len(data.y))
+        other, back = Shards(data.X[order], data.y[order], data.offsets), slice(None)
+    else:
+        back = [1, 2, 3, 0]  # a symmetry of the ring
+        other = data.take(back)
+    before, after = (quiet(case).run(d, np.random.default_rng(2)).outputs[case.coef] for d in (data, other))
+    np.testing.assert_allclose(after, before[back] if before.ndim == 2 else before, atol=1e-12)
+
+
 # ---- without privacy --------------------------------------------------------------------------------------
 
 
