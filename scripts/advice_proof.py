@@ -12,6 +12,8 @@ Four parts, each computed without the advisor's own formulas:
 
     python scripts/advice_proof.py --cases 200 --scores 30 --resume --out docs/results/advice.json
 
+It takes about five minutes of one core (SOTTOVOCE_DATA names the folder that holds houses/).
+
 Lines are appended to FILE.lines as they come; --resume goes on after them. The exit code is 1 where
 something does not hold.
 """
@@ -249,6 +251,7 @@ def holds(lines: list[dict[str, Any]]) -> dict[str, Any]:
         "budget_met": sum(one["meets"] for one in by["consortia"]),
         "beaten": sum(bool(one["beaten_by"]) for one in by["consortia"]),
         "least_candidates": min((one["candidates"] for one in by["consortia"]), default=None),
+        "slowest_advice": max((one["advice_seconds"] for one in by["consortia"]), default=None),
         "programs": len(programs),
         "program_off": max((abs(p["program"] / p["closed_form"] - 1) for p in programs), default=None),
         "graphs": len(by["leaves"]),

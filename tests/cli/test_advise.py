@@ -88,7 +88,118 @@ multiplier = 4.0
         (("advise", 5, "--epsilon", -1), "epsilon"),
         (("advise", "ring:none", "--epsilon", 1), "ring"),
         (("compare", "gone.toml"), "gone.toml"),
+        (("advise", 5, "--epsilon", 0), "1 is usual"),
+        (("advise", 5, "--epsilon", 1, "--records", "-3"), "leave members without records out"),
+        (("advise", 5, "--epsilon", 1, "--records", "3,4,0,3,3"), "leave members without records out"),
+        (("advise", 5, "--epsilon", 1, "--records", "3,4"), "one number alone is for all"),
+        (("advise", 5, "--epsilon", 1, "--against", 0), "one is any one member alone"),
+        (("advise", 5, "--epsilon", 1, "--against", 5), "at most 4"),
+        (("advise", "anyone", "--epsilon", 1), "a number of members alone means"),
+        (("advise", "edges:0-1,2-3", "--epsilon", 1), "add edges"),
+        (("advise", 5, "--epsilon", 1, "--compute", "logistic"), "a public sample"),
     ],
 )
 def test_bad_input_is_refused_with_a_sentence(refused, arguments, word):
     assert word in refused(*arguments)
+
+
+TOWNS = {"Bern": 200, "Basel": 20, "Zurich": 20, "Chur": 30, "Lugano": 10}
+ROADS = "Bern Basel\nBasel Zurich\nZurich Bern\nZurich Chur\nChur Lugano\n"
+
+
+@pytest.fixture
+def towns(call, tmp_path):
+    (tmp_path / "roads.txt").write_text(ROADS)
+    listed = ",".join(map(str, TOWNS.values()))
+    told = call("advise", "file:roads.txt", "--epsilon", 1, "--records", listed, "--out", "advice")
+    assert told.code == 0, told.err
+    return told
+
+
+def test_a_coordinator_without_records_prices_the_plan_file(call, tmp_path, towns):
+    """From the names of the members to the price, then to the answer, each as its file says."""
+    assert "Member Bern holds 71.4% of all records" in " ".join(towns.out.split())
+    priced = call("plan", "advice/plan.toml", "--json")
+    assert priced.code == 0, priced
+    assert priced.json["private"]
+    assert priced.json["useful"]
+    assert "no records (records.csv is not there yet" in " ".join(priced.json["reads"])
+    assert call("compare", "advice/plan.toml", "--json").json["rows"][0]["epsilon_member"] <= 1
+    told = call("train", "advice/plan.toml")
+    assert told.code == 1
+    assert "training needs the records" in told.err
+    values = np.random.default_rng(0).uniform(0, 1, sum(TOWNS.values()))
+    sites = np.repeat(list(TOWNS), list(TOWNS.values()))
+    lines = [f"1,{value - 0.5},{site}" for value, site in zip(values, sites, strict=True)][::-1]
+    table = tmp_path / "advice" / "records.csv"
+    table.write_text("\n".join(["one,value,site", *lines]) + "\n")
+    again = call("plan", "advice/plan.toml", "--json").json
+    assert [g["epsilon"] for g in again["guarantees"]] == [g["epsilon"] for g in priced.json["guarantees"]]
+    assert again["error"] == priced.json["error"]
+    ran = call("train", "advice/plan.toml", "--json")
+    assert ran.code == 0, ran
+    coef = np.ravel(ran.json["outputs"]["coef"] if "outputs" in ran.json else ran.json["coef"])
+    assert abs(coef[0] + 0.5 - values.mean()) < 5 * priced.json["error"]
+    table.write_text("\n".join(["one,value,site", *lines[1:]]) + "\n")
+    told = call("plan", "advice/plan.toml")
+    assert told.code == 1
+    assert "10 records of member Lugano, but there are 9" in told.err
+
+
+def test_names_of_members_are_kept_in_the_files(towns, tmp_path):
+    from sottovoce import graphs
+
+    kept = graphs.parse(f"file:{tmp_path / 'advice' / 'edges.txt'}")
+    given = graphs.parse(f"file:{tmp_path / 'roads.txt'}")
+    assert kept.labels == given.labels == tuple(TOWNS)
+    assert kept.edges.tolist() == given.edges.tolist()
+    draft = (tmp_path / "advice" / "agreement-draft.toml").read_text()
+    assert "# nodes 0 to 4 are Bern, Basel, Zurich, Chur, Lugano" in draft
+    assert "against any one member" in draft
+
+
+def test_a_training_plan_is_priced_before_its_records_are_there(call):
+    advised = call(
+        "advise", 4, "--epsilon", 2, "--records", 150, "--compute", "logistic", "--features", 3, "--out", "a"
+    )
+    assert advised.code == 0, advised
+    priced = call("plan", "a/plan.toml", "--json").json
+    assert priced["private"]
+    assert priced["useful"]
+    assert priced["plan"]["sizes"] == [150] * 4
+
+
+@pytest.mark.parametrize("words", [("no", "yes"), (1, 2)])
+def test_a_sample_of_one_s_own_may_have_any_two_labels_and_tells_its_features(call, tmp_path, words):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 2))
+    lines = [f"{a:.3f},{b:.3f},{words[int(a + b > 0)]}" for a, b in X]
+    (tmp_path / "public.csv").write_text("\n".join(["age,dose,ill", *lines]) + "\n")
+    told = call("advise", 4, "--epsilon", 4, "--records", 200, "--compute", "logistic", "--sample",
+                "public.csv", "--json")  # fmt: skip
+    assert told.code == 0, told
+    assert told.json["simulated_on"] == "Simulated on 120 public records; nothing private was read."
+    assert told.json["wish"]["features"] == 2
+    assert told.json["rows"][0]["score"]["mean"] > 0.85
+
+
+def test_a_sample_that_cannot_be_used_is_refused(refused, tmp_path):
+    ask = ("advise", 4, "--epsilon", 4, "--records", 200, "--compute", "logistic", "--sample")
+    (tmp_path / "three.csv").write_text("\n".join(["a,b", *(f"{k},{k % 3}" for k in range(12))]) + "\n")
+    (tmp_path / "gaps.csv").write_text("\n".join(["a,b", *(f"nan,{k % 2}" for k in range(12))]) + "\n")
+    (tmp_path / "notes.txt").write_text("nothing\n")
+    assert "two classes, got 3" in refused(*ask, "three.csv")
+    assert "finite numbers" in refused(*ask, "gaps.csv")
+    assert "save it as one of them" in refused(*ask, "notes.txt")
+
+
+def test_a_tiny_budget_still_has_a_way_out(call):
+    told = call("advise", 5, "--epsilon", 1e-9, "--delta", 1e-12, "--records", 100)
+    assert told.code == 1
+    assert "Allow epsilon 0.0267." in told.out
+
+
+def test_a_wish_that_nothing_grants_says_so(call):
+    told = call("advise", 3, "--epsilon", 1, "--hide", "member", "--seconds", 0.01, "--silent", "go on")
+    assert told.code == 1
+    assert "ask for less" in " ".join(told.out.split()) or "Allow" in told.out

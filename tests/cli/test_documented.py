@@ -28,12 +28,31 @@ def lines():
             yield page.name, told
 
 
-FOUND = sorted(set(lines()))
+def taught():
+    """Yield (whose help, words) of every command that a command's own help shows."""
+    from typer.main import get_command
+
+    from sottovoce.cli.main import COMMANDS, build
+
+    def each(command):
+        yield command
+        for one in getattr(command, "commands", {}).values():
+            yield from each(one)
+
+    for name in COMMANDS:
+        for command in each(get_command(build(name))):
+            for line in (command.help or "").splitlines():
+                if found := re.match(r"\s*(?:\$ )?sottovoce ([a-z].*)$", line):
+                    yield f"help of {command.name}", found[1].strip()
+
+
+FOUND = sorted({*lines(), *taught()})
 
 
 def test_the_test_sees_commands():
     assert len(FOUND) > 40
-    assert {"peers.md", "README.md", "own-csv.md", "reproduction.md"} <= {name for name, _ in FOUND}
+    pages = {"peers.md", "README.md", "own-csv.md", "reproduction.md", "help of advise", "help of agree"}
+    assert pages <= {name for name, _ in FOUND}
 
 
 @pytest.mark.parametrize(("page", "told"), FOUND, ids=[f"{page}: {told}"[:70] for page, told in FOUND])
@@ -53,3 +72,47 @@ def test_a_documented_command_exists(page, told):
         return
     context = command.make_context(command.name, [], resilient_parsing=True)
     command.make_parser(context).parse_args(words)
+
+
+ADVISED = sorted({told for _, told in FOUND if told.startswith("advise ") and "--sample" not in told})
+
+
+@pytest.mark.parametrize("told", ADVISED)
+def test_every_shown_question_gets_an_answer_that_is_private_and_of_use(told, call, tmp_path):
+    """The advice lines of README, pages and help: something fits, and its plan file says the same."""
+    words = shlex.split(told)
+    found = call(*words, "--json") if "--out" in words else call(*words, "--out", "advice", "--json")
+    assert found.code == 0, found
+    best = found.json["rows"][0]
+    assert best["private"]
+    assert best["useful"]
+    asked = float(words[words.index("--epsilon") + 1])
+    priced = call("plan", "advice/plan.toml", "--json")
+    assert priced.code == 0, priced
+    assert priced.json["private"]
+    assert priced.json["useful"]
+    assert priced.json["budget"]["epsilon"] == asked
+    if best["error"] is not None:
+        assert priced.json["error"] == pytest.approx(best["error"], rel=2e-3)
+
+
+AT_ONCE = sorted(
+    {told for page, told in FOUND if page.startswith("help") and re.match(r"(account|attack|init) ", told)}
+    | {told for page, told in FOUND if page == "help of average" and re.match(r"average [\d.]", told)}
+)
+
+
+@pytest.mark.parametrize("told", AT_ONCE)
+def test_what_help_shows_without_files_runs_as_it_stands(told, call):
+    found = call(*shlex.split(told))
+    assert found.code == 0, found
+    assert found.out
+    assert "useful: no" not in found.out
+
+
+def test_the_average_that_help_shows_is_near(call):
+    (told,) = (told for told in AT_ONCE if told.startswith("average "))
+    found = call(*shlex.split(told), "--seed", 1, "--json").json
+    values = [float(word) for word in told.split()[1].split(",")]
+    rows = [float(row[0]) if isinstance(row, list) else float(row) for row in found["outputs"]["rows"]]
+    assert all(abs(row - sum(values) / len(values)) < 0.25 for row in rows)
