@@ -38,7 +38,7 @@ def opacus_hooks(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
         for p in model.parameters():
             p.grad_sample, p.grad = None, None
         torch.nn.functional.cross_entropy(model(x), y).backward()
-        each = [p.grad_sample.flatten(1) for p in model.parameters()]
+        each = [p.grad_sample.flatten(1) for p in model.parameters() if p.requires_grad]
         norms = torch.stack([g.norm(dim=1) for g in each], 1).norm(dim=1)
         weights = (clip / norms).clamp(max=1)
         return torch.cat([weights @ g for g in each])
@@ -61,7 +61,7 @@ def opacus_ghost(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
         model.zero_grad(set_to_none=True)
         (losses * weights).sum().backward()
         model.enable_hooks()
-        return torch.cat([p.grad.flatten() for p in model.parameters()])
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
 
     return work
 
@@ -213,9 +213,11 @@ class Reader(torch.nn.Module):
         super().__init__()
         self.tokens, self.places = torch.nn.Embedding(100, 128), torch.nn.Embedding(64, 128)
         self.body, self.head = body, torch.nn.Linear(128, 4)
+        self.spread = False  # Opacus wants a look-up of the positions for each sample
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.body(self.tokens(x) + self.places(torch.arange(x.shape[1])))
+        places = torch.arange(x.shape[1])
+        out = self.body(self.tokens(x) + self.places(places.expand(x.shape) if self.spread else places))
         return self.head((out[0] if isinstance(out, tuple) else out).mean(1))
 
 
@@ -238,6 +240,7 @@ def opacus_forms(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict
     """What Opacus takes of a network: its own layers stand for attention and recurrence."""
     from opacus.validators import ModuleValidator
 
+    net.spread = True
     found = {}
     for name, form in (("opacus_hooks", opacus_hooks), ("opacus_ghost", opacus_ghost)):
         try:
