@@ -286,17 +286,22 @@ class StackedConv(Stacked):
 
     def _each(self, inputs: Tensor, gradient: Tensor, *, keep: bool) -> Tensor:
         """Per-sample weight gradients (samples, p D) if ``keep``, else their squared norms (samples,)."""
-        groups, step = self.layer.groups, self._step(gradient)
-        found = []
-        for x, g in zip(inputs.split(step), gradient.split(step), strict=True):
+        groups, step, numbers = self.layer.groups, self._step(gradient), self._kernel(0).numel()
+        if keep:  # a second call in one pass must not write over the first
+            shape = (len(inputs), numbers)
+            whole = inputs.new_empty(shape) if self.seen else self.room(inputs, *shape)
+        norms = []
+        for first in range(0, len(inputs), step):
+            x, g = inputs[first : first + step], gradient[first : first + step]
             patches = self._patches(x)
             patches = patches.view(x.shape[0] * groups, -1, patches.shape[-1])
             g = g.reshape(x.shape[0] * groups, -1, patches.shape[-1])
             if keep:
-                found.append(torch.bmm(g, patches.mT).view(x.shape[0], -1))
+                out = whole[first : first + step].view(len(g), g.shape[1], patches.shape[1])
+                torch.bmm(g, patches.mT, out=out)
             else:
-                found.append(_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1))
-        return torch.cat(found)
+                norms.append(_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1))
+        return whole if keep else torch.cat(norms)
 
     def _patches(self, x: Tensor) -> Tensor:
         """(samples, inputs per patch, positions); rows are copied whole, several times faster than im2col."""
