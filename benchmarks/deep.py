@@ -166,11 +166,52 @@ def a_step(
             objective.clipped_sums(start, *held)
 
     seconds = interleaved({"whole_step": whole, "gradients": gradients}, repeats)
+    parts = {
+        "drawing lots": (gate.lots, "draw"),
+        "gathering records": (gate.query.data, "gather"),
+        "clipped sums": (gate.query.objective, "clipped_sums"),
+        "noise": (gate, "_released"),
+        "mixing": (gossip, "apply"),
+    }
     return {
+        "share_of_a_step": shares(whole, parts, repeats),
         "ms": {name: round(1e3 * s, 1) for name, s in seconds.items()},
         "gradients_per_step": plan.draws_per_step,
         "step_over_gradients": round(seconds["whole_step"] / seconds["gradients"], 2),
         "minutes_for_2000_steps": round(2000 * seconds["whole_step"] / 60, 1),
+    }
+
+
+def shares(
+    work: Callable[[], object], parts: dict[str, tuple[object, str]], repeats: int
+) -> dict[str, float]:
+    """How much of ``work`` goes into methods of some objects, in per cent; medians."""
+    clock, spent = CLOCK["now"], dict.fromkeys(parts, 0.0)
+
+    def timed(part: str, method: Callable) -> Callable:
+        def call(*args, **options):
+            begin = clock()
+            found = method(*args, **options)
+            spent[part] += clock() - begin
+            return found
+
+        return call
+
+    originals = {part: getattr(owner, name) for part, (owner, name) in parts.items()}
+    for part, (owner, name) in parts.items():
+        object.__setattr__(owner, name, timed(part, originals[part]))
+    rows = []
+    for _ in range(repeats):
+        spent.update(dict.fromkeys(spent, 0.0))
+        begin = clock()
+        work()
+        whole = clock() - begin
+        rows.append([*(part / whole for part in spent.values()), 1 - sum(spent.values()) / whole])
+    for owner, name in parts.values():
+        object.__delattr__(owner, name)
+    found = np.median(rows, axis=0)
+    return {
+        part: round(100 * float(share), 1) for part, share in zip([*parts, "the rest"], found, strict=True)
     }
 
 
