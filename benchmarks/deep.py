@@ -1,11 +1,11 @@
 """Clipped sums of per-sample gradients against Opacus, and a whole DP-DSGD step; medians, JSON.
 
-    python -m benchmarks.deep [--quick] [--only sequences,steps]
+    python -m benchmarks.deep [--quick] [--only sequences,steps] [--processor]
 
-Rivals run in the same process, interleaved with ours, on the same lots. Times are wall-clock medians;
-memory is the growth of the process' peak while one form runs in its own process. ``sequences`` and ``steps``
-count processor time instead, which says the same on a quiet machine and still something on a busy one; the
-record holds the load.
+Rivals run in the same process, interleaved with ours, on the same lots. Times are medians of wall-clock
+time, with ``--processor`` of processor time, which says the same of one thread on a quiet machine and still
+something on a busy one; the record holds the load. Memory is the growth of the process' peak while one
+form runs in its own process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def opacus_hooks(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
         for p in model.parameters():
             p.grad_sample, p.grad = None, None
         torch.nn.functional.cross_entropy(model(x), y).backward()
-        each = [p.grad_sample.flatten(1) for p in model.parameters()]
+        each = [p.grad_sample.flatten(1) for p in model.parameters() if p.requires_grad]
         norms = torch.stack([g.norm(dim=1) for g in each], 1).norm(dim=1)
         weights = (clip / norms).clamp(max=1)
         return torch.cat([weights @ g for g in each])
@@ -61,15 +61,17 @@ def opacus_ghost(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
         model.zero_grad(set_to_none=True)
         (losses * weights).sum().backward()
         model.enable_hooks()
-        return torch.cat([p.grad.flatten() for p in model.parameters()])
+        return torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
 
     return work
 
 
-def interleaved(
-    forms: dict[str, Callable], repeats: int, clock: Callable[[], float] = time.perf_counter
-) -> dict[str, float]:
+CLOCK: dict[str, Callable[[], float]] = {"now": time.perf_counter}
+
+
+def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
     """Median seconds of each form, taken in turns."""
+    clock = CLOCK["now"]
     times: dict[str, list[float]] = {name: [] for name in forms}
     for turn in range(repeats + 1):
         for name, work in forms.items():
@@ -123,10 +125,8 @@ def matrix_peak() -> float:
 
 
 def whole_steps(repeats: int) -> dict[str, object]:
-    """Steps of DP-DSGT and DP-DiNNO against their gradients, in processor time."""
-    return {
-        name: a_step(repeats, name, records=600, clock=time.process_time) for name in ("dp-dsgt", "dp-dinno")
-    }
+    """Steps of DP-DSGT and DP-DiNNO against their gradients."""
+    return {name: a_step(repeats, name, records=600) for name in ("dp-dsgt", "dp-dinno")}
 
 
 def a_step(
@@ -135,7 +135,6 @@ def a_step(
     agents: int = 10,
     lot: int = 256,
     records: int = 6000,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, object]:
     """A whole step (lots, gradients, noise, mixing, update) against its gradient work alone."""
     import sottovoce as sv
@@ -166,8 +165,16 @@ def a_step(
         for _ in range(plan.draws_per_step):
             objective.clipped_sums(start, *held)
 
-    seconds = interleaved({"whole_step": whole, "gradients": gradients}, repeats, clock)
+    seconds = interleaved({"whole_step": whole, "gradients": gradients}, repeats)
+    parts = {
+        "drawing lots": (gate.lots, "draw"),
+        "gathering records": (gate.query.data, "gather"),
+        "clipped sums": (gate.query.objective, "clipped_sums"),
+        "noise": (gate, "_released"),
+        "mixing": (gossip, "apply"),
+    }
     return {
+        "share_of_a_step": shares(whole, parts, repeats),
         "ms": {name: round(1e3 * s, 1) for name, s in seconds.items()},
         "gradients_per_step": plan.draws_per_step,
         "step_over_gradients": round(seconds["whole_step"] / seconds["gradients"], 2),
@@ -175,31 +182,124 @@ def a_step(
     }
 
 
-class Reader(torch.nn.Module):
-    """Two encoder layers of width 128, learned positions; or an LSTM in their place."""
+def shares(
+    work: Callable[[], object], parts: dict[str, tuple[object, str]], repeats: int
+) -> dict[str, float]:
+    """How much of ``work`` goes into methods of some objects, in per cent; medians."""
+    clock, spent = CLOCK["now"], dict.fromkeys(parts, 0.0)
 
-    def __init__(self, recurrent: bool = False) -> None:
+    def timed(part: str, method: Callable) -> Callable:
+        def call(*args, **options):
+            begin = clock()
+            found = method(*args, **options)
+            spent[part] += clock() - begin
+            return found
+
+        return call
+
+    originals = {part: getattr(owner, name) for part, (owner, name) in parts.items()}
+    for part, (owner, name) in parts.items():
+        object.__setattr__(owner, name, timed(part, originals[part]))
+    rows = []
+    for _ in range(repeats):
+        spent.update(dict.fromkeys(spent, 0.0))
+        begin = clock()
+        work()
+        whole = clock() - begin
+        rows.append([*(part / whole for part in spent.values()), 1 - sum(spent.values()) / whole])
+    for owner, name in parts.values():
+        object.__delattr__(owner, name)
+    found = np.median(rows, axis=0)
+    return {
+        part: round(100 * float(share), 1) for part, share in zip([*parts, "the rest"], found, strict=True)
+    }
+
+
+class Adapted(torch.nn.Module):
+    """A frozen linear layer with a trained correction of rank 8 (LoRA)."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()
-        self.tokens, self.places = torch.nn.Embedding(100, 128), torch.nn.Embedding(64, 128)
-        layer = torch.nn.TransformerEncoderLayer
-        self.body = (
-            torch.nn.LSTM(128, 128, batch_first=True)
-            if recurrent
-            else torch.nn.Sequential(*[layer(128, 4, 512, dropout=0.0, batch_first=True) for _ in range(2)])
-        )
-        self.head = torch.nn.Linear(128, 4)
+        self.layer = layer
+        self.A = torch.nn.Linear(layer.in_features, 8, bias=False)
+        self.B = torch.nn.Linear(8, layer.out_features, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out = self.body(self.tokens(x) + self.places(torch.arange(x.shape[1])))
+        return self.layer(x) + self.B(self.A(x))
+
+
+class Encoder(torch.nn.Module):
+    """An encoder layer whose attention is written from linear layers, as in models that LoRA is put on."""
+
+    def __init__(self, width: int = 128, heads: int = 4) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (torch.nn.Linear(width, width) for _ in range(4))
+        self.up, self.down = torch.nn.Linear(width, 4 * width), torch.nn.Linear(4 * width, width)
+        self.norms = torch.nn.ModuleList(torch.nn.LayerNorm(width) for _ in range(2))
+        self.heads = heads
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q, k, v = (
+            layer(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v)
+        )
+        found = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = self.norms[0](x + self.out(found))
+        return self.norms[1](x + self.down(torch.relu(self.up(x))))
+
+
+class Reader(torch.nn.Module):
+    """Tokens and learned positions, a body, the mean over positions, four classes."""
+
+    def __init__(self, body: torch.nn.Module) -> None:
+        super().__init__()
+        self.tokens, self.places = torch.nn.Embedding(100, 128), torch.nn.Embedding(64, 128)
+        self.body, self.head = body, torch.nn.Linear(128, 4)
+        self.spread = False  # Opacus wants a look-up of the positions for each sample
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(x.shape[1])
+        out = self.body(self.tokens(x) + self.places(places.expand(x.shape) if self.spread else places))
         return self.head((out[0] if isinstance(out, tuple) else out).mean(1))
 
 
+def reader(kind: str) -> Reader:
+    """Two encoder layers of width 128 (torch's own, or with LoRA on queries and values), or an LSTM."""
+    if kind == "lstm":
+        return Reader(torch.nn.LSTM(128, 128, batch_first=True))
+    if kind == "transformer":
+        layer = torch.nn.TransformerEncoderLayer
+        return Reader(torch.nn.Sequential(*[layer(128, 4, 512, 0.0, batch_first=True) for _ in range(2)]))
+    net = Reader(torch.nn.Sequential(Encoder(), Encoder()))
+    net.requires_grad_(False)
+    for layer in net.body:
+        layer.q, layer.v = Adapted(layer.q), Adapted(layer.v)
+    net.head.requires_grad_(True)
+    return net
+
+
+def opacus_forms(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[str, Callable]:
+    """What Opacus takes of a network: its own layers stand for attention and recurrence."""
+    from opacus.validators import ModuleValidator
+
+    net.spread = True
+    found = {}
+    for name, form in (("opacus_hooks", opacus_hooks), ("opacus_ghost", opacus_ghost)):
+        try:
+            work = form(ModuleValidator.fix(net.train()), x, y, 1.0)
+            work()
+        except Exception as reason:
+            print(f"{name}: {type(reason).__name__}: {str(reason).splitlines()[0]}", file=sys.stderr)
+        else:
+            found[name] = work
+    return found
+
+
 def sequences(repeats: int, lot: int = 16, places: int = 64) -> dict[str, object]:
-    """A transformer and an LSTM, one agent: the fast form, plain autograd and one record at a time."""
+    """A transformer, the same with LoRA, an LSTM, one agent: ours, plain autograd, one by one and Opacus."""
     x, y = torch.randint(0, 100, (1, lot, places)), torch.randint(0, 4, (1, lot))
     found: dict[str, object] = {}
-    for name, net in (("transformer", Reader()), ("lstm", Reader(recurrent=True))):
-        objective = NetObjective(net, clip=1.0)
+    for name in ("transformer", "lora", "lstm"):
+        objective = NetObjective(reader(name), clip=1.0)
         assert objective.explain(x, y).startswith("fast"), objective.explain(x, y)
         theta, plain = objective.start(1), objective.module(objective.start(1)[0]).train()
 
@@ -211,19 +311,17 @@ def sequences(repeats: int, lot: int = 16, places: int = 64) -> dict[str, object
             each = net._path(x, y).each  # one record at a time, as for layers without a fast form
             each(torch.as_tensor(row[0]), x[0], y[0])
 
-        seconds = interleaved(
-            {
-                "sottovoce": lambda net=objective, row=theta: net.clipped_sums(row, x, y),
-                "plain_autograd": autograd,
-                "one_record_at_a_time": single,
-            },
-            repeats,
-            time.process_time,
-        )
+        forms = {
+            "sottovoce": lambda net=objective, row=theta: net.clipped_sums(row, x, y),
+            "plain_autograd": autograd,
+            "one_record_at_a_time": single,
+        } | opacus_forms(objective.module(theta[0]), x[0], y[0])
+        seconds = interleaved(forms, repeats)
+        ours = seconds["sottovoce"]
         found[name] = {
-            "cpu_ms": {form: round(1e3 * s, 1) for form, s in seconds.items()},
-            "over_plain_autograd": round(seconds["sottovoce"] / seconds["plain_autograd"], 2),
-            "one_by_one_over_fast": round(seconds["one_record_at_a_time"] / seconds["sottovoce"], 2),
+            "ms": {form: round(1e3 * s, 1) for form, s in seconds.items()},
+            "over_plain_autograd": round(ours / seconds["plain_autograd"], 2),
+            **{f"{form}_over_sottovoce": round(s / ours, 2) for form, s in list(seconds.items())[2:]},
         }
     return found
 
@@ -275,8 +373,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", help="some of: mnist, step, resnet, sequences, steps")
+    parser.add_argument("--processor", action="store_true", help="processor time in place of wall-clock time")
     parser.add_argument("--memory", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.processor:
+        CLOCK["now"] = time.process_time
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
     if options.memory:
@@ -288,10 +389,12 @@ def main() -> None:
         "step": ("dp_dsgd_step", lambda: a_step(5 if few else 25)),
         "resnet": ("resnet9_batch50", lambda: resnet(1 if few else 3)),
         "sequences": ("sequences_lot16", lambda: sequences(3 if few else 15)),
-        "steps": ("whole_steps_cpu", lambda: whole_steps(3 if few else 15)),
+        "steps": ("whole_steps", lambda: whole_steps(3 if few else 15)),
     }
     chosen = options.only.split(",") if options.only else list(parts)
     record: dict[str, object] = {
+        "command": " ".join(["python -m benchmarks.deep", *sys.argv[1:]]),
+        "clock": "processor time" if options.processor else "wall-clock time",
         "threads": torch.get_num_threads(),
         "load_average": [round(load, 1) for load in os.getloadavg()],
         "matrix_peak_gflops": round(matrix_peak() / 1e9, 1),

@@ -54,6 +54,19 @@ def test_the_small_net_is_the_torch_network():
     np.testing.assert_allclose(NET.losses(theta, images[0], labels[0]), losses.detach().numpy(), atol=1e-5)
 
 
+def test_one_record_moves_a_sum_of_the_small_net_by_the_clip():
+    """Sixty gradients that point one way, summed in float32: coarse, but not as coarse as an audit."""
+    rng, records = np.random.default_rng(1), 60
+    images = 1 + 0.1 * rng.normal(size=(records, 14, 14))
+    patches, labels = NET.patches(images)[None], np.zeros((1, records), int)
+    row, owner = NET.initial(rng)[None], np.zeros(1, int)
+    whole = NET.clipped_sums(row, owner, patches, labels, np.ones((1, records), bool), 0.1).astype(float)
+    for gone in range(records):
+        lot = np.arange(records)[None] != gone
+        without = NET.clipped_sums(row, owner, patches, labels, lot, 0.1)
+        assert np.linalg.norm(whole - without) == pytest.approx(0.1, rel=1e-5)
+
+
 @pytest.mark.parametrize("kind", PLANS.values(), ids=PLANS)
 def test_stacked_copies_equal_one_run_of_the_plan(kind):
     """Without sampling and noise every copy is the plan's own run, message by message."""

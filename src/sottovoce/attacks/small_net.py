@@ -4,6 +4,10 @@ Membership audits with many runs train thousands of models. Noise is drawn for e
 model in every step, so the network must be small: pictures of 14 x 14 pixels, one convolution (6 x 6, stride
 4, three filters), tanh, one linear layer to three classes: 195 parameters. Per-sample gradients, clipping and
 summing are one compiled loop over models and records; all models share the records.
+
+Sums are in float32, unlike those of `objectives.nets`: nothing here is released. These are models that an
+auditor trains by the thousand on records of its own; in a lot of a few dozen records rounding moves the
+influence of one by less than a hundred-thousandth of the clip, far below what thousands of runs can tell.
 """
 
 from __future__ import annotations

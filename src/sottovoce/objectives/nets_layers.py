@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from torch.nn import grad as convolution
 
 from sottovoce.objectives.recurrence import Recurrence, recur
-from sottovoce.objectives.wide_sums import row_squares, weighted_products, weighted_rows
+from sottovoce.objectives.wide_sums import add_weighted_rows, row_squares, weighted_products, weighted_rows
 
 __all__ = [
     "Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedRecurrence", "StackedScale",
@@ -114,7 +114,8 @@ class Stacked:
         """Add the weighted sums of per-sample gradients of weight and bias, (agents * lot, numbers) each."""
         for key, each in zip(("weight", "bias"), rows, strict=True):
             if key in self.slots:
-                self._add(sums, key, weighted_rows(self.by_agent(weights), self.by_agent(each)))
+                start = self.slots[key].start
+                add_weighted_rows(sums, start, self.by_agent(weights), self.by_agent(each))
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the layer's output."""
@@ -203,7 +204,7 @@ class StackedLinear(Stacked):
         """Inputs and output gradients as (samples, positions, channels), calls laid after one another."""
         x = [s.inputs.reshape(s.inputs.shape[0], -1, s.inputs.shape[-1]) for s in self.seen]
         g = [s.gradient.reshape(s.gradient.shape[0], -1, s.gradient.shape[-1]) for s in self.seen]
-        return (x[0], g[0]) if len(x) == 1 else (torch.cat(x, 1), torch.cat(g, 1))
+        return _joined(x), _joined(g)
 
 
 class StackedRecurrence(StackedLinear):
@@ -285,17 +286,22 @@ class StackedConv(Stacked):
 
     def _each(self, inputs: Tensor, gradient: Tensor, *, keep: bool) -> Tensor:
         """Per-sample weight gradients (samples, p D) if ``keep``, else their squared norms (samples,)."""
-        groups, step = self.layer.groups, self._step(gradient)
-        found = []
-        for x, g in zip(inputs.split(step), gradient.split(step), strict=True):
+        groups, step, numbers = self.layer.groups, self._step(gradient), self._kernel(0).numel()
+        if keep:  # a second call in one pass must not write over the first
+            shape = (len(inputs), numbers)
+            whole = inputs.new_empty(shape) if self.seen else self.room(inputs, *shape)
+        norms = []
+        for first in range(0, len(inputs), step):
+            x, g = inputs[first : first + step], gradient[first : first + step]
             patches = self._patches(x)
             patches = patches.view(x.shape[0] * groups, -1, patches.shape[-1])
             g = g.reshape(x.shape[0] * groups, -1, patches.shape[-1])
             if keep:
-                found.append(torch.bmm(g, patches.mT).view(x.shape[0], -1))
+                out = whole[first : first + step].view(len(g), g.shape[1], patches.shape[1])
+                torch.bmm(g, patches.mT, out=out)
             else:
-                found.append(_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1))
-        return torch.cat(found)
+                norms.append(_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1))
+        return whole if keep else torch.cat(norms)
 
     def _patches(self, x: Tensor) -> Tensor:
         """(samples, inputs per patch, positions); rows are copied whole, several times faster than im2col."""
@@ -450,22 +456,21 @@ class StackedEmbedding(Stacked):
         raise AssertionError("tokens have no gradient")
 
     def _tokens(self) -> tuple[Tensor, Tensor]:
-        tokens = torch.cat([s.inputs.reshape(s.inputs.shape[0], -1) for s in self.seen], 1)
         size = self.weights["weight"].shape[-1]
-        g = torch.cat([s.gradient.reshape(s.gradient.shape[0], -1, size) for s in self.seen], 1)
+        tokens = _joined([s.inputs.reshape(s.inputs.shape[0], -1) for s in self.seen])
+        g = _joined([s.gradient.reshape(s.gradient.shape[0], -1, size) for s in self.seen])
         if self.layer.padding_idx is not None:
             g = torch.where((tokens == self.layer.padding_idx)[..., None], 0.0, g)
         return tokens, g
 
     def squared_norms(self) -> Tensor:
         tokens, g = self._tokens()
-        same = tokens[:, :, None] == tokens[:, None]
-        if g.dtype == torch.float32:
-            exact = g.double()
-            squared = torch.where(same, torch.bmm(exact, exact.mT), 0.0).sum((1, 2))
-            return _ghost(squared, torch.linalg.vector_norm(g, dim=2), g.shape[2])
-        totals = torch.bmm(same.to(g.dtype), g).square().sum(2)  # each token's sum, as often as it occurs
-        return _enlarged((totals / same.sum(2)).sum(1), torch.linalg.vector_norm(g, dim=2))
+        samples, positions = tokens.shape
+        first = (tokens[:, :, None] == tokens[:, None]).byte().argmax(2)  # where a token occurs first
+        place = first + positions * torch.arange(samples, device=g.device)[:, None]
+        sums = torch.zeros(samples * positions, g.shape[2], dtype=torch.float64, device=g.device)
+        sums.index_add_(0, place.flatten(), g.double().flatten(0, 1))
+        return _enlarged(row_squares(sums.view(samples, -1)), torch.linalg.vector_norm(g, dim=2))
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
         tokens, g = self._tokens()
@@ -661,6 +666,11 @@ def _enlarged(squared: Tensor, lengths: Tensor) -> Tensor:
     """Return the most that squared norms of sums, in float64, of terms of such ``lengths`` may truly be."""
     roundings = (lengths.shape[1] + _FEW) * torch.finfo(torch.float64).eps / 2
     return (squared.clamp(min=0).sqrt() + roundings * lengths.double().sum(1)).square()
+
+
+def _joined(calls: list[Tensor]) -> Tensor:
+    """Positions of several calls after one another."""
+    return calls[0] if len(calls) == 1 else torch.cat(calls, 1)
 
 
 def _without(bad: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:

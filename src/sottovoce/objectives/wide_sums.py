@@ -17,7 +17,7 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-__all__ = ["row_squares", "weighted_products", "weighted_rows"]
+__all__ = ["add_weighted_rows", "row_squares", "weighted_products", "weighted_rows"]
 
 _OUT, _IN = 16, 256  # a tile of sums, 32 kB of float64, stays in the first cache
 _ALONG = 1024  # sums of whole rows: so many at a time
@@ -57,12 +57,27 @@ def weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
     >>> weighted_rows(torch.tensor([[1.0, 0.5]]), torch.ones(1, 2, 1)).tolist()
     [[1.5]]
     """
-    weights = weights.double()
     sums = torch.zeros(weights.shape[0], rows.shape[-1], dtype=torch.float64, device=rows.device)
-    if rows.device.type != "cpu":
-        return torch.bmm(weights[:, None], rows.double(), out=sums[:, None])[:, 0]
-    _weighted(*(np.ascontiguousarray(t.detach().numpy()) for t in (weights, rows)), sums.numpy())
+    add_weighted_rows(sums, 0, weights, rows)
     return sums
+
+
+def add_weighted_rows(sums: Tensor, start: int, weights: Tensor, rows: Tensor) -> None:
+    """Add what `weighted_rows` gives to the columns of ``sums`` (agents, ..), in float64, from ``start`` on.
+
+    Examples
+    --------
+    >>> sums = torch.ones(1, 3, dtype=torch.float64)
+    >>> add_weighted_rows(sums, 1, torch.tensor([[1.0, 0.5]]), torch.ones(1, 2, 1))
+    >>> sums.tolist()
+    [[1.0, 2.5, 1.0]]
+    """
+    weights = weights.double()
+    if rows.device.type != "cpu":
+        sums[:, start : start + rows.shape[-1]] += torch.bmm(weights[:, None], rows.double())[:, 0]
+        return
+    arrays = [np.ascontiguousarray(t.detach().numpy()) for t in (weights, rows)]
+    _weighted(*arrays, sums.numpy(), start)
 
 
 def row_squares(rows: Tensor) -> Tensor:
@@ -110,7 +125,7 @@ def _tiles(weights: Any, g: Any, x: Any, sums: Any) -> None:
 
 
 @njit(parallel=True, cache=True, fastmath={"contract"})
-def _weighted(weights: Any, rows: Any, sums: Any) -> None:
+def _weighted(weights: Any, rows: Any, sums: Any, start: int) -> None:
     agents, count, width = rows.shape
     across = -(-width // _ALONG)
     for job in prange(agents * across):
@@ -127,7 +142,7 @@ def _weighted(weights: Any, rows: Any, sums: Any) -> None:
             for d in range(last - first):
                 total[d] += (w0 * x0[d] + w1 * x1[d]) + (w2 * x2[d] + w3 * x3[d])
         for d in range(last - first):
-            sums[a, first + d] += total[d]
+            sums[a, start + first + d] += total[d]
 
 
 @njit(parallel=True, cache=True, fastmath={"contract", "reassoc"})
