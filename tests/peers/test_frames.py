@@ -96,6 +96,11 @@ BAD = {
     "four gibibytes": sealed(header(length=2**32) + GOOD),
     "length": sealed(header(length=16) + GOOD),
     "run": sealed(header(run=bytes(32)) + GOOD),
+    # a row of another run has the wrong signature, too; a position has none, so only the run's name tells
+    "position of another run": sealed(
+        header(kind=2, dtype=0, rows=0, dim=0, round=0, length=CONTROL.size, run=bytes(32))
+        + CONTROL.pack(1, -1, NOTHING, UNSIGNED, NOTHING, 0)
+    ),
     "truncated": sealed(header() + GOOD)[:-1],
     "oversized": sealed(header() + GOOD) + b"\0",
     "digest": header() + GOOD + bytes(96),
