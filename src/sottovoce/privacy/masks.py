@@ -365,9 +365,12 @@ class PairMasks:
             add_masks(part, self.member, ((w, stream.take(part.size)) for w, stream in streams.items()))
         masked = flat.reshape(row.shape)
         masked.setflags(write=False)  # it is kept, so that a second one can be compared with it
-        first = self._hidden.setdefault(label, masked)
-        same = first is masked or np.array_equal(first, masked)
-        if not same or (label in self._digests and self._digests[label] != _hash(masked.tobytes())):
+        if label in self._digests:
+            same = self._digests[label] == _hash(masked.tobytes())
+        else:
+            first = self._hidden.setdefault(label, masked)
+            same = first is masked or np.array_equal(first, masked)
+        if not same:
             raise Refused(
                 f"another row of step {step} was masked under the same label; their difference would leave "
                 "in clear. Send the stored bytes again, or agree on a new epoch."
