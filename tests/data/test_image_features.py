@@ -7,6 +7,7 @@ from sottovoce.data.image_features import (
     FEATURES,
     Deskewed,
     Joined,
+    Mirrored,
     Opponent,
     OrientedFeatures,
     PooledPixels,
@@ -160,12 +161,51 @@ def test_whitening_in_colour_whitens_fresh_leaves():
 
 
 def test_named_features_have_the_widths_they_are_documented_with():
-    colour = {"photographs", "photographs-fine"}
     widths = {}
     for name in FEATURES:
-        blank = np.zeros((1, 3, 32, 32) if name in colour else (1, 28, 28), np.float32)
-        widths[name] = named_features(name).features(blank).shape[1]
+        blank = np.zeros((1, 3, 32, 32) if name.startswith("photographs") else (1, 28, 28), np.float32)
+        fixed = named_features(name)
+        widths[name] = fixed.keep or fixed.features(blank).shape[1]
     assert widths == {
-        "handwriting": 392, "handwriting-fine": 800, "objects": 1676, "photographs": 5859,
-        "photographs-fine": 9507,
+        "handwriting": 392, "handwriting-fine": 800, "objects": 1676, "objects-mirrored": 640,
+        "photographs": 5859, "photographs-mirrored": 2000, "photographs-fine": 9507,
     }  # fmt: skip
+
+
+def test_a_mirrored_image_has_the_same_row():
+    for features, x in (
+        (Mirrored(Joined((OrientedFeatures(4), PooledPixels(4)))), images()),
+        (Mirrored(Opponent(PooledPixels(4))), dead_leaves(3, np.random.default_rng(1))),
+    ):
+        rows, seen = features(x), features(x[..., ::-1])
+        np.testing.assert_allclose(seen, rows, atol=1e-6)
+        assert np.abs(features.features(x) - rows).max() > 1e-3
+
+
+@pytest.mark.parametrize("drawings", [200, 900])  # fewer and more than the row is wide
+def test_the_directions_kept_are_whitened_and_the_widest(drawings):
+    features = OrientedFeatures(4)  # 196 numbers
+    whiten = Whitened(Joined((features, features)), "strokes", ridge=1e-6, drawings=drawings, keep=30)
+    mean, root = whiten._statistics
+    drawn = whiten.features(pen_strokes(drawings, np.random.default_rng(0)))
+    rows = (drawn - mean) @ root
+    np.testing.assert_allclose(np.cov(rows, rowvar=False), np.eye(30), atol=2e-2)
+    widest = np.linalg.eigvalsh(np.cov(drawn, rowvar=False))[-30:].sum()
+    along = np.linalg.qr(root)[0]
+    assert np.trace(along.T @ np.cov(drawn, rowvar=False) @ along) == pytest.approx(widest, rel=1e-4)
+    assert whiten(images()).shape == (6, 30)
+    assert Whitened(features, "strokes", drawings=20, keep=30)(images()).shape == (6, 19)
+
+
+def test_scattering_averages_with_a_periodic_gaussian_window():
+    x = images(4)
+    rows = Scattering(second=False)(x).reshape(4, 17, 8, 8)
+    padded = np.pad(x, ((0, 0), (2, 2), (2, 2)))
+    turns = np.fft.fftfreq(32)[None] + np.arange(-1, 2)[:, None]
+    low = np.exp(-((1.6 * 2 * np.pi * turns) ** 2) / 2).sum(0)
+    smooth = np.fft.ifft2(np.fft.fft2(padded) * np.outer(low, low) / low[0] ** 2).real
+    np.testing.assert_allclose(np.square(rows[:, 0]), smooth[:, 2::4, 2::4].clip(0), atol=1e-5)
+    # a wave along an axis answers in its own direction and scale, everywhere alike
+    wave = np.tile(np.cos(0.75 * np.pi * np.arange(32))[None, None], (1, 32, 1)).astype(np.float32)
+    answers = Scattering(second=False)(wave[:, 2:-2, 2:-2]).reshape(17, 8, 8)[1:, 3:5, 3:5].mean((1, 2))
+    assert answers.argmax() == 0

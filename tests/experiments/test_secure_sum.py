@@ -12,13 +12,14 @@ from sottovoce import graphs
 from sottovoce.algorithms import ConsensusSGD, Optimiser
 from sottovoce.data.agents import AgentData
 from sottovoce.errors import InvalidInput
-from sottovoce.experiments import find
+from sottovoce.experiments import find, secure_sum, secure_sum_network
 from sottovoce.experiments.fixed_rows import rows_of
 from sottovoce.experiments.secure_sum import (
     ANCHORS,
     GRID,
     QUICK,
     SETTINGS,
+    Setting,
     by_class,
     plan_of,
     run_trial,
@@ -100,6 +101,23 @@ def test_settings_come_from_the_grid():
         setting_of("mnist", 2.0, "one")
 
 
+def test_what_was_tried_is_kept_and_only_what_is_missing_is_run(tmp_path, monkeypatch):
+    ran = []
+    one, two = Setting("handwriting", 3, 4.0), Setting("handwriting", 3, 8.0, clip=0.5)
+
+    def cell(*, data, epsilon, own, listed):
+        ran.append(list(listed))
+        return [{**dataclasses.asdict(s), "held_out_accuracy": s.rate, "seeds": [1]} for s in listed]
+
+    monkeypatch.setattr(secure_sum, "tuning_cell", cell)
+    stored = str(tmp_path / "tuning.jsonl")
+    for grid in ((one,), (one, two), (two, one)):
+        monkeypatch.setattr(secure_sum, "GRID", {("mnist", 1.0, False): grid})
+        found = secure_sum.secure_sum_tuning(stored=stored)
+    assert ran == [[one], [two]]
+    assert [row["rate"] for row in found.history] == [4.0, 8.0]
+
+
 def test_held_out_records_are_not_trained_on():
     rows = rows_of("digits", "handwriting")
     part = rows.held_out()
@@ -117,8 +135,12 @@ def test_a_trial_is_kept_and_refused_with_other_settings(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["secure-sum-mnist", "secure-sum-images", "secure-sum-agents", "secure-sum-tuning"]
-)
+    "name",
+    [
+        "secure-sum-mnist", "secure-sum-images", "secure-sum-agents", "secure-sum-tuning",
+        "secure-sum-network",
+    ],
+)  # fmt: skip
 def test_quick_forms_run_and_show(name):
     experiment = find(name)
     record = json.loads(json.dumps(experiment.run(quick=True).record()))
@@ -143,6 +165,13 @@ def lines_of(record):
         return [
             f"| {r['members']} | {r['against']} | {r['formula']:.4g} | {r['measured']:.4g} |" for r in history
         ]
+    if record["name"] == "secure-sum-network":
+        found = {(r["method"], r["epsilon"]): r for r in history}
+        return [
+            f"| {secure_sum_network.WORDS[method]} | "
+            + " | ".join(cell(found.get((method, epsilon))) for epsilon in (1.0, 10.0)) + " |"
+            for method in ("consensus", "masked")
+        ]  # fmt: skip
     if record["name"] == "secure-sum-agents":
         found = {(r["agents"], r["against"]): r for r in history}
         return [

@@ -28,6 +28,7 @@ __all__ = [
     "FEATURES",
     "Deskewed",
     "Joined",
+    "Mirrored",
     "Opponent",
     "OrientedFeatures",
     "PooledPixels",
@@ -142,19 +143,20 @@ class Scattering:
     def _block(self, x: Tensor) -> Tensor:
         x = F.pad(x[:, 0], (2, 2, 2, 2))
         wavelets, low = _morlets(x.shape[-1], self.scales, self.directions)
-        pick = slice(self.stride // 2, None, self.stride)
+        window = low[self.stride // 2 :: self.stride]
 
-        def averaged(spectrum: Tensor) -> Tensor:
-            return torch.fft.ifft2(spectrum * low).real[:, pick, pick]
+        def averaged(modulus: Tensor) -> Tensor:
+            return window @ modulus @ window.T  # few places of a separable window: no transform needed
 
         spectrum = torch.fft.fft2(x)
-        found = [averaged(spectrum)]
+        found = [averaged(x)]
         for scale, wavelet in wavelets:
-            inner = torch.fft.fft2(torch.fft.ifft2(spectrum * wavelet).abs())
-            found.append(averaged(inner))
+            modulus = torch.fft.ifft2(spectrum * wavelet).abs()
+            found.append(averaged(modulus))
             if self.second:
+                inner = torch.fft.fft2(modulus)
                 later = [other for finer, other in wavelets if finer > scale]
-                found += [averaged(torch.fft.fft2(torch.fft.ifft2(inner * other).abs())) for other in later]
+                found += [averaged(torch.fft.ifft2(inner * other).abs()) for other in later]
         values = torch.stack(found, 1).flatten(1)
         return values.sign() * values.abs().sqrt()  # the average of a chroma channel may be negative
 
@@ -249,6 +251,29 @@ class Joined:
     def __call__(self, images: Any) -> np.ndarray:
         """Return the rows of all parts, joined."""
         return np.concatenate([part(images) for part in self.parts], axis=1)
+
+
+@dataclass(frozen=True)
+class Mirrored:
+    """Mean of the features of an image and of its mirror image, so that both have the same row.
+
+    What a thing is does not change in a mirror. A linear model trained on both images would come to the same:
+    by symmetry it has no use for what differs between them, and noise on that part only disturbs it.
+
+    Examples
+    --------
+    >>> rows = Mirrored(PooledPixels(14))(np.eye(28, dtype=np.float32)[None])
+    >>> rows.round(4).tolist()
+    [[0.0357, 0.0357, 0.0357, 0.0357]]
+    """
+
+    features: Any
+
+    def __call__(self, images: Any) -> np.ndarray:
+        """Return the rows of images whose last axis runs from left to right."""
+        values = np.asarray(images)
+        rows: np.ndarray = (self.features(values) + self.features(values[..., ::-1])) / 2
+        return rows
 
 
 @dataclass(frozen=True)
@@ -360,8 +385,10 @@ class Whitened:
     ----------
     features : maps images in [0, 1] to rows.
     pictures : ``"strokes"``, ``"shapes"`` (grey) or ``"leaves"`` (colour).
-    ridge : added to the covariance, as a share of its mean eigenvalue.
+    ridge : added to the covariance, as a share of its mean eigenvalue (of those kept).
     seed, drawings : of the random pictures, and how many; public.
+    keep : so many directions in which random pictures differ most; all by default. Directions in which they
+        hardly differ carry little but noise, and cost time.
 
     Guarantees
     ----------
@@ -377,13 +404,21 @@ class Whitened:
     """
 
     def __init__(
-        self, features: Any, pictures: str, *, ridge: float = 0.1, seed: int = 0, drawings: int = 8000
+        self,
+        features: Any,
+        pictures: str,
+        *,
+        ridge: float = 0.1,
+        seed: int = 0,
+        drawings: int = 8000,
+        keep: int | None = None,
     ) -> None:
         if pictures not in PICTURES:
             raise InvalidInput(f"pictures must be {' or '.join(PICTURES)}, got {pictures!r}.")
         self.features, self.pictures = features, pictures
         self.ridge = _validate.positive(ridge, "ridge")
         self.seed, self.drawings = seed, _validate.count(drawings, "drawings")
+        self.keep = None if keep is None else _validate.count(keep, "keep")
         self._side: int | None = None
 
     @cached_property
@@ -392,6 +427,8 @@ class Whitened:
         rows = self.features(PICTURES[self.pictures](self.drawings, np.random.default_rng(self.seed), side))
         mean = rows.mean(axis=0)
         centred = rows - mean
+        if self.keep is not None:
+            return mean, _principal(centred, self.keep, self.ridge)
         covariance = centred.T @ centred / np.float32(len(rows) - 1)
         ridge = self.ridge * float(np.trace(covariance, dtype=np.float64)) / len(covariance)
         covariance[np.diag_indices_from(covariance)] += ridge
@@ -417,7 +454,7 @@ class Whitened:
         ):  # the wide rows of many images need not all be there at once
             rows = (self.features(values[first : first + 4000]) - mean) @ root
             parts.append(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12))
-        return np.concatenate(parts) if parts else np.zeros((0, len(mean)), np.float32)
+        return np.concatenate(parts) if parts else np.zeros((0, root.shape[1]), np.float32)
 
 
 class StrokeWhitening(Whitened):
@@ -434,16 +471,16 @@ class StrokeWhitening(Whitened):
 
 
 _FIRST = Scattering(second=False)
+_GREY = Joined((_FIRST, OrientedFeatures(), PooledPixels(2)))
+_COLOUR = Joined((Opponent(_FIRST), Opponent(OrientedFeatures()), Opponent(PooledPixels(4))))
 FEATURES: dict[str, Callable[[], Whitened]] = {
     "handwriting": lambda: Whitened(Deskewed(OrientedFeatures()), "strokes"),
     "handwriting-fine": lambda: Whitened(Deskewed(OrientedFeatures(stride=3)), "strokes"),
-    "objects": lambda: Whitened(
-        Joined((_FIRST, OrientedFeatures(), PooledPixels(2))), "shapes", drawings=6000
-    ),
-    "photographs": lambda: Whitened(
-        Joined((Opponent(_FIRST), Opponent(OrientedFeatures()), Opponent(PooledPixels(4)))),
-        "leaves",
-        drawings=4000,
+    "objects": lambda: Whitened(_GREY, "shapes", drawings=6000),
+    "objects-mirrored": lambda: Whitened(Mirrored(_GREY), "shapes", drawings=6000, ridge=0.01, keep=640),
+    "photographs": lambda: Whitened(_COLOUR, "leaves", drawings=4000),
+    "photographs-mirrored": lambda: Whitened(
+        Mirrored(_COLOUR), "leaves", drawings=4000, ridge=0.01, keep=2000
     ),
     "photographs-fine": lambda: Whitened(
         Joined((Opponent(Scattering(), _FIRST), Opponent(PooledPixels(4)))), "leaves", drawings=4000
@@ -456,7 +493,8 @@ def named_features(name: str) -> Whitened:
 
     ``handwriting`` and ``handwriting-fine`` (grey, deskewed, oriented filters on a coarser or finer grid),
     ``objects`` (grey: scattering, oriented filters, pooled pixels), ``photographs`` and ``photographs-fine``
-    (colour: the same in opponent channels; second-order scattering of the luminance).
+    (colour: the same in opponent channels; second-order scattering of the luminance). ``objects-mirrored``
+    and ``photographs-mirrored`` see an image and its mirror image alike, and are narrower.
 
     Examples
     --------
@@ -466,11 +504,25 @@ def named_features(name: str) -> Whitened:
     Traceback (most recent call last):
     ...
     sottovoce.errors.InvalidInput: there are no features 'faces'; there are handwriting, handwriting-fine, \
-objects, photographs, photographs-fine.
+objects, objects-mirrored, photographs, photographs-mirrored, photographs-fine.
     """
     if name not in FEATURES:
         raise InvalidInput(f"there are no features {name!r}; there are {', '.join(FEATURES)}.")
     return FEATURES[name]()
+
+
+def _principal(centred: np.ndarray, keep: int, ridge: float) -> np.ndarray:
+    """Return the whitening map onto the ``keep`` directions of most variance, or as many as there are."""
+    count, width = centred.shape
+    few = count < width  # then the rows' own products have the same eigenvalues and are fewer
+    products = (centred @ centred.T if few else centred.T @ centred).astype(np.float64)
+    values, vectors = linalg.eigh(products / (count - 1), overwrite_a=True)
+    values, vectors = values[::-1][:keep], vectors[:, ::-1][:, :keep]
+    kept = values > 1e-7 * values[0]  # float32 rows know no more
+    values, vectors = values[kept], vectors[:, kept]
+    if few:
+        vectors = centred.T @ (vectors / np.sqrt(values * (count - 1)))
+    return np.ascontiguousarray(vectors / np.sqrt(values + ridge * values.mean()), np.float32)
 
 
 def _in_blocks(block: Any, images: Any, size: int = 1000) -> np.ndarray:
@@ -499,7 +551,8 @@ def _separable(x: Tensor, row: Tensor, column: Tensor) -> Tensor:
 
 
 def _morlets(side: int, scales: int, directions: int) -> tuple[list[tuple[int, Tensor]], Tensor]:
-    """Fourier transforms of Morlet wavelets (zero mean) by scale, and of the averaging window."""
+    """Fourier transforms of Morlet wavelets (zero mean) by scale; the averaging window, as the circulant
+    matrix that filters along one axis."""
     frequency = torch.fft.fftfreq(side) * 2 * math.pi
     turns = [(a * 2 * math.pi, b * 2 * math.pi) for a in (-1, 0, 1) for b in (-1, 0, 1)]
     down, across = torch.meshgrid(frequency, frequency, indexing="ij")
@@ -519,5 +572,8 @@ def _morlets(side: int, scales: int, directions: int) -> tuple[list[tuple[int, T
             angle, slant = math.pi * k / directions, 4 / directions
             wave, base = bump(centre, width, angle, slant), bump(0.0, width, angle, slant)
             wavelets.append((scale, wave - base * (wave[0, 0] / base[0, 0])))
-    low = bump(0.0, 0.8 * 2 ** (scales - 1), 0.0, 1.0)
-    return wavelets, low / low[0, 0]
+    width = 0.8 * 2 ** (scales - 1)
+    low = torch.stack([torch.exp(-((width * (frequency + turn)) ** 2) / 2) for turn, _ in turns[::3]]).sum(0)
+    window = torch.fft.ifft(low / low[0]).real
+    places = torch.arange(side)
+    return wavelets, window[(places[:, None] - places) % side]

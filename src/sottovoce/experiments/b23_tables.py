@@ -44,6 +44,7 @@ NAMES = {
     "dsgt": "DP-DSGT",
     "dinno": "DP-DiNNO",
     "consensus": "exact consensus",
+    "masked": "masked sums",
 }
 NUMBER = {"table1": 1, "figure1": 1, "table2": 2, "table4": 4}
 

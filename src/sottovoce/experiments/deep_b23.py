@@ -28,7 +28,7 @@ from sottovoce.runners.sweep import read_trial, write_trial
 __all__ = ["DELTA", "GRID", "METHODS", "WHICH", "Cell", "Settings", "cell_trial", "run_cell", "settings_of"]
 
 DELTA = 1e-5
-METHODS = ("central", "dsgd", "dsgt", "dinno", "consensus")
+METHODS = ("central", "dsgd", "dsgt", "dinno", "consensus", "masked")
 WHICH = ("printed", "tuned")
 
 
@@ -83,7 +83,8 @@ GRID = (
 def settings_of(method: str, epsilon: float, fiedler: float = 0.06, which: str = "tuned") -> Settings:
     """Return clip, learning rates and steps of a method at a budget, as printed or tuned.
 
-    Where nothing was tuned the two are the same; exact consensus, which B23 has not, starts from DP-DSGD's.
+    Where nothing was tuned the two are the same; exact consensus and masked sums, which B23 has not, start
+    from DP-DSGD's.
 
     Examples
     --------
@@ -97,9 +98,14 @@ def settings_of(method: str, epsilon: float, fiedler: float = 0.06, which: str =
     chosen = TUNED.get((method, epsilon, fiedler == 1))
     if chosen is not None and which == "tuned":
         return chosen
-    known = RATES["dsgd" if method == "consensus" else method]
+    known = RATES[_like(method)]
     nearest = min(known, key=lambda e: abs(np.log(min(e, 1e6)) - np.log(min(epsilon, 1e6))))
     return Settings(1.0 if method == "central" else 10.0, *known[nearest])
+
+
+def _like(method: str) -> str:
+    """The method of B23 whose printed rates one that B23 has not starts from."""
+    return "dsgd" if method in ("consensus", "masked") else method
 
 
 @dataclass(frozen=True)
@@ -157,8 +163,12 @@ def run_cell(
     results: str | Path | None = None,
     progress: bool = False,
     every: int | None = None,
+    held_out: bool = False,
 ) -> dict[str, Any]:
-    """Run one trial of one cell and return its record; a record already in ``results`` is read instead."""
+    """Run one trial of one cell and return its record; a record already in ``results`` is read instead.
+
+    ``held_out`` leaves the test set alone: a sixth of the training records takes its place, for choosing.
+    """
     chosen = settings or _settings(cell, which)
     suffix = "_printed" if which == "printed" else ""
     path = None if results is None else Path(results) / f"{cell.key}{suffix}_trial{trial}.json"
@@ -169,11 +179,12 @@ def run_cell(
     started = time.perf_counter()
     rng = np.random.default_rng([20230601, trial])
     network = _graph(cell, rng)
-    data = _split(cell, rng)
+    data = _split(cell, rng, held_out)
     plan = _plan(cell, chosen, network, data.sizes)
     found = plan.run(data, rng, progress=progress, every=every)
     private = np.isfinite(cell.epsilon)
-    seen: Any = "central" if cell.method == "central" else "local"  # whoever sees all that leaves
+    # whoever sees all that leaves; behind masks any one member who does
+    seen: Any = {"central": "central", "masked": "network"}.get(cell.method, "local")
     record = {
         "name": "b23-trial",
         "cell": named,
@@ -200,7 +211,7 @@ def _settings(cell: Cell, which: str = "tuned") -> Settings:
         return (
             chosen if cell.data == "mnist" else replace(chosen, steps=None)
         )  # digits: a few steps, as asked
-    rates = RATES["dsgd" if cell.method == "consensus" else cell.method]
+    rates = RATES[_like(cell.method)]
     first, last = rates.get(cell.epsilon, rates[10.0])
     return Settings(1.0 if cell.method == "central" else 10.0, first, last)
 
@@ -237,24 +248,28 @@ def _tensors(name: str) -> tuple[Any, ...]:
     return tuple(images.floats(x, mean, std, side) for x in (images.x, images.x_test))
 
 
-def _split(cell: Cell, rng: np.random.Generator) -> Any:
+def _split(cell: Cell, rng: np.random.Generator, held_out: bool = False) -> Any:
     from sottovoce.data.agents import AgentData
     from sottovoce.data.partition import by_label
 
     images = _images(cell.data)
-    x, x_test = _tensors(cell.data)
+    (x, x_test), y, y_test = _tensors(cell.data), images.y, images.y_test
+    if held_out:
+        order = np.random.default_rng(0).permutation(len(y))
+        away, kept = np.sort(order[: len(y) // 6]), np.sort(order[len(y) // 6 :])
+        x, y, x_test, y_test = x[kept], y[kept], x[away], y[away]
     if cell.method == "central":
         parts: Sequence[Any] = [np.arange(len(x))]
     else:
-        parts = by_label(images.y, cell.agents, cell.skew, rng)
-    return AgentData(x, images.y, parts, test=(x_test, images.y_test), classes=images.classes)
+        parts = by_label(y, cell.agents, cell.skew, rng)
+    return AgentData(x, y, parts, test=(x_test, y_test), classes=images.classes)
 
 
 def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray) -> Any:
     from sottovoce.algorithms.optimisers import Optimiser
     from sottovoce.algorithms.registry import algorithm
 
-    names = {"central": "dp-sgd", "consensus": "consensus-sgd"}
+    names = {"central": "dp-sgd", "consensus": "consensus-sgd", "masked": "consensus-sgd"}
     private = np.isfinite(cell.epsilon)
     objective = _objective(cell, chosen.clip if private else INF)
     options: dict[str, Any] = {
@@ -272,7 +287,9 @@ def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray) -> Any:
     make = algorithm(names.get(cell.method, f"dp-{cell.method}"))
     if not private:
         return make(objective, **options)
-    if cell.method != "central":
+    if cell.method == "masked":
+        options |= {"protocol": "masked", "view": "network"}
+    elif cell.method != "central":
         options["view"] = "local"
     return make.for_budget(objective, epsilon=cell.epsilon, delta=DELTA, **options)
 

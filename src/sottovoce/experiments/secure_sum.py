@@ -87,8 +87,8 @@ SETTINGS: dict[tuple[str, float, bool], Setting] = {
     ("mnist", 0.5, True): Setting("handwriting", 60, 4.0),
     ("mnist", 1.0, True): Setting("handwriting", 80, 8.0),
     ("mnist", 10.0, True): Setting("handwriting-fine", 200, 32.0),
-    ("fashion_mnist", 1.0, False): Setting("objects", 80, 32.0),
-    ("fashion_mnist", 3.0, False): Setting("objects", 120, 48.0),
+    ("fashion_mnist", 1.0, False): Setting("objects-mirrored", 160, 240.0, clip=0.1),
+    ("fashion_mnist", 3.0, False): Setting("objects-mirrored", 200, 640.0, clip=0.1),
     ("cifar10", 1.0, False): Setting("photographs", 60, 16.0),
 }
 
@@ -268,11 +268,19 @@ GRID: dict[tuple[str, float, bool], tuple[Setting, ...]] = {
         for features in ("handwriting", "handwriting-fine")
         for steps, rate in ((120, 16.0), (120, 32.0), (200, 32.0))
     ),
-    ("fashion_mnist", 1.0, False): tuple(
-        Setting("objects", steps, rate) for steps, rate in ((60, 32.0), (80, 32.0), (120, 16.0))
+    ("fashion_mnist", 1.0, False): (
+        *(Setting("objects", steps, rate) for steps, rate in ((60, 32.0), (80, 32.0), (120, 16.0))),
+        *(
+            Setting("objects-mirrored", steps, rate, clip=0.1)
+            for steps, rate in ((80, 480.0), (80, 640.0), (120, 320.0), (160, 240.0))
+        ),
     ),
-    ("fashion_mnist", 3.0, False): tuple(
-        Setting("objects", steps, rate) for steps, rate in ((120, 48.0), (160, 32.0), (160, 48.0))
+    ("fashion_mnist", 3.0, False): (
+        *(Setting("objects", steps, rate) for steps, rate in ((120, 48.0), (160, 32.0), (160, 48.0))),
+        *(
+            Setting("objects-mirrored", steps, rate, clip=0.1)
+            for steps, rate in ((120, 480.0), (120, 800.0), (160, 640.0), (200, 640.0))
+        ),
     ),
     ("cifar10", 1.0, False): tuple(
         Setting("photographs", steps, rate) for steps, rate in ((40, 32.0), (60, 16.0), (60, 24.0))
@@ -496,12 +504,15 @@ def secure_sum_tuning(
             found = tuning_cell(**share, seeds=(1001,), listed=(QUICK, Setting("handwriting", 6, 8.0)))
             return _result("secure-sum-tuning", [{**share, **row} for row in found], started, quick)
         share = {"data": name, "epsilon": epsilon, "own": own}
-        kept = next((line["rows"] for line in done if all(line[k] == v for k, v in share.items())), None)
-        if kept is None:
-            kept = tuning_cell(**share)
+        kept = [row for line in done if all(line[k] == v for k, v in share.items()) for row in line["rows"]]
+        known = [Setting(**{k: row[k] for k in asdict(QUICK)}) for row in kept]
+        missing = [setting for setting in GRID[name, epsilon, own] if setting not in known]
+        if missing:
+            found = tuning_cell(**share, listed=missing)
+            kept += found
             if place is not None:
                 with place.open("a", encoding="utf-8") as lines:
-                    lines.write(json.dumps({**share, "rows": kept}) + "\n")
+                    lines.write(json.dumps({**share, "rows": found}) + "\n")
         rows += [{**share, **row} for row in kept]
     return _result("secure-sum-tuning", rows, started, quick)
 

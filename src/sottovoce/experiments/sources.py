@@ -135,6 +135,7 @@ ITEMS: tuple[Item, ...] = (
     ),
     Item("beyond", "Table 1 of B23", "exact consensus with fixed features", "consensus-mnist"),
     Item("beyond", "Table 1 of B23", "masked sums: every adversary, MNIST", "secure-sum-mnist"),
+    Item("beyond", "B23's network", "exact consensus and masked sums beside B23", "secure-sum-network"),
     Item("beyond", "images", "masked sums on Fashion-MNIST and CIFAR-10", "secure-sum-images"),
     Item("beyond", "agents", "accuracy against the number of agents", "secure-sum-agents"),
     Item("beyond", "averages", "noise in a mean of masked rows", "secure-sum-mean"),

@@ -297,7 +297,7 @@ class PairMasks:
         self.step = _validate.count(step, "step", minimum=0)
         self.protective = protective
         self._keys = {w: bytearray(_sized(keys[w], f"the pair key with member {w}")) for w in sorted(keys)}
-        self._hidden: dict[bytes, bytes] = {}  # label of this step -> what was sent under it
+        self._hidden: dict[bytes, np.ndarray] = {}  # label of this step -> what was sent under it
         self._digests: dict[bytes, bytes] = {}  # the same before a restart, by its digest
         self._erased = False
 
@@ -350,7 +350,7 @@ class PairMasks:
         return tuple(self._keys)
 
     def hide(self, row: np.ndarray, step: int, chain: bytes) -> np.ndarray:
-        """Return the masked row of ``step``, given the chain's head before it."""
+        """Return the masked row of ``step``, read-only, given the chain's head before it."""
         self._require(step)
         if row.dtype != _SIGNED[self.bits]:
             raise InvalidInput(
@@ -364,9 +364,13 @@ class PairMasks:
             part = flat[start : start + _CHUNK].view(_UNSIGNED[self.bits])
             add_masks(part, self.member, ((w, stream.take(part.size)) for w, stream in streams.items()))
         masked = flat.reshape(row.shape)
-        sent = masked.tobytes()
-        first = self._hidden.setdefault(label, sent) == sent
-        if not first or (label in self._digests and self._digests[label] != _hash(sent)):
+        masked.setflags(write=False)  # it is kept, so that a second one can be compared with it
+        if label in self._digests:
+            same = self._digests[label] == _hash(masked.tobytes())
+        else:
+            first = self._hidden.setdefault(label, masked)
+            same = first is masked or np.array_equal(first, masked)
+        if not same:
             raise Refused(
                 f"another row of step {step} was masked under the same label; their difference would leave "
                 "in clear. Send the stored bytes again, or agree on a new epoch."
@@ -398,7 +402,7 @@ class PairMasks:
         (1,)
         """
         self._require(self.step)
-        sent = {label: _hash(row) for label, row in self._hidden.items()} | self._digests
+        sent = {label: _hash(row.tobytes()) for label, row in self._hidden.items()} | self._digests
         return {
             "member": self.member,
             "keys": {str(w): key.hex() for w, key in self._keys.items()},
@@ -485,9 +489,8 @@ class Keystream:
     """
 
     def __init__(self, key: bytes, bits: int, scratch: bytearray | None = None) -> None:
-        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-
-        self._stream = Cipher(algorithms.AES(_sized(key, "an AES key")), modes.CTR(bytes(16))).encryptor()
+        cipher, aes, counter = _aes_ctr()
+        self._stream = cipher(aes(_sized(key, "an AES key")), counter).encryptor()
         self._dtype = np.dtype(_UNSIGNED[bits]).newbyteorder("<")
         self._scratch = scratch
 
@@ -499,6 +502,14 @@ class Keystream:
             return np.frombuffer(self._stream.update(zeros), self._dtype)
         self._stream.update_into(zeros, self._scratch)
         return np.frombuffer(self._scratch, self._dtype, count)
+
+
+@functools.cache
+def _aes_ctr() -> tuple[Any, Any, Any]:
+    """Cipher, AES and counter mode from 0, imported once and not before they are needed."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+    return Cipher, algorithms.AES, modes.CTR(bytes(_BLOCK))
 
 
 def _hash(data: bytes) -> bytes:
