@@ -195,3 +195,41 @@ def test_bad_input():
         membership.train_models(user_level, NET, data, **options)
     with pytest.raises(InvalidInput, match="3 agents, the problem 1"):
         membership.train_models(plan_for(DPDSGD, data), NET, data.merged(), **options)
+
+
+class Dealt:
+    """A source whose noisy gradients are given beforehand."""
+
+    def __init__(self, steps, agents, width):
+        self.given = np.random.default_rng(3).normal(size=(steps, agents, width))
+
+    def full(self, theta, k):
+        return self.given[k]
+
+
+@pytest.mark.parametrize(("method", "times", "part"), [("dp_dsgd", 0, 0), ("dp_dsgt", 1, 1)])
+def test_a_neighbour_adds_up_the_owners_noisy_gradients(method, times, part):
+    """What the tap decodes against the gradients themselves; who does not hear the owner decodes nothing."""
+    from sottovoce.algorithms.dp_dsgd import dp_dsgd
+    from sottovoce.algorithms.dp_dsgt import dp_dsgt
+    from sottovoce.algorithms.optimisers import Optimiser
+    from sottovoce.attacks.membership import _Tap
+    from sottovoce.runners import run_stacked
+
+    copies, agents, width, steps, rate = 2, 3, 4, 6, 0.5
+    source = Dealt(steps, copies * agents, width)
+    start = np.tile(np.arange(4.0), (copies * agents, 1))
+    texts = {
+        "dp_dsgd": lambda: dp_dsgd(source, start, lambda k: rate, Optimiser()),
+        "dp_dsgt": lambda: dp_dsgt(source, start, lambda k: rate),
+    }
+    direction = np.array([0.5, 0.5, -0.5, 0.5])
+    views = {"neighbour": (1,), "distant": (2,)}
+    tap = _Tap(lambda k: sv.protocols.Gossip(sv.graphs.path(3), 1), copies, direction, views, start[0], 0)
+    run_stacked(texts[method](), tap.protocol, steps)
+    parts = 1 if method == "dp_dsgd" else 2
+    found = tap.decoded["neighbour"].reshape(copies, 3, parts)[:, times, part]
+    pulled = (source.given @ direction).reshape(steps, copies, agents)[:-1, :, 0]  # the last was not sent
+    wanted = -rate * pulled.sum(axis=0) if method == "dp_dsgd" else pulled.sum(axis=0)
+    np.testing.assert_allclose(found, wanted, atol=1e-12)
+    assert "distant" not in tap.decoded
