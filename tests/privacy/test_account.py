@@ -368,6 +368,14 @@ def test_the_worst_neighbour_hears_the_first_row_in_clear(kind, stds):
     assert account(priced, "network", user=2).mu == pytest.approx(max(about))
 
 
+def test_one_view_tells_of_all_others_also_where_gossip_learns_in_one_step():
+    priced = plan(Linear(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 3))
+    each = sv.privacy.accountant.account_each(priced, [0])
+    for u in (1, 4):
+        assert each[u] == account(priced, "network", observer=0, user=u)
+    assert each[4].label == "exact"
+
+
 def test_what_is_not_heard_in_clear_is_worked_out():
     """No round at all, and weights that let nobody hear node 0."""
     silent = plan(Averaging(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 0))

@@ -166,6 +166,8 @@ def account_each(plan: Priced, observers: Iterable[int]) -> dict[int, Guarantee]
         known = averaging_each(asked)
     elif isinstance(plan.law, Consensus):
         known = consensus_each(asked)
+    elif isinstance(plan.law, Linear) and _once(asked):
+        known = averaging_each(asked)
     if known is not None:
         return known
     found: dict[int, Guarantee] = {}
@@ -226,14 +228,18 @@ def _(law: Linear, asked: Question) -> Guarantee:
         return _conditional(asked)
     if asked.label == "published":
         raise refused(asked, asked.label)
-    once = asked.plan.steps == 1 and all(
-        sum(r.draws for r in asked.releases(u)) == 1 for u in range(asked.plan.n)
-    )
-    if once and asked.view in ("network", "pairwise", "colluders"):
+    if _once(asked) and asked.view in ("network", "pairwise", "colluders"):
         return averaging(asked)  # one step is one averaging
     if asked.label == "exact":
         raise refused(asked, asked.label)
     return local_statement(asked)
+
+
+def _once(asked: Question) -> bool:
+    """Whether everybody publishes once, in one step: then gossip is one averaging."""
+    return asked.plan.steps == 1 and all(
+        sum(r.draws for r in asked.releases(u)) == 1 for u in range(asked.plan.n)
+    )
 
 
 def _conditional(asked: Question) -> Guarantee:
