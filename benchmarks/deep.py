@@ -258,7 +258,9 @@ class Reader(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         places = torch.arange(x.shape[1])
-        out = self.body(self.tokens(x) + self.places(places.expand(x.shape) if self.spread else places))
+        out = self.body(
+            self.tokens(x) + self.places(places.expand(x.shape).contiguous() if self.spread else places)
+        )
         return self.head((out[0] if isinstance(out, tuple) else out).mean(1))
 
 

@@ -9,6 +9,7 @@ from torch import nn
 
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.nets import NetObjective, clip_weights
+from sottovoce.objectives.wide_sums import add_weighted_rows, weighted_products
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -70,6 +71,7 @@ LAYERS = {
     "conv2d formed": (nn.Conv2d(1, 3, 5), (1, 12, 12)),
     "conv2d ghost": (nn.Conv2d(16, 24, 3, padding=1), (16, 3, 3)),
     "conv2d options": (nn.Conv2d(2, 4, 3, stride=2, padding=(1, 0), dilation=2, bias=False), (2, 11, 12)),
+    "conv2d dilated ghost": (nn.Conv2d(16, 24, 3, padding=2, dilation=2), (16, 3, 3)),
     "conv2d groups": (nn.Conv2d(4, 6, 3, groups=2), (4, 6, 6)),
     "conv2d groups ghost": (nn.Conv2d(32, 48, 3, groups=2, padding=1), (32, 2, 2)),
     "conv2d twice": (Twice(nn.Conv2d(2, 2, 3, padding=1)), (2, 5, 5)),
@@ -357,6 +359,25 @@ def test_a_sum_over_positions_is_clipped_by_what_it_may_truly_be():
     theta[:, half.start : half.stop] = 1.0  # every position has the same gradient, so the inputs cancel
     moved = objective.clipped_sums(theta, x, torch.full((1, 1, 1), 50.0))
     assert 0.5e-3 < moved.norm() <= 1e-3 * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("width", [3, 40, 520])  # tiles, pieces, and pieces of large sums
+def test_weighted_products_and_rows_are_sums(width):
+    rng = np.random.default_rng(0)
+    weights, g, x = (
+        torch.as_tensor(rng.normal(size=(2, 300, *more)), dtype=torch.float32)
+        for more in ((), (width,), (520,))
+    )
+    expected = np.einsum("ar,arp,ard->apd", *(t.double().numpy() for t in (weights, g, x)), optimize=True)
+    found = weighted_products(weights, g, x)
+    assert np.allclose(found, expected, rtol=1e-12, atol=1e-11)
+    assert weighted_products(weights, g, x, found) is found
+    assert np.allclose(found, 2 * expected, rtol=1e-12, atol=1e-11)
+    sums = torch.ones(2, width + 5, dtype=torch.float64)
+    add_weighted_rows(sums, 3, weights, g)
+    assert np.allclose(sums[:, 3:-2], 1 + np.einsum("ar,arp->ap", weights.double(), g.double()))
+    assert (sums[:, :3] == 1).all()
+    assert (sums[:, -2:] == 1).all()
 
 
 def test_asking_how_finds_the_fast_form_too():

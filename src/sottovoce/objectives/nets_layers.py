@@ -39,6 +39,7 @@ __all__ = [
 
 _FEW = 16  # roundings beside one per position
 _FORMED = 4  # gradients of single samples are kept where they need at most so many times what they come from
+_SUM_FLOATS = 2_000_000  # and for the sum over a lot in pieces that let large sums be touched seldom
 _PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
 
 
@@ -303,14 +304,20 @@ class StackedConv(Stacked):
                 norms.append(_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1))
         return whole if keep else torch.cat(norms)
 
-    def _patches(self, x: Tensor) -> Tensor:
-        """(samples, inputs per patch, positions); rows are copied whole, several times faster than im2col."""
+    def _patches(self, x: Tensor, by_position: bool = False) -> Tensor:
+        """(samples, inputs per patch, positions), or the last two the other way round.
+
+        Rows are copied whole, several times faster than im2col.
+        """
         if self.dilation != (1, 1):
-            return F.unfold(x, self.kernel, self.dilation, self.padding, self.stride)
+            patches = F.unfold(x, self.kernel, self.dilation, self.padding, self.stride)
+            return patches.mT if by_position else patches
         (up, left), (k, m) = self.padding, self.kernel
         if up or left:
             x = F.pad(x, (left, left, up, up))
         windows = x.unfold(2, k, self.stride[0]).unfold(3, m, self.stride[1])
+        if by_position:
+            return windows.permute(0, 2, 3, 1, 4, 5).reshape(x.shape[0], -1, x.shape[1] * k * m)
         return windows.permute(0, 1, 4, 5, 2, 3).reshape(x.shape[0], x.shape[1] * k * m, -1)
 
     def squared_norms(self) -> Tensor:
@@ -348,17 +355,17 @@ class StackedConv(Stacked):
 
     def _weighted(self, x: Tensor, g: Tensor, weights: Tensor) -> Tensor:
         """The weighted sum of one agent's weight gradients, (groups, p, D): a product over all positions."""
-        groups, step = self.layer.groups, self._step(g)
-        total: Any = 0
+        groups, positions = self.layer.groups, g[0, 0].numel()
+        outputs, inputs = len(self._kernel(0)) // groups, self._kernel(0)[0].numel()
+        total = torch.zeros(groups, outputs, inputs, dtype=torch.float64, device=x.device)
+        step = max(1, _SUM_FLOATS // (groups * inputs * positions))
         for part in range(0, len(x), step):
             rows = slice(part, part + step)
-            patches = self._patches(x[rows])
-            each = weights[rows, None].expand(-1, patches.shape[-1]).flatten().expand(groups, -1)
-            patches, gs = (
-                t.reshape(len(patches), groups, -1, patches.shape[-1]).permute(1, 0, 3, 2).flatten(1, 2)
-                for t in (patches, g[rows])
-            )
-            total = total + weighted_products(each, gs, patches)
+            patches = self._patches(x[rows], by_position=True)
+            each = weights[rows, None].expand(-1, positions).flatten().expand(groups, -1)
+            gs = g[rows].reshape(len(patches), groups, outputs, positions).permute(1, 0, 3, 2)
+            wide = patches.reshape(len(patches) * positions, groups, inputs).transpose(0, 1)
+            weighted_products(each, gs.flatten(1, 2), wide, total)
         return total
 
     def _step(self, gradient: Tensor) -> int:

@@ -23,10 +23,13 @@ _OUT, _IN = 16, 256  # a tile of sums, 32 kB of float64, stays in the first cach
 _ALONG = 1024  # sums of whole rows: so many at a time
 _NARROW = 32  # outputs up to which the tiled loop is faster than the library's float64 product
 _PIECE = 1 << 17  # numbers that are widened at a time for it
+_LARGE, _MANY = 1 << 18, 256
 
 
-def weighted_products(weights: Tensor, g: Tensor, x: Tensor) -> Tensor:
+def weighted_products(weights: Tensor, g: Tensor, x: Tensor, sums: Tensor | None = None) -> Tensor:
     """Return ``sum_r weights_r g_r x_r^T`` for weights (agents, rows), g (.., p), x (.., d): (agents, p, d).
+
+    With ``sums`` it is added to them, in place.
 
     Examples
     --------
@@ -36,12 +39,14 @@ def weighted_products(weights: Tensor, g: Tensor, x: Tensor) -> Tensor:
     weights = weights.double()
     agents, rows = weights.shape
     outputs, inputs = g.shape[-1], x.shape[-1]
-    sums = torch.zeros(agents, outputs, inputs, dtype=torch.float64, device=x.device)
+    if sums is None:
+        sums = torch.zeros(agents, outputs, inputs, dtype=torch.float64, device=x.device)
     if outputs <= _NARROW and x.device.type == "cpu":
         w, left, right = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, g, x))
         _tiles(w, left, right, sums.numpy())
         return sums
-    step = max(1, _PIECE // (outputs + inputs))
+    # sums that fill the cache are to be read and written for many rows at a time
+    step = max(1, _PIECE // (outputs + inputs), _MANY if outputs * inputs > _LARGE else 1)
     for a in range(agents):
         for first in range(0, rows, step):
             part = slice(first, first + step)
