@@ -365,8 +365,8 @@ BUGS = [
     Bug(
         "messages of any size",
         PEERS + "links.py",
-        "            if not 0 < size <= self.largest:",
-        "            if not 0 < size:",
+        '            if not 0 < size <= self.largest:\n                raise FrameError(f"A message of',
+        '            if not 0 < size:\n                raise FrameError(f"A message of',
         STRANGERS,
     ),
     Bug(

@@ -165,7 +165,7 @@ class Consortium:
         self.files.append(self.file)
         self.sign()
         told = self.command(
-            "agree", self.file, "--home", self.homes["m0"].folder, "--previous", last, "--json"
+            "agree", self.file, "--home", self.homes["m1"].folder, "--previous", last, "--json"
         )
         forecast = {row["view"]: row["total"] for row in json.loads(told)["book"]}
         self.say(f"{what}: epoch {self.agreement.epoch}, {len(self.names)} members, "

@@ -5,6 +5,7 @@ import datetime as dt
 import socket
 import ssl
 import tempfile
+import types
 from dataclasses import replace
 from pathlib import Path
 
@@ -297,6 +298,19 @@ def test_an_open_connection_does_not_outlive_a_certificate(whose):
     _, frames, server = meet(scene)
     assert frames == [(1, ROW_FRAME)]
     assert server.transport.refusals["friend", "the certificate has expired"] == 1
+
+
+def test_what_did_not_leave_whole_comes_first_on_the_next_connection():
+    """A connection that breaks in the middle of a row: the next one begins with that row, then the others."""
+    members = [Member(**member_entry(IDENTITIES[name].certificate, "h:1")) for name in ("server", "friend")]
+    sender = module.TlsTransport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
+    contact = sender._known[1]
+    broken = types.SimpleNamespace(take_back=lambda: [b"half of it left", b"after it"])
+    contact.links.append(broken)
+    contact.queue.append(b"queued since")
+    sender._loser(1)(broken, ConnectionResetError("gone"))
+    assert list(contact.queue) == [b"half of it left", b"after it", b"queued since"]
+    assert contact.links == []
 
 
 def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):

@@ -1,19 +1,22 @@
 """Where a peer listens: strangers who connect and say nothing cost a descriptor for a few seconds, no more.
 
-A connection costs no TLS before its first byte, has a few seconds to show a certificate, and may be one of a
-limited number, from its address and in all; beyond that the one that has waited longest is let go, so that a
-member, who needs a few milliseconds, gets in however many others knock.
+Whoever speaks TLS speaks first, so a connection that says nothing is left to the kernel for a while. One that
+came this far costs no TLS before its first byte, has a few seconds to show a certificate, and may be one of a
+limited number, from its address and in all; beyond that the one that has waited longest is let go, so that
+a member, who needs a few milliseconds, gets in however many others knock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import resource
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from sottovoce.errors import PeerError, TryLater
 from sottovoce.peers.links import shake
@@ -79,6 +82,7 @@ class Door:
         With a ``context`` it gets the TLS connection after the handshake.
     context : TLS for who enters; None for a relay, which never sees inside.
     patience, per_address, most : seconds, and numbers of connections, before one is let go.
+    defer : whether those who say nothing wait in the kernel first, for about as many seconds, where it can.
 
     Examples
     --------
@@ -95,7 +99,9 @@ class Door:
         patience: float = PATIENCE,
         per_address: int = PER_ADDRESS,
         most: int = ALL,
+        defer: bool = True,
     ) -> None:
+        self.defer = defer
         self.address, self.enter, self.context = address, enter, context
         self.patience, self.per_address, self.most = patience, per_address, most
         self.counts: Counter[str] = Counter()
@@ -116,6 +122,7 @@ class Door:
             for family, _, _, _, place in dict.fromkeys(found):
                 sock = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
                 sock.setblocking(False)
+                self._defer(sock)
                 self._sockets.append(sock)
                 self.port = sock.getsockname()[1]
                 if not port:
@@ -125,6 +132,14 @@ class Door:
             raise _cannot(self.address, error) from None
         for sock in self._sockets:
             loop.add_reader(sock.fileno(), self._accept, sock)
+
+    def _defer(self, sock: socket.socket) -> None:
+        """Leave those who say nothing to the kernel for a while: whoever speaks TLS speaks first."""
+        if self.defer and hasattr(socket, "TCP_DEFER_ACCEPT"):
+            with contextlib.suppress(OSError):
+                # without cookies a kernel whose queue is full of silent ones would drop a member's call
+                if int(Path("/proc/sys/net/ipv4/tcp_syncookies").read_text()):
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, max(1, int(self.patience)))
 
     def close(self) -> None:
         """Stop listening and let go whoever waits."""

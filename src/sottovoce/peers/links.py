@@ -1,7 +1,7 @@
 """One connection between two members: TLS 1.3 over a socket that never blocks, messages of known length.
 
 A message is its length (four bytes, little endian) and its content. The length is compared with the largest
-message of the run before a byte of the content is read, and the content is read straight into its place.
+message of the run before room is made for the content, and a large one is read straight into its place.
 """
 
 from __future__ import annotations
@@ -204,7 +204,10 @@ class Link:
         self._rest: memoryview | None = None
         self._more: memoryview | None = None
         self._writing = self._leaving = self._paused = False
-        self._expect(None)
+        # many small messages come in one read; a large one gets a buffer of its own
+        self._chunk = memoryview(bytearray(1 << 14))
+        self._begin = self._end_at = self._filled = 0
+        self._large: memoryview | None = None
         self._loop.add_reader(self._handle, self._read)
         self._loop.call_soon(self._read)  # what TLS has read already no selector will tell
 
@@ -282,12 +285,6 @@ class Link:
             self._loop.add_reader(self._handle, self._read)
             self._read()
 
-    def _expect(self, size: int | None) -> None:
-        """Make room for a head (None) or for a content of ``size`` bytes."""
-        self._content = size is not None
-        self._buffer = memoryview(bytearray(HEAD.size if size is None else size))
-        self._at = 0
-
     def _read(self) -> None:
         try:
             for _ in range(_TURN):
@@ -301,23 +298,47 @@ class Link:
         self._loop.call_soon(self._read)  # others first; TLS may hold more than the selector knows of
 
     def _read_one(self) -> bool:
-        while self._at < len(self._buffer):
-            got = self.tls.recv_into(self._buffer[self._at :])
+        """Hand on the next message; return whether there may be another."""
+        content = self._next()
+        while content is None:
+            room = self._chunk[self._end_at :] if self._large is None else self._large[self._filled :]
+            got = self.tls.recv_into(room)
             if not got:
                 self._end(None)
                 return False
-            self._at += got
-        if not self._content:
-            (size,) = HEAD.unpack(self._buffer)
-            if not 0 < size <= self.largest:
-                raise FrameError(f"A message of {size} bytes came where at most {self.largest} are agreed.")
-            self._expect(size)
-            return self._read_one()
-        # a row of megabytes is handed on as it was read: this buffer is written by nobody any more
-        content = bytes(self._buffer) if len(self._buffer) < _LARGE else self._buffer.toreadonly()
-        self._expect(None)
+            if self._large is None:
+                self._end_at += got
+            else:
+                self._filled += got
+            content = self._next()
         self._taken(self, content)
         return True
+
+    def _next(self) -> bytes | memoryview | None:
+        """Return the next message of what was read, or None and room for more of it."""
+        if self._large is not None:
+            if self._filled < len(self._large):
+                return None
+            # a row of megabytes is handed on as it was read: this buffer is written by nobody any more
+            whole, self._large = self._large.toreadonly(), None
+            return whole if len(whole) >= _LARGE else bytes(whole)
+        begin = self._begin + HEAD.size
+        if begin <= self._end_at:
+            (size,) = HEAD.unpack_from(self._chunk, self._begin)
+            if not 0 < size <= self.largest:
+                raise FrameError(f"A message of {size} bytes came where at most {self.largest} are agreed.")
+            if begin + size <= self._end_at:
+                self._begin = begin + size
+                return bytes(self._chunk[begin : self._begin])
+            if 2 * size > len(self._chunk):  # the rest of it is read straight into its place
+                self._large, self._filled = memoryview(bytearray(size)), self._end_at - begin
+                self._large[: self._filled] = self._chunk[begin : self._end_at]
+                self._begin = self._end_at = 0
+                return None
+        rest = bytes(self._chunk[self._begin : self._end_at])
+        self._begin, self._end_at = 0, len(rest)
+        self._chunk[: len(rest)] = rest
+        return None
 
     # ---- ends ------------------------------------------------------------------------------------
 
