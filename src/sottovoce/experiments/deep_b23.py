@@ -163,12 +163,8 @@ def run_cell(
     results: str | Path | None = None,
     progress: bool = False,
     every: int | None = None,
-    held_out: bool = False,
 ) -> dict[str, Any]:
-    """Run one trial of one cell and return its record; a record already in ``results`` is read instead.
-
-    ``held_out`` leaves the test set alone: a sixth of the training records takes its place, for choosing.
-    """
+    """Run one trial of one cell and return its record; a record already in ``results`` is read instead."""
     chosen = settings or _settings(cell, which)
     suffix = "_printed" if which == "printed" else ""
     path = None if results is None else Path(results) / f"{cell.key}{suffix}_trial{trial}.json"
@@ -179,7 +175,7 @@ def run_cell(
     started = time.perf_counter()
     rng = np.random.default_rng([20230601, trial])
     network = _graph(cell, rng)
-    data = _split(cell, rng, held_out)
+    data = _split(cell, rng)
     plan = _plan(cell, chosen, network, data.sizes)
     found = plan.run(data, rng, progress=progress, every=every)
     private = np.isfinite(cell.epsilon)
@@ -248,21 +244,17 @@ def _tensors(name: str) -> tuple[Any, ...]:
     return tuple(images.floats(x, mean, std, side) for x in (images.x, images.x_test))
 
 
-def _split(cell: Cell, rng: np.random.Generator, held_out: bool = False) -> Any:
+def _split(cell: Cell, rng: np.random.Generator) -> Any:
     from sottovoce.data.agents import AgentData
     from sottovoce.data.partition import by_label
 
     images = _images(cell.data)
-    (x, x_test), y, y_test = _tensors(cell.data), images.y, images.y_test
-    if held_out:
-        order = np.random.default_rng(0).permutation(len(y))
-        away, kept = np.sort(order[: len(y) // 6]), np.sort(order[len(y) // 6 :])
-        x, y, x_test, y_test = x[kept], y[kept], x[away], y[away]
+    x, x_test = _tensors(cell.data)
     if cell.method == "central":
         parts: Sequence[Any] = [np.arange(len(x))]
     else:
-        parts = by_label(y, cell.agents, cell.skew, rng)
-    return AgentData(x, y, parts, test=(x_test, y_test), classes=images.classes)
+        parts = by_label(images.y, cell.agents, cell.skew, rng)
+    return AgentData(x, images.y, parts, test=(x_test, images.y_test), classes=images.classes)
 
 
 def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray) -> Any:
