@@ -328,7 +328,7 @@ def main() -> int:
             if process.poll() is None:
                 process.kill()
     record = {
-        "command": f"python scripts/six_changes.py --older {given.older}",
+        "command": f"python scripts/six_changes.py --older {given.older} --lifetime {given.lifetime:g}",
         "members": 5, "processes": "one per member, TLS 1.3 on localhost", **verdict, "changes": seen,
         "seconds": round(time.monotonic() - began),
     }  # fmt: skip

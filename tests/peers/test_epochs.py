@@ -333,6 +333,9 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
     for view, row in by_view.items():
         assert row["spent"] < whole[view]
         assert row["total"] < careless[view]
+    # who left may still collude with one who stays, about the steps before it left (MATH 16.5)
+    warned = [line for line in said["sheet"]["assumptions"] if "over all epochs" in line]
+    assert len(warned) == (protocol == "masked")
     agreed = said["epochs"]
     assert agreed["total"] == pytest.approx(by_view["network" if protocol == "masked" else "local"]["total"])
     group.peer("m0").ledger.close()  # it starts: now the book says it

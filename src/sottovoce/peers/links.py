@@ -15,6 +15,7 @@ import struct
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 from sottovoce.errors import FrameError
 from sottovoce.peers.identity import Identity
@@ -191,7 +192,7 @@ class Link:
         tls: ssl.SSLSocket,
         *,
         largest: int,
-        taken: Callable[[Link, bytes | memoryview], None],
+        taken: Callable[[Link, bytes], None],
         lost: Callable[[Link, Exception | None], None],
         drained: Callable[[], None] = lambda: None,
     ) -> None:
@@ -311,7 +312,7 @@ class Link:
             else:
                 self._filled += got
             content = self._next()
-        self._taken(self, content)
+        self._taken(self, cast(bytes, content))  # a view that cannot be written reads like bytes
         return True
 
     def _next(self) -> bytes | memoryview | None:

@@ -98,7 +98,7 @@ def checks(job: Job) -> str:
 
 
 def remembered(job: Job) -> list[str]:
-    """Return what a run that was set back by a backup rests on: who must remember it.
+    """Return what a run rests on that was set back by a backup or goes on from an epoch: who counts.
 
     Examples
     --------
@@ -114,4 +114,8 @@ def remembered(job: Job) -> list[str]:
             f"of the newest {2 * every - 1} rows that member must be one who got them (with witness = 1 in "
             "[timing] all members are asked before every row)"
         )
+    if job.tolerate and job.agreement.continues:
+        # who left keeps the keys of its epochs: with one more who stays, those epochs are seen by two
+        who = f"the {job.tolerate} members who may collude" if job.tolerate > 1 else "the one curious member"
+        lines.append(f"{who}: counted over all epochs of this run together, those who have left included")
     return lines
