@@ -76,12 +76,10 @@ class SplitRecurrent(nn.Module):
         self.has_memory = type(layer) is nn.LSTM
         kind = {nn.LSTM: "lstm", nn.GRU: "gru"}.get(type(layer)) or layer.nonlinearity
         for name in self._names():
-            weights, biases = (
-                [getattr(layer, f"{key}_{part}_{name}", None) for part in ("ih", "hh")]
-                for key in ("weight", "bias")
-            )
-            setattr(self, f"ih_{name}", _linear(weights[0], biases[0]))
-            setattr(self, f"hh_{name}", Recurrence(kind, weights[1], biases[1], name.endswith("_reverse")))
+            biases = [getattr(layer, f"bias_{part}_{name}", None) for part in ("ih", "hh")]
+            setattr(self, f"ih_{name}", _linear(getattr(layer, f"weight_ih_{name}"), biases[0]))
+            own = getattr(layer, f"weight_hh_{name}")
+            setattr(self, f"hh_{name}", Recurrence(kind, own, biases[1], name.endswith("_reverse")))
 
     def _names(self) -> list[str]:
         ends = ["", "_reverse"][: self.directions]

@@ -81,8 +81,8 @@ def add_weighted_rows(sums: Tensor, start: int, weights: Tensor, rows: Tensor) -
     if rows.device.type != "cpu":
         sums[:, start : start + rows.shape[-1]] += torch.bmm(weights[:, None], rows.double())[:, 0]
         return
-    arrays = [np.ascontiguousarray(t.detach().numpy()) for t in (weights, rows)]
-    _weighted(*arrays, sums.numpy(), start)
+    shares, values = (np.ascontiguousarray(t.detach().numpy()) for t in (weights, rows))
+    _weighted(shares, values, sums.numpy(), start)
 
 
 def row_squares(rows: Tensor) -> Tensor:
