@@ -70,6 +70,8 @@ def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, An
     notes.append(f"records.csv holds a line per record: its features, label, and {site}.")
     if wish.compute == "mean":
         data["label"] = "value"
+        data["features"] = ["one"]
+        del data["width"]
         notes[-1] = (
             "records.csv holds a line per record: one (always 1), value (less "
             f"{wish.middle:g}, the middle of its range), and {site}."
