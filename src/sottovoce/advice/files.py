@@ -194,8 +194,9 @@ def _names(wish: Wish) -> list[Any]:
     words = all(isinstance(x, str) and re.fullmatch(r"[^\s,#%][^\s,]*", x) for x in labels)
     if labels and words and not any(str(x).lstrip("+-").isdecimal() for x in labels):
         return list(labels)
-    if labels and all(isinstance(x, int) and x >= 0 for x in labels) and list(labels) == sorted(labels):
-        return list(labels)
+    numbers = [x for x in labels if isinstance(x, int) and x >= 0]
+    if numbers and numbers == sorted(numbers) and len(numbers) == len(labels):
+        return list(numbers)
     return list(range(wish.n))
 
 
