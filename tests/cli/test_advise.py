@@ -158,6 +158,21 @@ def test_names_of_members_are_kept_in_the_files(towns, tmp_path):
     assert "against any one member" in draft
 
 
+def test_a_draft_names_no_column_that_the_members_do_not_have(call, tmp_path, towns):
+    """Announced records have the columns that the file names, and none of our invention."""
+    import tomllib
+
+    assert call("peer", "draft", "advice/plan.toml", "-o", "draft.toml").code == 0
+    draft = tomllib.loads((tmp_path / "draft.toml").read_text())
+    assert draft["data"] == {"features": ["one"], "target": "value"}
+    text = (tmp_path / "advice" / "plan.toml").read_text().replace('features = ["one"]', "width = 3")
+    (tmp_path / "advice" / "wide.toml").write_text(text)
+    assert call("peer", "draft", "advice/wide.toml", "-o", "wide.toml").code == 0
+    draft = tomllib.loads((tmp_path / "wide.toml").read_text())
+    assert draft["data"] == {"target": "value"}
+    assert draft["model"]["parameters"] == 3
+
+
 def test_a_training_plan_is_priced_before_its_records_are_there(call):
     advised = call(
         "advise", 4, "--epsilon", 2, "--records", 150, "--compute", "logistic", "--features", 3, "--out", "a"

@@ -70,6 +70,8 @@ def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, An
     notes.append(f"records.csv holds a line per record: its features, label, and {site}.")
     if wish.compute == "mean":
         data["label"] = "value"
+        data["features"] = ["one"]
+        del data["width"]
         notes[-1] = (
             "records.csv holds a line per record: one (always 1), value (less "
             f"{wish.middle:g}, the middle of its range), and {site}."
@@ -192,8 +194,9 @@ def _names(wish: Wish) -> list[Any]:
     words = all(isinstance(x, str) and re.fullmatch(r"[^\s,#%][^\s,]*", x) for x in labels)
     if labels and words and not any(str(x).lstrip("+-").isdecimal() for x in labels):
         return list(labels)
-    if labels and all(isinstance(x, int) and x >= 0 for x in labels) and list(labels) == sorted(labels):
-        return list(labels)
+    numbers = [x for x in labels if isinstance(x, int) and x >= 0]
+    if numbers and numbers == sorted(numbers) and len(numbers) == len(labels):
+        return list(numbers)
     return list(range(wish.n))
 
 

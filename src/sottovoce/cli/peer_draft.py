@@ -146,6 +146,8 @@ def _columns(built: Built, where: str) -> dict[str, Any]:
         )
     columns: Any = built.records.columns
     features = () if columns is None else tuple(columns.features)
+    if built.records.data is None and data.features is None and not isinstance(data.bounds, dict):
+        features = ()  # records that are only announced have no names for their columns yet
     found: dict[str, Any] = {"features": features, "target": data.label or ""}
     if isinstance(data.bounds, dict):
         found["bounds"] = {key: list(pair) for key, pair in data.bounds.items()}
