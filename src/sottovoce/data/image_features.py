@@ -262,9 +262,8 @@ class Mirrored:
 
     Examples
     --------
-    >>> rows = Mirrored(PooledPixels(14))(np.eye(28, dtype=np.float32)[None])
-    >>> rows.round(4).tolist()
-    [[0.0357, 0.0357, 0.0357, 0.0357]]
+    >>> Mirrored(PooledPixels(1))(np.array([[[1.0, 0.0], [0.0, 0.5]]])).tolist()
+    [[0.5, 0.5, 0.25, 0.25]]
     """
 
     features: Any
