@@ -30,6 +30,8 @@ DINNO = {"rho": 0.2, "primal_steps": 2, "optimiser": "sgd"}
 CASES = {
     "averaging, gossip": (5, "star:5", "averaging", "gossip:4", USER),
     "averaging, chebyshev": (4, "ring:4", "averaging", "chebyshev:3", USER),
+    "averaging, momentum": (4, "ring:4", "averaging", "accelerated-randomized:9", USER),
+    "averaging, dropout": (4, "ring:4", "averaging", "dropout:3:nodes=0.3", USER),
     "averaging, refreshed": (3, "path:3", "averaging", "refreshed:3:fresh=0.2", USER),
     "averaging, tree": (5, "star:5", "averaging", "tree", USER),
     "averaging, exchange": (4, "complete:4", "averaging", "exchange", USER),
@@ -44,6 +46,7 @@ CASES = {
         {**SAMPLED, "steps": 6, "optimiser": "momentum", "average_from": 0.5},
     ),
     "muffliato": (3, "path:3", "muffliato-sgd", "gossip:2", {**USER, "steps": 3}),
+    "dp-dsgd, dropout": (3, "path:3", "dp-dsgd", "dropout:2:edges=0.3", {**SAMPLED, "steps": 3}),
     "muffliato, record": (3, "path:3", "muffliato-sgd", "chebyshev:2", {**SAMPLED, "steps": 3}),
     "muffliato, refreshed": (3, "path:3", "muffliato-sgd", "refreshed:2:fresh=0.1", {**USER, "steps": 3}),
     "dp-dsgd": (4, "ring:4", "dp-dsgd", "gossip:1", {**RECORD, "steps": 5}),

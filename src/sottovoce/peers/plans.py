@@ -195,6 +195,11 @@ def agreed_plan(
             f"{name} needs one holder of all records, a server, or noise that two members share; members on "
             "machines of their own cannot run it."
         )
+    if kind.query == "value" and plan.schedule(0).adds_noise:
+        raise ConfigError(
+            "an average by a walk gathers fresh noise at every visit and runs in one process; members on "
+            "machines of their own take masked, tree or gossip."
+        )
     if plan.n != network.n:
         raise ConfigError(f"{name} is for {plan.n} agents, the graph has {network.n} nodes.")
     _ = plan.grid  # masked sums that fit no integers are refused here, before anybody signs
