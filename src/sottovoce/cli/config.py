@@ -340,7 +340,7 @@ def read_plan(path: str | Path) -> PlanFile:
     ...     _ = file.write_text(text)
     ...     read_plan(file)
     Traceback (most recent call last):
-    sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: input should be greater than 0, got -1.
+    sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: input should be greater than or equal to 0, got -1.
     """
     return known_plan(read_toml(path), Path(path).name)
 
