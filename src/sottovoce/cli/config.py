@@ -341,7 +341,7 @@ def read_plan(path: str | Path) -> PlanFile:
     ...     read_plan(file)
     Traceback (most recent call last):
     sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: input should be greater than or equal to 0, got -1.
-    """
+    """  # noqa: E501
     return known_plan(read_toml(path), Path(path).name)
 
 
