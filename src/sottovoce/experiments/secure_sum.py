@@ -89,7 +89,8 @@ SETTINGS: dict[tuple[str, float, bool], Setting] = {
     ("mnist", 10.0, True): Setting("handwriting-fine", 200, 32.0),
     ("fashion_mnist", 1.0, False): Setting("objects-mirrored", 160, 240.0, clip=0.1),
     ("fashion_mnist", 3.0, False): Setting("objects-mirrored", 200, 640.0, clip=0.1),
-    ("cifar10", 1.0, False): Setting("photographs", 60, 16.0),
+    ("cifar10", 1.0, False): Setting("photographs-mirrored", 60, 240.0, clip=0.1),
+    ("cifar10", 3.0, False): Setting("photographs-mirrored", 100, 240.0, clip=0.1),
 }
 
 
@@ -282,8 +283,16 @@ GRID: dict[tuple[str, float, bool], tuple[Setting, ...]] = {
             for steps, rate in ((120, 480.0), (120, 800.0), (160, 640.0), (200, 640.0))
         ),
     ),
-    ("cifar10", 1.0, False): tuple(
-        Setting("photographs", steps, rate) for steps, rate in ((40, 32.0), (60, 16.0), (60, 24.0))
+    ("cifar10", 1.0, False): (
+        *(Setting("photographs", steps, rate) for steps, rate in ((40, 32.0), (60, 16.0), (60, 24.0))),
+        *(
+            Setting("photographs-mirrored", steps, rate, clip=0.1)
+            for steps, rate in ((60, 240.0), (100, 160.0))
+        ),
+    ),
+    ("cifar10", 3.0, False): tuple(
+        Setting("photographs-mirrored", steps, rate, clip=0.1)
+        for steps, rate in ((100, 240.0), (150, 160.0))
     ),
 }
 
