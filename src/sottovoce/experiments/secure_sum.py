@@ -291,8 +291,7 @@ GRID: dict[tuple[str, float, bool], tuple[Setting, ...]] = {
         ),
     ),
     ("cifar10", 3.0, False): tuple(
-        Setting("photographs-mirrored", steps, rate, clip=0.1)
-        for steps, rate in ((100, 240.0), (150, 160.0))
+        Setting("photographs-mirrored", steps, rate, clip=0.1) for steps, rate in ((100, 240.0), (150, 160.0))
     ),
 }
 
