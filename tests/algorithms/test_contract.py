@@ -415,7 +415,7 @@ def test_records_in_another_order_and_agents_by_other_names_learn_the_same(case)
 
 @pytest.mark.parametrize("case", [*CASES, *OTHERS], ids=lambda case: case.name)
 def test_an_infinite_budget_is_a_run_without_noise_and_says_so(case):
-    """The same rows as with noise of none, an infinite price in every statement, and a word in the record."""
+    """An infinite price in every statement and a word in the record; the rows are held above."""
     if case in OTHERS:
         plan, data = case.plan(case.noise), case.data()
     else:
@@ -429,5 +429,3 @@ def test_an_infinite_budget_is_a_run_without_noise_and_says_so(case):
     result = free.run(data, np.random.default_rng(0))
     assert result.provenance["noise"] == "none: no privacy"
     assert "no privacy" not in plan.run(data, np.random.default_rng(0)).provenance["noise"]
-    silent = plan.with_noise(0.0).run(data, np.random.default_rng(0))
-    assert result.outputs["rows"].tobytes() == silent.outputs["rows"].tobytes()

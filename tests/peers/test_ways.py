@@ -131,13 +131,22 @@ class HttpProxy:
     """A company's proxy: CONNECT for who knows the password, 407 for others; counts its lines."""
 
     def __init__(self, word=""):
-        self.word, self.lines = word, []
+        self.word, self.lines, self.ends, self.serving = word, [], [], set()
 
     async def start(self):
         self.server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         self.port = self.server.sockets[0].getsockname()[1]
 
+    async def stop(self):
+        """End every connection and see it ended: one left open is told of in some later test."""
+        self.server.close()
+        for end in self.ends:
+            end.transport.abort()
+        await asyncio.gather(*self.serving, return_exceptions=True)
+
     async def serve(self, reader, writer):
+        self.serving.add(asyncio.current_task())
+        self.ends.append(writer)
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         target = head.split()[1]
         if self.word and f"Basic {self.word}" not in head:
@@ -147,6 +156,7 @@ class HttpProxy:
         self.lines.append(target)
         host, port = target.split(":")
         there, out = await asyncio.open_connection(host, int(port))
+        self.ends.append(out)
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
         async def copy(source, sink):
@@ -155,8 +165,6 @@ class HttpProxy:
             sink.close()
 
         await asyncio.gather(copy(reader, out), copy(there, writer), return_exceptions=True)
-        for end in (out, writer):
-            end.transport.abort()
 
 
 def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_ports):
@@ -175,8 +183,7 @@ def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_
         outcomes = await asyncio.gather(*[peer.run() for peer in peers])
         with pytest.raises(PeerError, match="407 Proxy Authentication Required; it asks for user:password"):
             await dial.call("127.0.0.1:1", proxy=dial.parse_proxy(f"127.0.0.1:{proxy.port}"))
-        proxy.server.close()
-        await asyncio.sleep(0.1)
+        await proxy.stop()
         return outcomes, proxy.lines
 
     outcomes, lines = asyncio.run(scene())

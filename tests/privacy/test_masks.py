@@ -838,7 +838,7 @@ def test_discount_covers_a_sum_of_discrete_gaussians():
             kept = np.concatenate([law, np.zeros(shift)])
             mu = shift / math.sqrt(counted_variance(widths))
             for epsilon in (0.0, 0.1, 0.5, 1.0, 2.0):
-                true = np.maximum(kept - math.exp(epsilon) * moved, 0).sum()
-                assert true <= gaussian_delta(mu, epsilon) + 1e-13
+                exact = np.maximum(kept - math.exp(epsilon) * moved, 0).sum()
+                assert exact <= gaussian_delta(mu, epsilon) + 1e-13
     assert counted_variance([7.99, 7.99]) == 0
     assert counted_variance([8.0]) == 60
