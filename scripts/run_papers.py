@@ -1,6 +1,6 @@
-"""Run B23's long tables, one trial at a time on one core, and go on where it stopped.
+"""Run B23's long tables, one trial at a time on each core, and go on where it stopped.
 
-    nice taskset -c 1 python scripts/run_papers.py     all of Tables 1 and 2, printed then tuned
+    nice python scripts/run_papers.py --jobs 2          all of Tables 1 and 2, printed then tuned, on two cores
     python scripts/run_papers.py --list                what is missing, and about how long it takes
     python scripts/run_papers.py --tables table1 --settings printed --trials 3
     python scripts/run_papers.py --index               only assemble tables and the list of records
@@ -15,11 +15,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import re
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +64,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began, done = time.time(), 0
     try:
-        for cell, which, trial in missing:
-            _run(cell, which, trial, options.folder)
+        for cell, which, trial in _ended(missing, options.folder, options.jobs):
             done += 1
             pace = (time.time() - began) / done
             left = pace * (len(missing) - done) / 3600
@@ -87,6 +89,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--consensus", action="store_true", help="also exact consensus with B23's network")
     parser.add_argument("--folder", type=Path, default=RESULTS / "b23")
+    parser.add_argument("--jobs", type=int, default=1, help="trials run side by side, one core each")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--show", type=int, default=10, help="how many trials --list names")
     parser.add_argument("--index", action="store_true")
@@ -130,10 +133,23 @@ def estimate(cell: Any, which: str, trial: int) -> float:
     return steps * SECONDS_PER_STEP[cell.method] + 3
 
 
-def _run(cell: Any, which: str, trial: int, folder: Path) -> None:
+def _ended(missing: list[tuple[Any, str, int]], folder: Path, jobs: int) -> Iterator[tuple[Any, str, int]]:
+    """Run the trials, ``jobs`` at a time, and yield each when its record is written."""
+    if jobs == 1:
+        for job in missing:
+            yield _run(job, folder)
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as pool:
+        yield from pool.imap_unordered(partial(_run, folder=folder), missing)
+
+
+def _run(job: tuple[Any, str, int], folder: Path) -> tuple[Any, str, int]:
     from sottovoce.experiments.deep_b23 import run_cell
 
+    cell, which, trial = job
     run_cell(cell, trial, which=which, results=folder)
+    return job
 
 
 def _assemble(folder: Path) -> None:
