@@ -1,6 +1,6 @@
 """Run B23's long tables, one trial at a time on each core, and go on where it stopped.
 
-    nice python scripts/run_papers.py --jobs 2          all of Tables 1 and 2, printed then tuned, on two cores
+    nice python scripts/run_papers.py --jobs 2         all of Tables 1 and 2, printed then tuned, on two cores
     python scripts/run_papers.py --list                what is missing, and about how long it takes
     python scripts/run_papers.py --tables table1 --settings printed --trials 3
     python scripts/run_papers.py --index               only assemble tables and the list of records
