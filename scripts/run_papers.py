@@ -127,7 +127,7 @@ def _file(cell: Any, which: str, trial: int) -> str:
 
 def estimate(cell: Any, which: str, trial: int) -> float:
     """Return about how many seconds a trial takes on a quiet core."""
-    from sottovoce.experiments.deep_b23 import settings_of
+    from sottovoce.experiments.b23_settings import settings_of
 
     steps = settings_of(cell.method, cell.epsilon, cell.fiedler, which).steps or cell.steps
     return steps * SECONDS_PER_STEP[cell.method] + 3
@@ -193,6 +193,8 @@ def index(results: Path) -> dict[str, dict[str, Any]]:
             found[name] |= {
                 "cells": record["metrics"]["cells"],
                 "of": record["metrics"]["cells_in_the_paper"],
+                "trials": came.get("trials"),
+                "earlier": came.get("trials_of_earlier_code"),
             }
     return found
 

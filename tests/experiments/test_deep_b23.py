@@ -9,7 +9,8 @@ import pytest
 
 from sottovoce.errors import ConfigError, DataError, InvalidInput
 from sottovoce.experiments import find
-from sottovoce.experiments.deep_b23 import Cell, Settings, run_cell, settings_of
+from sottovoce.experiments.b23_settings import Settings, settings_of
+from sottovoce.experiments.deep_b23 import Cell, run_cell
 from sottovoce.experiments.deep_consensus_mnist import Recipe, run_trial
 
 SMALL = {"data": "digits", "steps": 4, "lot": 32, "agents": 5}

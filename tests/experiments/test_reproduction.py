@@ -14,8 +14,9 @@ import sottovoce as sv
 from sottovoce.errors import InvalidInput
 from sottovoce.experiments import find, registry
 from sottovoce.experiments.b23_printed import printed
+from sottovoce.experiments.b23_settings import settings_of
 from sottovoce.experiments.b23_tables import cells_of, from_trials, tuned_apart
-from sottovoce.experiments.deep_b23 import Cell, settings_of
+from sottovoce.experiments.deep_b23 import Cell
 from sottovoce.experiments.registry import Option, code_digest, options_of, text_digest
 from sottovoce.experiments.sources import ITEMS, stored
 from sottovoce.privacy.published import published_utility

@@ -19,18 +19,18 @@ import numpy as np
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.experiments import drawing
 from sottovoce.experiments.b23_printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
+from sottovoce.experiments.b23_settings import GRID, WHICH, settings_of
 from sottovoce.experiments.deep_b23 import (
     DELTA,
-    GRID,
     METHODS,
-    WHICH,
+    TEXTS,
     Cell,
     _images,
     cell_trial,
     run_cell,
-    settings_of,
+    trial_code,
 )
-from sottovoce.experiments.registry import Experiment, Shown
+from sottovoce.experiments.registry import Experiment, Shown, code_digest
 from sottovoce.experiments.trials import accuracy_of
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
@@ -223,8 +223,14 @@ def from_trials(name: str, folder: str | Path) -> Result:
     if not any(row["trials"] for row in rows):
         raise DataError(f"{folder} holds no trial of {name}; scripts/run_papers.py makes them.")
     most = max(row["trials"] for row in rows)
-    took = sum(r["provenance"]["seconds"] for records in found.values() for r in records)
-    came = provenance_now(started, assembled_from=Path(folder).name, trial_seconds=round(took, 1))
+    ran = [r["provenance"] for records in found.values() for r in records]
+    came = provenance_now(
+        started, assembled_from=Path(folder).name,
+        trial_seconds=round(sum(p["seconds"] for p in ran), 1), trials=len(ran),
+        trials_of_earlier_code=sum(p.get("code") != trial_code() for p in ran),
+    )  # fmt: skip
+    if not came["trials_of_earlier_code"]:
+        came["code"] = code_digest(name)
     return _result(name, rows, most, False, "both", came)
 
 
@@ -613,11 +619,7 @@ def plot_hours(record: dict[str, Any]) -> Any:
 
 
 _PAPER = "Bayrooti, Gao, Prorok 2023"
-_READS = (
-    "sottovoce.experiments.deep_b23", "sottovoce.objectives.nets_b23", "sottovoce.objectives.nets",
-    "sottovoce.algorithms.dp_dsgd", "sottovoce.algorithms.dp_dsgt", "sottovoce.algorithms.dp_dinno",
-    "sottovoce.algorithms.dp_sgd", "sottovoce.algorithms.optimisers",
-)  # fmt: skip
+_READS = ("sottovoce.experiments.deep_b23", *TEXTS)
 EXPERIMENTS = {
     "table1": Experiment(
         "Accuracy by method, budget and graph, MNIST", f"{_PAPER}, Table 1", table1, plot_table1,

@@ -1,11 +1,10 @@
-"""One cell of B23's tables: its settings, as printed and tuned, and one trial of it as a record.
+"""One cell of B23's tables, and one trial of it as a record.
 
 Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with Consensus Algorithms", 2023.
 Ten agents, 2,000 iterations, lot 256, delta 1e-5, record level add/remove, every message visible.
 
 A cell is (method, epsilon, normalised Fiedler value, data skew t); its trials differ in graph, split, start
-and noise. Two settings: ``printed`` is B23's own clip, learning rates and 2,000 steps, ``tuned`` what `TUNED`
-says where it says anything; `GRID` is what was tried. `b23_tables` makes tables of cells.
+and noise. Settings, as printed and tuned, stand in `b23_settings`; `b23_tables` makes tables of cells.
 """
 
 from __future__ import annotations
@@ -15,97 +14,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.experiments.b23_printed import INF, RATES, printed
+from sottovoce.experiments.b23_settings import Settings, like, settings_of
+from sottovoce.experiments.registry import GATE, text_digest
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import read_trial, write_trial
 
-__all__ = ["DELTA", "GRID", "METHODS", "WHICH", "Cell", "Settings", "cell_trial", "run_cell", "settings_of"]
+__all__ = ["DELTA", "METHODS", "TEXTS", "Cell", "cell_trial", "run_cell", "trial_code"]
 
 DELTA = 1e-5
 METHODS = ("central", "dsgd", "dsgt", "dinno", "consensus", "masked")
-WHICH = ("printed", "tuned")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What may be tuned: clip, first and last learning rate, steps, and DiNNO's optimiser and penalty.
-
-    Examples
-    --------
-    >>> settings_of("dsgd", 100.0).clip
-    10.0
-    """
-
-    clip: float
-    first: float
-    last: float
-    steps: int | None = None
-    optimiser: Literal["sgd", "momentum", "adam"] | None = None
-    rho: float | None = None
-
-
-# Where B23's own settings were not kept: (method, epsilon, on the complete graph?). Fewer steps than B23's
-# 2,000 where the noise is strong, so that each has less of it. Chosen on seeds outside the trials, by the
-# accuracy on the test set, as B23 tuned; three to ten settings were tried for every entry.
-TUNED: dict[tuple[str, float, bool], Settings] = {
-    ("dsgd", 0.5, False): Settings(1.0, 0.5, 0.002, 800),
-    ("dsgd", 1.0, False): Settings(1.0, 0.5, 0.002, 800),
-    ("dsgd", 10.0, False): Settings(1.0, 0.5, 0.002, 800),
-    ("dsgd", 0.5, True): Settings(1.0, 1.0, 0.01, 400),
-    ("dsgd", 1.0, True): Settings(1.0, 1.0, 0.01, 500),
-    ("dsgd", 10.0, True): Settings(3.0, 0.5, 0.005, 1200),
-    ("dsgt", 0.5, False): Settings(1.0, 0.8, 0.1, 200),
-    ("dsgt", 1.0, False): Settings(1.0, 1.0, 0.2, 200),
-    ("dsgt", 10.0, False): Settings(1.0, 4.0, 0.2, 2000),
-    ("dsgt", 0.5, True): Settings(1.0, 0.8, 0.1, 200),
-    ("dsgt", 1.0, True): Settings(1.0, 1.0, 0.2, 200),
-    ("dsgt", 10.0, True): Settings(1.0, 4.0, 0.2, 2000),
-    ("dinno", 0.5, False): Settings(1.0, 0.4, 0.05, 600, "sgd", 0.4),
-    ("dinno", 1.0, False): Settings(1.0, 0.4, 0.05, 600, "sgd", 0.4),
-    ("dinno", 10.0, False): Settings(3.0, 0.0075, 0.0005, 1500, "adam", 0.5),
-    ("dinno", 0.5, True): Settings(1.0, 0.4, 0.05, 300, "sgd", 0.1),
-    ("dinno", 1.0, True): Settings(1.0, 0.8, 0.05, 600, "sgd", 0.1),
-    ("dinno", 10.0, True): Settings(10.0, 0.012, 0.0005, 2000, "adam", 0.5),
-}
-GRID = (
-    "clip 1, 3, 6 or 10; 200 to 2,000 steps; DP-DSGD: first .2, .5, 1 or 2, last .001 to .05; DP-DSGT: "
-    "first .25, .5, .8, 1, 2, 4 or 8, last .05 to 1; DP-DiNNO: Adam with first .0075, .01, .012 or .03 and "
-    "rho .5, or SGD with first .4, .5, .6, .8, 1 or 1.1, last .02 to .1 and rho .05 to .5"
-)
-
-
-def settings_of(method: str, epsilon: float, fiedler: float = 0.06, which: str = "tuned") -> Settings:
-    """Return clip, learning rates and steps of a method at a budget, as printed or tuned.
-
-    Where nothing was tuned the two are the same; exact consensus and masked sums, which B23 has not, start
-    from DP-DSGD's.
-
-    Examples
-    --------
-    >>> settings_of("dinno", 100.0).last
-    0.0005
-    >>> settings_of("dsgt", 1.0, which="printed"), settings_of("dsgt", 1.0).steps
-    (Settings(clip=10.0, first=0.0602, last=0.005, steps=None, optimiser=None, rho=None), 200)
-    """
-    if which not in WHICH:
-        raise InvalidInput(f"settings must be printed or tuned, got {which!r}.")
-    chosen = TUNED.get((method, epsilon, fiedler == 1))
-    if chosen is not None and which == "tuned":
-        return chosen
-    known = RATES[_like(method)]
-    nearest = min(known, key=lambda e: abs(np.log(min(e, 1e6)) - np.log(min(epsilon, 1e6))))
-    return Settings(1.0 if method == "central" else 10.0, *known[nearest])
-
-
-def _like(method: str) -> str:
-    """The method of B23 whose printed rates one that B23 has not starts from."""
-    return "dsgd" if method in ("consensus", "masked") else method
+TEXTS = (
+    "sottovoce.objectives.nets_b23", "sottovoce.objectives.nets", "sottovoce.algorithms.dp_dsgd",
+    "sottovoce.algorithms.dp_dsgt", "sottovoce.algorithms.dp_dinno", "sottovoce.algorithms.dp_sgd",
+    "sottovoce.algorithms.optimisers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,10 +124,24 @@ def run_cell(
         "noise_multiplier": [round(z, 4) for z in plan.multipliers],
         "epsilon_spent": round(plan.privacy(seen).epsilon(DELTA), 6) if private else "inf",
         "guarantee": plan.privacy(seen).statement(DELTA) if private else "none: no noise",
-        "provenance": provenance_now(started, noise="simulation: reproducible, not protective"),
+        "provenance": provenance_now(
+            started, noise="simulation: reproducible, not protective", code=trial_code()
+        ),
     }
     write_trial(path, record)
     return record
+
+
+@cache
+def trial_code() -> str:
+    """Return a digest of the program text that a trial rests on; its settings stand in its record.
+
+    Examples
+    --------
+    >>> len(trial_code())
+    16
+    """
+    return text_digest([__name__, *TEXTS, *GATE])
 
 
 def _settings(cell: Cell, which: str = "tuned") -> Settings:
@@ -207,7 +150,7 @@ def _settings(cell: Cell, which: str = "tuned") -> Settings:
         return (
             chosen if cell.data == "mnist" else replace(chosen, steps=None)
         )  # digits: a few steps, as asked
-    rates = RATES[_like(cell.method)]
+    rates = RATES[like(cell.method)]
     first, last = rates.get(cell.epsilon, rates[10.0])
     return Settings(1.0 if cell.method == "central" else 10.0, first, last)
 

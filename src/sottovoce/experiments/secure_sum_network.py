@@ -16,7 +16,8 @@ from typing import Any
 
 from sottovoce.experiments import drawing
 from sottovoce.experiments.b23_printed import printed
-from sottovoce.experiments.deep_b23 import DELTA, Cell, Settings, cell_trial, settings_of
+from sottovoce.experiments.b23_settings import Settings, settings_of
+from sottovoce.experiments.deep_b23 import DELTA, Cell, cell_trial
 from sottovoce.experiments.registry import Experiment, Shown
 from sottovoce.experiments.trials import accuracy_of
 from sottovoce.runners import Result
