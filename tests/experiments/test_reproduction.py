@@ -211,7 +211,7 @@ def test_the_runner_asks_for_what_is_missing_and_no_more(tmp_path):
 def test_the_runner_writes_where_it_looks(tmp_path):
     runner = script()
     cell = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, lot=16, agents=5)
-    runner._run(cell, "printed", 0, tmp_path)
+    assert list(runner._ended([(cell, "printed", 0)], tmp_path, 1)) == [(cell, "printed", 0)]
     assert [path.name for path in tmp_path.iterdir()] == [runner._file(cell, "printed", 0)]
 
 
