@@ -232,7 +232,11 @@ def local_statement(asked: Question) -> Guarantee:
     """What own noise alone protects, restated against whoever is asked about."""
     curves: dict[frozenset[tuple[Kind, int]], Curve] = {}
     said: tuple[str, ...] = ()
-    for agent in asked.users(asked.observers if asked.view != "central" else ()):
+    alike = {  # all of their releases but the sender: of thousands of agents most release alike
+        tuple(tuple(vars(release).values())[1:] for release in asked.releases(agent)): agent
+        for agent in asked.users(asked.observers if asked.view != "central" else ())
+    }
+    for agent in alike.values():
         counts = asked.counts(agent)
         if asked.participations is not None:
             counts = Counter({kind: min(k, asked.participations) for kind, k in counts.items()})
