@@ -45,7 +45,7 @@ KEYS = (
     "share of",
     "ratio",
 )
-SECONDS_PER_STEP = {"central": 0.012, "dsgd": 0.045, "dsgt": 0.06, "dinno": 0.055, "consensus": 0.045}
+SECONDS_PER_STEP = {"central": 0.007, "dsgd": 0.073, "dsgt": 0.072, "dinno": 0.068, "consensus": 0.06}
 
 
 def main() -> int:
@@ -55,6 +55,7 @@ def main() -> int:
         _assemble(options.folder)
         return 0
     missing = pending(options.folder, options.tables, options.settings, options.trials, options.consensus)
+    missing = [job for job in missing if re.search(options.cells, job[0].key)]
     if options.list:
         hours = sum(estimate(*job) for job in missing) / 3600
         print(f"{len(missing)} trials are missing, about {hours:.1f} hours on one quiet core.")
@@ -89,6 +90,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--consensus", action="store_true", help="also exact consensus with B23's network")
     parser.add_argument("--folder", type=Path, default=RESULTS / "b23")
+    parser.add_argument("--cells", default="", help="only cells whose name this regular expression finds")
     parser.add_argument("--jobs", type=int, default=1, help="trials run side by side, one core each")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--show", type=int, default=10, help="how many trials --list names")
