@@ -28,6 +28,14 @@ def non_negative(value: float, name: str) -> float:
     return number
 
 
+def clip(value: float, *, noisy: bool = False) -> float:
+    """Return the bound of one contribution: positive, and finite where noise is measured against it."""
+    number = _number(value, "clip")
+    if not number > 0 or (noisy and number == math.inf):
+        raise InvalidInput(f"clip must be positive, and finite where noise is added, got {value!r}.")
+    return number
+
+
 def probability(value: float, name: str, *, zero: bool = True, one: bool = True) -> float:
     """Return ``value`` as a float in [0, 1], ends allowed as told."""
     number = _number(value, name)
@@ -51,9 +59,11 @@ def delta(value: float) -> float:
 def count(value: int, name: str, *, minimum: int = 1) -> int:
     """Return ``value`` as an int of at least ``minimum``."""
     try:
-        number = operator.index(value)
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        raise InvalidInput(f"{name} must be a whole number, got {value!r}.") from None
+        number = None
+    if number is None:
+        raise InvalidInput(f"{name} must be a whole number, got {value!r}.")
     if number < minimum:
         raise InvalidInput(f"{name} must be at least {minimum}, got {number}.")
     return number

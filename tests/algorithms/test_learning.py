@@ -559,7 +559,7 @@ def test_bad_plans_are_refused_with_one_sentence():
     refused(InvalidInput, "divisor is public", lambda: DPDSGD(GLM(), RING, **record))
     refused(InvalidInput, "needs clip", lambda: DPDSGD(GLM(), RING, adjacency="user"))
     refused(InvalidInput, "clip must be positive", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip": 0.0}))
-    refused(InvalidInput, "finite clip", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip": math.inf}))
+    refused(InvalidInput, "finite where noise", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip": math.inf}))
     refused(InvalidInput, "adjacency of dp-dsgd", lambda: DPDSGD(GLM(), RING, **{**COMMON, "adjacency": "x"}))
     refused(InvalidInput, "needs a network", lambda: DPDSGD(GLM(), **COMMON))
     refused(

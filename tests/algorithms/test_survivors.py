@@ -10,6 +10,7 @@ from sottovoce.algorithms.optimisers import Optimiser
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
+from sottovoce.privacy.masks import mask_grid
 
 
 def plan(**options):
@@ -124,3 +125,23 @@ def test_federated_admm_hands_out_both_points():
     prox = np.sign(outputs["mean"]) * np.maximum(np.abs(outputs["mean"]) - 0.3, 0.0)
     np.testing.assert_allclose(outputs["coef"], prox, atol=1e-12)
     assert np.abs(outputs["mean"]).max() > 0
+
+
+@pytest.mark.parametrize("clip", [0.25, 3.0])
+def test_the_common_grid_of_masked_admm_is_measured_in_clips(clip):
+    """A client's row is a difference of two moves of at most the clip, and its noise is the same for all."""
+    options = {"users": 6, "steps": 4, "sample_rate": 1.0, "gamma": 1.0, "clip": clip, "noise_std": 2.0}
+    grid = FederatedADMM(GLM(dim=3), protocol="masked", network=sv.graphs.ring(6), **options).grid
+    told = mask_grid(bound=2 * clip, sensitivity=4 * clip, noise_std=[2.0] * 6, dim=3, steps=4)
+    assert grid == told
+    assert 2 * clip <= grid.bound * grid.step <= 2 * clip + 2 * grid.step
+
+
+@pytest.mark.parametrize("secure_sum", [True, False])
+def test_a_server_that_sees_rows_one_by_one_promises_no_central_number(secure_sum):
+    plan = FederatedADMM(
+        GLM(), users=6, steps=4, sample_rate=0.5, gamma=1.0, clip=1.0, noise_std=2.0, secure_sum=secure_sum
+    )
+    kinds = [found.adversary.kind for found in plan.guarantees()]
+    assert kinds == (["local", "central"] if secure_sum else ["local"])
+    assert plan.server(np.zeros(1), np.full((6, 1), 6.0)).tolist() == [3.0]

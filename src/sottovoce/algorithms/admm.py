@@ -29,6 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from sottovoce._validate import clip as checked_clip
 from sottovoce._validate import count, non_negative, positive, probability
 from sottovoce.algorithms.plan import Adjacency, Curated, Plan, View, as_network, known_adjacency
 from sottovoce.data.base import Shards, of_agents
@@ -57,8 +58,7 @@ def _check(plan: Any) -> None:
     known_adjacency(plan.adjacency, plan.adjacencies, plan.name)
     if not isinstance(plan.objective, GLM):
         raise InvalidInput(f"{plan.name} is for linear models, got {type(plan.objective).__name__}.")
-    if not plan.clip > 0 or (plan.clip == math.inf and plan.noise_std > 0):
-        raise InvalidInput(f"clip must be positive, finite where noise is added, got {plan.clip!r}.")
+    checked_clip(plan.clip, noisy=plan.noise_std > 0)
 
 
 class _ADMM(Plan):

@@ -79,8 +79,7 @@ class Decor(Learning):
         _validate.non_negative(self.pair_multiplier, "pair_multiplier")
         if isinstance(self.noise_multiplier, tuple):
             raise InvalidInput(f"{self.name} takes one noise multiplier for all nodes.")
-        if self.pair_multiplier and not math.isfinite(self.clip or math.inf):
-            raise InvalidInput("noise needs a finite clip to be measured against, got inf.")
+        _validate.clip(self._checked_clip(), noisy=self.pair_multiplier > 0)
 
     def _demand(self, protocol: Protocol) -> Protocol:
         return one_round(super()._demand(protocol), self.protocol, self.name)

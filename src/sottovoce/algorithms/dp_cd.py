@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
+from sottovoce._validate import clip as checked_clip
 from sottovoce._validate import count, non_negative, positive, probability
 from sottovoce.algorithms.plan import Adjacency, Curated, View, known_adjacency
 from sottovoce.data.base import Shards, is_sparse
@@ -99,7 +100,7 @@ class DPCD(Curated):
         positive(self.step_scale, "step_scale")
         non_negative(self.noise_multiplier, "noise_multiplier")
         known_adjacency(self.adjacency, self.adjacencies, self.name)
-        checked_clip(self.clip, self.noise_multiplier)
+        checked_clip(self.clip, noisy=self.noise_multiplier > 0)
         checked_regulariser(self.objective)
         for name in ("smoothness", "bounds"):
             value = getattr(self, name)
@@ -200,12 +201,6 @@ class DPCD(Curated):
         while plan.privacy(view, **who).epsilon(delta) > epsilon:  # the last places: never above the target
             plan = plan.with_noise(plan.noise_multiplier * (1 + 1e-12))
         return plan
-
-
-def checked_clip(clip: float, noise: float) -> None:
-    """Refuse a clip that is not positive, and an infinite one where noise is measured against it."""
-    if not clip > 0 or (clip == math.inf and noise > 0):
-        raise InvalidInput(f"clip must be positive, and finite where noise is added, got {clip!r}.")
 
 
 def checked_regulariser(objective: Any) -> None:

@@ -19,8 +19,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from sottovoce._validate import clip as checked_clip
 from sottovoce._validate import count, non_negative, positive
-from sottovoce.algorithms.dp_cd import checked_clip, checked_regulariser, held
+from sottovoce.algorithms.dp_cd import checked_regulariser, held
 from sottovoce.algorithms.plan import Adjacency, Curated, known_adjacency
 from sottovoce.data.base import Shards
 from sottovoce.data.randomness import Random
@@ -78,7 +79,7 @@ class DPGCD(Curated):
         positive(self.step_scale, "step_scale")
         non_negative(self.noise_ratio, "noise_ratio")
         known_adjacency(self.adjacency, self.adjacencies, self.name)
-        checked_clip(self.clip, self.noise_ratio)
+        checked_clip(self.clip, noisy=self.noise_ratio > 0)
         checked_regulariser(self.objective)
         if isinstance(self.smoothness, (int, float)):
             positive(self.smoothness, "smoothness")

@@ -525,14 +525,12 @@ class Learning(Plan):
         clip = self.objective.clip if self.clip is None else self.clip
         if clip is None:
             raise InvalidInput(f"{self.name} needs clip=..., the l2 bound of one contribution.")
-        if not isinstance(clip, (int, float)) or not clip > 0:
-            raise InvalidInput(f"clip must be positive, got {clip!r}.")
-        return float(clip)
+        return _validate.clip(clip)
 
     def _checked_noise(self) -> float | tuple[float, ...]:
         given: Any = self.noise_multiplier
-        if isinstance(given, (Sequence, np.ndarray)):
-            each = tuple(_validate.non_negative(float(z), "noise_multiplier") for z in given)
+        if isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, str):
+            each = tuple(_validate.non_negative(z, "noise_multiplier") for z in given)
             if len(each) == 1:
                 each = each * self.n
             if len(each) != self.n:
@@ -543,8 +541,7 @@ class Learning(Plan):
                 )
         else:
             each = (_validate.non_negative(given, "noise_multiplier"),)
-        if any(each) and not math.isfinite(self.clip or math.inf):
-            raise InvalidInput("noise needs a finite clip to be measured against, got inf.")
+        _validate.clip(self._checked_clip(), noisy=any(each))
         return each[0] if len(set(each)) == 1 else each
 
     def _settle_protocol(self, put: Callable[[str, Any], None]) -> None:
@@ -584,7 +581,7 @@ class Learning(Plan):
 
     def _settle_sizes(self, put: Callable[[str, Any], None]) -> None:
         if self.sizes is not None:
-            sizes = tuple(_validate.count(int(size), "an agent's number of records") for size in self.sizes)
+            sizes = tuple(_validate.count(size, "an agent's number of records") for size in self.sizes)
             nodes = self._agreed(0).n
             if len(sizes) != nodes:
                 raise InvalidInput(

@@ -116,7 +116,7 @@ class RandomWalkSGD(Learning):
 
     def _settle_sizes(self, put: Callable[[str, Any], None]) -> None:
         if self.secret and self.sizes is not None:  # its rows are tokens: sizes are held against the network
-            sizes = tuple(_validate.count(int(size), "an agent's number of records") for size in self.sizes)
+            sizes = tuple(_validate.count(size, "an agent's number of records") for size in self.sizes)
             if len(sizes) != self.n:
                 raise InvalidInput(
                     f"the network has {self.n} nodes, but sizes are given for {len(sizes)} agents."
