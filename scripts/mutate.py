@@ -530,14 +530,12 @@ class _Chosen:
     def __init__(self, chosen: Sequence[str]) -> None:
         self.order = {name: place for place, name in enumerate(chosen)}
         self.failed: str | None = None
-        self.all_failed: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         items[:] = sorted((i for i in items if i.nodeid in self.order), key=lambda i: self.order[i.nodeid])
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.failed:
-            self.all_failed.append(report.nodeid)
             self.failed = self.failed or report.nodeid
 
 
@@ -666,28 +664,21 @@ def judge(mutant: Mutant, notes: dict[str, dict[str, Any]], most: float) -> dict
     return result | {"verdict": verdict, "by": by, "tests": len(tests), "seconds": seconds}
 
 
-def control(file: str, notes: dict[str, dict[str, Any]]) -> set[str] | None:
-    """Return the tests that fail when a source is put in again unchanged: they say nothing about mutants.
-
-    None if there was no answer.
-    """
-    touching = {name.split("::")[0] for name, note in notes.items() if file in note["lines"]}
-    tests = [name for name, note in notes.items() if note["passed"] and name.split("::")[0] in touching]
-    files = [str(ROOT / name) for name in sorted(touching)]
-    if not files:
-        return set()
+def tells(file: str, test: str, seconds: float, compiled: bool) -> bool:
+    """Whether a test passes when a source is put in again unchanged; one that fails tells nothing."""
 
     def work() -> Any:
+        if compiled:
+            import numba
+
+            numba.config.DISABLE_JIT = True
         install(file, (SRC / "sottovoce" / file).read_bytes())
         import pytest
 
-        plugin = _Chosen(tests)
-        settings = [s for s in SETTINGS if s != "-x"]
-        code = pytest.main([*settings, *files, f"--rootdir={ROOT}"], plugins=[plugin])
-        return plugin.all_failed if code in (0, 1) else None
+        settings = [*SETTINGS, str(ROOT / test.split("::")[0]), f"--rootdir={ROOT}"]
+        return int(pytest.main(settings, plugins=[_Chosen([test])]))
 
-    failed = forked(work, 60 + 5 * sum(notes[name]["seconds"] for name in tests))
-    return None if failed is None else set(failed)
+    return bool(forked(work, 60 + 5 * seconds) == 0)
 
 
 def accepted() -> list[dict[str, str]]:
@@ -823,21 +814,22 @@ def main() -> int:
             f"\n{len(broken)} tests fail unchanged and are left out: {', '.join(broken[:5])}", file=sys.stderr
         )
     begin = time.perf_counter()
-    sound: dict[str, dict[str, dict[str, Any]]] = {}  # per source, the notes of tests that pass the control
+    sound: dict[tuple[str, str, bool], bool] = {}  # whether a test that killed a mutant passes unchanged
     with options.lines.open("a") as lines:
         for count, (key, mutant) in enumerate(waiting[: options.limit], 1):
             if stop or (options.seconds and time.perf_counter() - begin > options.seconds):
                 break
-            if mutant.file not in sound:
-                unsound = control(mutant.file, notes)
-                if unsound is None:
-                    raise SystemExit(f"{mutant.file}, put in again unchanged, gave no answer.")
-                if unsound:
-                    print(
-                        f"\n{mutant.file}: {len(unsound)} tests fail unchanged, put in again", file=sys.stderr
-                    )
-                sound[mutant.file] = {n: note for n, note in notes.items() if n not in unsound}
-            result = judge(mutant, sound[mutant.file], options.most)
+            met = {n: note for n, note in notes.items() if sound.get((mutant.file, n, mutant.compiled), True)}
+            result = judge(mutant, met, options.most)
+            while result["verdict"] == "killed" and result["by"] in met:
+                test = (mutant.file, result["by"], mutant.compiled)
+                if test not in sound:
+                    sound[test] = tells(*test[:2], met[test[1]]["seconds"], mutant.compiled)
+                if sound[test]:
+                    break
+                print(f"\n{test[1]} fails with {mutant.file} put in again unchanged", file=sys.stderr)
+                del met[test[1]]
+                result = judge(mutant, met, options.most)
             results[key] = result
             lines.write(json.dumps(result) + "\n")
             lines.flush()
