@@ -174,3 +174,18 @@ def test_noise_of_the_sum_is_refused_where_rows_are_seen_or_weighted():
         plan = ConsensusSGD(GLM(dim=3), protocol, weighting=weighting, **common)
         with pytest.raises(InvalidInput, match="noise of the sum alone"):
             plan.run(data, SummedNoise(0))
+
+
+# ---- averaging around a point of one's own ---------------------------------------------------------------
+
+
+def test_a_masked_average_around_a_far_point_is_on_a_grid_that_reaches_it():
+    """Bound, noise and centre are those of the values: 2,000 numbers tell a factor of two in any of them."""
+    centre = tuple(np.tile([5.0, -0.25], 1000))
+    plan = sv.Muffliato("masked", noise_std=0.5, radius=40.0, centre=centre, dim=2000, network="complete:4")
+    grid = plan.grid
+    assert 45.0 <= grid.bound * grid.step <= 45.0 + 2 * grid.step
+    values = np.array(centre) + np.random.default_rng(0).uniform(-0.5, 0.5, size=(4, 2000))
+    error = plan.run(values, ProtectiveNoise()).outputs["coef"] - values.mean(axis=0)
+    assert abs(error.mean()) < 5 * 0.25 / np.sqrt(2000)
+    assert error.std() == pytest.approx(0.5 / 2, rel=0.08)  # the mean of four
