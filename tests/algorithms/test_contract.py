@@ -1,5 +1,6 @@
 """What every learning algorithm promises, over one list of (algorithm, objective)."""
 
+import copy
 import math
 import sys
 from dataclasses import replace
@@ -294,6 +295,17 @@ def hosted(plan, data, seed=7):
     return plan.algorithm(source, plan.starting(ready, random, agents)), source
 
 
+def same(one, other):
+    """Whether two states hold the same numbers."""
+    if isinstance(one, np.ndarray):
+        return bool(np.array_equal(one, other, equal_nan=True))
+    if isinstance(one, (tuple, list)):
+        return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    if hasattr(one, "__dataclass_fields__"):
+        return all(same(getattr(one, name), getattr(other, name)) for name in one.__dataclass_fields__)
+    return one == other
+
+
 def quiet(case, **changes):
     """The same plan without any noise, also without that which neighbours share."""
     more = {"pair_multiplier": 0.0} if case.name == "decor" else {}
@@ -309,6 +321,21 @@ def test_the_others_without_noise_and_clip_are_the_plain_algorithms(case):
     expected = case.plain(case.data(), source)
     assert np.abs(expected).max() > 0.05
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-9)
+
+
+@others()
+def test_a_text_of_the_others_leaves_the_state_it_was_given_alone(case):
+    """A restart, a rank and a peer hand out states again: none may have changed since."""
+    plan = quiet(case)
+    text, _ = hosted(plan, case.data())
+    state, seen = text.init(), []
+    for k in range(3):
+        before = copy.deepcopy(state)
+        sent = text.message(state, k)
+        following = text.update(state, plan.schedule(k).apply(sent), k)
+        seen.append(same(state, before))
+        state = following
+    assert seen == [True] * 3
 
 
 @others()

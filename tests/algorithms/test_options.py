@@ -2,13 +2,20 @@
 
 import math
 import sys
-from dataclasses import fields
+from dataclasses import MISSING, fields
+from inspect import signature
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from sottovoce.algorithms import DPCD, Optimiser
+from sottovoce.algorithms.averaging import Muffliato
+from sottovoce.algorithms.dp_cd import dp_cd
+from sottovoce.algorithms.dp_dinno import dp_dinno
 from sottovoce.errors import InvalidInput
+from sottovoce.objectives import GLM
+from sottovoce.privacy import gaussian_mu
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import CASES, OTHERS, N
@@ -84,3 +91,128 @@ def test_an_option_refuses_what_it_cannot_be(case, noise):
     }
     assert len(answers) > 8
     assert {key: said for key, said in answers.items() if said} == {}
+
+
+# A plan file that leaves an option out means its default, and so does an agreement that was signed: they
+# stand here a second time. Options without one are not listed.
+LEARNING = {
+    "protocol": None, "steps": 1, "learning_rate": 0.1, "clip": None, "noise_multiplier": 0.0,
+    "adjacency": "add-remove", "sizes": None, "lot": None, "sample_rate": None, "network": None, "seed": 0,
+    "accounting": "pld",
+}  # fmt: skip
+CONSENSUS = {
+    **LEARNING,
+    "average_from": 1.0,
+    "weighting": "records",
+    "noise": "equal",
+    "floor": 0.1,
+    "tolerate": 1,
+}
+DEFAULTS = {
+    "consensus-sgd": CONSENSUS,
+    "consensus-fedavg": {
+        **CONSENSUS, "learning_rate": 1.0, "adjacency": "user", "local_steps": 1, "local_rate": 0.1
+    },
+    "muffliato-sgd": LEARNING, "dp-dsgd": LEARNING, "dp-dsgt": LEARNING,
+    "dp-dinno": {**LEARNING, "rho": 0.5, "rho_growth": 1.0003, "primal_steps": 1, "fresh_moments": True},
+    "dp-sgd": {**LEARNING, "records": None, "output": "last"},
+    "dp-cd": {
+        "smoothness": None, "bounds": None, "smoothness_share": 0.1, "smoothness_mu": None, "step_scale": 1.0,
+        "period": None, "adjacency": "replace-one", "output": "mean",
+    },
+    "dp-gcd": {"smoothness": 0.25, "step_scale": 1.0, "adjacency": "replace-one"},
+    "admm": {"relaxation": 0.5, "noise_in": "mean", "adjacency": "replace-one"},
+    "fixed-point": {
+        "relaxation": 1.0, "active": None, "error": None, "active_blocks": None, "adjacency": "replace-one",
+        "start": None,
+    },
+    "random-walk-sgd": {
+        **LEARNING, "path": "public", "cap": None, "tokens": 1, "feature_norm": None, "final_public": True
+    },
+    "token-admm": {"relaxation": 0.5, "cap": None, "adjacency": "user"},
+    "federated-admm": {
+        "relaxation": 0.5, "secure_sum": True, "adjacency": "user", "protocol": None, "network": None,
+        "seed": 0,
+    },
+    "decor": {**LEARNING, "adjacency": "user", "pair_multiplier": 0.0},
+    "mafalda": {**LEARNING, "adjacency": "user"},
+    "muffliato": {
+        "centre": 0.0, "dim": 1, "adjacency": "user", "network": None, "seed": 0, "noise": "equal",
+        "floor": 0.1,
+        "tolerate": 1,
+    },
+}  # fmt: skip
+TEXTS = {
+    dp_cd: {"step_scale": 1.0, "period": None, "averaging": True},
+    dp_dinno: {"primal_steps": 1, "fresh_moments": False},
+}
+
+
+def test_what_an_option_is_where_nothing_is_said():
+    plans = {case.make.name: case.make for case in (*CASES, *OTHERS)} | {"muffliato": Muffliato}
+    found = {
+        name: {f.name: f.default for f in fields(make) if f.default is not MISSING}
+        for name, make in plans.items()
+    }
+    assert found == DEFAULTS
+    optimisers = {
+        name: f.default_factory()
+        for name, make in plans.items()
+        for f in fields(make)
+        if f.name == "optimiser"
+    }
+    adam = Optimiser("adam")
+    assert optimisers.pop("dp-dinno") == adam != Optimiser()
+    assert set(optimisers.values()) == {Optimiser()}
+    for text, told in TEXTS.items():
+        given = signature(text).parameters.values()
+        assert {p.name: p.default for p in given if p.default is not p.empty} == told
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(6.925, 1e-3), (4.873, 1e-6), (7.996, 1e-5), (2.487, 1e-7)])
+def test_a_noise_found_in_closed_form_never_exceeds_the_budget_by_a_rounding(epsilon, delta):
+    """Here the quotient alone is a rounding too small."""
+    plan = DPCD(GLM(), records=10, steps=4, clip=1.0, noise_multiplier=1.0, smoothness=(0.25,))
+    short = plan.with_noise(plan.privacy().mu / gaussian_mu(epsilon, delta))
+    found = plan.within(epsilon, delta)
+    assert found.epsilon(delta) <= epsilon < short.epsilon(delta)
+    assert found.noise_multiplier == pytest.approx(short.noise_multiplier, rel=1e-10)
+
+
+# what an algorithm does: (takes an optimiser, needs exact sums, regularises, is maskable, has one at a time)
+CAN = {
+    "consensus-sgd": (True, True, False, True, False), "consensus-fedavg": (True, True, False, True, False),
+    "muffliato-sgd": (False, False, False, False, False), "dp-dsgd": (True, False, False, False, False),
+    "dp-dsgt": (False, False, False, False, False), "dp-dinno": (True, False, False, False, False),
+    "dp-sgd": (True, False, True, False, False), "random-walk-sgd": (False, False, False, False, True),
+    "decor": (False, False, False, False, False), "mafalda": (False, False, False, False, False),
+}  # fmt: skip
+
+
+def test_what_an_algorithm_can_do_is_what_it_says():
+    plans = {case.make.name: case for case in (*CASES, *OTHERS) if case.make.name in CAN}
+    assert set(plans) == set(CAN)
+    for name, case in plans.items():
+        make = case.make
+        said = (make.uses_optimiser, make.needs_exact, make.proximal, make.maskable)
+        said = (*said, getattr(make, "sequential", False))
+        assert said == CAN[name], name
+        noise = getattr(case, "noise", None)
+        if CAN[name][0]:
+            assert built(case, noise, optimiser="momentum").optimiser == Optimiser("momentum")
+        else:
+            with pytest.raises(InvalidInput, match="leave optimiser at sgd"):
+                built(case, noise, optimiser="momentum")
+    others = {case.make.name: case.make for case in OTHERS}
+    assert others["federated-admm"].maskable
+    assert not others["token-admm"].maskable
+    assert others["token-admm"].sequential
+
+
+@pytest.mark.parametrize("name", ["dp-cd", "dp-gcd"])
+def test_coordinates_are_for_linear_models_whose_regulariser_has_coordinates(name):
+    (case,) = (case for case in OTHERS if case.name == name)
+    given = {"steps": 2, "clip": 1.0, **case.options, case.make.noise_field: 2.0}
+    for wrong, said in ((GLM(ball=1.0), "separable"), (object(), "linear models")):
+        with pytest.raises(InvalidInput, match=said):
+            case.make(wrong, **given)
