@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms import ConsensusSGD, FederatedADMM
+from sottovoce.algorithms import ConsensusSGD, FederatedADMM, MuffliatoSGD
 from sottovoce.algorithms.consensus_sgd import consensus_sgd
-from sottovoce.algorithms.optimisers import Optimiser
+from sottovoce.algorithms.optimisers import Optimiser, Rate
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
@@ -145,3 +145,46 @@ def test_a_server_that_sees_rows_one_by_one_promises_no_central_number(secure_su
     kinds = [found.adversary.kind for found in plan.guarantees()]
     assert kinds == (["local", "central"] if secure_sum else ["local"])
     assert plan.server(np.zeros(1), np.full((6, 1), 6.0)).tolist() == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("options", "divisor"),
+    [
+        ({"adjacency": "user"}, 1.0),
+        ({"adjacency": "user", "sizes": [10, 20, 30, 60], "lot": 5}, 1.0),
+        ({"sizes": [10, 20, 30, 60]}, 10.0),
+        ({"sizes": [10, 20, 30, 60], "sample_rate": 0.5}, 5.0),
+        ({"sizes": [10, 20, 30, 60], "lot": 5}, 5.0),
+    ],
+)
+def test_fresh_noise_by_name_is_in_proportion_to_the_noise_of_a_row(options, divisor):
+    """fresh x rate x multiplier x clip over what a gradient is divided by, in every step."""
+    plan = MuffliatoSGD(
+        GLM(), "refreshed:2:fresh=1.5", network=sv.graphs.ring(4), steps=3, clip=0.5, noise_multiplier=4.0,
+        learning_rate=(0.4, 0.1), **options,
+    )  # fmt: skip
+    stds = [plan.schedule(k).tau for k in range(3)]
+    assert stds == pytest.approx([1.5 * rate * 4.0 * 0.5 / divisor for rate in (0.4, 0.2, 0.1)])
+    assert plan.schedule(1) is plan.schedule(1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "middle"), [("geometric", 0.2), ("linear", 0.25), ("cosine", 0.25), ("constant", 0.4)]
+)
+def test_a_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
+    rate = Rate(0.4, 0.1, shape)
+    assert rate(0, 5) == 0.4
+    assert rate(2, 5) == pytest.approx(middle)
+    assert rate(4, 5) == pytest.approx(0.4 if shape == "constant" else 0.1)
+    quarter = {"geometric": 0.4 * 0.25**0.25, "linear": 0.325, "cosine": 0.1 + 0.15 * (1 + 0.5**0.5)}
+    assert rate(1, 5) == pytest.approx(quarter.get(shape, 0.4))
+    assert Rate(0.4, 0.1, shape)(0, 1) == 0.4
+
+
+def test_the_defaults_of_an_optimiser_are_those_of_torch():
+    torch = pytest.importorskip("torch")
+    for kind, made in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
+        told = made([torch.zeros(1, requires_grad=True)]).defaults
+        ours = Optimiser(kind)
+        assert (ours.beta, ours.beta2, ours.epsilon) == (*told["betas"], told["eps"])
+        assert Optimiser.of({"name": kind}) == ours

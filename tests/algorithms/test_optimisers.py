@@ -1,0 +1,124 @@
+"""Optimisers step by step against torch's, and what their options refuse."""
+
+import numpy as np
+import pytest
+import torch
+
+from sottovoce.algorithms.optimisers import Optimiser, Rate
+from sottovoce.errors import InvalidInput
+
+MADE = {
+    "sgd": (torch.optim.SGD, {}),
+    "sgd, decay": (torch.optim.SGD, {"weight_decay": 0.3}),
+    "momentum": (torch.optim.SGD, {"momentum": 0.7}),
+    "momentum, decay": (torch.optim.SGD, {"momentum": 0.7, "weight_decay": 0.3}),
+    "nesterov": (torch.optim.SGD, {"momentum": 0.7, "nesterov": True, "weight_decay": 0.1}),
+    "adam": (torch.optim.Adam, {}),
+    "adam, decay": (torch.optim.Adam, {"betas": (0.8, 0.95), "eps": 1e-3, "weight_decay": 0.3}),
+    "adamw": (torch.optim.AdamW, {"weight_decay": 0.3}),
+}
+RATES = (0.5, 0.2, 0.4, 0.1)
+
+
+def theirs(kind, start, gradients, groups=None):
+    """Torch's path, on one tensor or on groups (slice, options)."""
+    make, options = MADE[kind]
+    parts = [torch.tensor(start[:, a:b], requires_grad=True) for a, b, _ in groups or [(0, None, {})]]
+    listed = [
+        {"params": [part], **more}
+        for part, (_, _, more) in zip(parts, groups or [(0, None, {})], strict=True)
+    ]
+    optimiser = make(listed, lr=RATES[0], **options)
+    factors = [group["lr"] / RATES[0] for group in optimiser.param_groups]
+    for rate, gradient in zip(RATES, gradients, strict=True):
+        for group, factor in zip(optimiser.param_groups, factors, strict=True):
+            group["lr"] = rate * factor
+        for part, (a, b, _) in zip(parts, groups or [(0, None, {})], strict=True):
+            part.grad = torch.tensor(gradient[:, a:b])
+        optimiser.step()
+    return np.concatenate([part.detach().numpy() for part in parts], axis=1)
+
+
+def ours(optimiser, start, gradients):
+    theta, state = start, optimiser.init(start)
+    for rate, gradient in zip(RATES, gradients, strict=True):
+        step, state = optimiser.step(state, gradient, rate, theta)
+        theta = theta - step
+    return theta
+
+
+def numbers():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(2, 5)), rng.normal(size=(len(RATES), 2, 5))
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_a_row_takes_the_steps_of_torch(kind):
+    start, gradients = numbers()
+    name = MADE[kind][0].__name__
+    found = ours(Optimiser.of({"name": name, **MADE[kind][1]}), start, gradients)
+    np.testing.assert_allclose(found, theirs(kind, start, gradients), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["sgd, decay", "momentum, decay", "adam, decay", "adamw"])
+def test_groups_have_rates_and_decays_of_their_own(kind):
+    start, gradients = numbers()
+    options = MADE[kind][1]
+    groups = [
+        (0, 2, {}),
+        (2, 3, {"lr": 0.25 * RATES[0], "weight_decay": 0.0}),
+        (3, 5, {"lr": 2.0 * RATES[0], "weight_decay": 0.9}),
+    ]
+    made = Optimiser.of({"name": MADE[kind][0].__name__, **options})
+    parted = Optimiser(
+        made.kind, made.beta, made.beta2, made.epsilon, made.weight_decay,
+        groups=((2, 3, 0.25, 0.0), (3, 5, 2.0, 0.9)),
+    )  # fmt: skip
+    assert not parted.plain
+    np.testing.assert_allclose(
+        ours(parted, start, gradients), theirs(kind, start, gradients, groups), rtol=0, atol=1e-12
+    )
+
+
+def test_words_of_torch_and_ours_mean_the_same():
+    assert Optimiser.of("Adam") == Optimiser("adam") == Optimiser.of({"kind": "adam"})
+    assert Optimiser.of({"name": "SGD"}) == Optimiser.of({"name": "sgd", "momentum": 0.0}) == Optimiser()
+    assert Optimiser.of({"name": "momentum"}) == Optimiser("momentum", beta=0.9)
+    assert Optimiser.of({"name": "SGD", "momentum": 0.5, "nesterov": True}) == Optimiser(
+        "momentum", beta=0.5, nesterov=True
+    )
+    kept = Optimiser("adamw", weight_decay=0.1)
+    assert Optimiser.of(kept) is kept
+    assert [Optimiser().plain, Optimiser("momentum").plain, Optimiser(weight_decay=0.1).plain] == [
+        True,
+        False,
+        False,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"kind": "lion"}, "sgd, momentum, adam or adamw"),
+        ({"kind": "momentum", "beta": 1.0}, "beta must lie"),
+        ({"kind": "momentum", "beta": -0.1}, "beta must lie"),
+        ({"kind": "adam", "beta2": 1.0}, "beta2 must lie"),
+        ({"kind": "adam", "beta2": -0.5}, "beta2 must lie"),
+        ({"weight_decay": -1.0}, "weight_decay"),
+        ({"kind": "adam", "nesterov": True}, "nesterov goes with momentum"),
+        ({"name": "SGD", "dampening": 0.5}, "'dampening' is not known; sgd takes momentum, nesterov"),
+        ({"name": "Adam", "amsgrad": True}, "'amsgrad' is not known; adam takes betas, eps"),
+    ],
+)
+def test_what_an_optimiser_cannot_be(given, said):
+    with pytest.raises(InvalidInput, match=said):
+        Optimiser.of(given)
+
+
+@pytest.mark.parametrize(
+    "given", [(0.0, None), (-1.0, None), (0.1, 0.0), (0.1, 0.01, "square"), (0.1, None, "linear", 1.0)]
+)
+def test_what_a_rate_cannot_be(given):
+    with pytest.raises(InvalidInput):
+        Rate(*given)
+    assert Rate.of((0.1, 0.01)) == Rate.of({"start": 0.1, "end": 0.01}) == Rate(0.1, 0.01)
