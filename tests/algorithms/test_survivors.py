@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms import ConsensusSGD, FederatedADMM, MuffliatoSGD
+from sottovoce.algorithms import DPCD, DPSGD, ConsensusSGD, FederatedADMM, MuffliatoSGD
 from sottovoce.algorithms.consensus_sgd import consensus_sgd
 from sottovoce.algorithms.optimisers import Optimiser, Rate
 from sottovoce.data import Shards
-from sottovoce.errors import InvalidInput
+from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.privacy.masks import mask_grid
 
@@ -188,3 +188,32 @@ def test_the_defaults_of_an_optimiser_are_those_of_torch():
         ours = Optimiser(kind)
         assert (ours.beta, ours.beta2, ours.epsilon) == (*told["betas"], told["eps"])
         assert Optimiser.of({"name": kind}) == ours
+
+
+def test_sizes_are_kept_as_whole_numbers_whatever_holds_them():
+    """Plans are compared, hashed and written to files."""
+    for given in ([10, 20, 30, 60], np.array([10, 20, 30, 60])):
+        made = plan(sizes=given)
+        assert made.sizes == (10, 20, 30, 60)
+        assert {type(size) for size in made.sizes} == {int}
+
+
+def test_a_tree_drawn_for_every_step_is_no_steady_protocol():
+    def made(protocol, steps):
+        return ConsensusSGD(
+            GLM(), protocol, network=sv.graphs.complete(4), steps=steps, clip=1.0, sizes=[5] * 4
+        )
+
+    assert [made("tree:kind=uniform", steps).steady for steps in (1, 2, 3)] == [True, False, False]
+    assert [made("tree", steps).steady for steps in (1, 2)] == [True, True]
+    assert made(sv.protocols.Exchange(4), 2).steady
+
+
+def test_one_record_is_enough_for_a_curator_and_none_is_not():
+    central = DPSGD(GLM(), records=1, steps=2, clip=1.0, noise_multiplier=1.0)
+    found = central.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0))
+    assert np.isfinite(found.outputs["coef"]).all()
+    cd = DPCD(GLM(), records=1, steps=2, clip=1.0, noise_multiplier=1.0, smoothness=(0.25, 0.25))
+    assert np.isfinite(cd.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0)).outputs["coef"]).all()
+    with pytest.raises(DataError, match="n >= 1 labels"):
+        cd.run((np.ones((0, 2)), np.ones(0)), np.random.default_rng(0))
