@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms import DPCD, DPSGD, ConsensusSGD, FederatedADMM, MuffliatoSGD
+from sottovoce.algorithms import DPCD, DPSGD, ConsensusSGD, FederatedADMM, MuffliatoSGD, RandomWalkSGD
 from sottovoce.algorithms.consensus_sgd import consensus_sgd
 from sottovoce.algorithms.optimisers import Optimiser, Rate
 from sottovoce.data import Shards
@@ -217,3 +217,15 @@ def test_one_record_is_enough_for_a_curator_and_none_is_not():
     assert np.isfinite(cd.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0)).outputs["coef"]).all()
     with pytest.raises(DataError, match="n >= 1 labels"):
         cd.run((np.ones((0, 2)), np.ones(0)), np.random.default_rng(0))
+
+
+def test_a_member_the_token_never_visits_gets_the_noise_of_the_others():
+    walk = RandomWalkSGD.for_budget(
+        GLM(), network=sv.graphs.ring(4), path=(0, 1, 2, 1), steps=4, clip=1.0, adjacency="user",
+        epsilon=2.0, delta=1e-5, view="local",
+    )  # fmt: skip
+    noises = walk.multipliers
+    assert not walk.releases(3)
+    assert noises[3] == max(noises) == noises[1]  # visited twice
+    assert noises[0] == noises[2] < noises[1]
+    assert walk.epsilon(1e-5, "local") == pytest.approx(2.0, rel=1e-3)

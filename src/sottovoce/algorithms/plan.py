@@ -848,9 +848,7 @@ class Learning(Plan):
                     tolerance=UNSPENT,
                 )
         each = [found.get(key, 0.0) for key in keys]
-        largest = max(
-            each
-        )  # an agent that releases nothing needs no noise, but a plan has one kind of agents
+        largest = max(each)  # who releases nothing needs no noise, but a plan has one kind of agents
         return self.with_noise(tuple(z or largest for z in each))
 
     def describe(self) -> Mapping[str, Any]:
