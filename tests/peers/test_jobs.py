@@ -1,0 +1,80 @@
+"""An agreement's numbers for one member, written a second time: the largest row, and what was spent."""
+
+import math
+
+import numpy as np
+import pytest
+
+from sottovoce.peers.jobs import Job
+from sottovoce.privacy import gaussian_epsilon
+
+SGD = {"name": "consensus-sgd", "adjacency": "user", "clip": 0.5, "steps": 3, "learning_rate": 0.1}
+DELTA = 1e-5
+
+
+def job(consortium, algorithm, **more):
+    return Job(consortium(algorithm=algorithm, **more).agreement)
+
+
+def largest(numbers, reach, std, centre=0.0):
+    """A row's own reach, and what Gaussian noise exceeds with a chance below 2^-40 among so many numbers."""
+    return (reach + centre + math.sqrt(2 * math.log(2.0**41 * numbers)) * std) * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "graph", "times"),
+    [("gossip:2", "ring:4", 1), ("exchange", "hypercube:2", 4), ("tree", "path:4", 4)],
+)
+@pytest.mark.parametrize("radius", [0.5, 3.0])
+@pytest.mark.parametrize("centre", [0.0, [1.0, -7.0]])
+def test_rows_that_clip_and_noise_do_not_allow_are_known(protocol, graph, times, radius, centre, consortium):
+    """Means of rows stay within one row's reach; on the way to an exact sum a row may hold all of them."""
+    algorithm = {
+        "name": "averaging",
+        "protocol": protocol,
+        "clip": radius,
+        "noise_multiplier": 4.0,
+        "centre": centre,
+    }
+    found = job(consortium, algorithm, n=4, graph=graph, dim=2, epsilon=900.0)
+    far = float(np.max(np.abs(centre)))
+    assert found.bound == pytest.approx(times * largest(4 * 2, radius, 4.0 * radius, far), rel=1e-12)
+
+
+def test_no_bound_where_nothing_public_bounds_a_row(consortium):
+    averaging = {"name": "averaging", "noise_multiplier": 4.0}
+    record = {**SGD, "adjacency": "add-remove", "lot": 4, "sample_rate": 0.5, "noise_multiplier": 4.0}
+    for algorithm, graph in (
+        ({**averaging, "protocol": "chebyshev:2"}, "ring:4"),  # weights below zero
+        ({**averaging, "protocol": "masked"}, "ring:4"),
+        ({**record, "protocol": "exchange"}, "hypercube:2"),
+        ({**SGD, "name": "dp-dsgd", "noise_multiplier": 4.0, "protocol": "gossip:1"}, "ring:4"),
+    ):
+        assert job(consortium, algorithm, n=4, graph=graph, epsilon=900.0).bound is None
+
+
+@pytest.mark.parametrize(("tolerate", "around"), [("", 4), (":tolerate=2", 3)])
+def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, around, consortium):
+    """Five members: any one sees four noises around a row, any two see three."""
+    z, clip = 8.0, 0.5
+    made = job(
+        consortium,
+        {**SGD, "protocol": f"masked{tolerate}", "noise_multiplier": z},
+        n=5,
+        graph="complete:5",
+        epsilon=900.0,
+    )
+    assert made.tolerate == {4: 1, 3: 2}[around]
+
+    def price(steps, noises):  # a member replaced moves its row by twice the clip
+        return gaussian_epsilon(2 * clip * math.sqrt(steps) / (z * clip * math.sqrt(noises)), DELTA)
+
+    (release,) = made.releases(2)
+    for steps in (1, 2, 3):
+        some = [release.at(k) for k in range(steps)]
+        assert made.spent(2, some).epsilon(DELTA) == pytest.approx(price(steps, around), rel=1e-6)
+        assert made.spent_locally(2, some).epsilon(DELTA) == pytest.approx(price(steps, 1), rel=1e-6)
+    assert made.promised(2).epsilon(DELTA) == pytest.approx(price(3, around), rel=1e-6)
+    assert made.hidden(2) == pytest.approx(math.sqrt(around), rel=1e-6)
+    assert made.spent(2, []).epsilon(DELTA) == 0.0
+    assert made.spent(2, []).adversary.kind == "local"
