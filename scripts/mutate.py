@@ -63,7 +63,7 @@ TESTS = {
     "privacy": ["tests/privacy", "tests/objectives/test_gate.py", "tests/algorithms"],
     "algorithms": ["tests/algorithms", "tests/privacy/test_truth.py", "tests/peers/test_equivalence.py"],
     "peers": ["tests/peers/test_jobs.py", "tests/peers/test_equivalence.py", "tests/peers/test_agreement.py",
-              "tests/peers/test_masked.py", "tests/peers/test_trainings.py",
+              "tests/peers/test_masked.py", "tests/peers/test_trainings.py", "tests/peers/test_runkeys.py",
               "tests/peers/test_memory.py", "tests/peers/test_simulator.py", "tests/peers/test_core.py",
               "tests/peers/test_endings.py"],
 }  # fmt: skip

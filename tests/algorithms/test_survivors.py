@@ -229,3 +229,19 @@ def test_a_member_the_token_never_visits_gets_the_noise_of_the_others():
     assert noises[3] == max(noises) == noises[1]  # visited twice
     assert noises[0] == noises[2] < noises[1]
     assert walk.epsilon(1e-5, "local") == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_secret_walk_lists_its_releases_from_the_first_step_and_its_records_reach_the_bound():
+    walk = RandomWalkSGD(
+        GLM(), network=sv.graphs.ring(4), path="secret", steps=4, clip=2.0, noise_multiplier=1.0,
+        adjacency="user", feature_norm=2.0,
+    )  # fmt: skip
+    (release,) = walk.releases(1)
+    assert (release.step, release.steps) == (0, 4)
+
+    def ready(length):
+        return walk.prepared(Shards(np.full((4, 1), length), np.ones(4), np.arange(5)))
+
+    assert ready(2.0).n == ready(2.0 * (1 + 1e-10)).n == 4
+    with pytest.raises(DataError, match="longer than feature_norm"):
+        ready(2.0 * (1 + 1e-8))

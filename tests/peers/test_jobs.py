@@ -7,6 +7,7 @@ import pytest
 
 from sottovoce.peers.jobs import Job
 from sottovoce.privacy import gaussian_epsilon
+from sottovoce.privacy.noise import SimulatedNoise
 
 SGD = {"name": "consensus-sgd", "adjacency": "user", "clip": 0.5, "steps": 3, "learning_rate": 0.1}
 DELTA = 1e-5
@@ -78,3 +79,46 @@ def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, aroun
     assert made.hidden(2) == pytest.approx(math.sqrt(around), rel=1e-6)
     assert made.spent(2, []).epsilon(DELTA) == 0.0
     assert made.spent(2, []).adversary.kind == "local"
+
+
+def programs(consortium, algorithm, **more):
+    made = consortium(algorithm=algorithm, **more)
+    ready = Job(made.agreement)
+    return [ready.program(v, made.records[v], SimulatedNoise(v)) for v in range(made.n)]
+
+
+def together(some):
+    """All programs to their end, round by round, without a network between them."""
+    for program in some:
+        program.begin()
+    for r in range(some[0].rounds):
+        rows = [program.message() for program in some]
+        for program in some:
+            program.receive({v: rows[v] for v in program.expects(r)})
+
+
+def test_one_step_of_exact_sums_is_compared_too(consortium):
+    """The chain over what was received: equal at all members, told from the first step on."""
+    for steps in (1, 2):
+        some = programs(
+            consortium, {**SGD, "steps": steps, "protocol": "exchange", "noise_multiplier": 8.0}, n=4,
+            graph="hypercube:2", epsilon=900.0,
+        )  # fmt: skip
+        assert {p.progress() for p in some} == {(0, bytes(32))}
+        together(some)
+        told = {p.progress() for p in some}
+        assert len(told) == 1
+        ((done, chain),) = told
+        assert done == steps
+        assert chain != bytes(32)
+
+
+def test_rounds_kept_for_late_ones_are_two_of_the_longest_steps(consortium):
+    """Trees drawn anew for every step differ in depth, and a neighbour may be a whole step behind."""
+    (first, *_) = programs(
+        consortium, {**SGD, "steps": 9, "protocol": "tree:kind=uniform", "noise_multiplier": 8.0}, n=5,
+        graph="complete:5", epsilon=900.0,
+    )  # fmt: skip
+    lengths = np.diff(first.starts)
+    assert first.window == 2 * lengths.max() + 1
+    assert lengths.max() > lengths.min()
