@@ -14,8 +14,10 @@ from sottovoce.algorithms.averaging import Muffliato
 from sottovoce.algorithms.dp_cd import dp_cd
 from sottovoce.algorithms.dp_dinno import dp_dinno
 from sottovoce.errors import InvalidInput
+from sottovoce.graphs import ring
 from sottovoce.objectives import GLM
 from sottovoce.privacy import gaussian_mu
+from sottovoce.protocols import Gossip
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import CASES, OTHERS, N
@@ -216,3 +218,11 @@ def test_coordinates_are_for_linear_models_whose_regulariser_has_coordinates(nam
     for wrong, said in ((GLM(ball=1.0), "separable"), (object(), "linear models")):
         with pytest.raises(InvalidInput, match=said):
             case.make(wrong, **given)
+
+
+def test_an_average_meets_its_budget_to_the_last_place():
+    plain = Muffliato(Gossip(ring(4), 3), noise_std=1.0, radius=0.5)
+    short = plain.with_noise(plain.privacy("local").mu / gaussian_mu(6.925, 1e-3))
+    found = plain.within(6.925, 1e-3, "local")
+    assert found.epsilon(1e-3, "local") <= 6.925 < short.epsilon(1e-3, "local")
+    assert found.noise_std == pytest.approx(short.noise_std, rel=1e-10)
