@@ -131,3 +131,9 @@ def test_a_jump_in_epsilon_ends_the_search_on_the_safe_side():
 
     noise = calibrate(forward, 1.0, 1e-5, tolerance=1e-3)
     assert 3.7 <= noise <= 3.7 * 1.0001
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.1])
+def test_a_rate_at_which_nothing_is_sampled_has_no_noise(rate):
+    with pytest.raises(InvalidInput, match="sample_rate"):
+        noise_multiplier_for_budget(1.0, 1e-5, rate, 10, "rdp")
