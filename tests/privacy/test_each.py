@@ -1,11 +1,14 @@
 """All members at once is every member one by one."""
 
+import math
+
 import pytest
 
 import sottovoce as sv
 from sottovoce.algorithms import DPDSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD
 from sottovoce.objectives import GLM
-from sottovoce.privacy import account, account_each
+from sottovoce.privacy import account, account_each, gaussian_mu
+from sottovoce.privacy.noise import STEPS_PER_STD
 
 RING, CUBE = sv.graphs.ring(6), sv.graphs.hypercube(3)
 COMMON = {"clip": 1.0, "noise_multiplier": 4.0, "adjacency": "user"}
@@ -63,3 +66,37 @@ def test_all_members_at_once_is_every_member_one_by_one(name, observers):
 def test_one_step_of_gossip_is_one_averaging_and_more_are_not():
     assert {g.label for g in account_each(PLANS["gossip once"], [0]).values()} == {"exact"}
     assert {g.label for g in account_each(PLANS["gossip"], [0]).values()} == {"ldp"}
+
+
+# ---- what rounding before fresh noise adds -------------------------------------
+
+
+def refreshed(rounds=10, dim=10_000):
+    protocol = sv.protocols.Refreshed(sv.graphs.path(8), rounds, tau=0.1)
+    return sv.Muffliato(protocol, noise_std=1.0, radius=0.5, dim=dim)
+
+
+@pytest.mark.parametrize(("noise_std", "radius"), [(1.0, 0.5), (4.0, 0.5), (1.0, 2.0)])
+def test_rounding_before_fresh_noise_is_priced_on_top_of_what_is_seen(noise_std, radius):
+    """Two worlds may round apart by a grid step per number, node and round but the last: lengths add up."""
+    plan = sv.Muffliato(
+        sv.protocols.Refreshed(sv.graphs.path(8), 10, tau=0.1), noise_std=noise_std, radius=radius, dim=10_000
+    )
+    h = plan.schedule(0).view(0).leakage()
+    shift = math.sqrt(8 * 9 * 10_000) / STEPS_PER_STD
+    told = account_each(plan, [0])
+    for user in (4, 7):
+        mu = 2 * radius / noise_std * math.sqrt(h[user]) + shift
+        assert plan.privacy("pairwise", observer=0, user=user).mu == pytest.approx(mu, rel=1e-6)
+        assert told[user].mu == pytest.approx(mu, rel=1e-6)
+    assert told[1].mu == pytest.approx(2 * radius / noise_std)  # never more than all of it
+    assert refreshed(rounds=3).privacy("pairwise", observer=0, user=7).mu == 0.0  # nothing came that far
+
+
+def test_a_budget_pays_for_rounding_that_no_noise_lowers():
+    plan = refreshed().within(0.05, 1e-5, "pairwise", observer=0, user=7)
+    mu = plan.privacy("pairwise", observer=0, user=7).mu
+    assert mu == pytest.approx(gaussian_mu(0.05, 1e-5), rel=1e-9)
+    assert plan.epsilon(1e-5, "pairwise", observer=0, user=7) <= 0.05
+    without = refreshed(dim=1).within(0.05, 1e-5, "pairwise", observer=0, user=7)
+    assert plan.noise_std > 1.05 * without.noise_std
