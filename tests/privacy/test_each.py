@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 import sottovoce as sv
@@ -100,3 +101,47 @@ def test_a_budget_pays_for_rounding_that_no_noise_lowers():
     assert plan.epsilon(1e-5, "pairwise", observer=0, user=7) <= 0.05
     without = refreshed(dim=1).within(0.05, 1e-5, "pairwise", observer=0, user=7)
     assert plan.noise_std > 1.05 * without.noise_std
+
+
+# ---- shares of exact sums, from what is seen ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
+@pytest.mark.parametrize("kind", ["exchange", "tree"])
+@pytest.mark.parametrize("observers", [(0,), (1, 3), (0, 2, 5)])
+def test_exact_sums_are_priced_from_the_view_of_who_looks(kind, observers, scale):
+    """mu of three steps: 2 C sqrt(3 h) / (z C), with h read off the linear view of the coalition.
+
+    Everybody's noise is scaled together with the clip, so no number depends on the scale.
+    """
+    z = scale * np.array([4.0, 5, 6, 7, 8, 9, 10, 11])
+    network = CUBE if kind == "exchange" else sv.graphs.path(8)
+    plan = ConsensusSGD(
+        GLM(), kind, network=network, steps=3, clip=1.0, adjacency="user", noise_multiplier=tuple(z)
+    )
+    h = plan.schedule(0).view(observers).with_noise(z).leakage()
+    for user in (u for u in range(8) if u not in observers):
+        mu = 2 * math.sqrt(3 * h[user]) / z[user]
+        found = account(plan, "colluders", colluders=observers, user=user)
+        assert found.label == "exact"
+        assert found.mu == pytest.approx(mu, rel=1e-9, abs=1e-12)
+
+
+def test_noise_that_hides_sites_of_unlike_size_hides_all_of_them_alike():
+    plan = ConsensusSGD(
+        GLM(), sv.protocols.Tree(sv.graphs.star(4)), steps=2, clip=1.0, noise_multiplier=6.0,
+        sizes=[10, 40, 20, 80], weighting="sites", noise="optimal", floor=0.01,
+    )  # fmt: skip
+    losses = [plan.privacy("network", user=u).epsilon(1e-5) for u in range(4)]
+    assert losses == pytest.approx([losses[0]] * 4, rel=1e-6)
+    assert min(plan.multipliers) < 0.97 * max(plan.multipliers)
+
+
+def test_what_is_learned_is_said_in_words():
+    def words(**options):
+        return ConsensusSGD(GLM(), "tree", network="ring:3", steps=1, clip=1.0, **options).computes
+
+    assert "a site with more records counts for more" in words(sizes=[5, 5, 20])
+    assert "counts as much as one with many" in words(sizes=[5, 5, 20], weighting="sites")
+    assert "all are of one size" in words(sizes=[5, 5, 5], weighting="sites")
+    assert "every member counts alike" in words(adjacency="user")
