@@ -103,7 +103,7 @@ def test_a_budget_pays_for_rounding_that_no_noise_lowers():
     assert plan.noise_std > 1.05 * without.noise_std
 
 
-# ---- shares of exact sums, from what is seen ----------------------------------------------------------------
+# ---- shares of exact sums, from what is seen ------------------------------------------------
 
 
 @pytest.mark.parametrize("scale", [0.05, 1.0, 20.0])
