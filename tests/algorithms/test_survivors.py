@@ -166,6 +166,7 @@ def test_fresh_noise_by_name_is_in_proportion_to_the_noise_of_a_row(options, div
     stds = [plan.schedule(k).tau for k in range(3)]
     assert stds == pytest.approx([1.5 * rate * 4.0 * 0.5 / divisor for rate in (0.4, 0.2, 0.1)])
     assert plan.schedule(1) is plan.schedule(1)
+    assert plan.with_noise(0.0).schedule(1).tau == 1.5  # nothing to be in proportion to
 
 
 @pytest.mark.parametrize(
