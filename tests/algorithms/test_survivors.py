@@ -246,3 +246,11 @@ def test_a_secret_walk_lists_its_releases_from_the_first_step_and_its_records_re
     assert ready(2.0).n == ready(2.0 * (1 + 1e-10)).n == 4
     with pytest.raises(DataError, match="longer than feature_norm"):
         ready(2.0 * (1 + 1e-8))
+
+
+def test_a_drawn_path_is_nobodys_to_change():
+    walk = RandomWalkSGD(
+        GLM(), network=sv.graphs.ring(4), steps=6, clip=1.0, noise_multiplier=1.0, adjacency="user"
+    )
+    with pytest.raises(ValueError, match="read-only"):
+        walk.holders[0] = 3

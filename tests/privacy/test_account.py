@@ -638,3 +638,24 @@ def test_too_many_coalitions_are_bounded_by_local():
     assert (found.label, found.mu) == ("ldp", 1.0)
     with pytest.raises(InvalidInput, match="no exact number"):
         account(big, "colluders", colluders=6, label="exact")
+
+
+def test_somebody_with_two_noises_or_none_is_priced_by_what_holds_anyway():
+    """One view covers one noise each: with two the own noise alone counts, without any nothing is hidden."""
+    both = lambda u: [  # noqa: E731
+        Release(u, 0, sensitivity=1.0, noise_std=2.0),
+        Release(u, 0, sensitivity=1.0, noise_std=3.0, stream=1),
+    ]
+    gossip = sv.protocols.Gossip(RING, 2)
+    twice = account(plan(Averaging(), both, steps=1, schedule=gossip), "pairwise", observer=0, user=4)
+    assert twice.label == "ldp"
+    assert twice.mu == pytest.approx(math.sqrt(1 / 4 + 1 / 9))
+
+    silent = [1.0, 2.0, 0.0, 1.5, 1.0, 1.0, 1.0, 1.0]
+    priced = plan(Averaging(), every(1.0, silent, steps=1), steps=1, schedule=gossip)
+    seen = gossip.view(0).leakage() > 0
+    assert seen[2]
+    assert not seen[4]
+    assert account(priced, "pairwise", observer=0, user=2).epsilon(D) == math.inf
+    assert account(priced, "pairwise", observer=0, user=1).mu == pytest.approx(1 / 2)  # all of its own noise
+    assert account(priced, "pairwise", observer=0, user=4).epsilon(D) == 0.0
