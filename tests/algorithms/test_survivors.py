@@ -6,6 +6,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.algorithms import DPCD, DPSGD, ConsensusSGD, FederatedADMM, MuffliatoSGD, RandomWalkSGD
 from sottovoce.algorithms.consensus_sgd import consensus_sgd
+from sottovoce.algorithms.fixed_point import fixed_point
 from sottovoce.algorithms.optimisers import Optimiser, Rate
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, InvalidInput
@@ -14,8 +15,11 @@ from sottovoce.privacy.masks import mask_grid
 
 
 def plan(**options):
-    given = {"steps": 5, "clip": 1.0, "noise_multiplier": 2.0, "sizes": [10, 20, 30, 60], **options}
-    return ConsensusSGD(GLM(), "exchange", network=sv.graphs.complete(4), **given)
+    given = {
+        "protocol": "exchange", "network": sv.graphs.complete(4), "steps": 5, "clip": 1.0,
+        "noise_multiplier": 2.0, "sizes": [10, 20, 30, 60], **options,
+    }  # fmt: skip
+    return ConsensusSGD(GLM(dim=2), **given)
 
 
 class Constant:
@@ -254,3 +258,41 @@ def test_a_drawn_path_is_nobodys_to_change():
     )
     with pytest.raises(ValueError, match="read-only"):
         walk.holders[0] = 3
+
+
+def test_a_network_in_place_of_a_protocol_may_be_named_too():
+    named = sv.Muffliato("ring:8", noise_std=1.0, radius=0.5)
+    given = sv.Muffliato(sv.graphs.ring(8), noise_std=1.0, radius=0.5)
+    assert (named.n, named.protocol.name, named.protocol.rounds) == (8, "chebyshev", given.protocol.rounds)
+
+
+def test_only_a_server_makes_a_network_optional():
+    assert FederatedADMM.network_optional
+    assert not any(kind.network_optional for kind in (ConsensusSGD, MuffliatoSGD, RandomWalkSGD, DPSGD, DPCD))
+
+
+def test_one_holder_knows_its_number_of_records_however_it_was_said():
+    assert DPSGD(GLM(), sizes=[30], steps=1, clip=1.0).records == 30
+    assert DPSGD(GLM(), records=30, steps=1, clip=1.0).sizes == (30,)
+    assert DPSGD(GLM(), lot=5, sample_rate=0.1, steps=1, clip=1.0).records is None
+
+
+def test_a_masked_row_has_room_for_the_largest_site():
+    """Sums of up to 60 clipped records over a common divisor of 30: twice the clip in one number."""
+    made = plan(protocol="masked", network=sv.graphs.complete(4), clip=0.5, noise_multiplier=8.0)
+    assert 1.0 <= made.grid.bound * made.grid.step <= 1.0 + 2 * made.grid.step
+    assert made.grid.steps == 5
+    average = sv.Muffliato("masked", noise_std=1.0, radius=0.5, network="complete:4")
+    assert average.grid.steps == 1
+
+
+def test_a_fixed_point_travels_as_one_row_of_all_blocks():
+    class Half:
+        blocks = 2
+
+        def released(self, u, k):
+            return np.array([1]), u[1:] / 2
+
+    text = fixed_point(Half(), np.ones((1, 6)), lambda k: 1.0)
+    sent = text.message(text.init(), 0)
+    assert sent.tolist() == [[1.0, 1.0, 1.0, 0.5, 0.5, 0.5]]
