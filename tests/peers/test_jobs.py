@@ -122,3 +122,28 @@ def test_rounds_kept_for_late_ones_are_two_of_the_longest_steps(consortium):
     lengths = np.diff(first.starts)
     assert first.window == 2 * lengths.max() + 1
     assert lengths.max() > lengths.min()
+
+
+def test_lots_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
+    """Keys go forward with what was received, and a lot of an earlier step cannot be drawn again."""
+    made = consortium(
+        algorithm={
+            **SGD, "adjacency": "add-remove", "lot": 4, "sample_rate": 0.5, "protocol": "exchange",
+            "noise_multiplier": 8.0,
+        },
+        n=4, graph="hypercube:2", epsilon=900.0,
+    )  # fmt: skip
+    ready = Job(made.agreement)
+    some = [ready.program(v, made.records[v]) for v in range(4)]
+    seen = {v: [] for v in range(4)}
+    for program in some:
+        program.begin()
+    for r in range(some[0].rounds):
+        for v, program in enumerate(some):
+            if not seen[v] or seen[v][-1] != program.source.lots.key:
+                seen[v].append(program.source.lots.key)
+        rows = [program.message() for program in some]
+        for program in some:
+            program.receive({v: rows[v] for v in program.expects(r)})
+    assert all(len(keys) == len(set(keys)) == 3 for keys in seen.values())  # one for every step
+    assert len({key for keys in seen.values() for key in keys}) == 12  # and for every member
