@@ -40,7 +40,7 @@ class Settings:
 
 # Where B23's own settings were not kept: (method, epsilon, on a dense graph?). Those of dense graphs were
 # found on the complete one and serve all down to a normalised Fiedler value of .39: DiNNO's penalty grows
-# with the number of neighbours, and one found on the sparse graph diverges there. Fewer steps than B23's 2,000
+# with the number of neighbours, and one found on the sparse graph diverges there. Fewer steps than the 2,000
 # where the noise is strong, so that each has less of it. Chosen on seeds outside the trials, by the accuracy
 # on the test set, as B23 tuned; three to ten settings were tried for every entry.
 TUNED: dict[tuple[str, float, bool], Settings] = {
