@@ -5,7 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from sottovoce.errors import ConfigError, SottovoceError
 from sottovoce.peers.jobs import Job
+from sottovoce.peers.plans import AgreedNet
 from sottovoce.privacy import gaussian_epsilon
 from sottovoce.privacy.noise import SimulatedNoise
 
@@ -147,3 +149,29 @@ def test_lots_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
             program.receive({v: rows[v] for v in program.expects(r)})
     assert all(len(keys) == len(set(keys)) == 3 for keys in seen.values())  # one for every step
     assert len({key for keys in seen.values() for key in keys}) == 12  # and for every member
+
+
+def test_several_classes_share_the_parameters_of_an_agreement(consortium):
+    agreed = consortium(
+        algorithm={**SGD, "protocol": "exchange", "noise_multiplier": 8.0}, n=4, graph="hypercube:2", dim=9,
+        kind="logistic", epsilon=900.0, model={"classes": 3},
+    ).agreement  # fmt: skip
+    assert (agreed.plan.objective.classes, agreed.plan.objective.dim, agreed.plan.width) == (3, 3, 9)
+    assert type(agreed.plan.objective.dim) is int
+
+
+def test_files_are_supplied_for_a_network_of_ones_own_and_for_no_other():
+    ours = AgreedNet("mlp", {}, 10)
+    ours.supply(None, None)
+    for files in (("net.py", None), (None, "start.npz"), ("net.py", "start.npz")):
+        with pytest.raises(ConfigError, match="supply no files"):
+            ours.supply(*files)
+        own = AgreedNet("", {}, 10, module="net.py:make")
+        own.supply(*files)
+        if None in files:
+            with pytest.raises(ConfigError, match="--module and --weights"):
+                own._own()
+        else:
+            with pytest.raises(SottovoceError) as caught:  # looked for, and not there
+                own._own()
+            assert "--module and --weights" not in str(caught.value)
