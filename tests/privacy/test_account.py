@@ -7,6 +7,7 @@ plans; closed forms stand beside them where there are any.
 import itertools
 import json
 import math
+from itertools import combinations
 from types import SimpleNamespace
 
 import numpy as np
@@ -659,3 +660,19 @@ def test_somebody_with_two_noises_or_none_is_priced_by_what_holds_anyway():
     assert account(priced, "pairwise", observer=0, user=2).epsilon(D) == math.inf
     assert account(priced, "pairwise", observer=0, user=1).mu == pytest.approx(1 / 2)  # all of its own noise
     assert account(priced, "pairwise", observer=0, user=4).epsilon(D) == 0.0
+
+
+@pytest.mark.parametrize("silent", [0, 2, 4])
+def test_the_worst_member_on_a_tree_with_a_silent_one_is_the_worst_by_name(silent):
+    stds = [1.0 + v for v in range(5)]
+    stds[silent] = 0.0
+    tree = sv.protocols.Tree(sv.graphs.path(5), root=0)
+    priced = plan(Averaging(), every(1.0, stds, steps=1), n=5, steps=1, schedule=tree)
+    for user in range(5):
+        named = [account(priced, "pairwise", observer=v, user=user) for v in range(5) if v != user]
+        worst = max(found.epsilon(D) for found in named)
+        assert account(priced, "network", user=user).epsilon(D) == pytest.approx(worst, rel=1e-9)
+        pairs = combinations([v for v in range(5) if v != user], 2)
+        worst = max(account(priced, "colluders", colluders=who, user=user).epsilon(D) for who in pairs)
+        found = account(priced, "colluders", colluders=2, user=user)
+        assert found.epsilon(D) == pytest.approx(worst, rel=1e-9)

@@ -233,7 +233,10 @@ def local_statement(asked: Question) -> Guarantee:
     curves: dict[frozenset[tuple[Kind, int]], Curve] = {}
     said: tuple[str, ...] = ()
     alike = {  # all of their releases but the sender: of thousands of agents most release alike
-        tuple(tuple(vars(release).values())[1:] for release in asked.releases(agent)): agent
+        tuple(
+            tuple(value for name, value in vars(release).items() if name != "sender")
+            for release in asked.releases(agent)
+        ): agent
         for agent in asked.users(asked.observers if asked.view != "central" else ())
     }
     for agent in alike.values():
