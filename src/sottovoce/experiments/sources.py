@@ -142,6 +142,7 @@ ITEMS: tuple[Item, ...] = (
     Item("beyond", "agents", "accuracy against the number of agents", "secure-sum-agents"),
     Item("beyond", "averages", "noise in a mean of masked rows", "secure-sum-mean"),
     Item("beyond", "settings", "what was tried for the masked sums", "secure-sum-tuning"),
+    Item("beyond", "settings", "what was tried for B23's network", "b23-tuning"),
     Item("beyond", "text", "a transformer fine-tuned by ten agents", "fine-tuning-text"),
     Item("beyond", "images", "a small ResNet fine-tuned by ten agents", "fine-tuning-images"),
     Item("beyond", "audits", "attempts to refute every convex plan", "convex-audits"),

@@ -1,0 +1,75 @@
+"""Settings are chosen on training records held out: the test set is not looked at, seeds are no trial's."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sottovoce.data.agents import AgentData
+from sottovoce.experiments import b23_tuning, deep_b23, find
+from sottovoce.experiments.b23_settings import TUNED, Settings, settings_of
+from sottovoce.experiments.b23_tuning import GROUPS, chosen, grid_of, tuning_trial
+from sottovoce.experiments.deep_b23 import Cell
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+SMALL = Cell("dsgd", 10.0, 0.39, data="digits", steps=3, lot=32, agents=5)
+
+
+def test_the_grid_is_one_rule_and_begins_with_what_was_printed():
+    for cell in GROUPS:
+        grid, own = grid_of(cell), settings_of(cell.method, cell.epsilon, cell.fiedler, "printed")
+        assert grid[0] == own
+        assert len(set(grid)) == len(grid)
+        rates = {round(setting.first / own.first, 9) for setting in grid}
+        assert rates == {1.0, 2.5, 6.0}
+        clips = {round(setting.clip / own.clip, 6) for setting in grid}
+        assert clips == ({1.0, 3.0, 0.333333} if np.isfinite(cell.epsilon) else {1.0})
+
+
+def test_the_quick_form_shows_draws_and_cannot_say():
+    record = json.loads(json.dumps(find("b23-tuning").run(quick=True).record()))
+    shown = find("b23-tuning").table(record)
+    assert [row[-1] for row in shown.rows].count("chosen") == 1
+    assert find("b23-tuning").plot(record).axes[0].get_ylabel()
+    assert find("b23-tuning").held(record) is None
+
+
+@pytest.mark.parametrize("method", ["dsgd", "central"])
+def test_neither_the_test_set_nor_the_records_held_out_are_learned_from(monkeypatch, method):
+    cell = Cell(method, 10.0, 0.39, data="digits", steps=3, lot=32, agents=5)
+    options = {"cell": asdict(cell), "settings": asdict(Settings(1.0, 0.5, 0.5)), "place": 0}
+    before = tuning_trial(**options, held_out=200)["accuracy"]
+    x, x_test = deep_b23._tensors("digits")
+    total, seen = len(deep_b23._images("digits").y), []
+
+    def watched(rows, labels, parts, *, test, classes):
+        seen.append((len(rows), len(test[1]), max(part.max() for part in parts)))
+        return AgentData(rows, labels, parts, test=test, classes=classes)
+
+    monkeypatch.setattr("sottovoce.data.agents.AgentData", watched)
+    monkeypatch.setattr(b23_tuning, "_tensors", lambda name: (x, np.full_like(x_test, np.nan)))
+    assert tuning_trial(**options, held_out=200)["accuracy"] == before
+    assert seen == [(total - 200, 200, total - 201)]
+
+
+def test_a_finished_setting_is_read_and_another_is_refused(tmp_path):
+    options = {"cell": asdict(SMALL), "place": 3, "held_out": 200, "results": str(tmp_path)}
+    tuning_trial(**options, settings=asdict(Settings(1.0, 0.5, 0.5)))
+    kept = tmp_path / f"{SMALL.key}_setting3.json"
+    kept.write_text(json.dumps({**json.loads(kept.read_text()), "accuracy": -1.0}))
+    assert tuning_trial(**options, settings=asdict(Settings(1.0, 0.5, 0.5)))["accuracy"] == -1.0
+    with pytest.raises(ValueError, match="made with other settings"):
+        tuning_trial(**options, settings=asdict(Settings(2.0, 0.5, 0.5)))
+
+
+def test_the_settings_used_are_those_the_record_chose():
+    record = json.loads((RESULTS / "b23-tuning.json").read_text())
+    best = chosen(record)
+    assert set(best) == {cell.key for cell in GROUPS}
+    for cell in GROUPS:
+        key = (cell.method, cell.epsilon, cell.fiedler >= 0.39)
+        assert TUNED.get(key, settings_of(*key[:2], which="printed")) == best[cell.key], key
+        tried = [row["settings"] for row in record["history"] if row["cell"] == cell.key]
+        assert [Settings(**row) for row in tried] == grid_of(cell)
