@@ -45,7 +45,9 @@ KEYS = (
     "share of",
     "ratio",
 )
-SECONDS_PER_STEP = {"central": 0.007, "dsgd": 0.073, "dsgt": 0.072, "dinno": 0.068, "consensus": 0.06}
+SECONDS_PER_STEP = {
+    "central": 0.007, "dsgd": 0.073, "dsgt": 0.072, "dinno": 0.068, "consensus": 0.06, "masked": 0.06,
+}  # fmt: skip
 
 
 def main() -> int:
@@ -88,7 +90,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--settings", nargs="+", default=["printed", "tuned"], choices=["printed", "tuned"])
     parser.add_argument("--trials", type=int, default=3)
-    parser.add_argument("--consensus", action="store_true", help="also exact consensus with B23's network")
+    parser.add_argument(
+        "--consensus", action="store_true", help="also exact consensus and masked sums with B23's network"
+    )
     parser.add_argument("--folder", type=Path, default=RESULTS / "b23")
     parser.add_argument("--cells", default="", help="only cells whose name this regular expression finds")
     parser.add_argument("--jobs", type=int, default=1, help="trials run side by side, one core each")
@@ -102,17 +106,14 @@ def pending(
     folder: Path, tables: list[str], settings: list[str], trials: int, consensus: bool = False
 ) -> list[tuple[Any, str, int]]:
     """Return the trials that have no record: (cell, settings, trial), trial 0 of every cell first."""
-    from dataclasses import replace
-
-    from sottovoce.experiments.b23_tables import cells_of, tuned_apart
+    from sottovoce.experiments.b23_tables import beyond, cells_of, tuned_apart
 
     cells: dict[str, Any] = {}
     for table in tables:
         for cell in cells_of(table):
             cells.setdefault(cell.key, cell)
     if consensus:
-        for cell in [replace(c, method="consensus") for c in cells.values() if c.method == "dsgd"]:
-            cells.setdefault(cell.key, cell)
+        cells |= {cell.key: cell for cell in beyond(cells.values())}
     return [
         (cell, which, trial)
         for trial in range(trials)
@@ -191,12 +192,14 @@ def index(results: Path) -> dict[str, dict[str, Any]]:
             "version": came.get("version"),
             "code": came.get("code"),
         }
+        if "assembled_from" in came:
+            found[name]["assembled"] = came["assembled_from"]
+        if "trials_of_earlier_code" in came:
+            found[name] |= {"trials": came.get("trials"), "earlier": came["trials_of_earlier_code"]}
         if "cells_in_the_paper" in record["metrics"]:
             found[name] |= {
                 "cells": record["metrics"]["cells"],
                 "of": record["metrics"]["cells_in_the_paper"],
-                "trials": came.get("trials"),
-                "earlier": came.get("trials_of_earlier_code"),
             }
     return found
 

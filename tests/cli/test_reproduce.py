@@ -102,6 +102,16 @@ def test_a_table_is_read_from_its_trials(call, tmp_path):
     assert "not run" in said.out  # every other cell
 
 
+def test_a_record_of_stored_trials_does_not_claim_the_code_of_today(call, tmp_path):
+    kept = tmp_path / "trials"
+    asked = ("reproduce", "table1", "--quick", "--method", "dsgt", "--results", kept, "--json")
+    first, again = call(*asked).json["provenance"], call(*asked).json["provenance"]
+    assert first["code"]
+    assert "assembled_from" not in first
+    assert "code" not in again
+    assert again["assembled_from"] == "trials"
+
+
 def test_a_trial_of_b23_has_a_page(call, tmp_path):
     assert (
         call("report", ROOT / "docs" / "results" / "b23" / "dsgt_eps1_fiedler0.06_t1_trial0.json").code == 0

@@ -96,7 +96,10 @@ def reproduce(
         options["spread"] = _spread(name, jobs, backend, records, json)
         if options["spread"] is None:
             del options["spread"]
-        record = _run(name, found, quick, options, json)
+        sweeps = (
+            None if (jobs, backend, records) == (None, None, None) else records or Path(f"{name}-records")
+        )
+        record = _run(name, found, quick, options, json, sweeps)
         record["provenance"]["command"] = _command(name, quick, context.args, settings or [])
     written = _write(name, found, record, quick, out, plot, bool(json), stored is not None)
     emit(_without_pictures(record), json, lambda screen: _show(screen, found, record, written))
@@ -263,9 +266,14 @@ def _command(name: str, quick: bool, words: Sequence[str], pairs: Sequence[str])
 # ---- running, reading, writing ---------------------------------------------------------------------------
 
 
-def _run(name: str, found: Any, quick: bool, options: dict[str, Any], json: bool) -> dict[str, Any]:
+def _run(
+    name: str, found: Any, quick: bool, options: dict[str, Any], json: bool, records: Path | None = None
+) -> dict[str, Any]:
+    """Run the experiment; its record names the code it rests on, unless stored trials may be of another."""
     from sottovoce.experiments.registry import code_digest
 
+    places = [Path(place) for place in (options.get("results"), options.get("stored"), records) if place]
+    earlier = [place.name for place in places if place.is_file() or any(place.glob("*.json"))]
     if "spread" in options:
         with if_stopped(lambda: "finished trials are kept; the same command goes on."):
             record: dict[str, Any] = found.run(quick=quick, **options).record()
@@ -273,7 +281,12 @@ def _run(name: str, found: Any, quick: bool, options: dict[str, Any], json: bool
         nothing = "nothing was kept; --records FOLDER keeps every trial that ends."
         with if_stopped(lambda: nothing), progress(name, None, quiet=json):
             record = found.run(quick=quick, **options).record()
-    record["provenance"]["code"] = code_digest(name)
+    came = record["provenance"]
+    if earlier:
+        came["assembled_from"] = earlier[0]
+    # where trials say what code made them the experiment has counted; else what was stored is of unknown age
+    if not came.get("trials_of_earlier_code", len(earlier)):
+        came["code"] = code_digest(name)
     return record
 
 

@@ -127,6 +127,7 @@ def b23_tuning(
         ]
         for cell in groups
     ]  # fmt: skip
+    ran = run_cells(spread, tuning_trial, jobs)
     rows = [
         {
             "cell": cell.key,
@@ -136,9 +137,10 @@ def b23_tuning(
             "settings": record["settings"],
             "held_out_accuracy": record["accuracy"],
         }
-        for cell, found in zip(groups, run_cells(spread, tuning_trial, jobs), strict=True)
+        for cell, found in zip(groups, ran, strict=True)
         for record in found
     ]
+    came = [record["provenance"] for found in ran for record in found]
     return Result(
         name="b23-tuning",
         config={
@@ -146,7 +148,11 @@ def b23_tuning(
             "clips": CLIPS,
         },
         history=rows,
-        provenance=provenance_now(started, noise="simulation: reproducible, not protective"),
+        provenance=provenance_now(
+            started, noise="simulation: reproducible, not protective", trials=len(came),
+            trial_seconds=round(sum(p["seconds"] for p in came), 1),
+            trials_of_earlier_code=sum(p.get("code") != trial_code() for p in came),
+        ),
     )  # fmt: skip
 
 

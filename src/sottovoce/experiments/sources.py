@@ -48,6 +48,8 @@ class Item:
 
         current = kept.get("code") == code_digest(self.experiment)
         age = "" if current else ", made by an earlier version of the code"
+        if kept.get("assembled") and kept.get("code") is None:
+            age = ", assembled from stored trials, whose code was not noted"
         if not current and kept.get("earlier"):
             age = f", {kept['earlier']} of {kept['trials']} trials by an earlier version of the code"
         cells, of = kept.get("cells"), kept.get("of")
