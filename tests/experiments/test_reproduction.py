@@ -172,9 +172,27 @@ def test_the_stored_table_is_that_of_its_trials():
             trials.setdefault(path.name.rpartition("_trial")[0], []).append(record["accuracy"])
     for row in kept["history"]:
         if row["settings"] == "tuned" and row["trials"]:
-            values = trials[row["cell"]]
+            values = trials[row.get("trials_of", row["cell"])]
             assert row["accuracy"] == round(float(np.mean(values)), 2)
             assert row["trials"] == len(values)
+
+
+def test_an_exact_sum_stands_beside_every_graph_and_is_no_cell_of_the_paper(tmp_path):
+    for name in ("masked_eps1_fiedler0.39_t1", "dsgd_eps1_fiedler0.39_t1"):
+        method = name.partition("_")[0]
+        cell = {"method": method, "epsilon": 1.0, "fiedler": 0.39}
+        record = {
+            "name": "b23-trial", "cell": cell, "trial": 0, "which": "tuned", "accuracy": 91.0,
+            "epsilon_spent": 1.0, "provenance": {"seconds": 1.0},
+        }  # fmt: skip
+        (tmp_path / f"{name}_trial0.json").write_text(json.dumps(record))
+    made = from_trials("table1", tmp_path).record()
+    assert made["metrics"]["cells"] == 1
+    rows = [row for row in made["history"] if row["method"] == "masked"]
+    assert [row["fiedler"] for row in rows] == [1.0, 0.7, 0.39, 0.06]
+    assert {row["accuracy"] for row in rows} == {91.0}
+    assert ["trials_of" in row for row in rows] == [True, True, False, True]
+    assert "trials on one stand for all" in find("table1").table(made).note
 
 
 def test_a_claim_is_not_said_to_hold_before_its_cells_are_run():

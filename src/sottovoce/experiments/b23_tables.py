@@ -184,7 +184,7 @@ def _result(
         config={"delta": DELTA, "trials": trials, "quick": quick, "settings": settings, "grid": GRID},
         history=rows,
         metrics={
-            "cells": len({row["cell"] for row in rows if row["trials"]}),
+            "cells": len({row["cell"] for row in rows if row["trials"] and row["method"] not in BEYOND}),
             "cells_in_the_paper": len(cells_of(name)),
         },
         provenance={**came, "noise": "simulation: reproducible, not protective"},
@@ -227,13 +227,16 @@ def from_trials(name: str, folder: str | Path) -> Result:
     rows = []
     for cell in cells + beyond(cells):
         for which in WHICH:
-            records = found.get((cell.key, which), [])
-            if cell.method in BEYOND and not records:  # an exact sum is the same on every graph
-                same = (replace(cell, fiedler=fiedler).key for fiedler in FIEDLERS)
-                records = next((found[key, which] for key in same if (key, which) in found), [])
+            key = cell.key
+            if cell.method in BEYOND:  # an exact sum is the same on every graph
+                same = (replace(cell, fiedler=fiedler).key for fiedler in (cell.fiedler, *FIEDLERS))
+                key = next((other for other in same if (other, which) in found), key)
+            records = found.get((key, which), [])
             waits = which == "tuned" and cell.method not in BEYOND and (cell.key, "printed") not in found
             if records or waits:
                 rows.append(_row(name, cell, which, records))
+                if key != cell.key:
+                    rows[-1]["trials_of"] = key
     if not any(row["trials"] for row in rows):
         raise DataError(f"{folder} holds no trial of {name}; scripts/run_papers.py makes them.")
     most = max(row["trials"] for row in rows)
@@ -446,11 +449,13 @@ def cell_table(record: dict[str, Any]) -> Shown:
         "reached",
     )
     count = record["metrics"]
+    shared = any("trials_of" in row for row in record["history"])
     return Shown(
         columns,
         tuple(rows),
         f"Test accuracy in percent, mean ± std; {count['cells']} of {count.get('cells_in_the_paper', '?')} "
-        "cells run. Reached: at or above the paper's mean minus its std in the better of the settings run.",
+        "cells run. Reached: at or above the paper's mean minus its std in the better of the settings run."
+        + (" Exact sums are the same on every graph: trials on one stand for all." if shared else ""),
     )
 
 
