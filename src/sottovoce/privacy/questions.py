@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import combinations
+from operator import attrgetter
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -228,15 +229,15 @@ def named(law: Law) -> str:
     return f"A plan under the law {type(law).__name__}"
 
 
+_but_the_sender = attrgetter(*(one.name for one in fields(Release) if one.name != "sender"))
+
+
 def local_statement(asked: Question) -> Guarantee:
     """What own noise alone protects, restated against whoever is asked about."""
     curves: dict[frozenset[tuple[Kind, int]], Curve] = {}
     said: tuple[str, ...] = ()
-    alike = {  # all of their releases but the sender: of thousands of agents most release alike
-        tuple(
-            tuple(value for name, value in vars(release).items() if name != "sender")
-            for release in asked.releases(agent)
-        ): agent
+    alike = {  # of thousands of agents most release alike
+        tuple(map(_but_the_sender, asked.releases(agent))): agent
         for agent in asked.users(asked.observers if asked.view != "central" else ())
     }
     for agent in alike.values():
