@@ -87,6 +87,22 @@ def test_muffliato_takes_every_schedule_and_keeps_the_mean(name):
     assert plan.privacy("pairwise", observer=0, user=4).valid
 
 
+def test_a_run_drops_the_trees_it_draws_and_keeps_those_that_were_priced():
+    """A small thing kept for every step pins the memory of the rows around it."""
+    fresh, asked = (ConsensusSGD(GLM(), "tree:kind=uniform", network=RING, **COMMON) for _ in range(2))
+    before = [asked.schedule(k) for k in range(asked.steps)]
+    drawn = fresh.passing()
+    for k in range(fresh.steps):
+        assert drawn(k) is drawn(k)
+    assert list(fresh._drawn) == [0, fresh.steps - 1]  # every plan looks at the first when it is made
+    rows = [plan.run(shards(), np.random.default_rng(1)).outputs["rows"] for plan in (fresh, asked)]
+    assert (rows[0] == rows[1]).all()
+    assert all(asked.schedule(k) is kept for k, kept in enumerate(before))
+    assert [fresh.schedule(k).parents.tolist() for k in range(fresh.steps)] == [
+        kept.parents.tolist() for kept in before
+    ]  # what was dropped comes back as it was
+
+
 def test_a_schedule_that_draws_is_drawn_once():
     """What is priced is what runs: a function that draws gives the same protocol when asked again."""
     rng = np.random.default_rng(0)

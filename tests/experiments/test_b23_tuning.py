@@ -64,12 +64,26 @@ def test_a_finished_setting_is_read_and_another_is_refused(tmp_path):
         tuning_trial(**options, settings=asdict(Settings(2.0, 0.5, 0.5)))
 
 
+def test_the_best_is_chosen_and_a_rate_that_diverged_once_is_not():
+    def row(cell, first, last, accuracy):
+        settings = asdict(Settings(1.0, first, last))
+        return {"cell": cell, "settings": settings, "held_out_accuracy": accuracy}
+
+    tried = [
+        row("a", 0.1, 0.1, 90.0), row("a", 0.1, 0.01, 91.0), row("a", 0.3, 0.3, 91.0),
+        row("b", 0.1, 0.1, 90.0), row("b", 0.3, 0.3, 97.0), row("b", 0.3, 0.03, 9.8),
+    ]  # fmt: skip
+    assert chosen({"history": tried}) == {"a": Settings(1.0, 0.1, 0.01), "b": Settings(1.0, 0.1, 0.1)}
+
+
 def test_the_settings_used_are_those_the_record_chose():
     record = json.loads((RESULTS / "b23-tuning.json").read_text())
     best = chosen(record)
     assert set(best) == {cell.key for cell in GROUPS}
     for cell in GROUPS:
         key = (cell.method, cell.epsilon, cell.fiedler >= 0.39)
-        assert TUNED.get(key, settings_of(*key[:2], which="printed")) == best[cell.key], key
+        used = TUNED.get(key, settings_of(*key[:2], which="printed"))
+        for name in ("clip", "first", "last"):
+            assert getattr(used, name) == pytest.approx(getattr(best[cell.key], name)), key
         tried = [row["settings"] for row in record["history"] if row["cell"] == cell.key]
         assert [Settings(**row) for row in tried] == grid_of(cell)

@@ -169,7 +169,7 @@ def lines_of(record):
         found = {(r["method"], r["epsilon"]): r for r in history}
         return [
             f"| {secure_sum_network.WORDS[method]} | "
-            + " | ".join(cell(found.get((method, epsilon))) for epsilon in (1.0, 10.0)) + " |"
+            + " | ".join(cell(found.get((method, epsilon))) for epsilon in (0.5, 1.0, 10.0, 100.0)) + " |"
             for method in ("consensus", "masked")
         ]  # fmt: skip
     if record["name"] == "secure-sum-agents":

@@ -26,9 +26,12 @@ from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 
-__all__ = ["CLIPS", "EXPERIMENTS", "FACTORS", "GROUPS", "HELD_OUT", "chosen", "grid_of", "tuning_trial"]
+__all__ = [
+    "CLIPS", "DIVERGED", "EXPERIMENTS", "FACTORS", "GROUPS", "HELD_OUT", "chosen", "grid_of", "tuning_trial",
+]  # fmt: skip
 
 HELD_OUT = 10_000
+DIVERGED = 50.0  # percent; every setting that ends well is above 80
 FACTORS = (1.0, 2.5, 6.0)
 CLIPS = (1.0, 3.0, 1 / 3)
 # All budgets of the central run, and what stayed below B23 as printed.
@@ -157,9 +160,20 @@ def b23_tuning(
 
 
 def chosen(record: Mapping[str, Any]) -> dict[str, Settings]:
-    """Return the setting with the highest held-out accuracy of every group, the first of equals."""
+    """Return the setting with the highest held-out accuracy of every group, the first of equals.
+
+    A first rate at which any setting of the group diverged (below `DIVERGED` percent) is left out: what one
+    seed survives there the next may not.
+    """
+    risky = {
+        (row["cell"], row["settings"]["first"])
+        for row in record["history"]
+        if row["held_out_accuracy"] < DIVERGED
+    }
     best: dict[str, dict[str, Any]] = {}
     for row in record["history"]:
+        if (row["cell"], row["settings"]["first"]) in risky:
+            continue
         before = best.get(row["cell"])
         if before is None or row["held_out_accuracy"] > before["held_out_accuracy"]:
             best[row["cell"]] = row
@@ -173,7 +187,7 @@ def table(record: dict[str, Any]) -> Shown:
         (
             row["cell"], row["settings"]["clip"] if row["epsilon"] != "inf" else None,
             row["settings"]["first"], row["settings"]["last"], row["held_out_accuracy"],
-            "chosen" if best[row["cell"]] == Settings(**row["settings"]) else "",
+            "chosen" if best.get(row["cell"]) == Settings(**row["settings"]) else "",
         )
         for row in record["history"]
     )  # fmt: skip

@@ -94,7 +94,7 @@ def run(
             tell(k + 1, history[-1] if history else {})
 
         state = run_stacked(
-            text, plan.schedule, plan.steps, state=state, start=done, noise=random.noise, after_step=after,
+            text, plan.passing(), plan.steps, state=state, start=done, noise=random.noise, after_step=after,
             every=stretch if wanted or progress or kept is not None else plan.steps,
         )  # fmt: skip
     rows = np.asarray(text.output(state))
@@ -183,7 +183,7 @@ def run_on_ranks(
             record(k + 1, cluster.gather(hosted))
 
     hosted = run_cluster(
-        cluster, make, plan.schedule, plan.steps, noise=random.noise, owner=owner, checkpoint=checkpoint,
+        cluster, make, plan.passing(), plan.steps, noise=random.noise, owner=owner, checkpoint=checkpoint,
         every=every or max(1, plan.steps // 50),
         plan={**plan.describe(), "sizes": getattr(ready, "sizes", None), "seeds": random.seeds},
         after_step=after if every or progress else None,
