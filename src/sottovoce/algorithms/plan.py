@@ -663,8 +663,8 @@ class Learning(Plan):
         def schedule(k: int) -> Protocol:
             nonlocal last
             protocol = self.schedule(k)
-            if last not in before and last != k and last in self._drawn and not self.steady:
-                self._gridded.pop(id(self._drawn.pop(last)), None)
+            if last not in before and last != k and not self.steady:
+                self._gridded.pop(id(self._drawn.pop(last, None)), None)
             last = k
             return protocol
 
