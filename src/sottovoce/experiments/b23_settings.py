@@ -59,6 +59,7 @@ TUNED: dict[tuple[str, float, bool], Settings] = {
     ("dsgd", 0.5, True): Settings(1.0, 1.0, 0.01, 400),
     ("dsgd", 1.0, True): Settings(1.0, 1.0, 0.01, 500),
     ("dsgd", 10.0, True): Settings(3.0, 0.5, 0.005, 1200),
+    ("dsgt", INF, False): Settings(10.0, 0.198, 0.0125),
     ("dsgt", INF, True): Settings(10.0, 0.198, 0.0125),
     ("dsgt", 0.5, False): Settings(1.0, 0.8, 0.1, 200),
     ("dsgt", 1.0, False): Settings(1.0, 1.0, 0.2, 200),

@@ -196,17 +196,29 @@ def table(record: dict[str, Any]) -> Shown:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw the held-out accuracy of every setting against its first rate, one colour per group."""
-    with drawing.figure_of() as (figure, (panel,)):
-        for k, name in enumerate(dict.fromkeys(row["cell"] for row in record["history"])):
-            line = [row for row in record["history"] if row["cell"] == name]
-            drawing.error_bars(
-                panel, [r["settings"]["first"] for r in line], [r["held_out_accuracy"] for r in line],
-                None, k, name, paper=True,
-            )  # fmt: skip
-        drawing.names(
-            panel, "first learning rate", "held-out accuracy (%)", "MNIST, B23's network", xscale="log"
-        )
+    """Draw the held-out accuracy of every setting against its first rate; what was chosen is filled."""
+    best, floor = chosen(record), 80.0
+    kinds = {
+        "central": [row for row in record["history"] if row["method"] == "central"],
+        "ten agents, without noise": [row for row in record["history"] if row["method"] != "central"],
+    }
+    kinds = {title: rows for title, rows in kinds.items() if rows}
+    with drawing.figure_of(len(kinds), sharey=True) as (figure, panels):
+        for panel, (title, rows) in zip(panels, kinds.items(), strict=True):
+            for k, name in enumerate(dict.fromkeys(row["cell"] for row in rows)):
+                colour, marker = drawing.COLOURS[k], drawing.MARKERS[k]
+                for row in (row for row in rows if row["cell"] == name):
+                    settings, taken = row["settings"], best.get(name) == Settings(**row["settings"])
+                    panel.plot(
+                        settings["first"], max(row["held_out_accuracy"], floor), marker, color=colour, ms=6,
+                        mfc=colour if taken else "none", zorder=3 if taken else 2,
+                    )  # fmt: skip
+                panel.plot([], [], marker, color=colour, mfc="none", label=name.removesuffix("_t1"))
+            said = f"held-out accuracy (%), at least {floor:g}"
+            drawing.names(panel, "first learning rate", said, title, xscale="log")
+            rates = [row["settings"]["first"] for row in rows]
+            places = [x for x in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0) if min(rates) / 1.1 < x < 1.1 * max(rates)]
+            panel.set_xticks(places, [f"{x:g}" for x in places])
     return figure
 
 
