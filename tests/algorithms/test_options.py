@@ -141,8 +141,7 @@ DEFAULTS = {
     "mafalda": {**LEARNING, "adjacency": "user"},
     "muffliato": {
         "centre": 0.0, "dim": 1, "adjacency": "user", "network": None, "seed": 0, "noise": "equal",
-        "floor": 0.1,
-        "tolerate": 1,
+        "floor": 0.1, "tolerate": 1, "site_weights": None,
     },
 }  # fmt: skip
 TEXTS = {

@@ -36,6 +36,10 @@ CASES = {
     "averaging, tree": (5, "star:5", "averaging", "tree", USER),
     "averaging, exchange": (4, "complete:4", "averaging", "exchange", USER),
     "averaging, masked": (4, "ring:4", "averaging", "masked", USER),
+    "averaging, weighted": (5, "star:5", "averaging", "tree", {**USER, "site_weights": [9, 58, 30, 3, 4]}),
+    "averaging, weighted, masked": (
+        4, "ring:4", "averaging", "masked", {**USER, "site_weights": [9, 58, 30, 3]}
+    ),
     "consensus, masked": (4, "ring:4", "consensus-sgd", "masked", {**RECORD, "steps": 4}),
     "consensus, masked, user": (5, "star:5", "consensus-sgd", "masked:tolerate=2", {**USER, "steps": 3}),
     "consensus, masked, lots": (3, "path:3", "consensus-sgd", "masked", {**SAMPLED, "steps": 4}),
@@ -80,8 +84,9 @@ def library(case, group, objective=None):
         std = options["noise_multiplier"] * CLIP
         dim = group.agreement.model.parameters
         return algorithms.Muffliato(
-            protocol, noise_std=std, radius=CLIP, dim=dim, network=graphs.parse(graph), seed=seed
-        )
+            protocol, noise_std=std, radius=CLIP, dim=dim, network=graphs.parse(graph), seed=seed,
+            site_weights=options.get("site_weights"),
+        )  # fmt: skip
     classes = {
         "consensus-sgd": algorithms.ConsensusSGD,
         "muffliato-sgd": algorithms.MuffliatoSGD,
@@ -177,6 +182,12 @@ class ByHand:
         ]
         return self.mixed(np.array(rows), rounds)
 
+    def weighted(self):
+        """Return the weighted mean of rows and noise: everybody's noise has its own weight too."""
+        weights = np.array(self.options["site_weights"])
+        rows = self.averaging(0)  # nothing is mixed yet
+        return np.tile(weights @ rows / weights.sum(), (self.n, 1))
+
     def mixed(self, rows, rounds):
         if rounds is None:
             return np.tile(rows.mean(axis=0), (self.n, 1))
@@ -235,6 +246,7 @@ BY_HAND = {
     "averaging, gossip": lambda hand: hand.averaging(4),
     "averaging, tree": lambda hand: hand.averaging(None),
     "averaging, exchange": lambda hand: hand.averaging(None),
+    "averaging, weighted": ByHand.weighted,
     "consensus, trees": ByHand.consensus,
     "consensus, user": ByHand.consensus,
     "muffliato": lambda hand: hand.muffliato(2),

@@ -190,7 +190,8 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
 
     Over exact consensus the sd is the root of all noise variances over n, and nothing is left. A linear
     protocol ends with rows ``M x``: the sd is that of ``M``'s row, and what it leaves is at most half
-    the range times the l1 distance of the row from ``1/n``. Fresh noise in every round is simulated.
+    the range times the l1 distance of the row from ``1/n``, every site by its weight. Fresh noise in every
+    round is simulated.
 
     Examples
     --------
@@ -211,7 +212,8 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
         return float(rows.std(axis=1).max()), 0.0, span
     M = np.asarray(protocol.apply(np.eye(n)))
     sd = np.sqrt(np.square(M) @ np.square(stds))
-    left = np.abs(M - 1 / n).sum(axis=1) * span / 2
+    counts = np.array(getattr(plan, "factors", np.ones(n)))  # a site's share of the mean, times n
+    left = np.abs((M - 1 / n) * counts).sum(axis=1) * span / 2
     worst = int(np.argmax(np.hypot(sd, left)))
     return float(sd[worst]), float(left[worst]), span
 

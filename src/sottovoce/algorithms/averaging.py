@@ -63,13 +63,16 @@ class Muffliato(Plan):
     noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
         ``tolerate`` members, with ``noise_std`` that of the loudest (what local privacy takes) and at least
         the share ``floor`` of its variance for everybody, which is what remains once more collude.
+    site_weights : public positive numbers, one per node, say of records: the result is the weighted mean. A
+        node of twice the mean weight sends twice its row and adds twice ``noise_std``, so that the noise
+        hides every node's row alike. None: every node counts alike.
 
     Guarantees
     ----------
-    User level: the whole row of one node is replaced. ``local`` holds against anyone who sees every
-    message; ``pairwise``, ``network`` and ``colluders`` are exact for honest-but-curious observers who
-    follow the public schedule; ``central`` is for somebody who sees one node's final row. Rows that are
-    not finite count as ``centre``. A negative or zero noise is refused.
+    User level: the whole row of one node is replaced; weights are public and stay. ``local`` holds against
+    anyone who sees every message; ``pairwise``, ``network`` and ``colluders`` are exact for
+    honest-but-curious observers who follow the public schedule; ``central`` is for somebody who sees one
+    node's final row. Rows that are not finite count as ``centre``. A negative or zero noise is refused.
 
     Examples
     --------
@@ -94,6 +97,7 @@ class Muffliato(Plan):
     noise: Literal["equal", "optimal"] = "equal"
     floor: float = 0.1
     tolerate: int = 1
+    site_weights: tuple[float, ...] | None = None
 
     name: ClassVar[str] = "averaging"
     protocols: ClassVar[tuple[str, ...]] = (
@@ -131,6 +135,8 @@ class Muffliato(Plan):
                 f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
             )
         object.__setattr__(self, "protocol", protocol.scaled(self.noise_std))
+        if self.site_weights is not None:
+            self._settle_weights()
         _ = self.noise_stds  # optimal noise on what is no tree is refused now
         try:
             grid = self.grid
@@ -140,6 +146,21 @@ class Muffliato(Plan):
             object.__setattr__(self, "protocol", self.protocol.on_grid(grid.step))
         elif isinstance(self.protocol, Masked) and not self.protects:  # not on the grid of an earlier noise
             object.__setattr__(self, "protocol", self.protocol.on_grid(FINE))
+
+    def _settle_weights(self) -> None:
+        """Refuse weights that are not one public positive number per node, or where noise follows no node."""
+        given: Any = self.site_weights
+        if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str) or len(given) != self.n:
+            raise InvalidInput(
+                f"site_weights must be one positive number per node ({self.n}), got {given!r}."
+            )
+        weights = tuple(_validate.positive(weight, "a site's weight") for weight in given)
+        object.__setattr__(self, "site_weights", weights)
+        if self.protocol.adds_noise or getattr(self.protocol, "fresh_std", 0.0):
+            raise InvalidInput(
+                f"site_weights need noise that every node adds to its own row, once; {self.protocol.name} "
+                "draws more: take gossip, chebyshev, tree, exchange or masked."
+            )
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -184,9 +205,27 @@ class Muffliato(Plan):
         2.0
         """
         if self.noise == "equal":
-            return (float(self.noise_std),) * self.n
-        shares = optimal_noise([self.protocol], self.tolerate, floor=self.floor)
-        return tuple(self.noise_std * share for share in shares)
+            return tuple(float(self.noise_std) * factor for factor in self.factors)
+        factors = np.array(self.factors)
+        moves = factors / factors.max()
+        shares = optimal_noise([self.protocol], self.tolerate, floor=self.floor, required=moves**2)
+        return tuple(float(self.noise_std * factors.max()) * share for share in shares)
+
+    @cached_property
+    def factors(self) -> tuple[float, ...]:
+        """What every node's row is multiplied with before it is averaged: its weight over the mean weight.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> tree = sv.protocols.Tree(sv.graphs.path(3))
+        >>> sv.Muffliato(tree, noise_std=2.0, radius=0.5, site_weights=(10, 20, 30)).factors
+        (0.5, 1.0, 1.5)
+        """
+        if self.site_weights is None:
+            return (1.0,) * self.n
+        mean = math.fsum(self.site_weights) / self.n
+        return tuple(weight / mean for weight in self.site_weights)
 
     @property
     def grid(self) -> MaskGrid | None:
@@ -194,9 +233,9 @@ class Muffliato(Plan):
         if not isinstance(self.protocol, Masked) or not self.protects:
             return None
         return mask_grid(
-            bound=self.radius + float(np.abs(self.centre).max()),
-            sensitivity=self.sensitivity,
-            noise_std=[self.noise_std] * self.n,
+            bound=self.radius * max(self.factors) + float(np.abs(self.centre).max()),
+            sensitivity=self.sensitivity * min(self.factors),
+            noise_std=list(self.noise_stds),
             dim=self.dim,
             steps=1,
         )
@@ -215,7 +254,7 @@ class Muffliato(Plan):
             Release(
                 sender=agent,
                 step=0,
-                sensitivity=self.sensitivity,
+                sensitivity=2 * (self.radius * self.factors[agent]),
                 noise_std=self.noise_stds[agent],
                 count=times,
             ),
@@ -241,10 +280,15 @@ class Muffliato(Plan):
                 )
             step = self.protocol.grid_step  # a public point, moved to the grid on which rows add up
             centre = np.rint(np.asarray(centre, float) / step) * step
+        factors = np.array([self.factors[a] for a in agents])
+        if self.site_weights is not None:  # a ball around the centre stays one, and its radius grows alike
+            middle = np.asarray(centre, data.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the centre
+                data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
         return Values(
-            data, agents, gridded, radius=self.radius, noise_std=[self.noise_stds[a] for a in agents],
-            centre=centre,
-            noise_later=later, releases=None if later else [self.releases(a) for a in agents],
+            data, agents, gridded, radius=self.radius * factors,
+            noise_std=[self.noise_stds[a] for a in agents], centre=centre, noise_later=later,
+            releases=None if later else [self.releases(a) for a in agents],
         )  # fmt: skip
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
@@ -278,7 +322,8 @@ class Muffliato(Plan):
 
         found: dict[str, Any] = {"dim": data.shape[1]}
         if not random.protective:
-            truth = clip_around(data, np.asarray(self.centre), self.radius).mean(axis=0)
+            clipped = clip_around(data, np.asarray(self.centre), self.radius)
+            truth = np.average(clipped, axis=0, weights=self.factors)
             found["mean_squared_error"] = float(np.mean((rows - truth) ** 2))
             found["disagreement"] = float(np.mean((rows - rows.mean(axis=0)) ** 2))
         return found
@@ -375,6 +420,7 @@ class Muffliato(Plan):
                 if self.noise != "equal"
                 else {}
             ),
+            **({} if self.site_weights is None else {"site_weights": self.site_weights}),
         }
 
 
