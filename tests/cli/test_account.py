@@ -199,8 +199,10 @@ def test_published_text_has_a_label_on_every_number(call):
     answer = call("account", "--graph", "er:40:1.5:seed=2", "--protocol", "chebyshev", "--published")
     assert answer.code == 0, answer
     tables = answer.out.split("Losses as the papers print them")[1].split("Cyffers et al. 2022:")[0]
-    starts = ("Theorem 1, (6)", "mean loss, (7)", "Corollary 1", "Theorem 4", "walk, 40 hops",
-              "Theorem 2: half", "Table 1, local privacy", "Table 1, trusted curator", "Table 1, this graph")  # fmt: skip
+    starts = (
+        "Theorem 1, (6)", "mean loss, (7)", "Corollary 1", "Theorem 4", "walk, 40 hops", "Theorem 2: half",
+        "Table 1, local privacy", "Table 1, trusted curator", "Table 1, this graph",
+    )  # fmt: skip
     lines = [line.strip() for line in tables.splitlines()]
     for start in starts:
         (line,) = [line for line in lines if line.startswith(start)]

@@ -172,6 +172,17 @@ def test_erdos_renyi_graphs_have_theorem_four(name):
     assert rows["erdos_renyi_published_loss"]["mean"] == pytest.approx(expected[7])
 
 
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0])
+@pytest.mark.parametrize("rounds", [1, 5, 30, 200])
+def test_the_proved_form_is_below_theorem_four_wherever_that_speaks(alpha, rounds):
+    for share in (1.0, 0.5, 0.01):  # of the largest loss that the theorem's condition on the noise admits
+        unit = share / (alpha - 1)
+        for degree in (1, 6, 25):
+            printed = unit * sv.privacy.erdos_renyi_published_loss(40, degree, rounds)
+            proved = sv.privacy.erdos_renyi_loss(40, degree, rounds, alpha, unit)
+            assert proved <= min(unit, printed) + 1e-12
+
+
 def test_families_are_read_off_names():
     assert family_of("er:40:1.5:seed=2:weights=lazy") == ("er", (40, 1.5))
     assert family_of(sv.graphs.erdos_renyi(40, 1.5, np.random.default_rng(1)).name) == ("er", (40, 1.5))

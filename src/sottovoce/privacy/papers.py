@@ -53,7 +53,8 @@ def published_error(
         T_stop, which is `sottovoce.protocols.rounds_for`, nothing is claimed and the bound is infinite.
         None: T_stop rounds.
     variance : a public bound on the mean squared distance of the values from their mean.
-    randomized : Theorem 3, 2 sigma^2 / n, for randomized gossip.
+    randomized : Theorem 3, 2 sigma^2 / n, for randomized gossip. `rounds_for` counts its ticks by the gap of
+        the mean matrix, which is half the lambda(p) that [1] prints: twice as many.
 
     Examples
     --------
