@@ -286,7 +286,7 @@ class Muffliato(Plan):
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the centre
                 data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
         return Values(
-            data, agents, gridded, radius=self.radius * factors,
+            data, agents, gridded, radius=(self.radius * factors).tolist(),
             noise_std=[self.noise_stds[a] for a in agents], centre=centre, noise_later=later,
             releases=None if later else [self.releases(a) for a in agents],
         )  # fmt: skip
