@@ -1,10 +1,12 @@
 """Every table and figure of the sources is named, drawn and kept; printed tables are those of the records."""
 
+import importlib
 import importlib.util
 import json
 import math
 import os
 import re
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from sottovoce.experiments.b23_printed import printed
 from sottovoce.experiments.b23_settings import settings_of
 from sottovoce.experiments.b23_tables import cells_of, from_trials, tuned_apart
 from sottovoce.experiments.deep_b23 import Cell
-from sottovoce.experiments.registry import Option, code_digest, options_of, text_digest
+from sottovoce.experiments.registry import Option, code_digest, is_current, options_of, text_digest
 from sottovoce.experiments.sources import ITEMS, stored
 from sottovoce.privacy.published import published_utility
 from sottovoce.report.sections import section_of
@@ -27,8 +29,8 @@ RESULTS = ROOT / "docs" / "results"
 STATES = {"done", "partly", "runnable", "cannot be drawn"}
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("run_papers", ROOT / "scripts" / "run_papers.py")
+def script(name="run_papers"):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -90,6 +92,40 @@ def test_a_digest_forgets_comments_and_sees_numbers(tmp_path, monkeypatch):
 
     assert digest(0) == digest(1) != digest(2)
     assert code_digest("table1") != code_digest("admm-lasso")
+
+
+def test_a_record_is_current_while_the_text_is_or_gave_the_same_numbers(monkeypatch):
+    module = importlib.import_module("sottovoce.experiments.registry")
+    monkeypatch.setattr(
+        module, "_predecessors", lambda: {"c": {"b"}, "b": {"a", "x"}, "x": {"c"}, "d": {"e"}}
+    )
+    assert all(is_current(code, "c") for code in "cbax")
+    assert not is_current("d", "c")
+    assert not is_current("c", "a")  # what came later is not what was there before
+    assert not is_current(None, "c")
+
+
+def test_texts_with_the_same_numbers_are_listed_with_a_reason():
+    listed = json.loads(resources.files("sottovoce.experiments").joinpath("same_numbers.json").read_text())
+    for change in listed:
+        assert len(change["why"]) > 10
+        for new, old in change["digests"].items():
+            assert new != old
+            assert re.fullmatch("[0-9a-f]{16}", new)
+            assert re.fullmatch("[0-9a-f]{16}", old)
+
+
+def test_the_comparison_of_texts_sees_another_number(tmp_path):
+    """The script that adds to that list, on two small packages: one number apart, and one comment apart."""
+    for name, value in (("before", 1), ("alike", 1), ("other", 2)):
+        (tmp_path / name / "src").mkdir(parents=True)
+        (tmp_path / name / "src" / "looked_at.py").write_text(f"# {name}\nx = {value}\n")
+    work = "import looked_at; print('loading ...'); print(looked_at.x)"
+    before, alike, other = (
+        script("same_numbers")._ran(tmp_path / name, work) for name in ("before", "alike", "other")
+    )
+    assert before == alike == "1"
+    assert other == "2"
 
 
 # ---- options ---------------------------------------------------------------------------------------------
