@@ -253,20 +253,7 @@ class Muffliato(Plan):
 
     def prepared(self, data: Any) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the centre later."""
-        try:
-            array = np.asarray(data)
-        except ValueError:
-            raise InvalidInput(f"data must have one row per node ({self.n}), all of one length.") from None
-        if array.dtype not in (np.float32, np.float64):
-            try:
-                array = array.astype(np.float64)
-            except (TypeError, ValueError):
-                raise InvalidInput(f"data must be numbers, got an array of {array.dtype}.") from None
-        if array.ndim == 1:
-            array = array[:, None]
-        if array.ndim != 2 or array.shape[0] != self.n:
-            raise InvalidInput(f"data must have one row per node ({self.n}), got shape {array.shape}.")
-        return array
+        return _validate.rows(data, self.n, "data", finite=False)
 
     def starting(self, data: np.ndarray, random: Random, agents: Sequence[int]) -> np.ndarray:
         """Return zeros: averaging has no starting point."""
