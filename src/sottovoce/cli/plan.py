@@ -393,7 +393,7 @@ def plan_record(priced: dict[str, Any], built: Built | None = None) -> dict[str,
         "title", "delta", "budget", "feasible", "verdict", "cost", "noise_in_result", "notes", "accepted",
         "private", "useful", "usefulness", "hides", "reads", "error", "range", "signal", "score", "ways_out",
     )  # fmt: skip
-    return plain(  # type: ignore[no-any-return]
+    return plain(
         {
             "name": "plan",
             "config": priced["plan"],

@@ -247,7 +247,7 @@ class LinearProtocol(Protocol):
         return 1
 
     @cached_property
-    def convex(self) -> bool:  # type: ignore[override]
+    def convex(self) -> bool:
         """Whether every matrix has rows of weights that are not negative and add up to one."""
         if self.memory > 1 or self.fresh_std:
             return False
