@@ -88,9 +88,20 @@ def node(value: int, n: int) -> int:
     return number
 
 
-def rows(values: Any, n: int, name: str = "values") -> np.ndarray:
-    """Return a finite (n, dim) float array; a vector of length n becomes (n, 1)."""
-    array = np.asarray(values)
+def loss(value: float, name: str) -> float:
+    """Return a loss as a float of at least zero; infinity is one, where no noise was added."""
+    number = _number(value, name)
+    if not number >= 0:
+        raise InvalidInput(f"{name} must be at least 0 (infinity means no noise), got {value!r}.")
+    return number
+
+
+def rows(values: Any, n: int, name: str = "values", *, finite: bool = True) -> np.ndarray:
+    """Return an (n, dim) float array, finite unless told; a vector of length n becomes (n, 1)."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InvalidInput(f"{name} must have one row per node ({n}), all of one length.") from None
     if array.dtype not in (np.float32, np.float64):
         try:
             array = array.astype(np.float64)
@@ -100,7 +111,7 @@ def rows(values: Any, n: int, name: str = "values") -> np.ndarray:
         array = array[:, None]
     if array.ndim != 2 or array.shape[0] != n:
         raise InvalidInput(f"{name} must have one row per node ({n}), got shape {array.shape}.")
-    if not np.isfinite(array).all():
+    if finite and not np.isfinite(array).all():
         bad = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise InvalidInput(f"{name} must be finite, but row {bad} holds NaN or infinity.")
     return array

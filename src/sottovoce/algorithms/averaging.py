@@ -38,7 +38,7 @@ from sottovoce.privacy.gaussian import gaussian_mu
 from sottovoce.privacy.laws import Averaging, Law
 from sottovoce.privacy.masks import MaskGrid, mask_grid
 from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Chebyshev, Gossip, Masked, Protocol, Refreshed, Walk, parse, rounds_for
+from sottovoce.protocols import Chebyshev, Gossip, Masked, Protocol, Refreshed, parse, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
 
@@ -265,7 +265,7 @@ class Muffliato(Plan):
         from sottovoce.objectives.gradients import Values
 
         later = bool(self.protocol.adds_noise)
-        if random.protective and bool(getattr(self.protocol, "fresh_std", 0.0)) and data.shape[1] != self.dim:
+        if random.protective and bool(self.protocol.fresh_std) and data.shape[1] != self.dim:
             raise InvalidInput(
                 f"with protective fresh noise the statement counts dim={self.dim} numbers per node, the data "
                 f"have {data.shape[1]}; state dim={data.shape[1]}."
@@ -297,20 +297,7 @@ class Muffliato(Plan):
 
     def prepared(self, data: Any) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the centre later."""
-        try:
-            array = np.asarray(data)
-        except ValueError:
-            raise InvalidInput(f"data must have one row per node ({self.n}), all of one length.") from None
-        if array.dtype not in (np.float32, np.float64):
-            try:
-                array = array.astype(np.float64)
-            except (TypeError, ValueError):
-                raise InvalidInput(f"data must be numbers, got an array of {array.dtype}.") from None
-        if array.ndim == 1:
-            array = array[:, None]
-        if array.ndim != 2 or array.shape[0] != self.n:
-            raise InvalidInput(f"data must have one row per node ({self.n}), got shape {array.shape}.")
-        return array
+        return _validate.rows(data, self.n, "data", finite=False)
 
     def starting(self, data: np.ndarray, random: Random, agents: Sequence[int]) -> np.ndarray:
         """Return zeros: averaging has no starting point."""
@@ -347,7 +334,7 @@ class Muffliato(Plan):
         1.0
         """
         protocol = self.protocol
-        if protocol.n > _LARGE or isinstance(protocol, Walk):
+        if protocol.n > _LARGE or protocol.adds_noise:
             return None
         refreshed = isinstance(protocol, Refreshed)
         mixing = (Gossip(protocol.network, protocol.rounds) if refreshed else protocol).apply(np.eye(self.n))

@@ -73,11 +73,14 @@ class Plan(Shown, ABC):
     query: ClassVar[str] = "gradient"  # what it asks of records
     maskable: ClassVar[bool] = False  # whether its message is a release, untouched
     network_optional: ClassVar[bool] = False  # whether it runs over a server where no network is named
+    sequential: ClassVar[bool] = False  # whether one agent works at a time, so that ranks would only wait
     noise_field: ClassVar[str] = "noise_multiplier"
 
     steps: int
     adjacency: Adjacency
     accounting: str = "pld"
+    sizes: tuple[int, ...] | None = None  # public numbers of records, where a plan was made for some
+    centre: Any = 0.0  # the public middle of the rows that travel
 
     # ---- the six facts ----------------------------------------
 
@@ -143,6 +146,15 @@ class Plan(Shown, ABC):
     def assumptions(self) -> tuple[str, ...]:
         """What every statement of this plan rests on."""
         return ()
+
+    @property
+    def computes(self) -> str | None:
+        """What sites of different sizes learn together, in words; None where a plan does not say."""
+        return None
+
+    def noise_in_result(self) -> float | None:
+        """Return the noise in the worst agent's result, where a plan knows it without running."""
+        return None
 
     @property
     def grid(self) -> MaskGrid | None:

@@ -125,7 +125,7 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
     found["points_below_aggregator"] = {
         method: round(100 * (base - found[method]["median"]), 3) for method in ("tree", *gossip)
     }
-    found["without_noise"] = _accuracy(
+    found["without_noise"] = mean_accuracy(
         ConsensusSGD(
             protocol=trees, learning_rate=max(config.learning_rates), noise_multiplier=0.0, **common
         ).run(shards, np.random.default_rng(0)).outputs["rows"],
@@ -139,14 +139,14 @@ def _tuned(make: Any, shards: Shards, data: Dataset, config: Config) -> dict[str
 
     def accuracy(step: float, seed: int) -> float:
         rows = make(step).run(shards, np.random.default_rng([config.seed, seed])).outputs["rows"]
-        return _accuracy(rows, data)
+        return mean_accuracy(rows, data)
 
     best = max(config.learning_rates, key=lambda step: accuracy(step, 0))
     fresh = [accuracy(best, 1 + k) for k in range(config.runs)]
     return {"learning_rate": best, "median": float(np.median(fresh)), "accuracies": fresh}
 
 
-def _accuracy(rows: np.ndarray, data: Dataset) -> float:
+def mean_accuracy(rows: np.ndarray, data: Dataset) -> float:
     """Mean over nodes of the test accuracy of their models."""
     assert data.y_test is not None
     return float(np.mean(np.sign(data.X_test @ rows.T) == data.y_test[:, None]))
@@ -215,7 +215,7 @@ def walk(quick: bool = False, **options: Any) -> Result:
         else:
             gossip = sv.protocols.Chebyshev(graph, rounds)
             plan = MuffliatoSGD(model, gossip, steps=config.gossip_steps, noise_multiplier=z_gossip, **common)
-        result = plan.run(shards, rng, evaluate=lambda rows: {"accuracy": _accuracy(rows, data)})
+        result = plan.run(shards, rng, evaluate=lambda rows: {"accuracy": mean_accuracy(rows, data)})
         return [dict(row) for row in result.history]
 
     metrics: dict[str, Any] = {"hops": hops, "rounds": rounds}

@@ -29,13 +29,13 @@ _READS = ("sottovoce.privacy.exact", "sottovoce.protocols.views", "sottovoce.pro
 def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 3980), seed: int = 0) -> Result:
     """Return what every node learns of one user drawn at random, on Facebook ego graphs."""
     from sottovoce import graphs, privacy, protocols
-    from sottovoce.experiments.topologies import _ego
+    from sottovoce.experiments.topologies import ego_network
 
     started = time.perf_counter()
     rng = np.random.default_rng(seed)
     found: dict[str, Any] = {}
     for ego in (0,) if quick else egos:
-        network = graphs.karate() if quick else _ego(ego)
+        network = graphs.karate() if quick else ego_network(ego)
         if network is None:
             raise DataError("the ego graphs need the folder facebook_ego; name it by SOTTOVOCE_DATA.")
         rounds = protocols.rounds_for(network)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sottovoce.errors import InvalidInput
@@ -144,13 +145,11 @@ def registry() -> dict[str, Experiment]:
     >>> all(isinstance(e, Experiment) for e in registry().values())
     True
     """
-    import sottovoce.experiments as package
-
     found: dict[str, Experiment] = {}
-    for module in pkgutil.iter_modules(package.__path__):
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.name == "registry":
             continue
-        loaded = importlib.import_module(f"{package.__name__}.{module.name}")
+        loaded = importlib.import_module(f"{__package__}.{module.name}")
         found.update(getattr(loaded, "EXPERIMENTS", {}))
     return dict(sorted(found.items()))
 
@@ -269,7 +268,6 @@ def text_digest(modules: Iterable[str]) -> str:
     import ast
     import hashlib
     from importlib.util import find_spec
-    from pathlib import Path
 
     total = hashlib.sha256()
     for module in modules:

@@ -54,7 +54,7 @@ def run(quick: bool = False, **options: Any) -> Result:
     }
     skipped = []
     for ego in config.egos:
-        network = _ego(ego)
+        network = ego_network(ego)
         if network is None:
             skipped.append(ego)
         else:
@@ -100,7 +100,7 @@ def by_distance(network: Any, observers: int, rng: np.random.Generator) -> dict[
     }
 
 
-def _ego(ego: int) -> Any:
+def ego_network(ego: int) -> Any:
     """The largest component of a Facebook ego network, or None without the data."""
     import networkx as nx
 

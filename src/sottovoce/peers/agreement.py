@@ -35,6 +35,7 @@ from sottovoce.peers.masking import make_mask_key, mask_statement
 from sottovoce.peers.plans import agreed_plan
 from sottovoce.privacy.masks import session_hash
 from sottovoce.privacy.releases import Budget
+from sottovoce.protocols.names import goes_on_without
 
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 
@@ -290,7 +291,7 @@ class Agreement(_Part):
             if len(self.data.classes) != (self.model.classes or 2):
                 raise ValueError(f"there are {len(self.data.classes)} classes; say so in the model's classes")
         protocol = self.plan.schedule(0)
-        if self.timing.late == "drop" and protocol.name not in ("gossip", "refreshed"):
+        if self.timing.late == "drop" and not goes_on_without(protocol):
             raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
         for field, text in (("continues", self.continues), ("start", self.start)):
             if text and not re.fullmatch("[0-9a-f]{64}", text):

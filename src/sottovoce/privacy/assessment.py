@@ -158,4 +158,4 @@ def by_distance(network: Network, found: Mapping[str, Any]) -> list[dict[str, An
 
 def _one_noise_each(protocol: Protocol) -> bool:
     """Whether coordinates are users, so that the leakage adds up to the rank."""
-    return not getattr(protocol, "fresh_std", 0.0)
+    return not protocol.fresh_std

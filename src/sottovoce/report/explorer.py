@@ -146,7 +146,7 @@ class Opened:
                      "partners": ("partners", int)}  # fmt: skip
             if key in known:
                 name, kind = known[key]
-                options[name] = kind(value)  # type: ignore[operator]
+                options[name] = kind(value)
         return Setting(**options)
 
 
