@@ -13,7 +13,7 @@ from sottovoce.cli.output import Json, emit, if_stopped, number, progress, safe,
 
 __all__ = ["reproduce"]
 
-ROWS = 70  # of a table are printed; the record and the report have all
+ROWS = 150  # of a table are printed; the record and the report have all
 
 
 def reproduce(
@@ -148,10 +148,10 @@ def _list(json: bool) -> None:
                 for item in items
                 if item["source"] == source
             ]
-            screen.print(table(["item", "name", "what", "state", "record, or why not"], rows, title=source))
+            screen.print(table(["item", "name", "what", "state", "made in, or why not"], rows, title=source))
         counts = {s: sum(i["state"] == s for i in items) for s in dict.fromkeys(i["state"] for i in items)}
         said = ", ".join(f"{count} {state}" for state, count in counts.items())
-        screen.print(f"{len(items)} tables and figures: {said}.")
+        screen.print(f"{len(items)} tables and figures: {said}. Records are docs/results/NAME.json.")
 
     emit({"items": items, "experiments": listed}, json, text)
 
@@ -179,20 +179,27 @@ def _gallery(folder: Path, out: Path, json: bool) -> None:
 
 
 def _help(name: str, found: Any, json: bool) -> None:
+    from sottovoce.experiments.meanings import meaning
     from sottovoce.experiments.registry import options_of
 
     options = options_of(found)
     payload = {
         "name": name, "title": found.title, "paper": found.paper, "claim": found.claim,
-        "options": {o.name: {"default": o.default, "takes": o.expects} for o in options.values()},
+        "options": {
+            o.name: {"default": o.default, "takes": o.expects, "means": meaning(name, o.name)}
+            for o in options.values()
+        },
     }  # fmt: skip
 
     def text(screen: Any) -> None:
         screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")
         if found.claim:
-            screen.print(f"The paper: {safe(found.claim)}")
-        rows = [[_flag(o.name), o.expects, safe(_default(o.default))] for o in options.values()]
-        screen.print(table(["option", "takes", "default"], rows))
+            screen.print(f"{_speaker(found)}: {safe(found.claim)}")
+        rows = [
+            [_flag(o.name), safe(meaning(name, o.name)), o.expects, safe(_default(o.default))]
+            for o in options.values()
+        ]
+        screen.print(table(["option", "means", "takes", "default"], rows))
         screen.print("Beside them --quick, --out, --plot, --from, --json; see `sottovoce reproduce --help`.")
 
     emit(payload, json, text)
@@ -203,8 +210,8 @@ def _flag(name: str) -> str:
 
 
 def _default(value: Any) -> str:
-    if value is None:
-        return "all, or none"
+    if value is None or value == "":
+        return "–"
     if isinstance(value, (tuple, list)):
         return ",".join(_default(one) for one in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -375,12 +382,20 @@ def _spread(
 # ---- what a person sees ----------------------------------------------------------------------------------
 
 
+def _speaker(found: Any) -> str:
+    """Who says what is to be checked: a source, or this library of itself."""
+    return "The claim" if found.paper.startswith(("beyond", "no paper", "own")) else "The paper"
+
+
 def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Path]) -> None:
+    from sottovoce.experiments.sources import lasted
+    from sottovoce.report.blocks import fine
+
     screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")
     if found.table is not None:
         shown = found.table(record)
         rows = [[_cell(value) for value in row] for row in shown.rows[:ROWS]]
-        screen.print(table(shown.columns, rows))
+        screen.print(table(shown.columns, rows, write=fine))
         if len(shown.rows) > ROWS:
             screen.print(f"... and {len(shown.rows) - ROWS} rows more in the record.")
         if shown.note:
@@ -388,8 +403,9 @@ def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Pat
     if found.claim:
         held = None if found.held is None else found.held(record)
         verdict = {True: "it held here", False: "it did NOT hold here", None: "this run cannot say"}[held]
-        screen.print(f"The paper: {safe(found.claim)}\nIn this record: {verdict}.")
-    took = f"Took {number(record['provenance'].get('seconds', 0.0))} s."
+        screen.print(f"{_speaker(found)}: {safe(found.claim)}\nIn this record: {verdict}.")
+    came = record["provenance"]
+    took = f"Took {lasted(came.get('trial_seconds', came.get('seconds', 0.0)))}."
     files = f" Written: {', '.join(map(str, written))}." if written else ""
     screen.print(safe(took + files))
 
@@ -397,7 +413,7 @@ def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Pat
 def _cell(value: Any) -> Any:
     """Return a number as it is, so that columns align, and anything else as text."""
     plain_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if plain_number else safe(number(value))
+    return value if plain_number or value is None else safe(number(value))
 
 
 def _without_pictures(value: Any) -> Any:

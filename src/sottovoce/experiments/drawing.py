@@ -70,7 +70,7 @@ def figure_of(
         _tidy(figure, panels, rows, columns, bool(shared.get("sharey")))
 
 
-# ---- what every figure is checked for before it is shown ------------------------------------------------------
+# ---- what every figure is checked for before it is shown --------------------------------------------------
 
 
 def _tidy(figure: Any, panels: list[Any], rows: int, columns: int, shared: bool) -> None:
@@ -88,6 +88,7 @@ def _tidy(figure: Any, panels: list[Any], rows: int, columns: int, shared: bool)
         if lines > 1:
             panel.set_xlabel(textwrap.fill(panel.get_xlabel(), len(panel.get_xlabel()) // lines + 6))
         _whole_steps(panel)
+        _cut(panel)
     figure.draw_without_rendering()
     for _, panel in left:
         labels = [label for label in panel.get_xticklabels() if label.get_text()]
@@ -108,6 +109,21 @@ def _whole_steps(panel: Any) -> None:
     x = np.concatenate([_places(panel), *points])
     if len(x) and isinstance(panel.xaxis.get_major_locator(), AutoLocator) and np.allclose(x, np.round(x)):
         panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+
+
+def _cut(panel: Any) -> None:
+    """Where one point would flatten all others, end the axis before it and write its value there."""
+    curves = [line for line in panel.get_lines() if line.get_transform() == panel.transData]
+    points = np.array([xy for line in curves for xy in line.get_xydata() if np.isfinite(xy).all()])
+    if panel.get_yscale() != "linear" or len(points) < 8:
+        return
+    (_, second), (x, first) = points[np.argsort(points[:, 1], kind="stable")][-2:]
+    if first > 3 * second > 0:
+        panel.set_ylim(min(0.0, *points[:, 1]), 1.15 * second)
+        panel.annotate(
+            f"↑ {first:.4g}", (x, 1.15 * second), xytext=(0, 2), textcoords="offset points", ha="center",
+            va="bottom", fontsize=8.5, annotation_clip=False,
+        )  # fmt: skip
 
 
 def _places(panel: Any) -> np.ndarray:

@@ -42,7 +42,7 @@ def run(quick: bool = False, **options: Any) -> Result:
     from sottovoce.algorithms.consensus_sgd import ConsensusSGD
     from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
     from sottovoce.data import equal
-    from sottovoce.experiments.houses import _accuracy, prepared
+    from sottovoce.experiments.houses import mean_accuracy, prepared
     from sottovoce.objectives import GLM
 
     started = time.perf_counter()
@@ -87,7 +87,7 @@ def run(quick: bool = False, **options: Any) -> Result:
                     row["accuracy"]
                     for row in plan.run(
                         shards, np.random.default_rng([config.seed, 1 + r]), every=1,
-                        evaluate=lambda rows: {"accuracy": _accuracy(rows, data)},
+                        evaluate=lambda rows: {"accuracy": mean_accuracy(rows, data)},
                     ).history
                 ]
                 for r in range(config.runs)
@@ -135,6 +135,8 @@ def plot(record: dict[str, Any]) -> Any:
                 y = 100 * np.array(c["median"])
                 bars = [y - 100 * np.array(c["least"]), 100 * np.array(c["most"]) - y]
                 drawing.error_bars(panel, range(1, len(y) + 1), y, bars, k, name)
+                if not k:  # lies under that of gossip with the same noise: wider, so that both are seen
+                    panel.lines[-1].set(linewidth=6, alpha=0.45, marker="none")
             drawing.names(panel, "gradient step", "test accuracy (%)", f"houses, {n}: median, least and most")
     return figure
 

@@ -111,7 +111,7 @@ def against_local(quick: bool = False, **options: Any) -> Result:
     from sottovoce.algorithms.dp_sgd import DPSGD
     from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
     from sottovoce.data import Shards
-    from sottovoce.experiments.houses import _accuracy, prepared
+    from sottovoce.experiments.houses import mean_accuracy, prepared
     from sottovoce.objectives import GLM
 
     started = time.perf_counter()
@@ -145,11 +145,11 @@ def against_local(quick: bool = False, **options: Any) -> Result:
                         clip=1.0,
                         noise_multiplier=z,
                     )
-                    return _accuracy(np.atleast_2d(made.run((X, y), rng).outputs["coef"]), data)
+                    return mean_accuracy(np.atleast_2d(made.run((X, y), rng).outputs["coef"]), data)
                 made = RandomWalkSGD(
                     GLM("logistic"), complete, learning_rate=rate, noise_multiplier=z, **walked
                 )
-                return _accuracy(made.run(shards, rng).outputs["rows"], data)
+                return mean_accuracy(made.run(shards, rng).outputs["rows"], data)
 
             rate = max(config.learning_rates, key=lambda r: accuracy(r, 0))
             values = [accuracy(rate, 1 + k) for k in range(config.runs)]
