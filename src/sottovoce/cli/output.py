@@ -183,17 +183,19 @@ def table(
 
     listed, put = [list(row) for row in rows], write or number
     texts = [[cell if isinstance(cell, str) else put(cell) for cell in row] for row in listed]
-    full = [max(map(len, [column, *(row[k] for row in texts)])) for k, column in enumerate(columns)]
     least = [_words(column, [row[k] for row in texts]) for k, column in enumerate(columns)]
+    cells = [max(map(len, [row[k] for row in texts]), default=0) for k in range(len(columns))]
+    whole = [max(few, cell) for few, cell in zip(least, cells, strict=True)]  # only headings break
+    full = [max(few, len(column)) for few, column in zip(whole, columns, strict=True)]
     widths: list[int | None] = [None] * len(full)
     close: dict[str, Any] = {}
     room = console().width - 2 * (len(full) - 1)
     if sum(full) + 3 * len(full) > console().width:
         close = {"padding": (0, 1, 0, 0), "show_edge": False}
-        if sum(least) <= room:  # what is left goes to those that need it
-            need = max(1, sum(full) - sum(least))
-            spare = min(1.0, (room - sum(least)) / need)
-            widths = [few + int(spare * (all_ - few)) for few, all_ in zip(least, full, strict=True)]
+        few, many = (whole, full) if sum(whole) <= room else (least, whole)
+        if sum(few) <= room:  # what is left goes to those that need it
+            spare = min(1.0, (room - sum(few)) / max(1, sum(many) - sum(few)))
+            widths = [a + int(spare * (b - a)) for a, b in zip(few, many, strict=True)]
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False, **close)
     for k, column in enumerate(columns):
         numeric = any(isinstance(row[k], (int, float)) for row in listed) and not any(

@@ -68,7 +68,8 @@ def reproduce(
       sottovoce reproduce topologies --from topologies.json --plot topologies.png
       sottovoce reproduce gallery --from docs/results --out gallery.html
     """
-    from sottovoce.experiments.registry import find
+    from sottovoce.errors import DataError, InvalidInput
+    from sottovoce.experiments.registry import find, options_of
 
     if wants_help and name == "list":
         print(context.get_help())
@@ -85,7 +86,11 @@ def reproduce(
     if wants_help:
         _help(name, found, json)
         return
-    options = _chosen(name, found, list(context.args), settings or [])
+    words = list(context.args)
+    if records is not None and str(records).isdigit() and "records" in options_of(found):
+        words += ["--records", str(records)]  # how many records there are: the experiment's own option
+        records = None
+    options = _chosen(name, found, words, settings or [])
     _check_plot(plot)
     if stored is not None:
         _refuse_unless(
@@ -100,9 +105,18 @@ def reproduce(
             None if (jobs, backend, records) == (None, None, None) else records or Path(f"{name}-records")
         )
         record = _run(name, found, quick, options, json, sweeps)
-        record["provenance"]["command"] = _command(name, quick, context.args, settings or [])
-    written = _write(name, found, record, quick, out, plot, bool(json), stored is not None)
-    emit(_without_pictures(record), json, lambda screen: _show(screen, found, record, written))
+        record["provenance"]["command"] = _command(name, quick, words, settings or [])
+        _refuse_unless(*_as_asked(record, options))
+    try:
+        written = _write(name, found, record, quick, out, plot, bool(json), stored is not None)
+        emit(_without_pictures(record), json, lambda screen: _show(screen, found, record, written))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+        if stored is None or isinstance(problem, InvalidInput):
+            raise
+        raise DataError(
+            f"{stored} lacks what {name} shows ({type(problem).__name__}: {problem}); run "
+            f"`sottovoce reproduce {name}` to make it again with this version."
+        ) from None
 
 
 # what the experiments take is not known before one is named: unknown options are read in `_chosen`
@@ -254,6 +268,16 @@ def _chosen(name: str, found: Any, words: list[str], pairs: Sequence[str]) -> di
     return options
 
 
+def _as_asked(record: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether the record was made with the options given: a quick form has some of its own."""
+    from sottovoce.cli.output import plain
+
+    used = {key: record["config"][key] for key in options if key in record["config"]}
+    other = [key for key, value in used.items() if plain(value) != plain(options[key])]
+    said = ", ".join(f"{_flag(key)} {_default(used[key])}" for key in other)
+    return not other, f"the quick form has its own {said}; leave --quick out, or that option."
+
+
 def _all(known: Mapping[str, Any]) -> str:
     return ", ".join(_flag(option) for option in known) or "none of its own"
 
@@ -282,11 +306,12 @@ def _run(
     places = [Path(place) for place in (options.get("results"), options.get("stored"), records) if place]
     earlier = [place.name for place in places if place.is_file() or any(place.glob("*.json"))]
     if "spread" in options:
-        with if_stopped(lambda: "finished trials are kept; the same command goes on."):
+        kept = "finished trials are kept; the same command goes on."
+        lost = "nothing was kept; --records FOLDER keeps every trial that ends."
+        with if_stopped(lambda: kept if places else lost):
             record: dict[str, Any] = found.run(quick=quick, **options).record()
     else:
-        nothing = "nothing was kept; --records FOLDER keeps every trial that ends."
-        with if_stopped(lambda: nothing), progress(name, None, quiet=json):
+        with if_stopped(lambda: "nothing was written."), progress(name, None, quiet=json):
             record = found.run(quick=quick, **options).record()
     came = record["provenance"]
     if earlier:

@@ -328,8 +328,8 @@ def walk_table(record: dict[str, Any]) -> Shown:
     return Shown(
         columns, rows,
         f"houses, {config['users']:,} users on one Erdős-Rényi graph; one mean privacy loss for all (mean mu "
-        f"{config['mean_mu']:g}). The walk is priced by the path accountant, an upper bound: on a sparse graph "
-        "a token soon comes back, and every return is paid.",
+        f"{config['mean_mu']:g}). The walk is priced by the path accountant, an upper bound: on a sparse "
+        "graph a token soon comes back, and every return is paid.",
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ __all__ = ["EXPERIMENTS", "Config"]
 class Config:
     """Users, steps, one learning rate and the noise multiplier of the paper's comparison."""
 
-    users: tuple[int, ...] = (2000,)
+    users: tuple[int, ...] = (2000, 4000)
     steps: int = 30
     learning_rate: float = 1.0
     noise_multiplier: float = 2.0
