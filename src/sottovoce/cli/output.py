@@ -164,21 +164,60 @@ def assumptions(stated: Iterable[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(line for one in stated for line in one["assumptions"]))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> Group:
-    """Return a quiet table under its title; numbers are aligned to the right, text to the left."""
+def table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    title: str | None = None,
+    write: Callable[[Any], str] | None = None,
+) -> Group:
+    """Return a quiet table under its title; numbers are aligned to the right, text to the left.
+
+    One that is wider than the screen stands closer, and breaks lines between words as long as that is
+    possible. ``write`` says how numbers look.
+    """
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    listed = [list(row) for row in rows]
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    listed, put = [list(row) for row in rows], write or number
+    texts = [[cell if isinstance(cell, str) else put(cell) for cell in row] for row in listed]
+    least = [_words(column, [row[k] for row in texts]) for k, column in enumerate(columns)]
+    cells = [max(map(len, [row[k] for row in texts]), default=0) for k in range(len(columns))]
+    whole = [max(few, cell) for few, cell in zip(least, cells, strict=True)]  # only headings break
+    full = [max(few, len(column)) for few, column in zip(whole, columns, strict=True)]
+    widths: list[int | None] = [None] * len(full)
+    close: dict[str, Any] = {}
+    room = console().width - 2 * (len(full) - 1)
+    if sum(full) + 3 * len(full) > console().width:
+        close = {"padding": (0, 1, 0, 0), "show_edge": False}
+        few, many = (whole, full) if sum(whole) <= room else (least, whole)
+        if sum(few) <= room:  # what is left goes to those that need it
+            spare = min(1.0, (room - sum(few)) / max(1, sum(many) - sum(few)))
+            widths = [a + int(spare * (b - a)) for a, b in zip(few, many, strict=True)]
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, **close)
     for k, column in enumerate(columns):
-        numeric = bool(listed) and all(isinstance(row[k], (int, float)) for row in listed)
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in listed:
-        made.add_row(*[cell if not isinstance(cell, (int, float)) else number(cell) for cell in row])
+        numeric = any(isinstance(row[k], (int, float)) for row in listed) and not any(
+            isinstance(row[k], str) for row in listed
+        )
+        made.add_column(
+            column,
+            justify="right" if numeric else "left",
+            overflow="fold",
+            width=widths[k],
+        )
+    for row in texts:
+        made.add_row(*row)
     return Group(Text(title, style="bold"), made) if title else Group(made)
+
+
+def _words(column: str, texts: Iterable[str]) -> int:
+    """The longest word of a column, which a line should not break; numbers and short cells are words."""
+    cells = [text.replace("\\[", "[") for text in texts]
+    listed = [column, *cells] if max(map(len, cells), default=0) > 13 else [column]
+    whole = [] if listed[1:] else cells
+    return max(map(len, [word for text in listed for word in text.split()] + whole), default=1)
 
 
 def safe(text: Any) -> str:

@@ -13,7 +13,7 @@ from sottovoce.cli.output import Json, emit, if_stopped, number, progress, safe,
 
 __all__ = ["reproduce"]
 
-ROWS = 70  # of a table are printed; the record and the report have all
+ROWS = 150  # of a table are printed; the record and the report have all
 
 
 def reproduce(
@@ -68,7 +68,8 @@ def reproduce(
       sottovoce reproduce topologies --from topologies.json --plot topologies.png
       sottovoce reproduce gallery --from docs/results --out gallery.html
     """
-    from sottovoce.experiments.registry import find
+    from sottovoce.errors import DataError, InvalidInput
+    from sottovoce.experiments.registry import find, options_of
 
     if wants_help and name == "list":
         print(context.get_help())
@@ -85,7 +86,11 @@ def reproduce(
     if wants_help:
         _help(name, found, json)
         return
-    options = _chosen(name, found, list(context.args), settings or [])
+    words = list(context.args)
+    if records is not None and str(records).isdigit() and "records" in options_of(found):
+        words += ["--records", str(records)]  # how many records there are: the experiment's own option
+        records = None
+    options = _chosen(name, found, words, settings or [])
     _check_plot(plot)
     if stored is not None:
         _refuse_unless(
@@ -100,9 +105,18 @@ def reproduce(
             None if (jobs, backend, records) == (None, None, None) else records or Path(f"{name}-records")
         )
         record = _run(name, found, quick, options, json, sweeps)
-        record["provenance"]["command"] = _command(name, quick, context.args, settings or [])
-    written = _write(name, found, record, quick, out, plot, bool(json), stored is not None)
-    emit(_without_pictures(record), json, lambda screen: _show(screen, found, record, written))
+        record["provenance"]["command"] = _command(name, quick, words, settings or [])
+        _refuse_unless(*_as_asked(record, options))
+    try:
+        written = _write(name, found, record, quick, out, plot, bool(json), stored is not None)
+        emit(_without_pictures(record), json, lambda screen: _show(screen, found, record, written))
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
+        if stored is None or isinstance(problem, InvalidInput):
+            raise
+        raise DataError(
+            f"{stored} lacks what {name} shows ({type(problem).__name__}: {problem}); run "
+            f"`sottovoce reproduce {name}` to make it again with this version."
+        ) from None
 
 
 # what the experiments take is not known before one is named: unknown options are read in `_chosen`
@@ -148,10 +162,10 @@ def _list(json: bool) -> None:
                 for item in items
                 if item["source"] == source
             ]
-            screen.print(table(["item", "name", "what", "state", "record, or why not"], rows, title=source))
+            screen.print(table(["item", "name", "what", "state", "made in, or why not"], rows, title=source))
         counts = {s: sum(i["state"] == s for i in items) for s in dict.fromkeys(i["state"] for i in items)}
         said = ", ".join(f"{count} {state}" for state, count in counts.items())
-        screen.print(f"{len(items)} tables and figures: {said}.")
+        screen.print(f"{len(items)} tables and figures: {said}. Records are docs/results/NAME.json.")
 
     emit({"items": items, "experiments": listed}, json, text)
 
@@ -179,20 +193,27 @@ def _gallery(folder: Path, out: Path, json: bool) -> None:
 
 
 def _help(name: str, found: Any, json: bool) -> None:
+    from sottovoce.experiments.meanings import meaning
     from sottovoce.experiments.registry import options_of
 
     options = options_of(found)
     payload = {
         "name": name, "title": found.title, "paper": found.paper, "claim": found.claim,
-        "options": {o.name: {"default": o.default, "takes": o.expects} for o in options.values()},
+        "options": {
+            o.name: {"default": o.default, "takes": o.expects, "means": meaning(name, o.name)}
+            for o in options.values()
+        },
     }  # fmt: skip
 
     def text(screen: Any) -> None:
         screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")
         if found.claim:
-            screen.print(f"The paper: {safe(found.claim)}")
-        rows = [[_flag(o.name), o.expects, safe(_default(o.default))] for o in options.values()]
-        screen.print(table(["option", "takes", "default"], rows))
+            screen.print(f"{_speaker(found)}: {safe(found.claim)}")
+        rows = [
+            [_flag(o.name), safe(meaning(name, o.name)), o.expects, safe(_default(o.default))]
+            for o in options.values()
+        ]
+        screen.print(table(["option", "means", "takes", "default"], rows))
         screen.print("Beside them --quick, --out, --plot, --from, --json; see `sottovoce reproduce --help`.")
 
     emit(payload, json, text)
@@ -203,8 +224,8 @@ def _flag(name: str) -> str:
 
 
 def _default(value: Any) -> str:
-    if value is None:
-        return "all, or none"
+    if value is None or value == "":
+        return "–"
     if isinstance(value, (tuple, list)):
         return ",".join(_default(one) for one in value)
     return f"{value:g}" if isinstance(value, float) else str(value)
@@ -247,6 +268,16 @@ def _chosen(name: str, found: Any, words: list[str], pairs: Sequence[str]) -> di
     return options
 
 
+def _as_asked(record: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[bool, str]:
+    """Whether the record was made with the options given: a quick form has some of its own."""
+    from sottovoce.cli.output import plain
+
+    used = {key: record["config"][key] for key in options if key in record["config"]}
+    other = [key for key, value in used.items() if plain(value) != plain(options[key])]
+    said = ", ".join(f"{_flag(key)} {_default(used[key])}" for key in other)
+    return not other, f"the quick form has its own {said}; leave --quick out, or that option."
+
+
 def _all(known: Mapping[str, Any]) -> str:
     return ", ".join(_flag(option) for option in known) or "none of its own"
 
@@ -275,11 +306,12 @@ def _run(
     places = [Path(place) for place in (options.get("results"), options.get("stored"), records) if place]
     earlier = [place.name for place in places if place.is_file() or any(place.glob("*.json"))]
     if "spread" in options:
-        with if_stopped(lambda: "finished trials are kept; the same command goes on."):
+        kept = "finished trials are kept; the same command goes on."
+        lost = "nothing was kept; --records FOLDER keeps every trial that ends."
+        with if_stopped(lambda: kept if places else lost):
             record: dict[str, Any] = found.run(quick=quick, **options).record()
     else:
-        nothing = "nothing was kept; --records FOLDER keeps every trial that ends."
-        with if_stopped(lambda: nothing), progress(name, None, quiet=json):
+        with if_stopped(lambda: "nothing was written."), progress(name, None, quiet=json):
             record = found.run(quick=quick, **options).record()
     came = record["provenance"]
     if earlier:
@@ -375,12 +407,20 @@ def _spread(
 # ---- what a person sees ----------------------------------------------------------------------------------
 
 
+def _speaker(found: Any) -> str:
+    """Who says what is to be checked: a source, or this library of itself."""
+    return "The claim" if found.paper.startswith(("beyond", "no paper", "own")) else "The paper"
+
+
 def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Path]) -> None:
+    from sottovoce.experiments.sources import lasted
+    from sottovoce.report.blocks import fine
+
     screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")
     if found.table is not None:
         shown = found.table(record)
         rows = [[_cell(value) for value in row] for row in shown.rows[:ROWS]]
-        screen.print(table(shown.columns, rows))
+        screen.print(table(shown.columns, rows, write=fine))
         if len(shown.rows) > ROWS:
             screen.print(f"... and {len(shown.rows) - ROWS} rows more in the record.")
         if shown.note:
@@ -388,8 +428,9 @@ def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Pat
     if found.claim:
         held = None if found.held is None else found.held(record)
         verdict = {True: "it held here", False: "it did NOT hold here", None: "this run cannot say"}[held]
-        screen.print(f"The paper: {safe(found.claim)}\nIn this record: {verdict}.")
-    took = f"Took {number(record['provenance'].get('seconds', 0.0))} s."
+        screen.print(f"{_speaker(found)}: {safe(found.claim)}\nIn this record: {verdict}.")
+    came = record["provenance"]
+    took = f"Took {lasted(came.get('trial_seconds', came.get('seconds', 0.0)))}."
     files = f" Written: {', '.join(map(str, written))}." if written else ""
     screen.print(safe(took + files))
 
@@ -397,7 +438,7 @@ def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Pat
 def _cell(value: Any) -> Any:
     """Return a number as it is, so that columns align, and anything else as text."""
     plain_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if plain_number else safe(number(value))
+    return value if plain_number or value is None else safe(number(value))
 
 
 def _without_pictures(value: Any) -> Any:

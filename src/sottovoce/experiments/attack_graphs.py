@@ -163,7 +163,8 @@ def plot_geometric(record: dict[str, Any]) -> Any:
     with drawing.figure_of(3, height=3.2) as (figure, panels):
         for panel, after in zip(panels, chosen, strict=True):
             drawing.attacked(panel, config["edges"], positions, config["attacker"], nodes[after])
-            panel.set_title(f"after {after} rounds: {len(nodes[after])} of {config['n'] - 1}")
+            counted = f"after {after} round{'s' if int(after) > 1 else ''}"
+            panel.set_title(f"{counted}: {len(nodes[after])} of {config['n'] - 1}")
         panels[0].legend(loc="upper left", labelcolor=drawing.INK)
     return figure
 
@@ -186,21 +187,25 @@ def shares_held(record: dict[str, Any]) -> bool:
 
 
 def plot_shares(record: dict[str, Any]) -> Any:
-    """Draw the share reconstructed over the size, one panel per density, with standard deviations."""
+    """Draw the share reconstructed over the size, densities across and rounds down, with std over graphs."""
     history = record["history"]
-    rounds = max(h["rounds"] for h in history)
     densities = sorted({h["p"] for h in history})
-    with drawing.figure_of(len(densities), width=2.9 * len(densities), sharey=True) as (figure, panels):
-        for panel, p in zip(panels, densities, strict=True):
+    listed = [(rounds, p) for rounds in sorted({h["rounds"] for h in history}) for p in densities]
+    columns, rows = len(densities), len(listed) // len(densities)
+    with drawing.figure_of(columns, rows, width=2.9 * columns, height=2.5, sharey=True) as (figure, panels):
+        for panel, (rounds, p) in zip(panels, listed, strict=True):
             for k, attackers in enumerate(sorted({h["attackers"] for h in history})):
                 line = [
                     h for h in history
                     if (h["p"], h["rounds"], h["attackers"]) == (p, rounds, attackers)
                 ]  # fmt: skip
+                share, std = (np.array([h[key] for h in line]) for key in ("share", "std"))
+                bars = [np.minimum(std, share), np.minimum(std, 1 - share)]  # a share stays within 0 and 1
                 drawing.error_bars(
-                    panel, [h["n"] for h in line], [h["share"] for h in line], [h["std"] for h in line], k,
+                    panel, [h["n"] + 2 * (k - 1) for h in line], share, bars, k,
                     f"{attackers} attacker{'s' if attackers > 1 else ''}",
                 )  # fmt: skip
+            panel.set_xticks(sorted({h["n"] for h in history}))
             drawing.names(
                 panel, "nodes", "share reconstructed", f"p = {p:g}, {rounds} rounds",
                 legend=panel is panels[0], ylim=(-0.05, 1.08),

@@ -606,7 +606,7 @@ def plot_figure1(record: dict[str, Any]) -> Any:
             for k, epsilon in enumerate(dict.fromkeys(row["epsilon"] for row in rows)):
                 line = [r for r in rows if r["method"] == method and r["epsilon"] == epsilon]
                 line.sort(key=lambda r: r["fiedler"])
-                _curves(panel, line, lambda r: r["fiedler"], k, f"ε = {epsilon}")
+                _curves(panel, line, lambda r: r["fiedler"], k, f"ε = {float(epsilon):g}")
             drawing.names(
                 panel,
                 "normalised Fiedler value (1: complete graph)",

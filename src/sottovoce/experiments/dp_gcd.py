@@ -90,20 +90,41 @@ def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
         w = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs["coef"]
         return model.value(w, data.X, data.y)
 
+    # what of the data one step reads: greedy all of it, a coordinate step one column, DP-SGD its lot
+    reads = {"dp-gcd": lambda _: 1.0, "dp-cd": lambda _: 1 / p, "dp-sgd": lambda plan: plan.lot / n}
     best = model.value(model.minimise(data.X, data.y, iterations=5000), data.X, data.y)
     metrics: dict[str, Any] = {"optimum": best, "at_zero": math.log(2)}
     for method, candidates in plans.items():
         i = int(np.argmin([value(plan, 0) for plan in candidates]))
-        fresh = [value(candidates[i], 1 + k) for k in range(config.runs)]
+        runs = [_run(candidates[i], data, model, [config.seed, 1 + k]) for k in range(config.runs)]
+        fresh = [model.value(run.outputs["coef"], data.X, data.y) for run in runs]
         chosen = {k: v for k, v in candidates[i].describe().items() if k not in ("objective", "smoothness")}
         metrics[method] = {
             "median": float(np.median(fresh)),
             "values": fresh,
+            "curve": _curve(runs, reads[method](candidates[i])),
             "grid_points": len(candidates),
             "chosen": chosen,
             "epsilon": candidates[i].privacy().epsilon(1 / n**2),
         }
     return metrics
+
+
+def _run(plan: Any, data: Any, model: Any, seed: list[int]) -> Any:
+    """Run a plan and keep the objective along it, at about ten places."""
+    return plan.run(
+        (data.X, data.y), np.random.default_rng(seed), every=max(1, plan.steps // 10),
+        evaluate=lambda rows: {"objective": model.value(rows[0], data.X, data.y)},
+    )  # fmt: skip
+
+
+def _curve(runs: list[Any], read: float) -> dict[str, Any]:
+    """Return the objective over passes of the data: median, least and most of some runs."""
+    along = np.array([[row["objective"] for row in run.history] for run in runs])
+    return {
+        "passes": [row["step"] * read for row in runs[0].history],
+        "median": np.median(along, axis=0), "least": along.min(axis=0), "most": along.max(axis=0),
+    }  # fmt: skip
 
 
 def dorothea(quick: bool = False, **options: Any) -> Result:
@@ -136,12 +157,15 @@ def dorothea(quick: bool = False, **options: Any) -> Result:
             made = replace(plan, clip=clip * math.sqrt(p), step_scale=scale)
             tuned.append((value(made, 0)[0], len(tuned), made))
     chosen = min(tuned)[2]
-    fresh = [value(chosen, 1 + k) for k in range(config.runs)]
+    runs = [_run(chosen, data, model, [config.seed, 1 + k]) for k in range(config.runs)]
+    coefs = [run.outputs["coef"] for run in runs]
+    fresh = [(model.value(w, data.X, data.y), w) for w in coefs]
     accuracy = [_balanced(model.predict(w, data.X_test), data.y_test) for _, w in fresh]
     metrics = {
         "at_zero": math.log(2),
         "median": float(np.median([v for v, _ in fresh])),
         "values": [v for v, _ in fresh],
+        "curve": _curve(runs, 1.0),
         "balanced_accuracy": float(np.median(accuracy)),
         "non_zeros": int(data.X.nnz),
         "chosen": {k: v for k, v in chosen.describe().items() if k != "objective"},
@@ -186,7 +210,7 @@ def held(record: dict[str, Any]) -> bool:
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw the training objectives of the methods beside zero and the optimum, one panel per penalty."""
+    """Draw the training objective over the passes beside zero and the optimum, one panel per penalty."""
     metrics = record["metrics"]
     forms = {"l1": metrics} if "values" in metrics else {form: metrics[form] for form in ("l1", "l2")}
     with drawing.figure_of(len(forms)) as (figure, panels):
@@ -194,19 +218,15 @@ def plot(record: dict[str, Any]) -> Any:
             methods = [name for name in METHODS if name in found]
             for k, name in enumerate(methods or ["dp-gcd"]):
                 one = found.get(name, found)
-                if "curve" in one:
-                    curve = one["curve"]
-                    drawing.error_bars(panel, curve["passes"], curve["median"], None, k, name)
-                    continue
-                middle, down, up = drawing.spread_of(one["values"])
-                drawing.error_bars(panel, [k], [middle], [[down], [up]], k, name)
-                panel.set_xticks(range(len(methods) or 1), methods or ["dp-gcd"])
+                middle = np.array(one["curve"]["median"])
+                bars = [middle - np.array(one["curve"]["least"]), np.array(one["curve"]["most"]) - middle]
+                drawing.error_bars(panel, one["curve"]["passes"], middle, bars, k, name)
             drawing.level(panel, found["at_zero"], "zero vector")
             if "optimum" in found:
                 drawing.level(panel, found["optimum"], "not private", 4)
-            drawing.names(
-                panel, "method", "training objective (loss and penalty)", f"{record['name']}, {form}"
-            )  # fmt: skip
+            data = record["name"].removeprefix("dpgcd-")
+            title = f"{data}, {form} penalty, epsilon {record['config']['epsilon']:g}"
+            drawing.names(panel, "passes over the data", "training objective (loss and penalty)", title)
     return figure
 
 

@@ -6,8 +6,10 @@ The ink is one colour, near black, that the report page replaces by the colour o
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ __all__ = [
 INK = "#010203"
 # Okabe and Ito's palette without yellow and black
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")
+MANY = 15  # points of a curve that still have room for bars
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SETTINGS: Any = {
     "svg.fonttype": "none", "svg.hashsalt": "sottovoce", "font.size": 10, "font.family": "sans-serif",
@@ -59,10 +62,131 @@ def figure_of(
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(SETTINGS):
-        size = (width or (6.4 if columns == 1 else 3.5 * columns + 0.4), height * rows)
+        wide = 6.4 if columns == 1 else (3.5 if columns <= 3 else 2.8) * columns + 0.4
+        size = (width or wide, height * rows)
         figure = Figure(figsize=size, layout="constrained")
         panels = list(np.ravel(figure.subplots(rows, columns, **shared)))
         yield figure, panels
+        _tidy(figure, panels, rows, columns, bool(shared.get("sharey")))
+
+
+# ---- what every figure is checked for before it is shown --------------------------------------------------
+
+
+def _tidy(figure: Any, panels: list[Any], rows: int, columns: int, shared: bool) -> None:
+    """Say every thing once, and print nothing over anything else."""
+    grid = panels[-1].get_gridspec()
+    for panel in figure.axes:  # one across a whole row must share the grid of the others, or it covers them
+        spec = panel.get_subplotspec()
+        if spec is not None and spec.get_gridspec() is not grid and spec.get_gridspec().nrows == rows > 1:
+            panel.set_subplotspec(grid[spec.rowspan.start : spec.rowspan.stop, :])
+    left = [(k, panel) for k, panel in enumerate(panels) if panel.figure is not None]
+    for k, panel in left:
+        if shared and k % columns:  # the axis is that of the first panel in the row
+            panel.set_ylabel("")
+        lines = -(-len(panel.get_xlabel()) * columns // round(14 * figure.get_figwidth()))
+        if lines > 1:
+            panel.set_xlabel(textwrap.fill(panel.get_xlabel(), len(panel.get_xlabel()) // lines + 6))
+        _whole_steps(panel)
+        _cut(panel)
+    figure.draw_without_rendering()
+    for _, panel in left:
+        labels = [label for label in panel.get_xticklabels() if label.get_text()]
+        boxes = [label.get_window_extent() for label in labels]
+        if any(a.padded(3).overlaps(b) for a, b in pairwise(boxes)):
+            panel.tick_params(axis="x", labelrotation=30)
+            for label in labels:
+                label.set(ha="right", rotation_mode="anchor")
+    _free_legends(figure)
+
+
+def _whole_steps(panel: Any) -> None:
+    """Mark hops, rounds and the like at whole numbers."""
+    from matplotlib.collections import PathCollection
+    from matplotlib.ticker import AutoLocator, MaxNLocator
+
+    points = [np.ravel(c.get_offsets()[:, 0]) for c in panel.collections if isinstance(c, PathCollection)]
+    x = np.concatenate([_places(panel), *points])
+    if len(x) and isinstance(panel.xaxis.get_major_locator(), AutoLocator) and np.allclose(x, np.round(x)):
+        panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))
+
+
+def _cut(panel: Any) -> None:
+    """Where one point would flatten all others, end the axis before it and write its value there."""
+    curves = [line for line in panel.get_lines() if line.get_transform() == panel.transData]
+    points = np.array([xy for line in curves for xy in line.get_xydata() if np.isfinite(xy).all()])
+    if panel.get_yscale() != "linear" or len(points) < 8:
+        return
+    (_, second), (x, first) = points[np.argsort(points[:, 1], kind="stable")][-2:]
+    if first > 3 * second > 0:
+        panel.set_ylim(min(0.0, *points[:, 1]), 1.15 * second)
+        panel.annotate(
+            f"↑ {first:.4g}", (x, 1.15 * second), xytext=(0, 2), textcoords="offset points", ha="center",
+            va="bottom", fontsize=8.5, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _places(panel: Any) -> np.ndarray:
+    """Where the curves have points, on the x axis; lines across the whole panel have none."""
+    curves = [line for line in panel.get_lines() if line.get_transform() == panel.transData]
+    found = [np.asarray(line.get_xdata(), dtype=float) for line in curves]
+    return np.unique(np.concatenate(found)) if found else np.array([])
+
+
+def _free_legends(figure: Any) -> None:
+    """Move the legends out of the panels where one of them covers what is drawn, or has much to say."""
+    kept = [panel for panel in figure.axes if panel.get_legend() is not None]
+    if not any(len(p.get_legend().get_texts()) > 5 or _covers(p.get_legend(), p) for p in kept):
+        return
+    groups: list[dict[str, Any]] = []  # panels that speak of the same things share a legend
+    for panel in figure.axes:
+        handles, labels = panel.get_legend_handles_labels()
+        said = dict(zip(labels, handles, strict=True))
+        known = next((group for group in groups if set(said) & set(group)), None)
+        if known is not None:
+            known.update({label: said[label] for label in said if label not in known})
+        elif said:
+            groups.append(said)
+    if len(groups) == 1:
+        for panel in kept:
+            panel.get_legend().remove()
+        columns = _columns(figure.get_figwidth(), groups[0])
+        figure.legend(
+            groups[0].values(), groups[0].keys(), loc="outside lower center", ncols=columns, labelcolor=INK
+        )
+        return
+    for panel in kept:  # each under its own panel
+        handles, labels = panel.get_legend_handles_labels()
+        columns = _columns(panel.get_position().width * figure.get_figwidth(), labels)
+        below = -0.62 / (panel.get_position().height * figure.get_figheight())
+        panel.legend(
+            handles, labels, loc="upper center", bbox_to_anchor=(0.5, below), ncols=columns, labelcolor=INK
+        )
+
+
+def _columns(inches: float, labels: Any) -> int:
+    """How many names stand side by side."""
+    return max(1, min(len(labels), int(inches / (0.6 + 0.075 * max(map(len, labels))))))
+
+
+def _covers(legend: Any, panel: Any) -> bool:
+    """Whether a legend lies over a curve, a bar, a point or an error bar of its panel."""
+    from matplotlib.collections import LineCollection, PathCollection
+
+    box = legend.get_window_extent().padded(1)
+    paths = [(line.get_path(), line.get_transform(), False) for line in panel.get_lines()]
+    paths += [(patch.get_path(), patch.get_transform(), True) for patch in panel.patches]
+    for drawn in panel.collections:
+        if isinstance(drawn, LineCollection):
+            paths += [(path, drawn.get_transform(), False) for path in drawn.get_paths()]
+        elif isinstance(drawn, PathCollection):
+            points = drawn.get_offset_transform().transform(drawn.get_offsets())
+            if any(box.contains(*point) for point in points):
+                return True
+    return any(
+        path.transformed(place).cleaned(remove_nans=True).intersects_bbox(box, filled)
+        for path, place, filled in paths
+    )
 
 
 def save(figure: Any, path: str | Path) -> Path:
@@ -87,7 +211,8 @@ def save(figure: Any, path: str | Path) -> Path:
 def error_bars(panel: Any, x: Any, y: Any, spread: Any, k: int, label: str, *, paper: bool = False) -> None:
     """Draw one curve with its spread; what a paper prints is dotted, with open markers.
 
-    ``spread`` is a symmetric width, or two rows (down, up); None leaves it out.
+    ``spread`` is a symmetric width, or two rows (down, up); None leaves it out. Of many points the spread is
+    a band: bars would stand too close to be read.
     """
     colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
     values = np.array([np.nan if v is None else v for v in y], dtype=float)
@@ -100,9 +225,16 @@ def error_bars(panel: Any, x: Any, y: Any, spread: Any, k: int, label: str, *, p
         widths = rows if len(rows) == 2 else np.vstack([rows, rows])
         # the mean of equal numbers may lie a last place beyond the largest of them
         widths = np.where(np.abs(widths) <= 1e-12 * np.abs(values), 0.0, widths)
+    many = len(values) > MANY
+    if many and widths is not None:
+        panel.fill_between(
+            list(x), values - widths[0], values + widths[1], color=colour, alpha=0.2, lw=0, zorder=1
+        )
+        widths = None
     panel.errorbar(
-        list(x), values, yerr=widths, color=colour, marker=marker, ms=5, capsize=3, lw=1.2 if paper else 1.8,
-        ls=":" if paper else "-", mfc="none" if paper else colour, label=label, elinewidth=1.0,
+        list(x), values, yerr=widths, color=colour, marker=marker, ms=3 if many else 5, capsize=3,
+        lw=1.2 if paper else 1.8, ls=":" if paper else "-", mfc="none" if paper else colour, label=label,
+        elinewidth=1.0,
     )  # fmt: skip
 
 
@@ -116,19 +248,14 @@ def names(panel: Any, xlabel: str, ylabel: str, title: str = "", *, legend: bool
     panel.set(xlabel=xlabel, ylabel=ylabel, title=title, **more)
     panel.grid(axis="y", color=COLOURS[6], alpha=0.25, lw=0.7)
     if panel.get_xscale() == "log":
-        from matplotlib.ticker import NullFormatter, ScalarFormatter
+        from matplotlib.ticker import NullFormatter
 
-        places = sorted({float(x) for line in panel.get_lines() for x in line.get_xdata() if float(x) > 0})
+        places = [x for x in _places(panel) if x > 0]
         panel.xaxis.set_minor_formatter(NullFormatter())  # 2 x 10^1, 3 x 10^1 ... overprint each other
         if 2 <= len(places) <= 8:
-            panel.set_xticks(places)
-            panel.xaxis.set_major_formatter(ScalarFormatter())
-    handles, labels = panel.get_legend_handles_labels()
-    if legend and len(handles) > 5:  # would cover the curves
-        where = {"loc": "outside lower center", "ncols": 4, "labelcolor": INK}
-        panel.figure.legend(handles, labels, **where)
-    elif legend and handles:
-        panel.legend(labelcolor=INK)
+            panel.set_xticks(places, [f"{x:g}" for x in places])
+    if legend and panel.get_legend_handles_labels()[0]:
+        panel.legend(labelcolor=INK)  # moves out of the panel when the figure is done, if it covers anything
 
 
 def spread_of(values: Sequence[float]) -> tuple[float, float, float]:

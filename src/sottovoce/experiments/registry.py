@@ -31,6 +31,8 @@ GATE = (
     "sottovoce.data.randomness", "sottovoce.privacy.noise",
 )  # fmt: skip
 _INNER = {"quick", "spread", "progress"}  # arguments of `run` that are no options of the experiment
+FROM_ZERO = {"attacker", "egos", "example", "l1", "l2", "noise", "rates", "seed", "skew", "tau", "tv"}
+UNBOUNDED = {"epsilon", "epsilons"}  # infinite: no privacy
 
 
 class Shown(NamedTuple):
@@ -57,7 +59,7 @@ class Option(NamedTuple):
     >>> Option("steps", 5, "int").read("x")
     Traceback (most recent call last):
     ...
-    sottovoce.errors.InvalidInput: --steps expects a whole number, got 'x'.
+    sottovoce.errors.InvalidInput: --steps expects a whole number, at least 1, got 'x'.
     """
 
     name: str
@@ -68,15 +70,30 @@ class Option(NamedTuple):
     @property
     def expects(self) -> str:
         """What the option takes, in words."""
-        one = {"int": "a whole number", "float": "a number (inf is one)", "bool": "true or false"}
-        several = {"int": "whole numbers, as 1,2", "float": "numbers (inf is one), as 1,2"}
+        least = "at least 0" if self.name in FROM_ZERO else "at least 1" if self.kind == "int" else "above 0"
+        also = " (inf is one)" if self.name in UNBOUNDED else ""
+        one = {
+            "int": f"a whole number, {least}", "float": f"a number{also}, {least}", "bool": "true or false",
+        }  # fmt: skip
+        several = {
+            "int": f"whole numbers, {least}, as 1,2", "float": f"numbers{also}, {least}, as 1,2",
+        }  # fmt: skip
         return several.get(self.kind, "words, as a,b") if self.many else one.get(self.kind, "a word")
+
+    def fits(self, value: Any) -> bool:
+        """Whether a number lies where the experiments take it."""
+        if self.kind not in ("int", "float"):
+            return True
+        least = 0 if self.name in FROM_ZERO else 1 if self.kind == "int" else math.ulp(0.0)
+        return bool(value >= least and (math.isfinite(value) or self.name in UNBOUNDED))
 
     def read(self, words: str) -> Any:
         """Return the value that a person wrote, or say what was expected."""
         parts = words.split(",") if self.many else [words]
         try:
             values = tuple(_READ.get(self.kind, str)(part.strip()) for part in parts)
+            if not all(map(self.fits, values)):
+                raise ValueError(words)
         except ValueError:
             expected = "one value" if not self.many and "," in words else self.expects
             raise InvalidInput(

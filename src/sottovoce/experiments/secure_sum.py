@@ -662,11 +662,13 @@ def plot(record: dict[str, Any]) -> Any:
                     panel, [r["epsilon"] for r in line], [r["accuracy"] for r in line],
                     [r["std"] or 0.0 for r in line], k, WORDS[who],
                 )  # fmt: skip
-            best = {row["epsilon"]: max(row["anchors"].values()) for row in here if row["anchors"]}
-            if best:
-                drawing.error_bars(
-                    panel, list(best), list(best.values()), None, 6, "central, elsewhere", paper=True
-                )
+            for k, name in enumerate(dict.fromkeys(name for row in here for name in row["anchors"])):
+                known = {row["epsilon"]: row["anchors"][name] for row in here if name in row["anchors"]}
+                marker, grey = drawing.MARKERS[-1 - k], drawing.COLOURS[6]
+                panel.plot(
+                    list(known), list(known.values()), marker=marker, ls=":", mfc="none", color=grey,
+                    label=f"{name} (central)" if "central" not in name else name,
+                )  # fmt: skip
             drawing.names(panel, "privacy budget epsilon", "test accuracy (%)", data, xscale="log")
     return figure
 
@@ -691,16 +693,19 @@ def agents_plot(record: dict[str, Any]) -> Any:
 def tuning_plot(record: dict[str, Any]) -> Any:
     """Draw what the settings of the grid reached, cell by cell."""
     rows = record["history"]
-    with drawing.figure_of() as (figure, (panel,)):
-        for k, own in enumerate((False, True)):
-            line = [row for row in rows if row["own"] is own]
-            drawing.error_bars(
-                panel, [r["epsilon"] for r in line], [r["held_out_accuracy"] for r in line], None, k,
-                "own noise" if own else "any one member",
-            )  # fmt: skip
-        drawing.names(
-            panel, "privacy budget epsilon", "accuracy, held out (%)", "settings tried", xscale="log"
-        )
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    with drawing.figure_of(len(sets)) as (figure, panels):
+        for panel, data in zip(panels, sets, strict=True):
+            for k, own in enumerate((False, True)):
+                line = [row for row in rows if row["own"] is own and row["data"] == data]
+                if line:  # points: one setting each, nothing between them
+                    panel.plot(
+                        [r["epsilon"] for r in line], [r["held_out_accuracy"] for r in line], ls="none",
+                        marker=drawing.MARKERS[k], color=drawing.COLOURS[k], mfc="none",
+                        label="own noise" if own else "any one member",
+                    )  # fmt: skip
+            title = f"{data}: settings tried"
+            drawing.names(panel, "privacy budget epsilon", "accuracy, held out (%)", title, xscale="log")
     return figure
 
 

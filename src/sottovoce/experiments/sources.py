@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["ITEMS", "Item", "stored"]
+__all__ = ["ITEMS", "Item", "lasted", "stored"]
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,24 @@ class Item:
         if cells is not None and of is not None and cells < of:
             return (
                 "partly",
-                f"{cells} of {of} cells, {kept['file']}{age}; scripts/run_papers.py runs the rest",
+                f"{cells} of {of} cells{age}; scripts/run_papers.py runs the rest",
             )
-        return "done", f"{kept['file']}, {kept['seconds']:.0f} s{age}"
+        return "done", f"{lasted(kept['seconds'])}{age}"
+
+
+def lasted(seconds: float) -> str:
+    """Return a time as a person says it.
+
+    Examples
+    --------
+    >>> lasted(0.3), lasted(88), lasted(1191), lasted(47845)
+    ('under 1 s', '88 s', '20 min', '13.3 h')
+    """
+    if seconds < 1:
+        return "under 1 s"
+    if seconds < 300:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 @cache

@@ -8,6 +8,7 @@ beside it, in units of the local loss, with the share of pairs the equation unde
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -24,7 +25,10 @@ EGOS = (0, 107, 348, 414, 686, 698, 1684, 3437, 3980)
 
 @dataclass(frozen=True)
 class Config:
-    """Graph sizes; ``egos`` are read from the data folder when it is there."""
+    """Graph sizes; ``egos`` are read from the data folder when it is there.
+
+    Of Erdős-Rényi graphs ``draws`` are taken, as M22 averages over 5; ``observers`` is per graph.
+    """
 
     dimension: int = 11
     density: float = 1.5
@@ -32,10 +36,11 @@ class Config:
     radius: float = 0.06
     egos: tuple[int, ...] = EGOS
     observers: int = 3
+    draws: int = 5
     seed: int = 0
 
 
-QUICK = Config(dimension=5, side=5, radius=0.35, egos=(), observers=1)
+QUICK = Config(dimension=5, side=5, radius=0.35, egos=(), observers=1, draws=2)
 
 
 def run(quick: bool = False, **options: Any) -> Result:
@@ -46,11 +51,11 @@ def run(quick: bool = False, **options: Any) -> Result:
     config = replace(QUICK if quick else Config(), **options)
     n = 2**config.dimension
     rng = np.random.default_rng(config.seed)
-    graphs = {
-        "hypercube": sv.graphs.hypercube(config.dimension),
-        "erdos-renyi": sv.graphs.erdos_renyi(n, config.density, rng),
-        "grid": sv.graphs.grid(config.side, config.side),
-        "geometric": sv.graphs.geometric(n, config.radius, rng),
+    graphs: dict[str, Any] = {
+        "hypercube": [sv.graphs.hypercube(config.dimension)],
+        "erdos-renyi": [sv.graphs.erdos_renyi(n, config.density, rng) for _ in range(config.draws)],
+        "grid": [sv.graphs.grid(config.side, config.side)],
+        "geometric": [sv.graphs.geometric(n, config.radius, rng)],
     }
     skipped = []
     for ego in config.egos:
@@ -58,7 +63,7 @@ def run(quick: bool = False, **options: Any) -> Result:
         if network is None:
             skipped.append(ego)
         else:
-            graphs[f"ego-{ego}"] = network
+            graphs[f"ego-{ego}"] = [network]
     metrics: dict[str, Any] = {name: by_distance(g, config.observers, rng) for name, g in graphs.items()}
     return Result(
         name="topologies",
@@ -68,28 +73,33 @@ def run(quick: bool = False, **options: Any) -> Result:
     )
 
 
-def by_distance(network: Any, observers: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return rounds and, per distance, the mean exact and published loss over a few observers.
+def by_distance(networks: Sequence[Any], observers: int, rng: np.random.Generator) -> dict[str, Any]:
+    """Return rounds and, per distance, the mean exact and published loss over graphs and a few observers.
 
     Examples
     --------
     >>> import sottovoce as sv
-    >>> found = by_distance(sv.graphs.hypercube(4), 1, np.random.default_rng(0))
+    >>> found = by_distance([sv.graphs.hypercube(4)], 1, np.random.default_rng(0))
     >>> found["distances"], [round(h, 3) for h in found["exact"]]
     ([1, 2, 3, 4], [1.0, 0.667, 1.0, 1.0])
     """
     import sottovoce as sv
 
-    rounds = sv.protocols.rounds_for(network, noise_std=1.0)
-    who = rng.choice(network.n, size=min(observers, network.n), replace=False)
-    published = sv.privacy.published_loss(network, rounds=rounds)
-    exact = np.array([sv.privacy.exact_loss(network, rounds=rounds, observer=v) for v in who.tolist()])
-    printed, far = published[:, who].T, np.array([network.distances_from(v) for v in who.tolist()])
+    rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    every_rounds = [sv.protocols.rounds_for(network, noise_std=1.0) for network in networks]
+    for network, rounds in zip(networks, every_rounds, strict=True):
+        who = rng.choice(network.n, size=min(observers, network.n), replace=False).tolist()
+        published = sv.privacy.published_loss(network, rounds=rounds)
+        for v in who:
+            exact_of_v = sv.privacy.exact_loss(network, rounds=rounds, observer=v)
+            rows.append((exact_of_v, published[:, v], network.distances_from(v)))
+    exact, printed, far = (np.array(list(column)) for column in zip(*rows, strict=True))
     others = far > 0
     at = {int(d): far == d for d in np.unique(far[others])}
     return {
-        "n": network.n,
-        "rounds": rounds,
+        "n": networks[0].n,
+        "graphs": len(networks),
+        "rounds": round(float(np.mean(every_rounds))),
         "distances": list(at),
         "exact": [float(exact[these].mean()) for these in at.values()],
         "best": [float(exact[these].min()) for these in at.values()],
@@ -131,7 +141,12 @@ def table(record: dict[str, Any]) -> Shown:
         "graph", "nodes", "rounds", "next to it", "halfway", "furthest", "furthest distance", "mean",
         "pairs understated by (6)",
     )  # fmt: skip
-    return Shown(columns, tuple(rows), "Exact loss over the local loss (1), from the observers drawn.")
+    config = record["config"]
+    return Shown(
+        columns, tuple(rows),
+        f"Exact loss over the local loss (1); observers per graph: {config['observers']}, Erdős-Rényi "
+        f"graphs: {config.get('draws', 1)}.",
+    )  # fmt: skip
 
 
 def held(record: dict[str, Any]) -> bool:
@@ -154,9 +169,10 @@ def plot(record: dict[str, Any]) -> Any:
             published = np.maximum(found["published"], FLOOR)
             drawing.error_bars(panel, x, published, None, 1, "published (6), mean", paper=True)
             drawing.level(panel, 1.0, "local privacy")
+            over = f", {found['graphs']} graphs" if found.get("graphs", 1) > 1 else ""
             drawing.names(
-                panel, "distance (hops)", "loss (local = 1)", f"{name}, n = {found['n']:,}",
-                legend=panel is panels[0], yscale="log", ylim=(FLOOR, 30),
+                panel, "distance (hops)", "loss (local = 1)", f"{name}, n = {found['n']:,}{over}",
+                legend=panel is panels[0], yscale="log", ylim=(0.7 * FLOOR, 100),
             )  # fmt: skip
         for panel in panels[len(listed) :]:
             panel.set_axis_off()

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Figure", "Section", "Table", "fixed", "number"]
+__all__ = ["Figure", "Section", "Table", "fine", "fixed", "number"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,18 @@ def number(value: Any) -> str:
             return f"{value:.2g}"
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}".rstrip("0").rstrip(".")
     return str(value)
+
+
+def fine(value: Any) -> str:
+    """Return a number as `number` does, with three digits that count where it is small: tables compare.
+
+    Examples
+    --------
+    >>> fine(0.00112), fine(0.0526), fine(0.5), fine(12.3456), fine(None)
+    ('0.00112', '0.0526', '0.5', '12.346', '–')
+    """
+    small = isinstance(value, float) and 0 < abs(value) < 0.1
+    return f"{value:.3g}" if small else number(value)
 
 
 def fixed(value: Any) -> str:
