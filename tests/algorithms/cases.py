@@ -133,9 +133,9 @@ class Case:
         """Return the plan on four agents with ``changes``."""
         given = {
             "steps": 5, "learning_rate": RATE, "clip": 1.0, "noise_multiplier": 0.0, "sizes": [EACH] * N,
-            **self.options, **changes,
+            "network": RING, **self.options, **changes,
         }  # fmt: skip
-        return self.make(GLM("logistic") if objective is None else objective, network=RING, **given)
+        return self.make(GLM("logistic") if objective is None else objective, **given)
 
     def __repr__(self) -> str:
         return self.name
@@ -311,6 +311,7 @@ class Other:
     squared: bool = False  # a prox by its normal equations, in place of the logistic loss
     clip: float = 0.7
     first: Any = None  # what a plan is built on, where it is no model
+    first_name: str = "objective"
     clip_name: str | None = "clip"
     stepwise: bool = True  # whether it takes a number of steps
     loose: float | None = math.inf  # a clip that clips nothing
@@ -318,15 +319,15 @@ class Other:
     takes_nan: bool = False  # values that are no numbers count as none instead of being refused
     path: bool = False  # whether a path names the agents
 
-    def plan(self, noise: float, **changes: Any) -> Any:
+    def plan(self, noise: float, /, **changes: Any) -> Any:
         """Return the plan with so much noise, in the plan's own unit."""
         model = GLM("squared" if self.squared else "logistic") if self.first is None else self.first
         given = {**self.options, self.make.noise_field: noise, **changes}
         if self.stepwise:
             given.setdefault("steps", STEPS)
         if self.clip_name is not None:
-            given[self.clip_name] = given.pop("clip", self.clip)
-        return self.make(model, **given)
+            given.setdefault(self.clip_name, given.pop("clip", self.clip))
+        return self.make(**{self.first_name: model, **given})
 
     def unclipped(self, **changes: Any) -> Any:
         """Return the plan without noise and, where it clips, without a clip."""
@@ -350,7 +351,8 @@ ADMM = {"gamma": 1.0}
 NETWORK = {"network": RING, "learning_rate": RATE, "adjacency": "user"}
 OTHERS = [
     Other("averaging", sv.Muffliato, {"dim": P}, values, plain_gossip, unscaled, 2.0, coef="rows",
-          first=sv.protocols.Gossip(RING, 2), clip_name="radius", stepwise=False, loose=1e9, takes_nan=True),
+          first=sv.protocols.Gossip(RING, 2), first_name="protocol", clip_name="radius", stepwise=False,
+          loose=1e9, takes_nan=True),
     Other("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, plain_dp_sgd, unscaled, 2.0),
     Other("dp-cd", DPCD, {**HOLDER, "smoothness": SMOOTH, "output": "last"}, one_holder, plain_dp_cd,
           _coordinate, 3.0, quadratic=(("smoothness", (2.0,) * P),)),
@@ -359,7 +361,7 @@ OTHERS = [
     Other("admm", CentralADMM, {**HOLDER, **ADMM}, one_holder, plain_admm, unscaled, 0.2, squared=True),
     Other("fixed-point", FixedPoint,
           {"sensitivity": 1.4 / M, "start": np.zeros((1, P)), "relaxation": 0.5}, one_holder, plain_iteration,
-          lambda p, s: 2.0, 0.2, coef="blocks", first=contraction, clip_name=None),
+          lambda p, s: 2.0, 0.2, coef="blocks", first=contraction, first_name="operator", clip_name=None),
     Other("walk", RandomWalkSGD, {**NETWORK, "path": PATH}, users, plain_walk, lambda p, s: 1 / RATE, 2.0,
           path=True),
     Other("secret walk", RandomWalkSGD, {**NETWORK, "path": "secret"}, users, plain_secret,
