@@ -390,14 +390,14 @@ def known_kinds(plan: Any) -> None:
             _validate.word(value, name)
         elif name == "seed":
             _validate.count(value, name, minimum=0)
-        elif name in _LISTED and not (name in _OR_ONE and isinstance(value, (str, int, float))):
-            _validate.several(value, name)
+        elif name in _LISTED and not (name == "path" and isinstance(value, str)):
+            if not (kind.endswith("| float") and isinstance(value, (int, float))):  # one for all
+                _validate.several(value, name)
         elif kind.startswith(("Callable", "Operator")) and not callable(value):
             raise InvalidInput(f"{name} must be a function, got {_validate.shown(value)}.")
 
 
 _LISTED = ("sizes", "smoothness", "bounds", "path")
-_OR_ONE = ("smoothness", "path")  # or one number for all, or a word
 
 
 def known_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:

@@ -14,9 +14,9 @@ import contextlib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sottovoce.errors import ConfigError, DataError, InvalidInput
 
@@ -146,14 +146,29 @@ class ProtocolSection(Section):
             return parse(":".join([self.name or default, *said]))
 
 
+def _noise(name: str) -> BeforeValidator:
+    """Refuse an amount of noise in the words of the plan, whose option it is."""
+
+    def checked(value: Any) -> float | None:
+        from sottovoce import _validate  # numpy comes with it
+
+        return None if value is None else _validate.non_negative(value, name)
+
+    return BeforeValidator(checked)
+
+
 class NoiseSection(Section):
     """``[noise]``: how much, and from where; left out, the least noise that meets ``[budget]``."""
 
-    multiplier: float | None = Field(
-        None, ge=0, description="noise over the clip (the radius of an average); 0 is no privacy"
+    multiplier: Annotated[float | None, _noise("noise_multiplier")] = Field(
+        None, description="noise over the clip (the radius of an average); 0 is no privacy"
     )
-    std: float | None = Field(None, ge=0, description="absolute standard deviation, per coordinate")
-    ratio: float | None = Field(None, gt=0, description="Laplace scale over sensitivity, for dp-gcd")
+    std: Annotated[float | None, _noise("noise_std")] = Field(
+        None, description="absolute standard deviation, per coordinate"
+    )
+    ratio: Annotated[float | None, _noise("noise_ratio")] = Field(
+        None, description="Laplace scale over sensitivity, for dp-gcd"
+    )
     seed: int | None = Field(
         None, ge=0, description="makes the run a simulation: reproducible, not protective"
     )
@@ -192,7 +207,7 @@ class AverageSection(Section):
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
-    adjacency: str = Field(description="user: the whole row of a node is replaced")
+    adjacency: Any = Field(description="user: the whole row of a node is replaced")
     values: Path | tuple[float, ...] | None = Field(None, description="CSV or NPZ file, or the numbers")
 
 
@@ -266,7 +281,7 @@ class TrainSection(Section):
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     algorithm: str
-    adjacency: str = Field(description="add-remove, replace-one (a record) or user (a whole agent)")
+    adjacency: Any = Field(description="add-remove, replace-one (a record) or user (a whole agent)")
     fresh_graph: bool = Field(False, description="draw the graph (er, geometric) afresh for every step")
     every: int | None = Field(None, ge=1, description="score, report and save after so many steps")
 
@@ -402,6 +417,8 @@ def _sentence(error: ValidationError, model: type[BaseModel], where: str) -> str
         return f"{named} is not known; expected one of {', '.join(known)}."
     if problem["type"] == "missing":
         return f"{named} is missing."
+    if problem["type"] == "value_error":  # a sentence of ours
+        return f"{named}: {problem['msg'].removeprefix('Value error, ')}"
     said = problem["msg"][:1].lower() + problem["msg"][1:]
     return f"{named}: {said}, got {_shown(problem['input'])}."
 
