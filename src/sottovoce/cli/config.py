@@ -55,11 +55,6 @@ OLD_KEYS: dict[tuple[str, str], str] = {
     ("budget", "target_epsilon"): "epsilon",
     ("budget", "target_delta"): "delta",
 }
-OLD_ALGORITHMS = {
-    "admm-federated": "federated-admm", "admm-token": "token-admm", "mafalda-sgd": "mafalda",
-    "sgd": "dp-sgd", "dsgd": "dp-dsgd", "dsgt": "dp-dsgt", "dinno": "dp-dinno", "consensus": "consensus-sgd",
-    "muffliato": "muffliato-sgd", "walk": "random-walk-sgd",
-}  # fmt: skip
 
 
 class Section(BaseModel):
@@ -355,7 +350,7 @@ def read_plan(path: str | Path) -> PlanFile:
     ...     _ = file.write_text(text)
     ...     read_plan(file)
     Traceback (most recent call last):
-    sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: input should be greater than or equal to 0, got -1.
+    sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: noise_multiplier must be a finite number of at least 0, got -1.
     """  # noqa: E501
     return known_plan(read_toml(path), Path(path).name)
 
@@ -375,12 +370,6 @@ def known_plan(tables: Mapping[str, Any], where: str) -> PlanFile:
         table = tables.get(section)
         if isinstance(table, dict) and key in table:
             raise ConfigError(f"{where}, [{section}] {key} is an old word; write {new}.")
-    train = tables.get("train")
-    if isinstance(train, dict) and train.get("algorithm") in OLD_ALGORITHMS:
-        old = train["algorithm"]
-        raise ConfigError(
-            f'{where}, [train] algorithm {old!r} is an old name; write "{OLD_ALGORITHMS[old]}".'
-        )
     found = checked(PlanFile, tables, where)
     if (found.average is None) == (found.train is None):
         raise ConfigError(
