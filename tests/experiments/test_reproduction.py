@@ -15,7 +15,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
 from sottovoce.experiments import find, registry
-from sottovoce.experiments.b23_printed import printed
+from sottovoce.experiments.b23_printed import EPSILONS, TABLE1, printed
 from sottovoce.experiments.b23_settings import settings_of
 from sottovoce.experiments.b23_tables import cells_of, from_trials, tuned_apart
 from sottovoce.experiments.deep_b23 import Cell
@@ -440,6 +440,75 @@ def test_the_medians_of_the_learning_page_are_those_of_the_records():
         [walk[m]["median"] for m in ("walk", "gossip")], abs=6e-4
     )
     assert int(said[2].replace(",", "")) == walk["walk"]["messages"]
+    pairs = {name: row["understated_pairs"] for name, row in record_of("topologies")["metrics"].items()}
+    egos = [value for name, value in pairs.items() if name.startswith("ego")]
+    told = [float(v) for v in re.findall(r"(?<![\w:])\d\.\d+", line("`topologies`"))]
+    found = [pairs["hypercube"], pairs["erdos-renyi"], pairs["grid"], min(egos), max(egos)]
+    assert told == pytest.approx(found, abs=6e-3)
+    audits = record_of("convex-audits")["metrics"]
+    gaussian = [row["tightness"] for row in audits.values() if row["measure"] == "mu"]
+    others = [audits[name]["tightness"] for name in ("dp-gcd", "dp-sgd, Poisson lots")]
+    told = [float(v) for v in re.findall(r"\d\.\d+", line("`convex-audits`"))]
+    assert told == pytest.approx([min(gaussian), max(gaussian), *others], abs=6e-3)
+    assert not any(row["refuted"] for row in audits.values())
+    convex = json.loads((RESULTS / "bench-convex.json").read_text())
+    told = line("`bench-convex`")
+    for words, value, digits in (
+        (r"([\d.]+) million steps/s", convex["random_walk"]["complete_steps_per_second"] / 1e6, 1),
+        (r"([\d.]+) times the numpy twin", convex["random_walk"]["complete_against_numpy"], 0),
+        (
+            r"records ([\d.]+) times the pass",
+            convex["coordinate_step"]["memory_logistic_over_stream_pass"],
+            1,
+        ),
+        (r"logistic\), ([\d.]+) \(squared", convex["coordinate_step"]["memory_squared_over_stream_pass"], 1),
+        (r"([\d.]+) CPU s", convex["muffliato"]["cpu_seconds"], 1),
+        (r"([\d.]+) ms a step", 1e3 * convex["dp_gcd_sparse"]["seconds_per_step"], 0),
+    ):
+        assert float(re.search(words, told)[1]) == round(value, digits), words
+
+
+def test_the_numbers_of_the_networks_page_are_those_of_the_records():
+    page = (ROOT / "docs" / "networks.md").read_text()
+
+    def cells(start):
+        row = re.search(rf"^\| {re.escape(start)} \| (.+) \|$", page, re.M)[1]
+        return [cell.strip() for cell in row.split("|")]
+
+    steps = json.loads((RESULTS / "bench-deep.json").read_text())["whole_steps"]
+    names = {
+        "clipped sums": "clipped sums", "noise": "noise", "gathering the lots' records": "gathering records",
+        "mixing with neighbours": "mixing", "drawing lots": "drawing lots",
+        "update and the rest": "the rest",
+    }  # fmt: skip
+    for told, key in names.items():
+        shares = [steps[method]["share_of_a_step"][key] for method in ("dp-dsgt", "dp-dinno")]
+        assert [float(cell) for cell in cells(told)] == shares, told
+    for method, named in (("DP-DSGT", "dp-dsgt"), ("DP-DiNNO", "dp-dinno")):
+        assert f"{steps[named]['step_over_gradients']} ({method})" in page
+    rows = record_of("consensus-mnist")["history"]
+    assert cells("exact consensus") == [f"{row['accuracy']:.2f} +- {row['std']:.2f}" for row in rows]
+    assert [float(cell) for cell in cells("B23, central DP-SGD")] == [row["paper_central"] for row in rows]
+    methods = ("dsgd", "dsgt", "dinno")
+    best = [max(TABLE1[m, 0.06][EPSILONS.index(e)][0] for m in methods) for e in (0.5, 1.0, 10.0)]
+    assert [float(cell) for cell in cells("B23, best decentralized on this graph")] == best
+
+
+def test_the_figures_of_the_scale_page_are_those_of_the_record():
+    page = (ROOT / "docs" / "scale.md").read_text()
+    record = json.loads((RESULTS / "bench-scale.json").read_text())
+    resnet, audits, start = record["resnet"], record["audits"], record["start"]
+    seconds = [resnet["seconds_per_step_2_ranks"], resnet["seconds_per_step_1_rank"]]
+    (said,) = re.findall(r"\| ([\d.]+) times \(([\d.]+) s against ([\d.]+) s a step\)", page)
+    assert [float(v) for v in said] == [resnet["ratio"], *(pytest.approx(s, abs=0.051) for s in seconds)]
+    assert f"| {resnet['bytes_sent_per_round']:,}, the rows on cut edges" in page
+    assert resnet["bytes_sent_per_round"] == resnet["bytes_of_rows_on_cut_edges"]
+    each = ", ".join(map(str, sorted(audits["ratio"])))
+    assert f"| {audits['ratio_median']} times (median of {each}) |" in page
+    assert f"| {audits['ratio_with_start_median']} times: " in page
+    told = re.search(r"loky ([\d.]+) s, Dask ([\d.]+) s, Ray ([\d.]+) s; two ranks meet in ([\d.]+) s", page)
+    names = ("loky, 2 workers", "dask, 2 workers", "ray, 2 workers", "cluster, 2 ranks")
+    assert [float(v) for v in told.groups()] == [round(start[name], 1) for name in names]
 
 
 def test_the_results_of_the_reproduction_page_are_those_of_the_records():

@@ -113,27 +113,32 @@ class Muffliato(Plan):
         _validate.non_negative(self.noise_std, "noise_std")
         _validate.positive(self.radius, "radius")
         _validate.count(self.dim, "dim")
+        width = self.dim if self.dim > 1 else None  # one is also what it is where nobody said
+        object.__setattr__(self, "centre", _validate.point(self.centre, "centre", width))
+        network = None if self.network is None else as_network(self.network)
         known_adjacency(self.adjacency, self.adjacencies, self.name)
         known_noise(self)
         protocol = spoken_network(self.protocol)
         if isinstance(protocol, str):
-            if self.network is None:
+            if network is None:
                 raise InvalidInput(f"averaging needs a network for its protocol {protocol}.")
             named = parse(protocol)
             if named.name not in self.protocols:
                 raise InvalidInput(
                     f"{self.name} runs over {' or '.join(self.protocols)}, not over {named.name}."
                 )
-            protocol = named.at(as_network(self.network), seed=self.seed)
+            protocol = named.at(network, seed=self.seed)
         elif isinstance(protocol, Network) or hasattr(protocol, "nodes"):
-            network = as_network(protocol)
+            graph = as_network(protocol)
             # without noise disagreement alone decides, as with a thousandth of the radius
             relative = self.noise_std / self.radius or 1e-3
-            protocol = Chebyshev(network, rounds_for(network, noise_std=relative))
+            protocol = Chebyshev(graph, rounds_for(graph, noise_std=relative))
         if not isinstance(protocol, Protocol):
             raise InvalidInput(
                 f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
             )
+        if network is not None and protocol.n != network.n:
+            raise InvalidInput(f"the protocol is for {protocol.n} nodes, the network has {network.n}.")
         object.__setattr__(self, "protocol", protocol.scaled(self.noise_std))
         if self.site_weights is not None:
             self._settle_weights()
@@ -297,7 +302,9 @@ class Muffliato(Plan):
 
     def prepared(self, data: Any) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the centre later."""
-        return _validate.rows(data, self.n, "data", finite=False)
+        rows = _validate.rows(data, self.n, "data", finite=False)
+        _validate.point(self.centre, "centre", rows.shape[1])
+        return rows
 
     def starting(self, data: np.ndarray, random: Random, agents: Sequence[int]) -> np.ndarray:
         """Return zeros: averaging has no starting point."""

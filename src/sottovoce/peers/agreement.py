@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sottovoce import graphs
 from sottovoce._files import write_whole
@@ -43,7 +43,16 @@ __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]  # its range is the plan's to judge, in its own words
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Number = Annotated[
+    Any, BeforeValidator(_as_float)
+]  # 1 and 1.0 have one name; the plan judges what else it is
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
@@ -96,14 +105,20 @@ class AlgorithmPart(_Part):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: str
-    adjacency: Literal["user", "replace-one", "add-remove"]
-    clip: Finite
-    noise_multiplier: Finite
+    adjacency: Any
+    clip: Number
+    noise_multiplier: Number
     protocol: str | None = None
-    steps: Annotated[int, Field(le=10_000_000)] | None = None
+    steps: Any = None
     learning_rate: Any = None
-    lot: Finite | None = None
-    sample_rate: Finite | None = None
+    lot: Number = None
+    sample_rate: Number = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> AlgorithmPart:
+        if isinstance(self.steps, int) and self.steps > 10_000_000:
+            raise ValueError(f"steps must be at most 10,000,000 in an agreement, got {self.steps}")
+        return self
 
     @property
     def stated(self) -> dict[str, Any]:
