@@ -191,7 +191,8 @@ def _told(name: str, found: Any, record: dict[str, Any]) -> str:
         held
     ]
     alt = found.title.replace("[", "(").replace("]", ")")
-    said = f"The source says: {found.claim} {verdict}" if found.claim else ""
+    speaker = "Our own claim" if found.own else "The source says"
+    said = f"{speaker}: {found.claim} {verdict}" if found.claim else ""
     return (
         f"## {found.title}\n\n{found.paper}. {said}\n\n![{alt}](/{FOLDER}/gallery/{name}.svg)\n\n"
         f"    sottovoce reproduce {name}\n"

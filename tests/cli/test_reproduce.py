@@ -82,6 +82,62 @@ def test_what_is_not_there_is_refused_with_what_is(refused):
     )
 
 
+def test_what_cannot_be_is_refused_in_one_sentence(call, refused, tmp_path):
+    assert "at least 1, got '0'" in refused("reproduce", "topologies", "--observers", "0")
+    assert "quick form has its own --n 60" in refused(
+        "reproduce", "geometric-distance", "--quick", "--n", "9"
+    )
+    record = json.loads((ROOT / "docs" / "results" / "dpgcd-dorothea.json").read_text())
+    del record["metrics"]["curve"]
+    (tmp_path / "old.json").write_text(json.dumps(record))
+    answer = call("reproduce", "dpgcd-dorothea", "--from", "old.json")
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert "to make it again with this version" in answer.err
+    assert not list(tmp_path.glob("*.svg"))
+
+
+def test_records_of_an_experiment_are_not_taken_for_a_folder(call):
+    words = ("reproduce", "imbalanced", "--quick", "--set", "records=100", "--json")
+    asked = ("reproduce", "imbalanced", "--quick", "--records", "100", "--json")
+    for form in (words, asked):
+        answer = call(*form)
+        assert "quick form has its own --records" in answer.out + answer.err
+
+
+def test_tables_fit_a_hundred_columns_and_break_no_word(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("table1", "muffliato-utility", "convex-audits"):
+        said = call(
+            "reproduce", name, "--from", ROOT / "docs" / "results" / f"{name}.json", "--plot", "x.svg"
+        )
+        assert max(map(len, said.out.splitlines())) <= 100
+        assert "rows more" not in said.out
+    listed = call("reproduce", "list").out
+    assert max(map(len, listed.splitlines())) <= 100
+    assert "walk-vs-gossip-averaging" in listed  # a name to type is not broken
+    table1 = call(
+        "reproduce", "table1", "--from", ROOT / "docs" / "results" / "table1.json", "--plot", "x.svg"
+    ).out
+    cells = [line for line in table1.splitlines() if "89.16 ± 0.82" in line]
+    assert re.search(r"^ ?DP-DSGT +0.06 +1 +1 .* yes", cells[0])  # one line a cell
+
+
+def test_small_numbers_keep_the_digits_that_count(call):
+    kept = ROOT / "docs" / "results" / "dpcd-curves.json"
+    medians = [m["median"] for form in json.loads(kept.read_text())["metrics"].values()
+               if isinstance(form, dict) for m in form.values()]  # fmt: skip
+    said = call("reproduce", "dpcd-curves", "--from", kept, "--plot", "x.svg").out
+    assert all(f"{median:.3g}" in said for median in medians)
+
+
+def test_the_gallery_goes_source_by_source(call, tmp_path):
+    for name in ("admm-lasso", "table3", "walk-amplification"):
+        shutil.copy(ROOT / "docs" / "results" / f"{name}.json", tmp_path)
+    listed = call("reproduce", "gallery", "--from", tmp_path, "--json").json["records"]
+    assert listed == ["table3", "walk-amplification", "admm-lasso"]
+
+
 def test_a_record_of_another_experiment_is_not_redrawn(refused):
     kept = ROOT / "docs" / "results" / "admm-lasso.json"
     assert "a record of admm-lasso" in refused("reproduce", "topologies", "--from", kept)

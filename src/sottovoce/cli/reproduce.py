@@ -174,6 +174,7 @@ def _gallery(folder: Path, out: Path, json: bool) -> None:
     """Write one page of all records in a folder: picture, claim, whether it held."""
     from sottovoce.errors import DataError
     from sottovoce.experiments.registry import registry
+    from sottovoce.experiments.sources import ITEMS
     from sottovoce.report.page import build
     from sottovoce.report.records import read_record, write_text
 
@@ -185,6 +186,8 @@ def _gallery(folder: Path, out: Path, json: bool) -> None:
             continue  # benchmarks lie beside the records of experiments
         if record["name"] in known:
             records.append(record)
+    order = [item.experiment for item in ITEMS]  # source by source, as the list has them
+    records.sort(key=lambda record: order.index(record["name"]))
     _refuse_unless(bool(records), f"{folder} holds no record of an experiment; --from names another folder.")
     write_text(out, build(records, "The papers, ours beside theirs"))
     payload = {"gallery": str(out), "records": [record["name"] for record in records]}
@@ -409,7 +412,7 @@ def _spread(
 
 def _speaker(found: Any) -> str:
     """Who says what is to be checked: a source, or this library of itself."""
-    return "The claim" if found.paper.startswith(("beyond", "no paper", "own")) else "The paper"
+    return "Our claim" if found.own else "The paper"
 
 
 def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Path]) -> None:

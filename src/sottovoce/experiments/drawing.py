@@ -105,7 +105,8 @@ def _whole_steps(panel: Any) -> None:
     from matplotlib.collections import PathCollection
     from matplotlib.ticker import AutoLocator, MaxNLocator
 
-    points = [np.ravel(c.get_offsets()[:, 0]) for c in panel.collections if isinstance(c, PathCollection)]
+    scattered = [c for c in panel.collections if isinstance(c, PathCollection)]
+    points = [np.asarray(c.get_offsets(), dtype=float)[:, 0] for c in scattered]
     x = np.concatenate([_places(panel), *points])
     if len(x) and isinstance(panel.xaxis.get_major_locator(), AutoLocator) and np.allclose(x, np.round(x)):
         panel.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1, steps=[1, 2, 5, 10]))

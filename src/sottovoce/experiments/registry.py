@@ -153,6 +153,11 @@ class Experiment:
     config: type | None = None
     reads: tuple[str, ...] = ()
 
+    @property
+    def own(self) -> bool:
+        """Whether the claim is this library's, and no source's."""
+        return self.paper.startswith(("beyond", "no paper", "own"))
+
 
 def registry() -> dict[str, Experiment]:
     """Return every experiment by name, sorted.

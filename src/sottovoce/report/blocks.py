@@ -47,15 +47,18 @@ class Table:
         return [all(_numeric(row[k]) for row in self.rows) for k in range(len(self.columns))]
 
     def cells(self) -> list[list[str]]:
-        """Return the text of every cell; a column of numbers has one format.
+        """Return the text of every cell; a column of numbers has one format, with the digits that count.
 
         >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 1.0))).cells()
         [['ring', '0.500'], ['star', '1.000']]
+        >>> Table(("graph", "loss"), (("ring", 0.5), ("star", 0.00112))).cells()
+        [['ring', '0.5'], ['star', '0.00112']]
         """
-        form = [
-            fixed if numeric and any(isinstance(row[k], float) for row in self.rows) else number
-            for k, numeric in enumerate(self.numeric())
-        ]
+        form = []
+        for k, numeric in enumerate(self.numeric()):
+            given = [row[k] for row in self.rows if isinstance(row[k], float)] if numeric else []
+            small = any(0 < abs(value) < 0.01 for value in given)  # three places would round it away
+            form.append(fine if small else fixed if given else number)
         return [[tell(cell) for tell, cell in zip(form, row, strict=True)] for row in self.rows]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sottovoce.errors import DataError
-from sottovoce.report.blocks import Figure, Section, Table, fine, number
+from sottovoce.report.blocks import Figure, Section, Table, number
 
 __all__ = ["SECTIONS", "section_of"]
 
@@ -69,7 +69,7 @@ def experiment(record: Mapping[str, Any]) -> Section:
         blocks.append(Figure(inline(found.plot(plain), found.title), f"{found.title} ({found.paper})."))
     if found.table is not None:
         columns, rows, note = found.table(plain)
-        blocks.append(Table(columns, tuple(tuple(_small(cell) for cell in row) for row in rows), note))
+        blocks.append(Table(columns, rows, note))
     settings = _scalars(record["config"])
     if settings:
         blocks.append(Table(("setting", "value"), tuple(settings.items())))
@@ -77,11 +77,6 @@ def experiment(record: Mapping[str, Any]) -> Section:
     verdict = {True: "It held here.", False: "It did not hold here.", None: "This record cannot say."}[held]
     lead = f"{found.paper}. {found.claim} {verdict}" if found.claim else f"{found.paper}."
     return Section(found.title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
-
-
-def _small(cell: Any) -> Any:
-    """A small number with the digits that count, anything else as it is."""
-    return fine(cell) if isinstance(cell, float) and 0 < abs(cell) < 0.1 else cell
 
 
 def general(record: Mapping[str, Any]) -> Section:
