@@ -110,7 +110,7 @@ def test_texts_with_the_same_numbers_are_listed_with_a_reason():
     listed = json.loads(resources.files("sottovoce.experiments").joinpath("same_numbers.json").read_text())
     for change in listed:
         assert len(change["why"]) > 10
-        for new, old in change["digests"].items():
+        for new, old in change["digests"]:
             assert new != old
             assert re.fullmatch("[0-9a-f]{16}", new)
             assert re.fullmatch("[0-9a-f]{16}", old)

@@ -274,7 +274,7 @@ def _predecessors() -> dict[str, set[str]]:
     text = resources.files("sottovoce.experiments").joinpath("same_numbers.json").read_text(encoding="utf-8")
     found: dict[str, set[str]] = {}
     for change in json.loads(text):
-        for new, old in change["digests"].items():
+        for new, old in change["digests"]:
             found.setdefault(new, set()).add(old)
     return found
 
