@@ -17,7 +17,6 @@ from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import SottovoceError
 from sottovoce.privacy.laws import Averaging
-from sottovoce.protocols import Masked
 
 __all__ = ["WayOut", "least", "least_whole", "ways_out"]
 
@@ -107,7 +106,7 @@ class _Search:
     # ---- the ways ----------------------------------------
 
     def masks(self, plan: Any) -> WayOut | None:
-        if not plan.maskable or plan.n < 3 or self.hidden_from_all or isinstance(plan.schedule(0), Masked):
+        if not plan.maskable or plan.n < 3 or self.hidden_from_all or plan.schedule(0).masked:
             return None
         masked = self.calibrated(self.masked(plan))
         if masked is None or not self.good(masked):

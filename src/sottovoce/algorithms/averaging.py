@@ -28,6 +28,7 @@ from sottovoce.algorithms.plan import (
     as_network,
     known_adjacency,
     known_noise,
+    known_protocol,
     spoken_network,
 )
 from sottovoce.data.randomness import Random
@@ -120,13 +121,9 @@ class Muffliato(Plan):
         known_noise(self)
         protocol = spoken_network(self.protocol)
         if isinstance(protocol, str):
-            if network is None:
-                raise InvalidInput(f"averaging needs a network for its protocol {protocol}.")
             named = parse(protocol)
-            if named.name not in self.protocols:
-                raise InvalidInput(
-                    f"{self.name} runs over {' or '.join(self.protocols)}, not over {named.name}."
-                )
+            known_protocol(named, network, self)
+            assert network is not None
             protocol = named.at(network, seed=self.seed)
         elif isinstance(protocol, Network) or hasattr(protocol, "nodes"):
             graph = as_network(protocol)

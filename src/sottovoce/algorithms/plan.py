@@ -47,7 +47,7 @@ from sottovoce.runners.run import run
 
 __all__ = [
     "Adjacency", "Curated", "Learning", "Plan", "Schedule", "View",
-    "as_network", "known_adjacency", "known_noise", "spoken_network",
+    "as_network", "known_adjacency", "known_noise", "known_protocol", "spoken_network",
 ]  # fmt: skip
 
 Adjacency = Literal["add-remove", "replace-one", "user"]
@@ -430,6 +430,14 @@ def known_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
         raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
 
 
+def known_protocol(protocol: NamedProtocol, network: Network | None, plan: Plan) -> None:
+    """Refuse a protocol that an algorithm does not run over, or a name without a network to build it on."""
+    if plan.protocols and protocol.name not in plan.protocols:
+        raise InvalidInput(f"{plan.name} runs over {' or '.join(plan.protocols)}, not over {protocol.name}.")
+    if network is None:
+        raise InvalidInput(f"{plan.name} needs a network for its protocol {protocol}.")
+
+
 def spoken_network(protocol: Any) -> Any:
     """Return the network that a text names where a protocol is wanted and the text names none.
 
@@ -661,12 +669,7 @@ class Learning(Plan):
         elif isinstance(protocol, Sequence) and len(protocol) != self.steps:
             raise InvalidInput(f"The schedule holds {len(protocol)} protocols for {self.steps} steps.")
         if isinstance(protocol, NamedProtocol):
-            if self.protocols and protocol.name not in self.protocols:
-                raise InvalidInput(
-                    f"{self.name} runs over {' or '.join(self.protocols)}, not over {protocol.name}."
-                )
-            if network is None:
-                raise InvalidInput(f"{self.name} needs a network for its protocol {protocol}.")
+            known_protocol(protocol, network, self)
         put("protocol", protocol)
         put("network", network)
         first = self._demand(self._agreed(0))

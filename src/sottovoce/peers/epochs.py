@@ -9,7 +9,6 @@ the new one. What was spent before is carried over: by the book, by the budget a
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -352,13 +351,23 @@ def draft_epoch(
         for each in (old.members[v] for v in kept)
     ]
     made = write_agreement(path, draft, entries)
-    buffer = io.BytesIO()
-    np.savez(buffer, parameters=model)
     try:
-        write_whole(Path(path).with_suffix(".npz"), buffer.getvalue(), mode=0o600)
+        save_model(Path(path).with_suffix(".npz"), model)
     except DataError as error:
         raise ConfigError(f"The model to go on from cannot be written: {error}") from None
     return made
+
+
+def save_model(path: Path, row: np.ndarray) -> None:
+    """Write a model for its owner alone, as `read_start` reads it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_model(Path(folder) / "model.npz", np.ones(2))
+    ...     float(np.load(Path(folder) / "model.npz")["parameters"].sum())
+    2.0
+    """
+    write_whole(path, lambda file: np.savez(file, parameters=row), mode=0o600)
 
 
 def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import math
 import os
@@ -32,7 +31,7 @@ from sottovoce.errors import (
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.dial import Proxy
-from sottovoce.peers.epochs import Before, Settled, read_start, settle
+from sottovoce.peers.epochs import Before, Settled, read_start, save_model, settle
 from sottovoce.peers.health import Health
 from sottovoce.peers.home import Home
 from sottovoce.peers.identity import CertificateSeal, Identity
@@ -325,9 +324,7 @@ class Peer:
     def _keep_start(self) -> None:
         """Keep the model an epoch goes on from beside its ledger: a restart needs it before the first row."""
         if self._start is not None:
-            buffer = io.BytesIO()
-            np.savez(buffer, parameters=self._start)
-            write_whole(self.state / START, buffer.getvalue(), mode=0o600)
+            save_model(self.state / START, self._start)
 
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""
@@ -630,10 +627,8 @@ class Peer:
             return None
         model = np.asarray(program.result())
         statement = self.statement()
-        buffer = io.BytesIO()
-        np.savez(buffer, parameters=model)
         try:
-            write_whole(self.state / MODEL, buffer.getvalue(), mode=0o600)
+            save_model(self.state / MODEL, model)
             write_whole(self.state / STATEMENT, json.dumps(statement, indent=1) + "\n", mode=0o600)
         except DataError as error:
             if self.core.failed is None:

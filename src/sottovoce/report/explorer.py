@@ -201,7 +201,7 @@ class Study:
         chosen, opened = self.setting, self.opened
         if opened is not None and chosen == opened.setting():
             return opened.plan
-        if opened is not None and not isinstance(opened.plan, Muffliato):
+        if opened is not None and opened.plan.query != "value":
             changed: dict[str, Any] = {}
             if chosen.graph is not None or chosen.edges is not None:
                 changed["network"] = self.network
@@ -266,7 +266,7 @@ class Study:
         positions = self.setting.positions
         if positions is None or len(positions) != self.network.n:
             positions = layout(self.network.edges.tolist(), self.network.n).round(5).tolist()
-        averaged = isinstance(plan, Muffliato)
+        averaged = plan.query == "value"
         return {
             "setting": self.setting.model_dump(mode="json", exclude={"positions"}),
             "title": self.opened.title if self.opened is not None else "",
@@ -300,7 +300,7 @@ class Study:
     @property
     def savable(self) -> bool:
         """Whether a plan file can say this plan: an agreement of training has no plan file."""
-        return self.opened is None or isinstance(self.plan, Muffliato) or self.opened.tables is not None
+        return self.opened is None or self.plan.query == "value" or self.opened.tables is not None
 
     def view(self, observers: Iterable[int], rounds: int | None = None) -> dict[str, Any]:
         """Return what a coalition learns of everybody: one row per node, and the whole in a sentence.
@@ -446,7 +446,7 @@ class Study:
         tables["protocol"] = protocol
         seed = (tables.get("noise") or {}).get("seed")
         tables["noise"] = {"multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
-        if isinstance(self.plan, Muffliato) and "average" not in tables:
+        if self.plan.query == "value" and "average" not in tables:
             centre: Any = self.plan.centre
             tables["average"] = {"radius": self.plan.radius, "centre": centre, "adjacency": "user"}
             if self.plan.dim != 1:
@@ -481,7 +481,7 @@ class Study:
     @property
     def _ratio(self) -> float | None:
         """Sensitivity over noise of one release, where there is one."""
-        if isinstance(self.plan, Muffliato):
+        if self.plan.query == "value":
             return float(self.plan.sensitivity / self.plan.noise_std)
         return None
 
