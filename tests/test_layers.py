@@ -1,6 +1,8 @@
 """The layers of the package: a module imports only from layers below its own."""
 
 import ast
+import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,115 @@ def test_imports_go_downwards(path):
     own = relative.parts[0].removesuffix(".py")
     upward = {name for name in imported(path) if LEVEL.get(layer_of(name), 0) > LEVEL[own]}
     assert not upward, f"{relative} imports from a higher layer: {sorted(upward)}"
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name; a package by that of its folder."""
+    found = {}
+    for path in ROOT.rglob("*.py"):
+        parts = ("sottovoce", *path.relative_to(ROOT).with_suffix("").parts)
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def uses(path: Path, known: dict[str, Path]) -> set[str]:
+    """The modules that one imports, at its head or inside a function; for the type checker alone is none."""
+    tree = parsed(path)
+    typing = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if node in typing:
+            continue
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path} imports by dots"
+            base = node.module or ""
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                found.add(full if full in known else base)
+    return found & set(known) - {"sottovoce"}  # the root imports nothing until it is asked for a name
+
+
+def rings(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Modules that lead back to themselves, found by taking away what leads nowhere."""
+    left = {name: set(targets) for name, targets in graph.items()}
+    while True:
+        ends = {name for name, targets in left.items() if not targets & set(left)}
+        if not ends:
+            return [sorted(left)] if left else []
+        left = {name: targets - ends for name, targets in left.items() if name not in ends}
+
+
+def test_no_module_leads_back_to_itself_at_once_or_later():
+    """Lazy imports count: a ring that only a call closes still cannot be read from one end."""
+    known = modules()
+    assert rings({name: uses(path, known) for name, path in known.items()}) == []
+
+
+def test_a_ring_is_seen(tmp_path):
+    head, inside = tmp_path / "a.py", tmp_path / "b.py"
+    head.write_text("from sottovoce.b import x\n")
+    inside.write_text("def f():\n    from sottovoce import a\n")
+    known = {"sottovoce.a": head, "sottovoce.b": inside, "sottovoce": tmp_path / "c.py"}
+    assert rings({name: uses(known[name], known) for name in ("sottovoce.a", "sottovoce.b")}) == [
+        ["sottovoce.a", "sottovoce.b"]
+    ]
+
+
+def test_a_module_does_not_ask_its_own_package():
+    """What a package hands out lazily lies in its modules: asking it from inside is a ring too."""
+    known = modules()
+    own = {
+        name: package
+        for name, path in known.items()
+        for package in uses(path, known)
+        if name.startswith(f"{package}.") and known[package].name == "__init__.py"
+    }
+    assert own == {}
+
+
+def test_no_name_with_a_line_before_it_is_taken_from_another_module():
+    """A helper that two modules use has a name of its own; modules of the package may begin with a line.
+
+    Two experiments keep theirs: their text is in the digest of trials that take hours.
+    """
+    kept = ("sottovoce.experiments.deep_b23", "sottovoce.experiments.audit_table5")
+    known, taken = modules(), []
+    for name, path in known.items():
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sottovoce"):
+                taken += [
+                    f"{name} takes {alias.name} from {node.module}"
+                    for alias in node.names
+                    if alias.name.startswith("_")
+                    and not alias.name.startswith("__")
+                    and f"{node.module}.{alias.name}" not in known
+                    and node.module not in kept
+                ]
+    assert taken == []
+
+
+def test_a_long_module_is_argued():
+    """CONTRIBUTING names every module above 500 lines and says why it is one."""
+    text = (ROOT.parents[1] / "CONTRIBUTING.md").read_text()
+    argued = text[text.index("Modules above 500 lines") : text.index("## Writing documentation")]
+    named = set(re.findall(r"`([a-z_0-9/]+\.py)`", argued))
+    long = {
+        str(path.relative_to(ROOT)) for path in modules().values() if len(path.read_text().splitlines()) > 500
+    }
+    assert long <= named <= {str(path.relative_to(ROOT)) for path in modules().values()}
 
 
 def test_every_module_has_a_layer():

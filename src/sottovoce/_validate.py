@@ -16,7 +16,7 @@ def positive(value: float, name: str) -> float:
     """Return ``value`` as a finite float greater than zero."""
     number = _number(value, name)
     if not (math.isfinite(number) and number > 0):
-        raise InvalidInput(f"{name} must be a positive finite number, got {value!r}.")
+        raise InvalidInput(f"{name} must be a positive finite number, got {shown(value)}.")
     return number
 
 
@@ -24,7 +24,7 @@ def non_negative(value: float, name: str) -> float:
     """Return ``value`` as a finite float of at least zero."""
     number = _number(value, name)
     if not (math.isfinite(number) and number >= 0):
-        raise InvalidInput(f"{name} must be a finite number of at least 0, got {value!r}.")
+        raise InvalidInput(f"{name} must be a finite number of at least 0, got {shown(value)}.")
     return number
 
 
@@ -32,7 +32,7 @@ def clip(value: float, *, noisy: bool = False) -> float:
     """Return the bound of one contribution: positive, and finite where noise is measured against it."""
     number = _number(value, "clip")
     if not number > 0 or (noisy and number == math.inf):
-        raise InvalidInput(f"clip must be positive, and finite where noise is added, got {value!r}.")
+        raise InvalidInput(f"clip must be positive, and finite where noise is added, got {shown(value)}.")
     return number
 
 
@@ -41,7 +41,7 @@ def probability(value: float, name: str, *, zero: bool = True, one: bool = True)
     number = _number(value, name)
     if not (0 <= number <= 1) or (number == 0 and not zero) or (number == 1 and not one):
         interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
-        raise InvalidInput(f"{name} must lie in {interval}, got {value!r}.")
+        raise InvalidInput(f"{name} must lie in {interval}, got {shown(value)}.")
     return number
 
 
@@ -50,7 +50,7 @@ def delta(value: float) -> float:
     number = _number(value, "delta")
     if not 0 < number < 1:
         raise InvalidInput(
-            f"delta must lie strictly between 0 and 1, got {value!r}; "
+            f"delta must lie strictly between 0 and 1, got {shown(value)}; "
             "1e-5, or less than one over the number of records, is usual."
         )
     return number
@@ -63,9 +63,9 @@ def count(value: int, name: str, *, minimum: int = 1) -> int:
     except TypeError:
         number = None
     if number is None:
-        raise InvalidInput(f"{name} must be a whole number, got {value!r}.")
+        raise InvalidInput(f"{name} must be a whole number, got {shown(value)}.")
     if number < minimum:
-        raise InvalidInput(f"{name} must be at least {minimum}, got {number}.")
+        raise InvalidInput(f"{name} must be at least {minimum}, got {shown(number)}.")
     return number
 
 
@@ -88,9 +88,20 @@ def node(value: int, n: int) -> int:
     return number
 
 
-def rows(values: Any, n: int, name: str = "values") -> np.ndarray:
-    """Return a finite (n, dim) float array; a vector of length n becomes (n, 1)."""
-    array = np.asarray(values)
+def loss(value: float, name: str) -> float:
+    """Return a loss as a float of at least zero; infinity is one, where no noise was added."""
+    number = _number(value, name)
+    if not number >= 0:
+        raise InvalidInput(f"{name} must be at least 0 (infinity means no noise), got {shown(value)}.")
+    return number
+
+
+def rows(values: Any, n: int, name: str = "values", *, finite: bool = True) -> np.ndarray:
+    """Return an (n, dim) float array, finite unless told; a vector of length n becomes (n, 1)."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise InvalidInput(f"{name} must have one row per node ({n}), all of one length.") from None
     if array.dtype not in (np.float32, np.float64):
         try:
             array = array.astype(np.float64)
@@ -100,14 +111,68 @@ def rows(values: Any, n: int, name: str = "values") -> np.ndarray:
         array = array[:, None]
     if array.ndim != 2 or array.shape[0] != n:
         raise InvalidInput(f"{name} must have one row per node ({n}), got shape {array.shape}.")
-    if not np.isfinite(array).all():
+    if finite and not np.isfinite(array).all():
         bad = int(np.flatnonzero(~np.isfinite(array).all(axis=1))[0])
         raise InvalidInput(f"{name} must be finite, but row {bad} holds NaN or infinity.")
     return array
 
 
-def _number(value: Any, name: str) -> float:
+def flag(value: bool, name: str) -> bool:
+    """Return a truth value; a word or a number in its place is refused, as "no" would count as true."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise InvalidInput(f"{name} must be true or false, got {shown(value)}.")
+    return bool(value)
+
+
+def word(value: str, name: str) -> str:
+    """Return a word, where one of a few is expected."""
+    if not isinstance(value, str):
+        raise InvalidInput(f"{name} must be a word, got {shown(value)}.")
+    return value
+
+
+def several(values: Iterable[Any], name: str) -> tuple[Any, ...]:
+    """Return what is listed, one for each; a single value is refused."""
     try:
+        if isinstance(values, (str, bytes)):
+            raise TypeError
+        return tuple(values)
+    except TypeError:
+        raise InvalidInput(f"{name} must be a list of numbers, got {shown(values)}.") from None
+
+
+def point(value: Any, name: str, dim: int | None = None) -> float | tuple[float, ...]:
+    """Return a public point: one finite number, or one per coordinate (``dim`` of them, where known)."""
+    if np.ndim(value) == 0 and not isinstance(value, dict):
+        return _finite(value, name)
+    found = tuple(_finite(v, f"every coordinate of {name}") for v in several(value, name))
+    if not found or (dim is not None and len(found) not in (1, dim)):
+        wanted = "one number, or one per coordinate" + ("" if dim is None else f" ({dim})")
+        raise InvalidInput(f"{name} must be {wanted}, got {len(found)}.")
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return a value as a sentence shows it: not more than a line of it."""
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        text = f"a number of {value.bit_length()} bits"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _finite(value: Any, name: str) -> float:
+    number = _number(value, name)
+    if not math.isfinite(number):
+        raise InvalidInput(f"{name} must be a finite number, got {shown(value)}.")
+    return number
+
+
+def _number(value: Any, name: str) -> float:
+    """Return a float; words and truth values, which Python would turn into numbers, are refused."""
+    try:
+        if isinstance(value, (str, bytes, bool, np.bool_)):
+            raise TypeError
         return float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{name} must be a number, got {value!r}.") from None
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidInput(f"{name} must be a number, got {shown(value)}.") from None

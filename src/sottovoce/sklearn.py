@@ -47,7 +47,7 @@ class SearchSpendsBudget(UserWarning):
     """A private model is fitted again and again on the same records, and each fit spends its budget."""
 
 
-class _PrivateLinear(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
     """What the three estimators share: parameters, preparation, calibration, the fit itself."""
 
     _loss = "logistic"
@@ -218,7 +218,7 @@ class _PrivateLinear(BaseEstimator):  # type: ignore[misc]  # scikit-learn has n
         return tags
 
 
-class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):  # type: ignore[misc]
+class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     """Logistic regression with differential privacy for the records; two classes, or several.
 
     Parameters
@@ -308,7 +308,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):  # type: ignor
         return tags
 
 
-class _PrivateRegressor(RegressorMixin, _PrivateLinear):  # type: ignore[misc]
+class _PrivateRegressor(RegressorMixin, _PrivateLinear):
     _loss = "squared"
 
     def __init__(

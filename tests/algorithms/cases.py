@@ -6,6 +6,7 @@ numpy, written here and not taken from the library, and what it shares with othe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -132,9 +133,9 @@ class Case:
         """Return the plan on four agents with ``changes``."""
         given = {
             "steps": 5, "learning_rate": RATE, "clip": 1.0, "noise_multiplier": 0.0, "sizes": [EACH] * N,
-            **self.options, **changes,
+            "network": RING, **self.options, **changes,
         }  # fmt: skip
-        return self.make(GLM("logistic") if objective is None else objective, network=RING, **given)
+        return self.make(GLM("logistic") if objective is None else objective, **given)
 
     def __repr__(self) -> str:
         return self.name
@@ -277,6 +278,18 @@ def contraction(u: np.ndarray, data: Shards) -> np.ndarray:
     return u - (rows * np.minimum(1, 0.7 / np.maximum(lengths, 1e-300))[:, None]).mean(axis=0)
 
 
+def values(bad: Any = None) -> np.ndarray:
+    """One row per node; that of node 0 may be made bad."""
+    rows = np.random.default_rng(3).normal(size=(N, P)) / 4
+    if bad is not None:
+        rows[0] = bad
+    return rows
+
+
+def plain_gossip(data: np.ndarray, source: Any) -> np.ndarray:
+    return W @ W @ data
+
+
 @dataclass(frozen=True)
 class Other:
     """An algorithm outside the four agents and one gradient: what it is made of, and its units.
@@ -297,15 +310,28 @@ class Other:
     std: Callable[[Any], float] | None = None
     squared: bool = False  # a prox by its normal equations, in place of the logistic loss
     clip: float = 0.7
+    first: Any = None  # what a plan is built on, where it is no model
+    first_name: str = "objective"
+    clip_name: str | None = "clip"
+    stepwise: bool = True  # whether it takes a number of steps
+    loose: float | None = math.inf  # a clip that clips nothing
+    quadratic: tuple[tuple[str, Any], ...] = ()  # options for a quadratic
+    takes_nan: bool = False  # values that are no numbers count as none instead of being refused
+    path: bool = False  # whether a path names the agents
 
-    def plan(self, noise: float, **changes: Any) -> Any:
+    def plan(self, noise: float, /, **changes: Any) -> Any:
         """Return the plan with so much noise, in the plan's own unit."""
-        model = GLM("squared" if self.squared else "logistic")
-        given = {"steps": STEPS, "clip": self.clip, **self.options, self.make.noise_field: noise, **changes}
-        if self.make is FixedPoint:
-            del given["clip"]
-            return self.make(contraction, **given)
-        return self.make(model, **given)
+        model = GLM("squared" if self.squared else "logistic") if self.first is None else self.first
+        given = {**self.options, self.make.noise_field: noise, **changes}
+        if self.stepwise:
+            given.setdefault("steps", STEPS)
+        if self.clip_name is not None:
+            given.setdefault(self.clip_name, given.pop("clip", self.clip))
+        return self.make(**{self.first_name: model, **given})
+
+    def unclipped(self, **changes: Any) -> Any:
+        """Return the plan without noise and, where it clips, without a clip."""
+        return self.plan(0.0, **({} if self.clip_name is None else {"clip": self.loose}), **changes)
 
     def __repr__(self) -> str:
         return self.name
@@ -324,19 +350,24 @@ HOLDER = {"records": M}
 ADMM = {"gamma": 1.0}
 NETWORK = {"network": RING, "learning_rate": RATE, "adjacency": "user"}
 OTHERS = [
+    Other("averaging", sv.Muffliato, {"dim": P}, values, plain_gossip, unscaled, 2.0, coef="rows",
+          first=sv.protocols.Gossip(RING, 2), first_name="protocol", clip_name="radius", stepwise=False,
+          loose=1e9, takes_nan=True),
     Other("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, plain_dp_sgd, unscaled, 2.0),
     Other("dp-cd", DPCD, {**HOLDER, "smoothness": SMOOTH, "output": "last"}, one_holder, plain_dp_cd,
-          _coordinate, 3.0),
-    Other("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, plain_dp_gcd, unscaled, 20.0),
+          _coordinate, 3.0, quadratic=(("smoothness", (2.0,) * P),)),
+    Other("dp-gcd", DPGCD, {**HOLDER, "smoothness": SMOOTH}, one_holder, plain_dp_gcd, unscaled, 20.0,
+          quadratic=(("smoothness", (2.0,) * P),)),
     Other("admm", CentralADMM, {**HOLDER, **ADMM}, one_holder, plain_admm, unscaled, 0.2, squared=True),
     Other("fixed-point", FixedPoint,
           {"sensitivity": 1.4 / M, "start": np.zeros((1, P)), "relaxation": 0.5}, one_holder, plain_iteration,
-          lambda p, s: 2.0, 0.2, coef="blocks"),
-    Other("walk", RandomWalkSGD, {**NETWORK, "path": PATH}, users, plain_walk, lambda p, s: 1 / RATE, 2.0),
+          lambda p, s: 2.0, 0.2, coef="blocks", first=contraction, first_name="operator", clip_name=None),
+    Other("walk", RandomWalkSGD, {**NETWORK, "path": PATH}, users, plain_walk, lambda p, s: 1 / RATE, 2.0,
+          path=True),
     Other("secret walk", RandomWalkSGD, {**NETWORK, "path": "secret"}, users, plain_secret,
-          lambda p, s: 1 / RATE, 2.0),
+          lambda p, s: 1 / RATE, 2.0, path=True),
     Other("token-admm", TokenADMM, {**ADMM, "users": N}, users, plain_token, lambda p, s: 2 * N, 2.0,
-          squared=True),
+          squared=True, path=True),
     Other("federated-admm", FederatedADMM, {**ADMM, "users": N, "sample_rate": 1.0}, users, plain_federated,
           unscaled, 2.0, squared=True),
     Other("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, plain_one_round, lambda p, s: 1 / RATE,

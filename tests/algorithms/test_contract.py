@@ -12,17 +12,20 @@ import pytest
 import torch
 from dp_accounting import dp_event
 from dp_accounting.pld import pld_privacy_accountant
+from scipy.optimize import minimize
 from scipy.stats import kstest
 from torch import nn
 
+from sottovoce.algorithms.registry import ALGORITHMS
 from sottovoce.data import Shards
 from sottovoce.data.agents import AgentData
 from sottovoce.data.randomness import Random
 from sottovoce.errors import ReleaseMismatch, SottovoceError
+from sottovoce.objectives import GLM
 from sottovoce.objectives.gradients import Gradients
 from sottovoce.objectives.nets import NetObjective
 from sottovoce.privacy.noise import SimulatedNoise
-from sottovoce.runners import run_stacked
+from sottovoce.runners import State, run_stacked
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import CASES, EACH, OTHERS, STEPS, N, P, gradient, shards
@@ -88,16 +91,23 @@ def test_without_noise_and_clip_it_is_the_plain_algorithm(case, adjacency):
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-def test_it_descends(case):
-    data = shards(each=40)
-    plan = case.plan(steps=40, sizes=[40] * N, noise_multiplier=0.05, **dict(case.steady))
-    rows = plan.run(data, np.random.default_rng(0)).outputs["rows"]
-    before = plan.objective.value(np.zeros(P), data.X, data.y)
-    after = max(plan.objective.value(row, data.X, data.y) for row in rows)
-    assert after < 0.75 * before
-    assert np.linalg.norm(gradient(rows, data).mean(axis=0)) < np.linalg.norm(
-        gradient(np.zeros((N, P)), data).mean(axis=0)
-    )
+@pytest.mark.parametrize("loss", ["logistic", "squared"])
+def test_it_descends(case, loss):
+    data, model = shards(each=40), GLM(loss)
+    options = {"steps": 40, "sizes": [40] * N, "noise_multiplier": 0.05, **dict(case.steady)}
+    rows = case.plan(model, **options).run(data, np.random.default_rng(0)).outputs["rows"]
+    before = model.value(np.zeros(P), data.X, data.y)
+    least = model.value(minimiser(model, data), data.X, data.y)
+    after = max(model.value(row, data.X, data.y) for row in rows)
+    assert after - least < 0.5 * (before - least)
+    if loss == "logistic":
+        assert np.linalg.norm(gradient(rows, data).mean(axis=0)) < np.linalg.norm(
+            gradient(np.zeros((N, P)), data).mean(axis=0)
+        )
+
+
+def minimiser(model, data):
+    return minimize(lambda w: model.value(w, data.X, data.y), np.zeros(P)).x
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.symmetric], ids=repr)
@@ -306,15 +316,19 @@ def same(one, other):
     return one == other
 
 
+def shared(case):
+    """No noise between neighbours either."""
+    return {"pair_multiplier": 0.0} if case.name == "decor" else {}
+
+
 def quiet(case, **changes):
-    """The same plan without any noise, also without that which neighbours share."""
-    more = {"pair_multiplier": 0.0} if case.name == "decor" else {}
-    return case.plan(0.0, **{**more, **changes})
+    """The same plan without any noise."""
+    return case.plan(0.0, **{**shared(case), **changes})
 
 
 @others()
 def test_the_others_without_noise_and_clip_are_the_plain_algorithms(case):
-    plan = quiet(case) if case.name == "fixed-point" else quiet(case, clip=math.inf)
+    plan = case.unclipped(**shared(case))
     random = Random(SimulatedNoise(7), lots=7, start=7)
     found = plan.run(case.data(), random).outputs[case.coef]
     _, source = hosted(plan, case.data())
@@ -323,27 +337,113 @@ def test_the_others_without_noise_and_clip_are_the_plain_algorithms(case):
     np.testing.assert_allclose(found.reshape(expected.shape), expected, rtol=0, atol=1e-9)
 
 
-@others()
-def test_a_text_of_the_others_leaves_the_state_it_was_given_alone(case):
+ALL = [*CASES, *OTHERS]
+everyone = pytest.mark.parametrize("case", ALL, ids=lambda case: case.name)
+
+
+def with_noise(case, noisy=True):
+    """Plan and data of a line of either kind."""
+    if case in OTHERS:
+        return (case.plan(case.noise) if noisy else quiet(case)), case.data()
+    adjacency = "user" if "user" in case.make.adjacencies else "add-remove"
+    return case.plan(noise_multiplier=0.7 * noisy, adjacency=adjacency), shards()
+
+
+def test_the_list_is_the_registry():
+    assert {case.make.name for case in ALL} == set(ALGORITHMS)
+
+
+@everyone
+def test_a_text_leaves_the_state_it_was_given_alone(case):
     """A restart, a rank and a peer hand out states again: none may have changed since."""
-    plan = quiet(case)
-    text, _ = hosted(plan, case.data())
+    plan, data = with_noise(case, noisy=False)
+    text, _ = hosted(plan, data)
     state, seen = text.init(), []
-    for k in range(3):
+    for k in range(min(plan.steps, 3)):
         before = copy.deepcopy(state)
         sent = text.message(state, k)
         following = text.update(state, plan.schedule(k).apply(sent), k)
-        seen.append(same(state, before))
+        text.output(state)
+        seen.append(isinstance(state, State) and same(state, before))
         state = following
-    assert seen == [True] * 3
+    assert seen == [True] * min(plan.steps, 3)
 
 
-@others()
-def test_a_block_of_the_others_is_its_steps(case):
+SPLIT = [
+    case for case in ALL if case.name not in ("secret walk", "token-admm")
+]  # one process holds the token
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in SPLIT if c not in OTHERS or c.plan(1.0).n > 1], ids=lambda c: c.name
+)
+def test_what_is_common_is_the_same_wherever_agents_are_hosted_and_slices_are_the_stack_s(case):
+    """A rank and a peer send the rows of the whole; the common part could be handed from one to the other."""
+    plan, data = with_noise(case)
+    ready, random = plan.prepared(data), Random.of(np.random.default_rng(5))
+
+    def text(agents):
+        part = ready[agents] if isinstance(ready, np.ndarray) else ready.take(agents)
+        return plan.algorithm(plan.source(part, agents, random), plan.starting(part, random, agents))
+
+    slices = ([0, 1], [2, 3])
+    whole, parts = text([0, 1, 2, 3]), [text(agents) for agents in slices]
+    state, mine = whole.init(), [part.init() for part in parts]
+    for k in range(plan.steps):
+        sent = whole.message(state, k)
+        for part, own, agents in zip(parts, mine, slices, strict=True):
+            assert (part.message(own, k) == sent[agents]).all()
+        got = plan.schedule(k).apply(sent, noise=random.noise, step=k)
+        state = whole.update(state, got, k)
+        mine = [p.update(own, got[a], k) for p, own, a in zip(parts, mine, slices, strict=True)]
+        assert same(mine[0].common, mine[1].common)
+    for part, own, agents in zip(parts, mine, slices, strict=True):
+        np.testing.assert_array_equal(part.output(own), whole.output(state)[agents])
+
+
+@others("averaging", "fixed-point")  # no model: they end where the plain ones do, above
+def test_the_others_descend_on_a_quadratic(case):
+    options = {**shared(case), **dict(case.quadratic), "steps": 30}
+    if case.name == "walk":
+        options["path"] = tuple(k % N for k in range(30))
+    model = GLM("squared")
+    plan = replace(case, first=model).unclipped(**options)
+    data = case.data()
+    found = plan.run(data, Random(SimulatedNoise(7), lots=7, start=7)).outputs[case.coef]
+    before = model.value(np.zeros(P), data.X, data.y)
+    least = model.value(minimiser(model, data), data.X, data.y)
+    for row in np.atleast_2d(found):
+        assert model.value(row, data.X, data.y) - least < 0.2 * (before - least)
+
+
+def test_an_empty_lot_of_one_holder_is_released_as_noise():
+    (case,) = (case for case in OTHERS if case.name == "dp-sgd")
+    plan = case.plan(case.noise, lot=1.0, sample_rate=1e-9)
+    for values, _ in spied_holder(plan, case.data()):
+        assert (values == 0).all()
+
+
+def spied_holder(plan, data):
+    spy, ready = Spy(), plan.prepared(data)
+    random = Random(spy, lots=3, start=0)
+    text = plan.algorithm(plan.source(ready, [0], random), plan.starting(ready, random, [0]))
+    run_stacked(text, plan.schedule, 2)
+    return spy.seen
+
+
+BLOCKS = ("dp-sgd", "dp-cd", "secret walk", "token-admm")
+
+
+def test_which_texts_have_a_block():
+    """Those are held to their steps below; a new one does not pass unseen."""
+    made = {case.name: hosted(*with_noise(case))[0].block for case in ALL}
+    assert {name for name, block in made.items() if block is not None} == set(BLOCKS)
+
+
+@pytest.mark.parametrize("case", [case for case in OTHERS if case.name in BLOCKS], ids=repr)
+def test_a_block_is_its_steps(case):
     plan = case.plan(case.noise)
     (text, _), (other, _) = (hosted(plan, case.data()) for _ in range(2))
-    if text.block is None:
-        pytest.skip("runs step by step")
     state = other.init()
     for k in range(STEPS):
         state = other.update(state, plan.schedule(k).apply(other.message(state, k), step=k), k)
@@ -355,8 +455,15 @@ def test_a_block_of_the_others_is_its_steps(case):
         np.testing.assert_allclose(text.output(ran), other.output(state), rtol=0, atol=close)
 
 
-@others("dp-gcd")  # its choice of a coordinate moves: tests/algorithms/test_central.py
-@pytest.mark.parametrize("bad", [0.0, 1e3, -1e3, 1e200, -1e300])
+@pytest.mark.parametrize(
+    ("case", "bad"),
+    [
+        pytest.param(case, bad, id=f"{case}-{bad}")
+        for case in OTHERS
+        if case.name != "dp-gcd"  # its choice of a coordinate moves: tests/algorithms/test_central.py
+        for bad in (0.0, 1e3, -1e3, 1e200, -1e300, *((np.nan, np.inf, -np.inf) if case.takes_nan else ()))
+    ],
+)
 def test_one_change_moves_a_release_of_the_others_by_at_most_the_declared_sensitivity(case, bad):
     """A record replaced, by an ordinary one and by one that pulls; where records are added, by a zero."""
     plan = quiet(case)
@@ -374,7 +481,7 @@ def test_one_change_moves_a_release_of_the_others_by_at_most_the_declared_sensit
         assert worst >= 0.4 * release.sensitivity  # the change is felt
 
 
-@others("dp-gcd", "fixed-point")  # an operator is the caller's word
+@others("dp-gcd", "fixed-point", "averaging")  # an operator is the caller's word; values count as none
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_records_that_are_no_numbers_are_refused_before_the_others_begin(case, bad):
     with pytest.raises(SottovoceError, match=r"finite|NaN"):
@@ -415,8 +522,8 @@ def test_the_local_price_of_the_others_is_that_of_their_release_lists(case):
     epsilon = asked.epsilon(1e-5)
     if mu2:
         assert epsilon == pytest.approx(gaussian_epsilon(mpmath.sqrt(mu2), mpmath.mpf("1e-5")), rel=1e-9)
-        visits = {"walk": 1}.get(case.name, STEPS)
-        moves = {"admm": 2.0 / 20 * 0.7, "fixed-point": 1.4 / 20}.get(case.name)
+        visits = {"walk": 1, "averaging": 1}.get(case.name, STEPS)
+        moves = {"admm": 2.0 / 20 * 0.7, "fixed-point": 1.4 / 20, "averaging": 1.4}.get(case.name)
         per = {"dp-sgd": 1.0, "token-admm": 4 * 0.7, "federated-admm": 4 * 0.7}.get(case.name, 2.0)
         expected = visits * ((per if moves is None else moves) / case.noise) ** 2
         assert float(mu2) == pytest.approx(expected / STEPS if case.name == "mafalda" else expected)
@@ -424,10 +531,13 @@ def test_the_local_price_of_the_others_is_that_of_their_release_lists(case):
         assert epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-2)
 
 
-@others("walk", "secret walk", "token-admm")  # the path names the agents
+@pytest.mark.parametrize("case", [case for case in OTHERS if not case.path], ids=repr)  # it names the agents
 def test_records_in_another_order_and_agents_by_other_names_learn_the_same(case):
     data = case.data()
-    if data.n == 1:
+    if isinstance(data, np.ndarray):
+        back = [1, 2, 3, 0]
+        other = data[back]
+    elif data.n == 1:
         order = np.random.default_rng(1).permutation(len(data.y))
         other, back = Shards(data.X[order], data.y[order], data.offsets), slice(None)
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.algorithms import DPCD, Optimiser
+from sottovoce.algorithms import DPCD, ConsensusSGD, Optimiser
 from sottovoce.algorithms.averaging import Muffliato
 from sottovoce.algorithms.dp_cd import dp_cd
 from sottovoce.algorithms.dp_dinno import dp_dinno
@@ -18,17 +18,20 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import ring
 from sottovoce.objectives import GLM
 from sottovoce.privacy import gaussian_mu
-from sottovoce.protocols import Gossip
+from sottovoce.protocols import Gossip, Tree
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import CASES, OTHERS, N
 
 NAN, INF = math.nan, math.inf
 WHOLE = (0, -1, 1.5, "two", True)
-ABOVE_ZERO = (0.0, -1.0, NAN, INF, "much")
-AT_LEAST_ZERO = (-1.0, NAN, INF, "much")
-SHARE = (-0.1, 1.1, NAN, "half")
-WORD = ("nonsense",)
+NO_NUMBER = ("much", "1", b"1", True, 1j, [], {}, object(), 10**400)
+ABOVE_ZERO = (0.0, -1.0, NAN, INF, *NO_NUMBER)
+AT_LEAST_ZERO = (-1.0, NAN, INF, *(v for v in NO_NUMBER if v != []))  # no noise multipliers: see there
+SHARE = (-0.1, 1.1, NAN, *NO_NUMBER)
+WORD = ("nonsense", "", 1, None, [], object(), np.array(["user", "user"]))
+FLAG = ("no", "", 0, 1, None, [], NAN)
+LISTED = (5, 1.5, "twelve", object(), NAN)
 
 BAD = {
     "steps": WHOLE, "records": WHOLE, "users": WHOLE, "local_steps": WHOLE, "primal_steps": WHOLE,
@@ -36,22 +39,26 @@ BAD = {
     "lot": (0, -1, NAN, "two"), "tolerate": (-1, 1.5, "two"),
     "gamma": ABOVE_ZERO, "rho": ABOVE_ZERO, "rho_growth": ABOVE_ZERO, "local_rate": ABOVE_ZERO,
     "step_scale": ABOVE_ZERO, "smoothness_mu": ABOVE_ZERO, "feature_norm": ABOVE_ZERO,
-    "learning_rate": ABOVE_ZERO, "clip": (0.0, -1.0, NAN, "much"),
+    "learning_rate": (*ABOVE_ZERO, ("x", 0.1), (1.0, 2.0, 3.0, 4.0), {"first": 1.0}),
+    "clip": (0.0, -1.0, NAN, *NO_NUMBER),
     "noise_multiplier": AT_LEAST_ZERO, "noise_std": AT_LEAST_ZERO, "noise_ratio": AT_LEAST_ZERO,
     "pair_multiplier": AT_LEAST_ZERO, "sensitivity": AT_LEAST_ZERO,
     "sample_rate": (0.0, *SHARE), "relaxation": (0.0, *SHARE), "smoothness_share": (0.0, 1.0, *SHARE),
     "average_from": SHARE,
-    "smoothness": ((0.3, 0.0, 0.2), (0.3, -1.0, 0.2), (0.3, NAN, 0.2)),
-    "bounds": ((1.0, 0.0, 1.0), (1.0, NAN, 1.0)),
-    "sizes": ([12, 12, 0, 12], [12, 12, -1, 12], [12, 1.5, 12, 12]),
+    "smoothness": ((0.3, 0.0, 0.2), (0.3, -1.0, 0.2), (0.3, NAN, 0.2), (0.3, "x", 0.2), object(), 1j),
+    "bounds": ((1.0, 0.0, 1.0), (1.0, NAN, 1.0), 5, object()),
+    "sizes": ([12, 12, 0, 12], [12, 12, -1, 12], [12, 1.5, 12, 12], *LISTED),
+    "seed": (-1, 1.5, "x", None, NAN, [1], True), "radius": ABOVE_ZERO, "dim": WHOLE,
+    "centre": (NAN, INF, "x", None, {}, [], (0.0, NAN, 0.0), (1.0, 2.0)), "floor": (0.0, *SHARE),
+    "fresh_moments": FLAG, "final_public": FLAG, "secure_sum": FLAG,
+    "active": (1, "x", []), "error": (1, "x", []), "operator": (1, "x", None),
+    "network": ("nonsense", 3, 1.5, object()),
+    "objective": ("logistic", 1, object()),
     "adjacency": WORD, "weighting": WORD, "noise": WORD, "output": WORD, "noise_in": WORD,
-    "accounting": WORD, "optimiser": WORD, "path": (*WORD, (0, N)), "protocol": WORD,
+    "accounting": WORD, "optimiser": (*WORD[:2], 1, None, [], object()),
+    "path": ("nonsense", "", (0, N), 5, None, object(), (0.5, 1.0)),
+    "protocol": ("nonsense", 3, 1.5, True, object(), {}, [1, 2]),
     "start": (np.zeros(3), np.zeros((0, 3))),
-}  # fmt: skip
-# what has no wrong value among numbers and words, or a meaning of its own elsewhere
-FREE = {
-    "objective", "operator", "active", "error", "seed", "fresh_moments", "final_public", "secure_sum",
-    "floor", "network",
 }  # fmt: skip
 
 ALL = [(case, None) for case in CASES] + [(case, case.noise) for case in OTHERS]
@@ -83,7 +90,7 @@ def refused(case, noise, name, value):
 
 def test_every_option_is_on_one_of_the_lists():
     known = {field.name for case, noise in ALL for field in fields(type(built(case, noise)))}
-    assert known == set(BAD) | FREE
+    assert known == set(BAD)
 
 
 @pytest.mark.parametrize(("case", "noise"), ALL, ids=repr)
@@ -94,6 +101,16 @@ def test_an_option_refuses_what_it_cannot_be(case, noise):
     }
     assert len(answers) > 8
     assert {key: said for key, said in answers.items() if said} == {}
+
+
+def test_a_protocol_and_a_network_of_other_sizes_are_refused():
+    for make in (
+        lambda **more: Muffliato(Gossip(ring(4), 2), noise_std=1.0, radius=1.0, **more),
+        lambda **more: ConsensusSGD(GLM(), Tree(ring(4)), clip=1.0, adjacency="user", **more),
+    ):
+        assert make(network=ring(4)).n == make().n == 4
+        with pytest.raises(InvalidInput, match=r"the protocol is for 4 nodes, the network has 5\."):
+            make(network=ring(5))
 
 
 # A plan file that leaves an option out means its default, and so does an agreement that was signed: they
@@ -139,10 +156,9 @@ DEFAULTS = {
     },
     "decor": {**LEARNING, "adjacency": "user", "pair_multiplier": 0.0},
     "mafalda": {**LEARNING, "adjacency": "user"},
-    "muffliato": {
+    "averaging": {
         "centre": 0.0, "dim": 1, "adjacency": "user", "network": None, "seed": 0, "noise": "equal",
-        "floor": 0.1,
-        "tolerate": 1,
+        "floor": 0.1, "tolerate": 1, "site_weights": None,
     },
 }  # fmt: skip
 TEXTS = {
@@ -153,7 +169,7 @@ TEXTS = {
 
 
 def test_what_an_option_is_where_nothing_is_said():
-    plans = {case.make.name: case.make for case in (*CASES, *OTHERS)} | {"muffliato": Muffliato}
+    plans = {case.make.name: case.make for case in (*CASES, *OTHERS)}
     found = {
         name: {f.name: f.default for f in fields(make) if f.default is not MISSING}
         for name, make in plans.items()

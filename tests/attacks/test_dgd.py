@@ -155,3 +155,27 @@ def test_noise_lowers_the_psnr_as_the_variance_formula_predicts():
 def test_bad_input(call, words):
     with pytest.raises(InvalidInput, match=words):
         call()
+
+
+def test_the_victims_gradients_are_the_library_s():
+    """The attack asks records without a gate; what it asks for is what the library's objectives answer."""
+    torch = pytest.importorskip("torch")
+    from sottovoce.attacks.inputs import module_gradients, softmax_gradients
+    from sottovoce.objectives.nets import NetObjective
+
+    rng, n, dim, classes = np.random.default_rng(0), 4, 5, 3
+    x, y = rng.normal(size=(n, dim)), rng.integers(0, classes, n)
+    theta = rng.normal(size=(n, classes * (dim + 1)))
+    data = sv.data.Shards(np.column_stack([x, np.ones(n)]), y.astype(float), np.arange(n + 1))
+    each, places = [np.array([0])] * n, list(range(n))
+    expected = sv.objectives.Softmax(classes).query(data).sums(theta, each, places, np.inf)
+    np.testing.assert_allclose(softmax_gradients(x, y, classes)(theta, 0), expected, atol=1e-12)
+
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(dim, 4), torch.nn.Tanh(), torch.nn.Linear(4, classes))
+    gradients, start = module_gradients(net, x, y)
+    rows = np.tile(start, (n, 1)) + 0.1 * rng.normal(size=(n, len(start)))
+    tensors = (torch.as_tensor(a[:, None]) for a in (rows.astype(np.float32), x.astype(np.float32), y))
+    given, inputs, targets = tensors
+    sums = NetObjective(net, clip=1e9).clipped_sums(given[:, 0], inputs, targets)
+    np.testing.assert_allclose(gradients(rows, 0), np.asarray(sums), atol=1e-5)

@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -153,3 +154,84 @@ def test_a_matrix_of_ones_own(call, tmp_path):
     (tmp_path / "W.csv").write_text("0.5,0.5,0\n0.5,0,0.5\n0,0.5,0.5\n")
     found = account(call, "--matrix", "W.csv", "--rounds", 2, "--observer", 0)
     assert (found["n"], found["edges"]) == (3, 2)
+
+
+# ---- the papers' own formulas -------------------------------------------------------------------------
+
+
+def test_published_adds_one_key_and_changes_no_other(call):
+    common = ("--graph", "ring:12", "--rounds", 4, "--observer", 0, "--noise", 2)
+    plain, more = account(call, *common), account(call, *common, "--published")
+    bounds = more.pop("published_bounds")
+    assert more["metrics"].pop("published_bounds") == bounds
+    assert more == plain
+    by_name = {row["function"]: row for row in bounds["losses"]}
+    assert list(by_name) == ["published_loss", "published_mean_loss", "corollary_loss", "published_walk_loss"]
+    others = [1, *range(2, 12)]
+    assert by_name["published_loss"]["mean"] == pytest.approx(plain["mean_published"])
+    assert by_name["published_loss"]["largest"] == pytest.approx(max(plain["published"][u] for u in others))
+    assert by_name["published_loss"]["exact_mean"] == pytest.approx(plain["mean_exact"])
+    assert by_name["published_loss"]["understated"] == pytest.approx(plain["understated_pairs"])
+    assert by_name["published_mean_loss"]["mean"] == pytest.approx(2 * 4 / 12)
+    assert bounds["errors"][0]["value"] == pytest.approx(3 * 2**2 / 12)
+    for row in (*bounds["losses"], *bounds["errors"]):
+        assert row["label"] == "published"
+
+
+def test_a_budget_is_met_without_what_was_published(call):
+    """On a path the formulas are far below the truth for the far end; the noise must not know it."""
+    common = ("--graph", "path:8", "--rounds", 10, "--observer", 7, "--epsilon", 1)
+    plain, more = account(call, *common), account(call, *common, "--published", "--steps", 3)
+    assert plain["noise_for_budget"] == more["noise_for_budget"]
+    assert {row["label"] for row in more["noise_for_budget"]} == {"ldp", "exact"}
+    assert more["guarantees"] == []
+
+
+def test_published_counts_steps(call):
+    bounds = account(call, "--graph", "complete:8", "--rounds", 1, "--published", "--steps", 5)
+    by_name = {row["function"]: row for row in bounds["published_bounds"]["losses"]}
+    assert by_name["published_sgd_loss"]["largest"] == pytest.approx(5)
+    assert by_name["published_sgd_loss"]["local"] == 5
+    assert by_name["published_walk_loss"]["largest"] == pytest.approx(2 * 40 * np.log(40) / 64)
+
+
+def test_published_text_has_a_label_on_every_number(call):
+    answer = call("account", "--graph", "er:40:1.5:seed=2", "--protocol", "chebyshev", "--published")
+    assert answer.code == 0, answer
+    tables = answer.out.split("Losses as the papers print them")[1].split("Cyffers et al. 2022:")[0]
+    starts = (
+        "Theorem 1, (6)", "mean loss, (7)", "Corollary 1", "Theorem 4", "walk, 40 hops", "Theorem 2: half",
+        "Table 1, local privacy", "Table 1, trusted curator", "Table 1, this graph",
+    )  # fmt: skip
+    lines = [line.strip() for line in tables.splitlines()]
+    for start in starts:
+        (line,) = [line for line in lines if line.startswith(start)]
+        assert line.endswith("published"), line
+        assert re.search(r"\d", line.removeprefix(start)), line
+    numbered = [line for line in lines if line and not line.startswith("(") and re.search(r"\d\.\d", line)]
+    assert len(numbered) == len(starts)
+    assert tables.count("up to constants") == 4
+    assert "No budget accepts these numbers." in answer.out
+    assert "share their noise" in answer.out
+
+
+def test_published_is_refused_where_it_says_nothing(refused):
+    assert "none for tree" in refused("account", "--graph", "ring:6", "--protocol", "tree", "--published")
+    assert "one observer" in refused(
+        "account", "--graph", "ring:6", "--observer", 0, "--collude", 3, "--published"
+    )
+    assert "add --published" in refused("account", "--graph", "ring:6", "--steps", 3)
+    assert "steps" in refused("account", "--graph", "ring:6", "--steps", 0, "--published")
+
+
+def test_a_report_shows_the_published_formulas_with_their_label(call, tmp_path):
+    assert call("account", "--graph", "ring:8", "--published", "--out", "a.json").code == 0
+    assert call("report", "a.json", "-o", "a.html").code == 0
+    page = re.sub(r"<[^>]+>", " ", (tmp_path / "a.html").read_text())
+    assert re.search(r"Corollary 1\s.*?\spublished\s", page)
+    assert re.search(r"Table 1, trusted curator: squared error\s+0\.016\s", page)
+
+
+def test_one_node_alone_has_no_pairs(call):
+    found = account(call, "--graph", "complete:1", "--rounds", 2)
+    assert (found["understated_pairs"], found["max_exact"]) == (0, 0)

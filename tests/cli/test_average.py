@@ -116,3 +116,34 @@ def test_brackets_in_names_are_not_styles(call, tmp_path):
     assert answer.code == 0
     assert "[red]Rosso" in answer.out
     assert "[/bold]Waiting" in answer.out
+
+
+def test_the_command_and_the_plan_file_know_them(call, tmp_path):
+    typed = [
+        "0.1,0.9,0.4",
+        "--graph",
+        "ring:3",
+        "--protocol",
+        "tree",
+        "--noise",
+        "0",
+        "--seed",
+        "1",
+        "--json",
+    ]
+    said = call("average", *typed, "--site-weights", "9,58,30")
+    expected = np.average([0.1, 0.9, 0.4], weights=[9, 58, 30])
+    assert np.allclose(json.loads(said.out)["rows"], expected)
+    (tmp_path / "weights.csv").write_text("9\n58\n30\n")
+    again = call("average", *typed, "--site-weights", tmp_path / "weights.csv")
+    assert json.loads(again.out)["rows"] == json.loads(said.out)["rows"]
+    (tmp_path / "plan.toml").write_text(
+        'version = 2\n[network]\ngraph = "ring:3"\n[protocol]\nname = "tree"\n[average]\nadjacency = "user"\n'
+        "radius = 1.0\nvalues = [0.1, 0.9, 0.4]\nsite_weights = [9, 58, 30]\n"
+        "[noise]\nmultiplier = 0\nseed = 1\n"
+    )
+    filed = call("average", tmp_path / "plan.toml", "--json")
+    assert json.loads(filed.out)["rows"] == json.loads(said.out)["rows"]
+    short = call("average", *typed, "--site-weights", "9,58")
+    assert short.code == 1
+    assert "one positive number per node (3)" in short.out

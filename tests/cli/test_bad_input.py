@@ -23,8 +23,7 @@ def test_noise_that_is_not_positive(refused, noise):
 
 def test_negative_noise_for_an_average(refused):
     error = refused("average", "1,2,3,4", "--graph", "ring:4", "--noise", "-2", "--out", "r.json")
-    assert "greater than or equal to 0" in error
-    assert "-2" in error
+    assert "noise_multiplier must be a finite number of at least 0, got -2" in error
 
 
 @pytest.mark.parametrize("delta", ["0", "1", "-0.1", "nan"])

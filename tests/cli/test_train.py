@@ -218,7 +218,7 @@ def test_old_words_are_refused_with_the_new_ones(refused, tmp_path, key, sentenc
 @pytest.mark.parametrize(("old", "new"), [("mafalda-sgd", "mafalda"), ("admm-token", "token-admm")])
 def test_old_names_of_algorithms_are_refused_with_the_new_ones(refused, tmp_path, old, new):
     (tmp_path / "plan.toml").write_text(trained("dp-dsgd").replace('"dp-dsgd"', f'"{old}"'))
-    assert f'write "{new}".' in refused("train", "plan.toml")
+    assert f"write {new!r}." in refused("train", "plan.toml")
 
 
 # ---- read, and not charged ---------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def test_reconstruction_recovers_what_the_view_determines(clinics):
 
 
 def test_promises_are_about_a_patient_and_honest_about_a_clinic(clinics):
-    patient, _, clinic = parts.promises(clinics, sv.protocols.Exchange(16), 0)
+    patient, _, clinic = parts.promises(sv.protocols.Exchange(16), 0)
     assert patient["epsilon"] == pytest.approx(1.0)
     assert patient["adjacency"] == "replace-one"
     assert clinic["adjacency"] == "user"

@@ -66,6 +66,23 @@ def test_table_4_asks_for_its_files(monkeypatch, tmp_path):
         find("table4").run()
 
 
+def test_table_4_in_its_quick_form_is_resnet_9_with_two_primal_steps(monkeypatch):
+    from sottovoce.experiments import deep_b23
+
+    plans = []
+    monkeypatch.setattr(
+        deep_b23, "_plan", lambda *given, make=deep_b23._plan: plans.append(make(*given)) or plans[-1]
+    )
+    (row,) = find("table4").run(quick=True, device="cpu").history
+    assert (row["method"], row["epsilon"], row["trials"]) == ("dinno", 10.0, 1)
+    (plan,) = plans
+    assert plan.primal_steps == 2
+    assert [r.draws for r in plan.releases(0)] == [2]  # one step, two releases, both paid for
+    assert plan.objective.n_params == 7_802_724 - 90 * 513  # ten classes in place of a hundred
+    with pytest.raises(InvalidInput, match=r"--device nowhere cannot be used here: .*; try cpu"):
+        find("table4").run(quick=True, device="nowhere")
+
+
 def test_table_4_on_a_small_file_of_the_same_format(monkeypatch, tmp_path):
     from sottovoce.experiments import deep_b23
 

@@ -1,10 +1,12 @@
 """Every table and figure of the sources is named, drawn and kept; printed tables are those of the records."""
 
+import importlib
 import importlib.util
 import json
 import math
 import os
 import re
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,12 @@ import pytest
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
 from sottovoce.experiments import drawing, find, registry
-from sottovoce.experiments.b23_printed import printed
+from sottovoce.experiments.b23_printed import EPSILONS, TABLE1, printed
 from sottovoce.experiments.b23_settings import settings_of
 from sottovoce.experiments.b23_tables import cells_of, from_trials, tuned_apart
 from sottovoce.experiments.deep_b23 import Cell
 from sottovoce.experiments.meanings import MEANINGS, OWN, meaning
-from sottovoce.experiments.registry import Option, code_digest, options_of, text_digest
+from sottovoce.experiments.registry import Option, code_digest, is_current, options_of, text_digest
 from sottovoce.experiments.sources import ITEMS, stored
 from sottovoce.privacy.published import published_utility
 from sottovoce.report.sections import section_of
@@ -28,8 +30,8 @@ RESULTS = ROOT / "docs" / "results"
 STATES = {"done", "partly", "runnable", "cannot be drawn"}
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("run_papers", ROOT / "scripts" / "run_papers.py")
+def script(name="run_papers"):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -91,6 +93,40 @@ def test_a_digest_forgets_comments_and_sees_numbers(tmp_path, monkeypatch):
 
     assert digest(0) == digest(1) != digest(2)
     assert code_digest("table1") != code_digest("admm-lasso")
+
+
+def test_a_record_is_current_while_the_text_is_or_gave_the_same_numbers(monkeypatch):
+    module = importlib.import_module("sottovoce.experiments.registry")
+    monkeypatch.setattr(
+        module, "_predecessors", lambda: {"c": {"b"}, "b": {"a", "x"}, "x": {"c"}, "d": {"e"}}
+    )
+    assert all(is_current(code, "c") for code in "cbax")
+    assert not is_current("d", "c")
+    assert not is_current("c", "a")  # what came later is not what was there before
+    assert not is_current(None, "c")
+
+
+def test_texts_with_the_same_numbers_are_listed_with_a_reason():
+    listed = json.loads(resources.files("sottovoce.experiments").joinpath("same_numbers.json").read_text())
+    for change in listed:
+        assert len(change["why"]) > 10
+        for new, old in change["digests"]:
+            assert new != old
+            assert re.fullmatch("[0-9a-f]{16}", new)
+            assert re.fullmatch("[0-9a-f]{16}", old)
+
+
+def test_the_comparison_of_texts_sees_another_number(tmp_path):
+    """The script that adds to that list, on two small packages: one number apart, and one comment apart."""
+    for name, value in (("before", 1), ("alike", 1), ("other", 2)):
+        (tmp_path / name / "src").mkdir(parents=True)
+        (tmp_path / name / "src" / "looked_at.py").write_text(f"# {name}\nx = {value}\n")
+    work = "import looked_at; print('loading ...'); print(looked_at.x)"
+    before, alike, other = (
+        script("same_numbers")._ran(tmp_path / name, work) for name in ("before", "alike", "other")
+    )
+    assert before == alike == "1"
+    assert other == "2"
 
 
 # ---- figures ---------------------------------------------------------------------------------------------
@@ -502,22 +538,81 @@ def test_the_medians_of_the_learning_page_are_those_of_the_records():
     assert int(said[2].replace(",", "")) == walk["walk"]["messages"]
     (said,) = re.findall(r"complete graph ([\d.]+)", line("`walk-vs-gossip`"))
     assert float(said) == pytest.approx(walk["walk, complete graph"]["median"], abs=6e-4)
-    shares = {name: found["understated_pairs"] for name, found in record_of("topologies")["metrics"].items()}
-    egos = [share for name, share in shares.items() if name.startswith("ego")]
-    told = re.findall(r"0\.\d+", line("`topologies`"))
-    real = [*(shares[name] for name in ("hypercube", "erdos-renyi", "grid")), min(egos), max(egos)]
-    assert [float(v) for v in told] == pytest.approx(real, abs=6e-3)
-    pages = [(ROOT / "docs" / f"{name}.md").read_text() for name in ("published-formula", "reproduction")]
-    for page_ in pages:
-        percent = re.search(r"(\d+) % of the pairs[^.]*?(\d+) %|nodes (\d+) % of.*?grid (\d+) %", page_, re.S)
+    pairs = {name: row["understated_pairs"] for name, row in record_of("topologies")["metrics"].items()}
+    egos = [value for name, value in pairs.items() if name.startswith("ego")]
+    told = [float(v) for v in re.findall(r"(?<![\w:])\d\.\d+", line("`topologies`"))]
+    found = [pairs["hypercube"], pairs["erdos-renyi"], pairs["grid"], min(egos), max(egos)]
+    assert told == pytest.approx(found, abs=6e-3)
+    for name in ("published-formula", "reproduction"):
+        text = (ROOT / "docs" / f"{name}.md").read_text()
+        percent = re.search(r"(\d+) % of the pairs[^.]*?(\d+) %|nodes (\d+) % of.*?grid (\d+) %", text, re.S)
         assert [int(v) / 100 for v in percent.groups() if v] == pytest.approx(
-            [shares["hypercube"], shares["grid"]], abs=6e-3
+            [pairs["hypercube"], pairs["grid"]], abs=6e-3
         )
-    audits = find("convex-audits").table(record_of("convex-audits")).rows
-    gaussian = [row[6] for row in audits if row[3] == "mu"]
-    others = [row[6] for row in audits if row[0] in ("dp-gcd", "dp-sgd, Poisson lots")]
-    told = re.findall(r"0\.\d+", line("`convex-audits`"))
-    assert [float(v) for v in told] == pytest.approx([min(gaussian), max(gaussian), *others], abs=6e-3)
+    audits = record_of("convex-audits")["metrics"]
+    gaussian = [row["tightness"] for row in audits.values() if row["measure"] == "mu"]
+    others = [audits[name]["tightness"] for name in ("dp-gcd", "dp-sgd, Poisson lots")]
+    told = [float(v) for v in re.findall(r"\d\.\d+", line("`convex-audits`"))]
+    assert told == pytest.approx([min(gaussian), max(gaussian), *others], abs=6e-3)
+    assert not any(row["refuted"] for row in audits.values())
+    convex = json.loads((RESULTS / "bench-convex.json").read_text())
+    told = line("`bench-convex`")
+    for words, value, digits in (
+        (r"([\d.]+) million steps/s", convex["random_walk"]["complete_steps_per_second"] / 1e6, 1),
+        (r"([\d.]+) times the numpy twin", convex["random_walk"]["complete_against_numpy"], 0),
+        (
+            r"records ([\d.]+) times the pass",
+            convex["coordinate_step"]["memory_logistic_over_stream_pass"],
+            1,
+        ),
+        (r"logistic\), ([\d.]+) \(squared", convex["coordinate_step"]["memory_squared_over_stream_pass"], 1),
+        (r"([\d.]+) CPU s", convex["muffliato"]["cpu_seconds"], 1),
+        (r"([\d.]+) ms a step", 1e3 * convex["dp_gcd_sparse"]["seconds_per_step"], 0),
+    ):
+        assert float(re.search(words, told)[1]) == round(value, digits), words
+
+
+def test_the_numbers_of_the_networks_page_are_those_of_the_records():
+    page = (ROOT / "docs" / "networks.md").read_text()
+
+    def cells(start):
+        row = re.search(rf"^\| {re.escape(start)} \| (.+) \|$", page, re.M)[1]
+        return [cell.strip() for cell in row.split("|")]
+
+    steps = json.loads((RESULTS / "bench-deep.json").read_text())["whole_steps"]
+    names = {
+        "clipped sums": "clipped sums", "noise": "noise", "gathering the lots' records": "gathering records",
+        "mixing with neighbours": "mixing", "drawing lots": "drawing lots",
+        "update and the rest": "the rest",
+    }  # fmt: skip
+    for told, key in names.items():
+        shares = [steps[method]["share_of_a_step"][key] for method in ("dp-dsgt", "dp-dinno")]
+        assert [float(cell) for cell in cells(told)] == shares, told
+    for method, named in (("DP-DSGT", "dp-dsgt"), ("DP-DiNNO", "dp-dinno")):
+        assert f"{steps[named]['step_over_gradients']} ({method})" in page
+    rows = record_of("consensus-mnist")["history"]
+    assert cells("exact consensus") == [f"{row['accuracy']:.2f} +- {row['std']:.2f}" for row in rows]
+    assert [float(cell) for cell in cells("B23, central DP-SGD")] == [row["paper_central"] for row in rows]
+    methods = ("dsgd", "dsgt", "dinno")
+    best = [max(TABLE1[m, 0.06][EPSILONS.index(e)][0] for m in methods) for e in (0.5, 1.0, 10.0)]
+    assert [float(cell) for cell in cells("B23, best decentralized on this graph")] == best
+
+
+def test_the_figures_of_the_scale_page_are_those_of_the_record():
+    page = (ROOT / "docs" / "scale.md").read_text()
+    record = json.loads((RESULTS / "bench-scale.json").read_text())
+    resnet, audits, start = record["resnet"], record["audits"], record["start"]
+    seconds = [resnet["seconds_per_step_2_ranks"], resnet["seconds_per_step_1_rank"]]
+    (said,) = re.findall(r"\| ([\d.]+) times \(([\d.]+) s against ([\d.]+) s a step\)", page)
+    assert [float(v) for v in said] == [resnet["ratio"], *(pytest.approx(s, abs=0.051) for s in seconds)]
+    assert f"| {resnet['bytes_sent_per_round']:,}, the rows on cut edges" in page
+    assert resnet["bytes_sent_per_round"] == resnet["bytes_of_rows_on_cut_edges"]
+    each = ", ".join(map(str, sorted(audits["ratio"])))
+    assert f"| {audits['ratio_median']} times (median of {each}) |" in page
+    assert f"| {audits['ratio_with_start_median']} times: " in page
+    told = re.search(r"loky ([\d.]+) s, Dask ([\d.]+) s, Ray ([\d.]+) s; two ranks meet in ([\d.]+) s", page)
+    names = ("loky, 2 workers", "dask, 2 workers", "ray, 2 workers", "cluster, 2 ranks")
+    assert [float(v) for v in told.groups()] == [round(start[name], 1) for name in names]
 
 
 def test_the_results_of_the_reproduction_page_are_those_of_the_records():

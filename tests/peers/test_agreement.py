@@ -112,13 +112,14 @@ def test_python_and_agreement_refuse_in_the_same_sentence(case, consortium):
     options = {**plain, **SENTENCES[case]}
     with pytest.raises(SottovoceError) as in_python:
         algorithms.DPDSGD(GLM("logistic", dim=3), network=graphs.ring(3), **options)
-    if case == "noise below zero":
-        with pytest.raises(ConfigError, match="noise_multiplier must be positive in an agreement"):
-            consortium(algorithm={"name": "dp-dsgd", **options})
-        return
     with pytest.raises(ConfigError) as in_agreement:
         consortium(algorithm={"name": "dp-dsgd", **options})
     assert str(in_python.value).rstrip(".") in str(in_agreement.value)
+
+
+def test_an_agreement_without_noise_is_refused(consortium):
+    with pytest.raises(ConfigError, match="noise_multiplier must be positive in an agreement"):
+        consortium(algorithm={"name": "dp-dsgd", "protocol": "gossip:1", "noise_multiplier": 0.0, "steps": 2})
 
 
 def test_adjacencies_and_protocols_are_what_the_plan_declares(consortium):

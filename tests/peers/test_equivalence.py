@@ -25,6 +25,7 @@ RECORD = {"adjacency": "add-remove", "lot": 12.0, "sample_rate": 1.0, "noise_mul
 SAMPLED = {**RECORD, "lot": 5.0, "sample_rate": 0.4}
 REPLACED = {**RECORD, "adjacency": "replace-one"}
 USER = {"adjacency": "user", "noise_multiplier": 8.0}
+LOCAL = {"local_steps": 3, "local_rate": 0.4}
 DINNO = {"rho": 0.2, "primal_steps": 2, "optimiser": "sgd"}
 # case: members, graph, algorithm, protocol, options
 CASES = {
@@ -36,6 +37,10 @@ CASES = {
     "averaging, tree": (5, "star:5", "averaging", "tree", USER),
     "averaging, exchange": (4, "complete:4", "averaging", "exchange", USER),
     "averaging, masked": (4, "ring:4", "averaging", "masked", USER),
+    "averaging, weighted": (5, "star:5", "averaging", "tree", {**USER, "site_weights": [9, 58, 30, 3, 4]}),
+    "averaging, weighted, masked": (
+        4, "ring:4", "averaging", "masked", {**USER, "site_weights": [9, 58, 30, 3]}
+    ),
     "consensus, masked": (4, "ring:4", "consensus-sgd", "masked", {**RECORD, "steps": 4}),
     "consensus, masked, user": (5, "star:5", "consensus-sgd", "masked:tolerate=2", {**USER, "steps": 3}),
     "consensus, masked, lots": (3, "path:3", "consensus-sgd", "masked", {**SAMPLED, "steps": 4}),
@@ -45,6 +50,8 @@ CASES = {
         4, "complete:4", "consensus-sgd", "exchange",
         {**SAMPLED, "steps": 6, "optimiser": "momentum", "average_from": 0.5},
     ),
+    "fedavg": (4, "ring:4", "consensus-fedavg", "tree:kind=uniform", {**USER, **LOCAL, "steps": 3}),
+    "fedavg, masked": (3, "path:3", "consensus-fedavg", "masked", {**USER, **LOCAL, "steps": 3}),
     "muffliato": (3, "path:3", "muffliato-sgd", "gossip:2", {**USER, "steps": 3}),
     "dp-dsgd, dropout": (3, "path:3", "dp-dsgd", "dropout:2:edges=0.3", {**SAMPLED, "steps": 3}),
     "muffliato, record": (3, "path:3", "muffliato-sgd", "chebyshev:2", {**SAMPLED, "steps": 3}),
@@ -80,10 +87,12 @@ def library(case, group, objective=None):
         std = options["noise_multiplier"] * CLIP
         dim = group.agreement.model.parameters
         return algorithms.Muffliato(
-            protocol, noise_std=std, radius=CLIP, dim=dim, network=graphs.parse(graph), seed=seed
-        )
+            protocol, noise_std=std, radius=CLIP, dim=dim, network=graphs.parse(graph), seed=seed,
+            site_weights=options.get("site_weights"),
+        )  # fmt: skip
     classes = {
         "consensus-sgd": algorithms.ConsensusSGD,
+        "consensus-fedavg": algorithms.ConsensusFedAvg,
         "muffliato-sgd": algorithms.MuffliatoSGD,
         "dp-dsgd": algorithms.DPDSGD,
         "dp-dsgt": algorithms.DPDSGT,
@@ -177,6 +186,12 @@ class ByHand:
         ]
         return self.mixed(np.array(rows), rounds)
 
+    def weighted(self):
+        """Return the weighted mean of rows and noise: everybody's noise has its own weight too."""
+        weights = np.array(self.options["site_weights"])
+        rows = self.averaging(0)  # nothing is mixed yet
+        return np.tile(weights @ rows / weights.sum(), (self.n, 1))
+
     def mixed(self, rows, rounds):
         if rounds is None:
             return np.tile(rows.mean(axis=0), (self.n, 1))
@@ -186,6 +201,24 @@ class ByHand:
         theta = np.zeros((self.n, 3))
         for k in range(self.steps):
             theta = theta - LEARNING_RATE * self.mixed(self.gradient(theta, k), None)
+        return theta
+
+    def fedavg(self):
+        theta = np.zeros((self.n, 3))
+        for k in range(self.steps):
+            local = theta
+            for _ in range(self.options["local_steps"]):
+                local = local - self.options["local_rate"] * np.array(
+                    [
+                        np.mean([-b * x / (1 + np.exp(b * (x @ w))) for x, b in zip(X, y, strict=True)], 0)
+                        for w, (X, y) in zip(local, self.records, strict=True)
+                    ]
+                )
+            sent = [
+                clipped(t - w) + self.std * self.tape[i, k, 0]
+                for i, (t, w) in enumerate(zip(theta, local, strict=True))
+            ]
+            theta = theta - LEARNING_RATE * self.mixed(np.array(sent), None)
         return theta
 
     def muffliato(self, rounds):
@@ -235,8 +268,10 @@ BY_HAND = {
     "averaging, gossip": lambda hand: hand.averaging(4),
     "averaging, tree": lambda hand: hand.averaging(None),
     "averaging, exchange": lambda hand: hand.averaging(None),
+    "averaging, weighted": ByHand.weighted,
     "consensus, trees": ByHand.consensus,
     "consensus, user": ByHand.consensus,
+    "fedavg": ByHand.fedavg,
     "muffliato": lambda hand: hand.muffliato(2),
     "dp-dsgd": ByHand.dsgd,
     "dp-dsgd, replaced": ByHand.dsgd,
@@ -277,6 +312,7 @@ CHARGED = {
     "averaging, gossip": (2, 1),
     "consensus, trees": (1, 4),
     "consensus, user": (2, 4),
+    "fedavg": (2, 3),
     "muffliato": (2, 3),
     "dp-dsgd": (1, 5),
     "dp-dsgd, replaced": (2, 5),
@@ -378,7 +414,15 @@ def test_a_draw_that_was_not_planned_stops_the_peer(consortium):
 # ---- networks --------------------------------------------------------------------------------------------
 
 MODEL = {"kind": "net", "net": "mlp", "options": {"inputs": 6, "hidden": 5, "classes": 3}}
-NETS = ("dp-dsgd, sampled", "dp-dsgt", "dp-dinno, adam", "consensus, momentum", "random walk")
+NETS = (
+    "dp-dsgd, sampled",
+    "dp-dsgt",
+    "dp-dinno, adam",
+    "consensus, momentum",
+    "fedavg",
+    "muffliato",
+    "random walk",
+)
 
 
 @pytest.mark.parametrize("case", NETS)

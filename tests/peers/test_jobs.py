@@ -26,7 +26,12 @@ def largest(numbers, reach, std, centre=0.0):
 
 @pytest.mark.parametrize(
     ("protocol", "graph", "times"),
-    [("gossip:2", "ring:4", 1), ("exchange", "hypercube:2", 4), ("tree", "path:4", 4)],
+    [
+        ("gossip:2", "ring:4", 1),
+        ("dropout:2:edges=0.3", "ring:4", 1),
+        ("exchange", "hypercube:2", 1),
+        ("tree", "path:4", 4),
+    ],
 )
 @pytest.mark.parametrize("radius", [0.5, 3.0])
 @pytest.mark.parametrize("centre", [0.0, [1.0, -7.0]])
@@ -49,6 +54,7 @@ def test_no_bound_where_nothing_public_bounds_a_row(consortium):
     record = {**SGD, "adjacency": "add-remove", "lot": 4, "sample_rate": 0.5, "noise_multiplier": 4.0}
     for algorithm, graph in (
         ({**averaging, "protocol": "chebyshev:2"}, "ring:4"),  # weights below zero
+        ({**averaging, "protocol": "refreshed:2:fresh=0.1"}, "ring:4"),  # noise on the way
         ({**averaging, "protocol": "masked"}, "ring:4"),
         ({**record, "protocol": "exchange"}, "hypercube:2"),
         ({**SGD, "name": "dp-dsgd", "noise_multiplier": 4.0, "protocol": "gossip:1"}, "ring:4"),

@@ -23,6 +23,7 @@ from sottovoce.protocols import (
     spanning_tree,
 )
 from sottovoce.protocols.gossip import chebyshev_gamma
+from sottovoce.protocols.names import goes_on_without
 
 
 class CountingNoise:
@@ -54,6 +55,7 @@ def averaging_protocols():
     ]
 
 
+CAN_LEAVE = ("chebyshev", "accelerated-randomized", "tree")  # weights below zero, and sums
 everywhere = pytest.mark.parametrize("protocol", averaging_protocols(), ids=lambda p: p.name)
 
 
@@ -61,6 +63,29 @@ everywhere = pytest.mark.parametrize("protocol", averaging_protocols(), ids=lamb
 def test_the_mean_is_kept(protocol):
     values = np.random.default_rng(0).normal(size=(protocol.n, 3))
     np.testing.assert_allclose(protocol.apply(values).mean(axis=0), values.mean(axis=0), atol=1e-12)
+
+
+@everywhere
+def test_a_protocol_that_says_convex_never_sends_a_row_outside_the_rows_it_began_with(protocol):
+    """A corner of a cube can be left by a weight below zero and by a sum, not by a mean."""
+    values = np.random.default_rng(0).choice([-1.0, 1.0], size=(protocol.n, 64))
+    furthest = max(float(np.abs(rows).max()) for rows in protocol._states(values))
+    assert furthest <= 1 + 1e-12 if protocol.convex else protocol.name in CAN_LEAVE
+    if protocol.name in ("chebyshev", "tree"):
+        assert furthest > 1  # the look can tell
+
+
+def test_what_is_declared_of_a_protocol():
+    """Read by plans, prices, peers and files instead of a class or a name."""
+    ring = sv.graphs.ring(4)
+    walk, masked = Walk(ring, 3, path=[0, 1, 2]), sv.protocols.Masked(ring)
+    refreshed = Refreshed(ring, 3, tau=0.1, sigma=1.0)
+    assert (walk.ends_at, walk.adds_noise, walk.convex) == (2, True, False)
+    assert (masked.masked, masked.tolerate, Tree(ring).masked, Tree(ring).tolerate) == (True, 1, False, None)
+    assert (refreshed.fresh_std, refreshed.convex, Gossip(ring, 3).fresh_std) == (0.1, False, 0.0)
+    assert masked.assumptions() != () == Tree(ring).assumptions()
+    goes_on = [p.name for p in (*averaging_protocols(), refreshed, walk, masked) if goes_on_without(p)]
+    assert goes_on == ["gossip", "refreshed"]
 
 
 def run_locally(protocol, values, noise=None, step=0):

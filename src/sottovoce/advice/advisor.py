@@ -13,7 +13,7 @@ import numpy as np
 from sottovoce.advice import files
 from sottovoce.advice.candidates import FEW_LEAVES, STEPS, Scheme, each_scheme, plan_for, schemes, statement
 from sottovoce.advice.comparison import COLUMNS, Row, pareto, row_of
-from sottovoce.advice.samples import Sample, _pair
+from sottovoce.advice.samples import Sample, pair_of
 from sottovoce.advice.usefulness import Score, Usefulness, simulate, step_noise, usefulness
 from sottovoce.advice.ways import WayOut, least, least_whole
 from sottovoce.advice.wish import Wish
@@ -172,7 +172,7 @@ def advise(
     )  # fmt: skip
     chosen = _sample(wish, sample)
     rows = _Trial(wish, chosen, progress).rows()
-    ranked = _ranked(wish, pareto(rows))
+    ranked = _ranked(pareto(rows))
     best = ranked[0] if ranked and ranked[0].fits else None
     if best is None:
         ways = _ways_out(wish, chosen, ranked)
@@ -187,7 +187,7 @@ def _columns(sample: Any) -> int | None:
     """Return how many features a public sample has, where nobody said it."""
     if isinstance(sample, str):
         return None
-    shape = np.shape(_pair(sample)[0])
+    shape = np.shape(pair_of(sample)[0])
     return int(shape[1]) if len(shape) == 2 else None
 
 
@@ -202,7 +202,7 @@ def _sample(wish: Wish, given: Any) -> Sample | None:
         return None if kind == "net" else Sample.synthetic(kind, wish.features, unit)
     if isinstance(given, str):
         raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {given!r}.')
-    X, y = _pair(given)
+    X, y = pair_of(given)
     found = Sample.public(kind, X, y, unit=unit, middle=wish.middle if kind == "squared" else 0.0)
     if kind != "net" and found.features != wish.features:
         raise InvalidInput(
@@ -358,7 +358,7 @@ def _reaches(row: Row, target: float) -> bool:
     return score.mean <= target if score.lower_is_better else score.mean >= target
 
 
-def _ranked(wish: Wish, rows: Sequence[Row]) -> list[Row]:
+def _ranked(rows: Sequence[Row]) -> list[Row]:
     """Fitting rows first, the best answer first; those that cannot be told apart by noise, then time."""
     order = sorted(rows, key=lambda row: (not row.fits, row.loss, row.seconds))
     fitting = [row for row in order if row.fits]
@@ -508,7 +508,7 @@ def _fitting(wish: Wish, sample: Sample | None, like: Row) -> Row | None:
             _FIELDS[view]: statement(made, view, c, scheme).epsilon(wish.delta) for view, c in wish.views
         }
         seconds = made.cost()["rounds"] * wish.latency
-        row = replace(like, plan=made, use=use, scheme=scheme, seconds=seconds, **spent)  # type: ignore[arg-type]
+        row = replace(like, plan=made, use=use, scheme=scheme, seconds=seconds, **spent)
         if (row := judged(wish, row)).fits:
             return row
     return None

@@ -275,7 +275,7 @@ def statement(plan: Plan, view: str, colluders: int, scheme: Scheme) -> Guarante
         return plan.privacy("colluders", colluders=colluders)
     fresh = scheme.fresh and plan.steps > 1
     tried = math.comb(plan.n, colluders) * plan.n * plan.steps if fresh else 0
-    if getattr(protocol, "knows_coalitions", False) and tried <= _COALITION_WORK:
+    if protocol.knows_coalitions and tried <= _COALITION_WORK:
         return plan.privacy("colluders", colluders=colluders)
     return plan.privacy("local")
 

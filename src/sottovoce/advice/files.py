@@ -36,7 +36,7 @@ def plan_file(wish: Wish, row: Row) -> str:
     }
     plan: Any = row.plan
     notes: list[str] = []
-    if plan.name == "averaging":
+    if plan.query == "value":
         tables["average"] = {
             "radius": wish.half, "centre": wish.middle, "adjacency": "user", "values": "values.csv",
             **_uneven(plan),
@@ -125,10 +125,10 @@ def agreement_draft(wish: Wish, row: Row) -> str:
     one: Any = plan
     algorithm: dict[str, Any] = {
         "name": plan.name, "protocol": scheme.protocol, "adjacency": plan.adjacency,
-        "clip": float(one.radius if plan.name == "averaging" else one.clip),
+        "clip": float(one.radius if plan.query == "value" else one.clip),
         "noise_multiplier": float(one.noise_multiplier), **_uneven(plan),
     }  # fmt: skip
-    if plan.name == "averaging":
+    if plan.query == "value":
         algorithm["centre"] = wish.middle
         model: dict[str, Any] = {"kind": "mean", "parameters": 1}
     else:

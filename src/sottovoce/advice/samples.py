@@ -89,7 +89,7 @@ class Sample:
             if given != "synthetic":
                 raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {given!r}.')
             return cls.synthetic(kind, plan.n_params)
-        X, y = _pair(given)
+        X, y = pair_of(given)
         return cls.public(kind, X, y)
 
     @property
@@ -180,7 +180,12 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def _pair(given: Any) -> tuple[Any, Any]:
+def pair_of(given: Any) -> tuple[Any, Any]:
+    """Return features and labels of a pair or a Dataset, or say what was expected.
+
+    >>> pair_of(([[1.0]], [2.0]))
+    ([[1.0]], [2.0])
+    """
     try:
         return (given.X, given.y) if hasattr(given, "X") else (given[0], given[1])
     except (TypeError, IndexError, KeyError):

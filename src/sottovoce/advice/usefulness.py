@@ -190,7 +190,8 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
 
     Over exact consensus the sd is the root of all noise variances over n, and nothing is left. A linear
     protocol ends with rows ``M x``: the sd is that of ``M``'s row, and what it leaves is at most half
-    the range times the l1 distance of the row from ``1/n``. Fresh noise in every round is simulated.
+    the range times the l1 distance of the row from ``1/n``, every site by its weight. Fresh noise in every
+    round is simulated.
 
     Examples
     --------
@@ -206,12 +207,13 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
     n = plan.n
     if is_exact(protocol):
         return math.sqrt(math.fsum(stds**2)) / n, 0.0, span
-    if getattr(protocol, "fresh_std", 0) or protocol.adds_noise:
+    if protocol.fresh_std or protocol.adds_noise:
         rows = _run(plan, np.zeros((n, _DRAWS)), np.random.default_rng(0))
         return float(rows.std(axis=1).max()), 0.0, span
     M = np.asarray(protocol.apply(np.eye(n)))
     sd = np.sqrt(np.square(M) @ np.square(stds))
-    left = np.abs(M - 1 / n).sum(axis=1) * span / 2
+    counts = np.array(getattr(plan, "factors", np.ones(n)))  # a site's share of the mean, times n
+    left = np.abs((M - 1 / n) * counts).sum(axis=1) * span / 2
     worst = int(np.argmax(np.hypot(sd, left)))
     return float(sd[worst]), float(left[worst]), span
 
@@ -264,7 +266,7 @@ def _largest(plan: Any, agent: int) -> float:
     one = float(next(iter(plan.releases(agent))).sensitivity) / MOVES[plan.adjacency]
     if plan.adjacency == "user":
         return one
-    lot, sizes = getattr(plan, "lot", None), getattr(plan, "sizes", None)
+    lot, sizes = getattr(plan, "lot", None), plan.sizes
     if lot is not None:
         return float(lot) * one
     held = sizes[agent] if sizes is not None else getattr(plan, "records", 1)
@@ -311,7 +313,7 @@ def simulate(
     >>> score.metric, score.mean > score.chance
     ('accuracy', True)
     """
-    held = sizes if sizes is not None else getattr(plan, "sizes", None)
+    held = sizes if sizes is not None else plan.sizes
     if held is None:
         raise InvalidInput("a simulation needs sizes=..., the number of records of each agent.")
     plan, held = _smaller(plan, tuple(int(size) for size in held))

@@ -14,7 +14,7 @@ from typing import Any
 
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
-from sottovoce.algorithms.plan import Learning, Plan
+from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import SottovoceError
 from sottovoce.privacy.laws import Averaging
 from sottovoce.protocols import Masked
@@ -130,7 +130,7 @@ class _Search:
                 f"Hide a record instead of a member, with {_RECORDS} records each: "
                 f"+- {off / (2 * _RECORDS):.3g} ({said}).",
             )  # fmt: skip
-        if "add-remove" not in plan.adjacencies or getattr(plan, "sizes", None) is None:
+        if "add-remove" not in plan.adjacencies or plan.sizes is None:
             return None
         record = replace(plan, adjacency="add-remove")
         made = self.calibrated(record)
@@ -174,7 +174,7 @@ class _Search:
         )
 
     def records(self, plan: Any) -> WayOut | None:
-        sizes = getattr(plan, "sizes", None)
+        sizes = plan.sizes
         if sizes is None or plan.adjacency == "user" or getattr(plan, "lot", None) is not None:
             return None
 
@@ -198,9 +198,9 @@ class _Search:
         changed: dict[str, Any] = {"protocol": name, "network": graph}
         if hasattr(plan, "noise"):
             changed["noise"] = "equal"
-        if isinstance(getattr(plan, "noise_multiplier", None), tuple) and isinstance(plan, Learning):
+        if isinstance(getattr(plan, plan.noise_field), tuple):
             changed["noise_multiplier"] = 1.0
-        if n is not None and getattr(plan, "sizes", None) is not None:
+        if n is not None and plan.sizes is not None:
             changed["sizes"] = (max(1, round(sum(plan.sizes) / plan.n)),) * n
         return replace(plan, **changed)
 

@@ -38,7 +38,7 @@ from sottovoce.privacy.gaussian import gaussian_mu
 from sottovoce.privacy.laws import Averaging, Law
 from sottovoce.privacy.masks import MaskGrid, mask_grid
 from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Chebyshev, Gossip, Masked, Protocol, Refreshed, Walk, parse, rounds_for
+from sottovoce.protocols import Chebyshev, Gossip, Masked, Protocol, Refreshed, parse, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
 
@@ -63,13 +63,16 @@ class Muffliato(Plan):
     noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
         ``tolerate`` members, with ``noise_std`` that of the loudest (what local privacy takes) and at least
         the share ``floor`` of its variance for everybody, which is what remains once more collude.
+    site_weights : public positive numbers, one per node, say of records: the result is the weighted mean. A
+        node of twice the mean weight sends twice its row and adds twice ``noise_std``, so that the noise
+        hides every node's row alike. None: every node counts alike.
 
     Guarantees
     ----------
-    User level: the whole row of one node is replaced. ``local`` holds against anyone who sees every
-    message; ``pairwise``, ``network`` and ``colluders`` are exact for honest-but-curious observers who
-    follow the public schedule; ``central`` is for somebody who sees one node's final row. Rows that are
-    not finite count as ``centre``. A negative or zero noise is refused.
+    User level: the whole row of one node is replaced; weights are public and stay. ``local`` holds against
+    anyone who sees every message; ``pairwise``, ``network`` and ``colluders`` are exact for
+    honest-but-curious observers who follow the public schedule; ``central`` is for somebody who sees one
+    node's final row. Rows that are not finite count as ``centre``. A negative or zero noise is refused.
 
     Examples
     --------
@@ -94,6 +97,7 @@ class Muffliato(Plan):
     noise: Literal["equal", "optimal"] = "equal"
     floor: float = 0.1
     tolerate: int = 1
+    site_weights: tuple[float, ...] | None = None
 
     name: ClassVar[str] = "averaging"
     protocols: ClassVar[tuple[str, ...]] = (
@@ -109,28 +113,35 @@ class Muffliato(Plan):
         _validate.non_negative(self.noise_std, "noise_std")
         _validate.positive(self.radius, "radius")
         _validate.count(self.dim, "dim")
+        width = self.dim if self.dim > 1 else None  # one is also what it is where nobody said
+        object.__setattr__(self, "centre", _validate.point(self.centre, "centre", width))
+        network = None if self.network is None else as_network(self.network)
         known_adjacency(self.adjacency, self.adjacencies, self.name)
         known_noise(self)
         protocol = spoken_network(self.protocol)
         if isinstance(protocol, str):
-            if self.network is None:
+            if network is None:
                 raise InvalidInput(f"averaging needs a network for its protocol {protocol}.")
             named = parse(protocol)
             if named.name not in self.protocols:
                 raise InvalidInput(
                     f"{self.name} runs over {' or '.join(self.protocols)}, not over {named.name}."
                 )
-            protocol = named.at(as_network(self.network), seed=self.seed)
+            protocol = named.at(network, seed=self.seed)
         elif isinstance(protocol, Network) or hasattr(protocol, "nodes"):
-            network = as_network(protocol)
+            graph = as_network(protocol)
             # without noise disagreement alone decides, as with a thousandth of the radius
             relative = self.noise_std / self.radius or 1e-3
-            protocol = Chebyshev(network, rounds_for(network, noise_std=relative))
+            protocol = Chebyshev(graph, rounds_for(graph, noise_std=relative))
         if not isinstance(protocol, Protocol):
             raise InvalidInput(
                 f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
             )
+        if network is not None and protocol.n != network.n:
+            raise InvalidInput(f"the protocol is for {protocol.n} nodes, the network has {network.n}.")
         object.__setattr__(self, "protocol", protocol.scaled(self.noise_std))
+        if self.site_weights is not None:
+            self._settle_weights()
         _ = self.noise_stds  # optimal noise on what is no tree is refused now
         try:
             grid = self.grid
@@ -140,6 +151,21 @@ class Muffliato(Plan):
             object.__setattr__(self, "protocol", self.protocol.on_grid(grid.step))
         elif isinstance(self.protocol, Masked) and not self.protects:  # not on the grid of an earlier noise
             object.__setattr__(self, "protocol", self.protocol.on_grid(FINE))
+
+    def _settle_weights(self) -> None:
+        """Refuse weights that are not one public positive number per node, or where noise follows no node."""
+        given: Any = self.site_weights
+        if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str) or len(given) != self.n:
+            raise InvalidInput(
+                f"site_weights must be one positive number per node ({self.n}), got {given!r}."
+            )
+        weights = tuple(_validate.positive(weight, "a site's weight") for weight in given)
+        object.__setattr__(self, "site_weights", weights)
+        if self.protocol.adds_noise or getattr(self.protocol, "fresh_std", 0.0):
+            raise InvalidInput(
+                f"site_weights need noise that every node adds to its own row, once; {self.protocol.name} "
+                "draws more: take gossip, chebyshev, tree, exchange or masked."
+            )
 
     @property
     def steps(self) -> int:  # type: ignore[override]
@@ -184,9 +210,27 @@ class Muffliato(Plan):
         2.0
         """
         if self.noise == "equal":
-            return (float(self.noise_std),) * self.n
-        shares = optimal_noise([self.protocol], self.tolerate, floor=self.floor)
-        return tuple(self.noise_std * share for share in shares)
+            return tuple(float(self.noise_std) * factor for factor in self.factors)
+        factors = np.array(self.factors)
+        moves = factors / factors.max()
+        shares = optimal_noise([self.protocol], self.tolerate, floor=self.floor, required=moves**2)
+        return tuple(float(self.noise_std * factors.max()) * share for share in shares)
+
+    @cached_property
+    def factors(self) -> tuple[float, ...]:
+        """What every node's row is multiplied with before it is averaged: its weight over the mean weight.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> tree = sv.protocols.Tree(sv.graphs.path(3))
+        >>> sv.Muffliato(tree, noise_std=2.0, radius=0.5, site_weights=(10, 20, 30)).factors
+        (0.5, 1.0, 1.5)
+        """
+        if self.site_weights is None:
+            return (1.0,) * self.n
+        mean = math.fsum(self.site_weights) / self.n
+        return tuple(weight / mean for weight in self.site_weights)
 
     @property
     def grid(self) -> MaskGrid | None:
@@ -194,9 +238,9 @@ class Muffliato(Plan):
         if not isinstance(self.protocol, Masked) or not self.protects:
             return None
         return mask_grid(
-            bound=self.radius + float(np.abs(self.centre).max()),
-            sensitivity=self.sensitivity,
-            noise_std=[self.noise_std] * self.n,
+            bound=self.radius * max(self.factors) + float(np.abs(self.centre).max()),
+            sensitivity=self.sensitivity * min(self.factors),
+            noise_std=list(self.noise_stds),
             dim=self.dim,
             steps=1,
         )
@@ -215,7 +259,7 @@ class Muffliato(Plan):
             Release(
                 sender=agent,
                 step=0,
-                sensitivity=self.sensitivity,
+                sensitivity=2 * (self.radius * self.factors[agent]),
                 noise_std=self.noise_stds[agent],
                 count=times,
             ),
@@ -226,7 +270,7 @@ class Muffliato(Plan):
         from sottovoce.objectives.gradients import Values
 
         later = bool(self.protocol.adds_noise)
-        if random.protective and bool(getattr(self.protocol, "fresh_std", 0.0)) and data.shape[1] != self.dim:
+        if random.protective and bool(self.protocol.fresh_std) and data.shape[1] != self.dim:
             raise InvalidInput(
                 f"with protective fresh noise the statement counts dim={self.dim} numbers per node, the data "
                 f"have {data.shape[1]}; state dim={data.shape[1]}."
@@ -241,10 +285,15 @@ class Muffliato(Plan):
                 )
             step = self.protocol.grid_step  # a public point, moved to the grid on which rows add up
             centre = np.rint(np.asarray(centre, float) / step) * step
+        factors = np.array([self.factors[a] for a in agents])
+        if self.site_weights is not None:  # a ball around the centre stays one, and its radius grows alike
+            middle = np.asarray(centre, data.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the centre
+                data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
         return Values(
-            data, agents, gridded, radius=self.radius, noise_std=[self.noise_stds[a] for a in agents],
-            centre=centre,
-            noise_later=later, releases=None if later else [self.releases(a) for a in agents],
+            data, agents, gridded, radius=(self.radius * factors).tolist(),
+            noise_std=[self.noise_stds[a] for a in agents], centre=centre, noise_later=later,
+            releases=None if later else [self.releases(a) for a in agents],
         )  # fmt: skip
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
@@ -253,20 +302,9 @@ class Muffliato(Plan):
 
     def prepared(self, data: Any) -> np.ndarray:
         """Return (n, dim) floats; values that are not finite stay, and are clipped to the centre later."""
-        try:
-            array = np.asarray(data)
-        except ValueError:
-            raise InvalidInput(f"data must have one row per node ({self.n}), all of one length.") from None
-        if array.dtype not in (np.float32, np.float64):
-            try:
-                array = array.astype(np.float64)
-            except (TypeError, ValueError):
-                raise InvalidInput(f"data must be numbers, got an array of {array.dtype}.") from None
-        if array.ndim == 1:
-            array = array[:, None]
-        if array.ndim != 2 or array.shape[0] != self.n:
-            raise InvalidInput(f"data must have one row per node ({self.n}), got shape {array.shape}.")
-        return array
+        rows = _validate.rows(data, self.n, "data", finite=False)
+        _validate.point(self.centre, "centre", rows.shape[1])
+        return rows
 
     def starting(self, data: np.ndarray, random: Random, agents: Sequence[int]) -> np.ndarray:
         """Return zeros: averaging has no starting point."""
@@ -278,7 +316,8 @@ class Muffliato(Plan):
 
         found: dict[str, Any] = {"dim": data.shape[1]}
         if not random.protective:
-            truth = clip_around(data, np.asarray(self.centre), self.radius).mean(axis=0)
+            clipped = clip_around(data, np.asarray(self.centre), self.radius)
+            truth = np.average(clipped, axis=0, weights=self.factors)
             found["mean_squared_error"] = float(np.mean((rows - truth) ** 2))
             found["disagreement"] = float(np.mean((rows - rows.mean(axis=0)) ** 2))
         return found
@@ -302,7 +341,7 @@ class Muffliato(Plan):
         1.0
         """
         protocol = self.protocol
-        if protocol.n > _LARGE or isinstance(protocol, Walk):
+        if protocol.n > _LARGE or protocol.adds_noise:
             return None
         refreshed = isinstance(protocol, Refreshed)
         mixing = (Gossip(protocol.network, protocol.rounds) if refreshed else protocol).apply(np.eye(self.n))
@@ -375,6 +414,7 @@ class Muffliato(Plan):
                 if self.noise != "equal"
                 else {}
             ),
+            **({} if self.site_weights is None else {"site_weights": self.site_weights}),
         }
 
 

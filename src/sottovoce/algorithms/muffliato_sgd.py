@@ -64,7 +64,7 @@ class MuffliatoSGD(Learning):
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of step ``k``; fresh noise given by name is in proportion to a row's noise."""
         protocol = super().schedule(k)
-        if not isinstance(self.protocol, NamedProtocol) or not getattr(protocol, "fresh_std", 0.0):
+        if not isinstance(self.protocol, NamedProtocol) or not protocol.fresh_std:
             return protocol
         std = self._row_noise(k)
         if std not in self._scaled:  # one object per scale: peers and accountants remember protocols

@@ -14,6 +14,7 @@ the first with its facts filled in, and DP-SGD is both; apart they would be one 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -51,6 +52,15 @@ __all__ = [
 
 Adjacency = Literal["add-remove", "replace-one", "user"]
 Schedule = Protocol | Sequence[Protocol] | Callable[[int], Protocol]
+# words of the first edition in Python, and what to write now; those of plan files are in `cli.config`
+_OLD = {
+    "l2_clip": "clip", "max_grad_norm": "clip", "step_size": "learning_rate", "rate": "learning_rate",
+    "level": 'adjacency="user" for whole agents, "add-remove" or "replace-one" for records',
+    "momentum": 'optimiser=Optimiser("momentum", 0.9)', "averaging": 'protocol="tree"',
+    "gossip_rounds": 'protocol="chebyshev:3"', "schedule_seed": "seed", "target_epsilon": "epsilon",
+    "target_delta": "delta", "evaluate_every": "every", "checkpoint_every": "every",
+    "resume": "checkpoint=folder: a run goes on from it by itself",
+}  # fmt: skip
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: a price may be a long composition
 
 
@@ -73,11 +83,40 @@ class Plan(Shown, ABC):
     query: ClassVar[str] = "gradient"  # what it asks of records
     maskable: ClassVar[bool] = False  # whether its message is a release, untouched
     network_optional: ClassVar[bool] = False  # whether it runs over a server where no network is named
+    sequential: ClassVar[bool] = False  # whether one agent works at a time, so that ranks would only wait
     noise_field: ClassVar[str] = "noise_multiplier"
 
     steps: int
     adjacency: Adjacency
     accounting: str = "pld"
+    sizes: tuple[int, ...] | None = None  # public numbers of records, where a plan was made for some
+    centre: Any = 0.0  # the public middle of the rows that travel
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Have the kind of every option looked at before a plan's own `__post_init__`, once for all plans."""
+        super().__init_subclass__(**options)
+        own = cls.__dict__.get("__post_init__")
+        if own is None:
+            return
+
+        @functools.wraps(own)
+        def checked(self: Any) -> None:
+            known_kinds(self)
+            own(self)
+
+        cls.__post_init__ = checked  # type: ignore[attr-defined]
+
+    def __new__(cls, *given: Any, **options: Any) -> Self:
+        """Refuse words of the first edition with the ones to write now."""
+        for word in options:
+            if word in _OLD:
+                raise InvalidInput(f"{word} is an old word; write {_OLD[word]}.")
+        return super().__new__(cls)
+
+    @property
+    def get_epsilon(self) -> Any:
+        """A word of the first edition, for `epsilon`."""
+        raise AttributeError("get_epsilon is an old word; write epsilon(delta, view).")
 
     # ---- the six facts ----------------------------------------
 
@@ -143,6 +182,15 @@ class Plan(Shown, ABC):
     def assumptions(self) -> tuple[str, ...]:
         """What every statement of this plan rests on."""
         return ()
+
+    @property
+    def computes(self) -> str | None:
+        """What sites of different sizes learn together, in words; None where a plan does not say."""
+        return None
+
+    def noise_in_result(self) -> float | None:
+        """Return the noise in the worst agent's result, where a plan knows it without running."""
+        return None
 
     @property
     def grid(self) -> MaskGrid | None:
@@ -299,6 +347,9 @@ class Plan(Shown, ABC):
 
         ``rng`` is a numpy Generator (a simulation) or a noise source.
         """
+        for word in options:
+            if word in _OLD:
+                raise InvalidInput(f"{word} is an old word; write {_OLD[word]}.")
         return run(self, data, rng, **options)
 
     def __repr__(self) -> str:
@@ -346,6 +397,31 @@ class Remembered:
 
     def __str__(self) -> str:
         return "a function of the step"
+
+
+def known_kinds(plan: Any) -> None:
+    """Refuse options of another kind than their fields: no word for a flag, no number for a list.
+
+    What a value of the right kind may be is for the plan itself to say.
+    """
+    for item in fields(plan):
+        name, value, kind = item.name, getattr(plan, item.name), str(item.type)
+        if value is None and item.default is None:
+            continue
+        if item.type in ("bool", bool):
+            _validate.flag(value, name)
+        elif kind.startswith(("Literal", "Adjacency")) or (isinstance(item.default, str) and name != "path"):
+            _validate.word(value, name)
+        elif name == "seed":
+            _validate.count(value, name, minimum=0)
+        elif name in _LISTED and not (name == "path" and isinstance(value, str)):
+            if not (kind.endswith("| float") and isinstance(value, (int, float))):  # one for all
+                _validate.several(value, name)
+        elif kind.startswith(("Callable", "Operator")) and not callable(value):
+            raise InvalidInput(f"{name} must be a function, got {_validate.shown(value)}.")
+
+
+_LISTED = ("sizes", "smoothness", "bounds", "path")
 
 
 def known_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
@@ -509,12 +585,21 @@ class Learning(Plan):
             object.__setattr__(self, name, value)
 
         put("steps", _validate.count(self.steps, "steps"))
-        put("learning_rate", Rate.of(self.learning_rate))
+        if not callable(getattr(self.objective, "query", None)):
+            raise InvalidInput(
+                "objective must be a model, as GLM(...) or NetObjective(...), got "
+                f"{_validate.shown(self.objective)}."
+            )
+        put("learning_rate", self._checked_rate())
         known_adjacency(self.adjacency, self.adjacencies, self.name)
         if self.accounting not in ("pld", "rdp"):
             raise InvalidInput(f'accounting must be "pld" or "rdp", got {self.accounting!r}.')
         if isinstance(self.optimiser, (str, dict)):
             put("optimiser", Optimiser.of(self.optimiser))
+        if not isinstance(self.optimiser, Optimiser):
+            raise InvalidInput(
+                f"optimiser must be an Optimiser, its name or a table, got {_validate.shown(self.optimiser)}."
+            )
         if not self.uses_optimiser and not self.optimiser.plain:
             raise InvalidInput(f"{self.name} is stated for plain steps; leave optimiser at sgd.")
         put("clip", self._checked_clip())
@@ -525,6 +610,15 @@ class Learning(Plan):
         if any(regularised) and not self.proximal:
             raise InvalidInput(f"{self.name} takes l2 only; use ADMM for l1, box or ball.")
 
+    def _checked_rate(self) -> Rate:
+        try:
+            return Rate.of(self.learning_rate)
+        except TypeError:
+            raise InvalidInput(
+                "learning_rate must be a number, a pair (first, last) or a Rate, got "
+                f"{_validate.shown(self.learning_rate)}."
+            ) from None
+
     def _checked_clip(self) -> float:
         clip = self.objective.clip if self.clip is None else self.clip
         if clip is None:
@@ -533,7 +627,7 @@ class Learning(Plan):
 
     def _checked_noise(self) -> float | tuple[float, ...]:
         given: Any = self.noise_multiplier
-        if isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, str):
+        if isinstance(given, (Sequence, np.ndarray)) and not isinstance(given, (str, bytes)):
             each = tuple(_validate.non_negative(z, "noise_multiplier") for z in given)
             if len(each) == 1:
                 each = each * self.n
@@ -560,6 +654,10 @@ class Learning(Plan):
             protocol = protocols.parse(protocol)
         elif callable(protocol) and not isinstance(protocol, (Protocol, Remembered)):
             protocol = Remembered(protocol)
+        elif not isinstance(protocol, (Protocol, NamedProtocol, Remembered, Sequence)):
+            raise InvalidInput(
+                f"protocol must be a protocol, a network or a name, got {_validate.shown(protocol)}."
+            )
         elif isinstance(protocol, Sequence) and len(protocol) != self.steps:
             raise InvalidInput(f"The schedule holds {len(protocol)} protocols for {self.steps} steps.")
         if isinstance(protocol, NamedProtocol):
@@ -571,7 +669,9 @@ class Learning(Plan):
                 raise InvalidInput(f"{self.name} needs a network for its protocol {protocol}.")
         put("protocol", protocol)
         put("network", network)
-        self._demand(self._agreed(0))
+        first = self._demand(self._agreed(0))
+        if network is not None and first.n != network.n:
+            raise InvalidInput(f"the protocol is for {first.n} nodes, the network has {network.n}.")
 
     def _demand(self, protocol: Protocol) -> Protocol:
         """Refuse a step whose protocol the algorithm cannot use; exactness is a property of the class."""

@@ -340,7 +340,7 @@ def random_walk_sgd(
         (theta,) = state.own
         place = places.get(int(path[k]))
         if place is None:
-            return theta  # type: ignore[no-any-return]
+            return theta
         held = theta[[place]]
         gradient = source.rows(held, k, 0, [place])
         if source.decay:  # the l2 term holds no data and costs nothing

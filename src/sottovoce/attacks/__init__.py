@@ -45,6 +45,7 @@ _MODULES = {
     "reconstructed_by_each": "gossip",
     "run_descent": "dgd",
     "standard_views": "audit",
+    "views_of": "audit",
     "train_models": "membership",
 }
 

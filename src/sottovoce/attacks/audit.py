@@ -25,7 +25,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.privacy import Adversary, Curve, Guarantee, account, as_noise, averaging_guarantee
 from sottovoce.privacy.laws import Consensus
-from sottovoce.protocols import LinearProtocol, Masked, Protocol
+from sottovoce.protocols import LinearProtocol, Protocol
 
 __all__ = [
     "Audit",
@@ -35,6 +35,7 @@ __all__ = [
     "audit_view",
     "masked_views",
     "standard_views",
+    "views_of",
 ]
 
 _FIT = 0.2  # share of the runs on which the discriminant is fitted
@@ -321,7 +322,20 @@ def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def masked_views(protocol: Masked, user: int) -> dict[str, tuple[int, ...]]:
+def views_of(protocol: Protocol, network: Network, user: int) -> dict[str, tuple[int, ...]]:
+    """Return who is asked about over a protocol: of masked sums `masked_views`, else `standard_views`.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> ring = sv.graphs.ring(5)
+    >>> [list(views_of(p, ring, 0)) for p in (sv.protocols.Masked(ring), sv.protocols.Tree(ring))]
+    [['tapper', 'one member'], ['neighbour', 'distant node', 'two colluders']]
+    """
+    return masked_views(protocol, user) if protocol.masked else standard_views(network, user)
+
+
+def masked_views(protocol: Protocol, user: int) -> dict[str, tuple[int, ...]]:
     """Return who may look at masked sums: a tapper without a key, one member, and as many as are tolerated.
 
     Examples

@@ -26,6 +26,7 @@ from typing import Literal
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.protocols import Gossip, LinearProtocol, Masked, modular
@@ -265,7 +266,7 @@ def run_descent(
     rng: np.random.Generator | None = None,
     noise_std: float = 0.0,
 ) -> Transcript:
-    """Run decentralized gradient descent and return what the attackers see of it.
+    """Run decentralized gradient descent, by Muffliato-SGD's text, and return what the attackers see of it.
 
     Parameters
     ----------
@@ -282,24 +283,43 @@ def run_descent(
     [-0.1, -0.2]
     """
     protocol, own = attack.protocol, list(attack.attackers)
-    theta = _validate.rows(models, protocol.n, "models").astype(np.float64)
+    start = _validate.rows(models, protocol.n, "models").astype(np.float64)
     if noise_std > 0 and rng is None:
         raise InvalidInput("noise needs a generator, give rng=np.random.default_rng(seed).")
     wanted: dict[tuple[int, int], list[int]] = {}
     for t, k, w in attack.messages:
         wanted.setdefault((t, k), []).append(w)
     received, mine = [], []
+    text = muffliato_sgd(_Asked(gradients, rng, noise_std), start, lambda t: learning_rate)
+    state = text.init()
     for t in range(attack.steps):
-        g = np.asarray(gradients(theta, t), dtype=np.float64)
-        if rng is not None and noise_std > 0:
-            g = g + rng.normal(0.0, noise_std, g.shape)
-        theta = theta - learning_rate * g
+        rows = text.message(state, t)
         for k in range(protocol.rounds):
-            received.append(theta[wanted.get((t, k), [])])
-            mine.append(theta[own])
-            theta = protocol.matrix(k) @ theta
-    shape = (attack.steps, protocol.rounds, len(own), theta.shape[1])
+            received.append(rows[wanted.get((t, k), [])])
+            mine.append(rows[own])
+            rows = protocol.matrix(k) @ rows
+        state = text.update(state, rows, t)
+    shape = (attack.steps, protocol.rounds, len(own), start.shape[1])
     return Transcript(np.concatenate(received), np.reshape(mine, shape))
+
+
+class _Asked:
+    """The victims' gradients for the library's text; no gate: nobody is protected here."""
+
+    def __init__(
+        self,
+        gradients: Callable[[np.ndarray, int], np.ndarray],
+        rng: np.random.Generator | None,
+        noise_std: float,
+    ) -> None:
+        self._gradients, self._rng, self._std = gradients, rng, noise_std
+
+    def full(self, theta: np.ndarray, step: int) -> np.ndarray:
+        """Return one gradient per node, with simulated noise where some is asked for."""
+        found = np.asarray(self._gradients(theta, step), dtype=np.float64)
+        if self._rng is not None and self._std > 0:
+            found = found + self._rng.normal(0.0, self._std, found.shape)
+        return found
 
 
 def _responses(

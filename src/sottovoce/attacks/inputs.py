@@ -193,7 +193,7 @@ def module_gradients(
     """Return the gradient function of a torch module in double precision, and its present parameters."""
     import copy
 
-    torch = inversion._torch()
+    torch = inversion.required_torch()
     from torch.func import functional_call, grad, vmap
 
     double = copy.deepcopy(model).double()

@@ -164,7 +164,7 @@ def invert_gradients(
     >>> images.shape, distance.shape
     ((1, 1, 2, 2), (1,))
     """
-    torch = _torch()
+    torch = required_torch()
     targets = torch.as_tensor(np.atleast_2d(gradients), dtype=torch.float32)
     parameters = dict(model.named_parameters())
     total = sum(p.numel() for p in parameters.values())
@@ -214,7 +214,7 @@ def _search(
     signed: bool,
     box: tuple[float, float],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    torch = _torch()
+    torch = required_torch()
     from torch.func import functional_call, grad, vmap
 
     parameters = {k: p.detach() for k, p in model.named_parameters()}
@@ -255,7 +255,12 @@ def _variation(x: Any) -> Any:
     return across + down
 
 
-def _torch() -> Any:
+def required_torch() -> Any:
+    """Return torch, or say what to install.
+
+    >>> required_torch().__name__
+    'torch'
+    """
     try:
         import torch
     except ImportError:

@@ -67,6 +67,13 @@ def account(
         float | None, typer.Option(help="Budget: print the least noise that meets it.")
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of every epsilon; 1e-5 by default.")] = None,
+    published: Annotated[
+        bool, typer.Option("--published", help="Print what the papers' own formulas say of this network.")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="With --published: how often every node takes part, in learning and walks; 1."),
+    ] = None,
     out: Out = None,
     json: Json = False,
 ) -> None:
@@ -77,21 +84,35 @@ def account(
     published formula (Muffliato, eq. 6) is shown beside it; it is not a
     guarantee, and understates wherever the exact share is larger. Means are
     over all nodes, an observer counting 0 for itself, as in that paper.
+    With --published stand the papers' other formulas too: mean loss, Corollary
+    1, random graphs, walks, error bounds and the table of utilities. All carry
+    the label published, and no budget accepts them.
 
     \b
     Examples:
       sottovoce account --graph hypercube:10 --rounds 10 --observer 0
       sottovoce account --graph florentine --protocol tree --noise 2
       sottovoce account --graph ring:16 --observer 0 --collude 3,5 --json
+      sottovoce account --graph er:60:1.5:seed=3 --protocol chebyshev --published
     """
+    from sottovoce.errors import InvalidInput
     from sottovoce.privacy.assessment import assess
 
+    if steps is not None and not published:
+        raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
     network = network_of(graph, matrix, weights)
     averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=fresh, seed=draw)
     together = node_list(collude, "--collude")
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
         found = assess(network, averaging, observer, together, own_noise, tick)
     found |= priced(averaging, observer, together, noise, epsilon, delta, network)
+    if published:
+        from sottovoce.privacy.papers import published_bounds
+
+        bounds = published_bounds(
+            network, averaging, steps=1 if steps is None else steps, noise_std=noise, assessed=found
+        )
+        found["published_bounds"] = bounds
     payload = {k: v for k, v in found.items() if k != "_pairs"} | record(network, averaging, found)
     finish(payload, json, out, lambda screen: show(screen, network, found))
 
@@ -219,3 +240,47 @@ def show(screen: Console, network: Network, found: dict[str, Any]) -> None:
         ]
         title = f"Least noise multiplier for epsilon {found['epsilon']:g} at delta {found['delta']:g}"
         screen.print(table(["against", "noise multiplier", "adjacency", "label"], rows, title=title))
+    if "published_bounds" in found:
+        show_published(screen, found["published_bounds"])
+
+
+def show_published(screen: Console, bounds: dict[str, Any]) -> None:
+    """Print the papers' formulas for a person, the exact loss beside each that has one."""
+    steps = bounds["steps"]
+    local = "local privacy is 1" if steps == 1 else f"local privacy is 1, of {steps:,} steps {steps:,}"
+    rows = [
+        [
+            row["formula"],
+            *(_or_dash(row[key]) for key in ("mean", "largest", "exact_mean", "exact_largest")),
+            "–" if row["understated"] is None else f"{100 * row['understated']:.0f}%",
+            row["bound"],
+            row["label"],
+        ]
+        for row in bounds["losses"]
+    ]
+    columns = ["formula", "mean", "largest", "exact, mean", "largest", "understates", "a bound?", "label"]
+    screen.print(table(columns, rows, title=f"Losses as the papers print them ({local})"))
+    rows = [
+        [
+            row["formula"] + (": half of it" if row["what"].startswith("half") else ""),
+            f"{number(row['value'])} {row['unit']}",
+            row["bound"],
+            row["label"],
+        ]
+        for row in bounds["errors"]
+    ]
+    columns = ["formula", "value", "a bound?", "label"]
+    screen.print(table(columns, rows, title="Squared errors as the papers print them"))
+    for source in dict.fromkeys(row["source"] for row in (*bounds["losses"], *bounds["errors"])):
+        screen.print(f"{source}:")
+        said = [r for r in (*bounds["losses"], *bounds["errors"]) if r["source"] == source]
+        for line in dict.fromkeys(f"{r['formula'].split(',')[0]}: {r['why']}" for r in said):
+            screen.print(f"  {safe(line)}")
+    for line in bounds.get("left_out", ()):
+        screen.print(f"left out: {safe(line)}")
+    screen.print("The label published means: as printed, for reproduction. No budget accepts these numbers.")
+
+
+def _or_dash(value: float | None) -> str:
+    """Return a number as tables show it, a dash where there is none."""
+    return "–" if value is None else number(value)

@@ -49,9 +49,8 @@ def audit(
     import numpy as np
 
     from sottovoce import _validate
-    from sottovoce.attacks.audit import audit_averaging, audit_outputs, masked_views, standard_views
+    from sottovoce.attacks.audit import audit_averaging, audit_outputs, views_of
     from sottovoce.errors import InvalidInput
-    from sottovoce.protocols import Masked
 
     network = network_of(graph)
     averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=None, seed=seed)
@@ -60,10 +59,8 @@ def audit(
     _validate.delta(delta)
     if observers:
         views = {"observers": node_list(observers, "--observers")}
-    elif isinstance(averaging, Masked):
-        views = masked_views(averaging, user)
     else:
-        views = standard_views(network, user)
+        views = views_of(averaging, network, user)
     if claim not in ("exact", "published"):
         raise InvalidInput(f"claim must be exact or published, got {claim!r}.")
     rng = np.random.default_rng(seed)

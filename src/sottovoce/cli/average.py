@@ -45,6 +45,13 @@ def average(
     draw: Draw = 0,
     radius: Annotated[float, typer.Option(help="Values are clipped to this radius ...")] = 1.0,
     centre: Annotated[float, typer.Option(help="... around this public centre.")] = 0.0,
+    site_weights: Annotated[
+        str | None,
+        typer.Option(
+            help="How much each node counts, public: 9,58,30 or a file; all alike when left out. Noise "
+            "follows the weight."
+        ),
+    ] = None,
     noise: Annotated[float | None, typer.Option(help="Noise multiplier: noise over the radius.")] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="Budget; the least noise that meets it is taken.")
@@ -72,6 +79,7 @@ def average(
     Examples:
       sottovoce average 0.1,0.9,0.4,0.6 --graph ring:4 --protocol masked --epsilon 12
       sottovoce average rows.csv --graph florentine --protocol masked --epsilon 3
+      sottovoce average 0.1,0.9,0.4 --graph ring:3 --site-weights 9,58,30 --epsilon 12
       sottovoce average plan.toml --out result.json
     """
     if values.lower().endswith(".toml"):
@@ -86,7 +94,7 @@ def average(
             "version": VERSION,
             "network": {"graph": graph, "matrix": matrix, "weights": weights},
             "protocol": {"name": protocol, "rounds": rounds, "tree": tree, "fresh": fresh, "seed": draw},
-            "average": {"radius": radius, "centre": centre, "adjacency": "user"},
+            "average": {"radius": radius, "centre": centre, "adjacency": "user"} | _counted(site_weights),
             "noise": {"multiplier": noise, "seed": seed},
         }
         if epsilon is not None:
@@ -109,6 +117,16 @@ def average(
     emit(payload, json, lambda screen: _show_average(screen, built.network, priced, record, ended))
     if out is not None and not json:
         console().print(f"Written to {out}.")
+
+
+def _counted(site_weights: str | None) -> dict[str, Any]:
+    """Return the weights of the nodes as the plan's option, where they are given."""
+    if site_weights is None:
+        return {}
+    found = given_values(site_weights, Path())
+    if found.shape[1] != 1:
+        raise InvalidInput(f"--site-weights must be one number per node, got rows of {found.shape[1]}.")
+    return {"site_weights": tuple(found[:, 0].tolist())}
 
 
 def given_values(values: Any, folder: Path) -> np.ndarray:

@@ -14,9 +14,9 @@ import contextlib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from sottovoce.errors import ConfigError, DataError, InvalidInput
 
@@ -55,11 +55,6 @@ OLD_KEYS: dict[tuple[str, str], str] = {
     ("budget", "target_epsilon"): "epsilon",
     ("budget", "target_delta"): "delta",
 }
-OLD_ALGORITHMS = {
-    "admm-federated": "federated-admm", "admm-token": "token-admm", "mafalda-sgd": "mafalda",
-    "sgd": "dp-sgd", "dsgd": "dp-dsgd", "dsgt": "dp-dsgt", "dinno": "dp-dinno", "consensus": "consensus-sgd",
-    "muffliato": "muffliato-sgd", "walk": "random-walk-sgd",
-}  # fmt: skip
 
 
 class Section(BaseModel):
@@ -146,14 +141,29 @@ class ProtocolSection(Section):
             return parse(":".join([self.name or default, *said]))
 
 
+def _noise(name: str) -> BeforeValidator:
+    """Refuse an amount of noise in the words of the plan, whose option it is."""
+
+    def checked(value: Any) -> float | None:
+        from sottovoce import _validate  # numpy comes with it
+
+        return None if value is None else _validate.non_negative(value, name)
+
+    return BeforeValidator(checked)
+
+
 class NoiseSection(Section):
     """``[noise]``: how much, and from where; left out, the least noise that meets ``[budget]``."""
 
-    multiplier: float | None = Field(
-        None, ge=0, description="noise over the clip (the radius of an average); 0 is no privacy"
+    multiplier: Annotated[float | None, _noise("noise_multiplier")] = Field(
+        None, description="noise over the clip (the radius of an average); 0 is no privacy"
     )
-    std: float | None = Field(None, ge=0, description="absolute standard deviation, per coordinate")
-    ratio: float | None = Field(None, gt=0, description="Laplace scale over sensitivity, for dp-gcd")
+    std: Annotated[float | None, _noise("noise_std")] = Field(
+        None, description="absolute standard deviation, per coordinate"
+    )
+    ratio: Annotated[float | None, _noise("noise_ratio")] = Field(
+        None, description="Laplace scale over sensitivity, for dp-gcd"
+    )
     seed: int | None = Field(
         None, ge=0, description="makes the run a simulation: reproducible, not protective"
     )
@@ -192,7 +202,7 @@ class AverageSection(Section):
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
-    adjacency: str = Field(description="user: the whole row of a node is replaced")
+    adjacency: Any = Field(description="user: the whole row of a node is replaced")
     values: Path | tuple[float, ...] | None = Field(None, description="CSV or NPZ file, or the numbers")
 
 
@@ -266,7 +276,7 @@ class TrainSection(Section):
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     algorithm: str
-    adjacency: str = Field(description="add-remove, replace-one (a record) or user (a whole agent)")
+    adjacency: Any = Field(description="add-remove, replace-one (a record) or user (a whole agent)")
     fresh_graph: bool = Field(False, description="draw the graph (er, geometric) afresh for every step")
     every: int | None = Field(None, ge=1, description="score, report and save after so many steps")
 
@@ -340,7 +350,7 @@ def read_plan(path: str | Path) -> PlanFile:
     ...     _ = file.write_text(text)
     ...     read_plan(file)
     Traceback (most recent call last):
-    sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: input should be greater than or equal to 0, got -1.
+    sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: noise_multiplier must be a finite number of at least 0, got -1.
     """  # noqa: E501
     return known_plan(read_toml(path), Path(path).name)
 
@@ -360,12 +370,6 @@ def known_plan(tables: Mapping[str, Any], where: str) -> PlanFile:
         table = tables.get(section)
         if isinstance(table, dict) and key in table:
             raise ConfigError(f"{where}, [{section}] {key} is an old word; write {new}.")
-    train = tables.get("train")
-    if isinstance(train, dict) and train.get("algorithm") in OLD_ALGORITHMS:
-        old = train["algorithm"]
-        raise ConfigError(
-            f'{where}, [train] algorithm {old!r} is an old name; write "{OLD_ALGORITHMS[old]}".'
-        )
     found = checked(PlanFile, tables, where)
     if (found.average is None) == (found.train is None):
         raise ConfigError(
@@ -402,6 +406,8 @@ def _sentence(error: ValidationError, model: type[BaseModel], where: str) -> str
         return f"{named} is not known; expected one of {', '.join(known)}."
     if problem["type"] == "missing":
         return f"{named} is missing."
+    if problem["type"] == "value_error":  # a sentence of ours
+        return f"{named}: {problem['msg'].removeprefix('Value error, ')}"
     said = problem["msg"][:1].lower() + problem["msg"][1:]
     return f"{named}: {said}, got {_shown(problem['input'])}."
 

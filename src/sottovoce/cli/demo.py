@@ -124,7 +124,7 @@ def _account(clinics: Consortium) -> dict[str, Any]:
     network = clinics.network
     protocol = Gossip(network, rounds_for(network))
     found = assess(network, protocol, observer=0)
-    return record(network, protocol, found | {"guarantees": promises(clinics, protocol, 0)})
+    return record(network, protocol, found | {"guarantees": promises(protocol, 0)})
 
 
 # ---- telling it ----------------------------------------------------------------------------------------

@@ -161,11 +161,9 @@ def _columns(built: Built, where: str) -> dict[str, Any]:
 
 
 def _budget(built: Built) -> dict[str, float]:
-    from sottovoce.privacy.questions import masked
-
     budget = built.settings.budget
     delta = 1e-5 if budget is None else budget.delta
-    if masked(built.plan.schedule(0)):
+    if built.plan.schedule(0).masked:
         known = built.plan.epsilon(delta) if budget is None else budget.epsilon
         return {"epsilon": known, "delta": delta}
     local = built.plan.privacy("local").epsilon(delta)

@@ -221,8 +221,8 @@ def _within_budget(made: Plan, budget: BudgetSection | None) -> Plan:
             "Neither [noise] nor [budget] is given; one of them decides how much noise is added."
         )
     made = made.within(budget.epsilon, budget.delta, **budget.who)
-    worst = _noise_in_result(made)
-    if budget.max_noise is not None and not hasattr(made, "noise_in_result"):
+    worst = made.noise_in_result()
+    if budget.max_noise is not None and made.query != "value":
         raise ConfigError(f"[budget] max_noise is for averages; {made.name} does not know it before it runs.")
     if budget.max_noise is not None and worst is not None and worst > budget.max_noise:
         raise BudgetInfeasible(
@@ -295,10 +295,10 @@ def price(built: Built, *, simulated: bool = False) -> dict[str, Any]:
         from sottovoce.privacy.assessment import missing_links
 
         notes = list(missing_links(built.network, made.schedule(0)))
-        if len(set(getattr(made, "sizes", None) or ())) > 1 and hasattr(made, "computes"):
+        if len(set(made.sizes or ())) > 1 and made.computes is not None:
             notes.append(f"Sites differ in size; learned is {made.computes}.")
         priced |= {"notes": notes} if notes else {}
-    worst = _noise_in_result(made)
+    worst = made.noise_in_result()
     if worst is not None:
         priced["noise_in_result"] = worst
         limit = None if budget is None else budget.max_noise
@@ -320,7 +320,7 @@ def worth(built: Built, priced: Mapping[str, Any], simulated: bool) -> dict[str,
     made: Any = built.plan
     sample, runs = None, _RUNS
     loss = getattr(getattr(made, "objective", None), "loss", None)
-    if simulated and isinstance(loss, str) and made.query == "gradient" and getattr(made, "sizes", None):
+    if simulated and isinstance(loss, str) and made.query == "gradient" and made.sizes:
         numbers = made.steps * min(sum(made.sizes), 20_000) * made.objective.dim
         runs = int(min(_RUNS, _WORK // max(numbers, 1)))
         sample = Sample.synthetic(loss, made.objective.dim) if runs >= 4 and loss in KINDS else None
@@ -364,12 +364,6 @@ def files_read(built: Built) -> list[str]:
     return found
 
 
-def _noise_in_result(made: Plan) -> float | None:
-    """Return the noise in the worst node's result, where a plan knows it without running."""
-    asked = getattr(made, "noise_in_result", None)
-    return None if asked is None else asked()
-
-
 def verdict(chosen: Any, budget: BudgetSection) -> dict[str, Any]:
     """Return whether a statement meets a budget, and a sentence that says why or why not."""
     spent = chosen.epsilon(budget.delta)
@@ -399,7 +393,7 @@ def plan_record(priced: dict[str, Any], built: Built | None = None) -> dict[str,
         "title", "delta", "budget", "feasible", "verdict", "cost", "noise_in_result", "notes", "accepted",
         "private", "useful", "usefulness", "hides", "reads", "error", "range", "signal", "score", "ways_out",
     )  # fmt: skip
-    return plain(  # type: ignore[no-any-return]
+    return plain(
         {
             "name": "plan",
             "config": priced["plan"],

@@ -319,7 +319,7 @@ def _logged(logs: Path | None, built: Built) -> Iterator[Callable[[int, Mapping[
 def _spent(plan: Plan, delta: float, step: int) -> dict[str, float]:
     """Return epsilon after ``step`` steps: the first statement of the plan, had it ended there."""
     try:
-        shorter: Any = replace(plan, steps=step)  # type: ignore[type-var]
+        shorter: Any = replace(plan, steps=step)
     except InvalidInput:  # a plan whose length is that of a path it was given
         return {}
     return {"epsilon": shorter.guarantees()[0].epsilon(delta)}

@@ -62,6 +62,11 @@ class Lots:
         self.rates = [_validate.probability(rate, "sample_rate", zero=False) for rate in rates]
         self.numbers = list(range(len(self.sizes))) if numbers is None else [int(v) for v in numbers]
         self.key = key if isinstance(key, bytes) else _validate.count(key, "the key of the lots", minimum=0)
+        # whole lots are made once, and for the same agents are the same list: thousands of agents ask again
+        # in every step
+        self._whole: dict[int, np.ndarray] = {}
+        self._everybody: tuple[tuple[int, ...], list[np.ndarray]] = ((), [])
+        self._always = all(rate == 1 for rate in self.rates)
         if isinstance(self.key, int):
             words = np.random.SeedSequence([self.key, 0x107]).generate_state(2, np.uint64)
             # one generator, set to the counter of each lot: making one takes longer than drawing a small lot
@@ -71,12 +76,17 @@ class Lots:
 
     def draw(self, places: Sequence[int], step: int, stream: int = 0) -> list[np.ndarray]:
         """Return, for the agents at some places, the rows of its lot within the agent's own records."""
-        return [self._one(int(place), step, stream) for place in places]
+        if not self._always:
+            return [self._one(int(place), step, stream) for place in places]
+        asked = tuple(places)
+        if self._everybody[0] != asked:
+            self._everybody = (asked, [self._all(self.sizes[place]) for place in asked])
+        return self._everybody[1]
 
     def _one(self, place: int, step: int, stream: int) -> np.ndarray:
         size, rate, number = self.sizes[place], self.rates[place], self.numbers[place]
         if rate == 1:
-            return np.arange(size)
+            return self._all(size)
         if isinstance(self.key, bytes):
             return np.flatnonzero(self._secret(size, number, step, stream) < _threshold(rate))
         self._fresh["state"]["counter"] = np.array([0, number, step, stream], np.uint64)
@@ -85,6 +95,13 @@ class Lots:
         if rate < _SPARSE and size >= _MANY:
             return _by_gaps(rng, size, rate)
         return np.flatnonzero(rng.random(size) < rate)
+
+    def _all(self, size: int) -> np.ndarray:
+        """Return every row; agents with as many records share one array, which nobody may change."""
+        if size not in self._whole:
+            self._whole[size] = np.arange(size)
+            self._whole[size].flags.writeable = False
+        return self._whole[size]
 
     def _secret(self, count: int, number: int, step: int, stream: int) -> np.ndarray:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes

@@ -285,7 +285,10 @@ def plot_florentine(record: dict[str, Any]) -> Any:
     return figure
 
 
-_READS = ("sottovoce.attacks.inputs", "sottovoce.attacks.dgd", "sottovoce.attacks.inversion")
+_READS = (
+    "sottovoce.attacks.inputs", "sottovoce.attacks.dgd", "sottovoce.attacks.inversion",
+    "sottovoce.algorithms.muffliato_sgd",
+)  # fmt: skip
 EXPERIMENTS = {
     "attack-line-cifar10": Experiment(
         "Pictures back from descent on a line of 31, softmax regression", f"{TALK}, figure 4", line_cifar10,

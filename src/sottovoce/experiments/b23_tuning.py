@@ -21,7 +21,7 @@ from sottovoce.experiments import drawing
 from sottovoce.experiments.b23_printed import EPSILONS, INF
 from sottovoce.experiments.b23_settings import Settings, settings_of
 from sottovoce.experiments.deep_b23 import DELTA, TEXTS, Cell, _graph, _images, _plan, _tensors, trial_code
-from sottovoce.experiments.registry import Experiment, Shown
+from sottovoce.experiments.registry import Experiment, Shown, is_current
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
@@ -160,7 +160,7 @@ def b23_tuning(
         provenance=provenance_now(
             started, noise="simulation: reproducible, not protective", trials=len(came),
             trial_seconds=round(sum(p["seconds"] for p in came), 1),
-            trials_of_earlier_code=sum(p.get("code") != trial_code() for p in came),
+            trials_of_earlier_code=sum(not is_current(p.get("code"), trial_code()) for p in came),
         ),
     )  # fmt: skip
 

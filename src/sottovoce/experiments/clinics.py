@@ -152,7 +152,7 @@ def noise_for_patients() -> float:
     return 1 / PATIENTS / gaussian_mu(EPSILON, DELTA)
 
 
-def promises(clinics: Consortium, protocol: Protocol, observer: int) -> list[dict[str, Any]]:
+def promises(protocol: Protocol, observer: int) -> list[dict[str, Any]]:
     """Return what this noise promises a patient, against everybody and one clinic, and what to a clinic."""
     from sottovoce.algorithms import Muffliato
 

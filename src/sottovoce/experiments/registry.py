@@ -7,17 +7,22 @@ of which source each of them is.
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
+from importlib import resources
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
 
 __all__ = [
-    "Experiment", "Option", "Shown", "code_digest", "find", "options_of", "registry", "shown", "text_digest",
+    "Experiment", "Option", "Shown", "code_digest", "find", "is_current", "options_of", "registry", "shown",
+    "text_digest",
 ]  # fmt: skip
 
 # what every record rests on, whatever the experiment: the gate and what stands behind it
@@ -162,13 +167,11 @@ def registry() -> dict[str, Experiment]:
     >>> all(isinstance(e, Experiment) for e in registry().values())
     True
     """
-    import sottovoce.experiments as package
-
     found: dict[str, Experiment] = {}
-    for module in pkgutil.iter_modules(package.__path__):
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
         if module.name == "registry":
             continue
-        loaded = importlib.import_module(f"{package.__name__}.{module.name}")
+        loaded = importlib.import_module(f"{__package__}.{module.name}")
         found.update(getattr(loaded, "EXPERIMENTS", {}))
     return dict(sorted(found.items()))
 
@@ -247,6 +250,35 @@ def code_digest(name: str) -> str:
     return text_digest(dict.fromkeys([found.run.__module__, *found.reads, *GATE]))
 
 
+def is_current(code: str | None, now: str) -> bool:
+    """Whether numbers made by the program text of digest ``code`` are those of the text of digest ``now``.
+
+    They are where both are one, and where both texts were run and gave the same numbers to the last digit:
+    ``same_numbers.json`` lists these pairs, `scripts/same_numbers.py` runs and adds them.
+
+    Examples
+    --------
+    >>> is_current("0123456789abcdef", "0123456789abcdef"), is_current(None, code_digest("table1"))
+    (True, False)
+    """
+    alike, waiting = {now}, [now]
+    while waiting:
+        for older in _predecessors().get(waiting.pop(), set()) - alike:
+            alike.add(older)
+            waiting.append(older)
+    return code in alike
+
+
+@cache
+def _predecessors() -> dict[str, set[str]]:
+    text = resources.files("sottovoce.experiments").joinpath("same_numbers.json").read_text(encoding="utf-8")
+    found: dict[str, set[str]] = {}
+    for change in json.loads(text):
+        for new, old in change["digests"]:
+            found.setdefault(new, set()).add(old)
+    return found
+
+
 def text_digest(modules: Iterable[str]) -> str:
     """Return a digest of what some modules say, read and not imported: a list of states must not load torch.
 
@@ -258,7 +290,6 @@ def text_digest(modules: Iterable[str]) -> str:
     import ast
     import hashlib
     from importlib.util import find_spec
-    from pathlib import Path
 
     total = hashlib.sha256()
     for module in modules:

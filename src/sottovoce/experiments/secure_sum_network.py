@@ -18,7 +18,7 @@ from sottovoce.experiments import drawing
 from sottovoce.experiments.b23_printed import printed
 from sottovoce.experiments.b23_settings import Settings, settings_of
 from sottovoce.experiments.deep_b23 import DELTA, Cell, cell_trial, trial_code
-from sottovoce.experiments.registry import Experiment, Shown
+from sottovoce.experiments.registry import Experiment, Shown, is_current
 from sottovoce.experiments.trials import accuracy_of
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
@@ -96,7 +96,7 @@ def secure_sum_network(
         provenance=provenance_now(
             started, noise="simulation: reproducible, not protective", trials=len(came),
             trial_seconds=round(sum(p["seconds"] for p in came), 1),
-            trials_of_earlier_code=sum(p.get("code") != trial_code() for p in came),
+            trials_of_earlier_code=sum(not is_current(p.get("code"), trial_code()) for p in came),
         ),
     )  # fmt: skip
 

@@ -44,9 +44,9 @@ class Item:
         kept = stored().get(self.experiment)
         if kept is None:
             return "runnable", self.missing or "not run in full yet"
-        from sottovoce.experiments.registry import code_digest
+        from sottovoce.experiments.registry import code_digest, is_current
 
-        current = kept.get("code") == code_digest(self.experiment)
+        current = is_current(kept.get("code"), code_digest(self.experiment))
         age = "" if current else ", made by an earlier version of the code"
         if kept.get("assembled") and kept.get("code") is None:
             age = ", assembled from stored trials, whose code was not noted"

@@ -13,7 +13,7 @@ from sottovoce.graphs import families, files, random
 from sottovoce.graphs.network import Network, suggestions
 from sottovoce.graphs.weights import WEIGHTS
 
-__all__ = ["EXAMPLES", "parse"]
+__all__ = ["EXAMPLES", "family_of", "parse"]
 
 
 class _Family(NamedTuple):
@@ -93,6 +93,26 @@ edges, file.
         raise GraphError(f"Unknown option {next(iter(options))!r} in {text!r}; {kind} takes {allowed}.")
     numbers = _numbers(text, words[1:], family)
     return family.build(*numbers, **settings).renamed(text)
+
+
+def family_of(name: str) -> tuple[str, tuple[float, ...]]:
+    """Return the family that a network's name speaks of, and its numbers; ``("", ())`` where it is of none.
+
+    Examples
+    --------
+    >>> family_of("erdos-renyi:200:1.5:seed=3"), family_of("cycle:8"), family_of("file:edges.txt")
+    (('er', (200, 1.5)), ('ring', (8,)), ('', ()))
+    """
+    kind, *words = name.split(":")
+    kind = kind.strip().lower().replace("-", "_")
+    kind = _ALIASES.get(kind, kind)
+    family = _FAMILIES.get(kind)
+    if family is None:
+        return "", ()
+    try:
+        return kind, tuple(_numbers(name, [word for word in words if "=" not in word], family))
+    except GraphError:
+        return "", ()
 
 
 def _numbers(text: str, words: list[str], family: _Family) -> list[int | float]:

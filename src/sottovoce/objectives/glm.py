@@ -243,6 +243,7 @@ class GLMQuery:
     def __init__(self, objective: GLM, data: Shards) -> None:
         self.objective, self.data = objective, data
         self.width, self.sizes, self.decay = data.dim, data.sizes, objective.l2
+        self._joined: tuple[Any, Any, Any] = (None, None, None)
 
     def sums(
         self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
@@ -252,8 +253,10 @@ class GLMQuery:
 
         model, data = self.objective, self.data
         starts = data.offsets[np.asarray(places, np.intp)]
-        ends = np.cumsum([len(lot) for lot in lots])
-        rows = np.concatenate(lots) if len(lots) else np.zeros(0, np.int64)
+        if self._joined[0] is not lots:  # whole lots are one list in every step
+            rows = np.concatenate(lots) if len(lots) else np.zeros(0, np.int64)
+            self._joined = (lots, rows, np.cumsum([len(lot) for lot in lots]))
+        _, rows, ends = self._joined
         return np.asarray(lot_sums(model.kind, model.width, theta, data.X, data.y, starts, rows, ends, clip))
 
     def descend(

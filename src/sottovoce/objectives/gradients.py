@@ -396,7 +396,7 @@ class Values(Metered):
     Parameters
     ----------
     rows : (agents, dim) one row per hosted agent.
-    radius, centre : the public ball; the sensitivity is twice the radius.
+    radius, centre : the public ball, one radius for all or one per hosted agent; the sensitivity is twice it.
     noise_std : standard deviation of the noise, per coordinate; one for all, or one per hosted agent.
     noise_later : leave the noise to the protocol, which draws it at every contribution (a walk).
 
@@ -421,7 +421,7 @@ class Values(Metered):
         agents: Sequence[int],
         random: Random,
         *,
-        radius: float,
+        radius: float | Sequence[float],
         noise_std: float | Sequence[float],
         centre: Any = 0.0,
         noise_later: bool = False,
@@ -430,17 +430,19 @@ class Values(Metered):
         self.agents, self.random = [int(a) for a in agents], random
         self.numbers = list(random.hosting(self.agents))
         self.std = np.broadcast_to(np.asarray(noise_std, float), (len(self.agents),))
-        self.sensitivity, self.noise_later = 2 * radius, noise_later
+        radii = np.broadcast_to(np.asarray(radius, float), (len(self.agents),))
+        self.sensitivity, self.noise_later = 2 * radii, noise_later
         self.centre = np.asarray(centre, dtype=rows.dtype)
         self.rows = np.empty_like(rows)
-        for std in np.unique(self.std):  # the grid of a protective source follows the noise, and so its slack
-            inner = radius - (random.noise.slack(rows.shape[1], float(std)) if std else 0.0)
+        # the grid of a protective source follows the noise, and so its slack
+        for std, ball in sorted(set(zip(self.std.tolist(), radii.tolist(), strict=True))):
+            inner = ball - (random.noise.slack(rows.shape[1], std) if std else 0.0)
             if inner <= 0:
                 raise InvalidInput(
-                    f"The rounding slack exceeds the radius {radius}; a larger radius or less noise is "
+                    f"The rounding slack exceeds the radius {ball:g}; a larger radius or less noise is "
                     "needed."
                 )
-            alike = self.std == std
+            alike = (self.std == std) & (radii == ball)
             self.rows[alike] = clip_around(rows[alike], centre, inner)
         self.planned = None if releases is None else Planned(releases)
 
@@ -459,8 +461,8 @@ class Values(Metered):
         )
         if self._drawn is not None:
             self._drawn += [
-                Release(sender=agent, step=step, sensitivity=self.sensitivity, noise_std=float(std))
-                for agent, std in zip(self.agents, self.std, strict=True)
+                Release(sender=agent, step=step, sensitivity=float(moved), noise_std=float(std))
+                for agent, moved, std in zip(self.agents, self.sensitivity, self.std, strict=True)
             ]
         return noisy
 

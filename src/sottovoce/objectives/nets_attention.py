@@ -37,12 +37,12 @@ class SplitAttention(nn.Module):
         super().__init__()
         self.num_heads, self.dropout = layer.num_heads, layer.dropout
         weight, bias = layer.in_proj_weight, layer.in_proj_bias
-        self.fused = _linear(weight, bias)
+        self.fused = linear_of(weight, bias)
         thirds = [part.detach() for part in weight.chunk(3)]
         shifts = [None] * 3 if bias is None else [part.detach() for part in bias.chunk(3)]
         trains = (weight.requires_grad, bias is not None and bias.requires_grad)
-        self.q, self.k, self.v = (_linear(w, b, *trains) for w, b in zip(thirds, shifts, strict=True))
-        self.out_proj = _linear(layer.out_proj.weight, layer.out_proj.bias)
+        self.q, self.k, self.v = (linear_of(w, b, *trains) for w, b in zip(thirds, shifts, strict=True))
+        self.out_proj = linear_of(layer.out_proj.weight, layer.out_proj.bias)
 
     def forward(
         self,
@@ -96,7 +96,14 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, float("-inf"))
 
 
-def _linear(weight: Any, bias: Any, trains: bool | None = None, bias_trains: bool | None = None) -> nn.Linear:
+def linear_of(
+    weight: Any, bias: Any, trains: bool | None = None, bias_trains: bool | None = None
+) -> nn.Linear:
+    """Return a linear layer over these weights, which it shares; it trains what they train, unless told.
+
+    >>> linear_of(nn.Linear(3, 2).weight, None)
+    Linear(in_features=3, out_features=2, bias=False)
+    """
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight.detach(), weight.requires_grad if trains is None else trains)
     if bias is not None:
@@ -122,12 +129,36 @@ def split_attention(net: nn.Module) -> list[str]:
             and layer.bias_k is None
             and not layer.add_zero_attn
         )
-        hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-        if plain and not hooks and "forward" not in layer.__dict__ and not layer.out_proj._forward_hooks:
-            parent = net.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], SplitAttention(layer).train(layer.training))
+        if plain and untouched(layer) and untouched(layer.out_proj):
+            replace_layer(net, name, SplitAttention(layer))
             found.append(name)
     return found
+
+
+def untouched(layer: nn.Module) -> bool:
+    """Whether a layer does what its class says: nothing is hooked to it, and its `forward` is its own.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> before, _ = untouched(layer), layer.register_forward_hook(lambda *said: None)
+    >>> before, untouched(layer)
+    (True, False)
+    """
+    hooks = (
+        layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks,
+    )  # fmt: skip
+    return not any(hooks) and "forward" not in layer.__dict__ and not getattr(layer, "parametrizations", None)
+
+
+def replace_layer(net: nn.Module, name: str, twin: nn.Module) -> None:
+    """Put ``twin`` in the place of the layer at the path ``name``, in the same mode.
+
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
+    >>> replace_layer(net, "1", nn.ReLU())
+    >>> net[1]
+    ReLU()
+    """
+    parent, _, last = name.rpartition(".")
+    setattr(net.get_submodule(parent), last, twin.train(net.get_submodule(name).training))
 
 
 def attention_slots(slots: Mapping[str, Any], paths: list[str]) -> dict[str, Any]:

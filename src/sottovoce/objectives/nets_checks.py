@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from sottovoce.errors import InvalidInput, SottovoceError
-from sottovoce.objectives.nets_single import OneByOne, _fresh
+from sottovoce.objectives.nets_single import OneByOne, fresh_loss
 
 __all__ = ["explained", "random_inputs", "random_targets", "refuse_memory", "refuse_mixing"]
 
@@ -100,7 +100,7 @@ def explained(
     targets = make_targets(outputs)
     try:
         with torch.no_grad():
-            return _fresh(loss)(outputs, targets)
+            return fresh_loss(loss)(outputs, targets)
     except SottovoceError:
         raise
     except Exception as error:
@@ -158,7 +158,7 @@ def _one_pass(
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         outputs = copy.deepcopy(module)(x)
-        losses = _fresh(loss)(outputs, y)
+        losses = fresh_loss(loss)(outputs, y)
     kept = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
     return kept, [losses]
 

@@ -374,7 +374,18 @@ class StackedConv(Stacked):
         return max(1, _PATCH_FLOATS // patch_floats)
 
 
-class StackedScale(Stacked):
+class _Formed(Stacked):
+    """A twin whose per-sample gradients are formed in the backward pass: measured and added as they are."""
+
+    def squared_norms(self) -> Tensor:
+        squared = row_squares(self.seen[0].inputs)
+        return squared + row_squares(self.seen[0].gradient) if "bias" in self.slots else squared
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        self._add_rows(sums, weights, _without(bad, self.seen[0].inputs, self.seen[0].gradient))
+
+
+class StackedScale(_Formed):
     """The affine part of GroupNorm, InstanceNorm, LayerNorm and RMSNorm; the rest has no parameters.
 
     Examples
@@ -433,13 +444,6 @@ class StackedScale(Stacked):
         size = self.weights["weight"][0].numel()
         return product.reshape(product.shape[0], -1, size).sum(1)
 
-    def squared_norms(self) -> Tensor:
-        squared = row_squares(self.seen[0].inputs)
-        return squared + row_squares(self.seen[0].gradient) if "bias" in self.slots else squared
-
-    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        self._add_rows(sums, weights, _without(bad, self.seen[0].inputs, self.seen[0].gradient))
-
 
 class StackedEmbedding(Stacked):
     """Table look-up: tokens that repeat within a sample add up before the norm is taken.
@@ -489,7 +493,7 @@ class StackedEmbedding(Stacked):
         self._add(sums, "weight", table)
 
 
-class StackedVolume(Stacked):
+class StackedVolume(_Formed):
     """Convolutions in three dimensions, and transposed ones in any: each sample's weight gradient is formed.
 
     The samples become groups of one large convolution, so that its weight gradient is theirs.
@@ -552,13 +556,6 @@ class StackedVolume(Stacked):
         if self.seen:
             each, bias = self.seen[0].inputs + each, self.seen[0].gradient + bias
         self.seen = [Seen(each, bias, None)]
-
-    def squared_norms(self) -> Tensor:
-        squared = row_squares(self.seen[0].inputs)
-        return squared + row_squares(self.seen[0].gradient) if "bias" in self.slots else squared
-
-    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        self._add_rows(sums, weights, _without(bad, self.seen[0].inputs, self.seen[0].gradient))
 
 
 class StackedSlope(Stacked):

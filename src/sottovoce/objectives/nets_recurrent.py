@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sottovoce.objectives.nets_attention import _linear
+from sottovoce.objectives.nets_attention import linear_of, replace_layer, untouched
 from sottovoce.objectives.per_sample import NotPerSample
 from sottovoce.objectives.recurrence import Recurrence
 
@@ -77,7 +77,7 @@ class SplitRecurrent(nn.Module):
         kind = {nn.LSTM: "lstm", nn.GRU: "gru"}.get(type(layer)) or layer.nonlinearity
         for name in self._names():
             biases = [getattr(layer, f"bias_{part}_{name}", None) for part in ("ih", "hh")]
-            setattr(self, f"ih_{name}", _linear(getattr(layer, f"weight_ih_{name}"), biases[0]))
+            setattr(self, f"ih_{name}", linear_of(getattr(layer, f"weight_ih_{name}"), biases[0]))
             own = getattr(layer, f"weight_hh_{name}")
             setattr(self, f"hh_{name}", Recurrence(kind, own, biases[1], name.endswith("_reverse")))
 
@@ -119,10 +119,8 @@ def split_recurrent(net: nn.Module) -> list[str]:
     for name, layer in list(net.named_modules()):
         if type(layer) not in KINDS or not name or not layer.batch_first or layer.proj_size:
             continue
-        hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
-        if not hooks and "forward" not in layer.__dict__ and not getattr(layer, "parametrizations", None):
-            parent = net.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], SplitRecurrent(layer).train(layer.training))
+        if untouched(layer):
+            replace_layer(net, name, SplitRecurrent(layer))
             found.append(name)
     return found
 

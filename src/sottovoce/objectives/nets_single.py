@@ -45,7 +45,7 @@ class OneByOne:
         self.module, self.loss, self.named = module, loss, named
 
     def _loss_of(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        module, loss = sharing_copy(self.module), _fresh(self.loss)
+        module, loss = sharing_copy(self.module), fresh_loss(self.loss)
 
         def loss_of(row: Tensor, x: Tensor, y: Tensor) -> Tensor:
             out = torch.func.functional_call(module, self.named(row), (x[None],))
@@ -80,7 +80,12 @@ class OneByOne:
             return each(row, inputs, targets)
 
 
-def _fresh(loss: Any) -> Any:
+def fresh_loss(loss: Any) -> Any:
+    """Return a loss that remembers nothing of what it was asked: a function itself, else a copy.
+
+    >>> fresh_loss(nn.functional.mse_loss) is nn.functional.mse_loss
+    True
+    """
     if isinstance(loss, (types.FunctionType, types.BuiltinFunctionType)):
         return loss
     return sharing_copy(loss) if isinstance(loss, nn.Module) else copy.deepcopy(loss)

@@ -302,7 +302,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
                     name = self.trainable[id(parameter)]
                     node = self.create_node("get_attr", f"net.{name}", (), {})
                     node.meta["value"] = Weight(name)
-                    module._parameters[key] = _Proxy(node, self)  # type: ignore[assignment]
+                    module._parameters[key] = _Proxy(node, self)
                     self.graph.erase_node(node)
 
     def _is_step(self, path: str, module: nn.Module) -> bool:

@@ -140,20 +140,22 @@ class SoftmaxQuery:
         self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
     ) -> np.ndarray:
         """Return, per place, the sum over its lot of gradients clipped to ``clip``."""
+        from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
+
         found = np.zeros((len(places), self.width))
         for total, w, lot, place in zip(found, theta, lots, places, strict=True):
             if not len(lot):
                 continue
             rows = self.data.offsets[place] + lot
             X, y = self.data.X[rows], self.data.y[rows].astype(np.intp)
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 scores = self.objective.scores(w, X)
                 shares = np.exp(scores - scores.max(axis=1, keepdims=True))
                 shares /= shares.sum(axis=1, keepdims=True)
                 shares[np.arange(len(y)), y] -= 1.0
-                norms = np.linalg.norm(shares, axis=1) * np.linalg.norm(X, axis=1)
-                good = np.isfinite(norms)
-                weights = np.where(good, np.minimum(1.0, clip / np.maximum(norms, 1e-300)), 0.0)
-            shares = np.where(good[:, None], shares, 0.0)
-            total[:] = ((weights[:, None] * shares).T @ np.where(good[:, None], X, 0.0)).ravel()
+                # a gradient is an outer product: of the shares, as long as the record, with its direction
+                lengths = np.linalg.norm(X, axis=1, keepdims=True)
+                pulls = clip_rows(shares * lengths, clip)
+                directions = np.where(pulls.any(axis=1, keepdims=True), X / lengths, 0.0)
+            total[:] = (pulls.T @ directions).ravel()
         return found

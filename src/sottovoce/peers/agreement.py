@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sottovoce import graphs
 from sottovoce._files import write_whole
@@ -35,6 +35,7 @@ from sottovoce.peers.masking import make_mask_key, mask_statement
 from sottovoce.peers.plans import agreed_plan
 from sottovoce.privacy.masks import session_hash
 from sottovoce.privacy.releases import Budget
+from sottovoce.protocols.names import goes_on_without
 
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 
@@ -42,7 +43,16 @@ __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]  # its range is the plan's to judge, in its own words
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Number = Annotated[
+    Any, BeforeValidator(_as_float)
+]  # 1 and 1.0 have one name; the plan judges what else it is
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
@@ -95,14 +105,20 @@ class AlgorithmPart(_Part):
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
 
     name: str
-    adjacency: Literal["user", "replace-one", "add-remove"]
-    clip: Finite
-    noise_multiplier: Finite
+    adjacency: Any
+    clip: Number
+    noise_multiplier: Number
     protocol: str | None = None
-    steps: Annotated[int, Field(le=10_000_000)] | None = None
+    steps: Any = None
     learning_rate: Any = None
-    lot: Finite | None = None
-    sample_rate: Finite | None = None
+    lot: Number = None
+    sample_rate: Number = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> AlgorithmPart:
+        if isinstance(self.steps, int) and self.steps > 10_000_000:
+            raise ValueError(f"steps must be at most 10,000,000 in an agreement, got {self.steps}")
+        return self
 
     @property
     def stated(self) -> dict[str, Any]:
@@ -290,7 +306,7 @@ class Agreement(_Part):
             if len(self.data.classes) != (self.model.classes or 2):
                 raise ValueError(f"there are {len(self.data.classes)} classes; say so in the model's classes")
         protocol = self.plan.schedule(0)
-        if self.timing.late == "drop" and protocol.name not in ("gossip", "refreshed"):
+        if self.timing.late == "drop" and not goes_on_without(protocol):
             raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
         for field, text in (("continues", self.continues), ("start", self.start)):
             if text and not re.fullmatch("[0-9a-f]{64}", text):

@@ -219,7 +219,7 @@ async def check_neighbours(
         probe.door.close()
     answers = dict(zip(around, await called, strict=True))
     for s in around:
-        findings.append(_verdict(probe, agreement, node, s, answers[s], bool(wait)))
+        findings.append(_verdict(probe, agreement, s, answers[s], bool(wait)))
     ahead = [hello.clock_apart(probe.clock()) for hello in probe.said.values()]
     if ahead:
         worst = max(ahead, key=abs)
@@ -259,9 +259,7 @@ async def _port(probe: _Probe, listen: str | None, wait: float) -> Finding:
     return Finding("port", True, f"{address} is free" + (f", listening for {wait:g} s" if wait else ""))
 
 
-def _verdict(
-    probe: _Probe, agreement: Agreement, node: int, s: int, error: str | None, waited: bool
-) -> Finding:
+def _verdict(probe: _Probe, agreement: Agreement, s: int, error: str | None, waited: bool) -> Finding:
     """Return the line of one neighbour, from what it said, whoever called."""
     name = agreement.members[s].name
     hello = probe.said.get(s)

@@ -334,7 +334,7 @@ class Core:
         state.update(self.program.snapshot() if self.program.begun else b"not begun")
         waiting = {key: frame.digest for key, frame in self.inbox.items()}
         for part in (waiting, self.sent, self.heard, self.outbox, self.passed, self._highest):
-            state.update(repr(sorted(part.items())).encode())  # type: ignore[attr-defined]
+            state.update(repr(sorted(part.items())).encode())
         state.update(repr((sorted(self.unanswered), self.durable_at, self.incidents, self._final)).encode())
         state.update(repr((sorted(self.dropped), sorted(self.proposed))).encode())
         state.update(repr((sorted(self.heads.items()), sorted(self.witnessed.items()))).encode())

@@ -13,8 +13,6 @@ configuration.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce._files import digest
 from sottovoce.algorithms.admm import FederatedADMM
 from sottovoce.data import Shards
 from sottovoce.data.randomness import Random
@@ -77,7 +76,7 @@ def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
 def run_name(plan: FederatedADMM, dim: int, seed: int | None) -> bytes:
     """Return the 32 bytes that name a run: the same configuration is the same run."""
     said = {**plan.describe(), "dim": dim, "seed": seed}
-    return hashlib.sha256(json.dumps(said, sort_keys=True, default=repr).encode()).digest()
+    return bytes.fromhex(digest(said))
 
 
 def noise_of(seed: int | None) -> NoiseSource:

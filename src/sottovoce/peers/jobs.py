@@ -135,17 +135,16 @@ class Job:
         like any other: there it is None, and only the sum can be judged, without saying whose fault it is.
         """
         plan, protocol = self.plan, self.plan.schedule(0)
-        weighted = protocol.name in ("gossip", "varying")  # means of rows, with weights that are not negative
         if self.grid is not None or not plan.maskable or plan.adjacency != "user":
             return None
-        if not (weighted or is_exact(protocol)):
+        if not (protocol.convex or is_exact(protocol)):
             return None
         releases = [release for node in range(self.n) for release in self.releases(node)]
         numbers = sum(release.draws for release in releases) * self.wire.dim
         tail = math.sqrt(2 * math.log(2.0**41 * numbers))
         largest = max(release.sensitivity / 2 + tail * release.noise_std for release in releases)
-        centre = float(np.max(np.abs(getattr(plan, "centre", 0.0))))
-        return (largest + centre) * (1 if weighted else self.n) * (1 + 1e-6)
+        centre = float(np.max(np.abs(plan.centre)))
+        return (largest + centre) * (1 if protocol.convex else self.n) * (1 + 1e-6)
 
     def masks(self, node: int, key: MaskKey | None) -> PairMasks | None:
         """Return the first pair keys of a member with all its partners."""

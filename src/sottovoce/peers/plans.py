@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import graphs
-from sottovoce.algorithms.registry import ALGORITHMS, algorithm
+from sottovoce import _validate, graphs
+from sottovoce.algorithms.registry import ALGORITHMS, algorithm, refuse_old
 from sottovoce.errors import ConfigError, DataError, MissingDependency, SottovoceError
 from sottovoce.privacy.laws import Averaging, Consensus, Linear, Local
 
@@ -154,6 +154,7 @@ def agreed_plan(
     """
     options = dict(algorithm_part)
     name = options.pop("name")
+    refuse_old(name)
     if name not in ALGORITHMS:  # an installed algorithm is not what the others have read
         raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}.")
     kind = algorithm(name)
@@ -168,10 +169,9 @@ def agreed_plan(
         raise ConfigError(f"{name} asks records for a {kind.query}, which no peer answers.")
     if (kind.query == "value") != (model["kind"] == "mean"):
         raise ConfigError("averaging goes with the model 'mean', learning with a model that learns.")
-    if not options["noise_multiplier"] > 0:
-        raise ConfigError(
-            f"noise_multiplier must be positive in an agreement, got {options['noise_multiplier']!r}."
-        )
+    _validate.clip(options["clip"], noisy=True)
+    if not _validate.non_negative(options["noise_multiplier"], "noise_multiplier"):
+        raise ConfigError("noise_multiplier must be positive in an agreement, got 0.")
     given: dict[str, Any] = {"network": network, "seed": seed}
     given |= {key: _frozen(value) for key, value in options.items()}
     if "path" in known:

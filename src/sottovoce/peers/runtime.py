@@ -561,12 +561,8 @@ class Peer:
 
     def _write_live(self) -> None:
         """Leave the report beside the ledger; it is for looking at and may be lost."""
-        path = self.state / LIVE
-        with contextlib.suppress(OSError):
-            handle = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "w") as file:
-                json.dump(self.report(), file)
-            os.replace(f"{path}.new", path)
+        with contextlib.suppress(DataError):
+            write_whole(self.state / LIVE, json.dumps(self.report()), durable=False, mode=0o600)
 
     # ---- what is left ----------------------------------------------------------------------------
 

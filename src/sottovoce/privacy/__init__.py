@@ -29,6 +29,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "releases": ("Budget", "Release"),
     "noise": ("NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise"),
+    "papers": ("published_bounds", "published_error"),
     "published": (
         "corollary_loss", "erdos_renyi_loss", "erdos_renyi_published_loss", "mean_loss",
         "published_guarantee", "published_loss", "published_mean_loss", "published_sgd_loss",

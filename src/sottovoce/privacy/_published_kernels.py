@@ -6,7 +6,7 @@ import numba
 import numpy as np
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, cache=True)
 def accumulate(indptr, indices, data, nodes, rounds, out):  # type: ignore[no-untyped-def]
     """Add to ``out`` (n, block) the squares of M^t e_w, normalised, for t < rounds; M in CSR form."""
     n, block = out.shape
@@ -38,7 +38,7 @@ def accumulate(indptr, indices, data, nodes, rounds, out):  # type: ignore[no-un
         x, y = y, x
 
 
-@numba.njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@numba.njit(nogil=True, cache=True)
 def sum_rows(indptr, indices, shares, out, start, stop):  # type: ignore[no-untyped-def]
     """Set out[v] to the sum of ``shares`` over v's neighbours, for columns start..stop-1."""
     for v in range(out.shape[0]):

@@ -59,7 +59,6 @@ from sottovoce.privacy.questions import (
     View,
     local_statement,
     loudest,
-    masked,
     named,
     noise_stds,
     question,
@@ -405,7 +404,7 @@ def _(law: Federation, asked: Question) -> Guarantee:
     if asked.view == "local" or not law.secure_sum or stds is None:
         return local_statement(asked)
     protocol: Any = asked.plan.schedule(0)
-    if masked(protocol):
+    if protocol.masked:
         coalitions = worst_coalitions(asked, protocol)
         if coalitions is None:
             return local_statement(asked)
@@ -418,7 +417,7 @@ def _(law: Federation, asked: Question) -> Guarantee:
     present = law.users
     for who in coalitions:
         # masks hide a client among those still joined to it by keys, an assumed sum among all others
-        groups = protocol.blocks(who) if masked(protocol) else [[v for v in range(law.users) if v not in who]]
+        groups = protocol.blocks(who) if protocol.masked else [[v for v in range(law.users) if v not in who]]
         around = {int(u): math.fsum(stds[v] ** 2 for v in group) for group in groups for u in group}
         present = min(present, *map(len, groups))
         for u in asked.users(who):

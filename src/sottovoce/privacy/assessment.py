@@ -74,7 +74,7 @@ def assess(
         "mean_published": None if published is None else float(published[others].sum() / h.size),
         "understated_pairs": None
         if published is None
-        else float((exact_others > published[others] + SLACK).mean()),
+        else float((exact_others > published[others] + SLACK).sum() / max(1, exact_others.size)),
         **({"colluders": list(colluders)} if colluders else {}),
         **({} if own_noise else {"own_noise": False}),
         **({"notes": notes} if (notes := missing_links(network, protocol)) else {}),
@@ -158,4 +158,4 @@ def by_distance(network: Network, found: Mapping[str, Any]) -> list[dict[str, An
 
 def _one_noise_each(protocol: Protocol) -> bool:
     """Whether coordinates are users, so that the leakage adds up to the rank."""
-    return not getattr(protocol, "fresh_std", 0.0)
+    return not protocol.fresh_std

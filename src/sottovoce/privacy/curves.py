@@ -82,7 +82,7 @@ class Curve:
         >>> Curve.gaussian(0.5, count=4).mu
         1.0
         """
-        return cls(((Gaussian(_loss(mu, "mu")), _count(count)),))._tidy()
+        return cls(((Gaussian(_validate.loss(mu, "mu")), _count(count)),))._tidy()
 
     @classmethod
     def sampled_gaussian(
@@ -123,7 +123,7 @@ class Curve:
         >>> Curve.pure(0.5).epsilon(1e-6) <= 0.5
         True
         """
-        return cls(((Pure(_loss(epsilon, "epsilon")), _count(count)),))._tidy()
+        return cls(((Pure(_validate.loss(epsilon, "epsilon")), _count(count)),))._tidy()
 
     @classmethod
     def laplace(cls, ratio: float, count: int = 1) -> Curve:
@@ -132,7 +132,7 @@ class Curve:
         >>> Curve.laplace(0.5, 3).renyi(2.0) < Curve.pure(0.5, 3).renyi(2.0)
         True
         """
-        return cls(((Laplace(_loss(ratio, "ratio")), _count(count)),))._tidy()
+        return cls(((Laplace(_validate.loss(ratio, "ratio")), _count(count)),))._tidy()
 
     @classmethod
     def rdp(
@@ -528,16 +528,6 @@ def _largest(
             break
         best = max(best, value(one))
     return best
-
-
-def _loss(value: float, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{name} must be a number, got {value!r}.") from None
-    if not number >= 0:
-        raise InvalidInput(f"{name} must be at least 0 (infinity means no noise), got {value!r}.")
-    return number
 
 
 def _count(value: int) -> int:

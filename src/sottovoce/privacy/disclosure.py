@@ -17,7 +17,7 @@ from sottovoce.privacy.exact import AVERAGING_ASSUMPTIONS, CONSENSUS_ASSUMPTIONS
 from sottovoce.privacy.guarantees import Guarantee
 from sottovoce.privacy.laws import Averaging
 from sottovoce.privacy.noise import STEPS_PER_STD
-from sottovoce.privacy.questions import Question, local_statement, loudest, masked, noise_stds
+from sottovoce.privacy.questions import Question, local_statement, loudest, noise_stds
 from sottovoce.privacy.releases import Kind, Release
 from sottovoce.privacy.trees import worst_tree_coalitions
 from sottovoce.protocols import Gossip, LinearProtocol, Tree
@@ -37,7 +37,7 @@ ALWAYS_ASSUMED = (AVERAGING_ASSUMPTIONS[1], CONSENSUS_ASSUMPTIONS[0], CONSENSUS_
 def averaging(asked: Question) -> Guarantee:
     """Price releases that one schedule averages, against every coalition asked about."""
     protocol = asked.plan.schedule(0)
-    if asked.view == "local" or (asked.view == "outsider" and not masked(protocol)):
+    if asked.view == "local" or (asked.view == "outsider" and not protocol.masked):
         return local_statement(asked)
     if asked.view == "central":
         return _released_row(asked, protocol)
@@ -91,7 +91,7 @@ def _rounding(asked: Question, protocol: Averager) -> float:
     A protective source rounds a mixed row to its grid before it adds fresh noise to it. Two worlds may round
     apart by a whole grid step in every coordinate, at every node and after every round but the last.
     """
-    if not getattr(protocol, "fresh_std", 0.0):
+    if not protocol.fresh_std:
         return 0.0
     places = protocol.n * max(protocol.rounds - 1, 0) * int(getattr(asked.plan, "width", 1))
     return math.sqrt(places) / STEPS_PER_STD
@@ -182,13 +182,12 @@ def charge(curves: dict[Any, Curve], counts: Counter[Kind], h: float, owned: int
 
 def _released_row(asked: Question, protocol: Averager) -> Guarantee:
     """What one final row tells: of every node, as far as rows may differ, unless one is named."""
-    path = getattr(protocol, "path", None)
     if asked.observers:
         rows = list(asked.observers)
     elif isinstance(protocol, ExactConsensus):
         rows = [0]
     else:
-        rows = [int(path[-1])] if path is not None else list(range(protocol.n))
+        rows = list(range(protocol.n)) if protocol.ends_at is None else [protocol.ends_at]
     stds = noise_stds(asked)
     if stds is None:
         return local_statement(asked)
@@ -214,7 +213,7 @@ def consensus(asked: Question) -> Guarantee:
     if asked.view == "local":
         return local_statement(asked)
     protocol = _exact(asked.plan.schedule(0), 0)
-    if asked.view == "outsider" and not masked(protocol):
+    if asked.view == "outsider" and not protocol.masked:
         return local_statement(asked)
     coalitions = worst_coalitions(asked, protocol)
     if coalitions is None:
@@ -275,14 +274,14 @@ def _tallies(asked: Question, coalitions: list[tuple[int, ...]], *, worst: bool 
     cuts = {0, plan.steps}
     for listed in releases:
         cuts |= {s for r in listed for s in (r.step, r.step + r.steps) if s < plan.steps}
-    veiled = masked(plan.schedule(0))
+    veiled = plan.schedule(0).masked
     for start, end in pairwise(sorted(cuts)):
         streams = [_Stream(charged, stds) for charged, stds in _streams(releases, start)]
         # one look is enough where a plan says that all its steps are alike
         alike = end - start if getattr(plan, "steady", False) else 1
         for k in range(start, end, alike):
             protocol = _exact(plan.schedule(k), k)
-            if masked(protocol) != veiled:
+            if protocol.masked != veiled:
                 raise InvalidInput(
                     f"The schedule mixes masked and unmasked steps (0 and {k}); take one kind for all."
                 )
@@ -404,8 +403,8 @@ def _shares(asked: Question, protocol: ExactConsensus, who: tuple[int, ...], std
     n = protocol.n
     if asked.view == "central":
         blocks = [np.arange(n)]
-    elif masked(protocol) or len(who) == 1 or protocol.knows_coalitions:
-        blocks = protocol.blocks(who[0] if len(who) == 1 and not masked(protocol) else who)
+    elif protocol.masked or len(who) == 1 or protocol.knows_coalitions:
+        blocks = protocol.blocks(who[0] if len(who) == 1 and not protocol.masked else who)
     else:
         view = protocol.view(who)
         return _ceil(_leakage(view, np.ones(n, dtype=int), stds))
@@ -431,9 +430,9 @@ def _exact(protocol: Averager, k: int) -> ExactConsensus:
 def worst_coalitions(asked: Question, protocol: Averager) -> list[tuple[int, ...]] | None:
     """Return the coalitions that must be tried; under certified masks and on one tree the worst are known."""
     size = asked.count if asked.count is not None else 1
-    tolerate = getattr(protocol, "tolerate", None)
+    tolerate = protocol.tolerate
     anyone = not asked.observers and asked.view in ("network", "colluders")
-    if anyone and masked(protocol) and tolerate is not None and size <= tolerate:
+    if anyone and protocol.masked and tolerate is not None and size <= tolerate:
         # all others stay in one component whoever colludes, so the loudest are missed most
         stds = noise_stds(asked)
         if stds is not None:
@@ -462,12 +461,12 @@ def assumed(
     asked: Question, protocol: Averager, coalitions: list[tuple[int, ...]], plain: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return what the statement rests on; masks hold against members that do not follow the protocol, too."""
-    if not masked(protocol):
+    if not protocol.masked:
         return plain
-    said = tuple(getattr(protocol, "assumptions", lambda who: ())(coalitions[0]))
+    said = protocol.assumptions(coalitions[0])
     if asked.view != "outsider" and not asked.observers:
         # the worst coalition stands for all: what is said of its members only is not about them
-        always = getattr(protocol, "assumptions", lambda who: ())(())
+        always = protocol.assumptions()
         said = (
             *(sentence for sentence in said if sentence in always),
             "computed for any members who tap every link and pool their keys, following the protocol or not",

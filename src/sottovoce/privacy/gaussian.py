@@ -19,7 +19,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from sottovoce import _validate
-from sottovoce.errors import InvalidInput
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,8 +44,8 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
     >>> round(gaussian_delta(1.0, 4.3772), 7)
     1e-05
     """
-    mu = _non_negative_or_inf(mu, "mu")
-    epsilon = _non_negative_or_inf(epsilon, "epsilon")
+    mu = _validate.loss(mu, "mu")
+    epsilon = _validate.loss(epsilon, "epsilon")
     if mu == 0 or (math.isinf(epsilon) and not math.isinf(mu)):
         return 0.0
     if math.isinf(mu):
@@ -68,7 +67,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     >>> gaussian_epsilon(0.0, 1e-5)
     0.0
     """
-    mu = _non_negative_or_inf(mu, "mu")
+    mu = _validate.loss(mu, "mu")
     delta = _validate.delta(delta)
     if mu == 0:
         return 0.0
@@ -103,7 +102,7 @@ def gaussian_epsilons(mus: Any, delta: float) -> np.ndarray:
     """
     import numpy as np
 
-    listed = np.array([_non_negative_or_inf(mu, "mu") for mu in np.asarray(mus, dtype=float).ravel()])
+    listed = np.array([_validate.loss(mu, "mu") for mu in np.asarray(mus, dtype=float).ravel()])
     target = math.log(_validate.delta(delta))
     found = np.where(np.isinf(listed), np.inf, 0.0)
     inside = np.flatnonzero(np.isfinite(listed) & (listed > 0))
@@ -137,7 +136,7 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     >>> gaussian_epsilon(gaussian_mu(0.5, 1e-6), 1e-6) <= 0.5
     True
     """
-    epsilon = _non_negative_or_inf(epsilon, "epsilon")
+    epsilon = _validate.loss(epsilon, "epsilon")
     delta = _validate.delta(delta)
     if math.isinf(epsilon):
         return math.inf
@@ -211,13 +210,3 @@ def _first_true(holds: Callable[[float], bool], low: float, high: float) -> floa
 
 def _up(value: float) -> float:
     return math.nextafter(value, math.inf)
-
-
-def _non_negative_or_inf(value: float, name: str) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise InvalidInput(f"{name} must be a number, got {value!r}.") from None
-    if not number >= 0:
-        raise InvalidInput(f"{name} must be at least 0 (infinity allowed), got {value!r}.")
-    return number

@@ -220,7 +220,7 @@ def _default(
         return "local", count  # there is no other member
     if observer is None and isinstance(plan.law, (Averaging, Consensus, Federation)):
         tolerate = getattr(plan.schedule(0), "tolerate", None)
-        if masked(plan.schedule(0)) and tolerate is not None and tolerate > 1:
+        if plan.schedule(0).masked and tolerate is not None and tolerate > 1:
             return "colluders", tolerate
     return "network" if observer is None or user is None else "pairwise", count
 
@@ -256,11 +256,6 @@ def refused(asked: Question, label: str) -> InvalidInput:
         f"{named(asked.plan.law)} has no {label} number for the {asked.view} view; leave label out for one "
         "that holds."
     )
-
-
-def masked(protocol: Averager) -> bool:
-    """Whether rows travel under masks: declared by what hides a user from a coalition that taps all links."""
-    return bool(getattr(protocol, "masked", hasattr(protocol, "hiding_std")))
 
 
 def loudest(asked: Question, stds: np.ndarray) -> list[tuple[int, ...]]:

@@ -98,7 +98,27 @@ class Protocol(Shown, ABC):
     def messages(self) -> int:
         """Number of rows sent in all, over all nodes and rounds."""
 
+    # ---- declared, and read instead of asking which class or which name a protocol has ----------------
+
     adds_noise: bool = False  # whether the protocol itself draws the noise of every contribution (a walk)
+    fresh_std: float = 0.0  # std of noise added at every node after each round but the last, over sigma
+    ends_at: int | None = None  # the one node that holds the result; None: every row is one
+    tolerate: int | None = None  # how many colluders are certified to see nothing but sums; None: not stated
+    knows_coalitions: bool = False  # whether what several nodes see together has a closed form
+
+    @property
+    def masked(self) -> bool:
+        """Whether rows travel under masks: then it says what hides a user from who taps every link."""
+        return hasattr(self, "hiding_std")
+
+    @property
+    def convex(self) -> bool:
+        """Whether every row that travels is a mean of rows, with weights that are not negative."""
+        return False
+
+    def assumptions(self, v: Nodes = ()) -> tuple[str, ...]:
+        """Return what statements about these observers rest on, besides what every averaging rests on."""
+        return ()
 
     def scaled(self, noise_std: float) -> Protocol:
         """Return the protocol with noise of its own in proportion to the rows' noise; itself without any."""
@@ -181,10 +201,6 @@ class LinearProtocol(Protocol):
     ([3.0, 3.0, 3.0], 6)
     """
 
-    fresh_std: float = (
-        0.0  # std of noise added at every node after each round but the last, in units of sigma
-    )
-
     @abstractmethod
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
@@ -229,6 +245,17 @@ class LinearProtocol(Protocol):
     def memory(self) -> int:
         """How many times the state is as long as the number of nodes: 1, or 2 with what `remember` keeps."""
         return 1
+
+    @cached_property
+    def convex(self) -> bool:
+        """Whether every matrix has rows of weights that are not negative and add up to one."""
+        if self.memory > 1 or self.fresh_std:
+            return False
+        matrices = {id(matrix): matrix for matrix in map(self.matrix, range(self.rounds))}
+        return all(
+            matrix.data.min(initial=0.0) >= 0 and np.allclose(matrix.sum(axis=1), 1.0, rtol=0, atol=1e-9)
+            for matrix in matrices.values()
+        )
 
     # ---- the runner ------------------------------------------------------------------------------
 

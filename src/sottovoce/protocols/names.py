@@ -250,3 +250,18 @@ def is_exact(protocol: Any) -> bool:
     True
     """
     return isinstance(protocol, ExactConsensus)
+
+
+_GOES_ON = (
+    "gossip",
+    "refreshed",
+)  # one matrix for all rounds, symmetric, and no round builds on an earlier one
+
+
+def goes_on_without(protocol: Any) -> bool:
+    """Whether an exchange of two nodes can be left out, at both ends, and the others still average.
+
+    >>> goes_on_without(Exchange(4))
+    False
+    """
+    return protocol.name in _GOES_ON

@@ -74,6 +74,11 @@ class Walk(Protocol):
 
     adds_noise = True
 
+    @property
+    def ends_at(self) -> int:  # type: ignore[override]
+        """The last holder: only its mean is one of all contributions."""
+        return int(self.path[-1])
+
     def scaled(self, noise_std: float) -> Walk:
         """Return the same walk whose contributions carry this noise."""
         if self.std == noise_std:

@@ -146,7 +146,7 @@ class Opened:
                      "partners": ("partners", int)}  # fmt: skip
             if key in known:
                 name, kind = known[key]
-                options[name] = kind(value)  # type: ignore[operator]
+                options[name] = kind(value)
         return Setting(**options)
 
 
@@ -473,6 +473,8 @@ class Study:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
         if self.protocol.name not in PUBLISHED_FOR or not isinstance(self.plan.law, Averaging):
             return None
+        if len({release.noise_std for u in range(self.plan.n) for release in self.plan.releases(u)}) > 1:
+            return None  # the formula is for one noise for all
         table = _published_table(self.protocol, self.network)
         return np.asarray(table[:, list(who)].sum(axis=1))
 

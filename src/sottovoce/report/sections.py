@@ -177,6 +177,8 @@ def account(record: Mapping[str, Any]) -> Section:
             )
         )
         blocks.append(_distance_table(rows))
+    if "published_bounds" in found:
+        blocks += _published_tables(found["published_bounds"])
     share = found["understated_pairs"]
     lead = (
         f"On {config['graph']} with {found['protocol']} over {found['rounds']} rounds, seen by {who}: on "
@@ -200,6 +202,24 @@ def _distance_table(rows: list[Any]) -> Table:
     keys = ("distance", "pairs", "exact_mean", "exact_max", "determined", "published_mean")
     kept = [k for k in range(6) if k < 5 or rows[0]["published_mean"] is not None]
     return Table(tuple(columns[k] for k in kept), tuple(tuple(r[keys[k]] for k in kept) for r in rows))
+
+
+def _published_tables(bounds: Mapping[str, Any]) -> list[Figure | Table]:
+    """What the papers' formulas say, each with its label and the exact loss where it has one."""
+    losses = tuple(
+        (f"{r['source']}, {r['formula']}", r["mean"], r["largest"], r["exact_mean"], r["exact_largest"],
+         f"{r['bound']}: {r['why']}", r["label"])
+        for r in bounds["losses"]
+    )  # fmt: skip
+    errors = tuple(
+        (f"{r['source']}, {r['formula']}: {r['what']}", r["value"], r["unit"], f"{r['bound']}: {r['why']}",
+         r["label"])
+        for r in bounds["errors"]
+    )  # fmt: skip
+    return [
+        Table(("loss by", "mean", "largest", "exact, mean", "exact, largest", "a bound?", "label"), losses),
+        Table(("error by", "value", "unit", "a bound?", "label"), errors),
+    ]
 
 
 def _costs(cost: Mapping[str, Any]) -> Table:

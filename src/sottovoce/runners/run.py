@@ -152,7 +152,7 @@ def run_on_ranks(
     drawn = cluster.meet(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) >> 2)[0]
 
     def prepare() -> tuple[Any, Random]:
-        if getattr(plan, "sequential", False):
+        if plan.sequential:
             raise InvalidInput(
                 f"{plan.name} has one holder at a time, so ranks would only wait for each other; run it in "
                 "one process."

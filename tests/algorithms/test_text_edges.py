@@ -1,0 +1,92 @@
+"""The texts at their edges: what is refused, what stands by default, and what is said of a plan."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from sottovoce.algorithms import ConsensusSGD, MuffliatoSGD, RandomWalkSGD, TokenADMM
+from sottovoce.algorithms.dp_sgd import dp_sgd
+from sottovoce.algorithms.optimisers import Optimiser
+from sottovoce.algorithms.plan import Learning, Plan
+from sottovoce.errors import InvalidInput
+from sottovoce.objectives import GLM
+
+
+def test_a_token_goes_between_two_users_at_least():
+    options = {"steps": 4, "gamma": 1.0, "clip": 1.0, "noise_std": 1.0}
+    assert TokenADMM(GLM(), users=2, **options).users == 2
+    with pytest.raises(InvalidInput, match="users"):
+        TokenADMM(GLM(), users=1, **options)
+
+
+def test_what_is_learned_of_unequal_sites_is_said_in_words():
+    def words(**options):
+        plan = ConsensusSGD(GLM(dim=2), "tree", network="ring:3", steps=1, clip=1.0, **options)
+        return plan.computes.partition(":")[0]
+
+    assert words(sizes=[5, 5, 5]) == "the mean over all records, which is that of the sites' means"
+    assert words(sizes=[5, 5, 20]) == "the mean over all records"
+    assert words(sizes=[5, 5, 20], weighting="sites") == "the mean of the sites' means"
+    assert words(lot=4, sample_rate=0.5) == "the mean over all records"
+    assert words(adjacency="user") == "the mean of the members' clipped contributions"
+
+
+def test_fresh_noise_by_name_follows_the_loudest_row():
+    """Half of the largest noise of a row: rate 0.2, clip 2, lot 4."""
+
+    def fresh(noise, **options):
+        plan = MuffliatoSGD(
+            GLM(dim=2), "refreshed:2:fresh=0.5", network="ring:4", steps=2, clip=2.0, learning_rate=0.2,
+            noise_multiplier=noise, **options,
+        )  # fmt: skip
+        return plan.schedule(0).tau
+
+    lots = {"lot": 4, "sample_rate": 0.5}
+    assert fresh(3.0, **lots) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)
+    assert fresh((1.0, 3.0, 2.0, 1.0), **lots) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)
+    assert fresh((1.0, 3.0, 2.0, 1.0), adjacency="user") == pytest.approx(0.5 * 0.2 * 3 * 2)
+    assert fresh(3.0, sizes=[9, 5, 7, 8]) == pytest.approx(0.5 * 0.2 * 3 * 2 / 5)
+
+
+def test_the_answer_of_dp_sgd_is_its_last_iterate_unless_an_average_is_asked_for():
+    """Steps of 0.5 along a constant slope: -0.5, -1, -1.5."""
+    for options, answer in (({}, -1.5), ({"averaging": True}, -1.0)):
+        text = dp_sgd(lambda theta, k: theta, np.zeros((1, 1)), lambda k: 0.5, Optimiser(), **options)
+        state = text.init()
+        for k in range(3):
+            state = text.update(state, np.ones((1, 1)), k)
+        assert text.output(state).tolist() == [[answer]]
+
+
+def test_one_step_is_steady_and_more_are_not_unless_a_plan_says_so():
+    assert [Plan.steady.fget(SimpleNamespace(steps=steps)) for steps in (1, 2, 3)] == [True, False, False]
+
+
+@pytest.mark.parametrize("term", [{"l1": 0.1}, {"ball": 1.0}, {"box": 1.0}])
+def test_a_term_that_needs_a_proximal_map_is_refused_where_there_is_none(term):
+    with pytest.raises(InvalidInput, match="takes l2 only"):
+        ConsensusSGD(GLM(**term), "tree", network="ring:3", steps=1, clip=1.0, adjacency="user")
+
+
+def test_disagreement_is_the_mean_square_distance_from_the_mean_row():
+    """Rows (0, 2) and (4, 2) have the mean (2, 2): squares 4, 0, 4, 0."""
+    silent = SimpleNamespace(objective=SimpleNamespace(metrics=lambda rows, data: {"loss": 3.0}))
+    found = Learning.metrics(silent, np.array([[0.0, 2.0], [4.0, 2.0]]), None, None)
+    assert found == {"disagreement": 2.0, "loss": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("rate", "contracts"), [((8.0, 1.0), True), ((8.1, 1.0), False), ((1.0, 8.1), False)]
+)
+def test_every_step_of_a_secret_walk_must_contract_where_that_is_counted_on(rate, contracts):
+    """The logistic loss of records of length 1 is 1/4-smooth: steps up to 8."""
+    options = {
+        "network": "ring:4", "steps": 5, "clip": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
+        "path": "secret", "feature_norm": 1.0, "learning_rate": rate,
+    }  # fmt: skip
+    if contracts:
+        assert RandomWalkSGD(GLM(dim=2), **options).law.contractive
+    else:
+        with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8"):
+            RandomWalkSGD(GLM(dim=2), **options)

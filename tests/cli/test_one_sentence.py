@@ -1,0 +1,127 @@
+"""Bad input to a plan: one sentence, the same in Python, in a plan file and in an agreement."""
+
+import json
+import math
+import tomllib
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from sottovoce import graphs
+from sottovoce.algorithms.registry import ALGORITHMS, algorithm
+from sottovoce.cli.config import known_plan
+from sottovoce.cli.plan import built_plan
+from sottovoce.errors import SottovoceError
+from sottovoce.objectives import GLM
+from sottovoce.peers.agreement import example_agreement, parse_agreement
+
+NAN, INF = math.nan, math.inf
+BAD = {
+    "steps": (0, 1.5, "two", True), "learning_rate": (0, "x", NAN, [], [1.0, 2.0, 3.0, 4.0]),
+    "clip": (0, -1, NAN, "x", INF, True), "noise_multiplier": (-1, NAN, "x", INF),
+    "noise_std": (-1, NAN, "x"), "noise_ratio": (-1, "x"), "lot": (0, NAN, "x"),
+    "sample_rate": (0, 1.5, NAN, "x"), "adjacency": ("nonsense", 1), "accounting": ("x", 3),
+    "optimiser": ("x", 3, []), "rho": (0, "x"), "rho_growth": (0, "x"), "primal_steps": (0, "x"),
+    "local_steps": (0, 1.5), "local_rate": (0, "x"), "average_from": (2, "x", NAN), "weighting": ("x", 1),
+    "fresh_moments": ("no", 3), "final_public": ("no", 0), "noise": ("x",), "floor": (0, "x"),
+    "tolerate": (0, "x"), "pair_multiplier": (-1, "x"), "noise_in": ("x",), "gamma": (0, "x"),
+    "relaxation": (0, 2, "x"), "secure_sum": ("no",), "period": (0, "x"), "cap": (0, "x"),
+    "tokens": (0, "x"), "feature_norm": (0, "x"), "path": ("x", [0, 99]), "step_scale": (0, "x"),
+    "output": ("x",), "smoothness": ([0.1, "x"], [0.1, NAN]),
+}  # fmt: skip
+NEEDED = {
+    "consensus-sgd": {"protocol": "tree"}, "consensus-fedavg": {"protocol": "tree"},
+    "muffliato-sgd": {"protocol": "gossip:2"}, "dp-cd": {"smoothness": (0.1, 0.1)}, "admm": {"gamma": 1.0},
+    "federated-admm": {"gamma": 1.0, "sample_rate": 0.5}, "token-admm": {"gamma": 1.0},
+}  # fmt: skip
+FILED = [name for name in ALGORITHMS if name not in ("averaging", "fixed-point")]
+AGREED = ("consensus-sgd", "consensus-fedavg", "muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno")
+UNIT = {"noise_multiplier": "multiplier", "noise_std": "std", "noise_ratio": "ratio"}
+OTHERWISE = ("accounting", "sizes")  # cannot be chosen in an agreement
+
+
+def sentence(make):
+    with pytest.raises(SottovoceError) as refused:
+        make()
+    said = str(refused.value)
+    assert said.endswith(".")
+    assert "\n" not in said
+    return said
+
+
+def over_a_network(kind):
+    return bool(kind.protocols) and not kind.network_optional and kind.name != "token-admm"
+
+
+def in_python(kind, options):
+    known = {item.name for item in fields(kind) if item.init}
+    more = {"network": graphs.ring(4)} if over_a_network(kind) else {}
+    more |= {"records": 40} if "records" in known else {}
+    more |= {"users": 4} if "users" in known else {}
+    listed = {key: tuple(v) if isinstance(v, list) else v for key, v in options.items()}
+    return kind(GLM(dim=2), **{**more, **listed})
+
+
+def in_a_file(kind, options, folder):
+    train = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
+    tables = {
+        "version": 2,
+        "data": {"file": "d.csv", "label": "y"},
+        "noise": {UNIT[kind.noise_field]: train.pop(kind.noise_field)},
+    }
+    if "protocol" in train:
+        name, _, rounds = train.pop("protocol").partition(":")
+        tables["protocol"] = {"name": name, **({"rounds": int(rounds)} if rounds else {})}
+    known = {item.name for item in fields(kind) if item.init}
+    if over_a_network(kind):
+        tables["network"] = {"graph": "ring:4"}
+    if "users" in known:
+        tables["data"]["users"] = 4
+    tables["train"] = {"algorithm": kind.name, **train}
+    return built_plan(known_plan(tables, "plan"), folder, "plan")
+
+
+def in_an_agreement(kind, options, example):
+    def written(value):
+        if isinstance(value, (list, tuple)):
+            return "[" + ", ".join(map(written, value)) + "]"
+        words = {str: json.dumps(value) if isinstance(value, str) else "", bool: str(value).lower()}
+        return words.get(type(value), repr(value))
+
+    part = {"name": kind.name, **options}
+    lines = ["version = 2", 'title = "a test"', 'graph = "path:2"', "[algorithm]"]
+    lines += [f"{key} = {written(value)}" for key, value in part.items()]
+    lines += ["[model]", 'kind = "logistic"', "parameters = 2", "[budget]", "epsilon = 900.0", "delta = 1e-5"]
+    for member in example["members"]:
+        lines += ["[[members]]", *(f"{key} = {written(value)}" for key, value in member.items())]
+    return parse_agreement("\n".join(lines).encode(), "agreement")
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    return tomllib.loads(example_agreement(tmp_path_factory.mktemp("example"))[0].read_text())
+
+
+@pytest.mark.parametrize("name", FILED)
+def test_one_sentence_wherever_a_plan_is_written(name, tmp_path, example):
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    lines = [f"{x:.2f},{z:.2f},{1 if x > 0 else -1}" for x, z in rows]
+    (tmp_path / "d.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
+    kind = algorithm(name)
+    adjacency = "user" if "user" in kind.adjacencies else kind.adjacencies[0]
+    good = {"steps": 4, "clip": 1.0, "adjacency": adjacency, kind.noise_field: 4.0, **NEEDED.get(name, {})}
+    in_python(kind, good), in_a_file(kind, good, tmp_path)
+    if name in AGREED:
+        in_an_agreement(kind, good, example)
+    differ = {}
+    for option in (item.name for item in fields(kind) if item.init and item.name in BAD):
+        for value in BAD[option]:
+            given = {**good, option: value}
+            said = sentence(lambda given=given: in_python(kind, given))
+            others = [sentence(lambda given=given: in_a_file(kind, given, tmp_path))]
+            if name in AGREED and option not in OTHERWISE:
+                others.append(sentence(lambda given=given: in_an_agreement(kind, given, example)))
+            if any(said.rstrip(".") not in other for other in others):
+                differ[option, repr(value)] = (said, *others)
+    assert differ == {}

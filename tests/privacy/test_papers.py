@@ -1,0 +1,329 @@
+"""The papers' formulas side by side, against closed forms written down here without the library."""
+
+import importlib
+import math
+import re
+from math import comb
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sottovoce as sv
+from sottovoce.errors import InvalidInput, Refused
+from sottovoce.graphs import Network
+from sottovoce.graphs.names import family_of
+from sottovoce.privacy.papers import DENSE, published_bounds, published_error
+
+# ---- closed forms: eigenvalues and characters of a ring, a complete graph and a hypercube --------------
+
+
+class Ring:
+    def __init__(self, n):
+        self.n, self.degree = n, 2
+        self.network = sv.graphs.ring(n)
+        self.values = [(1 + 2 * math.cos(2 * math.pi * k / n)) / 3 for k in range(n)]
+        self.weight = 1 / 3
+
+    def between(self, u, f):
+        """Entry (0, u) of f(W), and the same without the eigenvalue 1."""
+        terms = [f(x) * math.cos(2 * math.pi * k * u / self.n) for k, x in enumerate(self.values) if k]
+        return sum(terms) / self.n
+
+    def near(self, u):
+        """How far u is from each neighbour of node 0."""
+        return [(u - 1) % self.n, (u + 1) % self.n]
+
+
+class Complete(Ring):
+    def __init__(self, n):
+        self.n, self.degree, self.weight = n, n - 1, 1 / n
+        self.network = sv.graphs.complete(n)
+        self.values = [1.0] + [0.0] * (n - 1)
+
+    def between(self, u, f):
+        return f(0.0) * ((self.n - 1 if u == 0 else -1) / self.n)
+
+    def near(self, u):
+        return [0 if w == u else 1 for w in range(1, self.n)]
+
+
+class Cube(Ring):
+    def __init__(self, d):
+        self.n, self.degree, self.weight, self.d = 2**d, d, 1 / (d + 1), d
+        self.network = sv.graphs.hypercube(d)
+        self.values = [1 - 2 * k / (d + 1) for k in range(d + 1)]
+
+    def between(self, u, f):
+        k, d = bin(u).count("1"), self.d
+        krawtchouk = [
+            sum((-1) ** i * comb(k, i) * comb(d - k, j - i) for i in range(j + 1)) for j in range(d + 1)
+        ]
+        return sum(f(self.values[j]) * krawtchouk[j] for j in range(1, d + 1)) / self.n
+
+    def near(self, u):
+        return [u ^ (1 << bit) for bit in range(self.d)]
+
+
+def power(graph, u, t):
+    return 1 / graph.n + graph.between(u, lambda x: x**t)
+
+
+def six(graph, u, T):
+    return sum(sum(power(graph, w, t) ** 2 for w in graph.near(u)) / power(graph, 0, 2 * t) for t in range(T))
+
+
+def corollary(graph, u, T):
+    return graph.n / graph.weight**2 * sum(power(graph, u, t) ** 2 for t in range(1, T + 1))
+
+
+def walk(graph, u, hops):
+    return 2 * hops / graph.n * (math.log(hops) / graph.n - graph.between(u, lambda x: math.log(1 - x)))
+
+
+GRAPHS = [Ring(5), Ring(12), Complete(7), Cube(3), Cube(4)]
+named = pytest.mark.parametrize("graph", GRAPHS, ids=lambda graph: graph.network.name)
+
+
+def rows_of(network, protocol, **options):
+    found = published_bounds(network, protocol, **options)
+    return {row["function"]: row for row in found["losses"]}, found
+
+
+@named
+@pytest.mark.parametrize("observer", [None, 0])
+def test_losses_have_their_closed_forms(graph, observer):
+    T, n, steps = 4, graph.n, 3
+    rows, found = rows_of(
+        graph.network, sv.protocols.Gossip(graph.network, T), observer=observer, steps=steps
+    )
+    others = range(1, n)
+    for function, formula, local in (
+        ("published_loss", lambda u: six(graph, u, T), 1),
+        ("corollary_loss", lambda u: corollary(graph, u, T), 1),
+        ("published_sgd_loss", lambda u: steps * six(graph, u, T), steps),
+        ("published_walk_loss", lambda u: walk(graph, u, steps * n), steps),
+    ):
+        expected = [formula(u) for u in others]
+        assert rows[function]["mean"] == pytest.approx(sum(expected) / n, rel=1e-10)
+        assert rows[function]["largest"] == pytest.approx(max(expected), rel=1e-10)
+        assert rows[function]["local"] == local
+    seven = rows["published_mean_loss"]
+    assert (seven["mean"], seven["largest"]) == pytest.approx((T * graph.degree / n,) * 2)
+    assert found["steps"] == steps
+    assert "erdos_renyi_published_loss" not in rows
+
+
+@named
+def test_the_complete_table_of_errors(graph):
+    n = graph.n
+    gap = 1 - max(abs(x) for x in graph.values[1:])
+    protocol = sv.protocols.Chebyshev(graph.network, 50)
+    first, *table = published_bounds(graph.network, protocol)["errors"]
+    assert (first["formula"], first["bound"], first["unit"]) == ("Theorem 2", "yes", "sigma^2")
+    assert first["value"] == pytest.approx(3 / n)
+    assert first["rounds_needed"] == math.ceil(math.log(n) / math.sqrt(gap) - 1e-9)
+    column = {"ring": 1 / n, "complete": 1 / n, "hypercube": 1 / n**2}[graph.network.name.split(":")[0]]
+    expected = [1 / n, 1 / n**2, graph.degree / (n**2 * math.sqrt(gap)), column]
+    assert [row["value"] for row in table] == pytest.approx(expected)
+    assert {row["bound"] for row in table} == {"up to constants"}
+
+
+def test_randomized_gossip_has_its_own_lines():
+    network = sv.graphs.ring(12)
+    protocol = sv.protocols.Randomized(network, 30, np.random.default_rng(5))
+    heard = np.zeros(12)
+    for t in range(30):
+        matrix = protocol.matrix(t).toarray()
+        heard += ((matrix != 0) & ~np.eye(12, dtype=bool)).sum(axis=1)
+    rows, found = rows_of(network, protocol)
+    assert set(rows) == {"published_loss", "published_mean_loss", "published_walk_loss"}
+    seven = rows["published_mean_loss"]
+    assert (seven["mean"], seven["largest"]) == pytest.approx((heard.mean() / 12, heard.max() / 12))
+    first, _, _, graph, column = found["errors"]
+    gap = (2 - 2 * math.cos(2 * math.pi / 12)) / 3  # 1 minus the second eigenvalue of the ring
+    assert (first["formula"], first["value"]) == ("Theorem 3", pytest.approx(2 / 12))
+    assert first["rounds_needed"] == math.ceil(12 * math.log(12) / gap)
+    assert "ticks" in first["why"]
+    assert graph["value"] == pytest.approx(1 / (144 * gap))
+    assert column["value"] == pytest.approx(1 / 12)
+
+
+def test_square_tori_have_a_column_and_others_have_none():
+    def last(network):
+        return published_bounds(network, sv.protocols.Gossip(network, 2))["errors"][-1]
+
+    square = last(sv.graphs.parse("torus:5:5"))
+    assert (square["formula"], square["value"]) == ("Table 1, column C-torus, C = 2", pytest.approx(2 / 125))
+    assert last(sv.graphs.parse("torus:4:5"))["formula"] == "Table 1, this graph"
+    assert last(sv.graphs.florentine())["formula"] == "Table 1, this graph"
+
+
+@pytest.mark.parametrize("name", ["er:40:1.5:seed=2", "erdos-renyi:40:0.9:seed=2"])
+def test_erdos_renyi_graphs_have_theorem_four(name):
+    network = sv.graphs.parse(name)
+    rows, _ = rows_of(network, sv.protocols.Gossip(network, 6))
+    degrees = np.bincount(np.asarray(network.edges).ravel())
+    expected = [2 * 6 * d / (40 - d) for d in degrees]
+    four = rows["erdos_renyi_published_loss"]
+    assert (four["mean"], four["largest"]) == pytest.approx((np.mean(expected), max(expected)))
+    assert ("c above 1" in four["why"]) == ("0.9" in name)
+    rows, _ = rows_of(network, sv.protocols.Gossip(network, 6), observer=7)
+    assert rows["erdos_renyi_published_loss"]["mean"] == pytest.approx(expected[7])
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 8.0])
+@pytest.mark.parametrize("rounds", [1, 5, 30, 200])
+def test_the_proved_form_is_below_theorem_four_wherever_that_speaks(alpha, rounds):
+    for share in (1.0, 0.5, 0.01):  # of the largest loss that the theorem's condition on the noise admits
+        unit = share / (alpha - 1)
+        for degree in (1, 6, 25):
+            printed = unit * sv.privacy.erdos_renyi_published_loss(40, degree, rounds)
+            proved = sv.privacy.erdos_renyi_loss(40, degree, rounds, alpha, unit)
+            assert proved <= min(unit, printed) + 1e-12
+
+
+def test_families_are_read_off_names():
+    assert family_of("er:40:1.5:seed=2:weights=lazy") == ("er", (40, 1.5))
+    assert family_of(sv.graphs.erdos_renyi(40, 1.5, np.random.default_rng(1)).name) == ("er", (40, 1.5))
+    assert family_of("Line:4") == ("path", (4,))
+    for other in ("network", "", "er", "er:40", "er:forty:1", "edges:0-1,1-2", "mine: er:40:2"):
+        assert family_of(other) == ("", ())
+
+
+# ---- beside the truth ---------------------------------------------------------------------------------
+
+NETWORKS = [
+    sv.graphs.path(3), sv.graphs.ring(9), sv.graphs.star(6), sv.graphs.grid(3, 4), sv.graphs.florentine(),
+    sv.graphs.hypercube(4), sv.graphs.complete(6), sv.graphs.parse("er:30:1.5:seed=3"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
+@pytest.mark.parametrize("rounds", [1, 2, 7])
+def test_what_is_said_to_hold_holds_and_what_is_not_is_measured(network, rounds):
+    rows, _ = rows_of(network, sv.protocols.Gossip(network, rounds))
+    exact = sv.privacy.exact_loss(network, rounds=rounds)
+    off = ~np.eye(network.n, dtype=bool)
+    assert rows["published_mean_loss"]["understated"] == 0
+    assert rows["published_mean_loss"]["exact_mean"] == pytest.approx(exact[off].sum() / network.n**2)
+    per_observer = np.where(off, exact, 0).mean(axis=0)
+    assert rows["published_mean_loss"]["exact_largest"] == pytest.approx(per_observer.max())
+    assert rows["published_mean_loss"]["largest"] >= per_observer.max() - 1e-12
+    for name in ("published_loss", "corollary_loss"):
+        row, formula = rows[name], getattr(sv.privacy, name)(network, rounds)
+        assert row["bound"] == "no"
+        assert row["exact_largest"] == pytest.approx(exact[off].max())
+        assert row["understated"] == pytest.approx((exact[off] > formula[off] + 1e-9).mean())
+    # Corollary 1 is derived from (6), by steps that only enlarge it
+    six = sv.privacy.published_loss(network, rounds)
+    assert (sv.privacy.corollary_loss(network, rounds)[off] >= six[off] - 1e-9).all()
+
+
+def test_both_formulas_fail_on_a_path_of_three():
+    path = sv.graphs.path(3)
+    rows, _ = rows_of(path, sv.protocols.Gossip(path, 2), observer=2)
+    for name in ("published_loss", "corollary_loss"):
+        assert rows[name]["understated"] == 0.5  # of u and w, u
+        assert rows[name]["exact_largest"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name)
+@pytest.mark.parametrize("noise_std", [0.3, 1.0, 2.0])
+def test_theorem_two_holds_for_the_error_computed_without_drawing(network, noise_std):
+    """Half the mean squared error is a sum of squares: sigma^2 |P|^2 and the disagreement of the values."""
+    spread = 0.25
+    stop = sv.protocols.rounds_for(network, noise_std=noise_std, variance=spread)
+    P = sv.protocols.Chebyshev(network, stop).apply(np.eye(network.n))
+    ends = np.where(np.arange(network.n) % 2, 0.5, -0.5)  # as far apart as values of width 1 can be
+    wrong = P @ ends - ends.mean()
+    half = (noise_std**2 * (P**2).sum() + wrong @ wrong) / (2 * network.n)
+    assert half <= published_error(network, noise_std, rounds=stop, variance=spread)
+    assert published_error(network, noise_std, rounds=stop) == pytest.approx(3 * noise_std**2 / network.n)
+    assert published_error(network, noise_std, rounds=stop - 1, variance=spread) == math.inf
+
+
+def test_the_error_bound_is_the_experiments():
+    from sottovoce.experiments.muffliato_utility import error_bound
+
+    for randomized in (False, True):
+        ours = published_error("ring:16", 0.7, randomized=randomized)
+        assert ours == pytest.approx(error_bound(0.7, 16, randomized=randomized))
+
+
+def test_noise_puts_theorem_two_in_the_unit_of_the_values():
+    network = sv.graphs.ring(16)
+    loud = published_bounds(network, sv.protocols.Chebyshev(network, 40), noise_std=2.0)["errors"][0]
+    assert (loud["value"], loud["unit"]) == (pytest.approx(3 * 4 / 16), "radius^2")
+    quiet = published_bounds(network, sv.protocols.Chebyshev(network, 40), noise_std=0.01)["errors"][0]
+    gap = (2 - 2 * math.cos(2 * math.pi / 16)) / 3
+    assert quiet["rounds_needed"] == math.ceil(math.log(16 / 0.01**2) / math.sqrt(gap))
+    assert quiet["rounds_needed"] > 40
+    assert quiet["bound"] == "not here"
+
+
+def test_theorem_two_is_not_about_plain_gossip_or_few_rounds():
+    network = sv.graphs.ring(16)
+    for protocol in (sv.protocols.Gossip(network, 99), sv.protocols.Chebyshev(network, 3)):
+        first = published_bounds(network, protocol)["errors"][0]
+        assert first["bound"] == "not here"
+        assert f"here it is {protocol.name} of {protocol.rounds}" in first["why"]
+
+
+def test_every_line_is_labelled_and_sourced():
+    for protocol in ("Gossip", "Chebyshev"):
+        network = sv.graphs.parse("er:30:1.5:seed=3")
+        found = published_bounds(network, getattr(sv.protocols, protocol)(network, 4), steps=2)
+        assert len(found["losses"]) == 6
+        for row in (*found["losses"], *found["errors"], found):
+            assert row["label"] == "published"
+        for row in (*found["losses"], *found["errors"]):
+            assert callable(getattr(sv.privacy, row["function"]))
+            assert row["source"] in ("Cyffers et al. 2022", "Cyffers et al. 2024")
+            assert row["why"]
+
+
+def test_what_is_refused():
+    ring = sv.graphs.ring(6)
+    with pytest.raises(InvalidInput, match="none for tree"):
+        published_bounds(ring, sv.protocols.Tree(ring))
+    with pytest.raises(InvalidInput, match="steps"):
+        published_bounds(ring, sv.protocols.Gossip(ring, 2), steps=0)
+    drifting = Network([(0, 1)], [[0.5, 0.5], [0.3, 0.7]], averaging=False)
+    with pytest.raises(InvalidInput, match="not symmetric"):
+        published_bounds(drifting, sv.protocols.Gossip(drifting, 2))
+    one = sv.graphs.complete(1)
+    with pytest.raises(InvalidInput, match="one node"):
+        published_bounds(one, sv.protocols.Gossip(one, 2))
+    large = sv.graphs.ring(5000)
+    with pytest.raises(Refused, match="at most 4,096"):
+        published_bounds(large, sv.protocols.Gossip(large, 2), observer=0)
+    with pytest.raises(InvalidInput, match="noise_std"):
+        published_error(ring, 0.0)
+
+
+def test_dense_formulas_are_left_out_of_large_networks():
+    large = sv.graphs.ring(DENSE + 1)
+    rows, found = rows_of(large, sv.protocols.Gossip(large, 2), observer=0)
+    assert set(rows) == {"published_loss", "published_mean_loss"}
+    assert found["left_out"] == ["Corollary 1 and the walk, above 2,048 nodes"]
+
+
+# ---- the page -----------------------------------------------------------------------------------------
+
+
+def test_the_page_names_every_formula_and_every_name_exists():
+    page = (Path(__file__).parents[2] / "docs" / "published-formula.md").read_text()
+    table = page.split("## The papers' own bounds")[1].split("| function |")[1].split("\n\n")[0]
+    names = set()
+    for line in table.splitlines()[2:]:
+        names |= set(re.findall(r"`([\w.]+)", line.split("|")[1]))
+    for name in names:
+        module, _, last = name.rpartition(".")
+        homes = [importlib.import_module(module)] if module else [sv.privacy, sv.algorithms]
+        assert any(hasattr(home, last) for home in homes), name
+    ours = {"mean_loss", "erdos_renyi_loss", "published_guarantee", "published_bounds"}  # no paper's formulas
+    modules = [importlib.import_module(f"sottovoce.privacy.{name}") for name in ("published", "papers")]
+    offered = {name for module in modules for name in module.__all__}
+    assert offered - ours <= names
+    assert len(names) >= 14
