@@ -1,8 +1,10 @@
 """`sottovoce reproduce`: a list of states, a table a person can read, a record, a figure, refusals."""
 
+import importlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -136,6 +138,33 @@ def test_the_gallery_goes_source_by_source(call, tmp_path):
         shutil.copy(ROOT / "docs" / "results" / f"{name}.json", tmp_path)
     listed = call("reproduce", "gallery", "--from", tmp_path, "--json").json["records"]
     assert listed == ["table3", "walk-amplification", "admm-lasso"]
+
+
+def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
+    """One piece keeps nothing, trials are kept in a folder, and no advice is given that is refused."""
+    registry = importlib.import_module("sottovoce.experiments.registry")
+
+    def piece(quick=False):
+        raise KeyboardInterrupt
+
+    def trials(quick=False, *, spread=None, results: str | None = None):
+        raise KeyboardInterrupt
+
+    known = registry.find
+
+    def find(name):
+        return replace(known(name), run=trials if name == "table1" else piece, config=None)
+
+    monkeypatch.setattr(registry, "find", find)
+    asked = (["topologies"], ["table1"], ["table1", "--results", "here"], ["table1", "--jobs", "2"])
+    said = [call("reproduce", *words) for words in asked]
+    assert {answer.code for answer in said} == {130}
+    one, alone, kept, sweep = (answer.err for answer in said)
+    assert "stopped; nothing was written." in one
+    assert "nothing was kept; --records FOLDER" in alone
+    assert "finished trials are kept" in kept
+    assert "finished trials are kept" in sweep
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_a_record_of_another_experiment_is_not_redrawn(refused):

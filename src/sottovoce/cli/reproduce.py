@@ -165,7 +165,7 @@ def _list(json: bool) -> None:
             screen.print(table(["item", "name", "what", "state", "made in, or why not"], rows, title=source))
         counts = {s: sum(i["state"] == s for i in items) for s in dict.fromkeys(i["state"] for i in items)}
         said = ", ".join(f"{count} {state}" for state, count in counts.items())
-        screen.print(f"{len(items)} tables and figures: {said}. Records are docs/results/NAME.json.")
+        screen.print(f"{len(items)} tables and figures: {said}.")
 
     emit({"items": items, "experiments": listed}, json, text)
 

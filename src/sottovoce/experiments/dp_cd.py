@@ -174,6 +174,6 @@ EXPERIMENTS = {
         held=held,
         config=Config,
         reads=("sottovoce.algorithms.dp_cd", "sottovoce.algorithms.dp_sgd"),
-        claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardised ones it keeps up.",
+        claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardised ones still below.",
     )
 }

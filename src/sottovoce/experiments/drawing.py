@@ -166,8 +166,13 @@ def _free_legends(figure: Any) -> None:
 
 
 def _columns(inches: float, labels: Any) -> int:
-    """How many names stand side by side."""
-    return max(1, min(len(labels), int(inches / (0.6 + 0.075 * max(map(len, labels))))))
+    """How many names stand side by side; they fill one column after the other."""
+    listed = [0.6 + 0.075 * len(label) for label in labels]
+    for columns in range(len(listed), 1, -1):
+        rows = -(-len(listed) // columns)
+        if sum(max(listed[k : k + rows]) for k in range(0, len(listed), rows)) <= inches:
+            return -(-len(listed) // rows)  # no column much shorter than the others
+    return 1
 
 
 def _covers(legend: Any, panel: Any) -> bool:

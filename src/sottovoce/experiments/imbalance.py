@@ -243,6 +243,6 @@ EXPERIMENTS = {
         table=dp_cd.table,
         held=dp_cd.held,
         reads=("sottovoce.algorithms.dp_cd", "sottovoce.algorithms.dp_sgd"),
-        claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardised ones it keeps up.",
+        claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardised ones still below.",
     ),
 }
