@@ -65,7 +65,7 @@ TESTS = {
     "peers": ["tests/peers/test_jobs.py", "tests/peers/test_equivalence.py", "tests/peers/test_agreement.py",
               "tests/peers/test_masked.py", "tests/peers/test_trainings.py", "tests/peers/test_runkeys.py",
               "tests/peers/test_memory.py", "tests/peers/test_simulator.py", "tests/peers/test_core.py",
-              "tests/peers/test_endings.py"],
+              "tests/peers/test_job_edges.py"],
 }  # fmt: skip
 SETTINGS = [
     "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--no-summary", "-o",

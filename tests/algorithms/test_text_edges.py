@@ -1,11 +1,13 @@
 """The texts at their edges: what is refused, what stands by default, and what is said of a plan."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from sottovoce.algorithms import ConsensusSGD, MuffliatoSGD, RandomWalkSGD, TokenADMM
+from sottovoce.algorithms import DPCD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD, TokenADMM
+from sottovoce.algorithms.averaging import averaging
 from sottovoce.algorithms.dp_sgd import dp_sgd
 from sottovoce.algorithms.optimisers import Optimiser
 from sottovoce.algorithms.plan import Learning, Plan
@@ -90,3 +92,19 @@ def test_every_step_of_a_secret_walk_must_contract_where_that_is_counted_on(rate
     else:
         with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8"):
             RandomWalkSGD(GLM(dim=2), **options)
+
+
+def test_before_anything_was_released_an_average_knows_nothing_of_the_rows():
+    text = averaging(SimpleNamespace(rows=np.ones((2, 3), np.float32), released=None))
+    np.testing.assert_array_equal(text.output(text.init()), np.zeros((2, 3), np.float32))
+    state = text.update(text.init(), np.full((2, 3), 0.5), 0)
+    assert text.output(state).dtype == np.float32
+    assert (text.output(state) == 0.5).all()
+
+
+@pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
+def test_coordinates_with_any_noise_need_a_finite_clip(noise):
+    options = {"records": 10, "steps": 2, "smoothness": (1.0, 1.0)}
+    assert DPCD(GLM(dim=2), clip=math.inf, noise_multiplier=0.0, **options).clip == math.inf
+    with pytest.raises(InvalidInput, match="clip"):
+        DPCD(GLM(dim=2), clip=math.inf, noise_multiplier=noise, **options)
