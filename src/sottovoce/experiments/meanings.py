@@ -21,6 +21,7 @@ MEANINGS: dict[str, str] = {
     "data": "which data sets",
     "delta": "delta of the budget",
     "density": "edges of an Erdős-Rényi graph, in ln n / n",
+    "device": "where a network trains: cpu, or cuda",
     "dim": "number of parameters",
     "dimension": "of the hypercube, which has 2^dimension nodes",
     "draws": "random graphs, or walks, averaged over",
