@@ -9,8 +9,9 @@ import pytest
 from sottovoce.algorithms import DPCD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD, TokenADMM
 from sottovoce.algorithms.averaging import averaging
 from sottovoce.algorithms.dp_sgd import dp_sgd
-from sottovoce.algorithms.optimisers import Optimiser
+from sottovoce.algorithms.optimisers import Optimiser, Rate
 from sottovoce.algorithms.plan import Learning, Plan
+from sottovoce.algorithms.random_walk_sgd import random_walk_sgd
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
 
@@ -108,3 +109,39 @@ def test_coordinates_with_any_noise_need_a_finite_clip(noise):
     assert DPCD(GLM(dim=2), clip=math.inf, noise_multiplier=0.0, **options).clip == math.inf
     with pytest.raises(InvalidInput, match="clip"):
         DPCD(GLM(dim=2), clip=math.inf, noise_multiplier=noise, **options)
+
+
+def test_a_rate_rises_for_its_share_of_the_steps_and_then_goes_its_way_over_the_rest():
+    rate = Rate(0.4, 0.1, "linear", warmup=0.5)
+    rising, falling = [0.08, 0.16, 0.24, 0.32, 0.4], [0.4, 0.325, 0.25, 0.175, 0.1]
+    assert [rate(k, 10) for k in range(10)] == pytest.approx([*rising, *falling])
+
+
+def test_adam_divides_by_the_root_and_a_hundred_millionth():
+    """The first step of Adam is rate g / (|g| + epsilon): half the rate where g is epsilon."""
+    adam, gradient = Optimiser("adam"), np.array([[1e-8, -1e-8, 3e-8]])
+    step, _ = adam.step(adam.init(gradient), gradient, 0.2, np.zeros((1, 3)))
+    np.testing.assert_allclose(step, [[0.1, -0.1, 0.15]], rtol=1e-9)
+
+
+def test_the_first_holder_of_a_token_is_the_first_of_its_path():
+    text = random_walk_sgd(SimpleNamespace(agents=[0, 1, 2]), np.zeros((3, 1)), lambda k: 0.1, [2, 0, 1])
+    assert int(text.init().common) == 2
+
+
+def test_tokens_add_up_in_the_printed_formula():
+    options = {
+        "network": "complete:5", "steps": 6, "clip": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
+        "path": "secret", "learning_rate": 0.1,
+    }  # fmt: skip
+    one, three = (RandomWalkSGD(GLM(dim=2), tokens=tokens, **options).published() for tokens in (1, 3))
+    np.testing.assert_allclose(three, 3 * one)
+    assert one.max() > 0
+
+
+def test_a_search_for_the_noise_of_a_plan_leaves_less_than_a_thousandth():
+    plan = ConsensusSGD(GLM(dim=2), "exchange", network="hypercube:2", steps=9, clip=1.0, adjacency="user",
+                        noise_multiplier=1.0)  # fmt: skip
+    for view in ("local", "network"):
+        spent = plan.within(2.0, 1e-5, view).privacy(view).epsilon(1e-5)
+        assert 2.0 * (1 - 8e-4) < spent <= 2.0

@@ -242,11 +242,15 @@ def test_noise_that_is_not_gaussian_hides_in_no_sum():
     assert account(plan, "network").epsilon(1e-12) == pytest.approx(3 / 2, rel=1e-9)
 
 
-def test_two_values_a_step_with_unlike_noise_have_one_worst_observer_together():
+@pytest.mark.parametrize("step", [0, 1])
+def test_two_values_with_unlike_noise_have_one_worst_observer_together(step):
     """Node 1 of four in a row: node 0 sees most of its first value, node 2 of the second, which counts."""
     first, second = [10.0, 1.0, 1.0, 1.0], [0.4, 0.4, 9.0, 9.0]
-    tree = Tree(sv.graphs.path(4))
-    plan = priced(Consensus(), tree, lambda a: one(a, first[a]) + one(a, second[a]))
+
+    def releases(agent):
+        return [*one(agent, first[agent]), Release(agent, step, sensitivity=1.0, noise_std=second[agent])]
+
+    plan = priced(Consensus(), Tree(sv.graphs.path(4)), releases, steps=1 + step)
     seen = [account(plan, observer=v, user=1).mu for v in (0, 2, 3)]
     assert seen[1] == pytest.approx(math.hypot(1 / math.hypot(10, 1), 1 / math.hypot(0.4, 0.4)), rel=1e-9)
     assert account(plan, "network", user=1).mu == max(seen) == seen[1] > 1.5 * seen[0]
@@ -369,3 +373,10 @@ def test_lots_of_some_are_assumed_for_all_they_are_counted_for():
     assert said(1.0, 0.5, user=1)
     assert not said(1.0, 0.5, user=0)
     assert not said(1.0)
+
+
+def test_taking_part_by_chance_amplifies_nothing_where_it_is_seen():
+    plan = priced(Consensus(), Exchange(4), lambda a: one(a, user_rate=0.5))
+    assert account(plan, "local").mu == 0.5
+    seen = priced(Federation(4, secure_sum=False), Exchange(4), lambda a: one(a, user_rate=0.5))
+    assert account(seen, "network").mu == 0.5
