@@ -380,3 +380,16 @@ def test_taking_part_by_chance_amplifies_nothing_where_it_is_seen():
     assert account(plan, "local").mu == 0.5
     seen = priced(Federation(4, secure_sum=False), Exchange(4), lambda a: one(a, user_rate=0.5))
     assert account(seen, "network").mu == 0.5
+
+
+@pytest.mark.parametrize("law", [Averaging(), Consensus()])
+def test_a_value_in_another_stream_of_a_step_is_priced_like_the_first(law):
+    """Two values of a step cost the same whether they are listed as one release of two or as two of one."""
+    tree = Tree(sv.graphs.path(4))
+    once = priced(law, tree, lambda a: one(a, 1.0 + a, count=2))
+    apart = priced(law, tree, lambda a: [*one(a, 1.0 + a), *one(a, 1.0 + a, stream=1)])
+    single = priced(law, tree, lambda a: one(a, 1.0 + a))
+    for user in (1, 2, 3):
+        prices = [account(plan, observer=0, user=user).mu for plan in (once, apart, single)]
+        assert prices[0] == pytest.approx(prices[1], rel=1e-12)
+        assert prices[0] == pytest.approx(math.sqrt(2) * prices[2], rel=1e-9)

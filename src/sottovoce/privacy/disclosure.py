@@ -335,7 +335,7 @@ def _streams(releases: list[list[Release]], step: int) -> list[tuple[dict[int, R
     """
     values: list[list[Release]] = []
     for listed in releases:
-        now = [r for r in listed if r.covers(step) and r.mechanism == "gaussian" and not r.joint]
+        now = [r for r in listed if r.covers(step, r.stream) and r.mechanism == "gaussian" and not r.joint]
         values.append([r for r in now for _ in range(r.count)])
     found = []
     for j in range(max(map(len, values), default=0)):
