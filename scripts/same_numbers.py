@@ -4,7 +4,7 @@
 
 For every stored record that another text made than the one here, and whose text one of the given checkouts
 has, the quick form of its experiment is run by both, in processes of their own, and everything but the
-provenance is compared to the last digit. Where they are equal the pair of digests is added to
+provenance and times is compared to the last digit. Where they are equal the pair of digests is added to
 src/sottovoce/experiments/same_numbers.json, and the record stays current. Trials of B23's cells have a digest
 of their own: every method takes some steps on MNIST's records in both, and their records are compared. What
 differs is named and not added; the exit code is then 1.
@@ -29,9 +29,10 @@ TRIALS = "trials of B23's cells"
 
 DIGESTS = """
 import json, sys
-from sottovoce.experiments.deep_b23 import trial_code
+from sottovoce.experiments import deep_b23
 from sottovoce.experiments.registry import code_digest, registry
-print(json.dumps({name: code_digest(name) for name in registry()} | {sys.argv[1]: trial_code()}))
+trials = getattr(deep_b23, "trial_code", str)()
+print(json.dumps({name: code_digest(name) for name in registry()} | {sys.argv[1]: trials}))
 """
 
 QUICK = """
@@ -39,6 +40,8 @@ import json, sys
 from sottovoce.experiments.registry import find
 record = json.loads(json.dumps(find(sys.argv[1]).run(quick=True).record(), default=str))
 record.pop("provenance")
+for row in record["history"]:
+    row.pop("seconds", None)
 print(json.dumps(record, sort_keys=True))
 """
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -91,7 +92,9 @@ def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
         return model.value(w, data.X, data.y)
 
     # what of the data one step reads: greedy all of it, a coordinate step one column, DP-SGD its lot
-    reads = {"dp-gcd": lambda _: 1.0, "dp-cd": lambda _: 1 / p, "dp-sgd": lambda plan: plan.lot / n}
+    reads: dict[str, Callable[[Any], float]] = {
+        "dp-gcd": lambda _: 1.0, "dp-cd": lambda _: 1 / p, "dp-sgd": lambda plan: plan.lot / n
+    }  # fmt: skip
     best = model.value(model.minimise(data.X, data.y, iterations=5000), data.X, data.y)
     metrics: dict[str, Any] = {"optimum": best, "at_zero": math.log(2)}
     for method, candidates in plans.items():
