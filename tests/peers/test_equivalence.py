@@ -33,6 +33,7 @@ CASES = {
     "averaging, chebyshev": (4, "ring:4", "averaging", "chebyshev:3", USER),
     "averaging, momentum": (4, "ring:4", "averaging", "accelerated-randomized:9", USER),
     "averaging, dropout": (4, "ring:4", "averaging", "dropout:3:nodes=0.3", USER),
+    "averaging, left out": (4, "ring:4", "averaging", "dropout:1:nodes=0.8", USER),  # nobody meets somebody
     "averaging, refreshed": (3, "path:3", "averaging", "refreshed:3:fresh=0.2", USER),
     "averaging, tree": (5, "star:5", "averaging", "tree", USER),
     "averaging, exchange": (4, "complete:4", "averaging", "exchange", USER),

@@ -67,15 +67,15 @@ def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(conso
 
 
 def test_the_loudest_member_says_how_large_a_row_may_be():
-    """Two members, one with twice the noise: 2 numbers in all, and a row may hold both members' sum."""
+    """Two members, one with twice the noise: 2 numbers in all, and an exchange sends means of rows."""
     plan = SimpleNamespace(
-        n=2, steps=1, steady=True, grid=None, width=1, maskable=True, adjacency="user",
+        n=2, steps=1, steady=True, grid=None, width=1, maskable=True, adjacency="user", centre=0.0,
         schedule=lambda k: Exchange(2),
         releases=lambda v: [Release(v, 0, sensitivity=2.0, noise_std=3.0 * (v + 1))],
     )  # fmt: skip
     agreement = SimpleNamespace(plan=plan, run=bytes(32), model=SimpleNamespace(number="float64"))
     tail = math.sqrt(2 * math.log(2.0**41 * 2))
-    assert Job(agreement).bound == pytest.approx(2 * (1.0 + 6.0 * tail) * (1 + 1e-6), rel=1e-12)
+    assert Job(agreement).bound == pytest.approx((1.0 + 6.0 * tail) * (1 + 1e-6), rel=1e-12)
 
 
 DELTA = 1e-5

@@ -79,7 +79,6 @@ def average(
     Examples:
       sottovoce average 0.1,0.9,0.4,0.6 --graph ring:4 --protocol masked --epsilon 12
       sottovoce average rows.csv --graph florentine --protocol masked --epsilon 3
-      sottovoce average 0.1,0.9,0.4 --graph ring:3 --site-weights 9,58,30 --epsilon 12
       sottovoce average plan.toml --out result.json
     """
     if values.lower().endswith(".toml"):

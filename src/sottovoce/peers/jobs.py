@@ -121,9 +121,11 @@ class Job:
         masked = (
             None if self.grid is None else MaskedRows(self.grid, self.masks(node, key), self.agreement.run)
         )
+        # exact consensus joins everybody; drawn gossip or a walk may leave out a member, who must be heard
+        beside = () if is_exact(self.plan.schedule(0)) else self.agreement.neighbours(node)
         return StepProgram(
             text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys,
-            steady=self.plan.steady,
+            steady=self.plan.steady, beside=beside,
         )  # fmt: skip
 
     @cached_property

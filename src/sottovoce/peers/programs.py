@@ -52,6 +52,8 @@ class StepProgram:
     masked : grid, keys and chain, where sums are masked.
     keys : the key of the run, where noise and lots are functions of one; its noise is the source's.
     steady : whether every step talks as the first does; then only that one is looked at.
+    beside : members to be in contact with though no row goes to them: heads of ledgers pass from contact to
+        contact, so a member that a drawn schedule leaves out must still be reached.
 
     Examples
     --------
@@ -77,6 +79,7 @@ class StepProgram:
         masked: MaskedRows | None = None,
         keys: RunKeys | None = None,
         steady: bool = False,
+        beside: Sequence[int] = (),
     ) -> None:
         self.algorithm, self.schedule, self.steps, self.node = algorithm, schedule, steps, node
         self.source, self.masked, self.keys = source, masked, keys
@@ -94,7 +97,7 @@ class StepProgram:
         self.rounds: int = self.starts[-1]
         self.window = 2 * max(lengths, default=1) + 1
         met = {s for step in self._talks for to, whence in step for s in (*to, *whence)}
-        self.contacts = tuple(sorted(met))
+        self.contacts = tuple(sorted(met | set(beside)))
         self.begun = False
         self._step = self._round = 0
         self._state: Any = None
