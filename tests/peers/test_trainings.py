@@ -132,7 +132,9 @@ multiplier = 8.0
 """
 
 
-def test_train_charges_the_same_book(home, tmp_path, capsys):
+def test_train_charges_the_same_book(home, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the study is kept where one stands
+
     def run(*arguments):
         with pytest.raises(SystemExit) as stopped:
             main([str(each) for each in arguments])
