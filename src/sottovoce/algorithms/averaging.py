@@ -73,7 +73,8 @@ class Muffliato(Plan):
     User level: the whole row of one node is replaced; weights are public and stay. ``local`` holds against
     anyone who sees every message; ``pairwise``, ``network`` and ``colluders`` are exact for
     honest-but-curious observers who follow the public schedule; ``central`` is for somebody who sees one
-    node's final row. Rows that are not finite count as ``centre``. A negative or zero noise is refused.
+    node's final row. Rows that are not finite count as ``centre``. A negative noise is refused; with none
+    nothing is protected, and every price is infinite.
 
     Examples
     --------
