@@ -1,17 +1,17 @@
 """The choice of settings for B23's cells, on training records held out, never on the test set.
 
-The last 10,000 of MNIST's training records are kept apart; every setting of one grid, the same for all
-methods, trains on the other 50,000 and is judged by its accuracy on those kept apart. Seeds are not those of
-any trial. What is found for the complete graph serves all down to a normalised Fiedler value of .39, what is
-found for .06 that one (`b23_settings`). The choice is not charged: rows made with it say
-``accept = ["tuning"]``.
+The last 10,000 of MNIST's training records are kept apart; every setting of a grid fixed beforehand trains on
+the other 50,000 and is judged by its accuracy on those kept apart. Seeds are not those of any trial. There
+are two grids: one for central runs and for ten agents without noise, one for ten agents with noise. What is
+found for the complete graph serves all down to a normalised Fiedler value of .39, what is found for .06 that
+one (`b23_settings`). The choice is not charged: rows made with it say ``accept = ["tuning"]``.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,9 @@ __all__ = [
 ]  # fmt: skip
 
 HELD_OUT = 10_000
+STEPS = 2000  # B23's
+TITLES = {"central": "central", "dsgd": "DP-DSGD", "dsgt": "DP-DSGT", "dinno": "DP-DiNNO"}
+TICKS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 DIVERGED = 50.0  # percent; every setting that ends well is above 80
 FACTORS = (1.0, 2.5, 6.0)
 CLIPS = (1.0, 3.0, 1 / 3)
@@ -40,7 +43,19 @@ GROUPS = (
     *(Cell("central", epsilon) for epsilon in EPSILONS),
     *(Cell(method, INF, fiedler) for method in ("dsgd", "dsgt") for fiedler in (1.0, 0.06)),
     Cell("dsgd", INF, 0.39),
+    *(
+        Cell(method, epsilon, fiedler)
+        for method in ("dsgd", "dsgt", "dinno")
+        for epsilon in (10.0, 1.0, 0.5)
+        for fiedler in (1.0, 0.06)
+    ),
 )
+# Ten agents with noise: (steps, clip, length of a step over that of B23's). With noise what counts is the way
+# that all steps go together, not their number, so most settings have few steps, which are cheap. The last
+# rate is a hundredth of the first: where neighbours are few, what agents differ by at the end grows with it.
+AGENTS = tuple((500, clip, length) for clip in (3.0, 1.0) for length in (2.0, 5.0))
+LONGER, LONG_AT = (2000, 1.0, 2.5), 10.0  # also, where noise is small
+PLAIN_RHO = 0.1  # DP-DiNNO's penalty with plain gradient steps; B23's .5 is for Adam
 # A second look at DP-DSGD without noise on the middle graphs: what was found on the complete one does not
 # serve them, and between B23's rate and 2.5 times it, which diverged, the grid has nothing.
 FINER = (1.0, 1.4, 1.8)
@@ -54,18 +69,23 @@ def grid_of(cell: Cell) -> list[Settings]:
     """Return the settings tried for a cell: B23's own first rate times `FACTORS`, clip times `CLIPS`.
 
     The last rate keeps B23's ratio to the first, or is a tenth of it. Without noise nothing is clipped, and
-    the clip is not varied. B23's own settings come first.
+    the clip is not varied. Ten agents with noise have `AGENTS` instead, and DP-DiNNO, whose Adam knows no
+    clip, these also with plain steps of DP-DSGD's length. B23's own settings come first.
 
     Examples
     --------
     >>> len(grid_of(Cell("central", 1.0))), len(grid_of(Cell("dsgd", float("inf"))))
     (18, 6)
+    >>> len(grid_of(Cell("dsgt", 10.0))), len(grid_of(Cell("dinno", 1.0)))
+    (6, 9)
     >>> grid_of(Cell("central", 1.0))[0] == settings_of("central", 1.0, which="printed")
     True
     """
     own = settings_of(cell.method, cell.epsilon, cell.fiedler, "printed")
     if (cell.method, cell.epsilon, cell.fiedler) == ("dsgd", INF, 0.39):
         return [Settings(own.clip, round(own.first * f, 6), round(own.last * f, 6)) for f in FINER]
+    if cell.method != "central" and np.isfinite(cell.epsilon):
+        return [own, *_with_noise(cell, own)]
     more = FINER[2:] if cell.key in TWICE else ()
     clips = CLIPS if np.isfinite(cell.epsilon) else CLIPS[:1]
     found = [
@@ -76,6 +96,25 @@ def grid_of(cell: Cell) -> list[Settings]:
     ]
     found += [Settings(own.clip, round(own.first * f, 6), round(own.last * f, 6)) for f in more]
     return list(dict.fromkeys(found))
+
+
+def _with_noise(cell: Cell, own: Settings) -> list[Settings]:
+    """Return what is tried with noise besides B23's own; Adam's steps are as long whatever the clip is."""
+    tried = (*AGENTS, *((LONGER,) if cell.epsilon == LONG_AT else ()))
+    if cell.method != "dinno":
+        return [_falling(own.first * length * own.clip / clip, clip, steps) for steps, clip, length in tried]
+    plain = settings_of("dsgd", cell.epsilon, cell.fiedler, "printed")
+    adam = [_falling(own.first * length, clip, steps) for steps, clip, length in tried]
+    return adam + [
+        replace(
+            _falling(plain.first * length * plain.clip / clip, clip, steps), optimiser="sgd", rho=PLAIN_RHO
+        )
+        for steps, clip, length in tried
+    ]
+
+
+def _falling(first: float, clip: float, steps: int) -> Settings:
+    return Settings(clip, round(first, 6), round(first / 100, 8), steps)
 
 
 def _seeds(cell: Cell, place: int, seed: int) -> tuple[int, ...]:
@@ -208,25 +247,30 @@ def table(record: dict[str, Any]) -> Shown:
     rows = tuple(
         (
             row["cell"], row["settings"]["clip"] if row["epsilon"] != "inf" else None,
-            row["settings"]["first"], row["settings"]["last"], row.get("seed"), row["held_out_accuracy"],
+            row["settings"]["first"], row["settings"]["last"],
+            " ".join((str(row["settings"]["steps"] or STEPS), row["settings"]["optimiser"] or "")).strip(),
+            row.get("seed"), row["held_out_accuracy"],
             "chosen" if best.get(row["cell"]) == Settings(**row["settings"]) else "",
         )
         for row in record["history"]
     )  # fmt: skip
-    columns = ("cell", "clip", "first rate", "last rate", "seed", "held-out accuracy", "")
+    columns = ("cell", "clip", "first rate", "last rate", "steps", "seed", "held-out accuracy", "")
     return Shown(columns, rows, "Accuracy in percent on 10,000 training records kept apart.")
 
 
 def plot(record: dict[str, Any]) -> Any:
     """Draw the held-out accuracy of every setting against its first rate; what was chosen is filled."""
     best, floor = chosen(record), 80.0
-    kinds = {
-        "central": [row for row in record["history"] if row["method"] == "central"],
-        "ten agents, without noise": [row for row in record["history"] if row["method"] != "central"],
-    }
-    kinds = {title: rows for title, rows in kinds.items() if rows}
-    with drawing.figure_of(len(kinds), sharey=True) as (figure, panels):
-        for panel, (title, rows) in zip(panels, kinds.items(), strict=True):
+    kinds: dict[str, list[Any]] = {}
+    for row in record["history"]:
+        quiet = row["method"] != "central" and row["epsilon"] == "inf"
+        kinds.setdefault("ten agents, without noise" if quiet else TITLES[row["method"]], []).append(row)
+    columns = min(len(kinds), 3)
+    lines = -(-len(kinds) // columns)
+    with drawing.figure_of(columns, lines, sharey=True) as (figure, panels):
+        for panel in panels[len(kinds) :]:
+            panel.remove()
+        for panel, (title, rows) in zip(panels, kinds.items(), strict=False):
             for k, name in enumerate(dict.fromkeys(row["cell"] for row in rows)):
                 colour, marker = drawing.COLOURS[k], drawing.MARKERS[k]
                 for row in (row for row in rows if row["cell"] == name):
@@ -239,7 +283,7 @@ def plot(record: dict[str, Any]) -> Any:
             said = f"held-out accuracy (%), at least {floor:g}"
             drawing.names(panel, "first learning rate", said, title, xscale="log")
             rates = [row["settings"]["first"] for row in rows]
-            places = [x for x in (0.05, 0.1, 0.2, 0.5, 1.0, 2.0) if min(rates) / 1.1 < x < 1.1 * max(rates)]
+            places = [x for x in TICKS if min(rates) / 1.1 < x < 1.1 * max(rates)]
             panel.set_xticks(places, [f"{x:g}" for x in places])
     return figure
 
