@@ -70,14 +70,15 @@ def grid_of(cell: Cell) -> list[Settings]:
 
     The last rate keeps B23's ratio to the first, or is a tenth of it. Without noise nothing is clipped, and
     the clip is not varied. Ten agents with noise have `AGENTS` instead, and DP-DiNNO, whose Adam knows no
-    clip, these also with plain steps of DP-DSGD's length. B23's own settings come first.
+    clip, these also with plain steps of DP-DSGD's length. B23's own settings come first; with noise they are
+    not tried again, they stand beside the tuned ones in every table.
 
     Examples
     --------
     >>> len(grid_of(Cell("central", 1.0))), len(grid_of(Cell("dsgd", float("inf"))))
     (18, 6)
     >>> len(grid_of(Cell("dsgt", 10.0))), len(grid_of(Cell("dinno", 1.0)))
-    (6, 9)
+    (5, 8)
     >>> grid_of(Cell("central", 1.0))[0] == settings_of("central", 1.0, which="printed")
     True
     """
@@ -85,7 +86,7 @@ def grid_of(cell: Cell) -> list[Settings]:
     if (cell.method, cell.epsilon, cell.fiedler) == ("dsgd", INF, 0.39):
         return [Settings(own.clip, round(own.first * f, 6), round(own.last * f, 6)) for f in FINER]
     if cell.method != "central" and np.isfinite(cell.epsilon):
-        return [own, *_with_noise(cell, own)]
+        return _with_noise(cell, own)
     more = FINER[2:] if cell.key in TWICE else ()
     clips = CLIPS if np.isfinite(cell.epsilon) else CLIPS[:1]
     found = [
@@ -99,7 +100,7 @@ def grid_of(cell: Cell) -> list[Settings]:
 
 
 def _with_noise(cell: Cell, own: Settings) -> list[Settings]:
-    """Return what is tried with noise besides B23's own; Adam's steps are as long whatever the clip is."""
+    """Return what is tried with noise; Adam's steps are as long whatever the clip is."""
     tried = (*AGENTS, *((LONGER,) if cell.epsilon == LONG_AT else ()))
     if cell.method != "dinno":
         return [_falling(own.first * length * own.clip / clip, clip, steps) for steps, clip, length in tried]
@@ -289,13 +290,14 @@ def plot(record: dict[str, Any]) -> Any:
 
 
 def others_are_better(record: dict[str, Any]) -> bool | None:
-    """Whether no group keeps B23's own settings, the first of its grid; a quick run cannot say."""
+    """Whether no group in whose grid B23's own settings are keeps them; a quick run cannot say."""
     if record["config"]["quick"]:
         return None
     own: dict[str, Settings] = {}
     for row in record["history"]:
-        own.setdefault(row["cell"], Settings(**row["settings"]))
-    return all(best != own[name] for name, best in chosen(record).items())
+        if row["method"] == "central" or row["epsilon"] == "inf":
+            own.setdefault(row["cell"], Settings(**row["settings"]))
+    return all(best != own.get(name) for name, best in chosen(record).items())
 
 
 EXPERIMENTS = {
