@@ -46,6 +46,32 @@ def test_line_recovers_pictures_far_from_the_attacker_and_noise_hides_them():
     assert all(noisy["psnr"][u] < clear["psnr"][u] - 5 for u in far)
 
 
+@pytest.mark.parametrize("name", ["attack-line-cifar10", "attack-line-mnist"])
+def test_a_line_has_a_spread_over_draws_of_pictures_and_counts_what_beats_grey(name):
+    pytest.importorskip("torch")
+    ran = find(name).run(quick=True)
+    record = json.loads(json.dumps(ran.record()))
+    assert record["config"]["repeats"] == 2
+    first = record["metrics"]
+    assert [row["distance"] for row in record["history"]] == first["identifiable"]
+    for row in record["history"]:
+        # two draws: the first is kept whole, mean and std give the other
+        u = row["distance"]
+        one, other = first["psnr"][u], 2 * row["psnr"] - first["psnr"][u]
+        grey = first["psnr_of_grey"][u], 2 * row["psnr_of_grey"] - first["psnr_of_grey"][u]
+        assert row["psnr_std"] == pytest.approx(abs(one - other) / 2)
+        assert row["psnr_std"] > 0
+        assert row["better_than_grey"] == (one > grey[0]) + (other > grey[1])
+        assert row["success"] == (one >= 10) + (other >= 10)
+    shown = find(name).table(record)
+    assert [row[-1] for row in shown.rows] == [
+        "yes" if row["better_than_grey"] == 2 else "no" for row in record["history"]
+    ]
+    curves = find(name).plot(record).axes[0]
+    assert len(curves.containers) == 2
+    assert all(c.has_yerr for c in curves.containers)
+
+
 def test_every_experiment_names_its_paper():
     assert set(ATTACKS) <= set(registry())
     assert all(e.title and e.paper for e in registry().values())

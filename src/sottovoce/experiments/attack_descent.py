@@ -11,6 +11,7 @@ Departures: the network of the MNIST figure is not given there; a small one with
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -28,60 +29,85 @@ TALK = "Bellet 2024 (talk), El Mrini, Cyffers, Bellet 2024"
 
 def line_cifar10(
     quick: bool = False, *, nodes: int = 31, steps: int | None = None, rate: float = 1e-4, noise: float = 0.0,
-    seed: int = 0,
+    repeats: int = 10, seed: int = 0,
 ) -> Result:  # fmt: skip
-    """Figure 4, above: CIFAR-10 pictures, softmax regression, learning rate 1e-4."""
+    """Figure 4, above: CIFAR-10 pictures, softmax regression, learning rate 1e-4, some draws of pictures."""
     from sottovoce import graphs
     from sottovoce.attacks.inputs import attack_softmax
 
     started = time.perf_counter()
-    nodes, data = (10, "digits") if quick else (nodes, "cifar10")
-    rng = np.random.default_rng(seed)
-    images, labels = draw_pictures(data, nodes, rng)
-    found = attack_softmax(
-        graphs.path(nodes), 0, images, labels, steps=steps or nodes, learning_rate=rate, rng=rng,
-        noise_std=noise, classes=10,
-    )  # fmt: skip
-    return Result(
-        "attack-line-cifar10",
-        config={"nodes": nodes, "data": data, "steps": steps or nodes, "rate": rate, "noise": noise},
-        outputs={"images": images, "reconstructed": found.inputs},
-        metrics=found.to_dict() | {"pictures": _thumbnails(images, found.inputs)},
-        provenance=provenance_now(started, seed=seed),
-    )
+    nodes, data, repeats = (10, "digits", 2) if quick else (nodes, "cifar10", repeats)
+
+    def attacked(rng: np.random.Generator) -> tuple[np.ndarray, Any]:
+        images, labels = draw_pictures(data, nodes, rng)
+        return images, attack_softmax(
+            graphs.path(nodes), 0, images, labels, steps=steps or nodes, learning_rate=rate, rng=rng,
+            noise_std=noise, classes=10,
+        )  # fmt: skip
+
+    config = {"nodes": nodes, "data": data, "steps": steps or nodes, "rate": rate, "noise": noise}
+    return _line("attack-line-cifar10", config, attacked, repeats, seed, started)
 
 
 def line_mnist(
     quick: bool = False, *, nodes: int = 31, rate: float = 1e-6, iterations: int = 600, tv: float = 1e-3,
-    seed: int = 0,
+    repeats: int = 5, seed: int = 0,
 ) -> Result:  # fmt: skip
     """Figure 4, below: MNIST pictures, a convolutional network, learning rate 1e-6, gradients searched."""
     from sottovoce import graphs
     from sottovoce.attacks.inputs import attack_network
 
     started = time.perf_counter()
-    nodes, data, iterations = (5, "digits", 60) if quick else (nodes, "mnist", iterations)
-    rng = np.random.default_rng(seed)
-    images, labels = draw_pictures(data, nodes, rng)
-    side = images.shape[-1]
-    found = attack_network(
-        graphs.path(nodes), 0, images, labels, line_network(side, rng), steps=nodes, learning_rate=rate,
-        rng=rng, iterations=iterations, tv=tv,
-    )  # fmt: skip
-    return Result(
-        "attack-line-mnist",
-        config={
-            "nodes": nodes,
-            "data": data,
-            "steps": nodes,
-            "rate": rate,
-            "iterations": iterations,
-            "tv": tv,
-        },
-        outputs={"images": images, "reconstructed": found.inputs},
-        metrics=found.to_dict() | {"pictures": _thumbnails(images, found.inputs)},
-        provenance=provenance_now(started, seed=seed),
+    nodes, data, iterations, repeats = (
+        (5, "digits", 60, 2) if quick else (nodes, "mnist", iterations, repeats)
     )
+
+    def attacked(rng: np.random.Generator) -> tuple[np.ndarray, Any]:
+        images, labels = draw_pictures(data, nodes, rng)
+        return images, attack_network(
+            graphs.path(nodes), 0, images, labels, line_network(images.shape[-1], rng), steps=nodes,
+            learning_rate=rate, rng=rng, iterations=iterations, tv=tv,
+        )  # fmt: skip
+
+    config = {
+        "nodes": nodes, "data": data, "steps": nodes, "rate": rate, "iterations": iterations, "tv": tv,
+    }  # fmt: skip
+    return _line("attack-line-mnist", config, attacked, repeats, seed, started)
+
+
+def _line(
+    name: str,
+    config: dict[str, Any],
+    attacked: Callable[[np.random.Generator], tuple[np.ndarray, Any]],
+    repeats: int,
+    seed: int,
+    started: float,
+) -> Result:
+    """Attack ``repeats`` draws of pictures; everything of the first is kept, of the others their scores.
+
+    Who can be attacked the graph alone says, so it is the same in every draw.
+    """
+    from sottovoce.attacks.inputs import SUCCESS
+
+    draws = [attacked(np.random.default_rng([seed, r] if r else seed)) for r in range(repeats)]
+    images, first = draws[0]
+    scores, grey = (np.array([getattr(found, which) for _, found in draws]) for which in ("psnr", "grey"))
+    return Result(
+        name,
+        config={**config, "repeats": repeats},
+        outputs={"images": images, "reconstructed": first.inputs},
+        history=[
+            {
+                "distance": u, "psnr": scores[:, u].mean(), "psnr_std": scores[:, u].std(),
+                "psnr_of_grey": grey[:, u].mean(), "psnr_of_grey_std": grey[:, u].std(),
+                "better_than_grey": int((scores[:, u] > grey[:, u]).sum()),
+                "success": int((scores[:, u] >= SUCCESS).sum()),
+            }
+            for u in first.attack.identifiable
+        ],
+        metrics=first.to_dict() | {"pictures": _thumbnails(images, first.inputs)},
+        provenance=provenance_now(started, seed=seed),
+    )  # fmt: skip
 
 
 def florentine(
@@ -197,40 +223,45 @@ def _thumbnails(truth: np.ndarray, found: np.ndarray) -> dict[str, Any]:
 
 def line_table(record: dict[str, Any]) -> Shown:
     """Return the score of every node by distance, beside that of a grey picture."""
-    found = record["metrics"]
+    repeats = record["config"]["repeats"]
     rows = tuple(
-        (u, score, found["psnr_of_grey"][u], "yes" if score > found["psnr_of_grey"][u] else "no")
-        for u, score in enumerate(found["psnr"])
-        if score is not None
-    )
-    beats = sum(row[3] == "yes" for row in rows)
+        (
+            row["distance"], row["psnr"], row["psnr_std"], row["psnr_of_grey"], row["better_than_grey"],
+            "yes" if row["better_than_grey"] > repeats / 2 else "no",
+        )
+        for row in record["history"]
+    )  # fmt: skip
+    back = sum(row["better_than_grey"] for row in record["history"]) / repeats
+    reach = sum(row["success"] for row in record["history"]) / repeats
     return Shown(
-        ("distance", "PSNR (dB)", "PSNR of grey (dB)", "comes back"),
+        ("distance", "PSNR (dB)", "std", "PSNR of grey (dB)", f"better, of {repeats}", "comes back"),
         rows,
-        f"{beats} of {len(rows)} pictures come back, that is, better than one grey; {found['count']} reach "
-        "the 10 decibels that the talk counts as success.",
+        f"Mean and std over {repeats} draws of pictures. Of {len(rows)} pictures {back:.3g} on average come "
+        f"back better than one grey; {reach:.3g} reach the 10 decibels that the talk counts as success.",
     )
 
 
 def line_held(record: dict[str, Any]) -> bool:
-    """Whether most pictures come back better than grey, far ones among them."""
+    """Whether most pictures come back better than grey in most draws, far ones among them."""
     rows = line_table(record).rows
-    back = [row[0] for row in rows if row[3] == "yes"]
+    back = [row[0] for row in rows if row[-1] == "yes"]
     return len(back) > len(rows) / 2 and max(back) > max(row[0] for row in rows) / 2
 
 
 def plot_line(record: dict[str, Any]) -> Any:
     """Draw the scores by distance above two rows of pictures: what nodes hold, what the attacker makes."""
-    found = record["metrics"]
-    scored = [u for u, p in enumerate(found["psnr"]) if p is not None]
+    rows, repeats = record["history"], record["config"]["repeats"]
+    scored = [row["distance"] for row in rows]
     with drawing.figure_of(1, 2, width=8.2, height=2.6, height_ratios=(2.2, 1)) as (figure, panels):
-        drawing.error_bars(panels[0], scored, [found["psnr"][u] for u in scored], None, 0, "reconstruction")
-        drawing.error_bars(
-            panels[0], scored, [found["psnr_of_grey"][u] for u in scored], None, 6, "a picture of one grey"
-        )
+        for k, which, label in ((0, "psnr", "reconstruction"), (6, "psnr_of_grey", "a picture of one grey")):
+            drawing.error_bars(
+                panels[0], scored, [row[which] for row in rows], [row[f"{which}_std"] for row in rows], k,
+                label,
+            )  # fmt: skip
         drawing.level(panels[0], 10.0, "10 dB: success in the talk", 4)
-        drawing.names(panels[0], "distance from the attacker (hops)", "PSNR (dB)", record["name"])
-        pictures = found.get("pictures")
+        title = f"{record['name']}: mean and std over {repeats} draws of pictures"
+        drawing.names(panels[0], "distance from the attacker (hops)", "PSNR (dB)", title)
+        pictures = record["metrics"].get("pictures")
         if pictures is not None:
             drawing.picture_rows(panels[1], pictures, scored)
             panels[1].set_title("above: held by the nodes, by distance; below: reconstructed", fontsize=9)
