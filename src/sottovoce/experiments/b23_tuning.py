@@ -283,7 +283,11 @@ def plot(record: dict[str, Any]) -> Any:
             panel.remove()
         for panel, (title, rows) in zip(panels, kinds.items(), strict=False):
             for k, name in enumerate(dict.fromkeys(row["cell"] for row in rows)):
-                colour, marker = drawing.COLOURS[k], drawing.MARKERS[k]
+                kinds_of = len(drawing.COLOURS)
+                colour, marker = (
+                    drawing.COLOURS[k % kinds_of],
+                    drawing.MARKERS[(k + k // kinds_of) % kinds_of],
+                )
                 for row in (row for row in rows if row["cell"] == name):
                     settings, taken = row["settings"], best.get(name) == Settings(**row["settings"])
                     panel.plot(
