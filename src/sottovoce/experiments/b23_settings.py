@@ -78,8 +78,9 @@ MIDDLE = {
 }
 GRID = (
     "chosen on 10,000 training records held out. With noise: 500 steps, clip 3 or 1, steps 2 or 5 times as "
-    "long as B23's, last rate a hundredth; at epsilon 10 also 2,000 steps, clip 1, 2.5 times as long (DP-DSGT: "
-    "5, and a last rate of a tenth); DP-DiNNO by Adam, by plain steps with rho .1, at epsilon 10 B23's own. "
+    "long as B23's, last rate a hundredth; at epsilon 10 also 2,000 steps, clip 1, 2.5 times as long "
+    "(DP-DSGT: 5, and a last rate of a tenth); DP-DiNNO by Adam, by plain steps with rho .1, at epsilon 10 "
+    "B23's own. "
     "Central and without noise: B23's first rate times 1, 2.5, 6, two ways to fall, clip times 1, 3, 1/3"
 )
 

@@ -269,6 +269,14 @@ def table(record: dict[str, Any]) -> Shown:
     return Shown(columns, rows, "Accuracy in percent on 10,000 training records kept apart.")
 
 
+def _label(row: Mapping[str, Any], title: str) -> str:
+    """Name a group in a panel: budget and graph, and the method where the title does not."""
+    said = "no noise" if row["epsilon"] == "inf" else f"ε = {row['epsilon']:g}"
+    said += "" if row["fiedler"] is None else f", Fiedler {row['fiedler']:g}"
+    named = TITLES[row["method"]]
+    return said if named == title else said.replace("no noise", named)
+
+
 def plot(record: dict[str, Any]) -> Any:
     """Draw the held-out accuracy of every setting against its first rate; what was chosen is filled."""
     best, floor = chosen(record), 80.0
@@ -283,18 +291,15 @@ def plot(record: dict[str, Any]) -> Any:
             panel.remove()
         for panel, (title, rows) in zip(panels, kinds.items(), strict=False):
             for k, name in enumerate(dict.fromkeys(row["cell"] for row in rows)):
-                kinds_of = len(drawing.COLOURS)
-                colour, marker = (
-                    drawing.COLOURS[k % kinds_of],
-                    drawing.MARKERS[(k + k // kinds_of) % kinds_of],
-                )
-                for row in (row for row in rows if row["cell"] == name):
+                again, place = divmod(k, len(drawing.COLOURS))
+                colour, marker = drawing.COLOURS[place], drawing.MARKERS[place - again]
+                for row in (each for each in rows if each["cell"] == name):
                     settings, taken = row["settings"], best.get(name) == Settings(**row["settings"])
                     panel.plot(
                         settings["first"], max(row["held_out_accuracy"], floor), marker, color=colour, ms=6,
                         mfc=colour if taken else "none", zorder=3 if taken else 2,
                     )  # fmt: skip
-                panel.plot([], [], marker, color=colour, mfc="none", label=name.removesuffix("_t1"))
+                panel.plot([], [], marker, color=colour, mfc="none", label=_label(row, title))
             said = f"held-out accuracy (%), at least {floor:g}"
             drawing.names(panel, "first learning rate", said, title, xscale="log")
             rates = [row["settings"]["first"] for row in rows]
@@ -304,14 +309,14 @@ def plot(record: dict[str, Any]) -> Any:
 
 
 def others_are_better(record: dict[str, Any]) -> bool | None:
-    """Whether no group in whose grid B23's own settings are keeps them; a quick run cannot say."""
+    """Whether no group keeps B23's own settings; a quick run cannot say."""
     if record["config"]["quick"]:
         return None
-    own: dict[str, Settings] = {}
-    for row in record["history"]:
-        if row["method"] == "central" or row["epsilon"] == "inf":
-            own.setdefault(row["cell"], Settings(**row["settings"]))
-    return all(best != own.get(name) for name, best in chosen(record).items())
+    own = {
+        row["cell"]: settings_of(row["method"], float(row["epsilon"]), row["fiedler"] or 1.0, "printed")
+        for row in record["history"]
+    }
+    return all(best != own[name] for name, best in chosen(record).items())
 
 
 EXPERIMENTS = {

@@ -142,6 +142,7 @@ def run_trial(
         plan = ConsensusSGD(objective, network, **options)
     found = plan.run(records, rng, progress=progress, start=np.zeros(objective.n_params, np.float32))
     record = {
+        "name": "consensus-trial",
         "epsilon": epsilon if private else "inf",
         "delta": DELTA,
         "trial": trial,
