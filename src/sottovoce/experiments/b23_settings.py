@@ -73,7 +73,7 @@ TUNED: dict[tuple[str, float, bool], Settings] = {
 MIDDLE = {
     ("dsgd", INF): Settings(10.0, 0.18, 0.0009),
     ("dsgd", 10.0): Settings(1.0, 2.825, 0.02825, 2000),
-    ("dsgd", 1.0): Settings(1.0, 1.825, 0.01825, 500),
+    ("dsgd", 1.0): Settings(3.0, 0.243333, 0.00243333, 500),
     ("dsgd", 0.5): Settings(1.0, 1.0, 0.01, 500),
 }
 GRID = (
