@@ -46,10 +46,13 @@ def test_line_recovers_pictures_far_from_the_attacker_and_noise_hides_them():
     assert all(noisy["psnr"][u] < clear["psnr"][u] - 5 for u in far)
 
 
-@pytest.mark.parametrize("name", ["attack-line-cifar10", "attack-line-mnist"])
-def test_a_line_has_a_spread_over_draws_of_pictures_and_counts_what_beats_grey(name):
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("attack-line-cifar10", {}), ("attack-line-cifar10", {"noise": 1.0}), ("attack-line-mnist", {})],
+)
+def test_a_line_has_a_spread_over_draws_of_pictures_and_counts_what_beats_grey(name, options):
     pytest.importorskip("torch")
-    ran = find(name).run(quick=True)
+    ran = find(name).run(quick=True, **options)
     record = json.loads(json.dumps(ran.record()))
     assert record["config"]["repeats"] == 2
     first = record["metrics"]
@@ -63,6 +66,8 @@ def test_a_line_has_a_spread_over_draws_of_pictures_and_counts_what_beats_grey(n
         assert row["psnr_std"] > 0
         assert row["better_than_grey"] == (one > grey[0]) + (other > grey[1])
         assert row["success"] == (one >= 10) + (other >= 10)
+    beaten = sum(row["better_than_grey"] for row in record["history"])
+    assert beaten < len(record["history"]) if options else beaten > len(record["history"])
     shown = find(name).table(record)
     assert [row[-1] for row in shown.rows] == [
         "yes" if row["better_than_grey"] == 2 else "no" for row in record["history"]
