@@ -88,6 +88,16 @@ def test_neither_the_test_set_nor_the_records_held_out_are_learned_from(monkeypa
     assert seen == [(total - 200, 200, total - 201)]
 
 
+def test_what_overflows_counts_as_nothing_and_other_refusals_stay():
+    cell = Cell("dinno", 10.0, 0.39, data="digits", steps=40, lot=32, agents=5)
+    options = {"cell": asdict(cell), "place": 0, "held_out": 200}
+    wild = Settings(1.0, 1e6, 1e6, 40, "sgd", 100.0)
+    with np.errstate(all="ignore"):
+        assert tuning_trial(**options, settings=asdict(wild))["accuracy"] == 0.0
+    with pytest.raises(ValueError, match="clip"):
+        tuning_trial(**options, settings=asdict(Settings(-1.0, 0.1, 0.1)))
+
+
 def test_a_finished_setting_is_read_and_another_is_refused(tmp_path):
     options = {"cell": asdict(SMALL), "place": 3, "held_out": 200, "results": str(tmp_path)}
     tuning_trial(**options, settings=asdict(Settings(1.0, 0.5, 0.5)))

@@ -29,6 +29,15 @@ def test_quick_forms_run(name):
         assert find(name).plot(result.record()) is not None
 
 
+def test_exact_consensus_without_noise_says_that_it_is_not_private():
+    record = json.loads(json.dumps(find("consensus-mnist").run(quick=True, epsilon=float("inf")).record()))
+    (row,) = record["history"]
+    assert (row["epsilon"], row["epsilon_spent"], row["epsilon_of_the_worst_pair"]) == ("inf",) * 3
+    (noisy,) = find("consensus-mnist").run(quick=True, epsilon=0.5).history
+    assert row["accuracy"] > noisy["accuracy"] + 5
+    assert find("consensus-mnist").table(record).rows[0][0] == "none"
+
+
 def test_one_cell_by_name():
     result = find("table1").run(quick=True, method="dsgt", epsilon=10.0, fiedler=0.39)
     assert [row["method"] for row in result.history] == ["dsgt"]

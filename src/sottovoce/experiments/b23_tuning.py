@@ -40,7 +40,7 @@ TICKS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 DIVERGED = 50.0  # percent; every setting that ends well is above 80
 FACTORS = (1.0, 2.5, 6.0)
 CLIPS = (1.0, 3.0, 1 / 3)
-# All budgets of the central run, and what stayed below B23 as printed.
+# All budgets of the central run, DP-DSGD and DP-DSGT without noise, and every method of ten agents with it.
 GROUPS = (
     *(Cell("central", epsilon) for epsilon in EPSILONS),
     *(Cell(method, INF, fiedler) for method in ("dsgd", "dsgt") for fiedler in (1.0, 0.06)),
