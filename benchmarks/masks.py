@@ -157,7 +157,7 @@ def _rate(protocol: str, n: int, dim: int, steps: int) -> float:
     folder = Path(tempfile.mkdtemp())
     own = [make_identity(folder / f"m{i}", f"m{i}") for i in range(n)]
     draft = {
-        "version": 2,
+        "version": 1,
         "title": protocol,
         "graph": f"ring:{n}",
         "algorithm": {

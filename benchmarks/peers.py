@@ -138,7 +138,7 @@ def ring(n: int = 8, dim: int = 10_000, rounds: int = 300) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp())
     own = [make_identity(folder / f"m{i}", f"m{i}") for i in range(n)]
     draft = {
-        "version": 2,
+        "version": 1,
         "title": "ring",
         "graph": f"ring:{n}",
         "algorithm": {

@@ -107,7 +107,7 @@ class Run:
         own = [make_identity(self.folder / f"m{i}", f"m{i}") for i in range(MEMBERS)]
         self.ports = free_ports(2 * MEMBERS)
         draft = {
-            "version": 2, "title": "strangers", "graph": f"ring:{MEMBERS}",
+            "version": 1, "title": "strangers", "graph": f"ring:{MEMBERS}",
             "algorithm": {"name": "dp-dsgd", "protocol": "gossip:1", "steps": ROUNDS, "learning_rate": 0.1,
                           "adjacency": "user", "clip": 1.0, "noise_multiplier": 2000.0},
             "model": {"kind": "logistic", "parameters": DIM},

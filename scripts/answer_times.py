@@ -68,7 +68,7 @@ def answers(sizes: tuple[int, int], pace: float | None, rounds: int) -> tuple[li
     folder = Path(tempfile.mkdtemp(prefix="sottovoce-pace-"))
     own = [make_identity(folder / f"m{i}", f"m{i}") for i in range(3)]
     draft = {
-        "version": 2, "title": "answer times", "graph": "path:3",
+        "version": 1, "title": "answer times", "graph": "path:3",
         "algorithm": {"name": "dp-dsgd", "protocol": "gossip:1", "steps": 100_000, "learning_rate": 0.1,
                       "adjacency": "user", "clip": 1.0, "noise_multiplier": 3000.0},
         "model": {"kind": "logistic", "parameters": DIM},

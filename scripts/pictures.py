@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 LARGEST = 150_000
-PLAN = """version = 2
+PLAN = """version = 1
 title = "Mean waiting time of eight clinics"
 [network]
 graph = "hypercube:3"

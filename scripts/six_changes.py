@@ -69,7 +69,7 @@ class Consortium:
         for name in NAMES:
             np.savez(folder / f"{name}.npz", X=rng.standard_normal((20, 3)), y=rng.choice([-1.0, 1.0], 20))
         draft = {
-            "version": 2, "title": "six changes", "graph": "complete:5",
+            "version": 1, "title": "six changes", "graph": "complete:5",
             "algorithm": {"name": "consensus-sgd", "protocol": "masked", "adjacency": "user", "clip": 1.0,
                           "noise_multiplier": NOISE, "steps": STEPS, "learning_rate": 0.1},
             "model": {"kind": "logistic", "parameters": 3},

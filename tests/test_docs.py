@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.errors import SottovoceError
 
 ROOT = Path(__file__).parents[1]
 DOCS = [page for page in ROOT.glob("docs/**/*.md") if "_generated" not in page.parts]
@@ -229,36 +228,10 @@ def test_the_example_in_a_commands_help_is_a_plan_that_works(command, monkeypatc
     monkeypatch.setenv("COLUMNS", "120")
     assert run_command(command, "--help") == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    first = lines.index("version = 2")
+    first = lines.index("version = 1")
     last = next(k for k in range(first, len(lines)) if not lines[k])
     Path("plan.toml").write_text("\n".join([*lines[first:last], "[noise]", "seed = 1"]))
     assert run_command(command, "plan.toml") == 0, capsys.readouterr().err
-
-
-def test_every_old_word_is_on_the_page_of_words_with_its_new_one():
-    from sottovoce.algorithms.plan import _OLD
-    from sottovoce.algorithms.registry import OLD, algorithm
-    from sottovoce.cli.config import OLD_KEYS
-
-    page = (ROOT / "docs" / "words.md").read_text()
-    for _, old in OLD_KEYS:
-        if not old.startswith("noise_"):  # a key that is a word of Python's stays one
-            assert f"`{old}" in page, old
-    for old, new in OLD.items():
-        assert re.search(rf"^\|[^|]*`{old}`[^|]*\|[^|]*`{new}`", page, re.M), old
-        with pytest.raises(SottovoceError, match=f"algorithm '{old}' is an old name; write '{new}'"):
-            algorithm(old)
-    plan = sv.Muffliato("exchange", network="hypercube:2", noise_std=1.0, radius=1.0)
-    for old in _OLD:
-        assert f"`{old}" in page, old
-        for asked in (sv.Muffliato, sv.algorithms.DPSGD, lambda **given: plan.run([0.0] * 4, 1, **given)):
-            with pytest.raises(SottovoceError, match=f"{old} is an old word; write "):
-                asked(**{old: 1})
-    with pytest.raises(AttributeError, match=r"get_epsilon is an old word; write epsilon\(delta, view\)\."):
-        plan.get_epsilon(1e-5)
-    for old in re.findall(r"`(Deep\w+)`", page):
-        with pytest.raises(AttributeError, match=f"{old} has another name now"):
-            getattr(sv.algorithms, old)
 
 
 def test_what_may_be_accepted_is_on_the_page_of_plan_files():

@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(ROOT.glob("docs/operations/*.md"))
 COMMAND = re.compile(r"^    (\w+)\$ (sottovoce .*)$", re.M)
-DRAFT = """version = 2
+DRAFT = """version = 1
 title = "a trial"
 graph = "path:2"
 [algorithm]

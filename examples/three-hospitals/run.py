@@ -24,7 +24,7 @@ from sklearn.datasets import load_breast_cancer
 
 HOSPITALS = ("north", "south", "east")
 STEPS = 100
-DRAFT = """version = 2
+DRAFT = """version = 1
 title = "three hospitals"
 graph = "path:3"
 

@@ -246,7 +246,7 @@ def test_plan_file_and_draft_say_what_the_row_says(tmp_path):
     plan, draft = (
         tomllib.loads((tmp_path / name).read_text()) for name in ("plan.toml", "agreement-draft.toml")
     )
-    assert plan["version"] == 2
+    assert plan["version"] == 1
     assert plan["budget"] == {"epsilon": 6.0, "delta": 1e-5, "view": "network"}
     assert draft["algorithm"]["noise_multiplier"] == advice.plan.noise_multiplier
     assert draft["graph"] == "edges:0-1,0-4,1-2,2-3,3-4"

@@ -98,7 +98,6 @@ def test_useless_is_a_quarter_of_the_range():
 
 
 def test_training_that_hides_a_member_among_sixteen_is_not_useful_and_a_record_is():
-    """The training plan of the first edition's page: 0.23 to 0.93 at user level, 0.92 at record level."""
     common = {"network": "hypercube:4", "steps": 30, "learning_rate": 2.0, "clip": 1.0, "sizes": [28] * 16}
     member, record = (
         ConsensusSGD.for_budget(GLM(dim=30), "masked", adjacency=adjacency, epsilon=3.0, delta=1e-5, **common)

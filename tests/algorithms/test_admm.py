@@ -173,7 +173,7 @@ def test_labels_and_prices():
     fed = FederatedADMM(GLM("squared"), 50, 20, 0.2, 1.0, 1.0, 4.0)
     assert fed.privacy("local").rdp(2.0) == pytest.approx(8 * 2.0 * 20 / 16)
     assert fed.privacy("local", participations=3).rdp(2.0) == pytest.approx(8 * 2.0 * 3 / 16)
-    # the first edition's formula: noise multiplier sigma sqrt(n) / (2 C) over the clip, replace-one
+    # closed form: noise multiplier sigma sqrt(n) / (2 C) over the clip, replace-one
     for colluders in ((), (1, 2)):
         z = 4.0 * math.sqrt(50 - len(colluders)) / 2
         want = sv.privacy.Curve.sampled_gaussian(0.2, z, 20, adjacency="replace-one").epsilon(1e-5)

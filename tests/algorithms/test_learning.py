@@ -619,12 +619,6 @@ def test_bad_plans_are_refused_with_one_sentence():
     refused(DataError, "two agents", lambda: AgentData(np.zeros((2, 5)), [0, 1], [[0], [0]]))
 
 
-def test_names_of_the_first_edition_raise_a_sentence():
-    for name in ("DeepConsensus", "DeepSGD", "LearningPlan"):
-        with pytest.raises(AttributeError, match="has another name now"):
-            getattr(sv.algorithms, name)
-
-
 def test_a_network_may_be_a_name_or_a_networkx_graph():
     import networkx as nx
 

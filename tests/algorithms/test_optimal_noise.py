@@ -122,7 +122,7 @@ def test_an_agreement_carries_it_too(tmp_path):
 
     identities += [make_identity(tmp_path / name, name) for name in ("cy", "dee")]
     draft = {
-        "version": 2, "title": "uneven", "graph": "path:4",  # one tree only, whatever the run is called
+        "version": 1, "title": "uneven", "graph": "path:4",  # one tree only, whatever the run is called
         "algorithm": {
             "name": "consensus-sgd", "protocol": "tree:kind=uniform", "adjacency": "user", "clip": 1.0,
             "noise_multiplier": 6.0, "steps": 4, "learning_rate": 0.5, "noise": "optimal", "floor": 0.25,
@@ -143,7 +143,7 @@ def test_an_agreement_carries_it_too(tmp_path):
 
 def test_a_plan_file_carries_it_too(call_plan):
     priced = call_plan(
-        'version = 2\n[network]\ngraph = "grid:2:4"\n[protocol]\nname = "tree:kind=few-leaves"\n[average]\n'
+        'version = 1\n[network]\ngraph = "grid:2:4"\n[protocol]\nname = "tree:kind=few-leaves"\n[average]\n'
         'radius = 0.5\nadjacency = "user"\nnoise = "optimal"\nfloor = 0.05\n'
         "[budget]\nepsilon = 1.0\ndelta = 1e-5\n"
     )

@@ -31,7 +31,7 @@ ELSEWHERE = ("averaging", "fixed-point")
 ANEW = (True, "", "steps = 5\nlearning_rate = 1.0\n")
 ALGORITHMS = [name for name in registry.ALGORITHMS if name not in ELSEWHERE]
 
-AVERAGE = """version = 2
+AVERAGE = """version = 1
 title = "Waiting times"
 [network]
 graph = "hypercube:3"
@@ -44,7 +44,7 @@ adjacency = "user"
 values = [0, 0, 0, 0, 1, 1, 1, 1]
 """
 
-NET = """version = 2
+NET = """version = 1
 [network]
 graph = "ring:5"
 [data]
@@ -75,7 +75,7 @@ def trained(algorithm, noise=None, more="", data=DATA, accept=ACCEPT):
     over_network, protocol, options = TRAINED.get(algorithm, ANEW)
     adjacency = registry.algorithm(algorithm).adjacencies[0]
     return "".join([
-        "version = 2\n", accept, f"[data]\n{data}", NETWORK if over_network else "",
+        "version = 1\n", accept, f"[data]\n{data}", NETWORK if over_network else "",
         f"[protocol]\n{protocol}" if protocol else "",
         f'[train]\nalgorithm = "{algorithm}"\nadjacency = "{adjacency}"\n',
         f"clip = 1.0\n{options}",

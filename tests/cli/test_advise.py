@@ -58,7 +58,7 @@ def test_a_mean_over_records_runs_from_its_plan_file(call, tmp_path):
 
 
 def test_compare_marks_the_dominated(call, tmp_path):
-    text = """version = 2
+    text = """version = 1
 [network]
 graph = "{graph}"
 [protocol]

@@ -138,7 +138,7 @@ def test_the_command_and_the_plan_file_know_them(call, tmp_path):
     again = call("average", *typed, "--site-weights", tmp_path / "weights.csv")
     assert json.loads(again.out)["rows"] == json.loads(said.out)["rows"]
     (tmp_path / "plan.toml").write_text(
-        'version = 2\n[network]\ngraph = "ring:3"\n[protocol]\nname = "tree"\n[average]\nadjacency = "user"\n'
+        'version = 1\n[network]\ngraph = "ring:3"\n[protocol]\nname = "tree"\n[average]\nadjacency = "user"\n'
         "radius = 1.0\nvalues = [0.1, 0.9, 0.4]\nsite_weights = [9, 58, 30]\n"
         "[noise]\nmultiplier = 0\nseed = 1\n"
     )

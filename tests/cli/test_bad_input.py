@@ -57,7 +57,7 @@ def test_binary_edge_file(refused, tmp_path):
 
 
 PLAN = (
-    'version = 2\n[network]\ngraph = "hypercube:3"\n[protocol]\nname = "exchange"\n'
+    'version = 1\n[network]\ngraph = "hypercube:3"\n[protocol]\nname = "exchange"\n'
     '[average]\nadjacency = "user"\nradius = 0.5\n'
 )
 
@@ -87,11 +87,11 @@ def test_budgets_that_cannot_be_met_or_read(refused, tmp_path, command, budget, 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "plan.toml has no version; write version = 2 at its top"),
-        (PLAN.replace("version = 2\n", ""), "so what was the multiplier m of an average is 2 m now."),
-        (PLAN.replace("version = 2", "version = 3"), "plan.toml is of version 3"),
-        (PLAN.replace("version = 2", "version = true"), "is of version True"),
-        ("version = 2\n", "needs either [average], what is averaged, or [train]"),
+        ("", "plan.toml has no version; write version = 1 at its top"),
+        (PLAN.replace("version = 1\n", ""), "plan.toml has no version"),
+        (PLAN.replace("version = 1", "version = 3"), "plan.toml is of version 3"),
+        (PLAN.replace("version = 1", "version = true"), "is of version True"),
+        ("version = 1\n", "needs either [average], what is averaged, or [train]"),
         (PLAN.replace('[network]\ngraph = "hypercube:3"\n', ""), "[network] is missing"),
         (PLAN.replace('adjacency = "user"\n', ""), "[average] adjacency is missing"),
         (

@@ -8,7 +8,7 @@ import pytest
 from sottovoce.cli.main import main
 from sottovoce.privacy import gaussian_epsilon
 
-ADMM = """version = 2
+ADMM = """version = 1
 [network]
 graph = "ring:5"
 [data]
@@ -24,7 +24,7 @@ adjacency = "user"
 [noise]
 std = 6.0
 """
-SITES = """version = 2
+SITES = """version = 1
 [network]
 graph = "ring:3"
 [protocol]

@@ -66,7 +66,7 @@ def in_python(kind, options):
 def in_a_file(kind, options, folder):
     train = {key: list(v) if isinstance(v, tuple) else v for key, v in options.items()}
     tables = {
-        "version": 2,
+        "version": 1,
         "data": {"file": "d.csv", "label": "y"},
         "noise": {UNIT[kind.noise_field]: train.pop(kind.noise_field)},
     }
@@ -90,7 +90,7 @@ def in_an_agreement(kind, options, example):
         return words.get(type(value), repr(value))
 
     part = {"name": kind.name, **options}
-    lines = ["version = 2", 'title = "a test"', 'graph = "path:2"', "[algorithm]"]
+    lines = ["version = 1", 'title = "a test"', 'graph = "path:2"', "[algorithm]"]
     lines += [f"{key} = {written(value)}" for key, value in part.items()]
     lines += ["[model]", 'kind = "logistic"', "parameters = 2", "[budget]", "epsilon = 900.0", "delta = 1e-5"]
     for member in example["members"]:

@@ -9,7 +9,7 @@ from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.jobs import Job
 
 AVERAGE = """
-version = 2
+version = 1
 title = "Mean of three"
 [network]
 graph = "complete:3"
@@ -25,7 +25,7 @@ delta = 1e-5
 """
 
 TRAIN = """
-version = 2
+version = 1
 title = "Who is ill?"
 [network]
 graph = "complete:3"

@@ -11,7 +11,7 @@ from sottovoce.peers.agreement import read_agreement
 from sottovoce.peers.home import Home
 
 DRAFT = """
-version = 2
+version = 1
 title = "{title}"
 graph = "path:2"
 

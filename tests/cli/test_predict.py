@@ -12,7 +12,7 @@ import sottovoce as sv
 
 from .plans import NET, trained
 
-PLAN = """version = 2
+PLAN = """version = 1
 [data]
 file = "mine.csv"
 label = "state"

@@ -13,7 +13,7 @@ import pytest
 from sottovoce.cli import main as cli
 from sottovoce.report.records import read_record
 
-AVERAGE = """version = 2
+AVERAGE = """version = 1
 [network]
 graph = "{graph}"
 [protocol]
@@ -25,7 +25,7 @@ adjacency = "user"
 epsilon = {epsilon}
 delta = 1e-5
 """
-TRAIN = """version = 2
+TRAIN = """version = 1
 accept = ["standardise", "held-out score"]
 [data]
 name = "breast_cancer"

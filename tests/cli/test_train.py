@@ -88,8 +88,8 @@ def test_an_interrupted_run_goes_on_to_the_same_result(call, tmp_path, monkeypat
 
 def test_a_file_is_no_checkpoint(refused, tmp_path):
     (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
-    (tmp_path / "old.npz").write_text("")
-    assert "a checkpoint is a folder" in refused("train", "plan.toml", "--checkpoint", "old.npz")
+    (tmp_path / "state.npz").write_text("")
+    assert "a checkpoint is a folder" in refused("train", "plan.toml", "--checkpoint", "state.npz")
 
 
 def test_record_and_model_are_kept_in_a_folder(call, tmp_path):
@@ -197,30 +197,6 @@ def test_a_bad_option_gets_the_sentence_that_python_raises(refused, tmp_path, ol
     assert refused("train", "plan.toml") == f"plan.toml, [train]: {raised.value}"
 
 
-@pytest.mark.parametrize(
-    ("key", "sentence"),
-    [
-        ("l2_clip = 1.0", "[train] l2_clip is an old word; write clip."),
-        ("max_grad_norm = 1.0", "write clip."),
-        ("step_size = 1.0", "write learning_rate."),
-        ('level = "user"', 'write adjacency = "user" for whole agents'),
-        ("momentum = 0.9", 'write optimiser = { kind = "momentum", beta = 0.9 }'),
-        ("evaluate_every = 1", "write every."),
-        ("noise_multiplier = 1.0", "write [noise] multiplier."),
-        ('method = "dsgd"', "write algorithm."),
-    ],
-)
-def test_old_words_are_refused_with_the_new_ones(refused, tmp_path, key, sentence):
-    (tmp_path / "plan.toml").write_text(trained("dp-dsgd").replace("lot = 20", key))
-    assert sentence in refused("train", "plan.toml")
-
-
-@pytest.mark.parametrize(("old", "new"), [("mafalda-sgd", "mafalda"), ("admm-token", "token-admm")])
-def test_old_names_of_algorithms_are_refused_with_the_new_ones(refused, tmp_path, old, new):
-    (tmp_path / "plan.toml").write_text(trained("dp-dsgd").replace('"dp-dsgd"', f'"{old}"'))
-    assert f"write {new!r}." in refused("train", "plan.toml")
-
-
 # ---- read, and not charged ---------------------------------------------------------------------------------
 
 
@@ -256,7 +232,7 @@ def table_of(folder, rows=60, words=("sick", "well")):
         (folder / name).write_text("\n".join(["age,dose,state", *lines]))
 
 
-OWN = """version = 2
+OWN = """version = 1
 [data]
 file = "mine.csv"
 label = "state"

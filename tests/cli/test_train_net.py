@@ -109,7 +109,7 @@ def test_bad_files_are_one_sentence(refused, changes, words, tmp_path):
         ('[network]\ngraph = "ring:5"\n', "", "who talks to whom"),
         ('[budget]\nepsilon = 20.0\ndelta = 1e-5\nview = "local"\n', "", "Neither [noise] nor [budget]"),
         ("skew = 0.5", "unit_rows = true", "[data] unit_rows is for tables"),
-        ("clip = 1.0", "device = 'cpu'", "device is an old word; write [model] device"),
+        ("clip = 1.0", "device = 'cpu'", "has no option 'device'"),
     ],
 )
 def test_unknown_models_and_missing_sections(refused, tmp_path, old, new, words):

@@ -13,7 +13,7 @@ import numpy as np
 import sottovoce
 from sottovoce.cli.train import read_training, run_training
 
-PLAN = """version = 2
+PLAN = """version = 1
 [data]
 name = "breast_cancer"
 unit_rows = true
@@ -34,7 +34,7 @@ seed = 3
 """
 
 
-NETWORK = """version = 2
+NETWORK = """version = 1
 [network]
 graph = "ring:5"
 [data]

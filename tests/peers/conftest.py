@@ -97,7 +97,7 @@ class Consortium:
         self.identities = [identity(f"m{i}") for i in range(n)]
         self.file = self.folder / "agreement.toml"
         draft = {
-            "version": 2,
+            "version": 1,
             "title": "a test",
             "graph": graph or f"ring:{n}",
             "algorithm": algorithm,

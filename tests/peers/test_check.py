@@ -77,7 +77,7 @@ def draft(g):
 
 
 def newer(g):
-    (g.folder / "new.toml").write_text(g.file.read_text().replace("version = 2", "version = 3"))
+    (g.folder / "new.toml").write_text(g.file.read_text().replace("version = 1", "version = 3"))
     return g.folder / "new.toml"
 
 

@@ -329,17 +329,16 @@ def test_folders_of_any_name_can_be_read(name, tmp_path):
 
 
 def test_a_ledger_of_another_format_is_refused_with_a_sentence(tmp_path):
-    """Releases are stored in another form since format 2; an older ledger is neither read nor written."""
     import sqlite3
 
     filled(tmp_path / "s").close()
     connection = sqlite3.connect(tmp_path / "s" / LEDGER)
-    connection.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+    connection.execute("UPDATE meta SET value = '2' WHERE key = 'format'")
     connection.commit()
     connection.close()
     before = (tmp_path / "s" / LEDGER).read_bytes()
     for look in (lambda: SqliteLedger(tmp_path / "s", run=RUN, node=0), lambda: read_ledger(tmp_path / "s")):
-        with pytest.raises(LedgerError, match=r"format '1'.*finish that run with the version that began it"):
+        with pytest.raises(LedgerError, match=r"format '2'.*finish that run with the version that began it"):
             look()
     assert (tmp_path / "s" / LEDGER).read_bytes() == before
 

@@ -47,7 +47,7 @@ class Members:
             name: Records(rng.standard_normal((6, 2)), rng.choice([-1.0, 1.0], 6)) for name in self.names
         }
         draft = {
-            "version": 2, "title": "a test", "graph": f"complete:{n}",
+            "version": 1, "title": "a test", "graph": f"complete:{n}",
             "algorithm": {**LEARNING, "protocol": protocol}, "model": {"kind": "logistic", "parameters": 2},
             "budget": {"epsilon": epsilon, "delta": DELTA}, "timing": {"ask_again": 0.2, "witness": 2},
         }  # fmt: skip
@@ -280,7 +280,7 @@ def test_a_statement_says_its_version(members):
     group = members(n=3, protocol="tree")
     group.run()
     said = json.loads((group.state("m0") / "statement.json").read_text())
-    assert (said["version"], said["epoch"], said["before"]) == (2, 0, [])
+    assert (said["version"], said["epoch"], said["before"]) == (1, 0, [])
     assert said["compared"] == ["m1", "m2"]
 
 

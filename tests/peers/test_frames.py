@@ -84,7 +84,7 @@ BAD = {
     "empty": b"",
     "short": b"SVOC",
     "magic": sealed(header(magic=b"PICK") + GOOD),
-    "version": sealed(header(version=1) + GOOD),
+    "version": sealed(header(version=2) + GOOD),
     "kind": sealed(header(kind=9) + GOOD),
     "dtype": sealed(header(dtype=2) + GOOD),
     "sender": sealed(header(sender=4) + GOOD),

@@ -77,7 +77,7 @@ class Members:
         """Averaging of two numbers: one release with sensitivity 2 clips, so mu = 2 / noise."""
         algorithm = {"name": "averaging", "protocol": protocol, "adjacency": "user", "clip": 1.0}
         draft = {
-            "version": 2,
+            "version": 1,
             "title": title,
             "graph": f"path:{len(self.homes)}",
             "algorithm": {**algorithm, "noise_multiplier": noise},

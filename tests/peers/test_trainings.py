@@ -112,7 +112,7 @@ def test_a_checkpoint_pays_for_its_own_plan_only(home, tmp_path):
 
 
 PLAN = """
-version = 2
+version = 1
 [network]
 graph = "ring:4"
 [protocol]

@@ -1,7 +1,7 @@
 """The one pricer: every kind of plan, every view, whom it was asked about, and what it must refuse.
 
-The numbers beside the cases were printed by the eleven `privacy` methods that stood in the first edition's
-plans; closed forms stand beside them where there are any.
+The numbers beside the cases were computed once by separate code for each algorithm; closed forms stand beside
+them where there are any.
 """
 
 import itertools
@@ -211,14 +211,14 @@ def test_averaging_costs_what_it_did(name):
     for (view, who), value in zip(SEES.items(), expected, strict=True):
         found = account(priced, view, **who)
         if value is not None and name == "refreshed" and view in ("pairwise", "network", "colluders"):
-            # the first edition left out what rounding before fresh noise moves: 4.5e-5 in mu here
+            # the stored value leaves out what rounding before fresh noise adds: 4.5e-5 in mu here
             assert value <= found.epsilon(D) <= value * (1 + 1e-3), view
         elif value is not None:
             assert found.epsilon(D) == pytest.approx(value, rel=1e-9, abs=1e-12), view
         assert found.label == ("ldp" if view == "local" else "exact")
     assert account(priced, "outsider").epsilon(D) == pytest.approx(expected[0], rel=1e-9)
     assert account(priced, "outsider").label == "ldp"
-    if name == "walk":  # the row of a named node, as the first edition priced it
+    if name == "walk":  # the row of a named node
         assert account(priced, "central", observer=0).epsilon(D) == pytest.approx(2.6548204657264916)
         missed = next(v for v in range(8) if v not in set(WALK.path.tolist()))
         assert account(priced, "central", observer=missed).mu == 0.0  # its row is zero, not its own

@@ -239,12 +239,6 @@ def test_adversaries_survive_storage(adversary):
     assert dataclasses.replace(adversary) == adversary
 
 
-def test_records_of_the_first_edition_are_read():
-    old = {"kind": "pairwise", "observers": [1], "user": 0}
-    assert Adversary.from_dict(old) == PAIR
-    assert PAIR.to_dict() == old
-
-
 @pytest.mark.parametrize(
     "wrong",
     [{"kind": "outsider", "observers": [1]}, {"kind": "colluders"}, {"kind": "network", "count": 2},

@@ -282,7 +282,7 @@ def test_protective_laplace_noise_has_its_law_and_no_last_value():
 
 
 def test_the_laplace_sampler_goes_on_as_long_as_it_wins(monkeypatch):
-    """The first edition stopped at 44.4 scales; here every further scale is one more trial of 1/e."""
+    """Every further scale is one more trial of 1/e; nothing cuts the tail off."""
     wins = iter([True] * 60)
     true = module._with_probability_exp
 

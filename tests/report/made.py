@@ -19,7 +19,7 @@ from sottovoce.peers.runtime import Peer
 from sottovoce.report.records import write_record
 
 DELTA = 1e-5
-PLAN = """version = 2
+PLAN = """version = 1
 title = "Mean waiting time"
 [network]
 graph = "hypercube:3"
@@ -33,7 +33,7 @@ adjacency = "user"
 epsilon = 8.0
 delta = 1e-5
 """
-TRAINING = """version = 2
+TRAINING = """version = 1
 title = "Tumours <of four> hospitals"
 accept = ["standardise", "held-out score"]
 [network]
@@ -104,7 +104,7 @@ def consortium(folder):
                 home.addresses.trust(other.identity_folder / CERTIFICATE, "read aloud")
     file = folder / "agreement.toml"
     draft = {
-        "version": 2, "title": "Waiting times, north and south", "graph": "path:2",
+        "version": 1, "title": "Waiting times, north and south", "graph": "path:2",
         "algorithm": {"name": "averaging", "protocol": "gossip:3", "adjacency": "user", "clip": 1.0,
                       "noise_multiplier": 2.0},
         "model": {"kind": "mean", "parameters": 2}, "budget": {"epsilon": 6.0, "delta": DELTA},

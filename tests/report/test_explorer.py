@@ -108,7 +108,7 @@ def test_the_saved_plan_prices_the_same(chosen, tmp_path):
 
 
 def test_a_training_plan_is_opened_changed_and_saved(tmp_path):
-    text = """version = 2
+    text = """version = 1
 title = "two"
 [network]
 graph = "ring:4"

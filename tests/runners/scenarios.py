@@ -332,7 +332,7 @@ def more_ranks_than_agents_on4(cluster, folder):
     run_cluster(cluster, lambda a: text(a, rows), sv.protocols.Gossip(sv.graphs.path(3), 1), 1)
 
 
-PLAN_FILE = """version = 2
+PLAN_FILE = """version = 1
 [network]
 graph = "ring:5"
 [data]

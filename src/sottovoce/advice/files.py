@@ -18,7 +18,7 @@ __all__ = ["agreement_draft", "plan_file", "to_toml"]
 
 
 def plan_file(wish: Wish, row: Row) -> str:
-    """Return the text of the plan file (version 2) of a row; the data files it names are the users' own.
+    """Return the text of the plan file (version 1) of a row; the data files it names are the users' own.
 
     Examples
     --------
@@ -45,7 +45,7 @@ def plan_file(wish: Wish, row: Row) -> str:
     else:
         tables |= _training(wish, plan, notes)
     tables["budget"] = {"epsilon": wish.epsilon, "delta": wish.delta, **_view(wish, row)}
-    lines = ["version = 2", f"title = {to_toml(_title(wish))}"]
+    lines = ["version = 1", f"title = {to_toml(_title(wish))}"]
     lines += [f"# {note}" for note in notes]
     for name, table in tables.items():
         lines += ["", f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
@@ -147,7 +147,7 @@ def agreement_draft(wish: Wish, row: Row) -> str:
     labels = wish.network.labels
     lines = [
         f"# epsilon {wish.epsilon:g} at delta {wish.delta:g} against {whom}; {said}.",
-        "version = 2",
+        "version = 1",
         f"title = {to_toml(_title(wish))}",
         *([] if labels is None else [f"# nodes 0 to {wish.n - 1} are {', '.join(map(str, labels))}"]),
         f"graph = {to_toml(_graph(wish, inline=True))}",

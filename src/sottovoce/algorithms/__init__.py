@@ -9,15 +9,6 @@ from sottovoce.algorithms.registry import ALGORITHMS
 
 _NAMES: dict[str, str] = {"Learning": "plan", "Plan": "plan", "Optimiser": "optimisers", "Rate": "optimisers"}
 _NAMES |= {place.partition(":")[2]: place.partition(":")[0] for place in ALGORITHMS.values()}
-# names of the first edition, and what to write now
-_GONE = {
-    "DeepConsensus": "ConsensusSGD", "DeepMuffliato": "MuffliatoSGD", "DeepSGD": "DPSGD",
-    "DeepWalk": "RandomWalkSGD", "DeepPlan": "Learning", "LearningPlan": "Learning",
-    "consensus_sgd": "ConsensusSGD", "muffliato_sgd": "MuffliatoSGD", "averaging": "Muffliato",
-    "PrivateLasso": "sottovoce.sklearn.PrivateLasso", "PrivateRidge": "sottovoce.sklearn.PrivateRidge",
-    "PrivateLogisticRegression": "sottovoce.sklearn.PrivateLogisticRegression",
-    "run_on_ranks": "sottovoce.runners.run_on_ranks",
-}  # fmt: skip
 
 __all__ = list(_NAMES)
 
@@ -26,8 +17,6 @@ def __getattr__(name: str) -> Any:
     """Import an algorithm on first use; some need numba or torch."""
     if name in _NAMES:
         return getattr(importlib.import_module(f"sottovoce.algorithms.{_NAMES[name]}"), name)
-    if name in _GONE:
-        raise AttributeError(f"{name} has another name now: {_GONE[name]}.")
     raise AttributeError(f"module 'sottovoce.algorithms' has no attribute {name!r}")
 
 

@@ -47,8 +47,7 @@ class DPCD(Curated):
     records : the public number of records n, the divisor of every mean.
     steps : T, one coordinate each.
     clip : C, dealt out over the coordinates by C_j = C sqrt(M_j / tr M).
-    noise_multiplier : z, noise over the clip: coordinate j gets noise of standard deviation z C_j / n. (In
-        the first edition it was over the sensitivity, which under replace-one is twice as much.)
+    noise_multiplier : z, noise over the clip: coordinate j gets noise of standard deviation z C_j / n.
     smoothness : M_j when public; otherwise None, and they are released privately from ``bounds``.
     bounds : public B_j with |x_ij| <= B_j (values beyond are clipped in the estimate of M_j).
     smoothness_share : share of the squared GDP loss that goes to releasing M_j.

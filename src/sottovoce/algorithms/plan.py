@@ -52,15 +52,6 @@ __all__ = [
 
 Adjacency = Literal["add-remove", "replace-one", "user"]
 Schedule = Protocol | Sequence[Protocol] | Callable[[int], Protocol]
-# words of the first edition in Python, and what to write now; those of plan files are in `cli.config`
-_OLD = {
-    "l2_clip": "clip", "max_grad_norm": "clip", "step_size": "learning_rate", "rate": "learning_rate",
-    "level": 'adjacency="user" for whole agents, "add-remove" or "replace-one" for records',
-    "momentum": 'optimiser=Optimiser("momentum", 0.9)', "averaging": 'protocol="tree"',
-    "gossip_rounds": 'protocol="chebyshev:3"', "schedule_seed": "seed", "target_epsilon": "epsilon",
-    "target_delta": "delta", "evaluate_every": "every", "checkpoint_every": "every",
-    "resume": "checkpoint=folder: a run goes on from it by itself",
-}  # fmt: skip
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: a price may be a long composition
 
 
@@ -105,18 +96,6 @@ class Plan(Shown, ABC):
             own(self)
 
         cls.__post_init__ = checked  # type: ignore[attr-defined]
-
-    def __new__(cls, *given: Any, **options: Any) -> Self:
-        """Refuse words of the first edition with the ones to write now."""
-        for word in options:
-            if word in _OLD:
-                raise InvalidInput(f"{word} is an old word; write {_OLD[word]}.")
-        return super().__new__(cls)
-
-    @property
-    def get_epsilon(self) -> Any:
-        """A word of the first edition, for `epsilon`."""
-        raise AttributeError("get_epsilon is an old word; write epsilon(delta, view).")
 
     # ---- the six facts ----------------------------------------
 
@@ -347,9 +326,6 @@ class Plan(Shown, ABC):
 
         ``rng`` is a numpy Generator (a simulation) or a noise source.
         """
-        for word in options:
-            if word in _OLD:
-                raise InvalidInput(f"{word} is an old word; write {_OLD[word]}.")
         return run(self, data, rng, **options)
 
     def __repr__(self) -> str:

@@ -34,13 +34,6 @@ ALGORITHMS: dict[str, str] = {
     "fixed-point": "fixed_point:FixedPoint",
 }
 
-# names of the first edition, and what to write now
-OLD = {
-    "admm-federated": "federated-admm", "admm-token": "token-admm", "mafalda-sgd": "mafalda",
-    "sgd": "dp-sgd", "dsgd": "dp-dsgd", "dsgt": "dp-dsgt", "dinno": "dp-dinno", "consensus": "consensus-sgd",
-    "exact-consensus-sgd": "consensus-sgd", "muffliato": "muffliato-sgd", "walk": "random-walk-sgd",
-}  # fmt: skip
-
 
 def names() -> tuple[str, ...]:
     """Return the names of all algorithms, installed ones last.
@@ -57,9 +50,6 @@ def algorithm(name: str) -> Any:
 
     >>> algorithm("dp-dsgt").__name__
     'DPDSGT'
-    >>> algorithm("dsgt")
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: algorithm 'dsgt' is an old name; write 'dp-dsgt'.
     >>> algorithm("dsgr")
     Traceback (most recent call last):
     sottovoce.errors.ConfigError: algorithm must be one of averaging, consensus-sgd, consensus-fedavg, muffliato-sgd, dp-dsgd, dp-dsgt, dp-dinno, random-walk-sgd, decor, mafalda, dp-sgd, dp-cd, dp-gcd, admm, federated-admm, token-admm, fixed-point, got 'dsgr'.
@@ -70,11 +60,4 @@ def algorithm(name: str) -> Any:
     for point in entry_points(group="sottovoce.algorithms"):
         if point.name == name:
             return point.load()
-    refuse_old(name)
     raise ConfigError(f"algorithm must be one of {', '.join(names())}, got {name!r}.")
-
-
-def refuse_old(name: str) -> None:
-    """Refuse a name of the first edition with the one to write now."""
-    if name in OLD:
-        raise ConfigError(f"algorithm {name!r} is an old name; write {OLD[name]!r}.")

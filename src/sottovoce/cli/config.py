@@ -4,8 +4,7 @@ A plan file says who talks (``[network]``), how they average (``[protocol]``), h
 what may be spent (``[budget]``) and what is done: ``[average]``, or ``[data]`` and ``[train]`` with a linear
 model (``[objective]``) or a network (``[model]``). Keys of ``[average]`` and ``[train]`` are the options of
 the plan itself, so they are checked by the plan, in the words that Python raises. Whatever is wrong becomes
-one sentence that names the file and the section. Words of the first edition are refused with the new word
-beside them, and so is a file without ``version = 2``: the unit of its noise would be another.
+one sentence that names the file and the section. A file without ``version = 1`` is refused.
 """
 
 from __future__ import annotations
@@ -31,30 +30,8 @@ __all__ = [
     "PlanFile", "ProtocolSection", "about", "checked", "read_numbers", "read_plan", "read_toml",
 ]  # fmt: skip
 
-VERSION = 2
+VERSION = 1
 ViewName = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
-
-# (section, key of the first edition) -> what to write now; docs/words.md is the same table for people
-OLD_KEYS: dict[tuple[str, str], str] = {
-    ("train", "l2_clip"): "clip",
-    ("train", "max_grad_norm"): "clip",
-    ("train", "step_size"): "learning_rate",
-    ("train", "rate"): "learning_rate",
-    ("train", "level"): 'adjacency = "user" for whole agents, "add-remove" or "replace-one" for records',
-    ("train", "momentum"): 'optimiser = { kind = "momentum", beta = 0.9 }',
-    ("train", "method"): "algorithm",
-    ("train", "options"): "the options themselves, beside steps",
-    ("train", "evaluate_every"): "every",
-    ("train", "averaging"): "[protocol] name",
-    ("train", "gossip_rounds"): "[protocol] rounds",
-    ("train", "schedule_seed"): "[protocol] seed",
-    ("train", "noise_multiplier"): "[noise] multiplier",
-    ("train", "noise_std"): "[noise] std",
-    ("train", "physical_batch"): "[model] physical_batch",
-    ("train", "device"): "[model] device",
-    ("budget", "target_epsilon"): "epsilon",
-    ("budget", "target_delta"): "delta",
-}
 
 
 class Section(BaseModel):
@@ -284,7 +261,7 @@ class TrainSection(Section):
 class PlanFile(Section):
     """Everything a plan file may hold."""
 
-    version: Literal[2]
+    version: Literal[1]
     title: str = ""
     accept: tuple[str, ...] = Field((), description="what is read of private records and not charged")
     network: NetworkSection | None = None
@@ -344,7 +321,7 @@ def read_plan(path: str | Path) -> PlanFile:
     Examples
     --------
     >>> import tempfile
-    >>> text = 'version = 2\\n[network]\\ngraph = "ring:4"\\n[noise]\\nmultiplier = -1\\n'
+    >>> text = 'version = 1\\n[network]\\ngraph = "ring:4"\\n[noise]\\nmultiplier = -1\\n'
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     file = Path(folder) / "plan.toml"
     ...     _ = file.write_text(text)
@@ -356,20 +333,12 @@ def read_plan(path: str | Path) -> PlanFile:
 
 
 def known_plan(tables: Mapping[str, Any], where: str) -> PlanFile:
-    """Return the tables of a plan file as checked sections; old words are refused with the new ones."""
+    """Return the tables of a plan file as checked sections."""
     version = tables.get("version")
     if version is None:
-        raise ConfigError(
-            f"{where} has no version; write version = {VERSION} at its top once its words are today's: "
-            "[noise] multiplier is noise over the clip everywhere (over the radius in [average]), so what "
-            "was the multiplier m of an average is 2 m now."
-        )
+        raise ConfigError(f"{where} has no version; write version = {VERSION} at its top.")
     if version != VERSION or isinstance(version, bool):
         raise ConfigError(f"{where} is of version {version!r}; this sottovoce reads version {VERSION}.")
-    for (section, key), new in OLD_KEYS.items():
-        table = tables.get(section)
-        if isinstance(table, dict) and key in table:
-            raise ConfigError(f"{where}, [{section}] {key} is an old word; write {new}.")
     found = checked(PlanFile, tables, where)
     if (found.average is None) == (found.train is None):
         raise ConfigError(

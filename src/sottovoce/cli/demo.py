@@ -24,7 +24,7 @@ LEAD = (
 )
 
 # a plan of one's own to begin with: the clinics' first question, with nobody to trust
-PLAN = """version = 2
+PLAN = """version = 1
 title = "Sixteen clinics: share of malignant tumours"
 
 [network]

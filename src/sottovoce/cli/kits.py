@@ -82,7 +82,7 @@ def _members() -> dict[str, str]:
 # ---- texts ---------------------------------------------------------------------------------------------
 
 _AVERAGE_PLAN = """# Sixteen clinics, one value each: their mean, with every clinic hidden from any other one.
-version = 2
+version = 1
 title = "Mean of sixteen clinics"
 
 [network]
@@ -142,7 +142,7 @@ def test_the_mean_is_where_the_plan_said():
 '''
 
 _TRAIN_PLAN = """# Eight clinics, a logistic model: who is helped by a treatment? Every single record is hidden.
-version = 2
+version = 1
 title = "Who is helped?"
 
 [network]
@@ -215,7 +215,7 @@ def test_the_model_is_good_at_the_planned_price():
 '''
 
 _NET_PLAN = """# Eight clinics, a small network with one hidden layer. Every single record is hidden. Needs torch.
-version = 2
+version = 1
 title = "Who is helped? A network"
 
 [network]
@@ -267,7 +267,7 @@ _NET_TEST = _TRAIN_TEST.replace(
 )
 
 _DRAFT = """# Three members, one model, no server: what all of them sign. `sottovoce peer agree` adds the members.
-version = 2
+version = 1
 title = "Three members"
 graph = "complete:3"
 

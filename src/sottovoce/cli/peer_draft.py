@@ -53,7 +53,7 @@ def draft_of(built: Built, where: str = "the plan") -> str:
     --------
     >>> from sottovoce.cli.config import known_plan
     >>> from sottovoce.cli.plan import built_plan
-    >>> tables = {"version": 2, "network": {"graph": "complete:4"}, "protocol": {"name": "masked"},
+    >>> tables = {"version": 1, "network": {"graph": "complete:4"}, "protocol": {"name": "masked"},
     ...           "average": {"radius": 0.5, "adjacency": "user"},
     ...           "budget": {"epsilon": 3.0, "delta": 1e-5}}
     >>> print(draft_of(built_plan(known_plan(tables, "plan"), Path(), "plan")).split("[model]")[1].split())
@@ -96,7 +96,7 @@ def draft_of(built: Built, where: str = "the plan") -> str:
             model |= {"kind": "logistic", "classes": len(classes)}
     tables = {"algorithm": algorithm, "model": model, "data": data, "budget": _budget(built)}
     lines = [
-        "version = 2",
+        "version = 1",
         f"title = {to_toml(settings.title or where)}",
         f"graph = {to_toml(settings.network.graph)}",
     ]

@@ -63,7 +63,7 @@ def built_plan(settings: PlanFile, folder: Path, where: str, **changed: Any) -> 
     Examples
     --------
     >>> from sottovoce.cli.config import known_plan
-    >>> tables = {"version": 2, "network": {"graph": "ring:4"}, "noise": {"multiplier": 4.0},
+    >>> tables = {"version": 1, "network": {"graph": "ring:4"}, "noise": {"multiplier": 4.0},
     ...           "average": {"radius": 1.0, "adjacency": "user"}}
     >>> plan = built_plan(known_plan(tables, "plan"), Path(), "plan").plan
     >>> round(plan.epsilon(1e-5, "local"), 3)
@@ -518,7 +518,7 @@ def plan(
 
     \b
     Example (save as plan.toml, then run: sottovoce plan plan.toml):
-      version = 2
+      version = 1
       \\[network]
       graph = "hypercube:4"
       \\[protocol]

@@ -62,7 +62,7 @@ def train(
 
     \b
     Example (save as plan.toml, then run: sottovoce train plan.toml):
-      version = 2
+      version = 1
       accept = \\["standardise", "held-out score"]
       \\[data]
       name = "breast_cancer"
@@ -88,7 +88,7 @@ def train(
         start(ranks)
         return
     if checkpoint is not None and checkpoint.is_file():
-        raise ConfigError(f"{checkpoint} is a file; a checkpoint is a folder now, name another place.")
+        raise ConfigError(f"{checkpoint} is a file; a checkpoint is a folder; name another place.")
     if not inside():
         train_on(None, file, out=out, checkpoint=checkpoint, logs=logs, population=population, json=json)
         return

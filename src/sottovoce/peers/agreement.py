@@ -255,7 +255,7 @@ class Agreement(_Part):
     ['algorithm', 'budget', 'graph', 'members', 'model', 'title', 'version']
     """
 
-    version: Literal[2]
+    version: Literal[1]
     title: str
     graph: str
     algorithm: AlgorithmPart
@@ -510,8 +510,8 @@ def parse_agreement(raw: bytes, where: str) -> Agreement:
         raise ConfigError(f"{where} is {other}, not an agreement; `sottovoce peer agree` writes agreements.")
     try:
         content = tomllib.loads(raw.decode())
-        if content.get("version") != 2:
-            raise ConfigError(_other_version(content.get("version")))
+        if content.get("version") != 1:
+            raise ConfigError(_version_error(content.get("version")))
         if "members" not in content:
             raise ConfigError(
                 "it has no [[members]], so it is a draft or a plan file; `peer agree` with --member "
@@ -611,7 +611,7 @@ def example_agreement(folder: str | Path | None = None) -> tuple[Path, list[Iden
     members = [make_identity(folder / name, name) for name in ("ada", "bo")]
     algorithm = {"name": "averaging", "protocol": "gossip:1", "adjacency": "user", "clip": 1.0}
     draft = {
-        "version": 2,
+        "version": 1,
         "title": "a mean",
         "graph": "path:2",
         "algorithm": {**algorithm, "noise_multiplier": 4.0},
@@ -662,17 +662,12 @@ def _kind(raw: bytes) -> str:
     return next((name for mark, name in kinds if begins.startswith(mark)), "")
 
 
-def _other_version(version: Any) -> str:
-    """Say what to write instead: the old unit of the noise would buy half of it."""
-    if isinstance(version, int) and version > 2:
-        return f"it is of version {version}, and this program reads version 2; upgrade sottovoce."
-    if version is not None:
-        return f"version must be 2, got {version!r}; this program reads agreements of version 2 only."
-    return (
-        "an agreement begins with the line version = 2, and this one has none; add it, state adjacency, and "
-        "mind that noise_multiplier is noise over the clip now: an old multiplier m becomes 2 m for "
-        "adjacency user and replace-one and stays m for add-remove."
-    )
+def _version_error(version: Any) -> str:
+    if version is None:
+        return "an agreement begins with the line version = 1, and this file has none; add it."
+    if isinstance(version, int) and version > 1:
+        return f"it is of version {version}, and this program reads version 1; upgrade sottovoce."
+    return f"version must be 1, got {version!r}; this program reads agreements of version 1 only."
 
 
 def _key(name: str) -> str:

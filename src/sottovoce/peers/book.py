@@ -102,8 +102,7 @@ class Charge:
     state : the folder of its ledger, relative to the home where it lies inside.
     training : what names a training that can go on after an interruption.
     status : ``started``, ``begun`` (a ledger exists), ``ended`` or ``closed`` (never to be resumed).
-    continues : of an epoch, the runs it goes on from, newest first; None where a book of an earlier version
-        does not say.
+    continues : of an epoch, the runs it goes on from, newest first.
     """
 
     population: str
@@ -116,7 +115,7 @@ class Charge:
     status: str = "started"
     since: str = ""
     training: str = ""
-    continues: tuple[str, ...] | None = ()
+    continues: tuple[str, ...] = ()
 
     def against(self, view: str) -> Guarantee | None:
         """Return the guarantee that covers ``view``: its own, or one about more colluders; None for local."""
@@ -620,7 +619,7 @@ class _State:
 
     def parent(self, new: Charge) -> Charge | None:
         """Return the newest run known here that ``new`` goes on from."""
-        return next((self.runs[run] for run in new.continues or () if run in self.runs), None)
+        return next((self.runs[run] for run in new.continues if run in self.runs), None)
 
     def population_of(self, new: Charge) -> str:
         """Return whom ``new`` is charged to: the people stay the same from epoch to epoch."""
@@ -702,9 +701,7 @@ def charge_act(new: Charge, act: str) -> dict[str, Any]:
     if new.training:
         row["training"] = new.training
     if act == "start":
-        row |= {"run": new.run, "records": new.records, "state": new.state}
-        if new.continues is not None:
-            row["continues"] = list(new.continues)
+        row |= {"run": new.run, "records": new.records, "state": new.state, "continues": list(new.continues)}
     return row
 
 
@@ -713,7 +710,7 @@ def stored_charge(row: Mapping[str, Any]) -> Charge:
     views = {name: Guarantee.from_dict(each) for name, each in row["views"].items()}
     run, records, state = row.get("run", ""), row.get("records", ""), row.get("state", "")
     status = "started" if run else "ended"
-    continues = tuple(row["continues"]) if "continues" in row else None if run else ()
+    continues = tuple(row["continues"]) if run else ()
     return Charge(
         row["population"], row["what"], _releases(row["releases"]), views, run, records, state, status,
         row.get("time", ""), row.get("training", ""), continues,

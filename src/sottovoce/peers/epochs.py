@@ -210,8 +210,6 @@ class _Chain:
         if old is not None:
             return old.continues
         assert charge is not None
-        if charge.continues is None:
-            raise self._missing(run)
         rest = [self.known[each] for each in charge.continues if each in self.known]
         self.parts += [self._booked(each, "closed in the book") for each in rest]
         self.runs += charge.continues
@@ -288,7 +286,7 @@ class _Chain:
         """Count epochs that were begun here from the same run and given up for this one."""
         own = {*self.runs, self.agreement.run.hex()}
         for run, charge in self.known.items():
-            if run not in own and set(charge.continues or ()) & own:
+            if run not in own and set(charge.continues) & own:
                 self.parts.append(self._booked(charge, "another epoch of the same run"))
 
 

@@ -29,7 +29,7 @@ from sottovoce.errors import FrameError
 __all__ = ["Frame", "Head", "OpenSeal", "Position", "Seal", "Wire", "Witnessed", "digest_of"]
 
 MAGIC = b"SVOC"
-VERSION = 2  # 1 had no signatures
+VERSION = 1
 ROW, POSITION, REFUSAL, DROP, HEAD, WITNESS = 1, 2, 3, 4, 5, 6
 SIGNED = (ROW, HEAD, WITNESS)
 HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")

@@ -34,7 +34,7 @@ LEDGER, ANCHOR, LOCK, MARK, OVER = "ledger.sqlite", "anchor", "lock", "run", "co
 _HEARD = struct.Struct("<QI96s")
 _ANCHOR = struct.Struct("<Q32s")
 _TIDY = 32  # commits after which the log is emptied
-_FORMAT = 3  # 2 had no signatures, 1 releases without runs, mechanism and the members' own rate
+_FORMAT = 1
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE chain (seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, releases BLOB NOT NULL,

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate, graphs
-from sottovoce.algorithms.registry import ALGORITHMS, algorithm, refuse_old
+from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.errors import ConfigError, DataError, MissingDependency, SottovoceError
 from sottovoce.privacy.laws import Averaging, Consensus, Linear, Local
 
@@ -154,7 +154,6 @@ def agreed_plan(
     """
     options = dict(algorithm_part)
     name = options.pop("name")
-    refuse_old(name)
     if name not in ALGORITHMS:  # an installed algorithm is not what the others have read
         raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}.")
     kind = algorithm(name)

@@ -1,4 +1,4 @@
-"""Statements of members, of every version: what was revealed, to whom, under which assumptions."""
+"""Statements of members: what was revealed, to whom, under which assumptions."""
 
 from __future__ import annotations
 
@@ -10,37 +10,32 @@ from sottovoce.errors import ConfigError
 
 __all__ = ["VERSION", "read_statement"]
 
-VERSION = 2  # 1 had no version, no epochs, no proofs and no comparison of models
+VERSION = 1
 
 
 def read_statement(path: str | Path) -> dict[str, Any]:
-    """Return a member's statement; what an older version did not say is filled in as unknown or nothing.
+    """Return a member's statement; a file of another version is refused.
 
     Examples
     --------
     >>> import tempfile
     >>> file = Path(tempfile.mkdtemp()) / "statement.json"
-    >>> _ = file.write_text('{"run": "ab", "guarantee": {"epsilon": 1.5}}')
-    >>> said = read_statement(file)
-    >>> said["version"], said["epoch"], said["epsilon_all_epochs"]
-    (1, 0, 1.5)
+    >>> _ = file.write_text('{"version": 1, "run": "ab", "guarantee": {"epsilon": 1.5}}')
+    >>> read_statement(file)["guarantee"]["epsilon"]
+    1.5
     """
     path = Path(path)
     try:
-        said = json.loads(path.read_bytes())
+        statement: Any = json.loads(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"The statement {path} cannot be read ({error.strerror}).") from None
     except ValueError:
-        said = None
-    if not isinstance(said, dict) or "guarantee" not in said:
+        statement = None
+    if not isinstance(statement, dict) or "guarantee" not in statement:
         raise ConfigError(f"{path} is not a statement; `sottovoce peer run` writes it as statement.json.")
-    version = said.get("version", 1)
-    if not isinstance(version, int) or not 1 <= version <= VERSION:
+    version = statement.get("version")
+    if version != VERSION or isinstance(version, bool):
         raise ConfigError(
-            f"The statement {path} has version {version!r}, this program reads up to {VERSION}; upgrade it."
+            f"The statement {path} has version {version!r}, this program reads version {VERSION}; upgrade it."
         )
-    unsaid = {
-        "epoch": 0, "before": [], "proofs": [], "compared": [], "checks": None, "steps": None,
-        "epsilon_all_epochs": said["guarantee"]["epsilon"],
-    }  # fmt: skip
-    return {**unsaid, **said, "version": version}
+    return statement

@@ -136,7 +136,7 @@ class Adversary:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Adversary:
-        """Read what :meth:`to_dict` wrote; records of earlier versions lack the last two fields.
+        """Read what :meth:`to_dict` wrote.
 
         >>> Adversary.from_dict({"kind": "pairwise", "observers": [1], "user": 0}).user
         0

@@ -424,7 +424,7 @@ class Study:
             raise ConfigError("An agreement of training has no plan file: its records stay with the members.")
         chosen, opened = self.setting, self.opened
         tables: dict[str, Any] = {} if opened is None or opened.tables is None else dict(opened.tables)
-        tables = {"version": 2, "title": tables.get("title") or "From the explorer"} | tables
+        tables = {"version": 1, "title": tables.get("title") or "From the explorer"} | tables
         network = dict(tables.get("network") or {})
         if chosen.edges is not None or chosen.graph is not None:
             network = {}

@@ -211,6 +211,3 @@ def provenance_now(started: float, **more: Any) -> dict[str, Any]:
         "seconds": round(time.perf_counter() - started, 3),
         **more,
     }
-
-
-_plain = plain  # until algorithms move
