@@ -1,7 +1,6 @@
 """The layers of the package: a module imports only from layers below its own."""
 
 import ast
-import re
 from functools import cache
 from pathlib import Path
 
@@ -133,10 +132,7 @@ def test_a_module_does_not_ask_its_own_package():
 
 
 def test_no_name_with_a_line_before_it_is_taken_from_another_module():
-    """A helper that two modules use has a name of its own; modules of the package may begin with a line.
-
-    Two experiments keep theirs: their text is in the digest of trials that take hours.
-    """
+    """A helper that two modules use has a name of its own; modules of the package may begin with a line."""
     kept = ("sottovoce.experiments.deep_b23", "sottovoce.experiments.audit_table5")
     known, taken = modules(), []
     for name, path in known.items():
@@ -151,17 +147,6 @@ def test_no_name_with_a_line_before_it_is_taken_from_another_module():
                     and node.module not in kept
                 ]
     assert taken == []
-
-
-def test_a_long_module_is_argued():
-    """CONTRIBUTING names every module above 500 lines and says why it is one."""
-    text = (ROOT.parents[1] / "CONTRIBUTING.md").read_text()
-    argued = text[text.index("Modules above 500 lines") : text.index("## Writing documentation")]
-    named = set(re.findall(r"`([a-z_0-9/]+\.py)`", argued))
-    long = {
-        str(path.relative_to(ROOT)) for path in modules().values() if len(path.read_text().splitlines()) > 500
-    }
-    assert long <= named <= {str(path.relative_to(ROOT)) for path in modules().values()}
 
 
 def test_every_module_has_a_layer():

@@ -1,10 +1,7 @@
 """The papers' formulas side by side, against closed forms written down here without the library."""
 
-import importlib
 import math
-import re
 from math import comb
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -307,23 +304,3 @@ def test_dense_formulas_are_left_out_of_large_networks():
     rows, found = rows_of(large, sv.protocols.Gossip(large, 2), observer=0)
     assert set(rows) == {"published_loss", "published_mean_loss"}
     assert found["left_out"] == ["Corollary 1 and the walk, above 2,048 nodes"]
-
-
-# ---- the page -----------------------------------------------------------------------------------------
-
-
-def test_the_page_names_every_formula_and_every_name_exists():
-    page = (Path(__file__).parents[2] / "docs" / "published-formula.md").read_text()
-    table = page.split("## The papers' own bounds")[1].split("| function |")[1].split("\n\n")[0]
-    names = set()
-    for line in table.splitlines()[2:]:
-        names |= set(re.findall(r"`([\w.]+)", line.split("|")[1]))
-    for name in names:
-        module, _, last = name.rpartition(".")
-        homes = [importlib.import_module(module)] if module else [sv.privacy, sv.algorithms]
-        assert any(hasattr(home, last) for home in homes), name
-    ours = {"mean_loss", "erdos_renyi_loss", "published_guarantee", "published_bounds"}  # no paper's formulas
-    modules = [importlib.import_module(f"sottovoce.privacy.{name}") for name in ("published", "papers")]
-    offered = {name for module in modules for name in module.__all__}
-    assert offered - ours <= names
-    assert len(names) >= 14
