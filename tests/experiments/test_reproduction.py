@@ -116,19 +116,6 @@ def test_texts_with_the_same_numbers_are_listed_with_a_reason():
             assert re.fullmatch("[0-9a-f]{16}", old)
 
 
-def test_the_comparison_of_texts_sees_another_number(tmp_path):
-    """The script that adds to that list, on two small packages: one number apart, and one comment apart."""
-    for name, value in (("before", 1), ("alike", 1), ("other", 2)):
-        (tmp_path / name / "src").mkdir(parents=True)
-        (tmp_path / name / "src" / "looked_at.py").write_text(f"# {name}\nx = {value}\n")
-    work = "import looked_at; print('loading ...'); print(looked_at.x)"
-    before, alike, other = (
-        script("same_numbers")._ran(tmp_path / name, work) for name in ("before", "alike", "other")
-    )
-    assert before == alike == "1"
-    assert other == "2"
-
-
 # ---- figures ---------------------------------------------------------------------------------------------
 
 

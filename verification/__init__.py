@@ -1,0 +1,1 @@
+"""Long independent checks of the library; see README.md."""
