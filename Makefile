@@ -6,20 +6,21 @@ BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 NUMBA_NUM_THREADS=1
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup setup-demo demo test check lint types unit pages docs test-slow bench flower clean kills fuzz bugs truth mutants advice
+VERIFY := kills fuzz recomputation bugs mutation advice
+
+.PHONY: help setup demo test pages docs test-slow bench flower clean verify $(VERIFY:%=verify-%)
 
 help:
 	@echo "make demo       set up, then a one-minute tour on embedded data (no torch needed)"
 	@echo "make test       set up, then lint, types, doctests and tests"
-	@echo "make setup      only the environment, in $(VENV)"
-	@echo "make pages      the explorer and the reports in a real browser (Debian's Chromium)"
-	@echo "make docs       the site in build/site, warnings are errors; then its links, search and outside requests"
 	@echo "make test-slow  the tests marked slow"
-	@echo "make kills      kill a peer 10,000 times; make fuzz: 100 million frames; make bugs: planted bugs"
-	@echo "make truth      10,000 random plans against an independent price; make mutants: small changes, all noticed?"
-	@echo "make advice     200 random consortia, brute force beside the advice, intervals against real runs"
+	@echo "make docs       the site in build/site, warnings are errors; then its links, search and outside requests"
+	@echo "make pages      the explorer and the reports in a real browser (Debian's Chromium)"
 	@echo "make flower     Flower, Ray and Dask in an environment of their own, with their tests"
 	@echo "make bench      benchmarks against named rivals, JSON ratios"
+	@echo "make verify     the long checks of verification/README.md; one of them: make verify-kills, -fuzz,"
+	@echo "                -recomputation, -bugs, -mutation, -advice"
+	@echo "make setup      only the environment, in $(VENV); make clean removes it and everything built"
 
 $(VENV)/pyvenv.cfg:
 	@$(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
@@ -43,21 +44,14 @@ $(VENV)/.docs: $(VENV)/.test
 	@touch $@
 
 setup: $(VENV)/.test
-setup-demo: $(VENV)/.demo
 
-demo: setup-demo
+demo: $(VENV)/.demo
 	@$(BIN)/sottovoce demo
 
-test: setup lint types unit
-
-lint:
+test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-
-types:
 	$(BIN)/mypy
-
-unit:
 	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 -m "not slow and not paper and not pages"
 
 # Without a browser every test is skipped with a sentence: apt-get install chromium gives one.
@@ -76,26 +70,28 @@ test-slow: setup
 bench: setup
 	$(BIN)/python -m benchmarks
 
-# Long forms of what CI shows in short: 10,000 kills, 100 million frames, every planted bug.
-kills: setup
-	$(BIN)/python scripts/kill_loop.py --kills 10000
+# Each check writes one record into docs/results. Recomputation, bugs, mutation and advice append their cases to a
+# file in build/ and go on from it when they are started again.
+CHECK := $(ONE_THREAD) $(BIN)/python -m verification
+verify: $(VERIFY:%=verify-%)
 
-fuzz: setup
-	$(BIN)/python scripts/fuzz_frames.py --frames 100000000
+verify-kills: setup
+	$(CHECK).kills --kills 10000 --out docs/results/kills.json
 
-bugs: setup
-	@mkdir -p build
-	$(ONE_THREAD) $(BIN)/python scripts/plant_bugs.py --lines build/planted-bugs.jsonl --out docs/results/planted-bugs.json
+verify-fuzz: setup
+	$(CHECK).fuzzing --frames 100000000 --out docs/results/fuzzing.json
 
-# Both append what they find line by line and go on where they were ended.
-truth: setup
-	$(ONE_THREAD) $(BIN)/python scripts/truth.py --resume --out docs/results/truth.json
+verify-recomputation: setup
+	$(CHECK).recomputation --resume --out docs/results/recomputation.json
 
-mutants: setup
-	$(ONE_THREAD) $(BIN)/python scripts/mutate.py --resume --out docs/results/mutants.json
+verify-bugs: setup
+	$(CHECK).planted_bugs --resume --out docs/results/planted-bugs.json
 
-advice: setup
-	$(ONE_THREAD) $(BIN)/python scripts/advice_proof.py --resume --out docs/results/advice.json
+verify-mutation: setup
+	$(CHECK).mutation --resume --out docs/results/mutation.json
+
+verify-advice: setup
+	$(CHECK).advice_check --resume --out docs/results/advice-check.json
 
 # Flower pins its own typer, rich and protobuf, so the federation has an environment of its own; Ray comes
 # with it, and with Dask beside them the workers of sweeps are tested there too.
@@ -105,7 +101,7 @@ flower:
 	@$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
 		-e '.[flower,dask]' pytest hypothesis
 	$(FLOWER)/bin/python -m pytest tests/peers/test_flower.py tests/peers/flower_deployment.py \
-		tests/experiments/test_sweep.py tests/runners/test_threads.py
+		tests/runners/test_sweep.py tests/runners/test_threads.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from verification import recomputation
 from verification.load import ROOT, load
 
 TEMPLATES = ("average", "train", "net")  # of `init`, those with a plan file
@@ -136,14 +137,11 @@ def graphs_and_protocols() -> Iterator[tuple[str, Any]]:
 
 def random_plans(count: int) -> Iterator[tuple[str, Any]]:
     """Yield the privacy costs of plans drawn at random, one in twenty with sampling."""
-    truth = load(
-        "verification/truth.py" if (ROOT / "verification" / "truth.py").exists() else "scripts/truth.py"
-    )
     logging.getLogger().setLevel(logging.ERROR)
     sampled = count // 20
     for kind, numbers in (("gaussian", count - sampled), ("sampled", sampled)):
         for number in range(numbers):
-            drawn = truth.case(1, kind == "sampled", number)
+            drawn = recomputation.case(1, kind == "sampled", number)
             question = dict(drawn.question)
             guarantee = drawn.plan.privacy(question.pop("view", None), **question)
             yield f"privacy/random-plan/{kind}/{number}", float(guarantee.epsilon(drawn.delta))

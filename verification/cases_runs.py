@@ -168,7 +168,7 @@ def peers() -> Iterator[tuple[str, Any]]:
 
 
 def _simulated_peers() -> Iterator[tuple[str, Any]]:
-    from sottovoce.peers.simulator import Faults, World, masked_shapes
+    from verification.simulator import Faults, World, masked_shapes
 
     for seed in range(28):
         for kind, faults in (("calm", Faults.none()), ("faults", Faults(power=0.3, random_power=1))):

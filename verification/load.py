@@ -1,4 +1,4 @@
-"""Modules of this checkout that no package holds: lists of cases in the tests, and scripts."""
+"""Modules of this checkout that no package holds: lists of cases in the tests."""
 
 from __future__ import annotations
 

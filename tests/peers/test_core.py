@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
+from verification.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 
 from sottovoce import graphs, protocols
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError
@@ -20,7 +21,6 @@ from sottovoce.peers.frames import (
     Wire,
     Witnessed,
 )
-from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 from sottovoce.privacy.noise import ProtectiveNoise
 from sottovoce.privacy.releases import Spending
 

@@ -10,12 +10,12 @@ import threading
 
 import numpy as np
 import pytest
+from verification.simulator import SimulatedDisk, SimulatedStore
 
 from sottovoce.errors import LedgerError
 from sottovoce.peers.core import Entry
 from sottovoce.peers.frames import Wire
 from sottovoce.peers.ledger import ANCHOR, LEDGER, LOCK, SqliteLedger, read_ledger
-from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore
 from sottovoce.privacy.releases import Release
 
 RUN = b"r" * 32

@@ -1,9 +1,7 @@
 """Frames: read back exactly, refuse everything else, change nothing, allocate nothing unasked (I5)."""
 
 import ast
-import hashlib
-import random
-import struct
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -11,15 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from verification.fuzzing import fuzz, sealed
 
 import sottovoce.peers
-from sottovoce.errors import FrameError, PeerError
+from sottovoce.errors import FrameError
 from sottovoce.peers.frames import (
     CONTROL,
     HEADER,
     NOTHING,
-    SIGNED,
-    TRAILER,
     UNSIGNED,
     Head,
     OpenSeal,
@@ -28,19 +25,9 @@ from sottovoce.peers.frames import (
     Witnessed,
     digest_of,
 )
-from sottovoce.peers.simulator import Faults, World
 
+ROOT = Path(__file__).parents[2]
 WIRE = Wire(run=bytes(range(32)), members=4, rounds=20, dim=3, dtype="float64")
-
-
-def sealed(body):
-    """Return the frame with its digest, signed where its kind is, as the sender would."""
-    digest, signature = hashlib.sha256(body).digest(), UNSIGNED
-    if len(body) >= HEADER.size and body[5] in SIGNED:
-        sender, number = struct.unpack_from("<IQ", body, 8)
-        said = b"sottovoce frame\n" + body[36:68] + struct.pack("<BIQ", body[5], sender, number) + digest
-        signature = OpenSeal(sender).sign(said)
-    return body + digest + signature
 
 
 def header(**fields):
@@ -157,89 +144,8 @@ def test_a_row_that_is_not_finite_is_never_framed():
         WIRE.row(np.array([0.0, np.nan, 0.0]), sender=0, round=0)
 
 
-def running_core():
-    """A core in the middle of a run, and frames its neighbours would send."""
-    world = World(1, Faults.none())
-    world.run(most_events=200)
-    slot, core = next((s, c) for s, c in world.cores.items() if c is not None and not c.finished)
-    frames = [raw for raw in world.on_wire.values() if raw[8] != slot]
-    contact = core.program.contacts[0]
-    frames.append(
-        core.wire.position(
-            Position(0, -1, NOTHING, UNSIGNED, hashlib.sha256(b"").digest(), True), sender=contact
-        )
-    )
-    theirs = core.wire.head(Head(1, 1, 0, b"h" * 32, NOTHING, NOTHING), sender=contact)
-    frames += [
-        theirs,
-        core.wire.witnessed(Witnessed(slot, 0, 0, NOTHING, NOTHING, b""), sender=contact),
-        core.wire.witnessed(Witnessed(contact, 0, 0, NOTHING, NOTHING, theirs), sender=contact),
-    ]
-    return core, contact, frames
-
-
-def mutate(rng, raw):
-    """Flip, cut, stretch, or plant an extreme integer; half the time the digest is made right again.
-
-    With a right digest a changed number is a valid frame of an authenticated neighbour, so then mostly the
-    header is changed: what is under test is what must be refused.
-    """
-    draw = rng.random
-
-    def pick(n):
-        return int(draw() * n)
-
-    resealed = rng.random() < 0.5
-    body, tail = bytearray(raw), b""
-    if resealed and rng.random() < 0.998:
-        body, tail = body[:72], bytes(body[72:])
-    for _ in range(1 + pick(3)):
-        kind = pick(6)
-        if kind == 0 and body:
-            body[pick(len(body))] ^= 1 << pick(8)
-        elif kind == 1:
-            del body[pick(len(body) + 1) :]
-        elif kind == 2:
-            body += rng.randbytes(pick(40))
-        elif kind == 3 and len(body) > 16:
-            at = pick(len(body) - 8)
-            extreme = (0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1, 10**9)[pick(7)]
-            body[at : at + 8] = struct.pack("<Q", extreme)
-        elif kind == 4 and len(body) > 8:
-            at = pick(len(body) - 4)
-            body[at : at + 4] = rng.randbytes(4)
-        elif body:
-            at = pick(len(body))
-            body[at] = (0, 255, 127, 128)[pick(4)]
-    out = bytes(body) + tail
-    return sealed(out[:-TRAILER]) if resealed and len(out) > TRAILER else out
-
-
-def fuzz(count, seed):
-    """Feed mutated frames to a running core; return (refused, taken). Anything but a refusal is checked."""
-    rng = random.Random(seed)
-    core, contact, frames = running_core()
-    before, refused, taken = core.digest(), 0, 0
-    for i in range(count):
-        raw = mutate(rng, frames[rng.randrange(len(frames))])
-        try:
-            core.receive(1.0, contact, raw)
-            taken += 1
-        except FrameError:
-            refused += 1
-            if i % 97 == 0:
-                assert core.digest() == before, "a refused frame changed the state"
-            continue
-        except PeerError:
-            taken += 1  # a well-formed frame that says: you were rolled back
-        if core.failed is not None or core.digest() != before:
-            core, contact, frames = running_core()
-    assert core.digest() == before
-    return refused, taken
-
-
 def test_fuzzed_frames_change_nothing_and_memory_stays_bounded():
-    """A million follow below; `make fuzz` runs 100 million."""
+    """A million follow below; `make verify-fuzz` runs 100 million."""
     fuzz(2_000, seed=0)
     tracemalloc.start()
     refused, _ = fuzz(20_000, seed=1)
@@ -287,9 +193,8 @@ def test_receiving_imports_and_opens_nothing(tmp_path):
 
     script = tmp_path / "receive.py"
     script.write_text(
-        "import sys, importlib.util\n"
-        f"spec = importlib.util.spec_from_file_location('t', {str(Path(__file__))!r})\n"
-        "t = importlib.util.module_from_spec(spec); spec.loader.exec_module(t)\n"
+        "import sys\n"
+        "import verification.fuzzing as t\n"
         "t.fuzz(50, 1)\n"
         "core, contact, frames = t.running_core()\n"
         "seen = []\n"
@@ -306,5 +211,11 @@ def test_receiving_imports_and_opens_nothing(tmp_path):
         "assert not seen, seen\n"
         "print('quiet')\n"
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.stdout.strip() == "quiet", done.stderr

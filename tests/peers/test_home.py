@@ -1,7 +1,6 @@
 """A home: runs begin once, go on in their own folder with their own records, and are charged for good."""
 
 import asyncio
-import hashlib
 import json
 import math
 import os
@@ -9,10 +8,7 @@ import shutil
 import stat
 import subprocess
 import sys
-import tempfile
-from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,12 +19,8 @@ from sottovoce.errors import (
     DataError,
     IdentityError,
     LedgerError,
-    SottovoceError,
 )
-from sottovoce.peers import book as book_module
 from sottovoce.peers import home as home_module
-from sottovoce.peers import ledger as ledger_module
-from sottovoce.peers import trainings as trainings_module
 from sottovoce.peers.addresses import spoken
 from sottovoce.peers.agreement import (
     member_entry,
@@ -37,18 +29,14 @@ from sottovoce.peers.agreement import (
     sign_agreement,
     write_agreement,
 )
-from sottovoce.peers.book import Book, Charge, Lifetime
-from sottovoce.peers.core import Entry
-from sottovoce.peers.frames import Wire
+from sottovoce.peers.book import Lifetime
 from sottovoce.peers.home import Home, find_home
 from sottovoce.peers.identity import CERTIFICATE, make_identity
-from sottovoce.peers.ledger import ANCHOR, SqliteLedger
+from sottovoce.peers.ledger import ANCHOR
 from sottovoce.peers.records import Records
 from sottovoce.peers.runtime import Peer
 from sottovoce.peers.status import read_status
-from sottovoce.peers.trainings import MARK, _step, charge_training
-from sottovoce.privacy import gaussian_epsilon, gaussian_mu
-from sottovoce.privacy.releases import Release
+from sottovoce.privacy import gaussian_epsilon
 
 DELTA = 1e-5
 NAMES = ("north", "south")
@@ -374,280 +362,3 @@ def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free
         (known,) = members.homes[i].book.charges
         assert known.status == "ended"
         assert members.total(i) == pytest.approx(gaussian_epsilon(1 / 3, DELTA), rel=1e-9)
-
-
-# ---- histories -----------------------------------------------------------------------------------------
-
-
-class Crash(BaseException):
-    """The power fails here."""
-
-
-class History:
-    """Runs, crashes at any write, restored backups, closed runs and trainings, in one home, by chance.
-
-    What was really sent is kept by the test alone; what the book prints may never be below it.
-    """
-
-    STEPS = 4
-
-    def __init__(self, seed, folder, monkeypatch):
-        self.rng = np.random.default_rng(seed)
-        self.crashes = seed % 2 == 0
-        self.folder = folder
-        self.epsilon = 12.0
-        limit = Lifetime(self.epsilon, DELTA, "user", "local")
-        self.home = Home.create(folder / "h", "north", population="p", budgets=[limit], copy=folder / "c")
-        self.sent = []  # sensitivity over noise of everything that left, drawn afresh each time
-        self.unfinished = set()  # trainings that are charged and have not handed over their result
-        self.rows = Counter()  # how many of them by each run
-        self.backups, self.violations, self.fuse = [], [], None
-        self.loose = (
-            False  # whether something was charged that may not have left: then only "not below" holds
-        )
-        for module, name in ((book_module, "write_whole"), (ledger_module, "_mark_anchor")):
-            monkeypatch.setattr(module, name, self._fused(getattr(module, name)))
-        real = SqliteLedger.commit
-        monkeypatch.setattr(SqliteLedger, "commit", self._fused(real))
-
-    def _fused(self, real):
-        def call(*args, **options):
-            self._burn()
-            result = real(*args, **options)
-            self._burn()
-            return result
-
-        return call
-
-    def _burn(self):
-        if self.fuse is not None:
-            self.fuse -= 1
-            if self.fuse < 0:
-                self.fuse = None
-                raise Crash
-
-    def plan(self, number):
-        release = Release(0, 0, sensitivity=1.0, noise_std=2.0 + number % 3, steps=self.STEPS)
-        return Charge("", f"run {number}", (release,), run=hashlib.sha256(bytes([number])).hexdigest())
-
-    def records(self):
-        return Records(np.zeros((2, 1)), np.zeros(0))
-
-    def go_on(self, number):
-        """One life of a peer process: some rounds, perhaps to the end."""
-        new = self.plan(number)
-        state = [None, self.folder / f"elsewhere{number}"][int(self.rng.integers(2))]
-        ledger = Home(self.home.folder).open_run(new, self.records(), node=0, state=state)
-        try:
-            wire = Wire(ledger.run, 2, self.STEPS, 1, "float64")
-            saved = ledger.load()
-            for _ in range(int(self.rng.integers(1, 4))):
-                at = len(saved.sent) if saved.sent else 0
-                if at >= self.STEPS:
-                    self.home.book.end(new.run, draws=self.STEPS, head=ledger.head.hex())
-                    return
-                release = new.releases[0].at(at)
-                frame = wire.row(self.rng.standard_normal(1), sender=0, round=at)
-                ledger.commit(Entry(at, (release,), frame, b"state", ()))
-                saved.sent[at] = frame
-                self.sent.append(release.sensitivity / release.noise_std)
-                self.rows[new.run] += 1
-        finally:
-            ledger.close()
-
-    def train(self):
-        noise = 3.0
-        release = Release(0, 0, sensitivity=1.0, noise_std=noise)
-        book_module.charge(Home(self.home.folder), None, [release], "a training")
-        self.sent.append(1 / noise)
-
-    def fit(self):
-        """A training of four steps with a checkpoint after each; its result leaves when all are done."""
-        folder = self.folder / f"elsewhere-fit{int(self.rng.integers(2))}"
-        release = Release(0, 0, sensitivity=1.0, noise_std=6.0, steps=self.STEPS)
-        plan = SimpleNamespace(n=1, releases=lambda agent: [release])
-        home = Home(self.home.folder)
-        marked, charges = (folder / MARK).exists(), len(home.book.charges)
-        training = charge_training(plan, "a fit", checkpoint=folder, home=home)
-        step = _step(folder)
-        self.loose |= len(home.book.charges) > charges and marked  # begun again: its first half never leaves
-        self.unfinished.add(folder.name)
-        for _ in range(int(self.rng.integers(1, 6))):
-            if step == self.STEPS:
-                break
-            step += 1
-            training.saving(step)
-            self._burn()
-            (folder / "current.json").write_text(json.dumps({"step": step}))
-            if step == self.STEPS:
-                training.done(step)
-                self.sent += [1 / 6.0] * self.STEPS
-                self.unfinished.discard(folder.name)
-
-    def back_up(self):
-        place = self.folder / f"backup{len(self.backups)}"
-        shutil.copytree(self.folder / "h", place / "h")
-        for folder in self.folder.glob("elsewhere*"):
-            shutil.copytree(folder, place / folder.name)
-        self.backups.append(place)
-
-    def set_back(self):
-        """Somebody restores the home, its book or the folder of one run from a backup."""
-        if not self.backups:
-            return
-        backup = self.backups[int(self.rng.integers(len(self.backups)))]
-        folders = [*backup.glob("elsewhere*"), *backup.glob("h/runs/*")]
-        what = int(self.rng.integers(4))
-        if what == 0:
-            self._put_back(backup, backup / "h")
-        elif what == 1:
-            shutil.copy(backup / "h" / "book.jsonl", self.home.folder / "book.jsonl")
-        elif folders:
-            self._put_back(backup, sorted(folders)[int(self.rng.integers(len(folders)))])
-
-    def _put_back(self, backup, folder):
-        place = self.folder / folder.relative_to(backup)
-        shutil.rmtree(place, ignore_errors=True)
-        shutil.copytree(folder, place)
-
-    def give_up(self):
-        runs = [run for run, known in self.home.book.runs.items() if known.status != "closed"]
-        if runs:
-            run = runs[int(self.rng.integers(len(runs)))]
-            known = self.home.book.runs[run]
-            self.loose |= self.home._left(known) is None
-            self.home.close(run, "given up")
-
-    def repair(self):
-        self.home.restore("repaired")
-
-    def step(self):
-        go_on = [lambda: self.go_on(int(self.rng.integers(3)))] * 6
-        acts = [
-            *go_on,
-            self.train,
-            self.fit,
-            self.fit,
-            *[self.back_up] * 2,
-            *[self.set_back] * 3,
-            self.give_up,
-            self.repair,
-        ]
-        self.fuse = int(self.rng.integers(12)) if self.crashes and self.rng.random() < 0.5 else None
-        try:
-            acts[int(self.rng.integers(len(acts)))]()
-        except Crash:
-            self.loose = True
-        except SottovoceError:
-            pass
-        self.fuse = None
-        self.check()
-
-    def check(self):
-        true = math.sqrt(math.fsum(each**2 for each in self.sent))
-        if true > gaussian_mu(self.epsilon, DELTA) * (1 + 1e-9):
-            self.violations.append(f"beyond the lifetime budget: mu {true}")
-        try:
-            (row,) = self.home.book.summary()[0]["budgets"]
-            runs = self.home.book.runs
-        except LedgerError:
-            return  # refused, so nothing is printed and nothing can be sent
-        for run, rows in self.rows.items():  # run by run too: what one has too much must not hide another
-            charged = sum(release.draws for release in runs[run].releases) if run in runs else 0
-            if charged < rows:
-                self.violations.append(f"{rows} rows of {run[:8]} left, charged {charged}")
-        if row["total"] < gaussian_epsilon(true, DELTA) * (1 - 1e-9):
-            self.violations.append(f"printed {row['total']}, true mu {true}")
-
-    def settle(self):
-        """Bring every run to its end, and compare: what is printed is then what was sent."""
-        self.fuse = None
-        self.loose |= bool(self.unfinished)
-        self.repair()
-        for run, known in self.home.book.runs.items():
-            if known.status not in ("ended", "closed"):
-                self.loose |= self.home._left(known) is None
-                self.home.close(run, "settled")
-        self.check()
-        (row,) = self.home.book.summary()[0]["budgets"]
-        true = (
-            gaussian_epsilon(math.sqrt(math.fsum(each**2 for each in self.sent)), DELTA) if self.sent else 0.0
-        )
-        if not self.loose and not math.isclose(row["total"], true, rel_tol=1e-9):
-            self.violations.append(f"printed {row['total']}, sent {true}")
-
-
-@pytest.fixture
-def histories(monkeypatch):
-    """Yield histories that have been lived; in memory, for the order of syncs has a test of its own."""
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-
-    def lived(count, steps=20):
-        for seed in range(count):
-            with monkeypatch.context() as patch, tempfile.TemporaryDirectory(dir=memory) as folder:
-                history = History(seed, Path(folder), patch)
-                for _ in range(steps):
-                    history.step()
-                history.settle()
-                yield history
-
-    return lived
-
-
-def check_histories(lived, least):
-    sent = exact = 0
-    for history in lived:
-        assert history.violations == []
-        sent += len(history.sent)
-        exact += not history.loose and len(history.sent) > 3
-    assert sent > 10 * least
-    assert exact >= least
-
-
-def test_no_history_of_runs_crashes_and_backups_is_under_counted(histories):
-    """The printed total is never below what was started, and equal to it where all is known."""
-    check_histories(histories(16), least=1)
-
-
-@pytest.mark.slow
-def test_200_histories(histories):
-    check_histories(histories(200), least=5)
-
-
-def _without_witness(*args, **options):
-    return SqliteLedger(*args, **{**options, "witness": None})
-
-
-def _any_mark(folder, home):
-    try:
-        return json.loads((folder / MARK).read_text())["training"]
-    except OSError:
-        return os.urandom(8).hex()
-
-
-PLANTED = {
-    "run folders may be set back": (home_module, "SqliteLedger", _without_witness),
-    "nobody notes that a ledger exists": (Book, "begun", lambda self, run: None),
-    "an older book is taken": (Book, "_verified", lambda self: book_module._read(self.path)),
-    "an older ledger closes a run": (
-        home_module,
-        "read_ledger",
-        lambda folder, *, witness: ledger_module.read_ledger(folder),
-    ),
-    "a checkpoint set back is free": (trainings_module, "_named", _any_mark),
-    "a known run is charged to nobody": (
-        Book,
-        "_charged",
-        lambda self, rows, state, new, act: self._write(
-            [*rows, book_module._row(rows, {**book_module.charge_act(new, act), "releases": []})]
-        ),
-    ),
-}
-
-
-@pytest.mark.parametrize("bug", PLANTED)
-def test_the_histories_catch_planted_bugs(bug, histories, monkeypatch):
-    place, name, replacement = PLANTED[bug]
-    monkeypatch.setattr(place, name, replacement)
-    assert any(history.violations for history in histories(60))

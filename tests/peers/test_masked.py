@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from verification.simulator import Faults, World, masked_shapes
 
 from sottovoce import graphs
 from sottovoce.data.randomness import Random
@@ -27,7 +28,6 @@ from sottovoce.peers.frames import ROW, Wire
 from sottovoce.peers.identity import CertificateSeal
 from sottovoce.peers.jobs import Job
 from sottovoce.peers.masking import read_mask_key
-from sottovoce.peers.simulator import Faults, World, masked_shapes
 from sottovoce.peers.status import read_status
 from sottovoce.privacy import masks
 from sottovoce.privacy.noise import ProtectiveNoise, RecordedNoise

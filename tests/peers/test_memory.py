@@ -72,7 +72,7 @@ def test_both_transports_have_the_calls_of_the_interface(memory_links):
 LOOK = """
 import json, os, sys
 before = dict(os.environ)
-import sottovoce.peers.runtime, sottovoce.peers.transport, sottovoce.peers.simulator
+import sottovoce.peers.runtime, sottovoce.peers.transport
 print(json.dumps([before == dict(os.environ), "grpc" in sys.modules]))
 """
 

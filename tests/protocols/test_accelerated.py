@@ -1,9 +1,7 @@
 """Accelerated randomized gossip against its differential equation, its rate, and whole-number arithmetic."""
 
-import importlib.util
 import math
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +9,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.errors import ConfigError
 from sottovoce.protocols import AcceleratedRandomized, Randomized, parse, rounds_for
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "span_truth.py"
-spec = importlib.util.spec_from_file_location("span_truth", SCRIPT)
-truth = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(truth)
+from verification import exact_spans
 
 
 def condition(network, intensities):
@@ -113,7 +107,7 @@ def test_what_is_seen_against_whole_numbers(seed, own_noise):
     if own_noise:
         seen = [[Fraction(0) if j in observers else value for j, value in enumerate(row)] for row in seen]
     whole = [[int(value * math.lcm(*(q.denominator for q in row))) for value in row] for row in seen]
-    exact = np.array([float(share) for share in truth.projected(whole, n)])
+    exact = np.array([float(share) for share in exact_spans.projected(whole, n)])
     view = protocol.view(observers, own_noise=own_noise)
     claimed = view.leakage()
     assert (claimed >= exact - 1e-9).all()

@@ -2,8 +2,8 @@
 
 `home` an organisation's folder; `book` what was spent over all runs; `addresses` pinned certificates;
 `agreement` what runs, signed by all; `identity` who is who; `frames` the bytes; `ledger` what was spent, on
-disk; `core` one peer without IO; `plans`, `programs`, `jobs` the agreed plan, cut into rounds; `simulator`
-consortia under faults; `transport` and `runtime` the real thing. Names are imported on first use.
+disk; `core` one peer without IO; `plans`, `programs`, `jobs` the agreed plan, cut into rounds;
+`transport` and `runtime` the real thing. Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _NAMES = {
     "Lifetime": "book",
     "Peer": "runtime",
     "SqliteLedger": "ledger",
-    "World": "simulator",
     "charge": "book",
     "charge_training": "trainings",
     "draft_epoch": "epochs",

@@ -16,7 +16,7 @@ Everything else follows from it:
 - an accusation is a digest with the accused's own signature; one without is noted, and changes nothing.
 
 The clock, the network, the disk and the randomness are the caller's: `sottovoce.peers.runtime` drives this
-class with sockets and SQLite, `sottovoce.peers.simulator` with seeded faults.
+class with sockets and SQLite, the simulator in `verification` with seeded faults.
 """
 
 from __future__ import annotations
@@ -169,16 +169,6 @@ class Core:
     Every row returned for sending was committed by `Store.commit` before, with all releases that went
     into it. At most one row exists per round. `receive` either raises `FrameError` and leaves the state as
     it was, or takes the frame. After any other error the core is finished: it returns nothing more to send.
-
-    Examples
-    --------
-    `sottovoce.peers.simulator.World` runs whole consortia of cores.
-
-    >>> from sottovoce.peers.simulator import Faults, World
-    >>> world = World(seed=1, faults=Faults.none())
-    >>> world.run()
-    >>> world.finished, world.violations
-    (True, [])
     """
 
     def __init__(

@@ -1,20 +1,19 @@
 """Five real processes over TLS go through six changes of their consortium and end with one model.
 
-    python scripts/six_changes.py --out docs/results/epochs.json [--older COMMIT]
+    python -m verification.membership_changes --out docs/results/membership-changes.json
 
-In order: two members begin with an older version of the program and are upgraded in the middle of the run;
-one leaves for good; one moves; one gets a new key, whose certificate soon expires while another member is
-dead by a power cut; it is renewed; one loses its disk. Each change but the first is an epoch, drafted by one
-member and signed by all who remain, each with a home and a book of its own. At the end everybody must hold
-the same model, and every book must say what composing all releases its ledgers ever listed comes to (for the
-lost disk, everything planned). What `peer agree` forecast must be what the book then said.
+In order: all members stop and start again in the middle of the run; one leaves for good; one moves; one gets
+a new key, whose certificate soon expires while another member is dead by a power cut; it is renewed; one
+loses its disk. Each change but the first is a membership change, drafted by one member and signed by all who
+remain, each with its own member directory and lifetime ledger. At the end all members must hold the same
+model, and every lifetime ledger must show the composition of all releases that its run ledgers list (for the
+lost disk, all planned releases). The forecast of `peer agree` must equal the lifetime ledger's total.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
-import io
 import json
 import math
 import os
@@ -23,7 +22,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -48,7 +46,6 @@ from sottovoce.peers.statements import read_statement
 from sottovoce.privacy import gaussian_epsilon
 
 ROOT = Path(__file__).parents[1]
-OLDER = "e293d03"  # its books do not name the runs that an epoch continues, its statements say less
 NAMES = [f"m{i}" for i in range(5)]
 STEPS, NOISE, DELTA, EPSILON = 400, 90.0, 1e-5, 60.0
 
@@ -56,8 +53,8 @@ STEPS, NOISE, DELTA, EPSILON = 400, 90.0, 1e-5, 60.0
 class Consortium:
     """Homes, the agreement of the present epoch, and the processes that run it."""
 
-    def __init__(self, folder: Path, older: Path | None, say: Any) -> None:
-        self.folder, self.older, self.say = folder, older, say
+    def __init__(self, folder: Path, say: Any) -> None:
+        self.folder, self.say = folder, say
         self.homes = {
             name: Home.create(
                 folder / name, name, population="patients", copy=folder / f"{name}-copy",
@@ -104,16 +101,16 @@ class Consortium:
             where = self.homes[name].identity_folder
             sign_agreement(self.file, self.homes[name].identity, secrets=where)
 
-    def command(self, *words: object, source: Path | None = None, ok: bool = True) -> str:
+    def command(self, *words: object, ok: bool = True) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "sottovoce.cli.main", "peer", *map(str, words)], text=True,
-            capture_output=True, env=environment(source),
+            capture_output=True, env=environment(),
         )  # fmt: skip
         if ok and done.returncode:
             raise SystemExit(f"peer {' '.join(map(str, words))}: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def start(self, *names: str, source: Path | None = None) -> None:
+    def start(self, *names: str) -> None:
         """Start the real command of some members; what they log goes to files."""
         before = [word for file in self.files[-2:-1] for word in ("--previous", file)]
         for name in names or self.names:
@@ -122,7 +119,7 @@ class Consortium:
             with self.log(name).open("a") as out:
                 self.processes[name] = subprocess.Popen(
                     [sys.executable, "-m", "sottovoce.cli.main", "peer", *map(str, words)], stdout=out,
-                    stderr=subprocess.STDOUT, env=environment(source),
+                    stderr=subprocess.STDOUT, env=environment(),
                 )  # fmt: skip
 
     def log(self, name: str) -> Path:
@@ -182,8 +179,8 @@ class Consortium:
         return [release for each in sorted(runs.iterdir()) for release in read_ledger(each)["saved"].releases]
 
 
-def environment(source: Path | None = None) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(source or ROOT / "src"), "OMP_NUM_THREADS": "1"}
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
 
 
 def address() -> str:
@@ -196,35 +193,21 @@ def mu(releases: Any) -> float:
     return math.sqrt(math.fsum(r.draws * (r.sensitivity / r.noise_std) ** 2 for r in releases))
 
 
-def older_sources(commit: str, folder: Path) -> Path | None:
-    """Return the sources of an earlier version, or None where this is no checkout with its history."""
-    done = subprocess.run(["git", "-C", str(ROOT), "archive", commit, "src"], capture_output=True)
-    if done.returncode:
-        return None
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(folder / "older", filter="data")
-    return folder / "older" / "src"
-
-
 def live(group: Consortium, lifetime: float) -> dict[str, Any]:
     """Go through the six changes; return what was seen."""
     seen: dict[str, Any] = {}
-    # upgrade: two members begin with the older version, all stop, and the same run goes on with this one
-    group.start("m0", "m1", "m2")
-    group.start("m3", "m4", source=group.older)
+    # restart: all stop in order, and the same run goes on
+    group.start()
     group.reach(12)
     codes = group.stop()
     kept = read_statement(group.state("m4") / "statement.json")["rounds"]
-    group.say(f"stopped at round {group.round()}; m3 and m4 are upgraded")
+    group.say(f"stopped at round {group.round()}; all start again")
     group.start()
     group.reach(12)
     codes |= group.stop()
     went_on = read_statement(group.state("m4") / "statement.json")["rounds"]
-    book = group.homes["m4"].book.rows()
-    seen["upgrade"] = {
+    seen["restart"] = {
         "exit_codes": sorted(set(codes.values())), "rounds_before": kept, "rounds_after": went_on,
-        "older_version_ran": group.older is not None,
-        "book_of_older_form": not any("continues" in row for row in book),
     }  # fmt: skip
     forecasts = []
 
@@ -307,7 +290,6 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--older", default=OLDER, help="the version that two members begin with")
     parser.add_argument(
         "--lifetime", type=float, default=180.0, help="seconds of the certificate that expires"
     )
@@ -318,8 +300,8 @@ def main() -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - began:6.0f} s  {text}", file=sys.stderr, flush=True)
 
-    folder = Path(tempfile.mkdtemp(prefix="sottovoce-six-"))
-    group = Consortium(folder, older_sources(given.older, folder), say)
+    folder = Path(tempfile.mkdtemp(prefix="sottovoce-changes-"))
+    group = Consortium(folder, say)
     try:
         seen = live(group, given.lifetime)
         verdict = judged(group, seen)
@@ -328,7 +310,7 @@ def main() -> int:
             if process.poll() is None:
                 process.kill()
     record = {
-        "command": f"python scripts/six_changes.py --older {given.older} --lifetime {given.lifetime:g}",
+        "command": f"python -m verification.membership_changes --lifetime {given.lifetime:g}",
         "members": 5, "processes": "one per member, TLS 1.3 on localhost", **verdict, "changes": seen,
         "seconds": round(time.monotonic() - began),
     }  # fmt: skip

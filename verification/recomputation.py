@@ -13,7 +13,7 @@ Of a drawn protocol only public facts are read: the parents of a tree, the edges
 no statement claims to know better (gossip without consensus over several steps, walks, outsiders of
 unmasked protocols) is held against what the user's own noise protects, which the statement claims.
 
-    python scripts/truth.py --gaussian 9500 --sampled 500 --seed 1 --resume --out docs/results/truth.json
+    python -m verification.recomputation --gaussian 9500 --sampled 500 --seed 1 --resume --out RECORD.json
 
 Results are appended to a file of lines as they come; --resume goes on where an earlier run was ended. The
 exit code is 1 if a price was below the truth by more than the tolerance: a relative 1e-9 of epsilon where all
@@ -1164,7 +1164,9 @@ def main() -> int:
         "--sampled", type=int, default=500, help="plans with lots, sampled clients or choices"
     )
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--lines", type=Path, default=Path("truth.jsonl"), help="results, one line each")
+    parser.add_argument(
+        "--lines", type=Path, default=Path("build/recomputation.jsonl"), help="results, one line each"
+    )
     parser.add_argument("--resume", action="store_true", help="keep the lines there are and go on")
     parser.add_argument("--limit", type=int, help="end after so many plans of this call")
     parser.add_argument("--seconds", type=float, help="end after so many seconds")
@@ -1176,6 +1178,7 @@ def main() -> int:
         kind, _, number = options.only.partition(":")
         print(json.dumps(check(options.seed, kind == "sampled", int(number)), indent=2))
         return 0
+    options.lines.parent.mkdir(parents=True, exist_ok=True)
     if not options.resume:
         options.lines.unlink(missing_ok=True)
     results = (
@@ -1217,8 +1220,8 @@ def main() -> int:
     scored = score(results)
     record = {
         "what": "prices of random plans against an independent recomputation",
-        "command": f"python scripts/truth.py --gaussian {options.gaussian} --sampled {options.sampled} "
-        f"--seed {options.seed}",
+        "command": f"python -m verification.recomputation --gaussian {options.gaussian} "
+        f"--sampled {options.sampled} --seed {options.seed}",
         "version": sv.__version__,
         "seed": options.seed,
         "tolerance": {"gaussian": GAUSSIAN_SLACK, "sampled": SAMPLED_SLACK},

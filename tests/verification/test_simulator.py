@@ -1,17 +1,14 @@
 """Thousands of worlds under faults: the ledger is never behind, payloads are unique, results are exact."""
 
-import importlib.util
-from pathlib import Path
-
 import numpy as np
 import pytest
+from verification.simulator import Faults, Shape, SimulatedStore, World, shapes
 
 from sottovoce import graphs, protocols
 from sottovoce.errors import BudgetExceeded
-from sottovoce.peers import simulator
 from sottovoce.peers.frames import ROW, Wire
-from sottovoce.peers.simulator import Faults, Shape, SimulatedStore, World, shapes
 from sottovoce.privacy.releases import Budget
+from verification import liars, simulator
 
 WORLDS = 2_000
 PARTS = 13
@@ -119,19 +116,10 @@ def test_non_interference(seed):
     assert logs[0] == logs[1]
 
 
-def liars(worlds, witness):
-    """Rolled-back members with k lying others, counted by whether somebody honest was left; see scripts/."""
-    path = Path(__file__).parents[2] / "scripts" / "liars.py"
-    spec = importlib.util.spec_from_file_location("liars", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.count(worlds, witness)
-
-
 @pytest.mark.parametrize("part", range(2))
 def test_no_row_leaves_twice_while_one_honest_member_remembers(part):
-    """I17: with a witness of every row, whoever lies and whatever is kept back; 2,000 worlds in scripts/."""
-    found = liars(range(50 * part, 50 * part + 50), 1)
+    """I17: with a witness of every row, whoever lies and whatever is kept back."""
+    found = liars.count(range(50 * part, 50 * part + 50), 1)
     assert found["violations"] == 0
     assert found["honest_set_back"] > 20
     assert found["honest_noticed"] > 15
@@ -139,14 +127,14 @@ def test_no_row_leaves_twice_while_one_honest_member_remembers(part):
 
 
 def test_with_rarer_heads_whoever_got_the_first_version_notices_the_second():
-    found = liars(range(100, 150), 8)
+    found = liars.count(range(100, 150), 8)
     assert found["violations"] == found["honest_sent_twice_unnoticed_by_a_receiver"] == 0
     assert found["honest_noticed"] > 15
 
 
 def test_what_the_printed_assumption_excludes():
     """Everybody else was set back too and lies: rows leave twice and nobody is left to know it."""
-    found = liars(range(30, 40), 1)
+    found = liars.count(range(30, 40), 1)
     assert found["all_lie_set_back"] > 2
     assert found["all_lie_sent_twice_unnoticed"] > 0
 

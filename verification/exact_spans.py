@@ -7,7 +7,7 @@ computed in whole numbers by elimination without division, which shares nothing 
 the matrices and how they are read: a stored 0.1 is a tenth where all weights of a matrix are so simple, and
 its binary value elsewhere.
 
-    python scripts/span_truth.py --cases 2000 --seed 1 --out docs/results/span-truth.json
+    python -m verification.exact_spans --cases 2000 --seed 1 --out docs/results/exact-spans.json
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def main() -> int:
     low = [number for number, r in enumerate(results) if r["low"] > ROUNDING]
     record = {
         "what": "leakage of random weighted gossip against exact rational arithmetic",
-        "command": f"python scripts/span_truth.py --cases {options.cases} --seed {options.seed}",
+        "command": f"python -m verification.exact_spans --cases {options.cases} --seed {options.seed}",
         "version": sv.__version__,
         "cases": options.cases,
         "seed": options.seed,

@@ -10,11 +10,11 @@ Four parts, each computed without the advisor's own formulas:
 - errors: predicted errors of averages against simulated ones;
 - scores: intervals of simulated accuracy, from public records, against runs on records that were held out.
 
-    python scripts/advice_proof.py --cases 200 --scores 30 --resume --out docs/results/advice.json
+    python -m verification.advice_check --cases 200 --scores 30 --resume --out docs/results/advice-check.json
 
 It takes about five minutes of one core (SOTTOVOCE_DATA names the folder that holds houses/).
 
-Lines are appended to FILE.lines as they come; --resume goes on after them. The exit code is 1 where
+Cases are appended to a file in build/ as they come; --resume goes on after them. The exit code is 1 where
 something does not hold.
 """
 
@@ -283,31 +283,31 @@ def main() -> int:
     parser.add_argument("--errors", type=int, default=30)
     parser.add_argument("--scores", type=int, default=30)
     parser.add_argument("--resume", action="store_true")
-    parser.add_argument("--out", type=Path, default=Path("docs/results/advice.json"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/advice-check.json"))
     options = parser.parse_args()
-    kept = options.out.with_suffix(".lines")
+    cases = Path("build") / options.out.with_suffix(".jsonl").name
     lines = []
-    if options.resume and kept.exists():
-        lines = [json.loads(line) for line in kept.read_text().splitlines() if line]
-    elif kept.exists():
-        kept.unlink()
+    if options.resume and cases.exists():
+        lines = [json.loads(line) for line in cases.read_text().splitlines() if line]
+    elif cases.exists():
+        cases.unlink()
     done = {(one["part"], one.get("seed", one.get("graph"))) for one in lines}
     tasks = [("scores", seed, judge_score) for seed in range(options.scores)]
     tasks += [("errors", seed, judge_error) for seed in range(options.errors)]
     tasks += [("leaves", name, judge_leaves) for name in GRAPHS]
     tasks += [("consortia", seed, judge_consortium) for seed in range(options.cases)]
-    kept.parent.mkdir(parents=True, exist_ok=True)
+    cases.parent.mkdir(parents=True, exist_ok=True)
     for part, key, judge in tasks:
         if (part, key) in done:
             continue
         one = judge(key)  # type: ignore[operator]
         lines.append(one)
-        with kept.open("a") as file:
+        with cases.open("a") as file:
             file.write(json.dumps(one) + "\n")
         if one.get("beaten_by") or not one.get("meets", True):
             print(json.dumps(one), file=sys.stderr, flush=True)
     said = holds(lines)
-    command = f"python scripts/advice_proof.py --cases {options.cases} --scores {options.scores}"
+    command = f"python -m verification.advice_check --cases {options.cases} --scores {options.scores}"
     record = {
         "name": "advice", "config": {"epsilon": EPSILON, "delta": DELTA, "command": command},
         "metrics": said, "history": [one for one in lines if one["part"] == "scores"], "guarantees": [],

@@ -4,8 +4,8 @@ One member of a small consortium runs in a process of its own: the real core, th
 disk, a pipe for a network. It is killed at a random moment, its ledger is opened and checked against every
 byte that came out of the pipe, and it is started again, until the run is finished; then a new run begins.
 
-    python scripts/kill_loop.py --kills 300
-    python scripts/kill_loop.py --kills 10000
+    python -m verification.kills --kills 300
+    python -m verification.kills --kills 10000
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from sottovoce.errors import PeerError
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.frames import ROW, Wire, digest_of
 from sottovoce.peers.ledger import SqliteLedger
-from sottovoce.peers.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 from sottovoce.privacy.noise import ProtectiveNoise
+from verification.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 
 HEAD = struct.Struct("<BI")
 STEPS, DIM = 20, 8
@@ -231,12 +231,20 @@ def loop(kills: int, seed: int = 0, longest: float = 0.03) -> dict[str, object]:
     }
 
 
-if __name__ == "__main__":
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
+    parser.add_argument("--out", type=Path, help="write the record here")
+    options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    result = loop(given.kills, given.seed)
-    print(json.dumps(result))
-    sys.exit(1 if result["violations"] or result["kills"] < given.kills else 0)
+    counts = loop(options.kills, options.seed)
+    if options.out is not None:
+        command = f"python -m verification.kills --kills {options.kills}"
+        options.out.write_text(json.dumps({"command": command, **counts}, indent=1) + "\n")
+    print(json.dumps(counts))
+    return 1 if counts["violations"] or counts["kills"] < options.kills else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """First contact, as a new user: a clone and `make demo`; then wheel, demo, explorer, an own CSV, a page.
 
-    python scripts/first_contact.py --out docs/results/first-contact.json
+    python -m verification.first_contact --out docs/results/first-contact.json
 
 Everything happens in an empty temporary folder. The commands and blocks are copied from the site's pages
 (docs/tutorials/own-csv.md), so what is timed is what a reader would do. Times include installing.
@@ -116,7 +116,7 @@ def main() -> None:
         shutil.rmtree(folder, ignore_errors=True)
     failed = [step["step"] for step in visitor.steps if "failed" in step]
     record: dict[str, Any] = {
-        "command": "python scripts/first_contact.py --out docs/results/first-contact.json",
+        "command": "python -m verification.first_contact --out docs/results/first-contact.json",
         "python": platform.python_version(),
         "load_at_the_end": round(os.getloadavg()[0], 1),
         "cores": os.cpu_count(),

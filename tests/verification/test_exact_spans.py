@@ -1,8 +1,6 @@
 """No direction of a view is lost: random weights, faint ones among them, against whole-number arithmetic."""
 
-import importlib.util
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,11 +18,7 @@ from sottovoce.protocols import (
     spans,
     views,
 )
-
-SCRIPT = Path(__file__).parents[2] / "scripts" / "span_truth.py"
-spec = importlib.util.spec_from_file_location("span_truth", SCRIPT)
-truth = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(truth)
+from verification import exact_spans
 
 
 def weighted_path(weights):
@@ -37,8 +31,10 @@ def weighted_path(weights):
 
 @pytest.mark.parametrize("batch", range(15))
 def test_random_weights_are_never_understated(batch):
-    """The long form, 2,000 cases, is `scripts/span_truth.py`."""
-    results = [truth.compare(*truth.case(2, number)[:3]) for number in range(10 * batch, 10 * batch + 10)]
+    """The long form, 2,000 cases, is `verification/exact_spans.py`."""
+    results = [
+        exact_spans.compare(*exact_spans.case(2, number)[:3]) for number in range(10 * batch, 10 * batch + 10)
+    ]
     assert max(r["low"] for r in results) < 1e-9
     assert all(r["close"] for r in results)
 
@@ -46,8 +42,8 @@ def test_random_weights_are_never_understated(batch):
 def test_the_reference_knows_the_hand_checks():
     """The path of three by hand, with and without the observer's own noise."""
     path = Gossip(sv.graphs.path(3), 2)
-    assert truth.rational_leakage(path, (2,), True) == [1, 1, 0]
-    assert truth.rational_leakage(path, (2,), False) == [Fraction(1, 2), 1, Fraction(1, 2)]
+    assert exact_spans.rational_leakage(path, (2,), True) == [1, 1, 0]
+    assert exact_spans.rational_leakage(path, (2,), False) == [Fraction(1, 2), 1, Fraction(1, 2)]
 
 
 @pytest.mark.parametrize("a", [2.0**-20, 2.0**-26])

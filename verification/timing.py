@@ -1,6 +1,6 @@
 """Does the time of an answer tell how many records a member has? A curious neighbour's test.
 
-    python scripts/answer_times.py --rounds 200 --out docs/results/pace.json
+    python -m verification.timing --rounds 200 --out docs/results/timing.json
 
 Three peers on a path, the two outer ones real processes: one has 100 records, the other 200,000. The one in
 the middle answers at once, whatever was agreed, and takes the time from its own row to theirs. After half of
@@ -145,7 +145,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     record: dict[str, Any] = {
-        "command": f"python scripts/answer_times.py --rounds {given.rounds} --pace {given.pace:g}",
+        "command": f"python -m verification.timing --rounds {given.rounds} --pace {given.pace:g}",
         "without": compared(None, given.rounds),
         "with": compared(given.pace, given.rounds),
         "load": os.getloadavg()[0],

@@ -1,6 +1,6 @@
 """Rolled-back state folders with lying members: is a row ever sent twice while somebody honest remembers?
 
-    python scripts/liars.py --worlds 2000 --out docs/results/liars.json
+    python -m verification.liars --worlds 2000 --out docs/results/liars.json
 
 In every world one member's folder is set back, together with k of the others, who know it and keep back or
 hand on what honest members have signed, as it suits them. With `witness = 1` a row leaves only when all
@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from sottovoce.peers.simulator import Faults, World, masked_shapes, shapes
+from verification.simulator import Faults, World, masked_shapes, shapes
 
 FAULTS = Faults(delay=0.1, drop=0.02, partitions=0, power=0.02, random_power=0, rollback=1.0)
 
@@ -59,7 +59,7 @@ def main() -> None:
     started, half = time.time(), asked.worlds // 2
     strict, usual = count(range(half), 1), count(range(half, asked.worlds), 8)
     record = {
-        "command": f"python scripts/liars.py --worlds {asked.worlds}",
+        "command": f"python -m verification.liars --worlds {asked.worlds}",
         "worlds": asked.worlds,
         "witness_1": strict,
         "witness_8": usual,
