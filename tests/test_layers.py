@@ -25,7 +25,7 @@ LAYERS = [
     {"report"},
     {"sklearn", "studies", "own_models", "fitting"},
     {"cli"},
-    {"__main__"},
+    {"__main__", "templates"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -3,28 +3,29 @@
 import importlib.util
 import inspect
 import sys
+from pathlib import Path
 
 import pytest
 
-from sottovoce.cli.init import write_kit
-from sottovoce.cli.kits import KITS
+import sottovoce
+from sottovoce.cli.init import TEMPLATES, write_template
 from sottovoce.errors import ConfigError, InvalidInput
 
 
 @pytest.mark.parametrize(
-    "kind",
+    "template",
     [
         "average", "train", "protocol", "algorithm",
         pytest.param("net", marks=pytest.mark.slow), pytest.param("consortium", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
-def test_a_folder_runs_at_once_and_answers_well(kind, tmp_path, monkeypatch):
-    folder = tmp_path / kind
-    written = write_kit(kind, folder)
-    assert {"README.md", f"test_{kind}.py"} <= set(written)
+def test_a_folder_runs_at_once_and_answers_well(template, tmp_path, monkeypatch):
+    folder = tmp_path / template
+    written = write_template(template, folder)
+    assert {"README.md", f"test_{template}.py"} <= set(written)
     monkeypatch.syspath_prepend(str(folder))
     before = set(sys.modules)
-    spec = importlib.util.spec_from_file_location(f"kit_{kind}", folder / f"test_{kind}.py")
+    spec = importlib.util.spec_from_file_location(f"template_{template}", folder / f"test_{template}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     tests = [function for name, function in vars(module).items() if name.startswith("test_")]
@@ -36,24 +37,25 @@ def test_a_folder_runs_at_once_and_answers_well(kind, tmp_path, monkeypatch):
             del sys.modules[name]
 
 
-def test_every_kind_is_listed_and_every_command_named_in_a_page_exists(call):
-    assert set(KITS) == {"average", "train", "net", "consortium", "protocol", "algorithm"}
+def test_every_template_is_listed_and_every_command_named_in_a_page_exists(call):
+    assert set(TEMPLATES) == {"average", "train", "net", "consortium", "protocol", "algorithm"}
     from sottovoce.cli.main import COMMANDS
 
-    for kit in KITS.values():
-        words = [line.split() for line in kit.texts["README.md"].splitlines() if line.startswith("    sotto")]
+    for template in TEMPLATES:
+        page = Path(sottovoce.__file__).parent / "templates" / template / "README.md"
+        words = [line.split() for line in page.read_text().splitlines() if line.startswith("    sotto")]
         assert all(line[1] in COMMANDS for line in words)
-    told = call("init", "average", "--json")
-    assert told.code == 0, told
-    assert told.json["run"] == "sottovoce average plan.toml"
+    result = call("init", "average", "--json")
+    assert result.code == 0, result
+    assert result.json["run"] == "sottovoce average plan.toml"
 
 
-def test_what_is_there_stays_and_unknown_kinds_are_listed(refused, tmp_path):
+def test_what_is_there_stays_and_unknown_templates_are_listed(refused, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("keep me")
     assert "not an empty folder" in refused("init", "average", "mine")
     assert "average, train, net, consortium, protocol, algorithm" in refused("init", "averge")
     with pytest.raises(InvalidInput):
-        write_kit("none", tmp_path / "x")
+        write_template("none", tmp_path / "x")
     with pytest.raises(ConfigError):
-        write_kit("average", tmp_path / "mine" / "notes.txt")
+        write_template("average", tmp_path / "mine" / "notes.txt")

@@ -1,9 +1,10 @@
-"""`sottovoce init KIND`: a small folder that runs at once, to begin from."""
+"""`sottovoce init TEMPLATE`: write a small folder that runs at once."""
 
 from __future__ import annotations
 
+from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -13,12 +14,31 @@ from sottovoce.errors import ConfigError, InvalidInput
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["init", "write_kit"]
+__all__ = ["TEMPLATES", "init", "write_template"]
+
+
+class Template(NamedTuple):
+    """The purpose of a template and the command to type in its folder."""
+
+    about: str
+    command: str
+
+
+TEMPLATES = {
+    "average": Template("A private mean of sixteen clinics' values.", "sottovoce average plan.toml"),
+    "train": Template("A private logistic model over eight clinics' records.", "sottovoce train plan.toml"),
+    "net": Template("A private network over eight clinics' records (torch).", "sottovoce train plan.toml"),
+    "consortium": Template("Three members, one agreement, three peers on this machine.", "python run.py"),
+    "protocol": Template(
+        "An averaging protocol of your own: priced, run, attacked.", "python my_protocol.py"
+    ),
+    "algorithm": Template("A learning algorithm of your own: priced, run, judged.", "python my_algorithm.py"),
+}
 
 
 def init(
-    kind: Annotated[str, typer.Argument(help="average, train, net, consortium, protocol or algorithm.")],
-    folder: Annotated[Path | None, typer.Argument(help="A new or empty folder; by default KIND.")] = None,
+    template: Annotated[str, typer.Argument(help="average, train, net, consortium, protocol or algorithm.")],
+    folder: Annotated[Path | None, typer.Argument(help="A new or empty folder; by default TEMPLATE.")] = None,
     json: Json = False,
 ) -> None:
     """Write a small commented folder that runs at once: plan, toy data, test, and a page about it.
@@ -32,37 +52,35 @@ def init(
       sottovoce init train
       sottovoce init consortium ours
     """
-    from sottovoce.cli.kits import KITS
-
-    target = folder if folder is not None else Path(kind)
-    written = write_kit(kind, target)
-    kit = KITS[kind]
-    found = {"kind": kind, "folder": str(target), "written": written, "run": kit.command}
+    target = folder if folder is not None else Path(template)
+    written = write_template(template, target)
+    about, command = TEMPLATES[template]
+    result = {"template": template, "folder": str(target), "written": written, "run": command}
 
     def text(out: Console) -> None:
-        out.print(safe(f"{kit.about} Written to {target}: {', '.join(written)}."))
-        out.print(safe(f"Try it: cd {target}, then {kit.command}; python -m pytest checks the answer."))
+        out.print(safe(f"{about} Written to {target}: {', '.join(written)}."))
+        out.print(safe(f"Try it: cd {target}, then {command}; python -m pytest checks the answer."))
 
-    emit(found, json, text)
+    emit(result, json, text)
 
 
-def write_kit(kind: str, folder: Path) -> list[str]:
-    """Write the folder of a kind and return the names of its files.
+def write_template(template: str, folder: Path) -> list[str]:
+    """Write the files of a template into a new or empty folder and return their names.
 
     Examples
     --------
     >>> import tempfile
-    >>> write_kit("average", Path(tempfile.mkdtemp()))
+    >>> write_template("average", Path(tempfile.mkdtemp()))
     ['README.md', 'plan.toml', 'test_average.py', 'values.csv']
     """
-    from sottovoce.cli.kits import KITS
     from sottovoce.report.records import write_text
 
-    if kind not in KITS:
-        raise InvalidInput(f"init knows {', '.join(KITS)}, got {kind!r}.")
+    if template not in TEMPLATES:
+        raise InvalidInput(f"init knows {', '.join(TEMPLATES)}, got {template!r}.")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"{folder} is there already and not an empty folder; name another place.")
-    files = {**KITS[kind].texts, **KITS[kind].tables()}
-    for name, content in files.items():
-        write_text(folder / name, content)
+    source = resources.files("sottovoce") / "templates" / template
+    files = {file.name: file for file in source.iterdir() if file.is_file()}
+    for name, file in files.items():
+        write_text(folder / name, file.read_text(encoding="utf-8"))
     return sorted(files)
