@@ -25,7 +25,7 @@ import torch
 
 from sottovoce.objectives.models import b23_mnist, resnet9
 from sottovoce.objectives.nets import NetObjective
-from sottovoce.objectives.nets_b23 import B23Objective
+from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
 
 def opacus_hooks(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip: float) -> Callable:
@@ -84,7 +84,7 @@ def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
 
 def mnist_sums(repeats: int, agents: int = 10, lot: int = 256) -> dict[str, object]:
     """Ten agents, 256 samples each, the network of B23."""
-    fast, generic = B23Objective(clip=10.0), NetObjective(b23_mnist(), clip=10.0)
+    fast, generic = BayrootiObjective(clip=10.0), NetObjective(b23_mnist(), clip=10.0)
     theta = fast.initial(np.random.default_rng(0), agents)
     x, y = torch.randn(agents, lot, 1, 32, 32), torch.randint(0, 10, (agents, lot))
     hooks = [opacus_hooks(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]
@@ -146,7 +146,7 @@ def a_step(
     y = rng.integers(0, 10, len(x))
     data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
     network = sv.graphs.ring(agents)
-    objective = B23Objective(clip=10.0)
+    objective = BayrootiObjective(clip=10.0)
     plan = sv.algorithms.registry.algorithm(algorithm)(
         objective, network, steps=2000, sizes=data.sizes, lot=lot, noise_multiplier=1.0
     )

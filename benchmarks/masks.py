@@ -57,10 +57,10 @@ def step(dim: int = 38_424, partners: int = 9, lot: int = 256) -> dict[str, Any]
 
     from sottovoce.objectives.models import b23_mnist
     from sottovoce.objectives.nets import NetObjective
-    from sottovoce.objectives.nets_b23 import B23Objective
+    from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
     torch.set_num_threads(1)
-    objective, generic = B23Objective(clip=1.0), NetObjective(b23_mnist(), clip=1.0)
+    objective, generic = BayrootiObjective(clip=1.0), NetObjective(b23_mnist(), clip=1.0)
     theta = objective.initial(np.random.default_rng(0), 1)
     x, y = torch.randn(1, lot, 1, 32, 32), torch.zeros(1, lot, dtype=torch.long)
     grid = mask_grid(bound=1.0, sensitivity=1.0 / lot, noise_std=[3.0 / lot] * 10, dim=dim, steps=2000)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.experiments import drawing
+from sottovoce.report import drawing
 
 FOLDER = Path(__file__).parents[1] / "docs" / "pictures"
 

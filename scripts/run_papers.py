@@ -8,7 +8,7 @@
 Every trial leaves one record in docs/results/b23 when it ends; what is there is not run again, so the script
 can be stopped (Ctrl-C, SIGTERM, a power cut) and started again at any time. Trial 0 of every cell comes
 first, so that a table is complete early and gains trials later. At its end, and when stopped, the tables
-are assembled into docs/results/NAME.json and src/sottovoce/experiments/records.json says what there is.
+are assembled into docs/results/NAME.json and src/sottovoce_papers/records.json says what there is.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def pending(
     folder: Path, tables: list[str], settings: list[str], trials: int, consensus: bool = False
 ) -> list[tuple[Any, str, int]]:
     """Return the trials that have no record: (cell, settings, trial), trial 0 of every cell first."""
-    from sottovoce.experiments.b23_tables import beyond, cells_of, tuned_apart
+    from sottovoce_papers.bayrooti2023.tables import beyond, cells_of, tuned_apart
 
     cells: dict[str, Any] = {}
     for table in tables:
@@ -130,7 +130,7 @@ def _file(cell: Any, which: str, trial: int) -> str:
 
 def estimate(cell: Any, which: str, trial: int) -> float:
     """Return about how many seconds a trial takes on a quiet core."""
-    from sottovoce.experiments.b23_settings import settings_of
+    from sottovoce_papers.bayrooti2023.settings import settings_of
 
     steps = settings_of(cell.method, cell.epsilon, cell.fiedler, which).steps or cell.steps
     return steps * SECONDS_PER_STEP[cell.method] + 3
@@ -148,7 +148,7 @@ def _ended(missing: list[tuple[Any, str, int]], folder: Path, jobs: int) -> Iter
 
 
 def _run(job: tuple[Any, str, int], folder: Path) -> tuple[Any, str, int]:
-    from sottovoce.experiments.deep_b23 import run_cell
+    from sottovoce_papers.bayrooti2023.cells import run_cell
 
     cell, which, trial = job
     run_cell(cell, trial, which=which, results=folder)
@@ -158,8 +158,8 @@ def _run(job: tuple[Any, str, int], folder: Path) -> tuple[Any, str, int]:
 def _assemble(folder: Path) -> None:
     """Write the tables of the trials there are, and the list of stored records."""
     from sottovoce.errors import DataError
-    from sottovoce.experiments.b23_tables import from_trials
     from sottovoce.report.records import write_record, write_text
+    from sottovoce_papers.bayrooti2023.tables import from_trials
 
     for name in ("table1", "table2", "figure1"):
         try:
@@ -176,7 +176,7 @@ def _assemble(folder: Path) -> None:
 
 def index(results: Path) -> dict[str, dict[str, Any]]:
     """Return what is known of every stored record of an experiment."""
-    from sottovoce.experiments.registry import registry
+    from sottovoce_papers.registry import registry
 
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(results.glob("*.json")):
@@ -206,7 +206,7 @@ def index(results: Path) -> dict[str, dict[str, Any]]:
 
 def page_table(results: Path) -> str:
     """Return the table of docs/reproduction.md: every stored record, the claim, whether it held, numbers."""
-    from sottovoce.experiments.registry import find
+    from sottovoce_papers.registry import find
 
     lines = ["| name | the source says | here | from the record |", "|---|---|---|---|"]
     for name, kept in index(results).items():

@@ -1,6 +1,8 @@
 """Settings for every test."""
 
+import json
 import os
+from typing import NamedTuple
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,3 +21,54 @@ def the_terminal_stays_as_it_was():
     before = {name: os.environ.get(name) for name in names}
     yield
     assert {name: os.environ.get(name) for name in names} == before
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def call(capsys, monkeypatch, tmp_path):
+    """Run the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+
+    from sottovoce.cli.main import main
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(a) for a in arguments])
+        out, err = capsys.readouterr()
+        return Answer(stopped.value.code or 0, out, err)
+
+    return run
+
+
+@pytest.fixture
+def refused(call, tmp_path):
+    """Run it, and check that it is refused as promised: one sentence, exit code 1, nothing written."""
+
+    def run(*arguments):
+        before = sorted(tmp_path.rglob("*"))
+        answer = call(*arguments)
+        assert answer.code == 1, answer
+        assert answer.out == ""
+        assert "Traceback" not in answer.err
+        assert answer.err.startswith("sottovoce: ")
+        assert answer.err.endswith(".\n")
+        assert answer.err.count("\n") == 1, answer.err
+        assert sorted(tmp_path.rglob("*")) == before
+        as_json = call(*arguments, "--json")
+        assert as_json.code == 1
+        assert as_json.err == ""
+        assert as_json.json == {"error": answer.err.removeprefix("sottovoce: ").rstrip("\n")}
+        assert sorted(tmp_path.rglob("*")) == before
+        return as_json.json["error"]
+
+    return run

@@ -19,23 +19,25 @@ from verification.cases_noise import KEYS, keyed
 from verification.load import ROOT, load
 
 ABSENT = "not recorded"  # where data or an extra are absent; such a case is not compared
+EXPERIMENT_CASES = {"bayrooti2023-tuning": "b23-tuning"}  # name of an experiment -> name of its case
 
 
 def experiments() -> Iterator[tuple[str, Any]]:
     """Yield the quick form of every experiment, without provenance and times."""
-    from sottovoce.experiments.registry import registry
+    from sottovoce_papers.registry import registry
 
     for name, experiment in registry().items():
+        case = f"experiment/{EXPERIMENT_CASES.get(name, name)}/quick"
         try:
-            yield f"experiment/{name}/quick", experiment.run(quick=True).record()
+            yield case, experiment.run(quick=True).record()
         except (DataError, MissingDependency):
-            yield f"experiment/{name}/quick", ABSENT
+            yield case, ABSENT
 
 
 def deep_methods() -> Iterator[tuple[str, Any]]:
     """Yield the results of twelve steps of every deep method on MNIST, with noise and without."""
-    from sottovoce.experiments.b23_settings import settings_of
-    from sottovoce.experiments.deep_b23 import METHODS, Cell, run_cell
+    from sottovoce_papers.bayrooti2023.cells import METHODS, Cell, run_cell
+    from sottovoce_papers.bayrooti2023.settings import settings_of
 
     for method in METHODS:
         for epsilon in (1.0, float("inf")):

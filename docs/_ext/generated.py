@@ -22,7 +22,7 @@ PACKAGES = {
     "sottovoce.attacks": "What an observer computes, and audits",
     "sottovoce.advice": "Which plan to take",
     "sottovoce.peers": "One organisation, one process",
-    "sottovoce.experiments": "The papers' tables and figures",
+    "sottovoce_papers": "The papers' tables and figures",
     "sottovoce.report": "Pages and pictures",
     "sottovoce.sklearn": "Estimators for scikit-learn",
     "sottovoce.errors": "Everything that is raised on purpose",
@@ -164,9 +164,9 @@ def formula(translator: Any, node: Any) -> None:
 def gallery(results: Path, folder: Path) -> None:
     """Draw every stored record that has a figure, and write what the paper says and whether it held."""
     from sottovoce.errors import DataError
-    from sottovoce.experiments.drawing import save
-    from sottovoce.experiments.registry import registry
+    from sottovoce.report.drawing import save
     from sottovoce.report.records import read_record
+    from sottovoce_papers.registry import registry
 
     known, told = registry(), []
     for path in sorted(results.glob("*.json")):

@@ -41,7 +41,7 @@ def test_training_with_many_canaries_once():
 
     from sottovoce.attacks.membership import digits_problem
     from sottovoce.attacks.small_net import SmallNet
-    from sottovoce.experiments.audit_table5 import make_plan
+    from sottovoce_papers.bayrooti2023.audit import make_plan
 
     digits, net, rng = load_digits(), SmallNet(), np.random.default_rng(2)
     problem = digits_problem(digits.images / 16, digits.target, records=40)

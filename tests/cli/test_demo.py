@@ -1,6 +1,6 @@
 import json
 
-from sottovoce.experiments import clinics
+from sottovoce.demo import clinics
 from sottovoce.report import page
 from sottovoce.report.records import read_record
 from sottovoce.runners import Result

@@ -32,14 +32,14 @@ def taught():
     """Yield (whose help, words) of every command that a command's own help shows."""
     from typer.main import get_command
 
-    from sottovoce.cli.main import COMMANDS, build
+    from sottovoce.cli.main import build, commands
 
     def each(command):
         yield command
         for one in getattr(command, "commands", {}).values():
             yield from each(one)
 
-    for name in COMMANDS:
+    for name in commands():
         for command in each(get_command(build(name))):
             for line in (command.help or "").splitlines():
                 if found := re.match(r"\s*(?:\$ )?sottovoce ([a-z].*)$", line):
@@ -59,10 +59,10 @@ def test_the_test_sees_commands():
 def test_a_documented_command_exists(page, told):
     from typer.main import get_command
 
-    from sottovoce.cli.main import COMMANDS, build
+    from sottovoce.cli.main import build, commands
 
     words = shlex.split(told.replace("...", "x"))
-    assert words[0] in COMMANDS, f"there is no command {words[0]!r}"
+    assert words[0] in commands(), f"there is no command {words[0]!r}"
     command = get_command(build(words[0]))
     while hasattr(command, "commands"):
         assert words, f"{told!r} ends before its command"

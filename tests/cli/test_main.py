@@ -20,12 +20,12 @@ def test_help_lists_every_command_without_importing_one(call, monkeypatch):
     monkeypatch.setattr(cli.Command, "load", load)
     answer = call("--help")
     assert answer.code == 0
-    for name, command in cli.COMMANDS.items():
+    for name, command in cli.commands().items():
         assert name in answer.out
         assert command.summary.split()[0] in answer.out
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", cli.commands())
 def test_every_command_teaches_with_an_example(call, name):
     answer = call(name, "--help")
     assert answer.code == 0

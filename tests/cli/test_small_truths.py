@@ -273,4 +273,4 @@ def test_a_resumed_training_says_where_it_goes_on(call, tmp_path, monkeypatch):
 
 def test_every_command_is_named_in_the_help(call):
     told = call("--help")
-    assert all(f" {name} " in told.out for name in cli.COMMANDS)
+    assert all(f" {name} " in told.out for name in cli.commands())

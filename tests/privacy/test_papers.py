@@ -241,7 +241,7 @@ def test_theorem_two_holds_for_the_error_computed_without_drawing(network, noise
 
 
 def test_the_error_bound_is_the_experiments():
-    from sottovoce.experiments.muffliato_utility import error_bound
+    from sottovoce_papers.muffliato2022.utility import error_bound
 
     for randomized in (False, True):
         ours = published_error("ring:16", 0.7, randomized=randomized)

@@ -153,6 +153,6 @@ def pictures(data: str, n: int, rng: Any) -> tuple[Any, Any]:
     >>> pictures("digits", 3, np.random.default_rng(0))[0].shape[0]
     3
     """
-    from sottovoce.experiments.attack_descent import draw_pictures
+    from sottovoce.attacks.pictures import draw_pictures
 
     return draw_pictures(data, n, rng)

@@ -13,7 +13,7 @@ from sottovoce.cli.output import Json, console, number, plain, progress, safe, t
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.experiments.clinics import Consortium
+    from sottovoce.demo.clinics import Consortium
 
 __all__ = ["demo"]
 
@@ -71,7 +71,7 @@ def demo(
     if not quiet:
         _opening(screen)
     with progress("reading the clinics' data", None, quiet=quiet):
-        from sottovoce.experiments import clinics as parts
+        from sottovoce.demo import clinics as parts
 
         clinics = parts.consortium()
     told: dict[str, dict[str, Any]] = {}
@@ -117,7 +117,7 @@ def demo(
 def _account(clinics: Consortium) -> dict[str, Any]:
     """Return the plan's account: gossip with noise, seen by the first clinic."""
     from sottovoce.cli.account import record
-    from sottovoce.experiments.clinics import promises
+    from sottovoce.demo.clinics import promises
     from sottovoce.privacy.assessment import assess
     from sottovoce.protocols import Gossip, rounds_for
 

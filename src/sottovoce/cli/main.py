@@ -15,6 +15,9 @@ How to add a command
 
        "guess": Command("sottovoce.cli.guess:guess", "What it does.", AFTER),
 
+An installed package adds a command with an entry point in the group ``sottovoce.commands`` whose object is a
+`Command`; its module should import little, because ``sottovoce --help`` loads it.
+
 The module is imported only when its command is called, so ``sottovoce --help`` stays quick. Raise
 `SottovoceError` for whatever is wrong with the input: `main` prints its sentence on standard error (with
 ``--json``: ``{"error": sentence}`` on standard output) and exits with 1. Usage errors exit with 2, Ctrl-C
@@ -36,7 +39,7 @@ from sottovoce.errors import SottovoceError
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["COMMANDS", "Command", "build", "main"]
+__all__ = ["COMMANDS", "Command", "build", "commands", "main"]
 
 
 class Command(NamedTuple):
@@ -70,15 +73,28 @@ COMMANDS: dict[str, Command] = {
     "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
     "train": Command("sottovoce.cli.train:train", "Train by a plan file; checkpoint and resume.", RUN),
     "predict": Command("sottovoce.cli.predict:predict", "Use the model of a study on new records.", RUN),
-    "reproduce": Command("sottovoce.cli.reproduce:reproduce", "The papers' tables and figures.", AFTER),
     "search": Command("sottovoce.cli.search:search", "Try rates and clips; what that spends.", RUN),
     "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
-    "sweep": Command("sottovoce.cli.sweep:sweep", "Many trials on workers, one record each.", AFTER),
     "peer": Command("sottovoce.cli.peer:peer", "One organisation: key, agreement, run, ledger.", RUN),
     "relay": Command("sottovoce.cli.relay:relay", "A meeting place for members nobody can call.", RUN),
     "report": Command("sottovoce.cli.report:report", "One self-contained page of result records.", AFTER),
 }  # fmt: skip
+
+
+def commands() -> dict[str, Command]:
+    """Return the commands of this package and those that installed packages add by entry points.
+
+    Examples
+    --------
+    >>> set(COMMANDS) <= set(commands())
+    True
+    """
+    from importlib.metadata import entry_points
+
+    added = {entry.name: entry for entry in entry_points(group="sottovoce.commands")}
+    return COMMANDS | {name: entry.load() for name, entry in sorted(added.items()) if name not in COMMANDS}
+
 
 ABOUT = """Private learning without a server: peers exchange noisy numbers with their neighbours, and each \
 can say exactly what it told whom.
@@ -95,7 +111,7 @@ def build(only: str | None = None) -> typer.Typer:
 
     Examples
     --------
-    >>> sorted(group.name for group in build().registered_commands) == sorted(COMMANDS)
+    >>> sorted(group.name for group in build().registered_commands) == sorted(commands())
     True
     """
     import typer  # here, so that Ctrl-C is met by `main` from the first import on
@@ -122,7 +138,8 @@ def build(only: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(options)
-    for name, command in COMMANDS.items():
+    # the scan of installed packages is not needed for a command of this one
+    for name, command in (COMMANDS if only in COMMANDS else commands()).items():
         target = command.load() if name == only else _listed
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=name, rich_help_panel=command.panel)
@@ -143,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = typed.split()[1:] if COMPLETING in os.environ else given  # the shell asks what could come next
     called = next((word for word in words if not word.startswith("-")), None)
     try:
-        app = build(called if called in COMMANDS else None)
+        app = build(called)
         from typer.main import get_command
 
         get_command(app)(args=given, prog_name="sottovoce")

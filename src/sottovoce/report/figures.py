@@ -12,7 +12,7 @@ __all__ = ["bars", "curves", "graph_picture", "inline", "intervals", "layout"]
 # At least 3:1 against the light and the dark band of a page (a test computes it).
 EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#b8741a", "#7d8597", "#1d8a99", "#8d6cab"
 CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
-_INK = "#010203"  # stands for the page's text colour; `sottovoce.experiments.drawing.INK`
+_INK = "#010203"  # stands for the page's text colour; `sottovoce.report.drawing.INK`
 _MARK = "figure-id-"
 SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")
 
@@ -63,12 +63,12 @@ def inline(figure: Any, title: str) -> str:
 
     Examples
     --------
-    >>> from sottovoce.experiments.drawing import figure_of
+    >>> from sottovoce.report.drawing import figure_of
     >>> with figure_of() as (figure, _):
     ...     inline(figure, "nothing yet")[:4]
     '<svg'
     """
-    from sottovoce.experiments.drawing import SETTINGS
+    from sottovoce.report.drawing import SETTINGS
 
     figure.patch.set_alpha(0.0)
     for axes in figure.axes:

@@ -19,10 +19,10 @@ import numpy as np
 
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput
-from sottovoce.experiments import drawing
 from sottovoce.graphs import Network
 from sottovoce.privacy import Guarantee, words
 from sottovoce.protocols import GaussianView, Protocol
+from sottovoce.report import drawing
 from sottovoce.report.blocks import number
 from sottovoce.report.figures import inline, placed
 from sottovoce.report.words import guarantee_row

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from sottovoce.errors import DataError
 from sottovoce.report.blocks import Figure, Section, Table, number
 
-__all__ = ["SECTIONS", "section_of"]
+__all__ = ["SECTIONS", "provenance", "scalars", "section_of"]
 
 # record name -> "module:function"; one line for every kind of record with a section of its own
 SECTIONS: dict[str, str] = {
@@ -23,7 +24,6 @@ SECTIONS: dict[str, str] = {
     "averages": "sottovoce.report.sections:averages",
     "training": "sottovoce.report.sections:training",
     "audit": "sottovoce.report.sections:audit",
-    "b23-trial": "sottovoce.report.sections:trial",
 }
 
 
@@ -47,42 +47,30 @@ def section_of(record: Mapping[str, Any]) -> Section:
 
 
 def _teller(name: str) -> Callable[[Mapping[str, Any]], Section]:
-    """Return what tells a record: a section of its own, an experiment's table and figure, the general one."""
+    """Return what tells a record: a section of its own, one of an installed package, or the general one."""
     if name in SECTIONS:
         module, _, function = SECTIONS[name].partition(":")
         own: Callable[[Mapping[str, Any]], Section] = getattr(importlib.import_module(module), function)
         return own
-    from sottovoce.experiments.registry import registry
+    for find in _added():
+        section = find(name)
+        if section is not None:
+            return section
+    return general
 
-    return experiment if name in registry() else general
 
+@cache
+def _added() -> tuple[Callable[[str], Callable[[Mapping[str, Any]], Section] | None], ...]:
+    """Functions of installed packages from a record's name to its section (None for names of others)."""
+    from importlib.metadata import entry_points
 
-def experiment(record: Mapping[str, Any]) -> Section:
-    """Table and figure of a paper's experiment, the paper's claim, and whether this record bears it out."""
-    from sottovoce.experiments.registry import find
-    from sottovoce.report.figures import inline
-
-    found, plain = find(record["name"]), dict(record)
-    blocks: list[Figure | Table] = []
-    note = ""
-    if found.plot is not None:
-        blocks.append(Figure(inline(found.plot(plain), found.title), f"{found.title} ({found.paper})."))
-    if found.table is not None:
-        columns, rows, note = found.table(plain)
-        blocks.append(Table(columns, rows, note))
-    settings = _scalars(record["config"])
-    if settings:
-        blocks.append(Table(("setting", "value"), tuple(settings.items())))
-    held = None if found.held is None else found.held(plain)
-    verdict = {True: "It held here.", False: "It did not hold here.", None: "This record cannot say."}[held]
-    lead = f"{found.paper}. {found.claim} {verdict}" if found.claim else f"{found.paper}."
-    return Section(found.title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
+    return tuple(entry.load() for entry in entry_points(group="sottovoce.report_sections"))
 
 
 def general(record: Mapping[str, Any]) -> Section:
     """Settings, numbers, and curves of the history."""
-    settings = _scalars(record["config"])
-    measured = _scalars(record["metrics"])
+    settings = scalars(record["config"])
+    measured = scalars(record["metrics"])
     blocks: list[Figure | Table] = []
     if measured:
         blocks.append(Table(("measured", "value"), tuple(measured.items())))
@@ -101,11 +89,12 @@ def general(record: Mapping[str, Any]) -> Section:
 
 def provenance(record: Mapping[str, Any]) -> str:
     """Return where the numbers come from, in one line."""
-    said = [f"{key} {number(value)}" for key, value in _scalars(record["provenance"]).items()]
+    said = [f"{key} {number(value)}" for key, value in scalars(record["provenance"]).items()]
     return "Record: " + ", ".join(said) + "." if said else ""
 
 
-def _scalars(values: Mapping[str, Any]) -> dict[str, Any]:
+def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries that are one word or number, under names for people."""
     kept = {k: v for k, v in values.items() if isinstance(v, (str, int, float, bool)) and v != ""}
     return {key.replace("_", " "): value for key, value in kept.items()}
 
@@ -253,7 +242,7 @@ def agreement(record: Mapping[str, Any]) -> Section:
     keys = ("member", "epsilon_local", "epsilon_network", "budget", "delta", "releases")
     blocks.append(Table(columns, tuple(tuple(row[k] for k in keys) for row in found["prices"])))
     blocks.append(_costs(found["cost"]))
-    settings = {**_scalars(config), **{f"model {k}": v for k, v in _scalars(found["model"]).items()}}
+    settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(found["model"]).items()}}
     blocks.append(Table(("setting", "value"), tuple(settings.items())))
     blocks += _standard(record)
     return Section(found["title"], "", tuple(blocks), tuple(record["guarantees"]), provenance(record))
@@ -320,7 +309,7 @@ def plan(record: Mapping[str, Any]) -> Section:
     lead = f"{'Feasible.' if found.get('feasible') else 'Not feasible.'} {verdict}" if verdict else ""
     blocks: list[Figure | Table] = [
         _costs(found["cost"]),
-        Table(("setting", "value"), tuple(_scalars(record["config"]).items())),
+        Table(("setting", "value"), tuple(scalars(record["config"]).items())),
         *_standard(record),
     ]
     title = found.get("title") or "The plan"
@@ -465,31 +454,6 @@ def audit(record: Mapping[str, Any]) -> Section:
         f"The averaging was run {found['runs']:,} times per view under two neighbouring data sets, and the "
         f"best test was asked to tell them apart. {verdict}",
         (Figure(picture, "A bar that passes its tick breaks the claim."), Table(columns, rows, "", strong)),
-        (),
-        provenance(record),
-    )
-
-
-def trial(record: Mapping[str, Any]) -> Section:
-    """One trial of one cell of B23's tables, beside what B23 prints for the cell."""
-    from sottovoce.report import figures
-
-    cell, printed = record["cell"], record.get("printed")
-    budget = "no privacy" if cell["epsilon"] == "inf" else f"epsilon {cell['epsilon']:g}"
-    ours = f"ours, {record.get('which', 'tuned')}, trial {record['trial']}"
-    listed = {ours: (record["accuracy"], 0.0)}
-    if printed is not None:
-        listed["paper, mean"] = (printed[0], printed[1] or 0.0)
-    picture = figures.bars(
-        list(listed), [value for value, _ in listed.values()], spread=[std for _, std in listed.values()],
-        xlabel="test accuracy (%)", title="Accuracy", form="{:.2f}",
-    )  # fmt: skip
-    settings = {**cell, **{key: v for key, v in record["settings"].items() if v is not None}}
-    rows = tuple((key.replace("_", " "), value) for key, value in settings.items())
-    return Section(
-        f"{cell['method']}, {budget}, normalised Fiedler value {cell['fiedler']:g}, t = {cell['skew']:g}",
-        str(record.get("guarantee", "")),
-        (Figure(picture, "Test accuracy of this trial."), Table(("setting", "value"), rows)),
         (),
         provenance(record),
     )

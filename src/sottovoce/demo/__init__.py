@@ -1,0 +1,1 @@
+"""The tour of `sottovoce demo`: sixteen clinics."""

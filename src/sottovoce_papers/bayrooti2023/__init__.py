@@ -1,0 +1,1 @@
+"""Bayrooti, Gao, Prorok 2023: private decentralized deep learning with consensus algorithms."""

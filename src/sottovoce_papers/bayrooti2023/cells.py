@@ -1,0 +1,238 @@
+"""One cell of B23's tables, and one trial of it as a record.
+
+Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with Consensus Algorithms", 2023.
+Ten agents, 2,000 iterations, lot 256, delta 1e-5, record level add/remove, every message visible.
+
+A cell is (method, epsilon, normalised Fiedler value, data skew t); its trials differ in graph, split, start
+and noise. Settings, as printed and tuned, stand in `b23_settings`; `b23_tables` makes tables of cells.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.errors import InvalidInput
+from sottovoce.runners.base import provenance_now
+from sottovoce.runners.sweep import read_trial, write_trial
+from sottovoce_papers.bayrooti2023.printed import INF, RATES, printed
+from sottovoce_papers.bayrooti2023.settings import Settings, like, settings_of
+
+__all__ = ["COLOURED", "DELTA", "METHODS", "Cell", "cell_trial", "run_cell"]
+
+DELTA = 1e-5
+COLOURED = "coloured digits"  # a few of scikit-learn's in three channels: ResNet-9 on what is always there
+METHODS = ("central", "dsgd", "dsgt", "dinno", "consensus", "masked")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table.
+
+    Examples
+    --------
+    >>> Cell("dsgt", 1.0, 0.06).key
+    'dsgt_eps1_fiedler0.06_t1'
+    """
+
+    method: str
+    epsilon: float
+    fiedler: float = 1.0
+    skew: float = 1.0
+    data: str = "mnist"
+    steps: int = 2000
+    lot: int = 256
+    agents: int = 10
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise InvalidInput(f"method must be one of {', '.join(METHODS)}, got {self.method!r}.")
+        if not self.epsilon > 0:
+            raise InvalidInput(f"epsilon must be positive (inf for non-private), got {self.epsilon!r}.")
+        _validate.probability(self.fiedler, "fiedler", zero=False)
+        _validate.probability(self.skew, "skew")
+
+    @property
+    def key(self) -> str:
+        """Name of the cell, for its records."""
+        graph = "" if self.method == "central" else f"_fiedler{self.fiedler:g}_t{self.skew:g}"
+        parts = f"{self.method}_eps{self.epsilon:g}{graph}"
+        return parts if self.data == "mnist" else f"{self.data}_{parts}"
+
+    def printed(self, table: int | None = None) -> tuple[float, float] | None:
+        """Mean and standard deviation printed in B23's table (by default the first that has the cell)."""
+        if self.data not in ("mnist", "cifar100"):
+            return None
+        tables = (4,) if self.data == "cifar100" else (1, 2)
+        found = (
+            printed(number, self.method, self.epsilon, self.fiedler, self.skew)
+            for number in ((table,) if table else tables)
+        )
+        return next((value for value in found if value is not None), None)
+
+
+def run_cell(
+    cell: Cell,
+    trial: int,
+    *,
+    which: str = "tuned",
+    settings: Settings | None = None,
+    results: str | Path | None = None,
+    progress: bool = False,
+    every: int | None = None,
+    device: str = "cpu",
+) -> dict[str, Any]:
+    """Run one trial of one cell and return its record; a record already in ``results`` is read instead.
+
+    ``device`` is where the gradients of the ResNet are computed; B23's small network has a kernel of its own.
+    """
+    chosen = settings or _settings(cell, which)
+    suffix = "_printed" if which == "printed" else ""
+    path = None if results is None else Path(results) / f"{cell.key}{suffix}_trial{trial}.json"
+    named = {**asdict(cell), "epsilon": cell.epsilon if np.isfinite(cell.epsilon) else "inf"}
+    stored = read_trial(path, cell=named, settings=asdict(chosen))
+    if stored is not None:
+        return stored
+    started = time.perf_counter()
+    rng = np.random.default_rng([20230601, trial])
+    network = _graph(cell, rng)
+    data = _split(cell, rng)
+    plan = _plan(cell, chosen, network, data.sizes, device)
+    found = plan.run(data, rng, progress=progress, every=every)
+    private = np.isfinite(cell.epsilon)
+    # whoever sees all that leaves; behind masks any one member who does
+    seen: Any = {"central": "central", "masked": "network"}.get(cell.method, "local")
+    record = {
+        "name": "bayrooti2023-trial",
+        "cell": named,
+        "trial": trial,
+        "which": which,
+        "settings": asdict(chosen),
+        "accuracy": round(found.metrics["accuracy"], 2),
+        "accuracy_least": round(found.metrics["accuracy_least"], 2),
+        "history": list(found.history),
+        "printed": cell.printed(),
+        "graph_fiedler": None if network is None else round(float(network.fiedler_normalized), 4),
+        "noise_multiplier": [round(z, 4) for z in plan.multipliers],
+        "epsilon_spent": round(plan.privacy(seen).epsilon(DELTA), 6) if private else "inf",
+        "guarantee": plan.privacy(seen).statement(DELTA) if private else "none: no noise",
+        "provenance": provenance_now(
+            started,
+            noise="simulation: reproducible, not protective",
+            **({} if device == "cpu" else {"device": device}),
+        ),
+    }
+    write_trial(path, record)
+    return record
+
+
+def _settings(cell: Cell, which: str = "tuned") -> Settings:
+    if cell.data in ("mnist", "digits"):
+        chosen = settings_of(cell.method, cell.epsilon, cell.fiedler, which)
+        return (
+            chosen if cell.data == "mnist" else replace(chosen, steps=None)
+        )  # digits: a few steps, as asked
+    rates = RATES[like(cell.method)]
+    first, last = rates.get(cell.epsilon, rates[10.0])
+    return Settings(1.0 if cell.method == "central" else 10.0, first, last)
+
+
+def _graph(cell: Cell, rng: np.random.Generator) -> Any:
+    from sottovoce import graphs
+
+    if cell.method == "central":
+        return None
+    if cell.fiedler == 1:
+        return graphs.complete(cell.agents)
+    return graphs.random_connected(cell.agents, cell.fiedler, rng)
+
+
+@cache
+def _images(name: str) -> Any:
+    from sottovoce.data.images import load_images
+
+    if name != COLOURED:
+        return load_images(name)
+    grey = load_images("digits")
+    x, x_test = (np.repeat(each, 3, axis=1) for each in (grey.x[:20], grey.x_test[:6]))
+    return replace(grey, name=COLOURED, x=x, y=grey.y[:20], x_test=x_test, y_test=grey.y_test[:6])
+
+
+@cache
+def _tensors(name: str) -> tuple[Any, ...]:
+    """Normalised training and test tensors, kept: ten agents share one copy."""
+    images = _images(name)
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    if name in ("mnist", "fashion_mnist"):
+        mean, std, side = (0.1307,), (0.3081,), 32
+    elif name == "digits":
+        mean, std, side = (0.3,), (0.38,), 32
+    else:
+        mean, std, side = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276), 32
+    return tuple(images.floats(x, mean, std, side) for x in (images.x, images.x_test))
+
+
+def _split(cell: Cell, rng: np.random.Generator) -> Any:
+    from sottovoce.data.agents import AgentData
+    from sottovoce.data.partition import by_label
+
+    images = _images(cell.data)
+    x, x_test = _tensors(cell.data)
+    if cell.method == "central":
+        parts: Sequence[Any] = [np.arange(len(x))]
+    else:
+        parts = by_label(images.y, cell.agents, cell.skew, rng)
+    return AgentData(x, images.y, parts, test=(x_test, images.y_test), classes=images.classes)
+
+
+def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray, device: str = "cpu") -> Any:
+    from sottovoce.algorithms.optimisers import Optimiser
+    from sottovoce.algorithms.registry import algorithm
+
+    names = {"central": "dp-sgd", "consensus": "consensus-sgd", "masked": "consensus-sgd"}
+    private = np.isfinite(cell.epsilon)
+    objective = _objective(cell, chosen.clip if private else INF, device)
+    options: dict[str, Any] = {
+        "sizes": sizes, "steps": chosen.steps or cell.steps, "lot": cell.lot,
+        "learning_rate": (chosen.first, chosen.last), "accounting": "rdp",
+    }  # fmt: skip
+    if chosen.optimiser is not None:
+        options["optimiser"] = Optimiser(chosen.optimiser)
+    if chosen.rho is not None:
+        options["rho"] = chosen.rho
+    if cell.method == "dinno" and cell.data in ("cifar100", COLOURED):
+        options["primal_steps"] = 2  # as printed for CIFAR-100; both releases are paid for
+    if cell.method != "central":
+        options["network"] = network
+    make = algorithm(names.get(cell.method, f"dp-{cell.method}"))
+    if not private:
+        return make(objective, **options)
+    if cell.method == "masked":
+        options |= {"protocol": "masked", "view": "network"}
+    elif cell.method != "central":
+        options["view"] = "local"
+    return make.for_budget(objective, epsilon=cell.epsilon, delta=DELTA, **options)
+
+
+def _objective(cell: Cell, clip: float, device: str = "cpu") -> Any:
+    from sottovoce.objectives import models, nets
+    from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
+
+    if cell.data in ("mnist", "fashion_mnist", "digits"):
+        return BayrootiObjective(clip=clip, initial="reset")
+    images = _images(cell.data)
+    net = models.resnet9(images.classes, images.x.shape[1])
+    return nets.NetObjective(net, clip=clip, physical_batch=50 * cell.agents, initial="reset", device=device)
+
+
+def cell_trial(*, cell: Mapping[str, Any], trial: int, **options: Any) -> dict[str, Any]:
+    """Run one trial of one cell, given as plain values; the trial's number is its seed."""
+    return run_cell(Cell(**cell), trial, **options)

@@ -1,0 +1,1 @@
+"""Bellet 2024, talk "Differentially private optimization"."""

@@ -1,0 +1,286 @@
+"""Printed rates beside measured ones: excess risk of DP-SGD (O24) and of Muffliato-GD (M22, Theorem 5).
+
+Rates have no constants and no logarithms, so what is compared is how the error falls with the number of
+records or nodes. The problem is logistic regression on unit vectors, whose gradients have length 1 at most,
+so the clip changes nothing; with an l2 term mu it is mu-strongly convex. Without it descent needs steps in
+proportion to n before the noise, and not the way still to go, decides.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.errors import InvalidInput
+from sottovoce.report import drawing
+from sottovoce.runners.base import Result, provenance_now
+from sottovoce_papers.registry import Experiment, Shown
+
+__all__ = ["EXPERIMENTS", "DescentConfig", "RiskConfig", "descent_order", "excess_risk_order"]
+
+
+def excess_risk_order(
+    n: int,
+    dim: int,
+    epsilon: float,
+    delta: float,
+    *,
+    lipschitz: float = 1.0,
+    distance: float = 1.0,
+    strong_convexity: float | None = None,
+) -> float:
+    """Return the excess risk of DP-SGD that O24 prints, without constants and further logarithms.
+
+    Convex: ``sqrt(p ln(1/delta)) / (n epsilon) * lipschitz * distance``, the distance from the start to the
+    minimiser; strongly convex: ``p ln(1/delta) / (n epsilon)^2 * lipschitz^2 / mu``. (The source's slide sets
+    the root over p alone; Bassily, Smith, Thakurta 2014 have it over both.)
+
+    Examples
+    --------
+    >>> excess_risk_order(2000, 10, 1.0, 1e-5) / excess_risk_order(1000, 10, 1.0, 1e-5)
+    0.5
+    """
+    for name, value in (("epsilon", epsilon), ("lipschitz", lipschitz), ("distance", distance)):
+        _validate.positive(value, name)
+    _validate.probability(delta, "delta", zero=False)
+    root = math.sqrt(_validate.count(dim, "dim") * math.log(1 / delta)) / (_validate.count(n, "n") * epsilon)
+    if strong_convexity is None:
+        return root * lipschitz * distance
+    return root**2 * lipschitz**2 / _validate.positive(strong_convexity, "strong_convexity")
+
+
+def descent_order(
+    n: int,
+    dim: int,
+    noise_std: float,
+    steps: int,
+    strong_convexity: float,
+    *,
+    gradient_variance: float = 0.0,
+) -> float:
+    """Return the excess risk of Muffliato-SGD by M22's Theorem 5: (D sigma^2 + rho^2) / (mu n T).
+
+    Examples
+    --------
+    >>> descent_order(64, 10, 1.0, 100, 0.1) == 10 / (0.1 * 64 * 100)
+    True
+    """
+    noise = _validate.count(dim, "dim") * _validate.positive(noise_std, "noise_std") ** 2
+    noise += _validate.non_negative(gradient_variance, "gradient_variance")
+    every = _validate.count(n, "n") * _validate.count(steps, "steps")
+    return noise / (_validate.positive(strong_convexity, "strong_convexity") * every)
+
+
+@dataclass(frozen=True)
+class RiskConfig:
+    """Numbers of records, dimension, budget, strong convexity of the second problem, steps, repetitions."""
+
+    sizes: tuple[int, ...] = (500, 2000, 8000, 32000)
+    dim: int = 10
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    strong_convexity: float = 0.1
+    steps: int = 60
+    runs: int = 10
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DescentConfig:
+    """Hypercubes by their number of nodes, noise of a node's gradient, records of a node, repetitions."""
+
+    sizes: tuple[int, ...] = (8, 32, 128, 512)
+    dim: int = 10
+    noise_std: float = 1.0
+    records: int = 20
+    strong_convexity: float = 0.1
+    runs: int = 20
+    seed: int = 0
+
+
+RISK_QUICK = RiskConfig(sizes=(500, 4000), runs=2)
+DESCENT_QUICK = DescentConfig(sizes=(8, 64), runs=3)
+
+
+def _records(rng: np.random.Generator, n: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
+    X = rng.standard_normal((n, dim))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    chance = 1 / (1 + np.exp(-3 * X @ np.ones(dim)))
+    return X, np.where(rng.random(n) < chance, 1.0, -1.0)
+
+
+def _risk(X: np.ndarray, y: np.ndarray, mu: float, coef: np.ndarray) -> float:
+    return float(np.logaddexp(0, -y * (X @ coef)).mean() + mu / 2 * coef @ coef)
+
+
+def _minimiser(X: np.ndarray, y: np.ndarray, mu: float) -> np.ndarray:
+    """Newton's method; a hundred steps are far more than it takes."""
+    coef = np.zeros(X.shape[1])
+    for _ in range(100):
+        chance = 1 / (1 + np.exp(y * (X @ coef)))
+        slope = -(y * chance) @ X / len(y) + mu * coef
+        bend = (X * (chance * (1 - chance))[:, None]).T @ X / len(y) + mu * np.eye(X.shape[1])
+        move = np.linalg.solve(bend, slope)
+        coef = coef - move
+        if np.abs(move).max() < 1e-12:
+            break
+    return coef
+
+
+def run_risk(quick: bool = False, **options: Any) -> Result:
+    """Return measured excess risks of DP-SGD beside the printed rates, by problem and number of records."""
+    from sottovoce.algorithms import DPSGD
+    from sottovoce.objectives import GLM
+
+    started = time.perf_counter()
+    config = replace(RISK_QUICK if quick else RiskConfig(), **options)
+    rows = []
+    for problem, mu in (("convex", 0.0), ("strongly convex", config.strong_convexity)):
+        for n in config.sizes:
+            X, y = _records(np.random.default_rng([config.seed, n]), n, config.dim)
+            best = _minimiser(X, y, mu)
+            steps = config.steps if mu else math.ceil(config.steps * n / min(config.sizes))
+            plan = DPSGD.for_budget(
+                GLM(l2=mu, dim=config.dim), records=n, steps=steps, clip=1.0, learning_rate=2.0,
+                epsilon=config.epsilon, delta=config.delta, output="last" if mu else "mean",
+            )  # fmt: skip
+            ends = [
+                plan.run((X, y), np.random.default_rng([config.seed, n, r])).outputs["coef"]
+                for r in range(config.runs)
+            ]
+            excess = np.array([_risk(X, y, mu, end) for end in ends]) - _risk(X, y, mu, best)
+            order = excess_risk_order(
+                n, config.dim, config.epsilon, config.delta, distance=float(np.linalg.norm(best)),
+                strong_convexity=mu or None,
+            )  # fmt: skip
+            rows.append(_row(problem, n, excess, order))
+    return Result(
+        "dpsgd-rates", config=asdict(config), history=rows, metrics={"slopes": _slopes(rows)},
+        provenance=provenance_now(started, seed=config.seed),
+    )  # fmt: skip
+
+
+def run_descent(quick: bool = False, **options: Any) -> Result:
+    """Return measured excess risks of Muffliato-GD on hypercubes beside Theorem 5, by number of nodes."""
+    from sottovoce import graphs, protocols
+    from sottovoce.algorithms import MuffliatoSGD
+    from sottovoce.data import Shards
+    from sottovoce.objectives import GLM
+
+    started = time.perf_counter()
+    config = replace(DESCENT_QUICK if quick else DescentConfig(), **options)
+    rows, mu = [], config.strong_convexity
+    smooth = 0.25 + mu
+    for n in config.sizes:
+        if n < 2 or n & (n - 1):
+            raise InvalidInput(f"sizes must be powers of two, the nodes of a hypercube, got {n}.")
+        network = graphs.hypercube(n.bit_length() - 1)
+        X, y = _records(np.random.default_rng([config.seed, n]), n * config.records, config.dim)
+        least = _risk(X, y, mu, _minimiser(X, y, mu))
+        steps = math.ceil(4 * smooth / mu * math.log(4 * n))  # O(kappa) up to a logarithm
+        rate = min(1 / smooth, math.log(n * steps) / (mu * steps))
+        rounds = protocols.rounds_for(
+            network, kind="descent", noise_std=config.noise_std, variance=1.0, dim=config.dim
+        )
+        plan = MuffliatoSGD(
+            GLM(l2=mu, dim=config.dim), protocols.Chebyshev(network, rounds), steps=steps, clip=1.0,
+            noise_multiplier=config.noise_std, learning_rate=rate, adjacency="user",
+        )  # fmt: skip
+        shards = Shards(X, y, np.arange(n + 1) * config.records)
+        ends = [
+            plan.run(shards, np.random.default_rng([config.seed, n, r])).outputs["coef"]
+            for r in range(config.runs)
+        ]
+        excess = np.array([_risk(X, y, mu, end) for end in ends]) - least
+        order = descent_order(n, config.dim, config.noise_std, steps, mu)
+        rows.append(_row("hypercube", n, excess, order) | {"steps": steps, "rounds": rounds})
+    return Result(
+        "muffliato-rate", config=asdict(config), history=rows, metrics={"slopes": _slopes(rows)},
+        provenance=provenance_now(started, seed=config.seed),
+    )  # fmt: skip
+
+
+def _row(problem: str, n: int, excess: np.ndarray, order: float) -> dict[str, Any]:
+    return {
+        "problem": problem, "n": n, "excess": float(excess.mean()),
+        "std": float(excess.std() / math.sqrt(len(excess))), "order": order,
+    }  # fmt: skip
+
+
+def _slopes(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the power of n with which measured and printed risks fall, by least squares of logarithms."""
+    found = {}
+    for problem in dict.fromkeys(r["problem"] for r in rows):
+        line = [r for r in rows if r["problem"] == problem]
+        if len(line) > 1:
+            x = np.log([r["n"] for r in line])
+            found[problem] = {
+                name: float(np.polyfit(x, np.log([r[key] for r in line]), 1)[0])
+                for name, key in (("printed", "order"), ("measured", "excess"))
+            }
+    return found
+
+
+def table(record: dict[str, Any]) -> Shown:
+    """Return printed order and measured risk by number of records or nodes."""
+    rows = tuple(
+        (r["problem"], r["n"], r["order"], r["excess"], r["std"], r["excess"] / r["order"])
+        for r in record["history"]
+    )
+    fitted = "; ".join(
+        f"{name} {s['measured']:.2f} ({s['printed']:.2f})" for name, s in record["metrics"]["slopes"].items()
+    )
+    return Shown(
+        ("problem", "n", "paper: order", "ours: excess risk", "± (mean)", "ours / order"),
+        rows,
+        f"Power of n in the excess risk, measured (and printed): {fitted}.",
+    )
+
+
+def held(record: dict[str, Any]) -> bool:
+    """Whether the measured risk falls at least as fast as the printed rate, within a fifth of a power."""
+    return all(s["measured"] <= s["printed"] + 0.2 for s in record["metrics"]["slopes"].values())
+
+
+def plot(record: dict[str, Any]) -> Any:
+    """Draw measured risks and printed orders over n."""
+    rows = record["history"]
+    counted = "number of nodes n" if record["name"] == "muffliato-rate" else "number of records n"
+    with drawing.figure_of() as (figure, (axes,)):
+        for k, problem in enumerate(dict.fromkeys(r["problem"] for r in rows)):
+            line = [r for r in rows if r["problem"] == problem]
+            x = [r["n"] for r in line]
+            drawing.error_bars(axes, x, [r["excess"] for r in line], [r["std"] for r in line], k, problem)
+            label = f"{problem}, printed order"
+            drawing.error_bars(axes, x, [r["order"] for r in line], None, k, label, paper=True)
+        drawing.names(axes, counted, "excess risk", "measured and printed rate", xscale="log", yscale="log")
+    return figure
+
+
+EXPERIMENTS = {
+    "dpsgd-rates": Experiment(
+        "Excess risk of DP-SGD over the number of records, beside the printed rates",
+        "Bellet 2024 (talk); Bassily, Smith, Thakurta 2014",
+        run_risk,
+        plot,
+        table=table,
+        held=held,
+        config=RiskConfig,
+        claim="The excess risk falls like 1/n for convex and like 1/n^2 for strongly convex problems.",
+    ),
+    "muffliato-rate": Experiment(
+        "Excess risk of Muffliato-GD over the number of nodes, beside Theorem 5",
+        "Cyffers et al. 2022, Theorem 5",
+        run_descent,
+        plot,
+        table=table,
+        held=held,
+        config=DescentConfig,
+        claim="With O(kappa) steps the excess risk is of the order D sigma^2 / (mu n T).",
+    ),
+}

@@ -1,0 +1,1 @@
+"""Experiments beyond the papers: exact consensus, masked sums, fine-tuning, audits."""

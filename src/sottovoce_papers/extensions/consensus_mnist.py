@@ -1,0 +1,277 @@
+"""Beyond B23: exact-consensus DP-SGD on full MNIST, one digit per agent, on the sparsest graph.
+
+Ten agents, record-level (epsilon, 1e-5) add/remove against anyone who sees every message, as B23 accounts.
+The model is linear on fixed, data-independent features (oriented filters or first-order scattering, whitened
+on random pen strokes), every step uses all records, and the mean of the ten noisy gradients is exact after
+one pass over a fresh public spanning tree. So neither the graph nor the split enters the result, except
+through rounding.
+
+Learning rate, steps, clip, ridge and feature size were chosen on MNIST itself, with a seed that is not among
+the trials, and are not charged, as B23 did; `GRID` lists what was tried. Other budgets, and runs without
+noise and clip, take what was chosen for the nearest.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.report import drawing
+from sottovoce.runners import Result
+from sottovoce.runners.base import provenance_now
+from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
+from sottovoce_papers.registry import Experiment, Shown
+from sottovoce_papers.trials import accuracy_of
+
+__all__ = ["EXPERIMENTS", "Recipe", "run_trial"]
+
+DELTA = 1e-5
+INF = float("inf")
+BUDGETS = (0.5, 1.0, 10.0, 100.0, INF)
+B23_CENTRAL = {0.5: 90.82, 1.0: 92.04, 10.0: 94.73, 100.0: 96.16, INF: 98.22}
+B23_BEST = {0.5: 84.53, 1.0: 89.16, 10.0: 96.26, 100.0: 95.97, INF: 97.73}  # of three methods, this graph
+GRID = (
+    "features: oriented filters (8 directions, stride 3 or 4) or first-order scattering (8 directions), raw, "
+    "centred or whitened with ridge .1; clip .5 or 1; 40 or 60 steps; learning rate 4, 8, 16, 32, 64; "
+    "momentum .9; last iterate or mean of the second half"
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that was chosen, per budget.
+
+    Examples
+    --------
+    >>> Recipe().momentum
+    0.9
+    """
+
+    features: str = "oriented"
+    directions: int = 8
+    ridge: float = 0.1
+    steps: int = 40
+    rate: float = 12.0
+    momentum: float = 0.9
+    clip: float = 1.0
+    average_from: float = 1.0
+    drawings: int = 8000
+
+
+RECIPES: dict[float, Recipe] = {
+    0.5: Recipe(rate=8.0),
+    1.0: Recipe(rate=16.0),
+    10.0: Recipe("scattering", rate=64.0, steps=60),
+}
+
+
+def recipe_of(epsilon: float) -> Recipe:
+    """Return what was chosen for a budget, or for the nearest.
+
+    Examples
+    --------
+    >>> recipe_of(float("inf")) == recipe_of(10.0) == recipe_of(8.0), recipe_of(0.6).rate
+    (True, 8.0)
+    """
+    near = min(RECIPES, key=lambda known: abs(np.log(known) - np.log(min(epsilon, 1e6))))
+    return RECIPES[near]
+
+
+@cache
+def features(name: str, kind: str, directions: int, ridge: float, drawings: int) -> tuple[Any, ...]:
+    """Return training rows, labels, test rows and labels; computed once per choice of features."""
+    from sottovoce.data.image_features import OrientedFeatures, Scattering, StrokeWhitening
+    from sottovoce.data.images import load_images
+
+    images = load_images(name)
+    fixed = OrientedFeatures(directions) if kind == "oriented" else Scattering(2, directions, second=False)
+    whiten = StrokeWhitening(fixed, ridge=ridge, drawings=drawings)
+    rows = [whiten(images.floats(x, side=28)[:, 0]) for x in (images.x, images.x_test)]
+    return rows[0], images.y, rows[1], images.y_test
+
+
+def run_trial(
+    epsilon: float,
+    trial: int,
+    *,
+    recipe: Recipe | None = None,
+    fiedler: float = 0.06,
+    skew: float = 1.0,
+    data: str = "mnist",
+    agents: int = 10,
+    results: str | Path | None = None,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Run one trial and return its record; a record already in ``results`` is read instead."""
+    from torch import nn
+
+    from sottovoce import graphs
+    from sottovoce.algorithms import ConsensusSGD, Optimiser
+    from sottovoce.data.agents import AgentData
+    from sottovoce.data.partition import by_label
+    from sottovoce.objectives.nets import NetObjective
+
+    chosen, private = recipe or recipe_of(epsilon), bool(np.isfinite(epsilon))
+    key = f"consensus_eps{epsilon:g}_fiedler{fiedler:g}_t{skew:g}_trial{trial}.json"
+    path = None if results is None else Path(results) / key
+    stored = read_trial(path, recipe=asdict(chosen))
+    if stored is not None:
+        return stored
+    started = time.perf_counter()
+    rng = np.random.default_rng([20240229, trial])
+    network = graphs.complete(agents) if fiedler == 1 else graphs.random_connected(agents, fiedler, rng)
+    x, y, x_test, y_test = features(data, chosen.features, chosen.directions, chosen.ridge, chosen.drawings)
+    parts = by_label(y, agents, skew, rng)
+    records = AgentData(x, y, parts, test=(x_test, y_test), classes=10)
+    objective = NetObjective(nn.Linear(x.shape[1], 10, bias=False), clip=chosen.clip if private else INF)
+    options: dict[str, Any] = {
+        "steps": chosen.steps, "sizes": records.sizes, "learning_rate": chosen.rate, "seed": trial,
+        "optimiser": Optimiser("momentum", beta=chosen.momentum), "average_from": chosen.average_from,
+    }  # fmt: skip
+    if private:
+        plan = ConsensusSGD.for_budget(
+            objective, network, epsilon=epsilon, delta=DELTA, view="local", **options
+        )
+    else:
+        plan = ConsensusSGD(objective, network, **options)
+    found = plan.run(records, rng, progress=progress, start=np.zeros(objective.n_params, np.float32))
+    record = {
+        "name": "consensus-trial",
+        "epsilon": epsilon if private else "inf",
+        "delta": DELTA,
+        "trial": trial,
+        "recipe": asdict(chosen),
+        "n_params": objective.n_params,
+        "fiedler": round(float(network.fiedler_normalized), 4),
+        "skew": skew,
+        "accuracy": round(found.metrics["accuracy"], 2),
+        "bit_identical": bool((found.outputs["rows"] == found.outputs["rows"][0]).all()),
+        "noise_multiplier": round(plan.multipliers[0], 4) if private else 0.0,
+        "epsilon_spent": round(plan.epsilon(DELTA, "local"), 6) if private else "inf",
+        "epsilon_of_the_worst_pair": round(plan.epsilon(DELTA, "network"), 4) if private else "inf",
+        "guarantee": plan.privacy("local").statement(DELTA) if private else "no noise: no privacy",
+        "provenance": provenance_now(started, noise="simulation: reproducible, not protective"),
+    }
+    write_trial(path, record)
+    return record
+
+
+def consensus_trial(
+    *, epsilon: float, trial: int, recipe: Mapping[str, Any] | None = None, **options: Any
+) -> dict[str, Any]:
+    """Run one trial given as plain values; its number is its seed."""
+    chosen = None if recipe is None else Recipe(**recipe)
+    return run_trial(epsilon, trial, recipe=chosen, **options)
+
+
+def consensus_mnist(
+    quick: bool = False,
+    *,
+    epsilon: float | None = None,
+    fiedler: float = 0.06,
+    skew: float = 1.0,
+    trials: int = 5,
+    results: str | None = None,
+    progress: bool = False,
+    spread: Spread = in_turn,
+) -> Result:
+    """Run B23's five budgets, none among them, five trials each, and put its central run beside them."""
+    started = time.perf_counter()
+    options: dict[str, Any] = {"fiedler": fiedler, "skew": skew, "results": results, "progress": progress}
+    if quick:
+        small = Recipe("oriented", directions=4, steps=8, drawings=300)
+        options |= {"data": "digits", "agents": 5, "recipe": asdict(small), "results": None, "fiedler": 0.39}
+        trials = 1
+    rows = []
+    budgets = (BUDGETS[:3] if quick else BUDGETS) if epsilon is None else (epsilon,)
+    given = {key: value for key, value in options.items() if value is not None and value is not False}
+    listed = [
+        [
+            Trial(f"epsilon={budget:g} trial={trial}", {"epsilon": budget, "trial": trial, **given})
+            for trial in range(trials)
+        ]
+        for budget in budgets
+    ]
+    for budget, records in zip(budgets, run_cells(spread, consensus_trial, listed), strict=True):
+        rows.append(
+            {
+                "epsilon": budget if np.isfinite(budget) else "inf",
+                **accuracy_of(records),
+                "paper_central": None if quick else B23_CENTRAL.get(budget),
+                "paper_best": None if quick else B23_BEST.get(budget),
+                "epsilon_spent": max(record["epsilon_spent"] for record in records),
+                "epsilon_of_the_worst_pair": max(r["epsilon_of_the_worst_pair"] for r in records),
+            }
+        )
+    return Result(
+        name="consensus-mnist",
+        config={"delta": DELTA, "fiedler": fiedler, "skew": skew, "quick": quick, "grid": GRID},
+        history=rows,
+        metrics={f"accuracy_at_{float(row['epsilon']):g}": row["accuracy"] for row in rows},
+        provenance=provenance_now(started, noise="simulation: reproducible, not protective"),
+    )
+
+
+def table(record: dict[str, Any]) -> Shown:
+    """Return ours beside B23's central and best decentralized accuracy."""
+    rows = tuple(
+        (
+            "none" if row["epsilon"] == "inf" else row["epsilon"], row.get("paper_central"),
+            row.get("paper_best"), row["accuracy"], row["std"], row["trials"],
+            None if row["epsilon"] == "inf" else row["epsilon_of_the_worst_pair"],
+        )
+        for row in record["history"]
+    )  # fmt: skip
+    columns = (
+        "epsilon", "paper: central", "paper: best decentralized", "ours tuned", "± std", "trials",
+        "epsilon, worst pair",
+    )  # fmt: skip
+    return Shown(
+        columns,
+        rows,
+        "Test accuracy in percent; the model differs from B23's, see table1 for theirs. Epsilon none: not "
+        "private.",
+    )
+
+
+def held(record: dict[str, Any]) -> bool | None:
+    """Whether every budget, all but none at all, is above B23's central run."""
+    rows = [r for r in record["history"] if r.get("paper_central") is not None and r["epsilon"] != "inf"]
+    return all(row["accuracy"] > row["paper_central"] for row in rows) if rows else None
+
+
+def plot(record: dict[str, Any]) -> Any:
+    """Draw ours beside B23's central and best decentralized accuracy."""
+    rows = record["history"]
+    x = list(range(len(rows)))
+    with drawing.figure_of() as (figure, (axes,)):
+        spread = [row["std"] or 0.0 for row in rows]
+        drawing.error_bars(
+            axes, x, [row["accuracy"] for row in rows], spread, 0, "exact consensus, fixed features"
+        )
+        for k, key, label in (
+            (1, "paper_central", "B23: central DP-SGD"),
+            (2, "paper_best", "B23: best decentralized, same graph"),
+        ):
+            if any(row.get(key) is not None for row in rows):
+                drawing.error_bars(axes, x, [row.get(key) for row in rows], None, k, label, paper=True)
+        axes.set_xticks(x, ["none" if row["epsilon"] == "inf" else f"{row['epsilon']:g}" for row in rows])
+        drawing.names(
+            axes, "privacy budget epsilon (none: not private)", "test accuracy (%)", "MNIST, ten agents"
+        )
+    return figure
+
+
+EXPERIMENTS = {
+    "consensus-mnist": Experiment(
+        "Exact consensus and fixed features, ten agents, MNIST", "beyond B23, Table 1", consensus_mnist, plot,
+        table=table, held=held,
+        claim="With exact consensus decentralized learning is above B23's central DP-SGD.",
+    ),
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""Cyffers, Even, Bellet, Massoulié 2022, "Muffliato"."""

@@ -1,0 +1,452 @@
+"""What single nodes learn in Muffliato: ego graphs, geometric graphs by distance, dropout, fresh graphs.
+
+M22 Figure 1(b), Figure 1(c, top) and Appendix H. All losses are exact, as a share of the local loss: 1 is
+what local privacy alone would give.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import numpy as np
+
+from sottovoce.errors import DataError
+from sottovoce.report import drawing
+from sottovoce.runners.base import Result, provenance_now
+from sottovoce_papers.registry import Experiment, Shown
+
+__all__ = ["EXPERIMENTS"]
+
+M22 = "Cyffers et al. 2022"
+
+
+# ---- Figure 1(b): ego graphs -----------------------------------------------------------------------------
+
+
+def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 3980), seed: int = 0) -> Result:
+    """Return what every node learns of one user drawn at random, on Facebook ego graphs."""
+    from sottovoce import graphs, privacy, protocols
+    from sottovoce_papers.muffliato2022.topologies import ego_network
+
+    started = time.perf_counter()
+    rng = np.random.default_rng(seed)
+    found: dict[str, Any] = {}
+    for ego in (0,) if quick else egos:
+        network = graphs.karate() if quick else ego_network(ego)
+        if network is None:
+            raise DataError("the ego graphs need the folder facebook_ego; name it by SOTTOVOCE_DATA.")
+        rounds = protocols.rounds_for(network)
+        user = int(rng.integers(network.n))
+        loss = privacy.exact_loss(network, rounds=rounds)[user]  # to every observer
+        printed = privacy.published_loss(network, rounds=rounds)[user]
+        loss[user] = printed[user] = 0.0
+        far = network.distances_from(user)
+        found["karate" if quick else f"ego-{ego}"] = {
+            "n": network.n, "rounds": rounds, "user": user, "loss": loss, "edges": network.edges,
+            "distances": far, "mean": float(np.delete(loss, user).mean()),
+            "mean_of_neighbours": float(loss[far == 1].mean()), "published": printed,
+            "published_beyond_two_hops": float(printed[far > 2].mean()) if (far > 2).any() else None,
+            "mean_beyond_two_hops": float(loss[far > 2].mean()) if (far > 2).any() else None,
+        }  # fmt: skip
+    return Result(
+        "ego-loss",
+        config={"egos": egos, "seed": seed},
+        metrics=found,
+        provenance=provenance_now(started, seed=seed),
+    )
+
+
+def ego_table(record: dict[str, Any]) -> Shown:
+    """Return one line per graph."""
+    rows = tuple(
+        (name, f["n"], f["rounds"], f["user"], f["mean_of_neighbours"], f["mean"], f["mean_beyond_two_hops"],
+         f["published_beyond_two_hops"])
+        for name, f in record["metrics"].items()
+    )  # fmt: skip
+    columns = (
+        "graph", "nodes", "rounds", "user", "neighbours learn", "mean", "ours: beyond two hops (exact)",
+        "paper: beyond two hops, formula (6)",
+    )  # fmt: skip
+    return Shown(
+        columns,
+        rows,
+        "Loss towards the others, as a share of the local loss. The paper draws formula (6), which is no "
+        "bound: over this many rounds a node receives enough to solve for most values.",
+    )
+
+
+def ego_held(record: dict[str, Any]) -> bool:
+    """Whether nodes beyond two hops learn less than half of what neighbours learn, on every graph."""
+    far = [f for f in record["metrics"].values() if f["mean_beyond_two_hops"] is not None]
+    return all(f["mean_beyond_two_hops"] < f["mean_of_neighbours"] / 2 for f in far)
+
+
+def plot_ego(record: dict[str, Any]) -> Any:
+    """Draw every graph twice, nodes coloured by what they learn of the starred user: (6), and exact."""
+    found = record["metrics"]
+    columns = len(found)
+    with drawing.figure_of(columns, 2, width=2.9 * columns + 0.8, height=2.9) as (figure, panels):
+        for k, (name, one) in enumerate(found.items()):
+            positions = drawing.layout(one["edges"], one["n"])
+            for panel, values, kind in (
+                (panels[k], np.minimum(one["published"], 1), "formula (6)"),
+                (panels[columns + k], one["loss"], "exact"),
+            ):
+                points = drawing.graph(panel, one["edges"], positions, values, vmin=0, vmax=1)
+                panel.scatter(
+                    *positions[one["user"]], marker="*", s=160, color=drawing.COLOURS[1], zorder=4,
+                    label="the user",
+                )  # fmt: skip
+                panel.set_title(f"{name}, n = {one['n']}, {one['rounds']} rounds: {kind}", fontsize=9)
+        panels[0].legend(labelcolor=drawing.INK)
+        figure.colorbar(points, ax=panels, shrink=0.7, label="loss of the user towards a node (local = 1)")
+    return figure
+
+
+# ---- Appendix H: Euclidean distance ----------------------------------------------------------------------
+
+
+def geometric_distance(
+    quick: bool = False, *, n: int = 512, radius: float = 0.1, observers: int = 4, seed: int = 0
+) -> Result:
+    """Return the exact loss over hops and over Euclidean distance on a random geometric graph."""
+    import networkx as nx
+    from scipy.spatial import cKDTree
+
+    from sottovoce import graphs, privacy, protocols
+
+    started = time.perf_counter()
+    if quick:
+        n, radius, observers = 60, 0.3, 1
+    rng = np.random.default_rng(seed)
+    while True:  # until connected
+        positions = rng.random((n, 2))
+        graph = nx.Graph()
+        graph.add_nodes_from(range(n))
+        graph.add_edges_from(cKDTree(positions).query_pairs(radius))
+        if nx.is_connected(graph):
+            break
+    network = graphs.from_networkx(graph)
+    rounds = protocols.rounds_for(network)
+    hops: list[int] = []
+    distance: list[float] = []
+    loss: list[float] = []
+    printed: list[float] = []
+    formula = privacy.published_loss(network, rounds=rounds)
+    for v in rng.choice(n, size=observers, replace=False).tolist():
+        h = privacy.exact_loss(network, rounds=rounds, observer=v)
+        others = np.arange(n) != v
+        hops += network.distances_from(v)[others].tolist()
+        distance += np.linalg.norm(positions - positions[v], axis=1)[others].round(4).tolist()
+        loss += h[others].round(6).tolist()
+        printed += formula[others, v].round(6).tolist()
+    return Result(
+        "geometric-distance",
+        config={"n": n, "radius": radius, "observers": observers, "seed": seed, "rounds": rounds},
+        metrics={
+            "hops": hops,
+            "distance": distance,
+            "loss": loss,
+            "published": printed,
+            "rank_correlation_hops": _ranked(hops, printed),
+            "rank_correlation_distance": _ranked(distance, printed),
+        },
+        provenance=provenance_now(started, seed=seed),
+    )
+
+
+def _ranked(x: list[Any], y: list[float]) -> float | None:
+    """Rank correlation; None where all values are alike."""
+    from scipy.stats import spearmanr
+
+    return None if len(set(y)) < 2 else float(spearmanr(x, y).statistic)
+
+
+def _bins(distance: Any, loss: Any, count: int = 10) -> list[tuple[float, float, float, float]]:
+    """Return (middle, mean, least, most) of the loss over equal ranges of the distance."""
+    x, y = np.array(distance), np.array(loss)
+    edges = np.linspace(0, x.max() + 1e-9, count + 1)
+    rows = []
+    for low, high in itertools.pairwise(edges):
+        inside = y[(x >= low) & (x < high)]
+        if len(inside):
+            rows.append(
+                (float((low + high) / 2), float(inside.mean()), float(inside.min()), float(inside.max()))
+            )
+    return rows
+
+
+def distance_table(record: dict[str, Any]) -> Shown:
+    """Return exact loss and formula (6) over ranges of Euclidean distance."""
+    found = record["metrics"]
+    exact, printed = (_bins(found["distance"], found[key]) for key in ("loss", "published"))
+    rows = tuple((*a, b[1]) for a, b in zip(exact, printed, strict=True))
+    ranks = [found[f"rank_correlation_{key}"] for key in ("distance", "hops")]
+    said = ", ".join("none" if r is None else f"{r:.3f}" for r in ranks)
+    return Shown(
+        ("Euclidean distance", "ours: exact, mean", "least", "most", "paper: formula (6), mean"), rows,
+        f"Share of the local loss. Rank correlation of formula (6) with distance and with hops: {said}. "
+        + ("The exact loss falls with distance." if _falls(found) else "The exact loss does not fall."),
+    )  # fmt: skip
+
+
+def _falls(found: dict[str, Any]) -> bool:
+    """Whether the exact loss falls with Euclidean distance."""
+    ranked = _ranked(found["distance"], found["loss"])
+    return ranked is not None and ranked < -0.5
+
+
+def distance_held(record: dict[str, Any]) -> bool | None:
+    """Whether distance ranks formula (6) as well as hops do, and the exact loss falls with it."""
+    far, hops = (record["metrics"][f"rank_correlation_{key}"] for key in ("distance", "hops"))
+    if far is None or hops is None:
+        return None
+    return bool(far <= hops + 0.02) and _falls(record["metrics"])
+
+
+def plot_distance(record: dict[str, Any]) -> Any:
+    """Draw the loss of every pair over hops and over Euclidean distance, exact and published."""
+    found = record["metrics"]
+    listed = ((0, "loss", "exact"), (1, "published", "formula (6)"))
+    with drawing.figure_of(2, sharey=True) as (figure, panels):
+        for panel, key, label in zip(
+            panels,
+            ("hops", "distance"),
+            ("shortest path (hops)", "Euclidean distance (side = 1)"),
+            strict=True,
+        ):
+            for k, which, name in listed:
+                y = np.maximum(found[which], 1e-4)
+                panel.scatter(
+                    found[key],
+                    y,
+                    s=5,
+                    alpha=0.35,
+                    color=drawing.COLOURS[k],
+                    marker=drawing.MARKERS[k],
+                    label=name,
+                )
+            drawing.level(panel, 1.0, "local privacy")
+            title = f"geometric graph, n = {record['config']['n']}"
+            drawing.names(panel, label, "loss (local = 1)", title, yscale="log")
+    return figure
+
+
+# ---- Appendix H: dropout ---------------------------------------------------------------------------------
+
+
+def dropout(
+    quick: bool = False,
+    *,
+    dimension: int = 7,
+    rates: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5),
+    observers: int = 3,
+    draws: int = 3,
+    seed: int = 0,
+) -> Result:
+    """Return loss and error on a hypercube when nodes are silent in some rounds."""
+    from sottovoce import graphs, protocols
+
+    started = time.perf_counter()
+    if quick:
+        dimension, rates, observers, draws = 4, (0.0, 0.3), 1, 1
+    network = graphs.hypercube(dimension)
+    rounds = 3 * protocols.rounds_for(network)  # plain gossip: no acceleration over changing matrices
+    rng = np.random.default_rng(seed)
+    rows = []
+    for rate in rates:
+        by: dict[int, list[float]] = {}
+        errors, means = [], []
+        for _ in range(draws):
+            protocol = protocols.Dropout.random(network, rounds, rng, node_rate=rate)
+            mixed = protocol.apply(np.eye(network.n))
+            errors.append(float((mixed**2).sum(axis=1).mean()))  # noise variance kept, of 1
+            for v in rng.choice(network.n, size=observers, replace=False).tolist():
+                h = protocol.view(v).leakage()
+                means.append(float(np.delete(h, v).mean()))
+                for u, d in enumerate(network.distances_from(v).tolist()):
+                    if u != v:
+                        by.setdefault(int(d), []).append(float(h[u]))
+        rows.append(
+            {
+                "rate": rate,
+                "distances": sorted(by),
+                "loss": [float(np.mean(by[d])) for d in sorted(by)],
+                "least": [float(np.min(by[d])) for d in sorted(by)],
+                "most": [float(np.max(by[d])) for d in sorted(by)],
+                "mean": float(np.mean(means)),
+                "noise_left": float(np.mean(errors)),
+            }
+        )
+    return Result(
+        "muffliato-dropout",
+        history=rows,
+        metrics={"rates": len(rows)},
+        config={
+            "dimension": dimension,
+            "rounds": rounds,
+            "observers": observers,
+            "draws": draws,
+            "seed": seed,
+        },
+        provenance=provenance_now(started, seed=seed),
+    )
+
+
+def dropout_table(record: dict[str, Any]) -> Shown:
+    """Return one line per dropout rate."""
+    n = 2 ** record["config"]["dimension"]
+    rows = tuple(
+        (r["rate"], r["mean"], r["loss"][0], r["loss"][-1], r["noise_left"] * n) for r in record["history"]
+    )
+    return Shown(
+        (
+            "share of nodes silent",
+            "mean loss",
+            "neighbours",
+            "furthest",
+            "noise left, times n (1: exact mean)",
+        ),
+        rows,
+        f"hypercube of {n} nodes, {record['config']['rounds']} rounds of plain gossip.",
+    )
+
+
+def plot_dropout(record: dict[str, Any]) -> Any:
+    """Draw the loss by distance, one curve per rate."""
+    with drawing.figure_of() as (figure, (axes,)):
+        for k, r in enumerate(record["history"]):
+            middle = np.array(r["loss"])
+            bars = [middle - np.array(r["least"]), np.array(r["most"]) - middle]
+            drawing.error_bars(
+                axes, np.array(r["distances"]) + 0.06 * k, middle, bars, k, f"{r['rate']:.0%} silent"
+            )
+        drawing.level(axes, 1.0, "local privacy")
+        drawing.names(
+            axes, "distance (hops)", "loss (local = 1)", "nodes silent at random: mean, best and worst pair"
+        )
+    return figure
+
+
+# ---- Figure 1(c), top: fresh graphs ----------------------------------------------------------------------
+
+
+def histogram(
+    quick: bool = False,
+    *,
+    users: tuple[int, ...] = (2000, 4000),
+    steps: int = 10,
+    density: float = 1.5,
+    seed: int = 0,
+) -> Result:
+    """Return what node 0 learns of every other, averaged over gradient steps with a fresh graph each.
+
+    Per step the view of one averaging is exact; over the steps of learning their sum is `conditional`.
+    """
+    from sottovoce import graphs, privacy, protocols
+
+    started = time.perf_counter()
+    if quick:
+        users, steps = (128, 256), 3
+    found: dict[str, Any] = {}
+    for n in users:
+        total = np.zeros(n)
+        for k in range(steps):
+            network = graphs.erdos_renyi(n, density, np.random.default_rng([seed, n, k]))
+            rounds = protocols.rounds_for(network, noise_std=1.0, variance=1.0)
+            total += privacy.exact_loss(network, rounds=rounds, observer=0)
+        share = np.delete(total, 0) / steps
+        edges = np.linspace(0, 1, 51)
+        found[f"n={n}"] = {
+            "rounds": rounds,
+            "edges": edges,
+            "count": np.histogram(share, edges)[0],
+            "mean": float(share.mean()),
+            "std": float(share.std()),
+            "least": float(share.min()),
+            "most": float(share.max()),
+        }
+    return Result(
+        "muffliato-histogram", config={"users": users, "steps": steps, "density": density, "seed": seed},
+        metrics=found, provenance=provenance_now(started, seed=seed),
+    )  # fmt: skip
+
+
+def histogram_table(record: dict[str, Any]) -> Shown:
+    """Return one line per number of users."""
+    rows = tuple(
+        (n, f["rounds"], f["mean"], f["std"], f["least"], f["most"]) for n, f in record["metrics"].items()
+    )
+    return Shown(
+        ("users", "rounds a step", "mean loss", "std", "least", "most"),
+        rows,
+        f"Share of the local loss (1), over {record['config']['steps']} steps with a fresh graph each.",
+    )
+
+
+def histogram_held(record: dict[str, Any]) -> bool:
+    """Whether every pair is below the local loss, and more users give less loss with less spread."""
+    found = list(record["metrics"].values())
+    falls = all(b["mean"] < a["mean"] and b["std"] < a["std"] for a, b in itertools.pairwise(found))
+    return falls and all(f["most"] < 1 for f in found)
+
+
+def plot_histogram(record: dict[str, Any]) -> Any:
+    """Draw the histogram of the pairwise loss, one per number of users, and the local loss."""
+    with drawing.figure_of() as (figure, (axes,)):
+        for k, (n, f) in enumerate(record["metrics"].items()):
+            share = np.array(f["count"]) / sum(f["count"])
+            axes.stairs(
+                share,
+                f["edges"],
+                fill=True,
+                color=drawing.COLOURS[k],
+                alpha=0.55,
+                label=f"{n}: mean {f['mean']:.3f}",
+            )
+        axes.axvline(1.0, color=drawing.INK, ls="--", lw=1.2, label="local privacy")
+        drawing.names(
+            axes, "pairwise loss (local = 1)", "share of the nodes", "towards node 0, fresh graph every step"
+        )
+    return figure
+
+
+EXPERIMENTS = {
+    "ego-loss": Experiment(
+        "Loss towards every other node from one user of a Facebook ego graph",
+        f"{M22}, figure 1(b), appendix H",
+        ego_loss,
+        plot_ego,
+        table=ego_table,
+        held=ego_held,
+        claim="Leakage is very limited outside a node's own community.",
+    ),
+    "geometric-distance": Experiment(
+        "Loss by hops and by Euclidean distance on a geometric graph",
+        f"{M22}, appendix H",
+        geometric_distance,
+        plot_distance,
+        table=distance_table,
+        held=distance_held,
+        claim="On geometric graphs the Euclidean distance is a very good estimator of the loss.",
+    ),
+    "muffliato-dropout": Experiment(
+        "Loss by distance when nodes drop out",
+        f"{M22}, appendix H",
+        dropout,
+        plot_dropout,
+        table=dropout_table,
+        claim="The analysis covers user dropout, as time-varying matrices (Remark 3).",
+    ),
+    "muffliato-histogram": Experiment(
+        "Pairwise loss with a fresh Erdős-Rényi graph in every step",
+        f"{M22}, figure 1(c), top",
+        histogram,
+        plot_histogram,
+        table=histogram_table,
+        held=histogram_held,
+        claim="Fresh graphs split the loss evenly: all pairs gain over local DP, more so with more users.",
+    ),
+}

@@ -1,0 +1,241 @@
+"""How an experiment is found, what it takes, and how its record becomes a table.
+
+Every module in `MODULES` defines ``EXPERIMENTS``. `paper_index` says which table or figure of which source
+each of them is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from sottovoce.errors import InvalidInput
+from sottovoce.runners import Result
+
+__all__ = ["Experiment", "Option", "Shown", "find", "options_of", "registry", "shown"]
+
+MODULES = (
+    "bayrooti2023.audit",
+    "bayrooti2023.loss_histograms",
+    "bayrooti2023.tables",
+    "bayrooti2023.tuning",
+    "bellet2024_decentralized.attack_descent",
+    "bellet2024_decentralized.attack_graphs",
+    "bellet2024_decentralized.walks",
+    "bellet2024_optimization.admm",
+    "bellet2024_optimization.dp_cd",
+    "bellet2024_optimization.dp_gcd",
+    "bellet2024_optimization.fixed_points",
+    "bellet2024_optimization.imbalance",
+    "bellet2024_optimization.rates",
+    "extensions.consensus_mnist",
+    "extensions.convex_audits",
+    "extensions.fine_tuning",
+    "extensions.secure_sum",
+    "extensions.secure_sum_network",
+    "muffliato2022.housing",
+    "muffliato2022.iterations",
+    "muffliato2022.losses",
+    "muffliato2022.topologies",
+    "muffliato2022.utility",
+)
+_INNER = {"quick", "spread", "progress"}  # arguments of `run` that are no options of the experiment
+FROM_ZERO = {"attacker", "egos", "example", "l1", "l2", "noise", "rates", "seed", "skew", "tau", "tv"}
+UNBOUNDED = {"epsilon", "epsilons"}  # infinite: no privacy
+
+
+class Shown(NamedTuple):
+    """A record as a table: headings, rows of text and numbers, and a sentence about them.
+
+    Examples
+    --------
+    >>> Shown(("graph", "paper", "ours"), (("ring", 0.5, 0.4),)).note
+    ''
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    note: str = ""
+
+
+class Option(NamedTuple):
+    """One option of an experiment: its name, its default, and how its words are read.
+
+    Examples
+    --------
+    >>> Option("epsilon", None, "float").read("inf"), Option("users", (1,), "int", many=True).read("2,3")
+    (inf, (2, 3))
+    >>> Option("steps", 5, "int").read("x")
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.InvalidInput: --steps expects a whole number, at least 1, got 'x'.
+    """
+
+    name: str
+    default: Any
+    kind: str = "str"
+    many: bool = False
+
+    @property
+    def expects(self) -> str:
+        """What the option takes, in words."""
+        least = "at least 0" if self.name in FROM_ZERO else "at least 1" if self.kind == "int" else "above 0"
+        also = " (inf is one)" if self.name in UNBOUNDED else ""
+        one = {
+            "int": f"a whole number, {least}", "float": f"a number{also}, {least}", "bool": "true or false",
+        }  # fmt: skip
+        several = {
+            "int": f"whole numbers, {least}, as 1,2", "float": f"numbers{also}, {least}, as 1,2",
+        }  # fmt: skip
+        return several.get(self.kind, "words, as a,b") if self.many else one.get(self.kind, "a word")
+
+    def fits(self, value: Any) -> bool:
+        """Whether a number lies where the experiments take it."""
+        if self.kind not in ("int", "float"):
+            return True
+        least = 0 if self.name in FROM_ZERO else 1 if self.kind == "int" else math.ulp(0.0)
+        return bool(value >= least and (math.isfinite(value) or self.name in UNBOUNDED))
+
+    def read(self, words: str) -> Any:
+        """Return the value that a person wrote, or say what was expected."""
+        parts = words.split(",") if self.many else [words]
+        try:
+            values = tuple(_READ.get(self.kind, str)(part.strip()) for part in parts)
+            if not all(map(self.fits, values)):
+                raise ValueError(words)
+        except ValueError:
+            expected = "one value" if not self.many and "," in words else self.expects
+            raise InvalidInput(
+                f"--{self.name.replace('_', '-')} expects {expected}, got {words!r}."
+            ) from None
+        return values if self.many else values[0]
+
+
+def _yes(word: str) -> bool:
+    if word.lower() not in ("true", "false", "yes", "no"):
+        raise ValueError(word)
+    return word.lower() in ("true", "yes")
+
+
+def _float(word: str) -> float:
+    value = float(word)
+    if math.isnan(value):
+        raise ValueError(word)
+    return value
+
+
+_READ: dict[str, Callable[[str], Any]] = {"int": int, "float": _float, "bool": _yes}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One table or figure of a paper.
+
+    Attributes
+    ----------
+    title : one line for the list.
+    paper : which paper, and which table or figure of it.
+    run : ``run(quick=False, **options) -> Result``; ``quick`` is the form that the tests run. An experiment
+        of independent trials has an option ``spread``, which runs them (`sottovoce.runners.sweep`).
+    plot : draws the record of a result: ``plot(record) -> matplotlib Figure``.
+    table : the record as a person reads it: ``table(record) -> Shown``.
+    claim : what the paper says, in one line.
+    held : whether the record bears the claim out, None where it cannot say.
+    config : the frozen dataclass of options, where ``run`` takes ``**options``.
+
+    Examples
+    --------
+    >>> made = Experiment("demo", "nobody 2024", lambda quick=False: Result("demo"))
+    >>> made.run(quick=True).name
+    'demo'
+    """
+
+    title: str
+    paper: str
+    run: Callable[..., Result]
+    plot: Callable[[dict[str, Any]], Any] | None = None
+    table: Callable[[dict[str, Any]], Shown] | None = None
+    claim: str = ""
+    held: Callable[[dict[str, Any]], bool | None] | None = None
+    config: type | None = None
+
+    @property
+    def own(self) -> bool:
+        """Whether the claim is this library's, and no source's."""
+        return self.paper.startswith(("beyond", "no paper", "own"))
+
+
+def registry() -> dict[str, Experiment]:
+    """Return every experiment by name, sorted.
+
+    Examples
+    --------
+    >>> all(isinstance(e, Experiment) for e in registry().values())
+    True
+    """
+    experiments: dict[str, Experiment] = {}
+    for module in MODULES:
+        experiments.update(importlib.import_module(f"{__package__}.{module}").EXPERIMENTS)
+    return dict(sorted(experiments.items()))
+
+
+def find(name: str) -> Experiment:
+    """Return one experiment by name, or say which there are.
+
+    Examples
+    --------
+    >>> find("tabel1")
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.InvalidInput: there is no experiment 'tabel1', did you mean table1? `sottovoce \
+reproduce list` shows all.
+    """
+    import difflib
+
+    known = registry()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        meant = f", did you mean {near[0]}?" if near else ";"
+        raise InvalidInput(f"there is no experiment {name!r}{meant} `sottovoce reproduce list` shows all.")
+    return known[name]
+
+
+def options_of(experiment: Experiment) -> dict[str, Option]:
+    """Return the options of an experiment by name, with their defaults.
+
+    Examples
+    --------
+    >>> options_of(find("attack-ego414"))["rounds"].default
+    10
+    """
+    from inspect import signature
+
+    listed: dict[str, tuple[str, Any]] = {}
+    for argument in signature(experiment.run).parameters.values():
+        if argument.name not in _INNER and argument.kind is not argument.VAR_KEYWORD:
+            listed[argument.name] = (str(argument.annotation), argument.default)
+    if experiment.config is not None:
+        for field in fields(experiment.config):
+            listed[field.name] = (str(field.type), field.default)
+    return {name: _option(name, *given) for name, given in listed.items()}
+
+
+def _option(name: str, annotation: str, default: Any) -> Option:
+    """Read a kind off an annotation, which is text here: "tuple[float, ...] | None" takes several numbers."""
+    kind = next((kind for kind in ("bool", "int", "float") if kind in annotation), "str")
+    return Option(name, default, kind, "tuple[" in annotation)
+
+
+def shown(record: Mapping[str, Any]) -> Shown | None:
+    """Return the table of a record of a registered experiment; None for any other record.
+
+    Examples
+    --------
+    >>> shown({"name": "something else"}) is None
+    True
+    """
+    found = registry().get(str(record["name"]))
+    return None if found is None or found.table is None else found.table(dict(record))

@@ -1,0 +1,70 @@
+"""Sections of report pages for the results of experiments (entry point ``sottovoce.report_sections``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from sottovoce.report import figures
+from sottovoce.report.blocks import Figure, Section, Table
+from sottovoce.report.figures import inline
+from sottovoce.report.sections import provenance, scalars
+from sottovoce_papers.registry import find, registry
+
+__all__ = ["experiment", "section_for", "trial"]
+
+
+def section_for(name: str) -> Callable[[Mapping[str, Any]], Section] | None:
+    """Return the section of results called ``name``; None for results of other programs.
+
+    Examples
+    --------
+    >>> section_for("table1").__name__, section_for("account")
+    ('experiment', None)
+    """
+    if name == "bayrooti2023-trial":
+        return trial
+    return experiment if name in registry() else None
+
+
+def experiment(record: Mapping[str, Any]) -> Section:
+    """Table and figure of a paper's experiment, the paper's claim, and whether this record bears it out."""
+
+    found, plain = find(record["name"]), dict(record)
+    blocks: list[Figure | Table] = []
+    note = ""
+    if found.plot is not None:
+        blocks.append(Figure(inline(found.plot(plain), found.title), f"{found.title} ({found.paper})."))
+    if found.table is not None:
+        columns, rows, note = found.table(plain)
+        blocks.append(Table(columns, rows, note))
+    settings = scalars(record["config"])
+    if settings:
+        blocks.append(Table(("setting", "value"), tuple(settings.items())))
+    held = None if found.held is None else found.held(plain)
+    verdict = {True: "It held here.", False: "It did not hold here.", None: "This record cannot say."}[held]
+    lead = f"{found.paper}. {found.claim} {verdict}" if found.claim else f"{found.paper}."
+    return Section(found.title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
+
+
+def trial(record: Mapping[str, Any]) -> Section:
+    """One trial of one cell of the tables of Bayrooti et al., beside what they print for the cell."""
+    cell, printed = record["cell"], record.get("printed")
+    budget = "no privacy" if cell["epsilon"] == "inf" else f"epsilon {cell['epsilon']:g}"
+    ours = f"ours, {record.get('which', 'tuned')}, trial {record['trial']}"
+    listed = {ours: (record["accuracy"], 0.0)}
+    if printed is not None:
+        listed["paper, mean"] = (printed[0], printed[1] or 0.0)
+    picture = figures.bars(
+        list(listed), [value for value, _ in listed.values()], spread=[std for _, std in listed.values()],
+        xlabel="test accuracy (%)", title="Accuracy", form="{:.2f}",
+    )  # fmt: skip
+    settings = {**cell, **{key: v for key, v in record["settings"].items() if v is not None}}
+    rows = tuple((key.replace("_", " "), value) for key, value in settings.items())
+    return Section(
+        f"{cell['method']}, {budget}, normalised Fiedler value {cell['fiedler']:g}, t = {cell['skew']:g}",
+        str(record.get("guarantee", "")),
+        (Figure(picture, "Test accuracy of this trial."), Table(("setting", "value"), rows)),
+        (),
+        provenance(record),
+    )

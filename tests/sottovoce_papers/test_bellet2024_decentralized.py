@@ -1,0 +1,91 @@
+"""Quick forms of the attack experiments, and what the full ones must show."""
+
+import json
+
+import pytest
+
+from sottovoce.report.sections import section_of
+from sottovoce_papers.registry import find, registry
+
+ATTACKS = [
+    "attack-geometric", "attack-erdos-renyi", "attack-ego414", "attack-line-cifar10", "attack-line-mnist",
+    "attack-florentine",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_quick_forms_run_and_leave_a_record(name):
+    if name == "attack-line-mnist":
+        pytest.importorskip("torch")
+    record = find(name).run(quick=True).record()
+    assert json.loads(json.dumps(record))["name"] == name
+    assert record["provenance"]["seconds"] >= 0
+    assert_has_pictures(record)
+
+
+def assert_has_pictures(record):
+    figures = [block for block in section_of(json.loads(json.dumps(record))).blocks if block.kind == "figure"]
+    assert figures
+    assert all(figure.svg.startswith("<svg") and figure.caption for figure in figures)
+
+
+def test_reconstruction_grows_with_rounds_and_attackers():
+    counts = list(find("attack-geometric").run(quick=True).metrics["count"].values())
+    assert counts == sorted(counts)
+    shares = find("attack-erdos-renyi").run(quick=True).metrics["mean_share"]
+    assert shares["1"] < shares["2"] < shares["3"]
+
+
+def test_line_recovers_pictures_far_from_the_attacker_and_noise_hides_them():
+    line = find("attack-line-cifar10")
+    clear = line.run(quick=True).metrics
+    assert clear["count"] == 9
+    assert len([p for p in clear["psnr"][1:] if p is not None and p > 20]) >= 7
+    noisy = line.run(quick=True, noise=1.0).metrics
+    far = range(4, 10)
+    assert all(noisy["psnr"][u] < clear["psnr"][u] - 5 for u in far)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("attack-line-cifar10", {}), ("attack-line-cifar10", {"noise": 1.0}), ("attack-line-mnist", {})],
+)
+def test_a_line_has_a_spread_over_draws_of_pictures_and_counts_what_beats_grey(name, options):
+    pytest.importorskip("torch")
+    ran = find(name).run(quick=True, **options)
+    record = json.loads(json.dumps(ran.record()))
+    assert record["config"]["repeats"] == 2
+    first = record["metrics"]
+    assert [row["distance"] for row in record["history"]] == first["identifiable"]
+    for row in record["history"]:
+        # two draws: the first is kept whole, mean and std give the other
+        u = row["distance"]
+        one, other = first["psnr"][u], 2 * row["psnr"] - first["psnr"][u]
+        grey = first["psnr_of_grey"][u], 2 * row["psnr_of_grey"] - first["psnr_of_grey"][u]
+        assert row["psnr_std"] == pytest.approx(abs(one - other) / 2)
+        assert row["psnr_std"] > 0
+        assert row["better_than_grey"] == (one > grey[0]) + (other > grey[1])
+        assert row["success"] == (one >= 10) + (other >= 10)
+    beaten = sum(row["better_than_grey"] for row in record["history"])
+    assert beaten < len(record["history"]) if options else beaten > len(record["history"])
+    shown = find(name).table(record)
+    assert [row[-1] for row in shown.rows] == [
+        "yes" if row["better_than_grey"] == 2 else "no" for row in record["history"]
+    ]
+    curves = find(name).plot(record).axes[0]
+    assert len(curves.containers) == 2
+    assert all(c.has_yerr for c in curves.containers)
+
+
+def test_every_experiment_names_its_paper():
+    assert set(ATTACKS) <= set(registry())
+    assert all(e.title and e.paper for e in registry().values())
+
+
+def test_no_membership_bound_exceeds_the_nominal_loss():
+    pytest.importorskip("torch")
+    record = find("audit-table5").run(quick=True).record()
+    assert record["metrics"]["exceeds_claim"] == []
+    assert {h["algorithm"] for h in record["history"]} == set(record["metrics"]["lower_bounds"])
+    assert all(h["epsilon_lower"] <= h["epsilon_claimed"] <= 1.0 for h in record["history"])
+    assert_has_pictures(record)

@@ -1,0 +1,212 @@
+"""`sottovoce reproduce`: a list of states, a table a person can read, a record, a figure, refusals."""
+
+import importlib
+import json
+import re
+import shutil
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_list_names_sources_and_states(call):
+    items = call("reproduce", "list", "--json").json["items"]
+    assert {item["source"] for item in items} >= {
+        "Bayrooti et al. 2023",
+        "Cyffers et al. 2022",
+        "Bellet 2023",
+    }
+    assert all(item["state"] and item["why"] for item in items)
+    said = call("reproduce", "list")
+    assert said.code == 0
+    assert "tables and figures:" in said.out
+
+
+def test_a_name_gives_table_record_and_figure(call, tmp_path):
+    answer = call("reproduce", "attack-geometric", "--quick")
+    assert answer.code == 0
+    assert "nodes reconstructed" in answer.out
+    assert "it held here" in answer.out
+    record = json.loads((tmp_path / "attack-geometric-quick.json").read_text())
+    assert record["provenance"]["command"] == "sottovoce reproduce attack-geometric --quick"
+    assert len(record["provenance"]["commit"]) == 40
+    assert (tmp_path / "attack-geometric-quick.svg").read_text().startswith("<?xml")
+    again = call(
+        "reproduce", "attack-geometric", "--from", "attack-geometric-quick.json", "--plot", "again.svg"
+    )
+    assert (tmp_path / "again.svg").read_bytes() == (tmp_path / "attack-geometric-quick.svg").read_bytes()
+    assert "nodes reconstructed" in again.out
+    page = call("report", "attack-geometric-quick.json")
+    assert page.code == 0
+    assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+def test_nothing_prints_pixels(call):
+    for form in ([], ["--json"]):
+        out = call("reproduce", "attack-line-cifar10", "--quick", *form).out
+        assert len(out) < 6000
+        assert not re.search(r"[A-Za-z0-9+/]{60}", out)
+
+
+def test_help_of_an_experiment_lists_its_options(call):
+    said = call("reproduce", "muffliato-houses", "--help").out
+    assert "--users" in said
+    assert "2000,4000" in said
+    listed = call("reproduce", "table1", "--help", "--json").json["options"]
+    assert listed["settings"]["default"] == "tuned"
+    assert "gallery" in call("reproduce", "--help").out
+
+
+def test_lists_and_infinity_are_values(call):
+    words = [
+        "attack-erdos-renyi",
+        "--sizes",
+        "12",
+        "--probabilities=0.5",
+        "--graphs",
+        "2",
+        "--rounds",
+        "2",
+        "--json",
+    ]
+    rows = call("reproduce", *words).json["history"]
+    assert {(row["n"], row["p"]) for row in rows} == {(12, 0.5)}
+
+
+def test_what_is_not_there_is_refused_with_what_is(refused):
+    assert "did you mean table1" in refused("reproduce", "tabel1")
+    assert "it has --rounds" in refused("reproduce", "attack-ego414", "--colour", "red")
+    assert "expects whole numbers" in refused("reproduce", "topologies", "--egos", "x")
+    assert "expects a whole number" in refused("reproduce", "attack-ego414", "--rounds")
+    assert "it has central" in refused("reproduce", "table1", "--method", "foo")
+    assert ".svg, .png or .pdf" in refused("reproduce", "topologies", "--quick", "--plot", "a.bmp")
+    assert "takes no word" in refused("reproduce", "topologies", "quickly")
+    assert "no file" in refused("reproduce", "topologies", "--from", "none.json")
+    assert "leave the experiment's options out" in refused(
+        "reproduce", "table1", "--from", "x", "--trials", "3"
+    )
+
+
+def test_what_cannot_be_is_refused_in_one_sentence(call, refused, tmp_path):
+    assert "at least 1, got '0'" in refused("reproduce", "topologies", "--observers", "0")
+    assert "quick form has its own --n 60" in refused(
+        "reproduce", "geometric-distance", "--quick", "--n", "9"
+    )
+    record = json.loads((ROOT / "docs" / "results" / "dpgcd-dorothea.json").read_text())
+    del record["metrics"]["curve"]
+    (tmp_path / "old.json").write_text(json.dumps(record))
+    answer = call("reproduce", "dpgcd-dorothea", "--from", "old.json")
+    assert answer.code == 1
+    assert answer.err.count("\n") == 1
+    assert "to make it again with this version" in answer.err
+    assert not list(tmp_path.glob("*.svg"))
+
+
+def test_records_of_an_experiment_are_not_taken_for_a_folder(call):
+    words = ("reproduce", "imbalanced", "--quick", "--set", "records=100", "--json")
+    asked = ("reproduce", "imbalanced", "--quick", "--records", "100", "--json")
+    for form in (words, asked):
+        answer = call(*form)
+        assert "quick form has its own --records" in answer.out + answer.err
+
+
+def test_tables_fit_a_hundred_columns_and_break_no_word(call, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    for name in ("table1", "muffliato-utility", "convex-audits"):
+        said = call(
+            "reproduce", name, "--from", ROOT / "docs" / "results" / f"{name}.json", "--plot", "x.svg"
+        )
+        assert max(map(len, said.out.splitlines())) <= 100
+        assert "rows more" not in said.out
+    listed = call("reproduce", "list").out
+    assert max(map(len, listed.splitlines())) <= 100
+    assert "walk-vs-gossip-averaging" in listed  # a name to type is not broken
+    table1 = call(
+        "reproduce", "table1", "--from", ROOT / "docs" / "results" / "table1.json", "--plot", "x.svg"
+    ).out
+    cells = [line for line in table1.splitlines() if "89.16 ± 0.82" in line]
+    assert re.search(r"^ ?DP-DSGT +0.06 +1 +1 .* yes", cells[0])  # one line a cell
+
+
+def test_small_numbers_keep_the_digits_that_count(call):
+    kept = ROOT / "docs" / "results" / "dpcd-curves.json"
+    medians = [m["median"] for form in json.loads(kept.read_text())["metrics"].values()
+               if isinstance(form, dict) for m in form.values()]  # fmt: skip
+    said = call("reproduce", "dpcd-curves", "--from", kept, "--plot", "x.svg").out
+    assert all(f"{median:.3g}" in said for median in medians)
+
+
+def test_the_gallery_goes_source_by_source(call, tmp_path):
+    for name in ("admm-lasso", "table3", "walk-amplification"):
+        shutil.copy(ROOT / "docs" / "results" / f"{name}.json", tmp_path)
+    listed = call("reproduce", "gallery", "--from", tmp_path, "--json").json["records"]
+    assert listed == ["table3", "walk-amplification", "admm-lasso"]
+
+
+def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
+    """One piece keeps nothing, trials are kept in a folder, and no advice is given that is refused."""
+    registry = importlib.import_module("sottovoce_papers.registry")
+
+    def piece(quick=False):
+        raise KeyboardInterrupt
+
+    def trials(quick=False, *, spread=None, results: str | None = None):
+        raise KeyboardInterrupt
+
+    known = registry.find
+
+    def find(name):
+        return replace(known(name), run=trials if name == "table1" else piece, config=None)
+
+    monkeypatch.setattr(registry, "find", find)
+    asked = (["topologies"], ["table1"], ["table1", "--results", "here"], ["table1", "--jobs", "2"])
+    said = [call("reproduce", *words) for words in asked]
+    assert {answer.code for answer in said} == {130}
+    one, alone, kept, sweep = (answer.err for answer in said)
+    assert "stopped; nothing was written." in one
+    assert "nothing was kept; --records FOLDER" in alone
+    assert "finished trials are kept" in kept
+    assert "finished trials are kept" in sweep
+    assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_record_of_another_experiment_is_not_redrawn(refused):
+    kept = ROOT / "docs" / "results" / "admm-lasso.json"
+    assert "a record of admm-lasso" in refused("reproduce", "topologies", "--from", kept)
+
+
+def test_a_table_is_read_from_its_trials(call, tmp_path):
+    kept = ROOT / "docs" / "results" / "b23"
+    trials = sorted(kept.glob("dsgt_eps1_fiedler0.06_t1_trial*.json"))
+    reached = [json.loads(path.read_text())["accuracy"] for path in trials]
+    assert len(reached) >= 3
+    ours = f"{statistics.mean(reached):.2f} ± {statistics.stdev(reached):.2f}"
+    said = call("reproduce", "table1", "--from", kept)
+    assert said.code == 0
+    assert "89.16 ± 0.82" in said.out  # the paper
+    assert ours in said.out  # tuned
+    few = tmp_path / "few"
+    few.mkdir()
+    for path in trials:
+        shutil.copy(path, few)
+    said = call("reproduce", "table1", "--from", few)
+    assert ours in said.out
+    assert "not run" in said.out  # every other cell
+
+
+def test_a_result_of_stored_trials_names_their_folder(call, tmp_path):
+    kept = tmp_path / "trials"
+    asked = ("reproduce", "table1", "--quick", "--method", "dsgt", "--results", kept, "--json")
+    first, again = call(*asked).json["provenance"], call(*asked).json["provenance"]
+    assert "assembled_from" not in first
+    assert again["assembled_from"] == "trials"
+
+
+def test_a_trial_has_a_page(call, tmp_path):
+    kept = ROOT / "docs" / "results" / "b23" / "dsgt_eps1_fiedler0.06_t1_trial0.json"
+    assert call("report", kept).code == 0
+    page = (tmp_path / "report.html").read_text()
+    assert f"{json.loads(kept.read_text())['accuracy']:.2f}" in page
+    assert "<svg" in page
