@@ -69,11 +69,11 @@ def _noise() -> Iterator[tuple[str, Any]]:
         random = Random(keyed(key), key, 0)
         yield f"run/key{k}/draws", random.draws(3, 1).integers(2**60, size=50)
         # these two take no key: the operating system's bytes are replaced by known ones
-        with mock.patch("os.urandom", _Known(key)):
+        with mock.patch("os.urandom", KnownBytes(key)):
             yield f"discrete-laplace/key{k}", noise.discrete_laplace(400)
-        with mock.patch("os.urandom", _Known(key)):
+        with mock.patch("os.urandom", KnownBytes(key)):
             yield f"protective/key{k}", noise.ProtectiveNoise().perturb(rows, **where)
-        with mock.patch("os.urandom", _Known(key)):
+        with mock.patch("os.urandom", KnownBytes(key)):
             source = masks.GridNoise(noise.ProtectiveNoise(), grid, hosted)
             yield f"common-grid/system/key{k}", source.perturb(rows, **on_grid)
     yield "grid/widths", list(grid.widths)
@@ -84,7 +84,7 @@ def _noise() -> Iterator[tuple[str, Any]]:
     )
 
 
-class _Known:
+class KnownBytes:
     """Bytes in place of the operating system's: a function of a key and of how many were taken."""
 
     def __init__(self, key: bytes) -> None:
