@@ -18,6 +18,7 @@ from sottovoce.peers.frames import (
     HEADER,
     NOTHING,
     UNSIGNED,
+    VERSION,
     Head,
     OpenSeal,
     Position,
@@ -32,7 +33,7 @@ WIRE = Wire(run=bytes(range(32)), members=4, rounds=20, dim=3, dtype="float64")
 
 def header(**fields):
     names = ("magic", "version", "kind", "dtype", "sender", "round", "rows", "dim", "length", "run")
-    values = dict(zip(names, (b"SVOC", 2, 1, 1, 1, 4, 1, 3, 24, WIRE.run), strict=True))
+    values = dict(zip(names, (b"SVOC", VERSION, 1, 1, 1, 4, 1, 3, 24, WIRE.run), strict=True))
     return HEADER.pack(*{**values, **fields}.values())
 
 
@@ -71,7 +72,7 @@ BAD = {
     "empty": b"",
     "short": b"SVOC",
     "magic": sealed(header(magic=b"PICK") + GOOD),
-    "version": sealed(header(version=2) + GOOD),
+    "version": sealed(header(version=VERSION + 1) + GOOD),
     "kind": sealed(header(kind=9) + GOOD),
     "dtype": sealed(header(dtype=2) + GOOD),
     "sender": sealed(header(sender=4) + GOOD),
@@ -125,6 +126,10 @@ BAD = {
         + CONTROL.pack(1, -1, b"x" * 32, UNSIGNED, NOTHING, 0)
     ),
 }
+
+
+def test_the_frame_that_the_malformed_ones_are_made_from_is_accepted():
+    assert WIRE.values(WIRE.decode(sealed(header() + GOOD))).tobytes() == GOOD
 
 
 @pytest.mark.parametrize("name", BAD)
