@@ -44,7 +44,7 @@ def by_hand() -> int:
     }
     for protocol, kind in protocols.items():
         plan = kind.for_budget(
-            GLM("squared", dim=1), protocol, network=network, steps=1, learning_rate=1.0, clip=0.5,
+            GLM("squared", dim=1), protocol, network=network, steps=1, learning_rate=1.0, clip_norm=0.5,
             sizes=[EACH] * N, epsilon=EPSILON, delta=DELTA,
         )  # fmt: skip
         for view in ("local", "outsider", "network"):

@@ -68,7 +68,7 @@ def ego414() -> dict[str, object]:
     plain = []
     for v in range(network.n):
         rows = [np.eye(network.n)[v].tolist()]
-        rows += [power[w].tolist() for power in powers for w in network.neighbours(v)]
+        rows += [power[w].tolist() for power in powers for w in network.neighbors(v)]
         plain.append(plain_row_reduction(rows) - {v})
     theirs = time.perf_counter() - begin
     floating = reconstructed_by_each(protocol, exact=False)
@@ -87,7 +87,7 @@ def ego414() -> dict[str, object]:
 def models(count: int = 10_000) -> dict[str, object]:
     from sottovoce.attacks.membership import digits_problem, train_models
     from sottovoce.attacks.small_net import SmallNet
-    from sottovoce.data.agents import AgentData
+    from sottovoce.data.agent_tensors import AgentData
     from sottovoce.data.images import load_images
     from sottovoce_papers.bayrooti2023.audit import make_plan
 
@@ -96,7 +96,7 @@ def models(count: int = 10_000) -> dict[str, object]:
     net, rng = SmallNet(), np.random.default_rng(0)
     start = net.initial(rng)
     plan = make_plan(
-        "dp-dsgd", net, start, problem.sizes, steps=100, lot=32, epsilon=1.0, delta=1e-2, clip=1.0
+        "dp-dsgd", net, start, problem.sizes, steps=100, batch_size=32, epsilon=1.0, delta=1e-2, clip_norm=1.0
     )
     train_models(plan, net, problem, member=True, models=4, start=start, rng=rng)  # compile
     begin, cpu = time.perf_counter(), time.process_time()
@@ -110,7 +110,7 @@ def models(count: int = 10_000) -> dict[str, object]:
     one = (time.perf_counter() - begin) / 3
     scale = 10_000 / count
     return {
-        "models": count, "agents": 3, "steps": 100, "network": "SmallNet, 195 parameters", "lot": 32,
+        "models": count, "agents": 3, "steps": 100, "network": "SmallNet, 195 parameters", "batch_size": 32,
         "seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1),
         "seconds_for_10000": round(scale * seconds, 1), "target_seconds": 300,
         "rival": "the same plan, model after model (3 runs, scaled)", "rival_seconds": round(one * 10_000, 0),

@@ -62,9 +62,15 @@ def random_walk(quick: bool) -> dict[str, float]:
         ("regular", sv.graphs.regular(n, 8, np.random.default_rng(1))),
     ):
         plan = RandomWalkSGD(
-            model, graph, steps=steps, learning_rate=0.1, clip=1.0, noise_multiplier=1.0, adjacency="user",
+            model,
+            graph,
+            steps=steps,
+            learning_rate=0.1,
+            clip_norm=1.0,
+            noise_multiplier=1.0,
+            adjacency="user",
             path="secret",
-        )  # fmt: skip
+        )
 
         def twin(graph=graph, name=name):
             rng = np.random.default_rng(0)
@@ -126,7 +132,7 @@ def muffliato(quick: bool) -> dict[str, float]:
     rounds = sv.protocols.rounds_for(graphs[0], variance=1.0)
     gossip = [sv.protocols.Chebyshev(g, rounds, gamma=1.4) for g in graphs]
     plan = MuffliatoSGD(
-        GLM("logistic"), lambda k: gossip[k % 4], steps=steps, learning_rate=1.0, clip=1.0,
+        GLM("logistic"), lambda k: gossip[k % 4], steps=steps, learning_rate=1.0, clip_norm=1.0,
         noise_multiplier=2.0, adjacency="user",
     )  # fmt: skip
     plan.run(data, np.random.default_rng(0))
@@ -149,7 +155,9 @@ def greedy(quick: bool) -> dict[str, float]:
     X = sp.csr_array((np.ones(n * each), (rows, rng.integers(p, size=n * each))), shape=(n, p))
     X.sum_duplicates()
     y = np.sign(rng.normal(size=n))
-    plan = DPGCD(GLM("logistic", l1=0.01), records=n, steps=10, clip=0.5 * math.sqrt(p), noise_ratio=20.0)
+    plan = DPGCD(
+        GLM("logistic", l1=0.01), records=n, steps=10, clip_norm=0.5 * math.sqrt(p), noise_ratio=20.0
+    )
     plan.run((X, y), np.random.default_rng(0))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = medians({"dp-gcd": lambda: plan.run((X, y), np.random.default_rng(0))}, 3)
@@ -169,8 +177,16 @@ def against_libraries(quick: bool) -> dict[str, float]:
     n, p = (2000, 8) if quick else (45_312, 8)
     data = users(n, p)
     model = GLM("logistic", l2=1e-3)
-    cd = DPCD(model, records=n, steps=160, clip=1.0, noise_multiplier=20.0, smoothness=(0.03,) * p)
-    sgd = DPSGD(model, records=n, steps=100, lot=0.01 * n, learning_rate=1.0, clip=1.0, noise_multiplier=1.0)
+    cd = DPCD(model, records=n, steps=160, clip_norm=1.0, noise_multiplier=20.0, smoothness=(0.03,) * p)
+    sgd = DPSGD(
+        model,
+        records=n,
+        steps=100,
+        batch_size=0.01 * n,
+        learning_rate=1.0,
+        clip_norm=1.0,
+        noise_multiplier=1.0,
+    )
     works: dict[str, Callable[[], Any]] = {
         "dp-cd": lambda: cd.run((data.X, data.y), np.random.default_rng(0)),
         "dp-sgd": lambda: sgd.run((data.X, data.y), np.random.default_rng(0)),

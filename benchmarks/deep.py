@@ -23,12 +23,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sottovoce.objectives.models import b23_mnist, resnet9
-from sottovoce.objectives.nets import NetObjective
+from sottovoce.objectives.nets.objective import NetObjective
+from sottovoce.objectives.nets.zoo import b23_mnist, resnet9
 from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
 
-def opacus_hooks(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip: float) -> Callable:
+def opacus_hooks(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip_norm: float) -> Callable:
     """One agent's clipped sum as Opacus' hooks give it."""
     from opacus.grad_sample import GradSampleModule
 
@@ -40,17 +40,19 @@ def opacus_hooks(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip
         torch.nn.functional.cross_entropy(model(x), y).backward()
         each = [p.grad_sample.flatten(1) for p in model.parameters() if p.requires_grad]
         norms = torch.stack([g.norm(dim=1) for g in each], 1).norm(dim=1)
-        weights = (clip / norms).clamp(max=1)
+        weights = (clip_norm / norms).clamp(max=1)
         return torch.cat([weights @ g for g in each])
 
     return work
 
 
-def opacus_ghost(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip: float) -> Callable:
+def opacus_ghost(module: torch.nn.Module, x: torch.Tensor, y: torch.Tensor, clip_norm: float) -> Callable:
     """One agent's clipped sum as Opacus' fast gradient clipping gives it (two backward passes)."""
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
-    model = GradSampleModuleFastGradientClipping(module.train(), max_grad_norm=clip, use_ghost_clipping=True)
+    model = GradSampleModuleFastGradientClipping(
+        module.train(), max_grad_norm=clip_norm, use_ghost_clipping=True
+    )
 
     def work():
         model.zero_grad(set_to_none=True)
@@ -82,11 +84,11 @@ def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
     return {name: float(np.median(values)) for name, values in times.items()}
 
 
-def mnist_sums(repeats: int, agents: int = 10, lot: int = 256) -> dict[str, object]:
+def mnist_sums(repeats: int, agents: int = 10, batch_size: int = 256) -> dict[str, object]:
     """Ten agents, 256 samples each, the network of B23."""
-    fast, generic = BayrootiObjective(clip=10.0), NetObjective(b23_mnist(), clip=10.0)
+    fast, generic = BayrootiObjective(clip_norm=10.0), NetObjective(b23_mnist(), clip_norm=10.0)
     theta = fast.initial(np.random.default_rng(0), agents)
-    x, y = torch.randn(agents, lot, 1, 32, 32), torch.randint(0, 10, (agents, lot))
+    x, y = torch.randn(agents, batch_size, 1, 32, 32), torch.randint(0, 10, (agents, batch_size))
     hooks = [opacus_hooks(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]
     ghost = [opacus_ghost(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]
     plain = [fast.module(theta[a]) for a in range(agents)]
@@ -107,7 +109,7 @@ def mnist_sums(repeats: int, agents: int = 10, lot: int = 256) -> dict[str, obje
         repeats,
     )
     ours, theirs = fast.clipped_sums(theta, x, y), torch.stack([work() for work in hooks])
-    flop = 1.19e9 * agents * lot / 2560
+    flop = 1.19e9 * agents * batch_size / 2560
     return {
         "ms": {name: round(1e3 * s, 1) for name, s in seconds.items()},
         "fast_over_opacus_hooks": round(seconds["opacus_hooks"] / seconds["fast"], 2),
@@ -133,28 +135,28 @@ def a_step(
     repeats: int,
     algorithm: str = "dp-dsgd",
     agents: int = 10,
-    lot: int = 256,
+    batch_size: int = 256,
     records: int = 6000,
 ) -> dict[str, object]:
     """A whole step (lots, gradients, noise, mixing, update) against its gradient work alone."""
     import sottovoce as sv
-    from sottovoce.data.agents import AgentData
-    from sottovoce.data.randomness import Random
+    from sottovoce.data.agent_tensors import AgentData
+    from sottovoce.noise.run_randomness import RunRandomness
 
     rng = np.random.default_rng(0)
     x = rng.normal(size=(agents * records, 1, 32, 32)).astype(np.float32)
     y = rng.integers(0, 10, len(x))
     data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
     network = sv.graphs.ring(agents)
-    objective = BayrootiObjective(clip=10.0)
+    objective = BayrootiObjective(clip_norm=10.0)
     plan = sv.algorithms.registry.algorithm(algorithm)(
-        objective, network, steps=2000, sizes=data.sizes, lot=lot, noise_multiplier=1.0
+        objective, network, steps=2000, sizes=data.sizes, batch_size=batch_size, noise_multiplier=1.0
     )
-    gate = plan.source(data, range(agents), Random.of(rng))
+    gate = plan.source(data, range(agents), RunRandomness.of(rng))
     start = objective.initial(rng, agents)
     text = plan.algorithm(gate, start)
     gossip, state = plan.schedule(0), text.init()
-    held = data.gather(gate.lots.draw(range(agents), 0), range(agents))
+    held = data.gather(gate.batches.draw(range(agents), 0), range(agents))
     step = iter(range(10**9))
 
     def whole():
@@ -167,7 +169,7 @@ def a_step(
 
     seconds = interleaved({"whole_step": whole, "gradients": gradients}, repeats)
     parts = {
-        "drawing lots": (gate.lots, "draw"),
+        "drawing lots": (gate.batches, "draw"),
         "gathering records": (gate.query.data, "gather"),
         "clipped sums": (gate.query.objective, "clipped_sums"),
         "noise": (gate, "_released"),
@@ -296,12 +298,12 @@ def opacus_forms(net: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict
     return found
 
 
-def sequences(repeats: int, lot: int = 16, places: int = 64) -> dict[str, object]:
+def sequences(repeats: int, batch_size: int = 16, places: int = 64) -> dict[str, object]:
     """A transformer, the same with LoRA, an LSTM, one agent: ours, plain autograd, one by one and Opacus."""
-    x, y = torch.randint(0, 100, (1, lot, places)), torch.randint(0, 4, (1, lot))
+    x, y = torch.randint(0, 100, (1, batch_size, places)), torch.randint(0, 4, (1, batch_size))
     found: dict[str, object] = {}
     for name in ("transformer", "lora", "lstm"):
-        objective = NetObjective(reader(name), clip=1.0)
+        objective = NetObjective(reader(name), clip_norm=1.0)
         assert objective.explain(x, y).startswith("fast"), objective.explain(x, y)
         theta, plain = objective.start(1), objective.module(objective.start(1)[0]).train()
 
@@ -347,7 +349,7 @@ def resnet(repeats: int, batch: int = 50) -> dict[str, object]:
 
 def resnet_forms(batch: int = 50) -> dict[str, Callable]:
     """Our clipped sum and Opacus' on the same lot."""
-    objective = NetObjective(resnet9(), clip=1.0)
+    objective = NetObjective(resnet9(), clip_norm=1.0)
     theta = objective.start(1)
     x, y = torch.randn(1, batch, 3, 32, 32), torch.randint(0, 100, (1, batch))
     return {

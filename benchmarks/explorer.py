@@ -17,8 +17,8 @@ import time
 from typing import Any
 
 import sottovoce as sv
-from sottovoce.report.explorer import Setting, Study
-from sottovoce.report.explorer_server import ExplorerServer
+from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
+from sottovoce.report.explorer.server import ExplorerServer
 
 GRAPH, DELTA, TARGET = "er:200:1.5:seed=3", 1e-5, 200.0
 
@@ -46,7 +46,7 @@ def clicks(server: ExplorerServer) -> list[float]:
 
 def computing() -> float:
     """Milliseconds of processor time of a view: what a click costs on a machine that is not shared."""
-    study = Study(Setting(graph=GRAPH))
+    study = ExplorerModel(ExplorerSettings(graph=GRAPH))
     study.view([0])
     taken = []
     for v in range(1, 200, 20):
@@ -99,7 +99,7 @@ def in_browser(server: ExplorerServer) -> list[float] | None:
 
 def main() -> None:
     """Print the lines."""
-    with ExplorerServer(Study(Setting(graph=GRAPH))) as server:
+    with ExplorerServer(ExplorerModel(ExplorerSettings(graph=GRAPH))) as server:
         taken = clicks(server)
         seen = in_browser(server)
     network = sv.graphs.parse(GRAPH)

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import free_ports, print_lines
-from sottovoce.privacy.masks import PairMasks, grid_noise, mask_grid, simulated_masks
+from sottovoce.secure_sum.masks import PairMasks, grid_noise, mask_grid, simulated_masks
 
 CHAIN = bytes(32)
 
@@ -52,23 +52,25 @@ def masks_of(partners: int, bits: int) -> PairMasks:
     return simulated_masks(members, seed=1, bits=bits)[0]
 
 
-def step(dim: int = 38_424, partners: int = 9, lot: int = 256) -> dict[str, Any]:
+def step(dim: int = 38_424, partners: int = 9, batch_size: int = 256) -> dict[str, Any]:
     import torch
 
-    from sottovoce.objectives.models import b23_mnist
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.objectives.nets.objective import NetObjective
+    from sottovoce.objectives.nets.zoo import b23_mnist
     from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
     torch.set_num_threads(1)
-    objective, generic = BayrootiObjective(clip=1.0), NetObjective(b23_mnist(), clip=1.0)
+    objective, generic = BayrootiObjective(clip_norm=1.0), NetObjective(b23_mnist(), clip_norm=1.0)
     theta = objective.initial(np.random.default_rng(0), 1)
-    x, y = torch.randn(1, lot, 1, 32, 32), torch.zeros(1, lot, dtype=torch.long)
-    grid = mask_grid(bound=1.0, sensitivity=1.0 / lot, noise_std=[3.0 / lot] * 10, dim=dim, steps=2000)
+    x, y = torch.randn(1, batch_size, 1, 32, 32), torch.zeros(1, batch_size, dtype=torch.long)
+    grid = mask_grid(
+        bound=1.0, sensitivity=1.0 / batch_size, noise_std=[3.0 / batch_size] * 10, dim=dim, steps=2000
+    )
     row, masks = np.zeros(dim, grid.dtype), masks_of(partners, grid.bits)
     found = medians(
         {
             "masks": lambda: masks.hide(row, 0, CHAIN),
-            "whole_step": whole_step(objective, lot),
+            "whole_step": whole_step(objective, batch_size),
             "gradient": lambda: objective.clipped_sums(theta, x, y),
             "gradient_of_any_network": lambda: generic.clipped_sums(theta, x, y),
             "noise": lambda: grid_noise(dim, grid.widths[0]),
@@ -85,21 +87,21 @@ def step(dim: int = 38_424, partners: int = 9, lot: int = 256) -> dict[str, Any]
     }
 
 
-def whole_step(objective: Any, lot: int, records: int = 6000) -> Callable[[], object]:
+def whole_step(objective: Any, batch_size: int, records: int = 6000) -> Callable[[], object]:
     """One member's step without masks, with the hand-written gradient and protective noise."""
     import sottovoce as sv
-    from sottovoce.data.agents import AgentData
-    from sottovoce.data.randomness import Random
-    from sottovoce.privacy.masks import next_chain
+    from sottovoce.data.agent_tensors import AgentData
+    from sottovoce.noise.run_randomness import RunRandomness
+    from sottovoce.secure_sum.masks import next_chain
 
     plan = sv.algorithms.ConsensusSGD(
-        objective, "masked", network="ring:10", steps=2000, clip=1.0, noise_multiplier=3.0,
-        sizes=[records] * 10, lot=lot, learning_rate=0.5,
+        objective, "masked", network="ring:10", steps=2000, clip_norm=1.0, noise_multiplier=3.0,
+        sizes=[records] * 10, batch_size=batch_size, learning_rate=0.5,
     )  # fmt: skip
     rng = np.random.default_rng(0)
     x = rng.standard_normal((records, 1, 32, 32), dtype=np.float32)
     data = objective.prepared(AgentData(x, rng.integers(0, 10, records), [np.arange(records)]))
-    source = plan.source(data, [0], Random.of(sv.privacy.ProtectiveNoise()))
+    source = plan.source(data, [0], RunRandomness.of(sv.privacy.ProtectiveNoise()))
     text = plan.algorithm(source, objective.initial(rng, 1))
     state, taken = text.init(), iter(range(plan.steps))
     assert plan.grid is not None
@@ -161,12 +163,17 @@ def _rate(protocol: str, n: int, dim: int, steps: int) -> float:
         "title": protocol,
         "graph": f"ring:{n}",
         "algorithm": {
-            "name": "consensus-sgd", "protocol": protocol, "adjacency": "user", "clip": 1.0, "steps": steps,
-            "noise_multiplier": 40.0, "learning_rate": 0.1,
+            "name": "consensus-sgd",
+            "protocol": protocol,
+            "adjacency": "user",
+            "clip_norm": 1.0,
+            "steps": steps,
+            "noise_multiplier": 40.0,
+            "learning_rate": 0.1,
         },
         "model": {"kind": "logistic", "parameters": dim},
         "budget": {"epsilon": 50.0, "delta": 1e-5},
-    }  # fmt: skip
+    }
     file = folder / "agreement.toml"
     entries = [member_entry(i.certificate, f"127.0.0.1:{p}") for i, p in zip(own, free_ports(n), strict=True)]
     write_agreement(file, draft, entries)

@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.peers.agreement import Member, member_entry, sign_agreement, write_agreement
-from sottovoce.peers.frames import Wire
 from sottovoce.peers.identity import Identity, host_name, make_identity
 from sottovoce.peers.transport import TlsTransport
-from sottovoce.privacy.noise import ProtectiveNoise
+from sottovoce.peers.wire_format import FrameCodec
 
 import grpc  # isort: skip - the rival
 
@@ -70,7 +70,7 @@ async def _roundtrip(repeats: int = 60) -> dict[str, Any]:
     members = [
         Member(**member_entry(i.certificate, f"127.0.0.1:{p}")) for i, p in zip(own, ports, strict=True)
     ]
-    wire = Wire(bytes(32), 2, 1_000_000, 131_072, "float64")  # a megabyte
+    wire = FrameCodec(bytes(32), 2, 1_000_000, 131_072, "float64")  # a megabyte
     row = np.random.default_rng(0).standard_normal(wire.dim)
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
     right: TlsTransport
@@ -142,7 +142,7 @@ def ring(n: int = 8, dim: int = 10_000, rounds: int = 300) -> dict[str, Any]:
         "title": "ring",
         "graph": f"ring:{n}",
         "algorithm": {
-            "name": "averaging", "protocol": f"gossip:{rounds}", "adjacency": "user", "clip": 1.0,
+            "name": "averaging", "protocol": f"gossip:{rounds}", "adjacency": "user", "clip_norm": 1.0,
             "noise_multiplier": 2.0,
         },
         "model": {"kind": "mean", "parameters": dim},

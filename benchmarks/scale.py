@@ -35,8 +35,9 @@ x = rng.normal(size=(agents * 4 * lot, 3, 32, 32)).astype(np.float32)
 y = rng.integers(0, 10, len(x))
 data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
 torch.manual_seed(0)
-plan = sv.algorithms.DPDSGD(NetObjective(resnet9(classes=10), clip=1.0), sv.graphs.ring(agents), steps=steps,
-                            sizes=data.sizes, lot=lot, noise_multiplier=1.0)
+plan = sv.algorithms.DPDSGD(NetObjective(resnet9(classes=10), clip_norm=1.0), sv.graphs.ring(agents),
+                            steps=steps,
+                            sizes=data.sizes, batch_size=lot, noise_multiplier=1.0)
 times = []
 with Cluster.join(timeout=300) as cluster:
     result = run_on_ranks(cluster, plan, data, np.random.default_rng(1),
@@ -84,9 +85,9 @@ def on_ranks(script: str, ranks: int, *arguments: object) -> dict:
         return json.loads(out.read_text())
 
 
-def resnet(lot: int = 16, steps: int = 5) -> dict:
+def resnet(batch_size: int = 16, steps: int = 5) -> dict:
     """ResNet-9, ten agents on a ring: two ranks of one thread against one rank of one thread."""
-    one, two = on_ranks(RANK, 1, lot, steps), on_ranks(RANK, 2, lot, steps)
+    one, two = on_ranks(RANK, 1, batch_size, steps), on_ranks(RANK, 2, batch_size, steps)
     sent = sum(t["bytes"] for t in two["traffic"]) / steps
     return {
         "seconds_per_step_1_rank": one["seconds_per_step"],

@@ -5,7 +5,7 @@
 Lines: ``idle``, 2,000 connections from 250 addresses that say nothing and come back a second after they are
 let go; ``one``, 1,000 of them from one address; ``flood``, 9,000 control frames a second with a member's key,
 from a process of its own beside that member, whose rows come by its own connection; ``return``, how long a
-neighbour that was killed needs to get back in while 2,000 strangers are at the door. Four real processes on a
+neighbor that was killed needs to get back in while 2,000 strangers are at the door. Four real processes on a
 ring, ledgers synced. The windows of one run take turns, so that what else the machine does meets both.
 Targets: at least .9.
 """
@@ -72,7 +72,7 @@ from sottovoce.peers.transport import Hello
 file, key, flag, rate = *sys.argv[1:4], int(sys.argv[4])
 agreed, own = read_agreement(file), read_identity(key)
 host, port = agreed.members[0].address.rsplit(":", 1)
-frame = Job(agreed).wire.position(Position(0, -1, NOTHING, UNSIGNED, NOTHING, True), sender=1)
+frame = AgreedRun(agreed).wire.position(Position(0, -1, NOTHING, UNSIGNED, NOTHING, True), sender=1)
 
 async def meet():
     sock = socket.create_connection((host, int(port)))
@@ -109,7 +109,7 @@ class Run:
         draft = {
             "version": 1, "title": "strangers", "graph": f"ring:{MEMBERS}",
             "algorithm": {"name": "dp-dsgd", "protocol": "gossip:1", "steps": ROUNDS, "learning_rate": 0.1,
-                          "adjacency": "user", "clip": 1.0, "noise_multiplier": 2000.0},
+                          "adjacency": "user", "clip_norm": 1.0, "noise_multiplier": 2000.0},
             "model": {"kind": "logistic", "parameters": DIM},
             "budget": {"epsilon": 10.0, "delta": 1e-5},
         }  # fmt: skip
@@ -243,7 +243,7 @@ def flood(seconds: float, turns: int, frames: int = 9000) -> dict[str, Any]:
 
 
 def back_in(count: int = 2000) -> dict[str, Any]:
-    """A neighbour of the besieged peer is killed and comes back; the time includes the start of Python."""
+    """A neighbor of the besieged peer is killed and comes back; the time includes the start of Python."""
     run = Run()
     run.wait(0, 50)
     found = {}
@@ -261,7 +261,7 @@ def back_in(count: int = 2000) -> dict[str, Any]:
 
 
 def ratio(calm: list[Window], disturbed: list[Window]) -> dict[str, Any]:
-    """Compare windows that took turns; one more calm one than disturbed, so that each has two neighbours."""
+    """Compare windows that took turns; one more calm one than disturbed, so that each has two neighbors."""
     around = [(a.rate + b.rate) / 2 for a, b in pairwise(calm)]
     pairs = [each.rate / beside for each, beside in zip(disturbed, around, strict=True)]
     calm_work, work = (statistics.median(w.worked for w in windows) for windows in (calm, disturbed))

@@ -62,12 +62,12 @@ FLOORS = (
     ("fitting, sklearn", "a model and its price come home"),
     ("report", "pages, pictures, notebooks: reads records only"),
     ("experiments", "one file per table or figure of a paper"),
-    ("peers", "one organisation, one process: agreement, ledger, wire"),
+    ("peers", "one organization, one process: agreement, ledger, wire"),
     ("advice", "which plan to take"),
     ("attacks", "what an observer computes; audits"),
     ("algorithms", "one file per algorithm, and the plan that prices it"),
     ("runners", "one process, ranks of a cluster, sweeps, checkpoints"),
-    ("objectives", "what is minimised; the gate: clip, lot, noise, charge"),
+    ("objectives", "what is minimized; the gate: clip, lot, noise, charge"),
     ("data", "records, partitions, lots, randomness"),
     ("privacy", "accountant, guarantees, noise"),
     ("protocols", "who sends which sum to whom"),
@@ -167,7 +167,7 @@ delta = 1e-5
 
 
 def small(raw: bytes, most: int = LARGEST) -> bytes:
-    """Return a PNG in few colours, which screenshots do not need more of."""
+    """Return a PNG in few colors, which screenshots do not need more of."""
     from PIL import Image
 
     picture = Image.open(io.BytesIO(raw)).convert("RGB").quantize(192)
@@ -183,8 +183,8 @@ def screenshots() -> None:
     from playwright.sync_api import sync_playwright
 
     from sottovoce.cli.report import report
-    from sottovoce.report.explorer import Setting, Study
-    from sottovoce.report.explorer_server import ExplorerServer
+    from sottovoce.report.explorer.model import Setting, Study
+    from sottovoce.report.explorer.server import ExplorerServer
 
     chromium = shutil.which("chromium")
     if chromium is None:

@@ -158,7 +158,7 @@ def _run(job: tuple[Any, str, int], folder: Path) -> tuple[Any, str, int]:
 def _assemble(folder: Path) -> None:
     """Write the tables of the trials there are, and the list of stored records."""
     from sottovoce.errors import DataError
-    from sottovoce.report.records import write_record, write_text
+    from sottovoce.report.result_files import write_result, write_text
     from sottovoce_papers.bayrooti2023.tables import from_trials
 
     for name in ("table1", "table2", "figure1"):
@@ -167,7 +167,7 @@ def _assemble(folder: Path) -> None:
         except DataError:
             continue
         record["provenance"]["command"] = f"sottovoce reproduce {name} --from docs/results/b23"
-        write_record(RESULTS / f"{name}.json", record)
+        write_result(RESULTS / f"{name}.json", record)
     write_text(INDEX, json.dumps(index(RESULTS), indent=1) + "\n")
     before, _, rest = PAGE.read_text(encoding="utf-8").partition(FIRST)
     _, _, after = rest.partition(LAST)

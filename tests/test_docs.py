@@ -148,7 +148,7 @@ def test_the_example_in_a_commands_help_is_a_plan_that_works(command, monkeypatc
 
 
 def test_what_may_be_accepted_is_on_the_page_of_plan_files():
-    from sottovoce.privacy.words import UNCHARGED
+    from sottovoce.accounting.wording import UNCHARGED
 
     page = (ROOT / "docs" / "plan-files.md").read_text()
     for name in UNCHARGED:

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sottovoce._files import digest, plain, write_whole
+from sottovoce._io import atomic_write, digest, plain
 from sottovoce.errors import DataError, InvalidInput
 
 
 @pytest.mark.parametrize("durable", [True, False])
 @pytest.mark.parametrize("content", ["é", "é".encode(), lambda file: file.write("é".encode())])
 def test_content_in_three_forms(tmp_path, content, durable):
-    path = write_whole(tmp_path / "a" / "b.txt", content, durable=durable)
+    path = atomic_write(tmp_path / "a" / "b.txt", content, durable=durable)
     assert path.read_bytes() == "é".encode()
     assert [p.name for p in path.parent.iterdir()] == ["b.txt"]
 
@@ -30,9 +30,9 @@ def failing(file):
 
 
 def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path):
-    path = write_whole(tmp_path / "a", "old")
+    path = atomic_write(tmp_path / "a", "old")
     with pytest.raises(ZeroDivisionError):
-        write_whole(path, failing)
+        atomic_write(path, failing)
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a"]
 
@@ -41,10 +41,10 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
     def full(handle):
         raise OSError(28, "No space left on device")
 
-    path = write_whole(tmp_path / "a", "old")
+    path = atomic_write(tmp_path / "a", "old")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataError, match=r"a cannot be written: No space left on device\.$"):
-        write_whole(path, "new")
+        atomic_write(path, "new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a"]
 
@@ -52,9 +52,9 @@ def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
 def test_places_that_cannot_be_written(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="is a folder"):
-        write_whole(tmp_path, "x")
+        atomic_write(tmp_path, "x")
     with pytest.raises(DataError, match="cannot be written"):
-        write_whole(tmp_path / "file" / "below", "x")
+        atomic_write(tmp_path / "file" / "below", "x")
 
 
 def test_durable_means_file_before_name_before_folder(tmp_path, monkeypatch):
@@ -71,10 +71,10 @@ def test_durable_means_file_before_name_before_folder(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "replace", renamed)
-    write_whole(tmp_path / "a", "x")
+    atomic_write(tmp_path / "a", "x")
     assert seen == ["file", "name", "folder"]
     seen.clear()
-    write_whole(tmp_path / "a", "x", durable=False)
+    atomic_write(tmp_path / "a", "x", durable=False)
     assert seen == ["name"]
 
 
@@ -86,15 +86,15 @@ def test_the_bytes_are_on_their_way_when_the_file_is_synced(tmp_path, monkeypatc
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", synced)
-    write_whole(tmp_path / "a", b"x" * 100)
+    atomic_write(tmp_path / "a", b"x" * 100)
     assert sizes[0] == 100
 
 
 def test_rights(tmp_path):
     (tmp_path / "plain").touch()
-    open_to_all = write_whole(tmp_path / "a", "x").stat().st_mode
+    open_to_all = atomic_write(tmp_path / "a", "x").stat().st_mode
     assert open_to_all == (tmp_path / "plain").stat().st_mode
-    assert stat.S_IMODE(write_whole(tmp_path / "b", "x", mode=0o600).stat().st_mode) == 0o600
+    assert stat.S_IMODE(atomic_write(tmp_path / "b", "x", mode=0o600).stat().st_mode) == 0o600
 
 
 def test_plain_values_are_json():

@@ -12,12 +12,12 @@ import torch
 from torch import nn
 
 import sottovoce as sv
-from sottovoce.algorithms.optimisers import Optimiser, Rate
-from sottovoce.data.agents import AgentData
+from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import BudgetExceeded, DataError, InvalidInput, Refused, SottovoceError
-from sottovoce.fitting import SIMULATED
-from sottovoce.objectives.nets import NetObjective
-from sottovoce.objectives.nets_inputs import Layout, Unpacking
+from sottovoce.estimators.fitting import SIMULATED
+from sottovoce.objectives.nets.inputs import Layout, Unpacking
+from sottovoce.objectives.nets.objective import NetObjective
 
 BUDGET = {"epsilon": 3.0, "delta": 1e-5}
 
@@ -103,13 +103,13 @@ def test_a_plan_of_ones_own_in_one_line():
 
     def made(objective, sizes):
         return sv.algorithms.DPDSGD(
-            objective, sv.graphs.ring(4), steps=3, sizes=sizes, noise_multiplier=3.0, clip=0.5
+            objective, sv.graphs.ring(4), steps=3, sizes=sizes, noise_multiplier=3.0, clip_norm=0.5
         )
 
     net = mlp()
     by_function = sv.fit(net, (X, y), graph="ring:4", plan=made, rng=rng())
-    assert by_function.plan.clip == 0.5
-    plan = made(NetObjective(net, clip=1.0), (20,) * 4)
+    assert by_function.plan.clip_norm == 0.5
+    plan = made(NetObjective(net, clip_norm=1.0), (20,) * 4)
     by_plan = sv.fit(net, (X, y), plan=plan, rng=rng())
     assert by_plan.plan is plan
     assert np.array_equal(by_plan.rows, by_function.rows)
@@ -146,14 +146,14 @@ def _body_and_head(parameters):
 def test_without_noise_it_is_torchs_own_training(make):
     net = mlp().double()
     X, y = circles(60)
-    fitted = sv.fit(net, (X, y), graph="ring:3", noise_multiplier=0.0, clip=1e6, steps=7,
-                    optimiser=make(net.parameters()), rng=rng())  # fmt: skip
+    fitted = sv.fit(net, (X, y), graph="ring:3", noise_multiplier=0.0, clip_norm=1e6, steps=7,
+                    optimizer=make(net.parameters()), rng=rng())  # fmt: skip
     twin = copy.deepcopy(net)
-    optimiser = make(twin.parameters())
+    optimizer = make(twin.parameters())
     for _ in range(7):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(twin(torch.as_tensor(X)), torch.as_tensor(y)).backward()
-        optimiser.step()
+        optimizer.step()
     for a, b in zip(fitted.model.parameters(), twin.parameters(), strict=True):
         assert torch.allclose(a, b, rtol=0, atol=1e-12)
     assert fitted.privacy.epsilon(1e-5) == np.inf
@@ -162,23 +162,23 @@ def test_without_noise_it_is_torchs_own_training(make):
 def test_warm_up_and_cosine_rates_are_those_of_torch():
     rate = Rate(0.5, 0.1, "cosine", warmup=0.25)
     weight = nn.Parameter(torch.zeros(1))
-    optimiser = torch.optim.SGD([weight], lr=0.5)
-    rising = torch.optim.lr_scheduler.LinearLR(optimiser, 1 / 5, 1.0, total_iters=4)
-    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 14, eta_min=0.1)
-    both = torch.optim.lr_scheduler.SequentialLR(optimiser, [rising, falling], [5])
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    rising = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / 5, 1.0, total_iters=4)
+    falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 14, eta_min=0.1)
+    both = torch.optim.lr_scheduler.SequentialLR(optimizer, [rising, falling], [5])
     expected = []
     for _ in range(20):
-        expected.append(optimiser.param_groups[0]["lr"])
-        optimiser.step()
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
         both.step()
     assert np.allclose([rate(k, 20) for k in range(20)], expected, atol=1e-12)
 
 
-def test_optimisers_by_torchs_names():
-    assert Optimiser.of("Adam").kind == "adam"
-    assert Optimiser.of({"name": "SGD", "momentum": 0.5}) == Optimiser("momentum", 0.5)
+def test_optimizers_by_torchs_names():
+    assert Optimizer.of("Adam").kind == "adam"
+    assert Optimizer.of({"name": "SGD", "momentum": 0.5}) == Optimizer("momentum", 0.5)
     with pytest.raises(InvalidInput, match="amsgrad"):
-        Optimiser.of({"name": "adam", "amsgrad": True})
+        Optimizer.of({"name": "adam", "amsgrad": True})
 
 
 def test_scikit_learns_estimators_without_noise_are_scikit_learns():
@@ -186,7 +186,7 @@ def test_scikit_learns_estimators_without_noise_are_scikit_learns():
 
     X = rng().normal(size=(120, 3))
     y = (X @ [1.0, -2.0, 0.5] + rng(1).normal(size=120) > 0.2).astype(int)
-    options = {"graph": "ring:4", "noise_multiplier": 0.0, "clip": 1e6, "rng": rng()}
+    options = {"graph": "ring:4", "noise_multiplier": 0.0, "clip_norm": 1e6, "rng": rng()}
     ours = sv.fit(LogisticRegression(C=2.0, fit_intercept=False), (X, y), steps=3000, learning_rate=1.0,
                   **options)  # fmt: skip
     theirs = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10).fit(X, y)
@@ -203,11 +203,11 @@ def test_scikit_learns_estimators_without_noise_are_scikit_learns():
 def test_pretrained_weights_are_kept_and_reset_says_otherwise():
     X, y = circles()
     net = mlp()
-    optimiser = torch.optim.Adam(net.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
     for _ in range(200):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         nn.functional.cross_entropy(net(torch.as_tensor(X).float()), torch.as_tensor(y)).backward()
-        optimiser.step()
+        optimizer.step()
     options = {"module": net, "learning_rate": 1e-6, "steps": 3}
     assert fitted_circles(**options).metrics["accuracy"] > 95
     assert fitted_circles(**options, initial="reset").metrics["accuracy"] < 90
@@ -278,14 +278,14 @@ def test_dropout_follows_the_runs_seed_and_is_off_when_measured():
 def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     whole = fitted_circles(module=with_dropout(), steps=6)
 
-    class Cut(Exception):
+    class MatrixPartition(Exception):
         pass
 
     def cut(run):
         def stopped(plan, data, rng, **options):
             def on_step(step, found):
                 if step == 4:
-                    raise Cut
+                    raise MatrixPartition
 
             return run(plan, data, rng, **options | {"on_step": on_step})
 
@@ -295,7 +295,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
     plain = sv.algorithms.ConsensusSGD.run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sv.algorithms.ConsensusSGD, "run", cut(plain))
-        with pytest.raises(Cut):
+        with pytest.raises(MatrixPartition):
             fitted_circles(**options)
     again = fitted_circles(**options)
     assert [found["step"] for found in again.history] == [4, 5, 6]  # the third step was the last one kept
@@ -399,7 +399,7 @@ def test_what_would_be_read_from_records_is_refused(tmp_path, change, words):
 
 def test_what_is_accepted_by_name_stands_in_the_statement(tmp_path):
     file = clinic(tmp_path / "clinic.csv", 90)
-    change = {"bounds": None, "classes": None, "accept": ("standardise", "class names"), "steps": 2}
+    change = {"bounds": None, "classes": None, "accept": ("standardize", "class names"), "steps": 2}
     fitted = sv.fit(mlp(4), file, **{**READING, **change})
     statement = fitted.privacy.statement(1e-5)
     assert "accepted by name: the mean and deviation" in statement
@@ -408,7 +408,7 @@ def test_what_is_accepted_by_name_stands_in_the_statement(tmp_path):
     assert "the mean and deviation" in again.privacy.statement(1e-5)
     assert np.array_equal(again.predict(file), fitted.predict(file))
     ages = np.array([float(line.split(",")[0]) for line in file.read_text().splitlines()[1:]])
-    assert fitted.columns.scales["age"].centre == pytest.approx(ages.mean())
+    assert fitted.columns.scales["age"].center == pytest.approx(ages.mean())
     assert fitted.columns.scales["age"].width == pytest.approx(ages.std())
     bounded = sv.fit(mlp(4), file, **{**READING, "steps": 2})
     assert "accepted" not in bounded.privacy.statement(1e-5)
@@ -416,13 +416,13 @@ def test_what_is_accepted_by_name_stands_in_the_statement(tmp_path):
 
 def test_a_data_set_that_read_its_records_says_so():
     X, y = circles(80)
-    data = sv.data.Dataset("two", 3 * X, y).standardised().split(0.25, rng())
+    data = sv.data.Dataset("two", 3 * X, y).standardized().split(0.25, rng())
     options = {"graph": "path:2", "steps": 2, "rng": rng(), **BUDGET}
     with pytest.raises(Refused, match="mean and deviation"):
         sv.fit(mlp(), data, **options)
-    quiet = sv.fit(mlp(), data, accept=["standardise"], **options)
+    quiet = sv.fit(mlp(), data, accept=["standardize"], **options)
     assert "loss" not in quiet.metrics  # private records that were held out are not scored by themselves
-    scored = sv.fit(mlp(), data, accept=["standardise", "held-out score"], **options)
+    scored = sv.fit(mlp(), data, accept=["standardize", "held-out score"], **options)
     assert "loss" in scored.metrics
     assert "held out" in scored.privacy.statement(1e-5)
 
@@ -456,7 +456,7 @@ class Lazily(torch.utils.data.Dataset):
 def test_a_dataset_is_read_when_a_lot_asks_and_gives_the_same_model():
     X, y = circles(120)
     X = X.astype(np.float32)
-    options = {"graph": "ring:3", "steps": 4, "lot": 5, **BUDGET}
+    options = {"graph": "ring:3", "steps": 4, "batch_size": 5, **BUDGET}
     arrays = sv.fit(mlp(), (X, y), rng=rng(), **options)
     data = Lazily(X, y)
     lazy = sv.fit(mlp(), data, rng=rng(), **options)
@@ -538,7 +538,7 @@ def test_gradients_of_several_inputs_are_those_of_single_records(beside):
         inputs["number"] = rng(3).normal(size=(6, 1))
     net = Text(beside).double()
     layout = Layout.of(inputs)
-    objective = NetObjective(Unpacking(net, layout), clip=0.05)
+    objective = NetObjective(Unpacking(net, layout), clip_norm=0.05)
     x = layout.pack(inputs)
     found = objective.clipped_sums(objective.start(2), x.view(2, 3, -1), torch.as_tensor(y).view(2, 3))
     for agent in range(2):
@@ -605,7 +605,7 @@ def test_several_labels_at_once():
 
 def test_losses_of_torch_and_of_ones_own_are_taken_record_by_record():
     X, y = circles(60)
-    options = {"graph": "ring:3", "noise_multiplier": 0.0, "clip": 0.1, "steps": 3}
+    options = {"graph": "ring:3", "noise_multiplier": 0.0, "clip_norm": 0.1, "steps": 3}
 
     def mine(outputs, targets):
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
@@ -614,12 +614,12 @@ def test_losses_of_torch_and_of_ones_own_are_taken_record_by_record():
             for loss in ("cross_entropy", nn.CrossEntropyLoss(), mine)]  # fmt: skip
     assert np.allclose(rows[0], rows[1], atol=1e-6)
     assert np.allclose(rows[0], rows[2], atol=1e-6)
-    half = sv.fit(mlp(2, 1), (X, X[:, 0]), loss=nn.MSELoss(), rng=rng(), **{**options, "clip": 1e6})
+    half = sv.fit(mlp(2, 1), (X, X[:, 0]), loss=nn.MSELoss(), rng=rng(), **{**options, "clip_norm": 1e6})
     own = sv.fit(mlp(2, 1), (X, X[:, 0]), loss="squared_error", learning_rate=1.0, rng=rng(),
-                 **{**options, "clip": 1e6})  # fmt: skip
+                 **{**options, "clip_norm": 1e6})  # fmt: skip
     net = mlp().double()
     pair = sv.fit(net, (X, X**2), loss=nn.MSELoss(), learning_rate=0.1, rng=rng(),
-                  **{**options, "clip": 1e6, "steps": 1})  # fmt: skip
+                  **{**options, "clip_norm": 1e6, "steps": 1})  # fmt: skip
     nn.MSELoss()(net(torch.as_tensor(X)), torch.as_tensor(X**2)).backward()
     assert torch.allclose(pair.model[2].bias, net[2].bias - 0.1 * net[2].bias.grad, atol=1e-7)
     assert np.allclose(half.rows, own.rows, atol=1e-6)  # squared_error is half of torch's, the rate twice
@@ -750,7 +750,7 @@ def poisoned():
         (mlp(), (X, Y), {"learnig_rate": 1.0}, "try learning_rate"),
         (mlp(), (X, Y), {"loss": "hinge"}, "loss must be one of"),
         (mlp(), (X, Y), {"initial": "pretrained"}, "initial must be"),
-        (mlp(), (X, Y), {"optimiser": "lbfgs"}, "optimiser must be"),
+        (mlp(), (X, Y), {"optimizer": "lbfgs"}, "optimizer must be"),
         (mlp(), (X, Y), {"epochs": 3}, "epochs goes with lot"),
         (mlp(), (X, Y), {"accept": ("everything",)}, "accept knows"),
         (mlp(), (X, Y), {"accept": ("held-out score",)}, "nothing of the kind is read"),

@@ -10,22 +10,30 @@ import sottovoce
 
 ROOT = Path(sottovoce.__file__).parent
 LAYERS = [
-    {"errors", "_validate", "_files", "_shown", "__init__"},
+    {"errors", "_validate", "_io", "_hooks", "__init__"},
     {"graphs"},
+    {"noise"},
+    {"leakage"},
     {"protocols"},
+    {"secure_sum"},
+    {"accounting"},
     {"privacy"},
     {"data"},
     {"objectives"},
+    {"mechanisms"},
     {"runners"},
     {"algorithms"},
     {"attacks"},
+    {"models"},
+    {"planfile"},
     {"advice"},
     {"peers"},
+    {"estimators", "sklearn"},
     {"report"},
-    {"sklearn", "studies", "own_models", "fitting"},
     {"demo"},
     {"cli"},
-    {"__main__", "templates"},
+    {"templates"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

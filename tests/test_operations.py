@@ -24,7 +24,7 @@ graph = "path:2"
 name = "averaging"
 protocol = "gossip:2"
 adjacency = "user"
-clip = 1.0
+clip_norm = 1.0
 noise_multiplier = 4.0
 [model]
 kind = "mean"
@@ -58,8 +58,8 @@ def call(words, capsys):
 def house(tmp_path, monkeypatch, capsys):
     """A folder as the pages have it: homes, certificates, a signed agreement, records, a finished run."""
     from sottovoce.peers.agreement import read_agreement
-    from sottovoce.peers.home import Home
-    from sottovoce.peers.records import read_records
+    from sottovoce.peers.member_data import read_records
+    from sottovoce.peers.member_directory import MemberDirectory
     from sottovoce.peers.runtime import Peer
 
     monkeypatch.chdir(tmp_path)
@@ -93,7 +93,7 @@ def house(tmp_path, monkeypatch, capsys):
         agreed = read_agreement("agreement.toml")
         peers = []
         for name in people:
-            home = Home(f"{name}-home")
+            home = MemberDirectory(f"{name}-home")
             records = read_records("records.csv", agreed)
             peers.append(Peer(agreed, home.identity, records, None, home=home))
         return await asyncio.gather(*[peer.run() for peer in peers])

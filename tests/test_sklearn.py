@@ -11,7 +11,7 @@ from sklearn.preprocessing import Normalizer, StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.sklearn import (
+from sottovoce.estimators.sklearn_estimators import (
     SOLVERS,
     PrivateLasso,
     PrivateLogisticRegression,

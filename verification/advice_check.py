@@ -220,7 +220,7 @@ def judge_score(seed: int) -> dict[str, Any]:
     train, test = held_out[: n * each], held_out[n * each :]
     plan = ConsensusSGD.for_budget(
         GLM("logistic", dim=X.shape[1]), "masked", network=f"complete:{n}", steps=int(rng.choice([10, 30])),
-        learning_rate=4.0, clip=1.0, sizes=[each] * n, epsilon=float(rng.choice([0.5, 1.0, 4.0])),
+        learning_rate=4.0, clip_norm=1.0, sizes=[each] * n, epsilon=float(rng.choice([0.5, 1.0, 4.0])),
         delta=DELTA,
     )  # fmt: skip
     score = simulate(plan, Sample.public("logistic", X[public], y[public]), runs=20, seed=seed)

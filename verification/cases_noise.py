@@ -11,19 +11,20 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.data import partition
-from sottovoce.data.lots import Lots
-from sottovoce.data.randomness import Random
-from sottovoce.peers.runkeys import RunKeys
-from sottovoce.privacy import masks, noise
-from sottovoce.privacy.correlated import mafalda
-from sottovoce.privacy.correlated_noise import PairSharedNoise, TimeCorrelatedNoise
+from sottovoce.data.poisson_sampling import PoissonSampler
+from sottovoce.noise import samplers as noise_samplers
+from sottovoce.noise.correlated import PairSharedNoise, TimeCorrelatedNoise
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.time_correlation import mafalda
+from sottovoce.peers.run_keys import RunKeys
+from sottovoce.secure_sum import masks
 
 KEYS = (bytes(32), bytes(range(32)))
 
 
-def keyed(key: bytes) -> noise.KeyedNoise:
+def keyed(key: bytes) -> noise_samplers.KeyedNoise:
     """Return protective noise that is a function of a known key."""
-    return noise.KeyedNoise(lambda label: hmac.digest(key, label, "sha256"))
+    return noise_samplers.KeyedNoise(lambda label: hmac.digest(key, label, "sha256"))
 
 
 def samplers() -> Iterator[tuple[str, Any]]:
@@ -39,48 +40,51 @@ def _noise() -> Iterator[tuple[str, Any]]:
     where: dict[str, Any] = {"agents": [0, 5, 9], "step": 4, "std": np.array([0.5, 1.0, 2.0]), "stream": 1}
     pair = where | {"agents": [0, 5], "std": 1.5}
     for seed in (0, 7, 2**40 + 1):
-        source = noise.SimulatedNoise(seed)
+        source = noise_samplers.SimulatedNoise(seed)
         yield f"simulated/seed{seed}/short", source.perturb(rows, **where)
         yield f"simulated/seed{seed}/long", source.perturb(wide, **pair)
         yield f"simulated/seed{seed}/float32", source.perturb(rows.astype(np.float32), **where)
         yield f"simulated/seed{seed}/long-float32", source.perturb(wide.astype(np.float32), **pair)
-        steps = noise.perturb_steps(source, rows, agent=3, step=6, std=0.7, stream=2)
+        steps = noise_samplers.perturb_steps(source, rows, agent=3, step=6, std=0.7, stream=2)
         yield f"simulated/seed{seed}/steps", steps
         yield f"summed/seed{seed}", masks.SummedNoise(seed).perturb(rows, **where)
         network = sv.graphs.ring(10)
         yield f"pair-shared/seed{seed}", PairSharedNoise(source, network, 2.0).perturb(rows, **where)
         correlated = TimeCorrelatedNoise(source, mafalda(network, 6))
         yield f"time-correlated/seed{seed}", correlated.perturb(rows, **where)
-        random = Random.of(np.random.default_rng(seed))
-        yield f"run/seed{seed}", [random.lots, random.start]
+        random = RunRandomness.of(np.random.default_rng(seed))
+        yield f"run/seed{seed}", [random.batches, random.start]
         yield f"run/seed{seed}/noise", random.noise.perturb(rows, **where)
         yield f"run/seed{seed}/draws", random.draws(3, 1).integers(2**60, size=50)
     grid = masks.mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0, 7.0, 9.0], dim=8, steps=3)
     hosted = {0: (0, 1.0), 5: (1, 2.0), 9: (2, 1.0)}
     on_grid = where | {"std": np.array([5.0, 7.0, 9.0])}
     for k, key in enumerate(KEYS):
-        yield f"discrete-gaussian/key{k}", noise.discrete_gaussian(70_000, key)
+        yield f"discrete-gaussian/key{k}", noise_samplers.discrete_gaussian(70_000, key)
         yield f"grid/key{k}", masks.grid_noise(5000, grid.widths[1], key)
         yield f"keyed/key{k}", keyed(key).perturb(rows, **where)
         yield f"keyed/key{k}/float32", keyed(key).perturb(rows.astype(np.float32), **where)
-        steps = noise.perturb_steps(keyed(key), rows, agent=3, step=6, std=0.7, stream=2)
+        steps = noise_samplers.perturb_steps(keyed(key), rows, agent=3, step=6, std=0.7, stream=2)
         yield f"keyed/key{k}/steps", steps
         yield f"common-grid/key{k}", masks.GridNoise(keyed(key), grid, hosted).perturb(rows, **on_grid)
-        random = Random(keyed(key), key, 0)
+        random = RunRandomness(keyed(key), key, 0)
         yield f"run/key{k}/draws", random.draws(3, 1).integers(2**60, size=50)
         # these two take no key: the operating system's bytes are replaced by known ones
         with mock.patch("os.urandom", KnownBytes(key)):
-            yield f"discrete-laplace/key{k}", noise.discrete_laplace(400)
+            yield f"discrete-laplace/key{k}", noise_samplers.discrete_laplace(400)
         with mock.patch("os.urandom", KnownBytes(key)):
-            yield f"protective/key{k}", noise.ProtectiveNoise().perturb(rows, **where)
+            yield f"protective/key{k}", noise_samplers.ProtectiveNoise().perturb(rows, **where)
         with mock.patch("os.urandom", KnownBytes(key)):
-            source = masks.GridNoise(noise.ProtectiveNoise(), grid, hosted)
+            source = masks.GridNoise(noise_samplers.ProtectiveNoise(), grid, hosted)
             yield f"common-grid/system/key{k}", source.perturb(rows, **on_grid)
     yield "grid/widths", list(grid.widths)
     yield "grid/facts", [grid.step, grid.bits, grid.bound, grid.checks, grid.range, grid.slack]
     yield (
         "slack",
-        [noise.ProtectiveNoise().slack(1000, 1.5), masks.GridNoise(keyed(KEYS[0]), grid, hosted).slack(8)],
+        [
+            noise_samplers.ProtectiveNoise().slack(1000, 1.5),
+            masks.GridNoise(keyed(KEYS[0]), grid, hosted).slack(8),
+        ],
     )
 
 
@@ -102,9 +106,9 @@ class KnownBytes:
 def _lots() -> Iterator[tuple[str, Any]]:
     sizes, rates = [40, 300, 20_000, 9000], [0.5, 0.05, 0.01, 1.0]
     for label, key in (("0", 0), ("11", 11), ("secret0", KEYS[0]), ("secret1", KEYS[1])):
-        lots = Lots(sizes, rates, key, numbers=[3, 1, 4, 8])
+        batches = PoissonSampler(sizes, rates, key, numbers=[3, 1, 4, 8])
         for step, stream in ((0, 0), (9, 0), (9, 2)):
-            for place, rows in enumerate(lots.draw(range(4), step, stream)):
+            for place, rows in enumerate(batches.draw(range(4), step, stream)):
                 yield f"poisson/key-{label}/step{step}/stream{stream}/agent{place}", rows
 
 
@@ -141,7 +145,7 @@ def _run_keys() -> Iterator[tuple[str, Any]]:
     for k, key in enumerate(KEYS):
         keys = RunKeys(bytes(range(32)), 1, key)
         for turn in range(3):
-            yield f"run-key/key{k}/turn{turn}/sampling", keys.lots
+            yield f"run-key/key{k}/turn{turn}/sampling", keys.batches
             row = keys.noise.perturb(np.linspace(0, 1, 6)[None], agents=[2], step=turn, std=1.0)
             yield f"run-key/key{k}/turn{turn}/noise", row
             keys.received(row.tobytes())
@@ -181,4 +185,7 @@ def _public_draws() -> Iterator[tuple[str, Any]]:
     for name in (*drawn, "time-varying:4:c=1.5"):
         network = sv.graphs.complete(16) if name.startswith("time-varying") else sv.graphs.hypercube(4)
         protocol = sv.protocols.parse(name).at(network, seed=6, step=2)
-        yield f"protocol/{name}", np.asarray(protocol.apply(values, noise=noise.SimulatedNoise(1), step=0))
+        yield (
+            f"protocol/{name}",
+            np.asarray(protocol.apply(values, noise=noise_samplers.SimulatedNoise(1), step=0)),
+        )

@@ -13,9 +13,9 @@ from unittest import mock
 
 import numpy as np
 
-from sottovoce.data.randomness import Random
 from sottovoce.errors import DataError, MissingDependency, SottovoceError
-from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import SimulatedNoise
 from verification.cases_noise import KEYS, KnownBytes, keyed
 from verification.load import ROOT, load
 
@@ -54,8 +54,8 @@ def deep_methods() -> Iterator[tuple[str, Any]]:
 # ---- contract cases -----------------------------------------------------------------------------------
 
 RANDOMNESS = {
-    "simulated": lambda: Random(SimulatedNoise(5), 11, 3),
-    "keyed": lambda: Random(keyed(KEYS[1]), KEYS[0], 3),
+    "simulated": lambda: RunRandomness(SimulatedNoise(5), 11, 3),
+    "keyed": lambda: RunRandomness(keyed(KEYS[1]), KEYS[0], 3),
 }
 VIEWS: dict[str, dict[str, Any]] = {
     "local": {},
@@ -79,16 +79,16 @@ def contract() -> Iterator[tuple[str, Any]]:
             yield from _costs(f"{case}/{adjacency}", plan)
             if adjacency != "user":
                 yield from _outputs(
-                    f"{case}/{adjacency}/sampled", case.plan(**options, lot=5), listed.shards()
+                    f"{case}/{adjacency}/sampled", case.plan(**options, batch_size=5), listed.shards()
                 )
-                yield from _costs(f"{case}/{adjacency}/sampled", case.plan(**options, lot=5))
+                yield from _costs(f"{case}/{adjacency}/sampled", case.plan(**options, batch_size=5))
             try:
                 objective, data = _net(listed)
             except ImportError:
                 yield f"contract/{case}/{adjacency}/net", ABSENT
                 continue
             yield from _outputs(
-                f"{case}/{adjacency}/net", case.plan(objective, **options | {"clip": None}), data
+                f"{case}/{adjacency}/net", case.plan(objective, **options | {"clip_norm": None}), data
             )
     masked = next(case for case in listed.CASES if case.name == "consensus-sgd")
     plan = masked.plan(protocol="masked", adjacency="user", noise_multiplier=8.0)
@@ -103,14 +103,14 @@ def contract() -> Iterator[tuple[str, Any]]:
 def _net(listed: Any) -> tuple[Any, Any]:
     import torch
 
-    from sottovoce.data.agents import AgentData
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.data.agent_tensors import AgentData
+    from sottovoce.objectives.nets.objective import NetObjective
 
     data = listed.shards()
     parts = [np.arange(data.offsets[v], data.offsets[v + 1]) for v in range(data.n)]
     agents = AgentData(data.X.astype(np.float32), (data.y > 0).astype(int), parts, classes=2)
     torch.manual_seed(0)
-    return NetObjective(torch.nn.Linear(listed.P, 2), clip=1.0), agents
+    return NetObjective(torch.nn.Linear(listed.P, 2), clip_norm=1.0), agents
 
 
 def _outputs(name: str, plan: Any, data: Any) -> Iterator[tuple[str, Any]]:
@@ -145,8 +145,8 @@ def _costs(name: str, plan: Any) -> Iterator[tuple[str, Any]]:
 def peers() -> Iterator[tuple[str, Any]]:
     """Yield the final rows of peers in memory, with known run, run keys and mask keys."""
     from sottovoce.peers.agreement import Agreement
-    from sottovoce.peers.runkeys import RunKeys
-    from sottovoce.privacy.masks import MaskKey
+    from sottovoce.peers.run_keys import RunKeys
+    from sottovoce.secure_sum.masks import MaskKey
 
     links, listed = load("tests/peers/conftest.py"), load("tests/peers/test_equivalence.py")
     for name, case in listed.CASES.items():

@@ -112,7 +112,7 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> Comparison:
 
 
 def _differences(old: Any, new: Any, cost: bool) -> list[str]:
-    if _labelled(old) and _labelled(new):
+    if _labeled(old) and _labeled(new):
         before, now = dict(old), dict(new)
         lines = [
             f", {label}: missing in the {'new' if label in before else 'old'} record"
@@ -143,7 +143,7 @@ def _difference(label: str, old: Any, new: Any, near: bool, never_lower: bool) -
     return [f"{label}: {old!r} -> {new!r}"]
 
 
-def _labelled(value: Any) -> bool:
+def _labeled(value: Any) -> bool:
     return isinstance(value, list) and all(
         isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) for item in value
     )

@@ -24,19 +24,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from sottovoce._files import write_whole
+from sottovoce._io import atomic_write
 from sottovoce.errors import FrameError, PeerError
-from sottovoce.peers.frames import (
+from sottovoce.peers.wire_format import (
     HEADER,
     NOTHING,
     SIGNED,
     TRAILER,
     UNSIGNED,
-    Head,
+    FrameCodec,
+    HeadReceipt,
+    LedgerHead,
     OpenSeal,
     Position,
-    Wire,
-    Witnessed,
 )
 from verification.simulator import Faults, World
 
@@ -55,7 +55,7 @@ def sealed(body):
 
 
 def running_core():
-    """A core in the middle of a run, and frames its neighbours would send."""
+    """A core in the middle of a run, and frames its neighbors would send."""
     world = World(1, Faults.none())
     world.run(most_events=200)
     slot, core = next((s, c) for s, c in world.cores.items() if c is not None and not c.finished)
@@ -66,11 +66,11 @@ def running_core():
             Position(0, -1, NOTHING, UNSIGNED, hashlib.sha256(b"").digest(), True), sender=contact
         )
     )
-    theirs = core.wire.head(Head(1, 1, 0, b"h" * 32, NOTHING, NOTHING), sender=contact)
+    theirs = core.wire.head(LedgerHead(1, 1, 0, b"h" * 32, NOTHING, NOTHING), sender=contact)
     frames += [
         theirs,
-        core.wire.witnessed(Witnessed(slot, 0, 0, NOTHING, NOTHING, b""), sender=contact),
-        core.wire.witnessed(Witnessed(contact, 0, 0, NOTHING, NOTHING, theirs), sender=contact),
+        core.wire.witnessed(HeadReceipt(slot, 0, 0, NOTHING, NOTHING, b""), sender=contact),
+        core.wire.witnessed(HeadReceipt(contact, 0, 0, NOTHING, NOTHING, theirs), sender=contact),
     ]
     return core, contact, frames
 
@@ -78,7 +78,7 @@ def running_core():
 def mutate(rng, raw):
     """Flip, cut, stretch, or plant an extreme integer; half the time the digest is made right again.
 
-    With a right digest a changed number is a valid frame of an authenticated neighbour, so then mostly the
+    With a right digest a changed number is a valid frame of an authenticated neighbor, so then mostly the
     header is changed: what is under test is what must be refused.
     """
     draw = rng.random
@@ -174,7 +174,7 @@ def thrown(given: argparse.Namespace) -> Iterator[tuple[int, int]]:
 def guided(seconds: int) -> None:
     import atheris
 
-    atheris.instrument_func(Wire.decode)
+    atheris.instrument_func(FrameCodec.decode)
     core, contact, _ = running_core()
     before = core.digest()
 
@@ -224,7 +224,7 @@ def main() -> int:
         if given.processes == 1:
             record["processor_seconds"] = round(time.process_time() - worked, 1)
         if given.out:
-            write_whole(given.out, json.dumps(record, indent=1) + "\n")
+            atomic_write(given.out, json.dumps(record, indent=1) + "\n")
         print(f"{refused + taken:,} frames", file=sys.stderr, flush=True)
     print(json.dumps(record))
     return 0

@@ -25,18 +25,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from sottovoce.accounting.release import Release
 from sottovoce.errors import LedgerError, SottovoceError
-from sottovoce.peers import book as book_module
-from sottovoce.peers import ledger as ledger_module
-from sottovoce.peers.book import Charge, Lifetime
+from sottovoce.peers import lifetime_ledger as book_module
+from sottovoce.peers import run_ledger as ledger_module
 from sottovoce.peers.core import Entry
-from sottovoce.peers.frames import Wire
-from sottovoce.peers.home import Home
-from sottovoce.peers.ledger import SqliteLedger
-from sottovoce.peers.records import Records
-from sottovoce.peers.trainings import MARK, _step, charge_training
+from sottovoce.peers.lifetime_ledger import LifetimeBudget, RunCharge
+from sottovoce.peers.member_data import Records
+from sottovoce.peers.member_directory import MemberDirectory
+from sottovoce.peers.run_ledger import SqliteLedger
+from sottovoce.peers.training_charges import MARK, _step, charge_training
+from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
-from sottovoce.privacy.releases import Release
 
 DELTA = 1e-5
 
@@ -58,8 +58,10 @@ class History:
         self.crashes = seed % 2 == 0
         self.folder = folder
         self.epsilon = 12.0
-        limit = Lifetime(self.epsilon, DELTA, "user", "local")
-        self.home = Home.create(folder / "h", "north", population="p", budgets=[limit], copy=folder / "c")
+        limit = LifetimeBudget(self.epsilon, DELTA, "user", "local")
+        self.home = MemberDirectory.create(
+            folder / "h", "north", population="p", budgets=[limit], copy=folder / "c"
+        )
         self.sent = []  # sensitivity over noise of everything that left, drawn afresh each time
         self.unfinished = set()  # trainings that are charged and have not handed over their result
         self.rows = Counter()  # how many of them by each run
@@ -67,7 +69,7 @@ class History:
         self.loose = (
             False  # whether something was charged that may not have left: then only "not below" holds
         )
-        for module, name in ((book_module, "write_whole"), (ledger_module, "_mark_anchor")):
+        for module, name in ((book_module, "atomic_write"), (ledger_module, "_mark_anchor")):
             monkeypatch.setattr(module, name, self._fused(getattr(module, name)))
         real = SqliteLedger.commit
         monkeypatch.setattr(SqliteLedger, "commit", self._fused(real))
@@ -90,7 +92,7 @@ class History:
 
     def plan(self, number):
         release = Release(0, 0, sensitivity=1.0, noise_std=2.0 + number % 3, steps=self.STEPS)
-        return Charge("", f"run {number}", (release,), run=hashlib.sha256(bytes([number])).hexdigest())
+        return RunCharge("", f"run {number}", (release,), run=hashlib.sha256(bytes([number])).hexdigest())
 
     def records(self):
         return Records(np.zeros((2, 1)), np.zeros(0))
@@ -99,9 +101,9 @@ class History:
         """One life of a peer process: some rounds, perhaps to the end."""
         new = self.plan(number)
         state = [None, self.folder / f"elsewhere{number}"][int(self.rng.integers(2))]
-        ledger = Home(self.home.folder).open_run(new, self.records(), node=0, state=state)
+        ledger = MemberDirectory(self.home.folder).open_run(new, self.records(), node=0, state=state)
         try:
-            wire = Wire(ledger.run, 2, self.STEPS, 1, "float64")
+            wire = FrameCodec(ledger.run, 2, self.STEPS, 1, "float64")
             saved = ledger.load()
             for _ in range(int(self.rng.integers(1, 4))):
                 at = len(saved.sent) if saved.sent else 0
@@ -120,7 +122,7 @@ class History:
     def train(self):
         noise = 3.0
         release = Release(0, 0, sensitivity=1.0, noise_std=noise)
-        book_module.charge(Home(self.home.folder), None, [release], "a training")
+        book_module.charge(MemberDirectory(self.home.folder), None, [release], "a training")
         self.sent.append(1 / noise)
 
     def fit(self):
@@ -128,7 +130,7 @@ class History:
         folder = self.folder / f"elsewhere-fit{int(self.rng.integers(2))}"
         release = Release(0, 0, sensitivity=1.0, noise_std=6.0, steps=self.STEPS)
         plan = SimpleNamespace(n=1, releases=lambda agent: [release])
-        home = Home(self.home.folder)
+        home = MemberDirectory(self.home.folder)
         marked, charges = (folder / MARK).exists(), len(home.book.charges)
         training = charge_training(plan, "a fit", checkpoint=folder, home=home)
         step = _step(folder)

@@ -27,10 +27,10 @@ import numpy as np
 
 from sottovoce import graphs, protocols
 from sottovoce.errors import PeerError
+from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.frames import ROW, Wire, digest_of
-from sottovoce.peers.ledger import SqliteLedger
-from sottovoce.privacy.noise import ProtectiveNoise
+from sottovoce.peers.run_ledger import SqliteLedger
+from sottovoce.peers.wire_format import ROW, FrameCodec, digest_of
 from verification.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 
 HEAD = struct.Struct("<BI")
@@ -42,10 +42,14 @@ class Scene:
     """The consortium of one run: a name, a protocol, everybody's values."""
 
     def __init__(self, number: int) -> None:
-        kinds = (protocols.Exchange(4), protocols.Tree(graphs.star(4)), protocols.Gossip(graphs.ring(4), 2))
+        kinds = (
+            protocols.HypercubeExchange(4),
+            protocols.Tree(graphs.star(4)),
+            protocols.Gossip(graphs.ring(4), 2),
+        )
         self.protocol = kinds[number % len(kinds)]
         self.run = number.to_bytes(4, "big").rjust(32, b"k")
-        self.wire = Wire(self.run, 4, STEPS * self.protocol.rounds, DIM, "float64")
+        self.wire = FrameCodec(self.run, 4, STEPS * self.protocol.rounds, DIM, "float64")
         self.values = np.random.default_rng(number).standard_normal((4, DIM))
 
     def core(self, v: int, store: object) -> Core:
@@ -173,7 +177,7 @@ class Run:
             queue += [(to, next_to, next_raw) for next_to, next_raw in answers]
 
     def _seen(self, raw: bytes) -> None:
-        if Wire.kind_of(raw) != ROW:
+        if FrameCodec.kind_of(raw) != ROW:
             return
         r = self.scene.wire.decode(raw).round
         if self.on_wire.setdefault(r, raw) != raw:

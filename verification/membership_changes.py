@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import PeerError
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import (
     Agreement,
     member_entry,
@@ -37,11 +38,10 @@ from sottovoce.peers.agreement import (
     sign_agreement,
     write_agreement,
 )
-from sottovoce.peers.book import Lifetime
-from sottovoce.peers.home import Home
 from sottovoce.peers.identity import CERTIFICATE, KEY, make_identity
-from sottovoce.peers.jobs import Job
-from sottovoce.peers.ledger import read_ledger
+from sottovoce.peers.lifetime_ledger import LifetimeBudget
+from sottovoce.peers.member_directory import MemberDirectory
+from sottovoce.peers.run_ledger import read_ledger
 from sottovoce.peers.statements import read_statement
 from sottovoce.privacy import gaussian_epsilon
 
@@ -56,9 +56,9 @@ class Consortium:
     def __init__(self, folder: Path, say: Any) -> None:
         self.folder, self.say = folder, say
         self.homes = {
-            name: Home.create(
+            name: MemberDirectory.create(
                 folder / name, name, population="patients", copy=folder / f"{name}-copy",
-                budgets=[Lifetime(EPSILON, DELTA, "user", view) for view in ("local", "network")],
+                budgets=[LifetimeBudget(EPSILON, DELTA, "user", view) for view in ("local", "network")],
             )
             for name in NAMES
         }  # fmt: skip
@@ -66,13 +66,22 @@ class Consortium:
         for name in NAMES:
             np.savez(folder / f"{name}.npz", X=rng.standard_normal((20, 3)), y=rng.choice([-1.0, 1.0], 20))
         draft = {
-            "version": 1, "title": "six changes", "graph": "complete:5",
-            "algorithm": {"name": "consensus-sgd", "protocol": "masked", "adjacency": "user", "clip": 1.0,
-                          "noise_multiplier": NOISE, "steps": STEPS, "learning_rate": 0.1},
+            "version": 1,
+            "title": "six changes",
+            "graph": "complete:5",
+            "algorithm": {
+                "name": "consensus-sgd",
+                "protocol": "masked",
+                "adjacency": "user",
+                "clip_norm": 1.0,
+                "noise_multiplier": NOISE,
+                "steps": STEPS,
+                "learning_rate": 0.1,
+            },
             "model": {"kind": "logistic", "parameters": 3},
             "budget": {"epsilon": EPSILON, "delta": DELTA},
             "timing": {"ask_again": 0.5, "give_up": 1800.0},
-        }  # fmt: skip
+        }
         self.file, self.files = folder / "epoch0.toml", [folder / "epoch0.toml"]
         entries = [member_entry(self.homes[name].identity.certificate, address()) for name in NAMES]
         write_agreement(self.file, draft, entries)
@@ -224,7 +233,7 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
         group.processes["m2"].kill()
         for name in ("m0", "m1"):  # nobody stops these: the certificate's end does
             group.processes[name].wait(timeout=900)
-        return group.stop()  # m3 is no neighbour of m1 and would wait for the others
+        return group.stop()  # m3 is no neighbor of m1 and would wait for the others
 
     # leave
     run = group.agreement.run.hex()
@@ -266,7 +275,7 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
         releases = group.sent(name)
         for who, run, _ in group.lost:
             if who == name:
-                releases = [*releases, *Job(run).releases(run.index(name))]
+                releases = [*releases, *AgreedRun(run).releases(run.index(name))]
         true, booked = gaussian_epsilon(mu(releases), DELTA), group.booked(name, "local")
         books[name] = {"releases": sum(r.draws for r in releases), "composed": true, "book": booked,
                        "agree": math.isclose(true, booked, rel_tol=1e-6)}  # fmt: skip

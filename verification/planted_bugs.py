@@ -118,48 +118,52 @@ BUGS = [
         with_arguments(lambda self, entry: ((self, entry._replace(releases=())), {})),
         SIMULATOR,
     ),
-    Bug("the budget is not checked", N + "releases:Spending.require", does_nothing, SIMULATOR),
-    Bug("spending is forgotten", N + "releases:Spending.add", does_nothing, CORE),
+    Bug(
+        "the budget is not checked", "sottovoce.accounting.release:Spending.require", does_nothing, SIMULATOR
+    ),
+    Bug("spending is forgotten", "sottovoce.accounting.release:Spending.add", does_nothing, CORE),
     Bug("notes are forgotten in a restart", P + "core:Core._recall", does_nothing, CORE),
     Bug("notes wait for the next row", P + "core:Core._commit_notes", does_nothing, CORE),
     Bug("incidents leave no trace", P + "core:Core._incident", does_nothing, CORE),
     Bug("neighbors' memory of this peer is ignored", P + "core:Core._compare", returns(False), CORE),
-    Bug("an unfounded accusation ends a peer", P + "frames:Wire.signed_row", returns(True), CORE),
+    Bug("an unfounded accusation ends a peer", P + "wire_format:FrameCodec.signed_row", returns(True), CORE),
     # ---- frames -------------------------------------------------------------------------------------
-    Bug("signatures of frames are not checked", P + "frames:OpenSeal.verify", returns(True), FRAMES),
+    Bug("signatures of frames are not checked", P + "wire_format:OpenSigner.verify", returns(True), FRAMES),
     Bug(
         "digests of frames are not compared",
-        P + "frames:digest_of",
+        P + "wire_format:digest_of",
         lambda right: lambda raw: hashlib.sha256(raw[:-96]).digest(),
         FRAMES,
     ),
     Bug(
         "rows with NaN and infinity are accepted",
-        P + "frames:np",
+        P + "wire_format:np",
         lambda right: module_with(isfinite=lambda array: right.ones_like(array, dtype=bool))(right),
         FRAMES,
     ),
     # ---- ledgers ------------------------------------------------------------------------------------
-    Bug("an older ledger is accepted", P + "ledger:SqliteLedger._anchored", returns(True), LEDGER),
-    Bug("a missing ledger is created again", P + "ledger:SqliteLedger._belongs", does_nothing, LEDGER),
-    Bug("two processes open one ledger", P + "ledger:_take", does_nothing, LEDGER),
-    Bug("a run folder may be set back", P + "ledger:SqliteLedger._open_anchor", does_nothing, DIRECTORY),
-    Bug("begun runs are not marked", P + "book:Book.begun", does_nothing, DIRECTORY),
+    Bug("an older ledger is accepted", P + "run_ledger:SqliteLedger._anchored", returns(True), LEDGER),
+    Bug("a missing ledger is created again", P + "run_ledger:SqliteLedger._belongs", does_nothing, LEDGER),
+    Bug("two processes open one ledger", P + "run_ledger:_take", does_nothing, LEDGER),
+    Bug("a run folder may be set back", P + "run_ledger:SqliteLedger._open_anchor", does_nothing, DIRECTORY),
+    Bug("begun runs are not marked", P + "lifetime_ledger:LifetimeLedger.begun", does_nothing, DIRECTORY),
     Bug(
         "the second copy of the lifetime ledger is not read",
-        P + "book:Book._verified",
-        lambda right: lambda self: importlib.import_module("sottovoce.peers.book")._read(self.path),
+        P + "lifetime_ledger:LifetimeLedger._verified",
+        lambda right: (
+            lambda self: importlib.import_module("sottovoce.peers.lifetime_ledger")._read(self.path)
+        ),
         LIFETIME,
     ),
     Bug(
         "a membership change is charged to the first population",
-        P + "book:_State.parent",
+        P + "lifetime_ledger:_State.parent",
         returns(None),
         MEMBERSHIP + " -k people",
     ),
     Bug(
         "a membership change begun and given up costs nothing",
-        P + "epochs:_Chain._siblings",
+        P + "membership_changes:_Chain._siblings",
         does_nothing,
         MEMBERSHIP + " -k both_counted",
     ),
@@ -169,7 +173,7 @@ BUGS = [
         does_nothing,
         MEMBERSHIP + " -k without_a_home",
     ),
-    Bug("any model continues a run", P + "epochs:model_digest", returns("0" * 64), MEMBERSHIP),
+    Bug("any model continues a run", P + "membership_changes:model_digest", returns("0" * 64), MEMBERSHIP),
     # ---- connections, agreements ------------------------------------------------------------------------
     Bug("control frames are not limited", P + "transport:_Allowance.take", returns(True), TRANSPORT),
     Bug(
@@ -197,30 +201,32 @@ BUGS = [
         option_changed("noise_multiplier", 0.5),
         SAME,
     ),
-    Bug("the agreed clip norm is doubled", P + "agreement:agreed_plan", option_changed("clip", 2.0), SAME),
+    Bug(
+        "the agreed clip norm is doubled", P + "agreement:agreed_plan", option_changed("clip_norm", 2.0), SAME
+    ),
     # ---- noise and sampling -------------------------------------------------------------------------
-    Bug("noise from a fixed key", N + "noise:os", module_with(urandom=bytes), NOISE),
-    Bug("half the noise", N + "noise:STEPS_PER_STD", lambda right: 2 * right, NOISE),
-    Bug("no slack for rounding", N + "noise:ProtectiveNoise.slack", returns(0.0), NOISE),
-    Bug("NaN passes through the noise", N + "noise:_fits_the_grid", does_nothing, NOISE),
-    Bug("batches from a known key", P + "jobs:os", module_with(urandom=bytes), SAMPLING),
+    Bug("noise from a fixed key", "sottovoce.noise.samplers:os", module_with(urandom=bytes), NOISE),
+    Bug("half the noise", "sottovoce.noise.samplers:STEPS_PER_STD", lambda right: 2 * right, NOISE),
+    Bug("no slack for rounding", "sottovoce.noise.samplers:ProtectiveNoise.slack", returns(0.0), NOISE),
+    Bug("NaN passes through the noise", "sottovoce.noise.samplers:_fits_the_grid", does_nothing, NOISE),
+    Bug("batches from a known key", P + "agreed_run:os", module_with(urandom=bytes), SAMPLING),
     Bug(
         "batches are drawn at twice the rate",
-        "sottovoce.data.lots:_threshold",
+        "sottovoce.data.poisson_sampling:_threshold",
         with_arguments(lambda rate: ((min(1.0, 2 * rate),), {})),
         SAMPLING,
     ),
     Bug(
         "a member's sensitivity is one clip norm",
-        N + "releases:MOVES",
+        "sottovoce.accounting.release:MOVES",
         lambda right: {**right, "user": 1.0},
         COST,
     ),
     # ---- keys of a run --------------------------------------------------------------------------------
-    Bug("the run's key is not ratcheted", P + "runkeys:RunKeys.turn_over", does_nothing, KEYS),
-    Bug("the run's key is kept after the end", P + "runkeys:RunKeys.erase", does_nothing, KEYS),
-    Bug("noise does not depend on the inputs", P + "runkeys:RunKeys.received", does_nothing, KEYS),
-    Bug("noise is drawn again at a restart", P + "runkeys:RunKeys.restore", does_nothing, KEYS),
+    Bug("the run's key is not ratcheted", P + "run_keys:RunKeys.turn_over", does_nothing, KEYS),
+    Bug("the run's key is kept after the end", P + "run_keys:RunKeys.erase", does_nothing, KEYS),
+    Bug("noise does not depend on the inputs", P + "run_keys:RunKeys.received", does_nothing, KEYS),
+    Bug("noise is drawn again at a restart", P + "run_keys:RunKeys.restore", does_nothing, KEYS),
 ]
 
 

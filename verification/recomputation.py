@@ -53,7 +53,7 @@ logging.getLogger().setLevel(logging.ERROR)  # dp-accounting says at every call 
 GAUSSIAN_SLACK = 1e-9  # relative, of epsilon: float64 against fifty digits
 SAMPLED_SLACK = 1e-6
 CLOSE = 0.01
-COARSE, FINE = 1e-3, 1e-4  # steps of discretised losses; the fine one only where the coarse does not decide
+COARSE, FINE = 1e-3, 1e-4  # steps of discretized losses; the fine one only where the coarse does not decide
 
 Row = list[Fraction]
 
@@ -654,18 +654,18 @@ class Options:
     n: int
     adjacency: str
     steps: int
-    clip: Fraction
+    clip_norm: Fraction
     z: list[Fraction]
     divisors: list[Fraction]
     rates: list[float]
 
     def moved(self, u: int) -> Fraction:
         """How far one change moves the row of an agent."""
-        return (1 if self.adjacency == "add-remove" else 2) * self.clip / self.divisors[u]
+        return (1 if self.adjacency == "add-remove" else 2) * self.clip_norm / self.divisors[u]
 
     def variance(self, u: int) -> Fraction:
         """Variance of the noise in the row of an agent."""
-        return (self.z[u] * self.clip / self.divisors[u]) ** 2
+        return (self.z[u] * self.clip_norm / self.divisors[u]) ** 2
 
     def steps_of(self, u: int, shares: dict[Fraction, int]) -> tuple[Step, ...]:
         """Return what so many releases of an agent cost, each with its mu^2 per change of one."""
@@ -699,37 +699,37 @@ def options(
     """Draw adjacency, sizes, lots, clip and noise for ``n`` agents."""
     adjacency = str(rng.choice([a for a in adjacencies if not (sampled and a == "user")]))
     steps = steps if steps is not None else int(rng.integers(1, 13 if sampled else 40))
-    clip = eighths(rng, 0.2, 4)
+    clip_norm = eighths(rng, 0.2, 4)
     low, high = (0.6, 6) if sampled else (1.0, 60)
     unequal = each and n > 1 and rng.random() < 0.5
     z = [eighths(rng, low, high) for _ in range(n)] if unequal else [eighths(rng, low, high)] * n
     given: dict[str, Any] = {
         "steps": steps,
-        "clip": clip,
+        "clip_norm": clip_norm,
         "noise_multiplier": tuple(z) if unequal else z[0],
         "adjacency": adjacency,
     }
     sizes = rng.integers(8, 200, size=n).tolist() if rng.random() < 0.6 else [int(rng.integers(8, 200))] * n
-    lot = rate = None
+    batch_size = rate = None
     style = rng.integers(3)
     if sampled or (adjacency == "user" and rng.random() < 0.3):
         if style == 0:
-            lot = float(rng.integers(1, max(2, min(sizes) // 2)))
+            batch_size = float(rng.integers(1, max(2, min(sizes) // 2)))
         elif style == 1:
             rate = float(rng.integers(1, 40)) / 64
         else:
-            lot, rate = float(rng.integers(1, 20)), float(rng.integers(1, 40)) / 64
+            batch_size, rate = float(rng.integers(1, 20)), float(rng.integers(1, 40)) / 64
     with_sizes = adjacency != "user" or rng.random() < 0.5
-    if lot is not None and rate is not None and rng.random() < 0.5:
+    if batch_size is not None and rate is not None and rng.random() < 0.5:
         with_sizes = False
-    if adjacency != "user" and not (lot is not None and rate is not None):
+    if adjacency != "user" and not (batch_size is not None and rate is not None):
         with_sizes = True
     if adjacency == "user" and not with_sizes:
-        lot = rate = None
+        batch_size = rate = None
     if with_sizes:
         given["sizes"] = sizes
-    if lot is not None:
-        given["lot"] = lot
+    if batch_size is not None:
+        given["batch_size"] = batch_size
     if rate is not None:
         given["sample_rate"] = rate
     weighting = "sites" if sites and rng.random() < 0.5 else "records"
@@ -738,19 +738,19 @@ def options(
     q = Fraction(1) if rate is None else Fraction(rate)
     if adjacency == "user":
         divisors = [Fraction(1)] * n
-    elif lot is not None:
-        divisors = [Fraction(lot)] * n
+    elif batch_size is not None:
+        divisors = [Fraction(batch_size)] * n
     elif sites and weighting == "records":
         divisors = [q * sum(sizes) / n] * n
     else:
         divisors = [q * size for size in sizes]
     if rate is not None:
         rates = [rate] * n
-    elif lot is not None:
-        rates = [lot / size for size in sizes]
+    elif batch_size is not None:
+        rates = [batch_size / size for size in sizes]
     else:
         rates = [1.0] * n
-    return Options(given, n, adjacency, steps, Fraction(clip), [Fraction(x) for x in z], divisors, rates)
+    return Options(given, n, adjacency, steps, Fraction(clip_norm), [Fraction(x) for x in z], divisors, rates)
 
 
 VIEWS = ["local", "outsider", "network", "pairwise", "colluders", "central"]
@@ -843,7 +843,7 @@ def plain_gossip(rng: np.random.Generator, sampled: bool, name: str) -> Case:
     if name == "mafalda":
         given["adjacency"] = opts.adjacency = "user"
         opts.divisors = [Fraction(1)] * n
-    protocol_name = "neighbour-sum" if name == "dp-dinno" else "gossip:1"
+    protocol_name = "neighbor-sum" if name == "dp-dinno" else "gossip:1"
     plan = registry.algorithm(name)(GLM(dim=2), protocol_name, network=network, **given)
     question, coalitions, users = whom(rng, n, VIEWS)
 
@@ -868,10 +868,10 @@ def plain_gossip(rng: np.random.Generator, sampled: bool, name: str) -> Case:
 def decor(rng: np.random.Generator) -> Case:
     """Noise shared along edges, known to both ends."""
     network, _ = graph(rng)
-    n, steps, clip = network.n, int(rng.integers(1, 20)), eighths(rng, 0.2, 4)
+    n, steps, clip_norm = network.n, int(rng.integers(1, 20)), eighths(rng, 0.2, 4)
     own, shared = eighths(rng, 1, 30), eighths(rng, 0.5, 60)
     plan = registry.algorithm("decor")(
-        GLM(dim=2), "gossip:1", network=network, steps=steps, clip=clip, noise_multiplier=own,
+        GLM(dim=2), "gossip:1", network=network, steps=steps, clip_norm=clip_norm, noise_multiplier=own,
         pair_multiplier=shared, adjacency="user",
     )  # fmt: skip
     question, coalitions, users = whom(rng, n, ["local", "outsider", "network", "pairwise", "colluders"])
@@ -880,16 +880,16 @@ def decor(rng: np.random.Generator) -> Case:
         found = []
         for who in coalitions:
             world = World(n)
-            rows = world.releases([(Fraction(own) * Fraction(clip)) ** 2] * n)
+            rows = world.releases([(Fraction(own) * Fraction(clip_norm)) ** 2] * n)
             for u, v in network.edges.tolist():
                 known = question["view"] == "local" or u in who or v in who
-                symbol = world.noise(-1, (Fraction(shared) * Fraction(clip)) ** 2)
+                symbol = world.noise(-1, (Fraction(shared) * Fraction(clip_norm)) ** 2)
                 if not known:
                     rows[u] = combined((Fraction(1), rows[u]), (Fraction(1), {symbol: Fraction(1)}))
                     rows[v] = combined((Fraction(1), rows[v]), (Fraction(-1), {symbol: Fraction(1)}))
             loss = world.losses(who, rows=rows)
             found += [
-                (Step("gaussian", steps * 4 * Fraction(clip) ** 2 * loss[u]),)
+                (Step("gaussian", steps * 4 * Fraction(clip_norm) ** 2 * loss[u]),)
                 for u in (users or [u for u in range(n) if u not in who])
             ]
         return found
@@ -905,7 +905,7 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
     given = dict(opts.given)
     secret = opts.adjacency == "user" and rng.random() < 0.3
     if secret:
-        for key in ("lot", "sample_rate"):
+        for key in ("batch_size", "sample_rate"):
             given.pop(key, None)
         given["noise_multiplier"] = float(opts.z[0])
         opts.z = [opts.z[0]] * n
@@ -961,7 +961,7 @@ def dp_cd(rng: np.random.Generator) -> Case:
             given["smoothness_share"] = share = int(rng.integers(1, 60)) / 64
             squared /= 1 - Fraction(share)
     plan = registry.algorithm("dp-cd")(
-        GLM(dim=2), records=int(rng.integers(5, 500)), steps=steps, clip=eighths(rng, 0.2, 4),
+        GLM(dim=2), records=int(rng.integers(5, 500)), steps=steps, clip_norm=eighths(rng, 0.2, 4),
         noise_multiplier=z, adjacency=adjacency, **given,
     )  # fmt: skip
     return Case(plan, {}, 0.0, lambda: [(Step("gaussian", squared),)], {"algorithm": "dp-cd"})
@@ -971,7 +971,7 @@ def dp_gcd(rng: np.random.Generator) -> Case:
     """Choices and values with Laplace noise: among the sampled plans, since both need distributions."""
     steps, ratio = int(rng.integers(1, 12)), eighths(rng, 2, 40)
     plan = registry.algorithm("dp-gcd")(
-        GLM(dim=2), records=int(rng.integers(5, 500)), steps=steps, clip=1.0, noise_ratio=ratio,
+        GLM(dim=2), records=int(rng.integers(5, 500)), steps=steps, clip_norm=1.0, noise_ratio=ratio,
         adjacency=str(rng.choice(["add-remove", "replace-one"])),
     )  # fmt: skip
     parts = (Step("laplace", 1 / ratio, steps), Step("pure", 2 / ratio, steps))
@@ -980,7 +980,7 @@ def dp_gcd(rng: np.random.Generator) -> Case:
 
 def admm(rng: np.random.Generator) -> Case:
     """At a curator, noise on the mean or on the increments."""
-    records, steps, clip, std = (
+    records, steps, clip_norm, std = (
         int(rng.integers(2, 300)),
         int(rng.integers(1, 60)),
         eighths(rng, 0.2, 4),
@@ -988,9 +988,15 @@ def admm(rng: np.random.Generator) -> Case:
     )
     noise_in = str(rng.choice(["mean", "increment"]))
     plan = registry.algorithm("admm")(
-        GLM("squared"), records=records, steps=steps, gamma=1.0, clip=clip, noise_std=std, noise_in=noise_in
+        GLM("squared"),
+        records=records,
+        steps=steps,
+        gamma=1.0,
+        clip_norm=clip_norm,
+        noise_std=std,
+        noise_in=noise_in,
     )
-    moved = (2 if noise_in == "mean" else 4) * Fraction(clip) / records
+    moved = (2 if noise_in == "mean" else 4) * Fraction(clip_norm) / records
     return Case(
         plan,
         {},
@@ -1002,7 +1008,7 @@ def admm(rng: np.random.Generator) -> Case:
 
 def token_admm(rng: np.random.Generator) -> Case:
     """A token, contributions capped or not; every view is the local one."""
-    users, steps, clip, std = (
+    users, steps, clip_norm, std = (
         int(rng.integers(2, 9)),
         int(rng.integers(1, 60)),
         eighths(rng, 0.2, 4),
@@ -1010,22 +1016,22 @@ def token_admm(rng: np.random.Generator) -> Case:
     )
     cap = None if rng.random() < 0.4 else int(rng.integers(1, 60))
     plan = registry.algorithm("token-admm")(
-        GLM("squared"), users=users, steps=steps, gamma=1.0, clip=clip, noise_std=std, cap=cap
+        GLM("squared"), users=users, steps=steps, gamma=1.0, clip_norm=clip_norm, noise_std=std, cap=cap
     )
     question, _, _ = whom(rng, users, VIEWS)
     count = steps if cap is None else min(cap, steps)
-    squared = count * (4 * Fraction(clip)) ** 2 / Fraction(std) ** 2
+    squared = count * (4 * Fraction(clip_norm)) ** 2 / Fraction(std) ** 2
     return Case(plan, question, 0.0, lambda: [(Step("gaussian", squared),)], {"algorithm": "token-admm"})
 
 
 def federated_admm(rng: np.random.Generator, sampled: bool) -> Case:
     """Clients and a server; a secure sum hides who took part and adds up everybody's noise."""
     users, steps = int(rng.integers(2, 9)), int(rng.integers(1, 9))
-    clip, std = eighths(rng, 0.2, 2), eighths(rng, 1, 30)
+    clip_norm, std = eighths(rng, 0.2, 2), eighths(rng, 1, 30)
     rate = float(rng.integers(1, 60)) / 64 if sampled or rng.random() < 0.5 else 1.0
     secure = True if sampled else bool(rng.random() < 0.5)
     plan = registry.algorithm("federated-admm")(
-        GLM("squared"), users=users, steps=steps, sample_rate=rate, gamma=1.0, clip=clip,
+        GLM("squared"), users=users, steps=steps, sample_rate=rate, gamma=1.0, clip_norm=clip_norm,
         noise_std=std, secure_sum=secure,
     )  # fmt: skip
     views = (
@@ -1034,7 +1040,7 @@ def federated_admm(rng: np.random.Generator, sampled: bool) -> Case:
         else ["local", "network", "colluders"]
     )
     question, coalitions, _ = whom(rng, users, views if sampled or not secure or rate == 1 else ["local"])
-    moved = (4 * Fraction(clip)) ** 2
+    moved = (4 * Fraction(clip_norm)) ** 2
 
     def compositions() -> list[tuple[Step, ...]]:
         if question["view"] == "local" or not secure:

@@ -21,20 +21,20 @@ from typing import Any
 
 # Today's keys and words of results -> the labels under which they are recorded. Only words that differ.
 STABLE = {
-    "centre": "center",
-    "clip": "clip_norm",
+    "center": "center",
+    "clip_norm": "clip_norm",
     "epsilon_everyone": "epsilon_local",
     "epsilon_member": "epsilon_network",
     "epsilon_outsiders": "epsilon_outsider",
     "epsilon_pair": "epsilon_pairwise",
     "everyone": "local",
-    "lot": "batch_size",
-    "lots": "batch_sizes",
+    "batch_size": "batch_size",
+    "batches": "batch_sizes",
     "member": "network",
-    "neighbour-sum": "neighbor-sum",
-    "optimiser": "optimizer",
+    "neighbor-sum": "neighbor-sum",
+    "optimizer": "optimizer",
     "outsiders": "outsider",
-    "standardise": "standardize",
+    "standardize": "standardize",
     "wish": "requirements",
 }
 

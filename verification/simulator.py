@@ -32,21 +32,21 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sottovoce import graphs, protocols
+from sottovoce.accounting.release import Budget, Spending
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.data.base import Shards
-from sottovoce.data.randomness import Random
 from sottovoce.errors import FrameError, LedgerError, PeerError
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import RecordedNoise, SimulatedNoise
 from sottovoce.objectives import GLM
 from sottovoce.peers.core import Core, Entry, Saved, Timing
-from sottovoce.peers.frames import ROW, Wire, digest_of
 from sottovoce.peers.masking import MaskedRows
-from sottovoce.peers.programs import StepProgram
-from sottovoce.privacy.masks import simulated_masks
-from sottovoce.privacy.noise import RecordedNoise, SimulatedNoise
-from sottovoce.privacy.releases import Budget, Spending
-from sottovoce.protocols.names import is_exact
+from sottovoce.peers.node_program import StepProgram
+from sottovoce.peers.wire_format import ROW, FrameCodec, digest_of
+from sottovoce.protocols.registry import is_exact
 from sottovoce.runners import run_stacked
+from sottovoce.secure_sum.masks import simulated_masks
 
 __all__ = ["Faults", "SimulatedDisk", "World"]
 
@@ -167,8 +167,8 @@ def shapes() -> tuple[Shape, ...]:
         Shape(protocols.Gossip(path, 3), 1, 2),
         Shape(protocols.Gossip(ring, 1), 3, 2),
         Shape(protocols.Chebyshev(ring, 3), 1, 1),
-        Shape(protocols.Refreshed(path, 3, tau=0.1, sigma=CLIP * NOISE_MULTIPLIER), 1, 2),
-        Shape(protocols.Exchange(4), 2, 1),
+        Shape(protocols.FreshNoiseGossip(path, 3, tau=0.1, sigma=CLIP * NOISE_MULTIPLIER), 1, 2),
+        Shape(protocols.HypercubeExchange(4), 2, 1),
         Shape(protocols.Tree(graphs.star(4)), 2, 2),
         Shape(protocols.Tree(path, root=0), 2, 1),
     )
@@ -195,7 +195,7 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
     """
     kind: Any = ConsensusSGD if is_exact(protocol) else MuffliatoSGD
     return kind(
-        GLM("squared", dim=dim), protocol, steps=steps, learning_rate=0.5, clip=CLIP,
+        GLM("squared", dim=dim), protocol, steps=steps, learning_rate=0.5, clip_norm=CLIP,
         noise_multiplier=NOISE_MULTIPLIER, adjacency="user",
     )  # fmt: skip
 
@@ -203,7 +203,7 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
 def hosted(plan: Any, nodes: list[int], values: np.ndarray, noise: Any) -> tuple[Any, Any]:
     """Return (text, gate) of some members, each with one record whose features are its row of ``values``."""
     data = Shards(np.ascontiguousarray(values), np.ones(len(values)), np.arange(len(values) + 1))
-    random = Random(noise, lots=0, start=0)
+    random = RunRandomness(noise, batches=0, start=0)
     gate = plan.source(data, nodes, random)
     return plan.algorithm(gate, plan.starting(data, random, nodes)), gate
 
@@ -218,11 +218,11 @@ def member_program(plan: Any, node: int, values: np.ndarray, noise: Any, seed: i
     return StepProgram(text, plan.schedule, plan.steps, node=node, source=gate.metered(), masked=masked)
 
 
-def plan_wire(plan: Any, run: bytes, rounds: int) -> Wire:
+def plan_wire(plan: Any, run: bytes, rounds: int) -> FrameCodec:
     """Return what the frames of a plan look like: float rows, or integers where sums are masked."""
     if plan.grid is None:
-        return Wire(run, plan.n, rounds, plan.width, "float64")
-    return Wire(run, plan.n, rounds, plan.grid.dim + plan.grid.checks, f"int{plan.grid.bits}")
+        return FrameCodec(run, plan.n, rounds, plan.width, "float64")
+    return FrameCodec(run, plan.n, rounds, plan.grid.dim + plan.grid.checks, f"int{plan.grid.bits}")
 
 
 class World:
@@ -464,7 +464,7 @@ class World:
         v = slot % self.n
         self.log.append(("send", v, to, len(raw)))
         self.counts["bytes"] += len(raw)
-        if Wire.kind_of(raw) == ROW:
+        if FrameCodec.kind_of(raw) == ROW:
             self._check_row(slot, v, raw)
         sure = self.now > 4.0  # after the storm every message arrives
         if not sure and (self.rng.random() < self.faults.drop or self._cut(v, to)):
@@ -482,7 +482,7 @@ class World:
         for slot in (to, self.n + to):
             core = self.cores.get(slot)
             if core is not None and core.failed is None:
-                if Wire.kind_of(raw) == ROW:
+                if FrameCodec.kind_of(raw) == ROW:
                     self._remember(slot, sender, raw)
                 self._do(slot, lambda core=core: core.receive(self.now, sender, raw))  # type: ignore[misc]
 

@@ -1,4 +1,4 @@
-"""Does the time of an answer tell how many records a member has? A curious neighbour's test.
+"""Does the time of an answer tell how many records a member has? A curious neighbor's test.
 
     python -m verification.timing --rounds 200 --out docs/results/timing.json
 
@@ -27,10 +27,10 @@ import numpy as np
 from scipy import stats
 
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
-from sottovoce.peers.frames import ROW, Wire
 from sottovoce.peers.identity import make_identity
-from sottovoce.peers.records import Records
+from sottovoce.peers.member_data import Records
 from sottovoce.peers.runtime import Peer
+from sottovoce.peers.wire_format import ROW, FrameCodec
 
 FEW, MANY, DIM = 100, 200_000, 10
 WARM = 8  # first rounds: connections are made, caches filled
@@ -51,11 +51,11 @@ class Curious(Peer):
 
     def _send(self, out: list[tuple[int, bytes]]) -> None:
         super()._send(out)
-        if any(Wire.kind_of(raw) == ROW for _, raw in out):
+        if any(FrameCodec.kind_of(raw) == ROW for _, raw in out):
             self.asked, self.waiting = time.perf_counter(), {0, 2}
 
     def _deliver(self, sender: int, raw: bytes) -> None:
-        if Wire.kind_of(raw) == ROW and sender in self.waiting:
+        if FrameCodec.kind_of(raw) == ROW and sender in self.waiting:
             self.waiting.discard(sender)
             self.times[sender].append(time.perf_counter() - self.asked)
         super()._deliver(sender, raw)
@@ -70,7 +70,7 @@ def answers(sizes: tuple[int, int], pace: float | None, rounds: int) -> tuple[li
     draft = {
         "version": 1, "title": "answer times", "graph": "path:3",
         "algorithm": {"name": "dp-dsgd", "protocol": "gossip:1", "steps": 100_000, "learning_rate": 0.1,
-                      "adjacency": "user", "clip": 1.0, "noise_multiplier": 3000.0},
+                      "adjacency": "user", "clip_norm": 1.0, "noise_multiplier": 3000.0},
         "model": {"kind": "logistic", "parameters": DIM},
         "budget": {"epsilon": 10.0, "delta": 1e-5},
         "timing": {"witness": 100_000, **({} if pace is None else {"pace": pace})},

@@ -16,15 +16,15 @@ PACKAGES = {
     "sottovoce.protocols": "How they average",
     "sottovoce.privacy": "What it costs",
     "sottovoce.data": "Records and who holds them",
-    "sottovoce.objectives": "What is minimised",
+    "sottovoce.objectives": "What is minimized",
     "sottovoce.runners": "How plans are executed",
     "sottovoce.algorithms": "Plans: algorithms with their price",
     "sottovoce.attacks": "What an observer computes, and audits",
     "sottovoce.advice": "Which plan to take",
-    "sottovoce.peers": "One organisation, one process",
+    "sottovoce.peers": "One organization, one process",
     "sottovoce_papers": "The papers' tables and figures",
     "sottovoce.report": "Pages and pictures",
-    "sottovoce.sklearn": "Estimators for scikit-learn",
+    "sottovoce.estimators.sklearn_estimators": "Estimators for scikit-learn",
     "sottovoce.errors": "Everything that is raised on purpose",
 }
 
@@ -165,13 +165,13 @@ def gallery(results: Path, folder: Path) -> None:
     """Draw every stored record that has a figure, and write what the paper says and whether it held."""
     from sottovoce.errors import DataError
     from sottovoce.report.drawing import save
-    from sottovoce.report.records import read_record
+    from sottovoce.report.result_files import read_result
     from sottovoce_papers.registry import registry
 
     known, told = registry(), []
     for path in sorted(results.glob("*.json")):
         try:
-            record = read_record(path)
+            record = read_result(path)
         except DataError:
             continue  # benchmarks lie beside the records of experiments
         found = known.get(record["name"])

@@ -33,10 +33,10 @@ name = "consensus-sgd"
 protocol = "masked"
 steps = {steps}
 learning_rate = 2.0
-clip = 0.5
+clip_norm = 0.5
 noise_multiplier = 8.5
 adjacency = "add-remove"
-lot = 120.0
+batch_size = 120.0
 sample_rate = 1.0
 
 [model]

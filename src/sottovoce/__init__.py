@@ -19,16 +19,9 @@ _NAMES: dict[str, str] = {  # public name -> module that defines it
     "Protocol": "sottovoce.protocols",
     "Result": "sottovoce.runners",
     "advise": "sottovoce.advice",
-    "fit": "sottovoce.fitting",
-    "load": "sottovoce.studies",
+    "fit": "sottovoce.estimators.fitting",
+    "load": "sottovoce.models.saved",
 }
-_BOUND: dict[str, str] = {  # methods of lower layers that upper layers answer: name -> module and function
-    "Plan.usefulness": "sottovoce.advice.usefulness:usefulness",
-    "Result.report": "sottovoce.report.notebook:report",
-    "Shown.html": "sottovoce.report.notebook:html",
-    "Shown.plot": "sottovoce.report.notebook:plot",
-}
-
 __all__ = ["__version__", *_SUBPACKAGES, *_NAMES]
 
 
@@ -39,16 +32,6 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return getattr(importlib.import_module(_NAMES[name]), name)
     raise AttributeError(f"module 'sottovoce' has no attribute {name!r}")
-
-
-def bound(name: str) -> Any:
-    """Return the function of an upper layer that answers a method of a lower one.
-
-    >>> bound("Plan.usefulness").__name__
-    'usefulness'
-    """
-    module, _, function = _BOUND[name].partition(":")
-    return getattr(importlib.import_module(module), function)
 
 
 def __dir__() -> list[str]:

@@ -21,7 +21,7 @@
         ├── FrameError        bytes that are not a valid message
         ├── LedgerError       the ledger is missing, damaged, older, unwritable or of another run
         └── TryLater          not possible now; the same command goes on later
-            └── LostPeer      a neighbour that did not come back
+            └── LostPeer      a neighbor that did not come back
 
 Messages are one sentence: what was expected, what came, what to try. The command line prints the
 sentence and exits with 1.
@@ -128,4 +128,4 @@ class TryLater(PeerError):
 
 
 class LostPeer(TryLater):
-    """A neighbour did not come back in time."""
+    """A neighbor did not come back in time."""

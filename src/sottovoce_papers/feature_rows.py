@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce._files import write_whole
+from sottovoce._io import atomic_write
 
 __all__ = ["Rows", "cache_folder", "rows_of"]
 
@@ -70,7 +70,7 @@ def rows_of(data: str, features: str) -> Rows:
     if data != "digits":
         place.parent.mkdir(parents=True, exist_ok=True)
         for name, part in zip(names, rows, strict=True):
-            write_whole(name, partial(np.save, arr=part), durable=False)
+            atomic_write(name, partial(np.save, arr=part), durable=False)
     return Rows(rows[0], images.y, rows[1], images.y_test)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sottovoce.report.records import read_record
+from sottovoce.report.result_files import read_result
 
 __all__ = ["ITEMS", "Item", "lasted", "stored_results"]
 
@@ -75,7 +75,7 @@ def stored_results(folder: Path) -> dict[str, dict[str, Any]]:
     for name in names:
         path = folder / f"{name}.json"
         if path.is_file():
-            results[name] = read_record(path)
+            results[name] = read_result(path)
     return results
 
 
@@ -133,7 +133,7 @@ _ITEMS: dict[str, tuple[tuple[str, ...], ...]] = {
     "Bellet 2024, optimization": (
         ("utility of DP-SGD", "excess risk beside the printed rates", "dpsgd-rates"),
         ("DP-SGD on imbalanced problems", "one step size for unequal features", "imbalanced"),
-        ("DP-CD", "objective on electricity, raw and standardised", "dpcd-electricity"),
+        ("DP-CD", "objective on electricity, raw and standardized", "dpcd-electricity"),
         ("DP-CD", "objective over the passes", "dpcd-curves"),
         ("DP-GCD", "objective on madelon", "dpgcd-madelon"),
         ("DP-GCD", "dorothea: 100,000 sparse features", "dpgcd-dorothea"),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from sottovoce.report import figures
-from sottovoce.report.blocks import Figure, Section, Table
+from sottovoce.report.elements import Figure, Section, Table
 from sottovoce.report.figures import inline
 from sottovoce.report.sections import provenance, scalars
 from sottovoce_papers.registry import find, registry
@@ -62,7 +62,7 @@ def trial(record: Mapping[str, Any]) -> Section:
     settings = {**cell, **{key: v for key, v in record["settings"].items() if v is not None}}
     rows = tuple((key.replace("_", " "), value) for key, value in settings.items())
     return Section(
-        f"{cell['method']}, {budget}, normalised Fiedler value {cell['fiedler']:g}, t = {cell['skew']:g}",
+        f"{cell['method']}, {budget}, normalized Fiedler value {cell['fiedler']:g}, t = {cell['skew']:g}",
         str(record.get("guarantee", "")),
         (Figure(picture, "Test accuracy of this trial."), Table(("setting", "value"), rows)),
         (),

@@ -178,7 +178,7 @@ def _list(folder: Path, json: bool) -> None:
 def _gallery(folder: Path, out: Path, json: bool) -> None:
     """Write one page of all records in a folder: picture, claim, whether it held."""
     from sottovoce.report.page import build
-    from sottovoce.report.records import write_text
+    from sottovoce.report.result_files import write_text
     from sottovoce_papers.paper_index import stored_results
 
     records = list(stored_results(folder).values())
@@ -317,14 +317,14 @@ def _run(
 
 def _read(name: str, path: Path) -> dict[str, Any]:
     """Return a stored record of this experiment, or a table assembled from a folder of trials."""
-    from sottovoce.report.records import read_record
+    from sottovoce.report.result_files import read_result
 
     if path.is_dir():
         from sottovoce_papers.bayrooti2023.tables import NUMBER, from_trials
 
         _refuse_unless(name in NUMBER, f"{name} is read from one record, got the folder {path}.")
         return from_trials(name, path).record()
-    record = read_record(path)
+    record = read_result(path)
     _refuse_unless(
         record["name"] == name, f"{path} is a record of {record['name']}, not of {name}; name that instead."
     )
@@ -342,7 +342,7 @@ def _write(
     redrawn: bool,
 ) -> list[Path]:
     """Write record and figure where they were asked for; without a wish, beside the caller."""
-    from sottovoce.report.records import write_record
+    from sottovoce.report.result_files import write_result
 
     stem = f"{name}-quick" if quick else name
     if not quiet:
@@ -350,7 +350,7 @@ def _write(
         plot = plot or (None if found.plot is None else Path(f"{stem}.svg"))
     written = []
     if out is not None:
-        written.append(write_record(out, record))
+        written.append(write_result(out, record))
     if plot is not None:
         from sottovoce.report.drawing import save
 
@@ -417,7 +417,7 @@ def _speaker(found: Any) -> str:
 
 
 def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Path]) -> None:
-    from sottovoce.report.blocks import fine
+    from sottovoce.report.elements import fine
     from sottovoce_papers.paper_index import lasted
 
     screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")

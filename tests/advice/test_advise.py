@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.advice.candidates import plan_for, schemes, statement
 from sottovoce.advice.comparison import compare
 from sottovoce.errors import BudgetInfeasible, InvalidInput
-from sottovoce.privacy.trees import least_tree_noise, tree_noise_program
 from sottovoce.protocols import Tree
 
 
@@ -64,7 +64,7 @@ def beaten_by_none(seed, trees):
                 plan = sv.Muffliato(protocol, noise_std=1.0, radius=0.5)
             else:
                 plan = sv.algorithms.ConsensusSGD(
-                    sv.objectives.GLM("squared", dim=1), protocol, steps=1, learning_rate=1.0, clip=0.5,
+                    sv.objectives.GLM("squared", dim=1), protocol, steps=1, learning_rate=1.0, clip_norm=0.5,
                     sizes=sizes, noise_multiplier=1.0,
                 )  # fmt: skip
             who = {} if c == 1 else {"colluders": c}
@@ -79,7 +79,7 @@ def beaten_by_none(seed, trees):
 def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
     """The noise of the advised tree is the closed form, which the linear program cannot beat."""
     graph, sizes, c, _ = consortium(seed)
-    wish = sv.advice.Wish.of(graph, epsilon=1.0, delta=1e-5, hide="member", against=c, records=sizes)
+    wish = sv.advice.Requirements.of(graph, epsilon=1.0, delta=1e-5, hide="member", against=c, records=sizes)
     found = [scheme for scheme in schemes(wish) if scheme.noise == "optimal"]
     for scheme in found:
         plan = plan_for(wish, scheme)
@@ -256,9 +256,9 @@ def test_plan_file_and_draft_say_what_the_row_says(tmp_path):
 @pytest.mark.parametrize("masks", [True, False])
 def test_drafts_become_agreements_with_the_same_price(tmp_path, masks):
     """Masked sums are charged the budget of the wish, trees the own noise; the members find both to fit."""
+    from sottovoce.peers.agreed_run import AgreedRun
     from sottovoce.peers.agreement import member_entry, write_agreement
     from sottovoce.peers.identity import make_identity
-    from sottovoce.peers.jobs import Job
 
     advice = sv.advise(5, epsilon=2.0, delta=1e-5, records=300, masks=masks)
     members = [make_identity(tmp_path / name, name) for name in ("ada", "bo", "cy", "dee", "eve")]
@@ -267,7 +267,7 @@ def test_drafts_become_agreements_with_the_same_price(tmp_path, masks):
     for k, row in enumerate(advice.rows):
         draft = tomllib.loads(sv.advice.files.agreement_draft(advice.wish, row))
         agreed = write_agreement(tmp_path / f"{k}.toml", draft, entries)
-        plan, job = agreed.plan, Job(agreed)
+        plan, job = agreed.plan, AgreedRun(agreed)
         if draft["algorithm"]["name"] == "consensus-sgd":
             assert plan.epsilon(1e-5, "network") == pytest.approx(row.epsilon_member, rel=1e-9)
         for node in range(5):

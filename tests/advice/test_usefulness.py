@@ -55,7 +55,7 @@ def test_what_gossip_leaves_is_reached_by_the_worst_values():
 def test_one_step_of_least_squares_is_the_mean(noise, adjacency):
     sizes = [5, 9, 2, 20]
     plan = ConsensusSGD(
-        GLM("squared", dim=1), "tree", network="path:4", steps=1, learning_rate=1.0, clip=0.5,
+        GLM("squared", dim=1), "tree", network="path:4", steps=1, learning_rate=1.0, clip_norm=0.5,
         noise_multiplier=noise, sizes=sizes, adjacency=adjacency,
     )  # fmt: skip
     rng = np.random.default_rng(3)
@@ -81,7 +81,7 @@ def test_printed_errors_of_masked_sums(n, against, printed):
     """MATH 16.3: sd of the mean at epsilon 1, delta 1e-5, values in a unit interval."""
     from sottovoce.advice.candidates import plan_for, schemes
 
-    wish = sv.advice.Wish.of(n, epsilon=1.0, delta=1e-5, hide="member", against=against)
+    wish = sv.advice.Requirements.of(n, epsilon=1.0, delta=1e-5, hide="member", against=against)
     assert answer_error(plan_for(wish, schemes(wish)[0]))[0] == pytest.approx(printed, rel=2e-3)
 
 
@@ -92,13 +92,19 @@ def test_useless_is_a_quarter_of_the_range():
     assert not use.useful
     assert use.error == pytest.approx(1.319, abs=1e-3)
     assert "wider than the range" in use.sentence
-    exact = sv.protocols.Exchange(4)  # sd of the answer: half the noise
+    exact = sv.protocols.HypercubeExchange(4)  # sd of the answer: half the noise
     assert usefulness(sv.Muffliato(exact, noise_std=0.499, radius=0.5)).useful
     assert not usefulness(sv.Muffliato(exact, noise_std=0.501, radius=0.5)).useful
 
 
 def test_training_that_hides_a_member_among_sixteen_is_not_useful_and_a_record_is():
-    common = {"network": "hypercube:4", "steps": 30, "learning_rate": 2.0, "clip": 1.0, "sizes": [28] * 16}
+    common = {
+        "network": "hypercube:4",
+        "steps": 30,
+        "learning_rate": 2.0,
+        "clip_norm": 1.0,
+        "sizes": [28] * 16,
+    }
     member, record = (
         ConsensusSGD.for_budget(GLM(dim=30), "masked", adjacency=adjacency, epsilon=3.0, delta=1e-5, **common)
         for adjacency in ("user", "add-remove")
@@ -116,14 +122,14 @@ def covered(name, cases):
     data = sv.data.load(name)
     if name == "digits":
         data = dataclasses.replace(data, y=np.where(data.y % 2 == 0, 1.0, -1.0))
-    data = data.standardised().unit_rows()
+    data = data.standardized().unit_rows()
     rng = np.random.default_rng(5)
     inside = 0
     for case in range(cases):
         cut = round(0.4 * data.n)
         public, own, test = np.split(rng.permutation(data.n), [cut, cut + 150])
         plan = ConsensusSGD.for_budget(
-            GLM(dim=data.dim), "masked", network="complete:5", steps=15, learning_rate=4.0, clip=1.0,
+            GLM(dim=data.dim), "masked", network="complete:5", steps=15, learning_rate=4.0, clip_norm=1.0,
             sizes=[30] * 5, epsilon=3.0, delta=1e-5,
         )  # fmt: skip
         score = plan.usefulness(sample=(data.X[public], data.y[public]), seed=case).score
@@ -146,7 +152,7 @@ def test_the_interval_of_a_simulation_covers_thirty_real_runs():
 
 def test_a_plan_without_an_average_has_no_error_of_one():
     plan = ConsensusSGD(
-        GLM(dim=2), "tree", network="ring:4", steps=2, clip=1.0, noise_multiplier=1.0, sizes=[9] * 4
+        GLM(dim=2), "tree", network="ring:4", steps=2, clip_norm=1.0, noise_multiplier=1.0, sizes=[9] * 4
     )
     with pytest.raises(sv.errors.InvalidInput, match="does not answer with an average"):
         answer_error(plan)
@@ -156,14 +162,14 @@ def test_the_signal_does_not_depend_on_the_unit_of_releases():
     """By hand: a mean of 80 records, noise 2 per member, 3 coordinates, 5 steps; and what differs."""
     from sottovoce.algorithms import DPDSGD, DPSGD, Decor, RandomWalkSGD
 
-    common = {"steps": 5, "clip": 1.0, "noise_multiplier": 2.0}
+    common = {"steps": 5, "clip_norm": 1.0, "noise_multiplier": 2.0}
     ring, sizes = sv.graphs.ring(4), [20] * 4
     root = math.sqrt(5 / 3)
     plain = DPDSGD(GLM(dim=3), ring, sizes=sizes, **common).usefulness()
     assert plain.signal == pytest.approx(root / (2 * 2 / 80))
     shared = Decor(GLM(dim=3), ring, sizes=sizes, pair_multiplier=2.0, adjacency="user", **common)
     assert shared.usefulness().signal == pytest.approx(root / (2 / 2))  # whole members: four clips, not 80
-    one = DPSGD(GLM(dim=3), records=80, lot=20, learning_rate=0.5, **common).usefulness()
+    one = DPSGD(GLM(dim=3), records=80, batch_size=20, learning_rate=0.5, **common).usefulness()
     assert one.signal == pytest.approx(root / (2 / 20))
     walk = RandomWalkSGD(GLM(dim=3), ring, sizes=sizes, **common).usefulness()
     assert walk.signal == pytest.approx(root / (2 / 20))  # nothing is averaged
@@ -172,7 +178,7 @@ def test_the_signal_does_not_depend_on_the_unit_of_releases():
 def test_what_only_a_simulation_can_tell_is_unknown():
     from sottovoce.algorithms import DPCD
 
-    plan = DPCD(GLM(dim=3), records=80, steps=6, clip=1.0, noise_multiplier=2.0, smoothness=(0.25,) * 3)
+    plan = DPCD(GLM(dim=3), records=80, steps=6, clip_norm=1.0, noise_multiplier=2.0, smoothness=(0.25,) * 3)
     use = plan.usefulness()
     assert use.useful is None
     assert str(use).startswith("useful: unknown; a sample of public or synthetic records")

@@ -29,7 +29,7 @@ from sottovoce.algorithms import (
     FixedPoint,
     Mafalda,
     MuffliatoSGD,
-    Optimiser,
+    Optimizer,
     RandomWalkSGD,
     TokenADMM,
 )
@@ -132,7 +132,7 @@ class Case:
     def plan(self, objective: Any = None, **changes: Any) -> Any:
         """Return the plan on four agents with ``changes``."""
         given = {
-            "steps": 5, "learning_rate": RATE, "clip": 1.0, "noise_multiplier": 0.0, "sizes": [EACH] * N,
+            "steps": 5, "learning_rate": RATE, "clip_norm": 1.0, "noise_multiplier": 0.0, "sizes": [EACH] * N,
             "network": RING, **self.options, **changes,
         }  # fmt: skip
         return self.make(GLM("logistic") if objective is None else objective, **given)
@@ -149,7 +149,7 @@ CASES = [
     Case("dp-dsgd", DPDSGD, plain_dsgd, {}),
     Case("dp-dsgt", DPDSGT, plain_dsgt, {}),
     Case("dp-dinno", DPDiNNO, plain_dinno,
-         {"rho": 0.4, "rho_growth": 1.1, "primal_steps": 2, "optimiser": Optimiser()},
+         {"rho": 0.4, "rho_growth": 1.1, "primal_steps": 2, "optimizer": Optimizer()},
          steady=(("rho_growth", 1.0),)),
 ]  # fmt: skip
 
@@ -309,10 +309,10 @@ class Other:
     place: int = 0
     std: Callable[[Any], float] | None = None
     squared: bool = False  # a prox by its normal equations, in place of the logistic loss
-    clip: float = 0.7
+    clip_norm: float = 0.7
     first: Any = None  # what a plan is built on, where it is no model
     first_name: str = "objective"
-    clip_name: str | None = "clip"
+    clip_name: str | None = "clip_norm"
     stepwise: bool = True  # whether it takes a number of steps
     loose: float | None = math.inf  # a clip that clips nothing
     quadratic: tuple[tuple[str, Any], ...] = ()  # options for a quadratic
@@ -326,12 +326,12 @@ class Other:
         if self.stepwise:
             given.setdefault("steps", STEPS)
         if self.clip_name is not None:
-            given.setdefault(self.clip_name, given.pop("clip", self.clip))
+            given.setdefault(self.clip_name, given.pop("clip_norm", self.clip_norm))
         return self.make(**{self.first_name: model, **given})
 
     def unclipped(self, **changes: Any) -> Any:
         """Return the plan without noise and, where it clips, without a clip."""
-        return self.plan(0.0, **({} if self.clip_name is None else {"clip": self.loose}), **changes)
+        return self.plan(0.0, **({} if self.clip_name is None else {"clip_norm": self.loose}), **changes)
 
     def __repr__(self) -> str:
         return self.name
@@ -339,7 +339,7 @@ class Other:
 
 def _coordinate(plan: Any, source: Any) -> float:
     (j,) = source.chosen(0)
-    return M / (plan.clip * np.sqrt(SMOOTH[j] / sum(SMOOTH)))
+    return M / (plan.clip_norm * np.sqrt(SMOOTH[j] / sum(SMOOTH)))
 
 
 def unscaled(plan: Any, source: Any) -> float:
@@ -371,7 +371,7 @@ OTHERS = [
     Other("federated-admm", FederatedADMM, {**ADMM, "users": N, "sample_rate": 1.0}, users, plain_federated,
           unscaled, 2.0, squared=True),
     Other("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, plain_one_round, lambda p, s: 1 / RATE,
-          2.0, coef="rows", std=lambda p: p.clip * np.sqrt(2.0**2 + 2 * 1.5**2)),
+          2.0, coef="rows", std=lambda p: p.clip_norm * np.sqrt(2.0**2 + 2 * 1.5**2)),
     Other("mafalda", Mafalda, NETWORK, users, plain_one_round, lambda p, s: 1 / RATE, 2.0, coef="rows",
-          std=lambda p: p.clip * 2.0 * p.correlation().sens * abs(p.correlation().inverse[0, 0])),
+          std=lambda p: p.clip_norm * 2.0 * p.correlation().sens * abs(p.correlation().inverse[0, 0])),
 ]  # fmt: skip

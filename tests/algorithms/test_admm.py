@@ -8,11 +8,11 @@ import pytest
 import sottovoce as sv
 from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
 from sottovoce.data import Shards
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput, NotAGuarantee, ReleaseMismatch
+from sottovoce.mechanisms.admm_kernels import client_move, prox_rows, record_moves
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows, prox_logistic, prox_squared, prox_squared_batch
-from sottovoce.objectives.prox_kernels import client_move, prox_rows, record_moves
-from sottovoce.runners.stacked import run_stacked
+from sottovoce.runners.in_process import run_stacked
 
 MODELS = [GLM("squared", l1=0.1), GLM("logistic", l2=0.05), GLM("huber", l1=0.02, width=0.4)]
 
@@ -26,7 +26,7 @@ def problem(seed=0, n=40, p=4):
 def ista(model, X, y, steps=4000):
     w, step = np.zeros(X.shape[1]), 0.5 * len(y) / np.linalg.norm(X, 2) ** 2
     for _ in range(steps):
-        w = model.regulariser.prox(w - step * model.gradient(w, X, y), step)
+        w = model.regularizer.prox(w - step * model.gradient(w, X, y), step)
     return w
 
 
@@ -62,7 +62,7 @@ def test_the_server_step_as_printed_goes_to_the_wrong_place():
     for _ in range(2000):
         moves = np.array([prox_squared(2 * z - u[i], X[i], y[i], gamma) - z for i in range(40)])
         u += moves
-        z = model.regulariser.prox(z + moves.mean(axis=0), gamma)
+        z = model.regularizer.prox(z + moves.mean(axis=0), gamma)
     assert np.abs(z).max() < 1e-6 < np.abs(ista(model, X, y)).max()
 
 
@@ -138,7 +138,7 @@ def test_influence_of_a_record_on_every_release_given_the_past(noise_in):
     u = [np.zeros((n, p)), np.zeros((n, p))]
     zh = np.zeros(p)
     for _ in range(T):
-        z = plan.objective.regulariser.prox(zh, 1.5)
+        z = plan.objective.regularizer.prox(zh, 1.5)
         means = []
         for which, D in enumerate((X, other)):
             free = math.inf if noise_in == "mean" else 0.6
@@ -191,7 +191,7 @@ def test_labels_and_prices():
     with pytest.raises(NotAGuarantee):
         published.require(100.0, 1e-5)
     assert token.privacy("network").mu == token.privacy("local").mu
-    spend = {"epsilon": 1, "delta": 1e-5, "steps": 3, "records": 9, "gamma": 1.0, "clip": 1.0}
+    spend = {"epsilon": 1, "delta": 1e-5, "steps": 3, "records": 9, "gamma": 1.0, "clip_norm": 1.0}
     with pytest.raises(NotAGuarantee):
         CentralADMM.for_budget(GLM("squared"), noise_in="state", **spend)
     plan = CentralADMM.for_budget(GLM("squared"), **spend)
@@ -231,17 +231,17 @@ def central_twin(plan, X, y, seed):
     n, p = X.shape
     u, zh, lam = np.zeros((n, p)), np.zeros(p), plan.relaxation
     for k in range(plan.steps):
-        z = plan.objective.regulariser.prox(zh, plan.gamma)
+        z = plan.objective.regularizer.prox(zh, plan.gamma)
         eta = noise.perturb(np.zeros((1, p)), agents=[0], step=k, std=plan.noise_std)[0]
         w = np.array([prox_logistic(2 * z - u[i], X[i], y[i], plan.gamma) for i in range(n)])
-        moves = w - z if plan.noise_in == "mean" else clip_rows(w - z, plan.clip)
+        moves = w - z if plan.noise_in == "mean" else clip_rows(w - z, plan.clip_norm)
         u = u + 2 * lam * moves
         if plan.noise_in == "mean":
-            zh = z + clip_rows(u - z, plan.clip).mean(axis=0) + eta
+            zh = z + clip_rows(u - z, plan.clip_norm).mean(axis=0) + eta
         else:
             zh = zh + lam * (2 * moves.mean(axis=0) + eta)
             u = u + lam * eta * (plan.noise_in == "state")
-    return plan.objective.regulariser.prox(zh, plan.gamma), zh
+    return plan.objective.regularizer.prox(zh, plan.gamma), zh
 
 
 @pytest.mark.parametrize("noise_in", ["mean", "increment", "state"])
@@ -260,10 +260,10 @@ def test_federated_admm_equals_its_twin(secure):
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
     plan = FederatedADMM(GLM(l1=0.02, l2=0.1), 6, 15, 0.6, 0.8, 0.3, 0.2, 0.4, secure_sum=secure)
     found = plan.run(shards, np.random.default_rng(3)).outputs
-    random = Random.of(np.random.default_rng(3))
+    random = RunRandomness.of(np.random.default_rng(3))
     u, zh = np.zeros((6, 3)), np.zeros(3)
     for k in range(15):
-        z = plan.objective.regulariser.prox(zh, 0.8)
+        z = plan.objective.regularizer.prox(zh, 0.8)
         part = random.draws(0, k).random(6) < 0.6
         eta = random.noise.perturb(np.zeros((6, 3)), agents=range(6), step=k, std=0.2)
         moves = np.array([prox_logistic(2 * z - u[i], X[i], y[i], 0.8) - z for i in range(6)])
@@ -272,14 +272,14 @@ def test_federated_admm_equals_its_twin(secure):
         u = u + 0.4 * (rows if secure else sent)
         zh = zh + 0.4 * sent.mean(axis=0)
     assert np.allclose(found["mean"], zh, atol=1e-12)
-    assert np.allclose(found["rows"], plan.objective.regulariser.prox(zh, 0.8), atol=1e-12)
+    assert np.allclose(found["rows"], plan.objective.regularizer.prox(zh, 0.8), atol=1e-12)
 
 
 def test_hosted_clients_equal_the_stacked_run():
     X, y = problem(9, n=12, p=3)
     shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
     plan = FederatedADMM(GLM(l1=0.02), 6, 8, 0.6, 0.8, 0.3, 0.2)
-    random, start = Random.of(np.random.default_rng(3)), np.zeros((6, 3))
+    random, start = RunRandomness.of(np.random.default_rng(3)), np.zeros((6, 3))
     texts = [plan.algorithm(plan.source(shards.take([v]), [v], random), start[[v]]) for v in range(6)]
     states = [text.init() for text in texts]
     for k in range(8):
@@ -292,15 +292,15 @@ def test_hosted_clients_equal_the_stacked_run():
 
 @pytest.mark.parametrize("noise", ["simulated", "protective"])
 def test_the_token_s_block_equals_its_steps(noise, monkeypatch):
-    from sottovoce.objectives import token_steps
+    from sottovoce.mechanisms import random_walk
 
-    monkeypatch.setattr(token_steps, "_NUMBERS", 3 * (16 if noise == "simulated" else 64))
+    monkeypatch.setattr(random_walk, "_NUMBERS", 3 * (16 if noise == "simulated" else 64))
     X, y = problem(9, n=12, p=3)
     shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
     plan = TokenADMM(GLM(l1=0.02, box=0.3), 6, 60, 0.8, 0.3, 0.2, 0.4, cap=7)
-    random = Random.of(np.random.default_rng(3))
+    random = RunRandomness.of(np.random.default_rng(3))
     if noise == "protective":
-        random = Random(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
+        random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
     text = plan.algorithm(plan.source(shards, range(6), random), np.zeros((6, 3)))
     begin = text.init()
     steps = run_stacked(text._replace(block=None), plan.schedule, 60, state=begin)
@@ -320,13 +320,13 @@ def test_the_token_equals_its_twin():
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
     plan = TokenADMM(GLM(l1=0.02, l2=0.1), 6, 40, 0.8, 0.3, 0.2, 0.4, cap=4)
     found = plan.run(shards, np.random.default_rng(3)).outputs
-    random = Random.of(np.random.default_rng(3))
+    random = RunRandomness.of(np.random.default_rng(3))
     chunk = (1 << 17) // 3
     noise = 0.2 * random.draws(1, 0, 0).standard_normal((chunk, 3))
     holders = (random.draws(0, 0, 0).random(chunk)[:40] * 6).astype(int)
     u, zh, held = np.zeros((6, 3)), np.zeros(3), np.zeros(6, int)
     for k, i in enumerate(holders):
-        z = plan.objective.regulariser.prox(zh, 0.8)
+        z = plan.objective.regularizer.prox(zh, 0.8)
         move = clip_rows((prox_logistic(2 * z - u[i], X[i], y[i], 0.8) - z)[None], 0.3)[0] * (held[i] < 4)
         held[i] += 1
         u[i] += 0.4 * (2 * move + noise[k])
@@ -336,36 +336,54 @@ def test_the_token_equals_its_twin():
 
 
 def test_a_gate_that_draws_otherwise_than_announced_stops():
-    from sottovoce.objectives.prox_moves import ClientMoves, RecordMoves, TokenMoves
+    from sottovoce.mechanisms.admm import ClientProxMechanism, RecordProxMechanism, TokenProxMechanism
 
     X, y = problem(9, n=6, p=3)
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
-    random = Random.of(np.random.default_rng(3))
+    random = RunRandomness.of(np.random.default_rng(3))
     fed = FederatedADMM(GLM(), 6, 5, 1.0, 0.8, 0.3, 0.2)
-    for clip, std, step in ((0.3, 0.2, 4), (0.4, 0.2, 4), (0.3, 0.1, 4), (0.3, 0.2, 5)):
-        gate = ClientMoves(
-            GLM(), shards, range(6), 6, random, gamma=0.8, clip=clip, noise_std=std, sample_rate=1.0,
-            everyone=True, releases=[fed.releases(i) for i in range(6)],
-        )  # fmt: skip
-        if (clip, std, step) == (0.3, 0.2, 4):
+    for clip_norm, std, step in ((0.3, 0.2, 4), (0.4, 0.2, 4), (0.3, 0.1, 4), (0.3, 0.2, 5)):
+        gate = ClientProxMechanism(
+            GLM(),
+            shards,
+            range(6),
+            6,
+            random,
+            gamma=0.8,
+            clip_norm=clip_norm,
+            noise_std=std,
+            sample_rate=1.0,
+            everyone=True,
+            releases=[fed.releases(i) for i in range(6)],
+        )
+        if (clip_norm, std, step) == (0.3, 0.2, 4):
             gate.answer(np.zeros((6, 3)), np.zeros(3), step)
             continue
         with pytest.raises(ReleaseMismatch):
             gate.answer(np.zeros((6, 3)), np.zeros(3), step)
     central = CentralADMM(GLM(), 6, 5, 0.8, 0.3, 0.2)
     whole = Shards(X, y, np.array([0, 6]))
-    for clip, where in ((0.4, "mean"), (0.3, "increment")):
-        gate = RecordMoves(
-            GLM(), whole, [0], random, gamma=0.8, relaxation=0.5, clip=clip, noise_std=0.2, noise_in=where,
-            records=6, releases=[central.releases(0)],
-        )  # fmt: skip
+    for clip_norm, where in ((0.4, "mean"), (0.3, "increment")):
+        gate = RecordProxMechanism(
+            GLM(),
+            whole,
+            [0],
+            random,
+            gamma=0.8,
+            relaxation=0.5,
+            clip_norm=clip_norm,
+            noise_std=0.2,
+            noise_in=where,
+            records=6,
+            releases=[central.releases(0)],
+        )
         with pytest.raises(ReleaseMismatch):
             gate.answer(np.zeros((1, 6, 3)), np.zeros(3), 0)
     token = TokenADMM(GLM(), 6, 30, 0.8, 0.3, 0.2, cap=4)
-    for other in ({"clip": 0.4}, {"noise_std": 0.1}, {"cap": 5}):
-        options = {"clip": 0.3, "noise_std": 0.2, "cap": 4, **other}
+    for other in ({"clip_norm": 0.4}, {"noise_std": 0.1}, {"cap": 5}):
+        options = {"clip_norm": 0.3, "noise_std": 0.2, "cap": 4, **other}
         with pytest.raises(ReleaseMismatch):
-            TokenMoves(
+            TokenProxMechanism(
                 GLM(), shards, random, gamma=0.8, relaxation=0.5, steps=30,
                 releases=[token.releases(i) for i in range(6)], **options,
             )  # fmt: skip
@@ -376,7 +394,7 @@ def test_what_a_client_sends_has_the_noise_that_was_announced():
     X, y = problem(9, n=400, p=3)
     shards = Shards.from_parts(X, y, np.arange(400)[:, None])
     plan = FederatedADMM(GLM(), 400, 3, 1.0, 0.8, 0.3, 0.2)
-    source = plan.source(shards, range(400), Random.of(np.random.default_rng(3)))
+    source = plan.source(shards, range(400), RunRandomness.of(np.random.default_rng(3)))
     answer = source.answer(np.zeros((400, 3)), np.zeros(3), 0)
     (release,) = plan.releases(0)
     std = (answer.released - answer.kept).std()
@@ -391,7 +409,7 @@ def test_a_repeated_question_is_one_release():
     X, y = problem(9, n=4, p=3)
     shards = Shards.from_parts(X, y, np.arange(4)[:, None])
     plan = FederatedADMM(GLM(), 4, 3, 0.5, 0.8, 0.3, 0.2, secure_sum=False)
-    source = plan.source(shards, range(4), Random.of(sv.privacy.ProtectiveNoise())).metered()
+    source = plan.source(shards, range(4), RunRandomness.of(sv.privacy.ProtectiveNoise())).metered()
     text = plan.algorithm(source, np.zeros((4, 3)))
     state = text.init()
     sent = text.message(state, 0)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput
+from sottovoce.mechanisms.gradient import ValueMechanism
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives import clip_around
-from sottovoce.objectives.gradients import Values
-from sottovoce.privacy.noise import ProtectiveNoise, SimulatedNoise
-from sottovoce.protocols import Chebyshev, Exchange, Gossip, Randomized, Refreshed, Tree, Walk
+from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, HypercubeExchange, Randomized, Tree, Walk
 
 
 def plans():
@@ -23,8 +23,8 @@ def plans():
             Gossip(grid, 9),
             Chebyshev(grid, 9),
             Randomized(grid, 200, rng),
-            Refreshed(grid, 9, tau=0.1),
-            Exchange(16),
+            FreshNoiseGossip(grid, 9, tau=0.1),
+            HypercubeExchange(16),
             Tree(grid),
             Walk(grid, 60, rng, final_public=True),
         )
@@ -66,7 +66,7 @@ def test_error_has_the_predicted_size(plan):
     share = plan.protocol.output_view(0).basis if not isinstance(plan.protocol, Walk) else None
     if share is not None:
         expected = np.linalg.norm(plan.protocol.apply(np.eye(16), noise=SimulatedNoise(0))[0]) ** 2
-        if not isinstance(plan.protocol, Refreshed):
+        if not isinstance(plan.protocol, FreshNoiseGossip):
             assert spread[0].var() == pytest.approx(expected, rel=0.1)
     assert result.config["noise_std"] == 1.0
     assert "simulation" in result.provenance["noise"]
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not():
 
 
 def test_protective_noise_ignores_every_seed():
-    plan = sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0)
+    plan = sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0)
     runs = [plan.run(np.zeros(4), ProtectiveNoise()).outputs["rows"] for _ in range(2)]
     assert (runs[0] != runs[1]).all()
     record = plan.run(np.zeros(4), ProtectiveNoise()).record()
@@ -110,7 +110,7 @@ def test_influence_of_one_user_is_at_most_the_sensitivity(plan, evil):
     other = values.copy()
     other[7] = evil
     first, second = (
-        Values(rows, range(16), Random(Silent(), 0, 0), noise_std=1.0, radius=0.5).released(0)
+        ValueMechanism(rows, range(16), RunRandomness(Silent(), 0, 0), noise_std=1.0, radius=0.5).released(0)
         for rows in (values, other)
     )
     moved = np.linalg.norm(first - second, axis=1)
@@ -120,7 +120,7 @@ def test_influence_of_one_user_is_at_most_the_sensitivity(plan, evil):
 
 
 def test_clipping_happens_before_the_noise_only():
-    plan = sv.Muffliato(Exchange(2), noise_std=100.0, radius=1.0)
+    plan = sv.Muffliato(HypercubeExchange(2), noise_std=100.0, radius=1.0)
     rows = plan.run(np.zeros((2, 50)), np.random.default_rng(0)).outputs["rows"]
     assert np.abs(rows).max() > 50  # noise is never clipped away
 
@@ -131,8 +131,8 @@ def test_clipped_rows_keep_direction_and_precision():
     np.testing.assert_allclose(out[0], [0.6, 0.8])
     np.testing.assert_array_equal(out[1], rows[1])
     np.testing.assert_allclose(np.linalg.norm(out[2:], axis=1), 1.0)
-    centred = clip_around(np.array([[10.0]]), np.array([4.0]), 2.0)
-    assert centred.item() == 6.0
+    centered = clip_around(np.array([[10.0]]), np.array([4.0]), 2.0)
+    assert centered.item() == 6.0
     assert clip_around(rows[:2].astype(np.float32), 0.0, 1.0).dtype == np.float32
 
 
@@ -142,7 +142,7 @@ def test_clipped_rows_keep_direction_and_precision():
     [("local", {}), ("pairwise", {"observer": 0, "user": 15}), ("network", {}), ("central", {})],
 )
 def test_for_budget_meets_the_target_and_not_much_more(epsilon, view, who):
-    for protocol in (Exchange(16), Refreshed(sv.graphs.path(16), 16, tau=0.1)):
+    for protocol in (HypercubeExchange(16), FreshNoiseGossip(sv.graphs.path(16), 16, tau=0.1)):
         plan = sv.Muffliato.for_budget(protocol, epsilon=epsilon, delta=1e-6, radius=0.5, view=view, **who)
         found = plan.privacy(view, **who).epsilon(1e-6)
         assert found <= epsilon
@@ -154,9 +154,9 @@ def test_for_budget_meets_the_target_and_not_much_more(epsilon, view, who):
 
 def test_infeasible_budgets_are_refused():
     with pytest.raises((BudgetInfeasible, InvalidInput), match="epsilon"):
-        sv.Muffliato.for_budget(Exchange(4), epsilon=-1.0, delta=1e-5, radius=1.0)
+        sv.Muffliato.for_budget(HypercubeExchange(4), epsilon=-1.0, delta=1e-5, radius=1.0)
     with pytest.raises(InvalidInput, match="delta"):
-        sv.Muffliato.for_budget(Exchange(4), epsilon=1.0, delta=0.0, radius=1.0)
+        sv.Muffliato.for_budget(HypercubeExchange(4), epsilon=1.0, delta=0.0, radius=1.0)
     with pytest.raises(BudgetInfeasible, match="learns nothing"):
         sv.Muffliato.for_budget(
             Gossip(sv.graphs.path(5), 1), epsilon=1, delta=1e-5, radius=1, view="pairwise", observer=0, user=4
@@ -166,17 +166,26 @@ def test_infeasible_budgets_are_refused():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: sv.Muffliato(Exchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
-        (lambda: sv.Muffliato(Exchange(4), noise_std=math.nan, radius=1.0), "noise_std"),
-        (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=0.0), "radius"),
+        (lambda: sv.Muffliato(HypercubeExchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
+        (lambda: sv.Muffliato(HypercubeExchange(4), noise_std=math.nan, radius=1.0), "noise_std"),
+        (lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=0.0), "radius"),
         (lambda: sv.Muffliato("tree", noise_std=1.0, radius=1.0), "needs a network"),
         (lambda: sv.Muffliato(3, noise_std=1.0, radius=1.0), "protocol, a network or a name"),
         (lambda: sv.Muffliato("ring", noise_std=1.0, radius=1.0, network="ring:4"), "A protocol is one of"),
-        (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("secret"), "view must be"),
-        (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("pairwise"), "observer"),
-        (lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).privacy("colluders"), "colluders"),
         (
-            lambda: sv.Muffliato(Exchange(4), noise_std=1.0, radius=1.0).run(
+            lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("secret"),
+            "view must be",
+        ),
+        (
+            lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("pairwise"),
+            "observer",
+        ),
+        (
+            lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("colluders"),
+            "colluders",
+        ),
+        (
+            lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0).run(
                 np.zeros(3), np.random.default_rng(0)
             ),
             "one row per node",
@@ -197,7 +206,7 @@ def test_exact_consensus_is_within_a_factor_two_of_a_curator_on_a_tree():
 
 def test_halving_the_noise_is_noticed():
     """Power both ways: the output variance accepts the right scale and rejects 2/3 and 3/2 of it."""
-    plan = sv.Muffliato(Exchange(8), noise_std=1.0, radius=1.0)
+    plan = sv.Muffliato(HypercubeExchange(8), noise_std=1.0, radius=1.0)
     rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(3)).outputs["rows"]
     variance = rows[0].var() * 8
     spread = 4 * math.sqrt(2 / 20_000)
@@ -245,9 +254,9 @@ def test_rounding_is_paid_for_by_a_smaller_ball(protocol):
 
 def test_rounding_before_fresh_noise_is_in_the_price():
     """Half a step each way, in every coordinate, at every node and round: lengths add up at most."""
-    from sottovoce.privacy.noise import STEPS_PER_STD
+    from sottovoce.noise.samplers import STEPS_PER_STD
 
-    refreshed = Refreshed(sv.graphs.path(4), 4, tau=0.5)
+    refreshed = FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.5)
     one, many = (sv.Muffliato(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
     pair = {"observer": 0, "user": 3}
     seen = math.sqrt(refreshed.scaled(1.0).view(0).leakage()[3])

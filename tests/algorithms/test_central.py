@@ -8,19 +8,19 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from sottovoce.accounting.release import Release
 from sottovoce.algorithms.dp_cd import DPCD
 from sottovoce.algorithms.dp_gcd import DPGCD
 from sottovoce.algorithms.dp_sgd import DPSGD
-from sottovoce.algorithms.optimisers import Optimiser
+from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.data import Shards
-from sottovoce.data.randomness import Random
 from sottovoce.errors import ConfigError, DataError, InvalidInput, ReleaseMismatch
+from sottovoce.mechanisms.coordinate import coordinate_clips
+from sottovoce.mechanisms.gradient import AnnouncedReleases
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import RecordedNoise, grid_step
 from sottovoce.objectives import GLM
-from sottovoce.objectives.coordinates import coordinate_clips
-from sottovoce.objectives.gradients import Planned
 from sottovoce.privacy import ProtectiveNoise, gaussian_epsilon
-from sottovoce.privacy.noise import RecordedNoise, grid_step
-from sottovoce.privacy.releases import Release
 from sottovoce.runners import run_stacked
 from sottovoce.runners.state import leaves
 
@@ -42,12 +42,19 @@ def problem(seed=0, n=60, p=4):
 
 
 def sgd(model=None, **changes):
-    given = {"records": 60, "steps": 7, "lot": 12, "learning_rate": 0.3, "clip": 1.0, "noise_multiplier": 1.0}
+    given = {
+        "records": 60,
+        "steps": 7,
+        "batch_size": 12,
+        "learning_rate": 0.3,
+        "clip_norm": 1.0,
+        "noise_multiplier": 1.0,
+    }
     return DPSGD(model or GLM(), **{**given, **changes})
 
 
 def cd(model=None, **changes):
-    given = {"records": 60, "steps": 23, "clip": 1.0, "noise_multiplier": 2.0, "smoothness": (0.25,) * 4}
+    given = {"records": 60, "steps": 23, "clip_norm": 1.0, "noise_multiplier": 2.0, "smoothness": (0.25,) * 4}
     given = {**given, **changes}
     if "bounds" in changes:
         del given["smoothness"]
@@ -55,7 +62,7 @@ def cd(model=None, **changes):
 
 
 def gcd(model=None, **changes):
-    given = {"records": 60, "steps": 6, "clip": 1.0, "noise_ratio": 2.0}
+    given = {"records": 60, "steps": 6, "clip_norm": 1.0, "noise_ratio": 2.0}
     return DPGCD(model or GLM(), **{**given, **changes})
 
 
@@ -82,18 +89,18 @@ def test_dp_sgd_is_proximal_gradient_descent(model):
             w = w * min(1.0, model.ball / np.linalg.norm(w))
         total += w
     for output, want in (("last", w), ("mean", total / 7)):
-        plan = sgd(model, lot=None, clip=math.inf, noise_multiplier=0.0, output=output)
+        plan = sgd(model, batch_size=None, clip_norm=math.inf, noise_multiplier=0.0, output=output)
         found = plan.run((X, y), np.random.default_rng(0)).outputs
         assert np.allclose(found["coef"], want, atol=1e-13)
         assert np.allclose(found["last"], w, atol=1e-13)
 
 
-def test_dp_sgd_takes_an_optimiser_and_a_falling_rate():
+def test_dp_sgd_takes_an_optimizer_and_a_falling_rate():
     X, y = problem()
     model = GLM("squared")
     plan = sgd(
-        model, lot=None, clip=math.inf, noise_multiplier=0.0, learning_rate=(0.2, 0.05), steps=3,
-        optimiser=Optimiser("momentum", 0.5),
+        model, batch_size=None, clip_norm=math.inf, noise_multiplier=0.0, learning_rate=(0.2, 0.05), steps=3,
+        optimizer=Optimizer("momentum", 0.5),
     )  # fmt: skip
     w, velocity = np.zeros(4), np.zeros(4)
     for rate in (0.2, 0.1, 0.05):
@@ -108,8 +115,10 @@ def test_dp_cd_equals_its_numpy_twin(model, period):
     """Textbook proximal coordinate descent on the coordinates drawn, with running averages."""
     X, y = problem(1)
     M = model.coordinate_smoothness(X)
-    plan = cd(model, clip=math.inf, noise_multiplier=0.0, smoothness=tuple(M), step_scale=0.8, period=period)
-    random = Random.of(np.random.default_rng(3))
+    plan = cd(
+        model, clip_norm=math.inf, noise_multiplier=0.0, smoothness=tuple(M), step_scale=0.8, period=period
+    )
+    random = RunRandomness.of(np.random.default_rng(3))
     _, source = hosted(plan, (X, y), random)
     w, since = np.zeros(4), []
     for t, j in enumerate(source.chosen(0, 23)):
@@ -118,7 +127,7 @@ def test_dp_cd_equals_its_numpy_twin(model, period):
         gamma = 0.8 / M[j]
         v = w[j] - gamma * model.gradient(w, X, y)[j]
         w = w.copy()
-        w[j] = model.regulariser.prox(np.array([v]), gamma)[0]
+        w[j] = model.regularizer.prox(np.array([v]), gamma)[0]
         since.append(w)
     found = plan.run((X, y), np.random.default_rng(3)).outputs
     assert np.allclose(found["coef"], np.mean(since, axis=0), atol=1e-11)
@@ -127,21 +136,21 @@ def test_dp_cd_equals_its_numpy_twin(model, period):
 
 def test_coordinates_are_uniform_public_and_fixed_by_step():
     plan, data = cd(steps=4000), problem()
-    _, source = hosted(plan, data, Random.of(np.random.default_rng(0)))
+    _, source = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
     drawn = source.chosen(0, 4000)
     assert abs(np.bincount(drawn) / 4000 - 0.25).max() < 0.03
     assert (source.chosen(1500, 700) == drawn[1500:2200]).all()
     assert [int(source.chosen(k)[0]) for k in (1023, 1024, 3999)] == drawn[[1023, 1024, 3999]].tolist()
-    _, other = hosted(plan, data, Random.of(np.random.default_rng(1)))
+    _, other = hosted(plan, data, RunRandomness.of(np.random.default_rng(1)))
     assert (other.chosen(0, 100) != drawn[:100]).any()
 
 
 def test_dp_cd_with_one_coordinate_is_dp_gradient_descent():
     X, y = problem(2, p=1)
     model = GLM("logistic", l2=0.1)
-    silent = {"clip": math.inf, "noise_multiplier": 0.0, "steps": 9}
+    silent = {"clip_norm": math.inf, "noise_multiplier": 0.0, "steps": 9}
     one = cd(model, smoothness=(0.5,), output="last", **silent).run((X, y), np.random.default_rng(0))
-    two = sgd(model, lot=None, learning_rate=2.0, **silent).run((X, y), np.random.default_rng(0))
+    two = sgd(model, batch_size=None, learning_rate=2.0, **silent).run((X, y), np.random.default_rng(0))
     assert np.allclose(one.outputs["coef"], two.outputs["coef"], atol=1e-12)
 
 
@@ -153,9 +162,9 @@ def test_dp_gcd_takes_the_steepest_coordinate(sparse):
     for _ in range(6):
         G = model.gradient(w, X, y)
         j = np.argmax(np.abs(G) / np.sqrt(M))
-        w[j] = model.regulariser.prox(w[j : j + 1] - G[j] / M[j], 1 / M[j])[0]
+        w[j] = model.regularizer.prox(w[j : j + 1] - G[j] / M[j], 1 / M[j])[0]
         chosen.append(j)
-    plan = gcd(model, clip=math.inf, noise_ratio=0.0, smoothness=tuple(M))
+    plan = gcd(model, clip_norm=math.inf, noise_ratio=0.0, smoothness=tuple(M))
     data = (sp.csr_array(X) if sparse else X, y)
     found = plan.run(data, np.random.default_rng(0)).outputs
     assert np.allclose(found["coef"], w, atol=1e-12)
@@ -168,11 +177,11 @@ def test_dp_gcd_takes_the_steepest_coordinate(sparse):
 @pytest.mark.parametrize("model", MODELS, ids=named)
 @pytest.mark.parametrize("make", [
     lambda model: sgd(model, steps=23, learning_rate=(0.5, 0.1), output="mean"),
-    lambda model: sgd(model, steps=23, lot=None),
+    lambda model: sgd(model, steps=23, batch_size=None),
     lambda model: cd(model),
     lambda model: cd(model, period=5),
     lambda model: cd(model, bounds=(2.0,) * 4, adjacency="add-remove"),
-    lambda model: cd(model, noise_multiplier=0.0, clip=math.inf),
+    lambda model: cd(model, noise_multiplier=0.0, clip_norm=math.inf),
 ], ids=["sgd-mean", "sgd-full", "cd", "cd-period", "cd-private", "cd-plain"])  # fmt: skip
 @pytest.mark.parametrize("recorded", [False, True], ids=["simulated", "on-the-grid"])
 @pytest.mark.parametrize("every", [7, 23])
@@ -184,7 +193,7 @@ def test_a_block_is_bit_for_bit_its_steps(model, make, recorded, every):
     tape = RecordedNoise(ProtectiveNoise())
     found = []
     for compiled in (True, False):
-        random = Random(tape, 5, 7) if recorded else Random.of(np.random.default_rng(3))
+        random = RunRandomness(tape, 5, 7) if recorded else RunRandomness.of(np.random.default_rng(3))
         text, source = hosted(plan, data, random)
         source.metered()
         assert text.block is not None
@@ -198,9 +207,9 @@ def test_a_block_is_bit_for_bit_its_steps(model, make, recorded, every):
         assert np.array_equal(one, other)
 
 
-def test_networks_and_optimisers_run_step_by_step():
+def test_networks_and_optimizers_run_step_by_step():
     X, y = problem()
-    text, _ = hosted(sgd(optimiser=Optimiser("adam")), (X, y), Random.of(np.random.default_rng(0)))
+    text, _ = hosted(sgd(optimizer=Optimizer("adam")), (X, y), RunRandomness.of(np.random.default_rng(0)))
     assert text.block is None
 
 
@@ -224,7 +233,9 @@ def test_no_record_moves_a_release_by_more_than_what_is_booked(seed):
     seeded = lambda: np.random.default_rng(1)  # noqa: E731
     slack = 1 + 1e-9
 
-    plan = sgd(model, records=n, lot=None, steps=1, learning_rate=0.7, clip=1.3, noise_multiplier=0.0)
+    plan = sgd(
+        model, records=n, batch_size=None, steps=1, learning_rate=0.7, clip_norm=1.3, noise_multiplier=0.0
+    )
     full, without, changed = (
         plan.run((D, y), seeded(), start=start).outputs["coef"] for D in (X, empty, other)
     )
@@ -233,17 +244,19 @@ def test_no_record_moves_a_release_by_more_than_what_is_booked(seed):
 
     M = np.array([0.1, 1.0, 3.0])
     C = coordinate_clips(M, 1.3)
-    plan = cd(model, records=n, steps=1, clip=1.3, noise_multiplier=0.0, smoothness=tuple(M), output="last")
+    plan = cd(
+        model, records=n, steps=1, clip_norm=1.3, noise_multiplier=0.0, smoothness=tuple(M), output="last"
+    )
     full, without, changed = (
         plan.run((D, y), seeded(), start=start).outputs["coef"] for D in (X, empty, other)
     )
     assert (np.abs(changed - without) * M <= C / n * slack + 1e-13).all()
     assert (np.abs(full - changed) * M <= 2 * C / n * slack + 1e-13).all()
 
-    plan = gcd(model, records=n, steps=1, clip=1.3, noise_ratio=0.0, smoothness=tuple(M))
+    plan = gcd(model, records=n, steps=1, clip_norm=1.3, noise_ratio=0.0, smoothness=tuple(M))
     G = []
     for D in (X, empty, other):
-        _, source = hosted(plan, (D, y), Random.of(seeded()))
+        _, source = hosted(plan, (D, y), RunRandomness.of(seeded()))
         G.append(source.gradient(start[None]))
     assert np.isfinite(G).all()
     assert (np.abs(G[2] - G[1]) <= C / n * slack).all()
@@ -275,7 +288,7 @@ def test_the_smoothness_release_moves_by_at_most_its_sensitivity(adjacency):
     seen = []
     for D in (X, other):
         noise = Silent()
-        text, _ = hosted(plan, (D, y), Random(noise, 1, 1))
+        text, _ = hosted(plan, (D, y), RunRandomness(noise, 1, 1))
         text.init()
         seen.append(noise.seen[0])
     stream, first, std = seen[0]
@@ -292,8 +305,8 @@ def test_the_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
     pull = []
     for target in (1e6, -1e6):
         X, y = np.ones((n, 2)), np.array([target, 0, 0, 0, 0])
-        plan = cd(GLM("squared"), records=n, clip=3.0, noise_multiplier=0.0, smoothness=(1.0, 3.0))
-        _, source = hosted(plan, (X, y), Random.of(np.random.default_rng(0)))
+        plan = cd(GLM("squared"), records=n, clip_norm=3.0, noise_multiplier=0.0, smoothness=(1.0, 3.0))
+        _, source = hosted(plan, (X, y), RunRandomness.of(np.random.default_rng(0)))
         M = source.released_smoothness()
         pull.append([source.coordinate(M, source.margins(np.zeros((1, 2))), j, 0) for j in (0, 1)])
     C = 3.0 * np.sqrt(np.array([0.25, 0.75]))
@@ -328,7 +341,7 @@ def test_dp_cd_costs_the_gaussian_composition(adjacency, moves):
 
 
 def test_dp_gcd_costs_selections_and_laplace_releases():
-    """Renyi: pure losses by the exact formula of randomised response, Laplace by Mironov's closed form."""
+    """Renyi: pure losses by the exact formula of randomized response, Laplace by Mironov's closed form."""
     T, r, a = 4, 20.0, 2.0
     plan = gcd(records=1000, steps=T, noise_ratio=r, smoothness=0.25)
     e = 2 / r
@@ -361,16 +374,23 @@ def test_published_noise_meets_its_epsilon(epsilon, delta):
 
 
 def test_dp_sgd_with_all_records_is_one_gaussian_per_step():
-    plan = sgd(lot=None, steps=16, noise_multiplier=8.0)
+    plan = sgd(batch_size=None, steps=16, noise_multiplier=8.0)
     assert plan.privacy().mu == 0.5
-    replaced = sgd(lot=None, steps=16, noise_multiplier=8.0, adjacency="replace-one")
+    replaced = sgd(batch_size=None, steps=16, noise_multiplier=8.0, adjacency="replace-one")
     assert replaced.privacy().mu == 1.0
 
 
 def test_budgets_are_met_and_not_wasted():
-    options = {"objective": GLM(), "records": 1000, "clip": 1.0, "epsilon": 1.0, "delta": 1e-6, "steps": 30}
+    options = {
+        "objective": GLM(),
+        "records": 1000,
+        "clip_norm": 1.0,
+        "epsilon": 1.0,
+        "delta": 1e-6,
+        "steps": 30,
+    }
     for plan in (
-        DPSGD.for_budget(lot=50, learning_rate=1.0, **options),
+        DPSGD.for_budget(batch_size=50, learning_rate=1.0, **options),
         DPCD.for_budget(bounds=(1.0, 2.0), **options),
         DPCD.for_budget(bounds=(1.0, 2.0), smoothness_mu=0.05, **options),
         DPCD.for_budget(smoothness=(1.0, 2.0), adjacency="add-remove", **options),
@@ -392,8 +412,8 @@ def test_noise_has_the_scale_that_is_booked():
     X, y = np.zeros((10, 2)), np.ones(10)
     draws = {"sgd": [], "cd": [], "gcd": []}
     rng = np.random.default_rng(0)
-    one = {"records": 10, "steps": 1, "clip": 2.0}
-    descent = sgd(lot=5, learning_rate=1.0, noise_multiplier=3.0, **one)
+    one = {"records": 10, "steps": 1, "clip_norm": 2.0}
+    descent = sgd(batch_size=5, learning_rate=1.0, noise_multiplier=3.0, **one)
     coordinate = cd(noise_multiplier=3.0, smoothness=(1.0, 1.0), **one)
     greedy = gcd(noise_ratio=3.0, smoothness=1.0, **one)
     for _ in range(500):
@@ -411,9 +431,9 @@ def test_the_selection_noise_has_the_scale_that_is_booked():
     n, r = 10, 1.5
     X = np.tile([0.5, 0.0], (n, 1))
     y = np.ones(n)  # squared loss at zero: G = (-0.5, 0)
-    plan = gcd(GLM("squared"), records=n, steps=1, clip=50.0, noise_ratio=r, smoothness=1.0)
+    plan = gcd(GLM("squared"), records=n, steps=1, clip_norm=50.0, noise_ratio=r, smoothness=1.0)
     b = r * 2 * (50 / math.sqrt(2)) / n
-    _, source = hosted(plan.with_noise(r * 0.05), (X, y), Random.of(np.random.default_rng(0)))
+    _, source = hosted(plan.with_noise(r * 0.05), (X, y), RunRandomness.of(np.random.default_rng(0)))
     source.planned = None
     b *= 0.05
     chosen = [source.choose(np.zeros((1, 2)), k)[0] for k in range(4000)]
@@ -442,20 +462,20 @@ def test_protective_noise_runs_and_differs():
 
 
 def test_protective_laplace_noise_pays_for_its_grid():
-    """Two neighbouring values may round one step further apart than the sensitivity."""
+    """Two neighboring values may round one step further apart than the sensitivity."""
     n, r = 10, 2.0**14
     plan = gcd(records=n, steps=1, noise_ratio=r, smoothness=0.25)
     X, y = np.full((n, 4), 1e6), np.ones(n)
     G = {}
     for noise in (ProtectiveNoise(), np.random.default_rng(0)):
-        _, source = hosted(plan, (X, y), Random.of(noise))
+        _, source = hosted(plan, (X, y), RunRandomness.of(noise))
         G[source.random.protective] = np.abs(source.gradient(np.zeros((1, 4))))
     D = 2 * 0.5 / n  # 2 C_j / n
     assert G[False] == pytest.approx(np.full(4, 0.5))
     assert (2 * G[True] / n + r * D / 2.0**20 <= D * (1 + 1e-12)).all()
     assert (2 * G[True] / n + r * D / 2.0**20 >= D * (1 - 1e-9)).all()
     with pytest.raises(InvalidInput, match="noise_ratio must be below"):
-        hosted(gcd(records=n, noise_ratio=2.0**21), (X, y), Random.of(ProtectiveNoise()))
+        hosted(gcd(records=n, noise_ratio=2.0**21), (X, y), RunRandomness.of(ProtectiveNoise()))
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
@@ -470,13 +490,15 @@ def test_coordinate_rounding_is_paid_for_by_the_clip(adjacency):
     plan = cd(GLM("squared"), records=n, steps=1, noise_multiplier=z, smoothness=(1.0,), adjacency=adjacency)
     values = []
     for target in (1e6, -1e6 if adjacency == "replace-one" else 0.0):
-        _, source = hosted(plan, (np.ones((n, 1)), np.array([target, 0, 0, 0])), Random(Coarse(), 1, 1))
+        _, source = hosted(
+            plan, (np.ones((n, 1)), np.array([target, 0, 0, 0])), RunRandomness(Coarse(), 1, 1)
+        )
         source._grid = 0.0  # the sum itself, before it is rounded
         values.append(source.coordinate(np.ones(1), source.margins(np.zeros((1, 1))), 0, 0) * n)
     moves = plan.releases(0)[0].sensitivity
     assert abs(values[0] - values[1]) + 2 * 0.01 * z == pytest.approx(moves)
     with pytest.raises(InvalidInput, match="rounding slack"):
-        hosted(plan.with_noise(1000.0), (np.ones((n, 1)), np.ones(n)), Random(Coarse(), 1, 1))
+        hosted(plan.with_noise(1000.0), (np.ones((n, 1)), np.ones(n)), RunRandomness(Coarse(), 1, 1))
 
 
 def test_a_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
@@ -499,10 +521,10 @@ def test_a_zero_draw_of_discrete_noise_is_still_a_release_on_the_grid():
     assert abs(steps - round(steps)) > 1e-3
 
 
-def test_the_divisor_is_the_expected_lot_not_the_realised_one():
-    """Twenty records that all pull with the full clip: a step is (realised lot) / (expected lot)."""
+def test_the_divisor_is_the_expected_lot_not_the_realized_one():
+    """Twenty records that all pull with the full clip: a step is (realized lot) / (expected lot)."""
     X, y = np.ones((20, 1)), np.full(20, 1e6)
-    plan = sgd(GLM("squared"), records=20, steps=1, lot=2, learning_rate=1.0, noise_multiplier=0.0)
+    plan = sgd(GLM("squared"), records=20, steps=1, batch_size=2, learning_rate=1.0, noise_multiplier=0.0)
     rng = np.random.default_rng(0)
     counts = np.array([plan.run((X, y), rng).outputs["coef"][0] * 2 for _ in range(300)])
     assert np.allclose(counts, np.round(counts))
@@ -516,14 +538,14 @@ def test_the_divisor_is_the_expected_lot_not_the_realised_one():
 
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize(("make", "lie"), [
-    (sgd, {"noise_multiplier": 0.5}), (sgd, {"clip": 2.0}), (sgd, {"steps": 3}),
+    (sgd, {"noise_multiplier": 0.5}), (sgd, {"clip_norm": 2.0}), (sgd, {"steps": 3}),
     (cd, {"noise_multiplier": 1.0}), (cd, {"adjacency": "add-remove"}), (cd, {"steps": 3}),
     (gcd, {"noise_ratio": 1.0}), (gcd, {"adjacency": "add-remove"}), (gcd, {"steps": 3}),
 ])  # fmt: skip
 def test_a_run_that_draws_other_than_planned_stops(make, lie, compiled):
     plan, other, data = make(), make(**lie), problem()
-    text, source = hosted(plan, data, Random.of(np.random.default_rng(0)))
-    source.planned = Planned([other.releases(0)])
+    text, source = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
+    source.planned = AnnouncedReleases([other.releases(0)])
     text = text if compiled else text._replace(block=None)
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         run_stacked(text, plan.schedule, plan.steps, every=plan.steps)
@@ -531,14 +553,14 @@ def test_a_run_that_draws_other_than_planned_stops(make, lie, compiled):
 
 def test_the_kind_of_a_release_and_the_smoothness_release_are_compared_too():
     data = problem()
-    _, source = hosted(gcd(), data, Random.of(np.random.default_rng(0)))
+    _, source = hosted(gcd(), data, RunRandomness.of(np.random.default_rng(0)))
     choose, value = gcd().releases(0)
-    source.planned = Planned([[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]])
+    source.planned = AnnouncedReleases([[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]])
     with pytest.raises(ReleaseMismatch, match="announced laplace"):
         source.choose(np.zeros((1, 4)), 0)
     plan = cd(bounds=(1.0,) * 4)
-    _, source = hosted(plan, data, Random.of(np.random.default_rng(0)))
-    source.planned = Planned([plan.releases(0)[1:]])
+    _, source = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
+    source.planned = AnnouncedReleases([plan.releases(0)[1:]])
     with pytest.raises(ReleaseMismatch, match="does not list"):
         source.released_smoothness()
 
@@ -558,7 +580,7 @@ def test_a_removed_record_leaves_an_empty_place():
 
 @pytest.mark.parametrize("make", [
     lambda: sgd(steps=40, output="mean"),
-    lambda: sgd(steps=40, optimiser=Optimiser("adam")),
+    lambda: sgd(steps=40, optimizer=Optimizer("adam")),
     lambda: cd(steps=140, period=9),
     lambda: cd(steps=140, bounds=(3.0,) * 4),
     lambda: gcd(steps=12),
@@ -616,7 +638,7 @@ def test_bad_plans_and_data_are_refused():
     cd(adjacency="add-remove").run((X[1:], y[1:]), rng)
     with pytest.raises(DataError, match="the plan was made for"):
         sgd().run((X[1:], y[1:]), rng)
-    sgd(records=None, lot=12, sample_rate=0.2).run((X[1:], y[1:]), rng)
+    sgd(records=None, batch_size=12, sample_rate=0.2).run((X[1:], y[1:]), rng)
     with pytest.raises(DataError, match="Labels"):
         sgd().run((X, y + 5), rng)
     with pytest.raises(DataError, match="Dataset, a pair"):
@@ -624,11 +646,11 @@ def test_bad_plans_and_data_are_refused():
     with pytest.raises(DataError, match=r"Expected features \(n, p\)"):
         cd().run((X, y[1:]), rng)
     with pytest.raises(DataError, match="lot of at most 60"):
-        sgd(lot=61)
+        sgd(batch_size=61)
     with pytest.raises(InvalidInput, match="one holder"):
         sgd(network="ring:4")
     with pytest.raises(InvalidInput, match="got 2 agents"):
-        DPSGD(GLM(), steps=1, clip=1.0, sizes=(3, 4))
+        DPSGD(GLM(), steps=1, clip_norm=1.0, sizes=(3, 4))
     with pytest.raises(InvalidInput, match="give one"):
         sgd(sizes=(3,))
     with pytest.raises(InvalidInput, match="one part, got 2 users"):
@@ -640,7 +662,7 @@ def test_bad_plans_and_data_are_refused():
         with pytest.raises(InvalidInput, match="dense features"):
             make().run((sp.csr_array(X), y), rng)
         with pytest.raises(InvalidInput, match="finite"):
-            make(clip=math.inf)
+            make(clip_norm=math.inf)
         assert math.isinf(make(noise_multiplier=0.0).privacy().epsilon(1e-5))
     assert cd(steps=3, noise_multiplier=2.0).privacy().epsilon(1e-5) == gaussian_epsilon(math.sqrt(3), 1e-5)
 
@@ -655,10 +677,10 @@ def test_clips_of_coordinates_add_up():
 def test_protective_noise_asked_twice_for_one_step_is_not_the_same():
     """Noise kept for a second question would cancel in the difference of the two answers."""
     plan, data = cd(), problem()
-    _, source = hosted(plan, data, Random.of(ProtectiveNoise()))
+    _, source = hosted(plan, data, RunRandomness.of(ProtectiveNoise()))
     M, margins = source.released_smoothness(), source.margins(np.zeros((1, 4)))
     assert len({source.coordinate(M, margins, 0, 5) for _ in range(4)}) > 1
-    _, seeded = hosted(plan, data, Random.of(np.random.default_rng(0)))
+    _, seeded = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
     assert len({seeded.coordinate(M, margins, 0, 5) for _ in range(4)}) == 1
 
 
@@ -668,8 +690,8 @@ def test_every_coordinate_of_every_record_is_clipped_at_its_own_bound(sparse):
     M, start = np.array([0.2, 0.3, 0.4, 0.5]), np.full((1, 4), 0.3)
     C = 0.5 * np.sqrt(M / M.sum())
     each = -(y / (1 + np.exp(y * (X @ start[0]))))[:, None] * X
-    plan = gcd(clip=0.5, smoothness=tuple(M))
+    plan = gcd(clip_norm=0.5, smoothness=tuple(M))
     data = (sp.csr_array(X) if sparse else X, y)
-    _, source = hosted(plan, data, Random.of(np.random.default_rng(0)))
+    _, source = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
     assert np.allclose(source.gradient(start), np.clip(each, -C, C).mean(axis=0), atol=1e-14)
     assert (np.abs(each) > C).any(axis=0).all()

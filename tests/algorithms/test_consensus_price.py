@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import sottovoce as sv
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.errors import InvalidInput
-from sottovoce.objectives.nets import NetObjective
+from sottovoce.objectives.nets.objective import NetObjective
 
 OBJECTIVE = NetObjective(torch.nn.Linear(2, 2))
 stds = st.lists(st.floats(0.2, 9.0), min_size=6, max_size=6)
@@ -22,11 +22,11 @@ def plan(**options):
     return ConsensusSGD(OBJECTIVE, **chosen)
 
 
-@pytest.mark.parametrize("lot", [None, 100])
+@pytest.mark.parametrize("batch_size", [None, 100])
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one", "user"])
-def test_an_observer_who_sees_the_message_itself_learns_the_local_loss(adjacency, lot):
+def test_an_observer_who_sees_the_message_itself_learns_the_local_loss(adjacency, batch_size):
     """On a path of two the only message is the noisy gradient, so pairwise is local."""
-    pair = plan(sizes=[500] * 2, network=sv.graphs.path(2), lot=lot, adjacency=adjacency)
+    pair = plan(sizes=[500] * 2, network=sv.graphs.path(2), batch_size=batch_size, adjacency=adjacency)
     seen = pair.privacy("pairwise", observer=0, user=1)
     assert seen.epsilon(1e-5) == pytest.approx(pair.privacy("local", user=1).epsilon(1e-5), rel=1e-9)
 
@@ -66,7 +66,7 @@ def test_a_loud_agent_among_quiet_ones_is_not_hidden_by_them():
 @settings(max_examples=10, deadline=None)
 def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model_tells(sizes, adjacency):
     uneven = ConsensusSGD.for_budget(
-        OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, lot=100, view="local",
+        OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, batch_size=100, view="local",
         adjacency=adjacency, accounting="rdp", epsilon=2.0, delta=1e-5,
     )  # fmt: skip
     z = np.array(uneven.multipliers)
@@ -81,7 +81,7 @@ def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model
 
 
 def test_the_network_statement_is_the_worst_of_all_pairs():
-    uneven = plan(sizes=[200, 900, 400, 3000], lot=100, noise_multiplier=(1.0, 2.0, 0.8, 0.7))
+    uneven = plan(sizes=[200, 900, 400, 3000], batch_size=100, noise_multiplier=(1.0, 2.0, 0.8, 0.7))
     pairs = [uneven.privacy("pairwise", observer=v, user=u) for v in range(4) for u in range(4) if u != v]
     for delta in (1e-3, 1e-8):
         worst = max(pair.epsilon(delta) for pair in pairs)

@@ -18,13 +18,13 @@ from torch import nn
 
 from sottovoce.algorithms.registry import ALGORITHMS
 from sottovoce.data import Shards
-from sottovoce.data.agents import AgentData
-from sottovoce.data.randomness import Random
+from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import ReleaseMismatch, SottovoceError
+from sottovoce.mechanisms.gradient import GradientMechanism
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.objectives import GLM
-from sottovoce.objectives.gradients import Gradients
-from sottovoce.objectives.nets import NetObjective
-from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.runners import State, run_stacked
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -40,9 +40,9 @@ PAIRS = [
 SAMPLED = [case for case in CASES if "add-remove" in case.make.adjacencies]
 
 
-def net(clip=1.0):
+def net(clip_norm=1.0):
     torch.manual_seed(0)
-    return NetObjective(nn.Linear(P, 2), clip=clip)
+    return NetObjective(nn.Linear(P, 2), clip_norm=clip_norm)
 
 
 def tensors(data=None):
@@ -78,14 +78,14 @@ class Spy:
 def spied(plan, data, steps=None, theta=None):
     """What each release would be without noise, over the first steps."""
     spy = Spy()
-    text, _ = text_of(plan, data, Random(spy, lots=3, start=0), start=theta)
+    text, _ = text_of(plan, data, RunRandomness(spy, batches=3, start=0), start=theta)
     run_stacked(text, plan.schedule, plan.steps if steps is None else steps)
     return spy.seen
 
 
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
 def test_without_noise_and_clip_it_is_the_plain_algorithm(case, adjacency):
-    plan = case.plan(clip=math.inf, adjacency=adjacency)
+    plan = case.plan(clip_norm=math.inf, adjacency=adjacency)
     rows = plan.run(shards(), np.random.default_rng(0)).outputs["rows"]
     np.testing.assert_allclose(rows, case.plain(shards(), plan.steps), rtol=0, atol=case.tolerance)
 
@@ -97,7 +97,7 @@ def test_it_descends(case, loss):
     options = {"steps": 40, "sizes": [40] * N, "noise_multiplier": 0.05, **dict(case.steady)}
     rows = case.plan(model, **options).run(data, np.random.default_rng(0)).outputs["rows"]
     before = model.value(np.zeros(P), data.X, data.y)
-    least = model.value(minimiser(model, data), data.X, data.y)
+    least = model.value(minimizer(model, data), data.X, data.y)
     after = max(model.value(row, data.X, data.y) for row in rows)
     assert after - least < 0.5 * (before - least)
     if loss == "logistic":
@@ -106,7 +106,7 @@ def test_it_descends(case, loss):
         )
 
 
-def minimiser(model, data):
+def minimizer(model, data):
     return minimize(lambda w: model.value(w, data.X, data.y), np.zeros(P)).x
 
 
@@ -117,10 +117,10 @@ def test_renaming_the_agents_renames_the_result(case, kind):
     data = shards()
     turned = data.take(turn)
     if kind == "net":
-        plan, data, turned = case.plan(net(0.5), clip=None), tensors(data), tensors(turned)
+        plan, data, turned = case.plan(net(0.5), clip_norm=None), tensors(data), tensors(turned)
         start, close = plan.objective.start(1)[0], 2e-5
     else:
-        plan, start, close = case.plan(clip=0.5), np.zeros(P), 1e-12
+        plan, start, close = case.plan(clip_norm=0.5), np.zeros(P), 1e-12
     rows = plan.run(data, np.random.default_rng(0), start=start).outputs["rows"]
     other = plan.run(turned, np.random.default_rng(0), start=start).outputs["rows"]
     np.testing.assert_allclose(other, rows[turn], rtol=0, atol=close)
@@ -129,11 +129,13 @@ def test_renaming_the_agents_renames_the_result(case, kind):
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("kind", ["glm", "net"])
 def test_a_hosted_slice_computes_what_the_stack_computes(case, kind):
-    plan = case.plan(net(), clip=None, noise_multiplier=0.7, lot=5) if kind == "net" else case.plan(
-        noise_multiplier=0.7, lot=5
-    )  # fmt: skip
+    plan = (
+        case.plan(net(), clip_norm=None, noise_multiplier=0.7, batch_size=5)
+        if kind == "net"
+        else case.plan(noise_multiplier=0.7, batch_size=5)
+    )
     data = tensors() if kind == "net" else shards()
-    random = Random.of(np.random.default_rng(5))
+    random = RunRandomness.of(np.random.default_rng(5))
     whole, _ = text_of(plan, data, random)
     hosted = [1, 3]
     part, _ = text_of(plan, data, random, hosted)
@@ -160,7 +162,7 @@ def test_one_change_moves_a_release_by_at_most_the_declared_sensitivity(case, ad
     Starting rows are the same, so the first release differs by the change alone; later ones by what it does
     to the models too, which the accountant takes as given: only the first is compared.
     """
-    common = {"adjacency": adjacency, "noise_multiplier": 1.0, "clip": None if kind == "net" else 0.7}
+    common = {"adjacency": adjacency, "noise_multiplier": 1.0, "clip_norm": None if kind == "net" else 0.7}
     plan = case.plan(net(0.7), **common) if kind == "net" else case.plan(**common)
     data = shards()
     rows = slice(data.offsets[2], data.offsets[3]) if adjacency == "user" else slice(30, 31)
@@ -189,7 +191,7 @@ def test_one_change_moves_a_release_by_at_most_the_declared_sensitivity(case, ad
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_the_worst_change_moves_a_release_by_exactly_what_is_declared(case):
     """Agent 2 pulls one way, then the other, with the full clip: 2C, no more and no less."""
-    plan, data = case.plan(noise_multiplier=1.0, clip=0.7, adjacency="user"), shards()
+    plan, data = case.plan(noise_multiplier=1.0, clip_norm=0.7, adjacency="user"), shards()
     seen = []
     for label in (1.0, -1.0):
         X, y = data.X.copy(), data.y.copy()
@@ -202,7 +204,7 @@ def test_the_worst_change_moves_a_release_by_exactly_what_is_declared(case):
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
 def test_an_empty_lot_is_released_as_noise(case):
-    plan = case.plan(noise_multiplier=1.0, lot=1.0, sample_rate=1e-9)
+    plan = case.plan(noise_multiplier=1.0, batch_size=1.0, sample_rate=1e-9)
     for values, _ in spied(plan, shards(), 2):
         assert (values == 0).all()
 
@@ -211,18 +213,22 @@ def test_an_empty_lot_is_released_as_noise(case):
 @pytest.mark.parametrize("kind", ["glm", "net"])
 def test_what_leaves_carries_the_noise_of_the_planned_release(case, adjacency, kind):
     """Two runs of the gate, with and without noise, on the same lots: law and scale of the difference."""
-    options = {"noise_multiplier": 3.0, "adjacency": adjacency, "lot": 6, "steps": 60}
-    plan = case.plan(net(0.5), clip=None, **options) if kind == "net" else case.plan(clip=0.5, **options)
+    options = {"noise_multiplier": 3.0, "adjacency": adjacency, "batch_size": 6, "steps": 60}
+    plan = (
+        case.plan(net(0.5), clip_norm=None, **options)
+        if kind == "net"
+        else case.plan(clip_norm=0.5, **options)
+    )
     data = tensors() if kind == "net" else shards()
-    random = Random(SimulatedNoise(7), lots=3, start=0)
+    random = RunRandomness(SimulatedNoise(7), batches=3, start=0)
     _, loud = text_of(plan, data, random)
     quiet_plan = plan.with_noise(0.0)
     _, quiet = text_of(quiet_plan, data, random)
     theta = np.zeros((N, loud.width), loud.query.dtype)
     drawn = np.concatenate([(loud(theta, k) - quiet(theta, k)).ravel() for k in range(plan.steps)])
     std = plan.releases(0)[0].noise_std
-    lot = 1.0 if adjacency == "user" else 6.0  # a row is a clipped sum, or a mean, over the lot
-    assert std == pytest.approx(3.0 * 0.5 / lot)
+    batch_size = 1.0 if adjacency == "user" else 6.0  # a row is a clipped sum, or a mean, over the lot
+    assert std == pytest.approx(3.0 * 0.5 / batch_size)
     assert abs(np.std(drawn) / std - 1) < 4 / math.sqrt(2 * len(drawn))
     assert kstest(drawn / std, "norm").pvalue > 1e-4
     for wrong in (2 / 3, 3 / 2):  # the test has the power to see a factor
@@ -230,11 +236,11 @@ def test_what_leaves_carries_the_noise_of_the_planned_release(case, adjacency, k
 
 
 @pytest.mark.parametrize("case", CASES, ids=repr)
-@pytest.mark.parametrize("lie", [{"noise_multiplier": 2.0}, {"clip": 2.0}, {"steps": 3}])
+@pytest.mark.parametrize("lie", [{"noise_multiplier": 2.0}, {"clip_norm": 2.0}, {"steps": 3}])
 def test_a_run_that_draws_other_than_planned_stops(case, lie):
     """The gate's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
     plan, other = case.plan(noise_multiplier=1.0), case.plan(**{"noise_multiplier": 1.0, **lie})
-    text, source = text_of(plan, shards(), Random.of(np.random.default_rng(0)))
+    text, source = text_of(plan, shards(), RunRandomness.of(np.random.default_rng(0)))
     source.planned = type(source.planned)([other.releases(a) for a in range(N)])
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         run_stacked(text, plan.schedule, plan.steps)
@@ -243,12 +249,12 @@ def test_a_run_that_draws_other_than_planned_stops(case, lie):
 @pytest.mark.parametrize("case", CASES, ids=repr)
 @pytest.mark.parametrize("lie", [{"sample_rate": 0.5}, {"adjacency": "replace-one"}])
 def test_a_sampler_or_adjacency_other_than_planned_is_refused(case, lie):
-    plan = case.plan(noise_multiplier=1.0, lot=3)
+    plan = case.plan(noise_multiplier=1.0, batch_size=3)
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
-    gate = plan.source(shards(), range(N), Random.of(np.random.default_rng(0)))
+    gate = plan.source(shards(), range(N), RunRandomness.of(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
-        Gradients(
-            gate.query, range(N), gate.random, clip=gate.clip, noise_multipliers=gate.multipliers,
+        GradientMechanism(
+            gate.query, range(N), gate.random, clip_norm=gate.clip_norm, noise_multipliers=gate.multipliers,
             adjacency=gate.adjacency, rates=gate.rates, divisors=gate.divisors.ravel(), releases=other,
         )  # fmt: skip
 
@@ -282,7 +288,7 @@ def test_the_local_price_is_that_of_the_release_list(case, adjacency):
 
 @pytest.mark.parametrize("case", SAMPLED, ids=repr)
 def test_the_sampled_local_price_is_that_of_dp_accounting(case):
-    plan = case.plan(noise_multiplier=1.5, lot=3)
+    plan = case.plan(noise_multiplier=1.5, batch_size=3)
     accountant = pld_privacy_accountant.PLDAccountant()
     for release in plan.releases(0):
         event = dp_event.PoissonSampledDpEvent(3 / EACH, dp_event.GaussianDpEvent(1.5))
@@ -300,7 +306,7 @@ def others(*without):
 def hosted(plan, data, seed=7):
     """The text and its gate over all agents."""
     ready, agents = plan.prepared(data), range(plan.n)
-    random = Random(SimulatedNoise(seed), lots=seed, start=seed)
+    random = RunRandomness(SimulatedNoise(seed), batches=seed, start=seed)
     source = plan.source(ready, agents, random)
     return plan.algorithm(source, plan.starting(ready, random, agents)), source
 
@@ -317,7 +323,7 @@ def same(one, other):
 
 
 def shared(case):
-    """No noise between neighbours either."""
+    """No noise between neighbors either."""
     return {"pair_multiplier": 0.0} if case.name == "decor" else {}
 
 
@@ -329,7 +335,7 @@ def quiet(case, **changes):
 @others()
 def test_the_others_without_noise_and_clip_are_the_plain_algorithms(case):
     plan = case.unclipped(**shared(case))
-    random = Random(SimulatedNoise(7), lots=7, start=7)
+    random = RunRandomness(SimulatedNoise(7), batches=7, start=7)
     found = plan.run(case.data(), random).outputs[case.coef]
     _, source = hosted(plan, case.data())
     expected = case.plain(case.data(), source)
@@ -380,7 +386,7 @@ SPLIT = [
 def test_what_is_common_is_the_same_wherever_agents_are_hosted_and_slices_are_the_stack_s(case):
     """A rank and a peer send the rows of the whole; the common part could be handed from one to the other."""
     plan, data = with_noise(case)
-    ready, random = plan.prepared(data), Random.of(np.random.default_rng(5))
+    ready, random = plan.prepared(data), RunRandomness.of(np.random.default_rng(5))
 
     def text(agents):
         part = ready[agents] if isinstance(ready, np.ndarray) else ready.take(agents)
@@ -409,23 +415,23 @@ def test_the_others_descend_on_a_quadratic(case):
     model = GLM("squared")
     plan = replace(case, first=model).unclipped(**options)
     data = case.data()
-    found = plan.run(data, Random(SimulatedNoise(7), lots=7, start=7)).outputs[case.coef]
+    found = plan.run(data, RunRandomness(SimulatedNoise(7), batches=7, start=7)).outputs[case.coef]
     before = model.value(np.zeros(P), data.X, data.y)
-    least = model.value(minimiser(model, data), data.X, data.y)
+    least = model.value(minimizer(model, data), data.X, data.y)
     for row in np.atleast_2d(found):
         assert model.value(row, data.X, data.y) - least < 0.2 * (before - least)
 
 
 def test_an_empty_lot_of_one_holder_is_released_as_noise():
     (case,) = (case for case in OTHERS if case.name == "dp-sgd")
-    plan = case.plan(case.noise, lot=1.0, sample_rate=1e-9)
+    plan = case.plan(case.noise, batch_size=1.0, sample_rate=1e-9)
     for values, _ in spied_holder(plan, case.data()):
         assert (values == 0).all()
 
 
 def spied_holder(plan, data):
     spy, ready = Spy(), plan.prepared(data)
-    random = Random(spy, lots=3, start=0)
+    random = RunRandomness(spy, batches=3, start=0)
     text = plan.algorithm(plan.source(ready, [0], random), plan.starting(ready, random, [0]))
     run_stacked(text, plan.schedule, 2)
     return spy.seen
@@ -557,7 +563,7 @@ def test_an_infinite_budget_is_a_run_without_noise_and_says_so(case):
         plan, data = case.plan(case.noise), case.data()
     else:
         adjacency = "user" if "user" in case.make.adjacencies else "add-remove"
-        plan = case.plan(clip=1.0, noise_multiplier=2.0, adjacency=adjacency, steps=3)
+        plan = case.plan(clip_norm=1.0, noise_multiplier=2.0, adjacency=adjacency, steps=3)
         data = shards()
     free = plan.within(math.inf, 1e-5)
     assert plan.protects

@@ -8,8 +8,8 @@ import pytest
 import sottovoce as sv
 from sottovoce.algorithms import Decor, Mafalda, MuffliatoSGD
 from sottovoce.data import Shards
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows
 
 N, P = 6, 3
@@ -24,7 +24,7 @@ def shards(each=2, seed=0):
 
 
 def plans(**changes):
-    options = {"steps": 8, "learning_rate": (0.4, 0.2), "clip": 0.5, "noise_multiplier": 0.7, **changes}
+    options = {"steps": 8, "learning_rate": (0.4, 0.2), "clip_norm": 0.5, "noise_multiplier": 0.7, **changes}
     return {
         "decor": Decor(GLM(l2=0.1), ONE, pair_multiplier=1.5, **options),
         "mafalda": Mafalda(GLM(l2=0.1), ONE, **options),
@@ -51,7 +51,7 @@ def added(name, plan, noise, k):
 def test_the_run_equals_its_twin(name):
     plan, data = plans()[name], shards()
     found = plan.run(data, np.random.default_rng(5)).outputs["rows"]
-    noise, W = Random.of(np.random.default_rng(5)).noise, RING.W.toarray()
+    noise, W = RunRandomness.of(np.random.default_rng(5)).noise, RING.W.toarray()
     theta = np.zeros((N, P))
     for k in range(8):
         g = np.array([plan.objective.gradient(theta[v], *data.user(v)) for v in range(N)]) + 0.1 * theta
@@ -72,7 +72,7 @@ def test_without_noise_it_is_muffliato_with_one_round(name):
 @pytest.mark.parametrize("name", ["decor", "mafalda"])
 def test_texts_are_pure_and_slices_equal_the_stacked_run(name):
     plan, data = plans()[name], shards()
-    random = Random.of(np.random.default_rng(2))
+    random = RunRandomness.of(np.random.default_rng(2))
     whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
     texts = [plan.algorithm(plan.source(data.take([v]), [v], random), np.zeros((1, P))) for v in range(N)]
     states = [text.init() for text in texts]
@@ -114,12 +114,12 @@ def test_decor_numbers():
     outside = plan.privacy("outsider")
     assert outside.label == "exact"
     assert outside.rdp(2.0) == pytest.approx(2 * 2.0 * 0.38196 * 5, abs=1e-3)
-    # both neighbours collude: only s_d is left, which is what local means whoever knows the seeds
+    # both neighbors collude: only s_d is left, which is what local means whoever knows the seeds
     alone = plan.privacy("colluders", colluders=[1, 3], user=2)
     assert alone.mu == pytest.approx(2 / 0.5 * math.sqrt(5))
     assert plan.privacy("local").mu == pytest.approx(2 / 0.5 * math.sqrt(5))
     assert plan.privacy("local").label == "ldp"
-    # one neighbour: by hand, the path of 15 nodes that is left, its end
+    # one neighbor: by hand, the path of 15 nodes that is left, its end
     L = np.diag([1.0, *[2.0] * 13, 1.0]) - np.eye(15, k=1) - np.eye(15, k=-1)
     end = np.linalg.inv(0.25 * np.eye(15) + 9.0 * L)[0, 0]
     assert plan.privacy("network").mu == pytest.approx(2 * math.sqrt(5 * end))
@@ -128,7 +128,7 @@ def test_decor_numbers():
 
 
 def test_a_budget_of_decor_is_not_met_against_less_than_one_member():
-    """On a star the leaves' only neighbour is the centre, whose seeds are all there are."""
+    """On a star the leaves' only neighbor is the center, whose seeds are all there are."""
     star = sv.protocols.Gossip(sv.graphs.star(8), 1)
     plan = Decor(GLM(), star, 1, 0.1, 1.0, 0.5, pair_multiplier=3.0)
     assert plan.privacy().mu == pytest.approx(plan.privacy("local").mu)
@@ -141,7 +141,7 @@ def test_shared_noise_cancels_in_the_mean():
     data = shards()
     quiet = Decor(GLM(), ONE, 1, 1.0, 1.0, 0.0, pair_multiplier=3.0)
     clear = MuffliatoSGD(GLM(), ONE, 1, 1.0, 1.0, 0.0, adjacency="user")
-    random = Random.of(np.random.default_rng(3))
+    random = RunRandomness.of(np.random.default_rng(3))
     rows = []
     for plan in (quiet, clear):
         text = plan.algorithm(plan.source(data, range(N), random), np.zeros((N, P)))
@@ -156,7 +156,7 @@ def test_decor_s_messages_have_the_covariance_that_is_priced():
     zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
     rows = []
     for seed in range(600):
-        source = plan.source(zeros, range(N), Random.of(np.random.default_rng(seed)))
+        source = plan.source(zeros, range(N), RunRandomness.of(np.random.default_rng(seed)))
         rows.append(source(np.zeros((N, P)), 0).T)
     A = RING.adjacency.toarray()
     want = 0.25 * (0.49 * np.eye(N) + 2.25 * (np.diag(A.sum(axis=1)) - A))
@@ -170,7 +170,7 @@ def test_mafalda_adds_the_noise_of_its_correlation():
     zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
     rows = []
     for seed in range(300):
-        source = plan.source(zeros, range(N), Random.of(np.random.default_rng(seed)))
+        source = plan.source(zeros, range(N), RunRandomness.of(np.random.default_rng(seed)))
         rows.append(np.stack([source(np.zeros((N, P)), k) for k in range(4)]))
     Z = np.stack(rows).transpose(2, 3, 0, 1).reshape(-1, 4)  # nodes, coordinates and runs by steps
     want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.X)

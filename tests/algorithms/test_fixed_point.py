@@ -8,12 +8,12 @@ import pytest
 from sottovoce.algorithms.dp_cd import DPCD
 from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.algorithms.fixed_point import FixedPoint
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput, ReleaseMismatch
+from sottovoce.mechanisms.gradient import AnnouncedReleases
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import perturb_steps
 from sottovoce.objectives import GLM
-from sottovoce.objectives.gradients import Planned
 from sottovoce.objectives.prox import prox_squared
-from sottovoce.privacy.noise import perturb_steps
 from sottovoce.runners import run_stacked
 
 
@@ -39,12 +39,12 @@ class Replay:
 
 def replayed(plan, data, rows):
     """The last iterate (blocks, dim) on prepared noise."""
-    return plan.run(data, Random(Replay(rows), lots=1, start=1)).outputs["blocks"]
+    return plan.run(data, RunRandomness(Replay(rows), batches=1, start=1)).outputs["blocks"]
 
 
 def standard(rng, steps, dim):
     """The simulated noise of every step of a run from ``rng``, before its scale."""
-    noise = Random.of(rng).noise
+    noise = RunRandomness.of(rng).noise
     return perturb_steps(noise, np.zeros((steps, dim)), agent=0, step=0, std=1.0)
 
 
@@ -53,7 +53,7 @@ def test_gradient_descent_with_noise():
     n, p = X.shape
     model, C, z, eta, T = GLM("logistic"), 0.8, 2.0, 0.6, 50
     beta = 1.5
-    direct = DPSGD(model, records=n, steps=T, learning_rate=eta, clip=C, noise_multiplier=z)
+    direct = DPSGD(model, records=n, steps=T, learning_rate=eta, clip_norm=C, noise_multiplier=z)
     w = direct.run((X, y), np.random.default_rng(7)).outputs["coef"]
     drawn = standard(np.random.default_rng(7), T, p)[:, None]
 
@@ -86,7 +86,7 @@ def test_coordinate_descent_with_noise():
     model, M, C, z, T = GLM("squared"), np.array([1.0, 2.0, 0.5]), 1.1, 3.0, 24
     direct = DPCD(model, n, T, C, z, smoothness=tuple(M), output="last")
     w = direct.run((X, y), np.random.default_rng(3)).outputs["coef"]
-    random = Random.of(np.random.default_rng(3))
+    random = RunRandomness.of(np.random.default_rng(3))
     chosen = direct.source(direct.prepared((X, y)), [0], random).chosen(0, T)
     clips = C * np.sqrt(M / M.sum())
 
@@ -111,15 +111,15 @@ def test_admm_with_common_noise():
     drawn = np.random.default_rng(5).normal(size=(T, 1, p))
     u = np.zeros((n, p))
     for k in range(T):
-        z = model.regulariser.prox(u.mean(axis=0), gamma)
+        z = model.regularizer.prox(u.mean(axis=0), gamma)
         for i in range(n):
             move = prox_squared(2 * z - u[i], X[i], y[i], gamma) - z
             u[i] = u[i] + 2 * lam * move + lam * sigma * drawn[k, 0]
 
     def operator(u, data):
-        centre = model.regulariser.prox(u.mean(axis=0), gamma)
+        center = model.regularizer.prox(u.mean(axis=0), gamma)
         pairs = zip(*data, u, strict=True)
-        return u + 2 * np.array([prox_squared(2 * centre - v, x, t, gamma) - centre for x, t, v in pairs])
+        return u + 2 * np.array([prox_squared(2 * center - v, x, t, gamma) - center for x, t, v in pairs])
 
     plan = FixedPoint(operator, 1.0, sigma, T, relaxation=lam, start=np.zeros((n, p)))
     assert np.allclose(replayed(plan, (X, y), np.repeat(drawn, n, axis=1)), u, atol=1e-12)
@@ -148,10 +148,10 @@ def test_more_blocks_than_accounted_are_refused():
 
 def test_draws_are_compared_with_the_plan():
     plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros((3, 1)))
-    source = plan.source(None, [0], Random.of(np.random.default_rng(0)))
+    source = plan.source(None, [0], RunRandomness.of(np.random.default_rng(0)))
     for lie in ({"noise_std": 2.0}, {"sensitivity": 2.0}, {"active_blocks": 2}, {"steps": 1}):
         other = FixedPoint(**{**vars(plan), **lie})
-        source.planned = Planned([other.releases(0)])
+        source.planned = AnnouncedReleases([other.releases(0)])
         text = plan.algorithm(source, plan.starting(None, source.random, [0]))
         with pytest.raises(ReleaseMismatch, match="nothing was released"):
             run_stacked(text, plan.schedule, plan.steps)

@@ -8,24 +8,24 @@ import torch
 from torch import nn
 
 import sottovoce as sv
-from sottovoce.algorithms import DPDSGD, DPDSGT, ConsensusSGD, DPDiNNO, MuffliatoSGD, Optimiser, Rate
+from sottovoce.algorithms import DPDSGD, DPDSGT, ConsensusSGD, DPDiNNO, MuffliatoSGD, Optimizer, Rate
 from sottovoce.algorithms.dp_dinno import dp_dinno
 from sottovoce.algorithms.dp_dsgt import dp_dsgt
 from sottovoce.data import Shards
-from sottovoce.data.agents import AgentData
-from sottovoce.data.lots import Lots
-from sottovoce.data.randomness import Random
+from sottovoce.data.agent_tensors import AgentData
+from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.errors import BudgetInfeasible, ConfigError, DataError, InvalidInput, NotAGuarantee
+from sottovoce.mechanisms.gradient import GradientMechanism
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives import GLM
-from sottovoce.objectives.gradients import Gradients
-from sottovoce.objectives.nets import NetObjective
-from sottovoce.privacy.noise import ProtectiveNoise, SimulatedNoise
+from sottovoce.objectives.nets.objective import NetObjective
 
 DELTA = 1e-5
 N, P = 8, 3
 RING = sv.graphs.ring(N)
 FOUR = sv.graphs.ring(4)
-COMMON = {"steps": 6, "learning_rate": 0.4, "clip": 0.7, "noise_multiplier": 2.0, "adjacency": "user"}
+COMMON = {"steps": 6, "learning_rate": 0.4, "clip_norm": 0.7, "noise_multiplier": 2.0, "adjacency": "user"}
 
 
 def shards(seed=0, n=N, records=4):
@@ -42,9 +42,9 @@ def blobs(agents=4, each=40, seed=0):
     return AgentData(x, y, np.split(np.arange(len(y)), agents), test=(x, y), classes=3)
 
 
-def net(clip=1.0):
+def net(clip_norm=1.0):
     torch.manual_seed(0)
-    return NetObjective(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), clip=clip)
+    return NetObjective(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), clip_norm=clip_norm)
 
 
 SCHEDULES = {
@@ -55,7 +55,7 @@ SCHEDULES = {
     ),
     "varying": lambda: sv.protocols.TimeVarying([RING, sv.graphs.complete(N)]),
     "dropout": lambda: sv.protocols.Dropout(RING, 3, nodes={1: [2]}),
-    "refreshed": lambda: sv.protocols.Refreshed(RING, 3, tau=0.1),
+    "refreshed": lambda: sv.protocols.FreshNoiseGossip(RING, 3, tau=0.1),
 }
 NETS = {
     "dsgd": lambda o, **k: DPDSGD(o, network=FOUR, **k),
@@ -73,7 +73,7 @@ NETS = {
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_muffliato_takes_every_schedule_and_keeps_the_mean(name):
     plan = MuffliatoSGD(GLM("logistic", l2=0.1), SCHEDULES[name](), **COMMON)
-    random = Random(SimulatedNoise(0), 1, 2)
+    random = RunRandomness(SimulatedNoise(0), 1, 2)
     source = plan.source(shards(), range(N), random)
     text = plan.algorithm(source, np.zeros((N, P)))
     state = text.init()
@@ -119,7 +119,7 @@ def test_a_schedule_that_draws_is_drawn_once():
 
 
 def test_exact_consensus_is_demanded_of_every_step():
-    gossip, exchange = sv.protocols.Gossip(RING, 2), sv.protocols.Exchange(N)
+    gossip, exchange = sv.protocols.Gossip(RING, 2), sv.protocols.HypercubeExchange(N)
     plan = ConsensusSGD(GLM(), lambda k: exchange if k == 0 else gossip, **COMMON)
     for use in (
         lambda: plan.privacy("network"),
@@ -155,8 +155,8 @@ def test_exact_consensus_price_is_that_of_the_schedule():
         assert plan.privacy("pairwise", observer=0, user=user).mu ** 2 == pytest.approx(want)
     assert plan.privacy("central").mu ** 2 == pytest.approx(6 / N)
     assert plan.privacy("network").mu ** 2 == pytest.approx(6.0)
-    lots = {**COMMON, "adjacency": "add-remove", "sizes": [40] * N, "lot": 10}
-    record = ConsensusSGD(GLM(), "exchange", network=RING, **lots)
+    batches = {**COMMON, "adjacency": "add-remove", "sizes": [40] * N, "batch_size": 10}
+    record = ConsensusSGD(GLM(), "exchange", network=RING, **batches)
     pair = record.privacy("pairwise", observer=0, user=7)
     expected = sv.privacy.sampled_gaussian(0.25, 2.0 * 2, 6)
     assert pair.label == "exact"
@@ -168,7 +168,7 @@ def test_the_released_model_costs_a_network_what_it_costs_a_linear_model():
     """Sixteen agents: a sixteenth of the local square, whatever is trained (it was the local number once)."""
     sixteen = {"network": sv.graphs.hypercube(4), "steps": 10, "sizes": [100] * 16, "noise_multiplier": 8.0}
     deep = ConsensusSGD(net(), "exchange", **sixteen)
-    flat = ConsensusSGD(GLM(), "exchange", clip=1.0, **sixteen)
+    flat = ConsensusSGD(GLM(), "exchange", clip_norm=1.0, **sixteen)
     assert deep.privacy("central").mu == flat.privacy("central").mu == pytest.approx(math.sqrt(10 / 16) / 8)
 
 
@@ -176,10 +176,10 @@ def test_a_small_node_is_not_hidden_by_the_quiet_noise_of_large_ones():
     """Mean of sites' means: node 0 holds 10 records, the others 1,000; the noise is nearly all node 0's."""
     options = COMMON | {"adjacency": "add-remove", "noise_multiplier": 1.0}
     uneven = ConsensusSGD(
-        GLM(), sv.protocols.Exchange(4), sizes=(10, 1000, 1000, 1000), weighting="sites", **options
+        GLM(), sv.protocols.HypercubeExchange(4), sizes=(10, 1000, 1000, 1000), weighting="sites", **options
     )
     data = Shards(np.ones((3010, 1)), np.tile([1.0, -1.0], 1505), np.array([0, 10, 1010, 2010, 3010]))
-    source = uneven.source(uneven.prepared(data), range(4), Random.of(np.random.default_rng(0)))
+    source = uneven.source(uneven.prepared(data), range(4), RunRandomness.of(np.random.default_rng(0)))
     std = source.std / source.divisors.ravel()  # what really stands behind a row of each node
     assert std == pytest.approx(0.7 / np.array([10, 1000, 1000, 1000]))
     steps = options["steps"]
@@ -188,7 +188,7 @@ def test_a_small_node_is_not_hidden_by_the_quiet_noise_of_large_ones():
     assert uneven.privacy("pairwise", observer=3, user=0).mu ** 2 == pytest.approx(steps * share)
     whole = 0.1**2 / (0.1**2 + 3 * 0.001**2)
     assert uneven.privacy("central", user=0).mu ** 2 == pytest.approx(steps * whole)
-    even = ConsensusSGD(GLM(), sv.protocols.Exchange(4), sizes=(10, 1000, 1000, 1000), **options)
+    even = ConsensusSGD(GLM(), sv.protocols.HypercubeExchange(4), sizes=(10, 1000, 1000, 1000), **options)
     assert even.privacy("pairwise", observer=3, user=0).mu ** 2 == pytest.approx(steps / 2)
 
 
@@ -201,7 +201,7 @@ def test_one_step_is_averaging_and_exact():
 
 def test_one_multiplier_has_one_price():
     """noise_multiplier 4, one user-level release: the same epsilon in averaging and in training."""
-    averaging = sv.Muffliato(sv.protocols.Exchange(4), noise_std=4.0 * 0.5, radius=0.5)
+    averaging = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=4.0 * 0.5, radius=0.5)
     assert averaging.noise_multiplier == 4.0
     training = ConsensusSGD(
         GLM(), "exchange", network=FOUR, **{**COMMON, "steps": 1, "noise_multiplier": 4.0}
@@ -220,8 +220,8 @@ def test_one_multiplier_has_one_price():
     ],
 )
 def test_noise_multipliers_of_b23(rate, multipliers):
+    from sottovoce.accounting.calibration import calibrate
     from sottovoce.privacy import Curve
-    from sottovoce.privacy.calibration import calibrate
 
     for epsilon, printed in zip((0.5, 1, 10, 100), multipliers, strict=True):
         z = calibrate(
@@ -233,7 +233,14 @@ def test_noise_multipliers_of_b23(rate, multipliers):
 
 def test_every_agent_gets_the_least_noise_that_meets_its_budget():
     plan = DPDSGD.for_budget(
-        net(), FOUR, steps=10, sizes=[300, 300, 300, 900], lot=50, epsilon=2.0, delta=DELTA, view="local"
+        net(),
+        FOUR,
+        steps=10,
+        sizes=[300, 300, 300, 900],
+        batch_size=50,
+        epsilon=2.0,
+        delta=DELTA,
+        view="local",
     )
     each = [plan.privacy("local", user=i).epsilon(DELTA) for i in range(4)]
     assert max(each) <= 2.0
@@ -245,17 +252,17 @@ def test_every_agent_gets_the_least_noise_that_meets_its_budget():
 def test_a_budget_is_spent_against_the_adversary_it_names(view):
     """The whole of it: a plan made for one view does not spend the number of another."""
     plan = ConsensusSGD.for_budget(
-        GLM(), RING, steps=6, clip=1.0, sizes=[50] * N, epsilon=2.0, delta=DELTA, view=view
+        GLM(), RING, steps=6, clip_norm=1.0, sizes=[50] * N, epsilon=2.0, delta=DELTA, view=view
     )
     assert 1.99 < plan.epsilon(DELTA, view) <= 2.0
     default = ConsensusSGD.for_budget(
-        GLM(), RING, steps=6, clip=1.0, sizes=[50] * N, epsilon=2.0, delta=DELTA
+        GLM(), RING, steps=6, clip_norm=1.0, sizes=[50] * N, epsilon=2.0, delta=DELTA
     )
     assert 1.99 < default.epsilon(DELTA, "network") <= 2.0
 
 
 def test_dinno_pays_for_every_primal_step():
-    options = {"sizes": [500] * 4, "lot": 50, "noise_multiplier": 1.0}
+    options = {"sizes": [500] * 4, "batch_size": 50, "noise_multiplier": 1.0}
     once = DPDiNNO(net(), FOUR, steps=40, **options)
     twice = DPDiNNO(net(), FOUR, steps=40, primal_steps=2, **options)
     longer = DPDiNNO(net(), FOUR, steps=80, **options)
@@ -263,7 +270,7 @@ def test_dinno_pays_for_every_primal_step():
 
 
 def test_statements_name_adjacency_view_and_places():
-    plan = DPDSGD(net(), FOUR, steps=10, sizes=[500] * 4, lot=50, noise_multiplier=2.0)
+    plan = DPDSGD(net(), FOUR, steps=10, sizes=[500] * 4, batch_size=50, noise_multiplier=2.0)
     text = plan.privacy("local").statement(DELTA)
     for word in ("one record is added or removed", "Poisson", "empty place"):
         assert word in text
@@ -284,13 +291,13 @@ def test_statements_name_adjacency_view_and_places():
 
 
 def sgd_by_hand(objective, x, y, theta, rates):
-    """Plain full-batch gradient descent with torch's own optimiser."""
+    """Plain full-batch gradient descent with torch's own optimizer."""
     module = objective.module(theta).train()
     for rate in rates:
-        optimiser = torch.optim.SGD(module.parameters(), lr=rate)
-        optimiser.zero_grad()
+        optimizer = torch.optim.SGD(module.parameters(), lr=rate)
+        optimizer.zero_grad()
         nn.functional.cross_entropy(module(x), y).backward()
-        optimiser.step()
+        optimizer.step()
     return torch.cat([p.detach().flatten() for p in module.parameters()]).numpy()
 
 
@@ -315,26 +322,28 @@ def test_one_agent_alone_is_sgd(make):
     np.testing.assert_allclose(rows[0], expected, rtol=1e-5, atol=1e-6)
 
 
-def test_without_noise_muffliato_converges_to_the_minimiser():
+def test_without_noise_muffliato_converges_to_the_minimizer():
     data, model = shards(records=8), GLM("logistic", l2=0.1)
-    plan = MuffliatoSGD(model, sv.protocols.Chebyshev(RING, 12), 300, 0.8, clip=math.inf, adjacency="user")
+    plan = MuffliatoSGD(
+        model, sv.protocols.Chebyshev(RING, 12), 300, 0.8, clip_norm=math.inf, adjacency="user"
+    )
     rows = plan.run(data, np.random.default_rng(0)).outputs["rows"]
-    assert np.allclose(rows, model.minimise(data.X, data.y), atol=2e-3)
+    assert np.allclose(rows, model.minimize(data.X, data.y), atol=2e-3)
 
 
 @pytest.mark.parametrize("adjacency", ["user", "add-remove"])
 def test_the_l2_term_is_that_of_ridge(adjacency):
     """Inside the clip at user level, after the mean at record level: the same point without a clip."""
     data, model = shards(records=8), GLM("logistic", l2=0.1)
-    options = {"clip": math.inf, "adjacency": adjacency, "sizes": [8] * N}
+    options = {"clip_norm": math.inf, "adjacency": adjacency, "sizes": [8] * N}
     rows = ConsensusSGD(model, RING, 400, 0.8, **options).run(data, np.random.default_rng(0)).outputs["rows"]
-    assert np.allclose(rows[0], model.minimise(data.X, data.y), atol=1e-6)
+    assert np.allclose(rows[0], model.minimize(data.X, data.y), atol=1e-6)
 
 
 def test_dsgt_tracks_the_sum_of_the_gradients():
     objective, data = net(), blobs()
-    plan = DPDSGT(objective, FOUR, steps=6, sizes=data.sizes, lot=20, noise_multiplier=0.7)
-    source = plan.source(data, range(4), Random.of(np.random.default_rng(5)))
+    plan = DPDSGT(objective, FOUR, steps=6, sizes=data.sizes, batch_size=20, noise_multiplier=0.7)
+    source = plan.source(data, range(4), RunRandomness.of(np.random.default_rng(5)))
     text = dp_dsgt(source, objective.start(4), lambda k: 0.1)
     state, gossip = text.init(), sv.protocols.Gossip(FOUR, 1)
     for k in range(6):
@@ -344,11 +353,11 @@ def test_dsgt_tracks_the_sum_of_the_gradients():
 
 def test_dinno_lowers_a_convex_loss_and_brings_agents_together():
     torch.manual_seed(0)
-    objective, data = NetObjective(nn.Linear(5, 3), clip=math.inf), blobs(agents=4)
+    objective, data = NetObjective(nn.Linear(5, 3), clip_norm=math.inf), blobs(agents=4)
     start = np.zeros(18, np.float32)
     before = objective.losses(start[None], data.inputs, data.targets).mean()
-    for optimiser, rate in ((Optimiser("sgd"), 0.2), (Optimiser("adam"), 0.01)):
-        plan = DPDiNNO(objective, FOUR, steps=200, sizes=data.sizes, learning_rate=rate, optimiser=optimiser)
+    for optimizer, rate in ((Optimizer("sgd"), 0.2), (Optimizer("adam"), 0.01)):
+        plan = DPDiNNO(objective, FOUR, steps=200, sizes=data.sizes, learning_rate=rate, optimizer=optimizer)
         rows = plan.run(data, np.random.default_rng(0), start=start).outputs["rows"]
         after = objective.losses(rows, data.inputs, data.targets).mean(1)
         assert (after < 0.35 * before).all()
@@ -369,7 +378,7 @@ def test_disagreement_in_dinno_dies_out_up_to_four_thirds(share, dies):
 
     text = dp_dinno(
         Nothing(), np.random.default_rng(0).normal(size=(10, 3)), degrees,
-        rate=lambda k: 0.5, rho=lambda k: share * 4 / 3 / largest / 0.5, optimiser=Optimiser(),
+        rate=lambda k: 0.5, rho=lambda k: share * 4 / 3 / largest / 0.5, optimizer=Optimizer(),
     )  # fmt: skip
     state = text.init()
     for k in range(600):
@@ -378,7 +387,7 @@ def test_disagreement_in_dinno_dies_out_up_to_four_thirds(share, dies):
 
 
 @pytest.mark.parametrize("kind", ["sgd", "momentum", "adam"])
-def test_optimisers_equal_torch(kind):
+def test_optimizers_equal_torch(kind):
     rng = np.random.default_rng(0)
     theta = rng.normal(size=(2, 3))
     parameter = nn.Parameter(torch.tensor(theta.copy()))
@@ -387,7 +396,7 @@ def test_optimisers_equal_torch(kind):
         "momentum": lambda: torch.optim.SGD([parameter], lr=0.1, momentum=0.9),
         "adam": lambda: torch.optim.Adam([parameter], lr=0.1),
     }[kind]()
-    ours = Optimiser(kind)
+    ours = Optimizer(kind)
     state = ours.init(theta)
     for _ in range(5):
         g = rng.normal(size=(2, 3))
@@ -416,7 +425,9 @@ class Stop(Exception):
 @pytest.mark.parametrize("name", NETS)
 def test_runs_reproduce_resume_and_learn(name, tmp_path):
     objective, data = net(), blobs(each=120)
-    plan = NETS[name](objective, sizes=data.sizes, steps=12, lot=60, learning_rate=0.2, noise_multiplier=0.2)
+    plan = NETS[name](
+        objective, sizes=data.sizes, steps=12, batch_size=60, learning_rate=0.2, noise_multiplier=0.2
+    )
     whole = plan.run(data, np.random.default_rng(3)).outputs["rows"]
     assert whole.tobytes() == plan.run(data, np.random.default_rng(3)).outputs["rows"].tobytes()
 
@@ -457,7 +468,7 @@ def test_a_linear_run_resumes_to_the_same_bits_and_refuses_another(protocol, tmp
 
 def test_a_checkpoint_of_a_protective_run_holds_no_key(tmp_path):
     data, folder = blobs(), tmp_path / "run"
-    plan = DPDSGD(net(), FOUR, steps=4, sizes=data.sizes, lot=10, noise_multiplier=1.0)
+    plan = DPDSGD(net(), FOUR, steps=4, sizes=data.sizes, batch_size=10, noise_multiplier=1.0)
     plan.run(data, ProtectiveNoise(), checkpoint=folder, every=2)
     text = (folder / "current.json").read_text()
     assert '"seeds": null' in text
@@ -472,8 +483,8 @@ def test_protective_noise_lowers_the_clip_and_differs_every_time():
     one, two = (plan.run(data, ProtectiveNoise(), start=objective.start()[0]) for _ in range(2))
     assert one.outputs["rows"].tobytes() != two.outputs["rows"].tobytes()
     assert one.provenance["noise"] == "protective"
-    source = plan.source(data, range(4), Random.of(ProtectiveNoise()))
-    assert source.inner_clip < 1.0 == objective.clip
+    source = plan.source(data, range(4), RunRandomness.of(ProtectiveNoise()))
+    assert source.inner_clip < 1.0 == objective.clip_norm
     linear = ConsensusSGD(GLM(), RING, **COMMON)
     once, again = (linear.run(shards(), ProtectiveNoise()).outputs["coef"] for _ in range(2))
     assert (once != again).any()
@@ -497,11 +508,11 @@ class Rounding:
 
 def handed(x, adjacency):
     torch.manual_seed(0)
-    objective = NetObjective(nn.Linear(3, 2), clip=1.0)
+    objective = NetObjective(nn.Linear(3, 2), clip_norm=1.0)
     data = AgentData(x, np.zeros(len(x), int), [np.arange(len(x))])
     noise = Rounding()
-    source = Gradients(
-        objective.query(data), [0], Random(noise, 0, 0), clip=1.0, noise_multipliers=[1.0],
+    source = GradientMechanism(
+        objective.query(data), [0], RunRandomness(noise, 0, 0), clip_norm=1.0, noise_multipliers=[1.0],
         adjacency=adjacency, rates=[1.0], divisors=[len(x)],
     )  # fmt: skip
     source(np.zeros_like(objective.start(1)), 0)
@@ -524,25 +535,25 @@ def test_rounding_is_paid_for_by_clipping_lower():
 @pytest.mark.parametrize(("size", "rate", "draws"), [(400, 0.1, 500), (10_000, 0.005, 400)])
 def test_lots_are_poisson_with_the_rate_that_is_booked(key, size, rate, draws):
     """Inclusion counts by chi-square, sizes by variance: simulated, secret, dense and sparse form."""
-    lots = Lots([size], [rate], key)
+    batches = PoissonSampler([size], [rate], key)
     counts, sizes = np.zeros(size), []
     for step in range(draws):
-        (lot,) = lots.draw([0], step)
-        assert (np.diff(lot) > 0).all()
-        counts[lot] += 1
-        sizes.append(len(lot))
+        (batch_size,) = batches.draw([0], step)
+        assert (np.diff(batch_size) > 0).all()
+        counts[batch_size] += 1
+        sizes.append(len(batch_size))
     spread = draws * rate * (1 - rate)
     chi2 = ((counts - draws * rate) ** 2 / spread).sum()
     assert abs(chi2 - size) < 6 * math.sqrt(2 * size) * max(1.0, 1 / math.sqrt(2 * spread))
     assert abs(np.mean(sizes) - size * rate) < 5 * math.sqrt(size * rate / draws)
     assert 0.75 < np.var(sizes) / (size * rate * (1 - rate)) < 1.3  # a fixed-size sampler would give 0
-    assert lots.draw([0], 3, stream=1)[0].tolist() != lots.draw([0], 3)[0].tolist()
-    assert lots.draw([0], 3)[0].tolist() == Lots([size], [rate], key).draw([0], 3)[0].tolist()
+    assert batches.draw([0], 3, stream=1)[0].tolist() != batches.draw([0], 3)[0].tolist()
+    assert batches.draw([0], 3)[0].tolist() == PoissonSampler([size], [rate], key).draw([0], 3)[0].tolist()
 
 
 def test_lots_follow_the_number_and_not_the_place():
-    whole = Lots([50, 60, 70], [0.5] * 3, 9)
-    part = Lots([70, 50], [0.5] * 2, 9, numbers=[2, 0])
+    whole = PoissonSampler([50, 60, 70], [0.5] * 3, 9)
+    part = PoissonSampler([70, 50], [0.5] * 2, 9, numbers=[2, 0])
     assert part.draw([0], 4)[0].tolist() == whole.draw([2], 4)[0].tolist()
     assert part.draw([1], 4)[0].tolist() == whole.draw([0], 4)[0].tolist()
 
@@ -574,18 +585,22 @@ def test_bad_plans_are_refused_with_one_sentence():
     )  # fmt: skip
     refused(InvalidInput, "divisor is public", lambda: DPDSGD(GLM(), RING, **record))
     refused(InvalidInput, "needs clip", lambda: DPDSGD(GLM(), RING, adjacency="user"))
-    refused(InvalidInput, "clip must be positive", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip": 0.0}))
-    refused(InvalidInput, "finite where noise", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip": math.inf}))
+    refused(
+        InvalidInput, "clip must be positive", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": 0.0})
+    )
+    refused(
+        InvalidInput, "finite where noise", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": math.inf})
+    )
     refused(InvalidInput, "adjacency of dp-dsgd", lambda: DPDSGD(GLM(), RING, **{**COMMON, "adjacency": "x"}))
     refused(InvalidInput, "needs a network", lambda: DPDSGD(GLM(), **COMMON))
     refused(
         DataError, "agent 1 holds 30 records, fewer than the lot of 50",
-        lambda: DPDSGD(net(), FOUR, steps=10, sizes=[500, 30, 500, 500], lot=50),
+        lambda: DPDSGD(net(), FOUR, steps=10, sizes=[500, 30, 500, 500], batch_size=50),
     )  # fmt: skip
     refused(InvalidInput, "8 nodes, but sizes are given for 4", lambda: DPDSGD(net(), RING, sizes=[500] * 4))
     refused(
         InvalidInput, "plain steps",
-        lambda: DPDSGT(net(), FOUR, sizes=[500] * 4, optimiser=Optimiser("adam")),
+        lambda: DPDSGT(net(), FOUR, sizes=[500] * 4, optimizer=Optimizer("adam")),
     )  # fmt: skip
     refused(
         InvalidInput, "no noise while others do",

@@ -26,7 +26,7 @@ def shards(sizes=SIZES, dim=3, seed=0):
 
 def admm(**more):
     options = {
-        "users": 6, "steps": 12, "sample_rate": 1.0, "gamma": 1.0, "clip": 1.0, "noise_std": 6.0
+        "users": 6, "steps": 12, "sample_rate": 1.0, "gamma": 1.0, "clip_norm": 1.0, "noise_std": 6.0
     } | more  # fmt: skip
     return FederatedADMM(GLM("squared", dim=3), **options)
 
@@ -106,7 +106,7 @@ def descend(X, y, weights, steps=15, rate=0.5):
 def test_unequal_sites_behind_masks_learn_the_mean_that_was_named(weighting):
     """ "records" weighs every record alike and is DP-SGD on the pooled records, "sites" weighs every site."""
     data = shards()
-    common = {"steps": 15, "clip": 0.7, "noise_multiplier": 0.0, "learning_rate": 0.5}
+    common = {"steps": 15, "clip_norm": 0.7, "noise_multiplier": 0.0, "learning_rate": 0.5}
     plan = ConsensusSGD(
         GLM("logistic", dim=3), "masked", network="ring:5", sizes=SIZES, weighting=weighting, **common
     )
@@ -123,10 +123,18 @@ def test_unequal_sites_behind_masks_learn_the_mean_that_was_named(weighting):
 def test_sampled_sites_cost_what_the_curator_would_pay_for_less_noise():
     """Poisson lots at every site: against any two of five, DP-SGD with sqrt(3) times one site's noise."""
     sites = ConsensusSGD(
-        GLM(dim=3), "masked:tolerate=2", network="ring:5", sizes=[100] * 5, steps=40, clip=1.0, lot=10,
+        GLM(dim=3),
+        "masked:tolerate=2",
+        network="ring:5",
+        sizes=[100] * 5,
+        steps=40,
+        clip_norm=1.0,
+        batch_size=10,
         noise_multiplier=1.0,
-    )  # fmt: skip
-    curator = DPSGD(GLM(dim=3), records=100, steps=40, clip=1.0, lot=10, noise_multiplier=np.sqrt(3))
+    )
+    curator = DPSGD(
+        GLM(dim=3), records=100, steps=40, clip_norm=1.0, batch_size=10, noise_multiplier=np.sqrt(3)
+    )
     assert sites.epsilon(1e-5) == pytest.approx(curator.epsilon(1e-5), rel=1e-6)
 
 
@@ -136,7 +144,7 @@ def test_federated_averaging_behind_masks():
         "masked:tolerate=2",
         network="ring:6",
         steps=9,
-        clip=1.0,
+        clip_norm=1.0,
         noise_multiplier=4.0,
         local_steps=3,
     )
@@ -144,7 +152,7 @@ def test_federated_averaging_behind_masks():
     assert plan.epsilon(1e-5) == pytest.approx(gaussian_epsilon(mu, 1e-5), rel=1e-6)
     data = shards([6] * 6)
     tree = ConsensusFedAvg(
-        GLM(dim=3), "tree", network="ring:6", steps=9, clip=1.0, noise_multiplier=4.0, local_steps=3
+        GLM(dim=3), "tree", network="ring:6", steps=9, clip_norm=1.0, noise_multiplier=4.0, local_steps=3
     )
     rows = [p.run(data, np.random.default_rng(2), start=np.zeros(3)).outputs["rows"] for p in (plan, tree)]
     np.testing.assert_allclose(rows[0], rows[1], atol=9 * 2 * plan.grid.step)
@@ -167,7 +175,7 @@ def test_noise_of_the_sum_has_the_law_of_many_draws():
 
 def test_noise_of_the_sum_is_refused_where_rows_are_seen_or_weighted():
     data = shards()
-    common = {"network": "ring:5", "steps": 2, "clip": 1.0, "noise_multiplier": 1.0, "sizes": SIZES}
+    common = {"network": "ring:5", "steps": 2, "clip_norm": 1.0, "noise_multiplier": 1.0, "sizes": SIZES}
     masked = ConsensusSGD(GLM(dim=3), "masked", **common)
     assert np.isfinite(masked.run(data, SummedNoise(0)).outputs["coef"]).all()
     for protocol, weighting in (("tree", "records"), ("masked", "sites")):
@@ -180,12 +188,12 @@ def test_noise_of_the_sum_is_refused_where_rows_are_seen_or_weighted():
 
 
 def test_a_masked_average_around_a_far_point_is_on_a_grid_that_reaches_it():
-    """Bound, noise and centre are those of the values: 2,000 numbers tell a factor of two in any of them."""
-    centre = tuple(np.tile([5.0, -0.25], 1000))
-    plan = sv.Muffliato("masked", noise_std=0.5, radius=40.0, centre=centre, dim=2000, network="complete:4")
+    """Bound, noise and center are those of the values: 2,000 numbers tell a factor of two in any of them."""
+    center = tuple(np.tile([5.0, -0.25], 1000))
+    plan = sv.Muffliato("masked", noise_std=0.5, radius=40.0, center=center, dim=2000, network="complete:4")
     grid = plan.grid
     assert 45.0 <= grid.bound * grid.step <= 45.0 + 2 * grid.step
-    values = np.array(centre) + np.random.default_rng(0).uniform(-0.5, 0.5, size=(4, 2000))
+    values = np.array(center) + np.random.default_rng(0).uniform(-0.5, 0.5, size=(4, 2000))
     error = plan.run(values, ProtectiveNoise()).outputs["coef"] - values.mean(axis=0)
     assert abs(error.mean()) < 5 * 0.25 / np.sqrt(2000)
     assert error.std() == pytest.approx(0.5 / 2, rel=0.08)  # the mean of four

@@ -11,8 +11,8 @@ import sottovoce as sv
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.objectives import GLM
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import example_agreement, member_entry, write_agreement
-from sottovoce.peers.jobs import Job
 from sottovoce.privacy import fresh_tree_noise, least_tree_noise, tree_blocks
 from sottovoce.protocols import Tree
 
@@ -64,7 +64,7 @@ def test_one_tree_again_and_again_is_the_closed_form():
 def test_the_price_of_a_plan_is_that_of_its_blocks(protocol, c):
     """mu against every coalition, from the components and the noises alone, and it is the budget's."""
     plan = ConsensusSGD(
-        GLM(dim=2), protocol, network="grid:2:4", steps=6, clip=1.0, adjacency="user", noise="optimal",
+        GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", noise="optimal",
         floor=0.2, tolerate=c,
     ).within(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
     trees = [plan.schedule(k) for k in range(6)]
@@ -78,7 +78,7 @@ def test_the_price_of_a_plan_is_that_of_its_blocks(protocol, c):
     assert stated.epsilon(1e-5) <= 2.0
     assert stds.min() ** 2 >= 0.2 * stds.max() ** 2 * (1 - 1e-9)
     equal = ConsensusSGD(
-        GLM(dim=2), protocol, network="grid:2:4", steps=6, clip=1.0, adjacency="user", seed=0
+        GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", seed=0
     ).within(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
     assert math.fsum(stds**2) < 8 * equal.releases(0)[0].noise_std ** 2 * 1.0001
 
@@ -86,7 +86,7 @@ def test_the_price_of_a_plan_is_that_of_its_blocks(protocol, c):
 def test_sites_that_divide_by_their_own_need_unlike_noise():
     sizes = [400, 20, 20, 20, 20, 400]
     plan = ConsensusSGD(
-        GLM(dim=2), "tree", network="path:6", steps=3, clip=1.0, sizes=sizes,
+        GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
         weighting="sites", noise="optimal", floor=0.05, noise_multiplier=5.0,
     )  # fmt: skip
     tree, listed = plan.schedule(0), [plan.releases(u)[0] for u in range(6)]
@@ -97,7 +97,7 @@ def test_sites_that_divide_by_their_own_need_unlike_noise():
     )  # fmt: skip
     assert plan.privacy("network").mu == pytest.approx(math.sqrt(3 * worst), rel=1e-9)
     equal = ConsensusSGD(
-        GLM(dim=2), "tree", network="path:6", steps=3, clip=1.0, sizes=sizes,
+        GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
         weighting="sites", noise_multiplier=5.0,
     ).within(plan.epsilon(1e-5, "network"), 1e-5, "network")  # fmt: skip
     before = math.fsum(equal.releases(u)[0].noise_std ** 2 for u in range(6))
@@ -124,13 +124,13 @@ def test_an_agreement_carries_it_too(tmp_path):
     draft = {
         "version": 1, "title": "uneven", "graph": "path:4",  # one tree only, whatever the run is called
         "algorithm": {
-            "name": "consensus-sgd", "protocol": "tree:kind=uniform", "adjacency": "user", "clip": 1.0,
+            "name": "consensus-sgd", "protocol": "tree:kind=uniform", "adjacency": "user", "clip_norm": 1.0,
             "noise_multiplier": 6.0, "steps": 4, "learning_rate": 0.5, "noise": "optimal", "floor": 0.25,
         },
         "model": {"kind": "logistic", "parameters": 2}, "budget": {"epsilon": 50.0, "delta": 1e-5},
     }  # fmt: skip
     entries = [member_entry(one.certificate, f"{one.name}.example:4433") for one in identities]
-    job = Job(write_agreement(tmp_path / "four.toml", draft, entries))
+    job = AgreedRun(write_agreement(tmp_path / "four.toml", draft, entries))
     table = job.table()
     assert len({row["epsilon_local"] for row in table}) > 1
     trees = [job.plan.schedule(k) for k in range(4)]
@@ -154,8 +154,8 @@ def test_a_plan_file_carries_it_too(call_plan):
 
 @pytest.fixture
 def call_plan(tmp_path):
-    from sottovoce.cli.config import read_plan
     from sottovoce.cli.plan import built_plan, price
+    from sottovoce.planfile.schema import read_plan
 
     def priced(text):
         file = tmp_path / "plan.toml"
@@ -177,7 +177,7 @@ BAD = [
         BudgetInfeasible, "view",
     ),
     (
-        lambda: ConsensusSGD(GLM(dim=1), "tree", network="ring:4", clip=1.0, adjacency="user",
+        lambda: ConsensusSGD(GLM(dim=1), "tree", network="ring:4", clip_norm=1.0, adjacency="user",
                              noise="optimal", noise_multiplier=(1.0, 2.0, 3.0, 4.0)),
         InvalidInput, "one number",
     ),

@@ -1,10 +1,10 @@
-"""Optimisers step by step against torch's, and what their options refuse."""
+"""Optimizers step by step against torch's, and what their options refuse."""
 
 import numpy as np
 import pytest
 import torch
 
-from sottovoce.algorithms.optimisers import Optimiser, Rate
+from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.errors import InvalidInput
 
 MADE = {
@@ -28,21 +28,21 @@ def theirs(kind, start, gradients, groups=None):
         {"params": [part], **more}
         for part, (_, _, more) in zip(parts, groups or [(0, None, {})], strict=True)
     ]
-    optimiser = make(listed, lr=RATES[0], **options)
-    factors = [group["lr"] / RATES[0] for group in optimiser.param_groups]
+    optimizer = make(listed, lr=RATES[0], **options)
+    factors = [group["lr"] / RATES[0] for group in optimizer.param_groups]
     for rate, gradient in zip(RATES, gradients, strict=True):
-        for group, factor in zip(optimiser.param_groups, factors, strict=True):
+        for group, factor in zip(optimizer.param_groups, factors, strict=True):
             group["lr"] = rate * factor
         for part, (a, b, _) in zip(parts, groups or [(0, None, {})], strict=True):
             part.grad = torch.tensor(gradient[:, a:b])
-        optimiser.step()
+        optimizer.step()
     return np.concatenate([part.detach().numpy() for part in parts], axis=1)
 
 
-def ours(optimiser, start, gradients):
-    theta, state = start, optimiser.init(start)
+def ours(optimizer, start, gradients):
+    theta, state = start, optimizer.init(start)
     for rate, gradient in zip(RATES, gradients, strict=True):
-        step, state = optimiser.step(state, gradient, rate, theta)
+        step, state = optimizer.step(state, gradient, rate, theta)
         theta = theta - step
     return theta
 
@@ -56,7 +56,7 @@ def numbers():
 def test_a_row_takes_the_steps_of_torch(kind):
     start, gradients = numbers()
     name = MADE[kind][0].__name__
-    found = ours(Optimiser.of({"name": name, **MADE[kind][1]}), start, gradients)
+    found = ours(Optimizer.of({"name": name, **MADE[kind][1]}), start, gradients)
     np.testing.assert_allclose(found, theirs(kind, start, gradients), rtol=0, atol=1e-12)
 
 
@@ -69,8 +69,8 @@ def test_groups_have_rates_and_decays_of_their_own(kind):
         (2, 3, {"lr": 0.25 * RATES[0], "weight_decay": 0.0}),
         (3, 5, {"lr": 2.0 * RATES[0], "weight_decay": 0.9}),
     ]
-    made = Optimiser.of({"name": MADE[kind][0].__name__, **options})
-    parted = Optimiser(
+    made = Optimizer.of({"name": MADE[kind][0].__name__, **options})
+    parted = Optimizer(
         made.kind, made.beta, made.beta2, made.epsilon, made.weight_decay,
         groups=((2, 3, 0.25, 0.0), (3, 5, 2.0, 0.9)),
     )  # fmt: skip
@@ -81,15 +81,15 @@ def test_groups_have_rates_and_decays_of_their_own(kind):
 
 
 def test_words_of_torch_and_ours_mean_the_same():
-    assert Optimiser.of("Adam") == Optimiser("adam") == Optimiser.of({"kind": "adam"})
-    assert Optimiser.of({"name": "SGD"}) == Optimiser.of({"name": "sgd", "momentum": 0.0}) == Optimiser()
-    assert Optimiser.of({"name": "momentum"}) == Optimiser("momentum", beta=0.9)
-    assert Optimiser.of({"name": "SGD", "momentum": 0.5, "nesterov": True}) == Optimiser(
+    assert Optimizer.of("Adam") == Optimizer("adam") == Optimizer.of({"kind": "adam"})
+    assert Optimizer.of({"name": "SGD"}) == Optimizer.of({"name": "sgd", "momentum": 0.0}) == Optimizer()
+    assert Optimizer.of({"name": "momentum"}) == Optimizer("momentum", beta=0.9)
+    assert Optimizer.of({"name": "SGD", "momentum": 0.5, "nesterov": True}) == Optimizer(
         "momentum", beta=0.5, nesterov=True
     )
-    kept = Optimiser("adamw", weight_decay=0.1)
-    assert Optimiser.of(kept) is kept
-    assert [Optimiser().plain, Optimiser("momentum").plain, Optimiser(weight_decay=0.1).plain] == [
+    kept = Optimizer("adamw", weight_decay=0.1)
+    assert Optimizer.of(kept) is kept
+    assert [Optimizer().plain, Optimizer("momentum").plain, Optimizer(weight_decay=0.1).plain] == [
         True,
         False,
         False,
@@ -110,9 +110,9 @@ def test_words_of_torch_and_ours_mean_the_same():
         ({"name": "Adam", "amsgrad": True}, "'amsgrad' is not known; adam takes betas, eps"),
     ],
 )
-def test_what_an_optimiser_cannot_be(given, said):
+def test_what_an_optimizer_cannot_be(given, said):
     with pytest.raises(InvalidInput, match=said):
-        Optimiser.of(given)
+        Optimizer.of(given)
 
 
 @pytest.mark.parametrize(

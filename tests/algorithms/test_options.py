@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.algorithms import DPCD, ConsensusSGD, Optimiser
+from sottovoce.algorithms import DPCD, ConsensusSGD, Optimizer
 from sottovoce.algorithms.averaging import Muffliato
 from sottovoce.algorithms.dp_cd import dp_cd
 from sottovoce.algorithms.dp_dinno import dp_dinno
@@ -36,11 +36,11 @@ LISTED = (5, 1.5, "twelve", object(), NAN)
 BAD = {
     "steps": WHOLE, "records": WHOLE, "users": WHOLE, "local_steps": WHOLE, "primal_steps": WHOLE,
     "tokens": WHOLE, "cap": WHOLE, "period": WHOLE, "active_blocks": (-1, 1.5, "two"),
-    "lot": (0, -1, NAN, "two"), "tolerate": (-1, 1.5, "two"),
+    "batch_size": (0, -1, NAN, "two"), "tolerate": (-1, 1.5, "two"),
     "gamma": ABOVE_ZERO, "rho": ABOVE_ZERO, "rho_growth": ABOVE_ZERO, "local_rate": ABOVE_ZERO,
     "step_scale": ABOVE_ZERO, "smoothness_mu": ABOVE_ZERO, "feature_norm": ABOVE_ZERO,
     "learning_rate": (*ABOVE_ZERO, ("x", 0.1), (1.0, 2.0, 3.0, 4.0), {"first": 1.0}),
-    "clip": (0.0, -1.0, NAN, *NO_NUMBER),
+    "clip_norm": (0.0, -1.0, NAN, *NO_NUMBER),
     "noise_multiplier": AT_LEAST_ZERO, "noise_std": AT_LEAST_ZERO, "noise_ratio": AT_LEAST_ZERO,
     "pair_multiplier": AT_LEAST_ZERO, "sensitivity": AT_LEAST_ZERO,
     "sample_rate": (0.0, *SHARE), "relaxation": (0.0, *SHARE), "smoothness_share": (0.0, 1.0, *SHARE),
@@ -50,13 +50,13 @@ BAD = {
     "site_weights": ((1.0,), (1.0, 2.0, 0.0, 1.0), (1.0, 2.0, NAN, 1.0), "much", 3.0),
     "sizes": ([12, 12, 0, 12], [12, 12, -1, 12], [12, 1.5, 12, 12], *LISTED),
     "seed": (-1, 1.5, "x", None, NAN, [1], True), "radius": ABOVE_ZERO, "dim": WHOLE,
-    "centre": (NAN, INF, "x", None, {}, [], (0.0, NAN, 0.0), (1.0, 2.0)), "floor": (0.0, *SHARE),
+    "center": (NAN, INF, "x", None, {}, [], (0.0, NAN, 0.0), (1.0, 2.0)), "floor": (0.0, *SHARE),
     "fresh_moments": FLAG, "final_public": FLAG, "secure_sum": FLAG,
     "active": (1, "x", []), "error": (1, "x", []), "operator": (1, "x", None),
     "network": ("nonsense", 3, 1.5, object()),
     "objective": ("logistic", 1, object()),
     "adjacency": WORD, "weighting": WORD, "noise": WORD, "output": WORD, "noise_in": WORD,
-    "accounting": WORD, "optimiser": (*WORD[:2], 1, None, [], object()),
+    "accounting": WORD, "optimizer": (*WORD[:2], 1, None, [], object()),
     "path": ("nonsense", "", (0, N), 5, None, object(), (0.5, 1.0)),
     "protocol": ("nonsense", 3, 1.5, True, object(), {}, [1, 2]),
     "start": (np.zeros(3), np.zeros((0, 3))),
@@ -107,7 +107,7 @@ def test_an_option_refuses_what_it_cannot_be(case, noise):
 def test_a_protocol_and_a_network_of_other_sizes_are_refused():
     for make in (
         lambda **more: Muffliato(Gossip(ring(4), 2), noise_std=1.0, radius=1.0, **more),
-        lambda **more: ConsensusSGD(GLM(), Tree(ring(4)), clip=1.0, adjacency="user", **more),
+        lambda **more: ConsensusSGD(GLM(), Tree(ring(4)), clip_norm=1.0, adjacency="user", **more),
     ):
         assert make(network=ring(4)).n == make().n == 4
         with pytest.raises(InvalidInput, match=r"the protocol is for 4 nodes, the network has 5\."):
@@ -117,10 +117,19 @@ def test_a_protocol_and_a_network_of_other_sizes_are_refused():
 # A plan file that leaves an option out means its default, and so does an agreement that was signed: they
 # stand here a second time. Options without one are not listed.
 LEARNING = {
-    "protocol": None, "steps": 1, "learning_rate": 0.1, "clip": None, "noise_multiplier": 0.0,
-    "adjacency": "add-remove", "sizes": None, "lot": None, "sample_rate": None, "network": None, "seed": 0,
+    "protocol": None,
+    "steps": 1,
+    "learning_rate": 0.1,
+    "clip_norm": None,
+    "noise_multiplier": 0.0,
+    "adjacency": "add-remove",
+    "sizes": None,
+    "batch_size": None,
+    "sample_rate": None,
+    "network": None,
+    "seed": 0,
     "accounting": "pld",
-}  # fmt: skip
+}
 CONSENSUS = {
     **LEARNING,
     "average_from": 1.0,
@@ -158,7 +167,7 @@ DEFAULTS = {
     "decor": {**LEARNING, "adjacency": "user", "pair_multiplier": 0.0},
     "mafalda": {**LEARNING, "adjacency": "user"},
     "averaging": {
-        "centre": 0.0, "dim": 1, "adjacency": "user", "network": None, "seed": 0, "noise": "equal",
+        "center": 0.0, "dim": 1, "adjacency": "user", "network": None, "seed": 0, "noise": "equal",
         "floor": 0.1, "tolerate": 1, "site_weights": None,
     },
 }  # fmt: skip
@@ -176,15 +185,15 @@ def test_what_an_option_is_where_nothing_is_said():
         for name, make in plans.items()
     }
     assert found == DEFAULTS
-    optimisers = {
+    optimizers = {
         name: f.default_factory()
         for name, make in plans.items()
         for f in fields(make)
-        if f.name == "optimiser"
+        if f.name == "optimizer"
     }
-    adam = Optimiser("adam")
-    assert optimisers.pop("dp-dinno") == adam != Optimiser()
-    assert set(optimisers.values()) == {Optimiser()}
+    adam = Optimizer("adam")
+    assert optimizers.pop("dp-dinno") == adam != Optimizer()
+    assert set(optimizers.values()) == {Optimizer()}
     for text, told in TEXTS.items():
         given = signature(text).parameters.values()
         assert {p.name: p.default for p in given if p.default is not p.empty} == told
@@ -193,14 +202,14 @@ def test_what_an_option_is_where_nothing_is_said():
 @pytest.mark.parametrize(("epsilon", "delta"), [(6.925, 1e-3), (4.873, 1e-6), (7.996, 1e-5), (2.487, 1e-7)])
 def test_a_noise_found_in_closed_form_never_exceeds_the_budget_by_a_rounding(epsilon, delta):
     """Here the quotient alone is a rounding too small."""
-    plan = DPCD(GLM(), records=10, steps=4, clip=1.0, noise_multiplier=1.0, smoothness=(0.25,))
+    plan = DPCD(GLM(), records=10, steps=4, clip_norm=1.0, noise_multiplier=1.0, smoothness=(0.25,))
     short = plan.with_noise(plan.privacy().mu / gaussian_mu(epsilon, delta))
     found = plan.within(epsilon, delta)
     assert found.epsilon(delta) <= epsilon < short.epsilon(delta)
     assert found.noise_multiplier == pytest.approx(short.noise_multiplier, rel=1e-10)
 
 
-# what an algorithm does: (takes an optimiser, needs exact sums, regularises, is maskable, has one at a time)
+# what an algorithm does: (takes an optimizer, needs exact sums, regularizes, is maskable, has one at a time)
 CAN = {
     "consensus-sgd": (True, True, False, True, False), "consensus-fedavg": (True, True, False, True, False),
     "muffliato-sgd": (False, False, False, False, False), "dp-dsgd": (True, False, False, False, False),
@@ -215,15 +224,15 @@ def test_what_an_algorithm_can_do_is_what_it_says():
     assert set(plans) == set(CAN)
     for name, case in plans.items():
         make = case.make
-        said = (make.uses_optimiser, make.needs_exact, make.proximal, make.maskable)
+        said = (make.uses_optimizer, make.needs_exact, make.proximal, make.maskable)
         said = (*said, getattr(make, "sequential", False))
         assert said == CAN[name], name
         noise = getattr(case, "noise", None)
         if CAN[name][0]:
-            assert built(case, noise, optimiser="momentum").optimiser == Optimiser("momentum")
+            assert built(case, noise, optimizer="momentum").optimizer == Optimizer("momentum")
         else:
-            with pytest.raises(InvalidInput, match="leave optimiser at sgd"):
-                built(case, noise, optimiser="momentum")
+            with pytest.raises(InvalidInput, match="leave optimizer at sgd"):
+                built(case, noise, optimizer="momentum")
     others = {case.make.name: case.make for case in OTHERS}
     assert others["federated-admm"].maskable
     assert not others["token-admm"].maskable
@@ -231,9 +240,9 @@ def test_what_an_algorithm_can_do_is_what_it_says():
 
 
 @pytest.mark.parametrize("name", ["dp-cd", "dp-gcd"])
-def test_coordinates_are_for_linear_models_whose_regulariser_has_coordinates(name):
+def test_coordinates_are_for_linear_models_whose_regularizer_has_coordinates(name):
     (case,) = (case for case in OTHERS if case.name == name)
-    given = {"steps": 2, "clip": 1.0, **case.options, case.make.noise_field: 2.0}
+    given = {"steps": 2, "clip_norm": 1.0, **case.options, case.make.noise_field: 2.0}
     for wrong, said in ((GLM(ball=1.0), "separable"), (object(), "linear models")):
         with pytest.raises(InvalidInput, match=said):
             case.make(wrong, **given)

@@ -8,11 +8,11 @@ import pytest
 import sottovoce as sv
 from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
 from sottovoce.data import Shards
-from sottovoce.data.randomness import Random
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
+from sottovoce.mechanisms.random_walk import holder_step
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows
-from sottovoce.objectives.token_steps import holder_step
-from sottovoce.runners.stacked import run_stacked
+from sottovoce.runners.in_process import run_stacked
 
 SECRET = {"adjacency": "user", "path": "secret"}
 
@@ -25,7 +25,7 @@ def shards(n=6, records=1, seed=0, p=3):
 
 def numpy_twin(plan, data, rng):
     """All tokens, plain Python and numpy, the same draws."""
-    random, W, tokens = Random.of(rng), plan.network.W.toarray(), plan.tokens
+    random, W, tokens = RunRandomness.of(rng), plan.network.W.toarray(), plan.tokens
     holders = [int(v) for v in random.draws(3).integers(plan.n, size=tokens)]
     chunk = (1 << 17) // (data.dim * tokens)
     assert plan.steps <= chunk
@@ -38,9 +38,9 @@ def numpy_twin(plan, data, rng):
             g = plan.objective.gradient(theta[t], X, y) + plan.objective.l2 * theta[t]
             if plan.cap is not None and counts[holders[t]] >= plan.cap:
                 g = 0 * g
-            g = clip_rows(g[None], plan.clip)[0]
+            g = clip_rows(g[None], plan.clip_norm)[0]
             counts[holders[t]] += 1
-            theta[t] = theta[t] - plan.rate(k) * (g + plan.noise_multiplier * plan.clip * noise[t][k])
+            theta[t] = theta[t] - plan.rate(k) * (g + plan.noise_multiplier * plan.clip_norm * noise[t][k])
             holders[t] = int(np.searchsorted(np.cumsum(W[holders[t]]), uniforms[t][k], side="right"))
     return theta, counts
 
@@ -67,16 +67,16 @@ def test_the_block_equals_its_numpy_twin(graph, records, tokens, loss):
 @pytest.mark.parametrize("noise", ["simulated", "protective"])
 def test_the_block_equals_the_steps(graph, noise, monkeypatch):
     """Whatever stretches it is cut into, over the edges of chunks too."""
-    from sottovoce.objectives import token_steps
+    from sottovoce.mechanisms import random_walk
 
-    monkeypatch.setattr(token_steps, "_NUMBERS", 3 * 2 * 16)
+    monkeypatch.setattr(random_walk, "_NUMBERS", 3 * 2 * 16)
     data = shards(records=2)
     plan = RandomWalkSGD(GLM(l2=0.1), graph, 50, 0.3, 0.5, 0.7, cap=9, tokens=2, **SECRET)
-    random = Random.of(np.random.default_rng(1))
+    random = RunRandomness.of(np.random.default_rng(1))
     if noise == "protective":
         # the paths and the noise of a protective source are fresh in every call: one gate, its draws kept
-        random = Random(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
-        monkeypatch.setattr(token_steps, "_NUMBERS", 1 << 10)
+        random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
+        monkeypatch.setattr(random_walk, "_NUMBERS", 1 << 10)
     source = plan.source(data, range(6), random)
     text = plan.algorithm(source, np.zeros((6, 3)))
     begin = text.init()
@@ -95,9 +95,9 @@ def test_a_hop_is_the_block_s_step():
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 1, 0.3, 0.5, 0.7, **SECRET)
     found = plan.run(data, np.random.default_rng(1)).outputs
     holder = int(np.flatnonzero(found["contributions"])[0])
-    noise = Random.of(np.random.default_rng(1)).draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
+    noise = RunRandomness.of(np.random.default_rng(1)).draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
     X, y = data.user(holder)
-    after = holder_step(GLM(), X, y, np.zeros(3), learning_rate=0.3, clip=0.5, noise=noise)
+    after = holder_step(GLM(), X, y, np.zeros(3), learning_rate=0.3, clip_norm=0.5, noise=noise)
     assert (after == found["coef"]).all()
 
 
@@ -119,17 +119,24 @@ def test_influence_of_a_holder(bad):
         broken[0] = bad
         for model in (GLM(), GLM("squared", l2=0.1), GLM("huber")):
             a, b = (
-                holder_step(model, D, y, theta, learning_rate=0.5, clip=0.8, noise=np.zeros(2))
+                holder_step(model, D, y, theta, learning_rate=0.5, clip_norm=0.8, noise=np.zeros(2))
                 for D in (X, broken)
             )
             assert np.linalg.norm(a - b) / 0.5 <= 2 * 0.8 * (1 + 1e-9)
-        silent = holder_step(GLM(), X, y, theta, learning_rate=0.5, clip=0.0, noise=np.zeros(2))
+        silent = holder_step(GLM(), X, y, theta, learning_rate=0.5, clip_norm=0.0, noise=np.zeros(2))
         assert (silent == theta).all()
 
 
 def test_prices():
     graph = sv.graphs.complete(6)
-    base = {"objective": GLM(), "network": graph, "steps": 60, "learning_rate": 0.3, "clip": 0.5, **SECRET}
+    base = {
+        "objective": GLM(),
+        "network": graph,
+        "steps": 60,
+        "learning_rate": 0.3,
+        "clip_norm": 0.5,
+        **SECRET,
+    }
     plan = RandomWalkSGD(**base, noise_multiplier=8.0, cap=12)
     assert plan.privacy("local").mu == pytest.approx(2 / 8 * math.sqrt(12))
     assert RandomWalkSGD(**base, noise_multiplier=8.0).privacy("local").mu == pytest.approx(
@@ -186,7 +193,13 @@ def test_a_step_too_long_for_amplification_is_refused():
 
 
 def test_the_path_accountant_amplifies():
-    base = {"network": sv.graphs.complete(12), "steps": 60, "clip": 1.0, "noise_multiplier": 10.0, **SECRET}
+    base = {
+        "network": sv.graphs.complete(12),
+        "steps": 60,
+        "clip_norm": 1.0,
+        "noise_multiplier": 10.0,
+        **SECRET,
+    }
     plan = RandomWalkSGD(GLM(), learning_rate=1.0, feature_norm=1.0, **base)
     pair = plan.privacy("pairwise", observer=0, user=1)
     rough = RandomWalkSGD(GLM(), learning_rate=1.0, **base).privacy("pairwise", observer=0, user=1)
@@ -227,18 +240,20 @@ def test_a_rounding_slack_above_the_clip_is_refused():
 def test_a_gate_that_draws_otherwise_than_announced_stops():
     from dataclasses import replace
 
-    from sottovoce.objectives.token_steps import TokenSteps
+    from sottovoce.mechanisms.random_walk import RandomWalkMechanism
 
     plan = RandomWalkSGD(GLM(), sv.graphs.ring(6), 20, 0.3, 0.5, 0.7, cap=4, **SECRET)
     listed = [plan.releases(v) for v in range(6)]
-    options = {"clip": 0.5, "noise_multiplier": 0.7, "cap": 4, "steps": 20, "tokens": 1}
+    options = {"clip_norm": 0.5, "noise_multiplier": 0.7, "cap": 4, "steps": 20, "tokens": 1}
 
     def gate(releases=listed, **other):
-        random = Random.of(np.random.default_rng(0))
-        return TokenSteps(GLM(), shards(), plan.network, random, releases=releases, **{**options, **other})
+        random = RunRandomness.of(np.random.default_rng(0))
+        return RandomWalkMechanism(
+            GLM(), shards(), plan.network, random, releases=releases, **{**options, **other}
+        )
 
     gate()
-    for other in ({"clip": 0.6}, {"noise_multiplier": 0.6}, {"cap": None}, {"cap": 5}):
+    for other in ({"clip_norm": 0.6}, {"noise_multiplier": 0.6}, {"cap": None}, {"cap": 5}):
         with pytest.raises(ReleaseMismatch):
             gate(**other)
     with pytest.raises(ReleaseMismatch):
@@ -254,8 +269,8 @@ def public_twin(plan, data, path, draws):
     for k, v in enumerate(path):
         X, y = data.user(v)
         g = plan.objective.gradient(held[v], X, y) + plan.objective.l2 * held[v]
-        g = g * min(1.0, plan.clip / np.linalg.norm(g))
-        held[v] = held[v] - plan.rate(k) * (g + plan.noise_multiplier * plan.clip * draws[k])
+        g = g * min(1.0, plan.clip_norm / np.linalg.norm(g))
+        held[v] = held[v] - plan.rate(k) * (g + plan.noise_multiplier * plan.clip_norm * draws[k])
         held[path[min(k + 1, len(path) - 1)]] = held[v]
     return held
 
@@ -269,7 +284,7 @@ def test_a_public_walk_equals_its_twin(final_public):
     )
     rng = np.random.default_rng(8)
     found = plan.run(data, rng).outputs
-    noise = Random.of(np.random.default_rng(8)).noise
+    noise = RunRandomness.of(np.random.default_rng(8)).noise
     draws = [
         noise.perturb(np.zeros((1, 3)), agents=[v], step=k, std=1.0, stream=0)[0] for k, v in enumerate(path)
     ]
@@ -302,10 +317,10 @@ def test_the_l2_term_moves_a_record_level_walk_too():
 
 def test_a_path_drawn_from_the_public_seed():
     plan = RandomWalkSGD(
-        GLM(), sv.graphs.grid(3, 3), 40, clip=1.0, noise_multiplier=2.0, sizes=[20] * 9, seed=5
+        GLM(), sv.graphs.grid(3, 3), 40, clip_norm=1.0, noise_multiplier=2.0, sizes=[20] * 9, seed=5
     )
     again = RandomWalkSGD(
-        GLM(), sv.graphs.grid(3, 3), 40, clip=1.0, noise_multiplier=3.0, sizes=[20] * 9, seed=5
+        GLM(), sv.graphs.grid(3, 3), 40, clip_norm=1.0, noise_multiplier=3.0, sizes=[20] * 9, seed=5
     )
     assert (plan.holders == again.holders).all()
     given = sv.protocols.draw_path(sv.graphs.grid(3, 3), 40, np.random.default_rng(5))
@@ -315,7 +330,7 @@ def test_a_path_drawn_from_the_public_seed():
     worst = plan.privacy("local")
     assert worst.mu == pytest.approx(1 / 2 * math.sqrt(visits.max()))
     fitted = RandomWalkSGD.for_budget(
-        GLM(), sv.graphs.grid(3, 3), 40, clip=1.0, sizes=[20] * 9, seed=5, epsilon=1.0, delta=1e-5,
+        GLM(), sv.graphs.grid(3, 3), 40, clip_norm=1.0, sizes=[20] * 9, seed=5, epsilon=1.0, delta=1e-5,
         view="local",
     )  # fmt: skip
     assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
@@ -326,9 +341,9 @@ def test_a_path_drawn_from_the_public_seed():
 def test_hosted_slices_equal_the_stacked_run():
     data = shards(records=4)
     plan = RandomWalkSGD(
-        GLM(), "ring:6", 30, 0.3, 0.5, 0.7, sizes=[4] * 6, lot=2.0, seed=3
+        GLM(), "ring:6", 30, 0.3, 0.5, 0.7, sizes=[4] * 6, batch_size=2.0, seed=3
     )  # record level, Poisson lots
-    random = Random.of(np.random.default_rng(2))
+    random = RunRandomness.of(np.random.default_rng(2))
     start = np.zeros((6, 3))
     texts = [plan.algorithm(plan.source(data.take([v]), [v], random), start[[v]]) for v in range(6)]
     states = [text.init() for text in texts]
@@ -344,7 +359,7 @@ def test_hosted_slices_equal_the_stacked_run():
 
 def test_bad_walks_are_refused_in_one_sentence():
     ring = sv.graphs.ring(6)
-    user = {"clip": 1.0, "adjacency": "user"}
+    user = {"clip_norm": 1.0, "adjacency": "user"}
     with pytest.raises(GraphError, match="hops from 0 to 3"):
         RandomWalkSGD(GLM(), ring, 3, path=(0, 3, 4), **user)
     with pytest.raises(InvalidInput, match="path must hold 3 nodes"):
@@ -354,21 +369,21 @@ def test_bad_walks_are_refused_in_one_sentence():
     with pytest.raises(InvalidInput, match='for path="secret"'):
         RandomWalkSGD(GLM(), ring, 3, cap=2, **user)
     with pytest.raises(InvalidInput, match="user level"):
-        RandomWalkSGD(GLM(), ring, 3, clip=1.0, path="secret", sizes=[2] * 6)
+        RandomWalkSGD(GLM(), ring, 3, clip_norm=1.0, path="secret", sizes=[2] * 6)
     with pytest.raises(InvalidInput, match="needs a network"):
         RandomWalkSGD(GLM(), None, 3, **user)
     with pytest.raises(InvalidInput, match="runs over walk, not over gossip"):
         RandomWalkSGD(GLM(), "gossip:1", 3, network=ring, **user)
     plan = RandomWalkSGD(GLM(), ring, 3, path="secret", **user)
     with pytest.raises(InvalidInput, match="one process"):
-        plan.source(shards().take([1]), [1], Random.of(np.random.default_rng(0)))
+        plan.source(shards().take([1]), [1], RunRandomness.of(np.random.default_rng(0)))
     assert RandomWalkSGD.sequential
 
 
 def test_the_gate_of_a_public_path_stops_a_visit_that_is_not_on_it():
     data = shards()
     plan = RandomWalkSGD(GLM(), "ring:6", 3, 0.3, 0.5, 0.7, adjacency="user", path=(0, 1, 2))
-    source = plan.source(data, range(6), Random.of(np.random.default_rng(0)))
+    source = plan.source(data, range(6), RunRandomness.of(np.random.default_rng(0)))
     source.rows(np.zeros((1, 3)), 1, 0, [1])
     with pytest.raises(ReleaseMismatch, match="does not list"):
         source.rows(np.zeros((1, 3)), 1, 0, [2])

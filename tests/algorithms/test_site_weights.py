@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput, ReleaseMismatch
-from sottovoce.privacy.masks import SummedNoise
-from sottovoce.privacy.noise import ProtectiveNoise, RecordedNoise, SimulatedNoise
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNoise
+from sottovoce.secure_sum.masks import SummedNoise
 
 WEIGHTS = (9.0, 58.0, 30.0, 3.0)
 SHARES = np.array(WEIGHTS) / sum(WEIGHTS)
@@ -23,7 +23,7 @@ def protocols():
     ring, complete = sv.graphs.ring(4), sv.graphs.complete(4)
     return {
         "tree": sv.protocols.Tree(ring),
-        "exchange": sv.protocols.Exchange(4),
+        "exchange": sv.protocols.HypercubeExchange(4),
         "masked": sv.protocols.Masked(sv.protocols.Tree(complete)),
         "gossip": sv.protocols.Gossip(ring, 60),
         "chebyshev": sv.protocols.Chebyshev(ring, 30),
@@ -31,12 +31,12 @@ def protocols():
 
 
 @pytest.mark.parametrize("name", protocols())
-@pytest.mark.parametrize("centre", [0.0, (0.5, -1.0)])
-def test_without_noise_it_is_the_weighted_mean(name, centre):
-    found = plan(protocols()[name], noise_std=0.0, centre=centre).run(ROWS, np.random.default_rng(0))
-    away = ROWS - np.asarray(centre)
+@pytest.mark.parametrize("center", [0.0, (0.5, -1.0)])
+def test_without_noise_it_is_the_weighted_mean(name, center):
+    found = plan(protocols()[name], noise_std=0.0, center=center).run(ROWS, np.random.default_rng(0))
+    away = ROWS - np.asarray(center)
     clipped = away * np.minimum(1, 1 / np.linalg.norm(away, axis=1))[:, None]
-    expected = centre + SHARES @ clipped
+    expected = center + SHARES @ clipped
     assert np.allclose(found.outputs["rows"], expected, atol=1e-6)
     assert found.metrics["mean_squared_error"] < 1e-12
 
@@ -92,9 +92,9 @@ def test_gossip_is_priced_by_what_it_shows():
         sv.protocols.Gossip(network, rounds), noise_std=0.7, radius=1.0, site_weights=weights
     )
     W = network.W.toarray()
-    neighbours = np.flatnonzero(W[observer])
+    neighbors = np.flatnonzero(W[observer])
     seen = np.vstack(
-        [np.linalg.matrix_power(W, t)[[v for v in neighbours if v != observer]] for t in range(rounds)]
+        [np.linalg.matrix_power(W, t)[[v for v in neighbors if v != observer]] for t in range(rounds)]
     )
     honest = [1, 2, 3, 4]
     scaled = seen[:, honest] * (0.7 * weights[honest] / weights.mean())  # its own row and noise it knows
@@ -114,7 +114,7 @@ def test_no_row_moves_more_than_its_sensitivity(name, bad):
         for value in (-50.0, bad):
             rows = ROWS.copy()
             rows[user] = [value, 3.0]
-            source = plan(protocols()[name]).source(rows, range(4), Random.of(SimulatedNoise(4)))
+            source = plan(protocols()[name]).source(rows, range(4), RunRandomness.of(SimulatedNoise(4)))
             sent.append(source.released(0))
         moved = np.linalg.norm(sent[0] - sent[1], axis=1)
         assert moved[user] <= 2 * WEIGHTS[user] / np.mean(WEIGHTS) + 1e-9
@@ -126,7 +126,7 @@ def test_protective_noise_pays_for_its_rounding():
     for name in ("tree", "masked"):
         wide = plan(protocols()[name], dim=4000)
         tape = RecordedNoise(ProtectiveNoise())
-        source = wide.source(np.full((4, 4000), 9.0), range(4), Random.of(tape))
+        source = wide.source(np.full((4, 4000), 9.0), range(4), RunRandomness.of(tape))
         balls = np.array(WEIGHTS) / np.mean(WEIGHTS)
         assert (np.linalg.norm(source.rows, axis=1) <= balls).all()
         added = source.released(0) - source.rows
@@ -135,7 +135,7 @@ def test_protective_noise_pays_for_its_rounding():
 
 def test_another_weight_than_announced_is_noticed():
     theirs, ours = plan(protocols()["tree"], site_weights=(9, 59, 30, 3)), plan(protocols()["tree"])
-    source = ours.source(ROWS, range(4), Random.of(SimulatedNoise(0)))
+    source = ours.source(ROWS, range(4), RunRandomness.of(SimulatedNoise(0)))
     source.planned = type(source.planned)([theirs.releases(u) for u in range(4)])
     with pytest.raises(ReleaseMismatch):
         source.released(0)
@@ -151,7 +151,7 @@ def test_budget_and_optimal_noise():
         assert 0.999 <= found.epsilon(1e-5) <= 1
     assert best.noise_in_result() <= equal.noise_in_result()
     with pytest.raises(InvalidInput, match="once; refreshed draws more"):
-        plan(sv.protocols.Refreshed(sv.graphs.ring(4), 3, tau=0.2))
+        plan(sv.protocols.FreshNoiseGossip(sv.graphs.ring(4), 3, tau=0.2))
 
 
 @pytest.mark.parametrize(

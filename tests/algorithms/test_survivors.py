@@ -7,16 +7,16 @@ import sottovoce as sv
 from sottovoce.algorithms import DPCD, DPSGD, ConsensusSGD, FederatedADMM, MuffliatoSGD, RandomWalkSGD
 from sottovoce.algorithms.consensus_sgd import consensus_sgd
 from sottovoce.algorithms.fixed_point import fixed_point
-from sottovoce.algorithms.optimisers import Optimiser, Rate
+from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives import GLM
-from sottovoce.privacy.masks import mask_grid
+from sottovoce.secure_sum.masks import mask_grid
 
 
 def plan(**options):
     given = {
-        "protocol": "exchange", "network": sv.graphs.complete(4), "steps": 5, "clip": 1.0,
+        "protocol": "exchange", "network": sv.graphs.complete(4), "steps": 5, "clip_norm": 1.0,
         "noise_multiplier": 2.0, "sizes": [10, 20, 30, 60], **options,
     }  # fmt: skip
     return ConsensusSGD(GLM(dim=2), **given)
@@ -34,7 +34,7 @@ class Constant:
 
 def descended(steps, average_from, decay=0.0, received=2.0):
     text = consensus_sgd(
-        Constant(decay), np.zeros((2, 1)), lambda k: 0.5, Optimiser(), average_from=average_from
+        Constant(decay), np.zeros((2, 1)), lambda k: 0.5, Optimizer(), average_from=average_from
     )
     state = text.init()
     for k in range(steps):
@@ -78,10 +78,10 @@ def test_the_share_after_which_is_averaged_is_rounded_to_a_step(share, first, mo
     [
         ({}, [30.0] * 4),
         ({"sample_rate": 0.5}, [15.0] * 4),
-        ({"lot": 5}, [5.0] * 4),
+        ({"batch_size": 5}, [5.0] * 4),
         ({"weighting": "sites"}, [10.0, 20.0, 30.0, 60.0]),
         ({"weighting": "sites", "sample_rate": 0.5}, [5.0, 10.0, 15.0, 30.0]),
-        ({"weighting": "sites", "lot": 5}, [5.0] * 4),
+        ({"weighting": "sites", "batch_size": 5}, [5.0] * 4),
     ],
 )
 def test_one_divisor_for_all_or_each_its_own(options, divisors):
@@ -98,7 +98,7 @@ def test_what_is_stated_by_default():
     long = plan(steps=513)  # 16 pairs, 513 steps: too long to ask for every member unasked
     assert [g.adversary.kind for g in long.guarantees()] == ["local", "central"]
     assert len(plan(steps=512).guarantees()) == 3
-    alone = ConsensusSGD(GLM(), "exchange", network=sv.graphs.complete(1), steps=2, clip=1.0, sizes=[5])
+    alone = ConsensusSGD(GLM(), "exchange", network=sv.graphs.complete(1), steps=2, clip_norm=1.0, sizes=[5])
     assert [g.adversary.kind for g in alone.guarantees()] == ["local"]
     with pytest.raises(InvalidInput, match="weighting"):
         plan(weighting="nobody")
@@ -107,7 +107,9 @@ def test_what_is_stated_by_default():
 def test_fresh_noise_adds_to_the_noise_in_the_result():
     """The root of the measured variance of the worst node, to a few per cent; fresh noise is much of it."""
     network = sv.graphs.path(4)
-    plan = sv.Muffliato(sv.protocols.Refreshed(network, 3, tau=1.5), noise_std=1.0, radius=0.5, dim=20_000)
+    plan = sv.Muffliato(
+        sv.protocols.FreshNoiseGossip(network, 3, tau=1.5), noise_std=1.0, radius=0.5, dim=20_000
+    )
     plain = sv.Muffliato(sv.protocols.Gossip(network, 3), noise_std=1.0, radius=0.5)
     rows = plan.run(np.zeros((4, 20_000)), np.random.default_rng(0)).outputs["rows"]
     assert plan.noise_in_result() == pytest.approx(np.std(rows, axis=1).max(), rel=0.03)
@@ -117,34 +119,50 @@ def test_fresh_noise_adds_to_the_noise_in_the_result():
 @pytest.mark.parametrize("users", [0, -3, 2.5])
 def test_federated_admm_has_a_whole_number_of_users(users):
     with pytest.raises(InvalidInput, match="users"):
-        FederatedADMM(GLM(), users=users, steps=1, sample_rate=1.0, gamma=1.0, clip=1.0, noise_std=1.0)
+        FederatedADMM(GLM(), users=users, steps=1, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=1.0)
 
 
 def test_federated_admm_hands_out_both_points():
     """z is the proximal point of z^: with an l1 term the two differ, and z has the zeros."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(40, 4)), np.sign(rng.normal(size=40))
-    plan = FederatedADMM(GLM(l1=0.3), users=4, steps=30, sample_rate=1.0, gamma=1.0, clip=1.0, noise_std=0.0)
+    plan = FederatedADMM(
+        GLM(l1=0.3), users=4, steps=30, sample_rate=1.0, gamma=1.0, clip_norm=1.0, noise_std=0.0
+    )
     outputs = plan.run(Shards(X, y, np.arange(5) * 10), rng).outputs
     prox = np.sign(outputs["mean"]) * np.maximum(np.abs(outputs["mean"]) - 0.3, 0.0)
     np.testing.assert_allclose(outputs["coef"], prox, atol=1e-12)
     assert np.abs(outputs["mean"]).max() > 0
 
 
-@pytest.mark.parametrize("clip", [0.25, 3.0])
-def test_the_common_grid_of_masked_admm_is_measured_in_clips(clip):
+@pytest.mark.parametrize("clip_norm", [0.25, 3.0])
+def test_the_common_grid_of_masked_admm_is_measured_in_clips(clip_norm):
     """A client's row is a difference of two moves of at most the clip, and its noise is the same for all."""
-    options = {"users": 6, "steps": 4, "sample_rate": 1.0, "gamma": 1.0, "clip": clip, "noise_std": 2.0}
+    options = {
+        "users": 6,
+        "steps": 4,
+        "sample_rate": 1.0,
+        "gamma": 1.0,
+        "clip_norm": clip_norm,
+        "noise_std": 2.0,
+    }
     grid = FederatedADMM(GLM(dim=3), protocol="masked", network=sv.graphs.ring(6), **options).grid
-    told = mask_grid(bound=2 * clip, sensitivity=4 * clip, noise_std=[2.0] * 6, dim=3, steps=4)
+    told = mask_grid(bound=2 * clip_norm, sensitivity=4 * clip_norm, noise_std=[2.0] * 6, dim=3, steps=4)
     assert grid == told
-    assert 2 * clip <= grid.bound * grid.step <= 2 * clip + 2 * grid.step
+    assert 2 * clip_norm <= grid.bound * grid.step <= 2 * clip_norm + 2 * grid.step
 
 
 @pytest.mark.parametrize("secure_sum", [True, False])
 def test_a_server_that_sees_rows_one_by_one_promises_no_central_number(secure_sum):
     plan = FederatedADMM(
-        GLM(), users=6, steps=4, sample_rate=0.5, gamma=1.0, clip=1.0, noise_std=2.0, secure_sum=secure_sum
+        GLM(),
+        users=6,
+        steps=4,
+        sample_rate=0.5,
+        gamma=1.0,
+        clip_norm=1.0,
+        noise_std=2.0,
+        secure_sum=secure_sum,
     )
     kinds = [found.adversary.kind for found in plan.guarantees()]
     assert kinds == (["local", "central"] if secure_sum else ["local"])
@@ -155,18 +173,24 @@ def test_a_server_that_sees_rows_one_by_one_promises_no_central_number(secure_su
     ("options", "divisor"),
     [
         ({"adjacency": "user"}, 1.0),
-        ({"adjacency": "user", "sizes": [10, 20, 30, 60], "lot": 5}, 1.0),
+        ({"adjacency": "user", "sizes": [10, 20, 30, 60], "batch_size": 5}, 1.0),
         ({"sizes": [10, 20, 30, 60]}, 10.0),
         ({"sizes": [10, 20, 30, 60], "sample_rate": 0.5}, 5.0),
-        ({"sizes": [10, 20, 30, 60], "lot": 5}, 5.0),
+        ({"sizes": [10, 20, 30, 60], "batch_size": 5}, 5.0),
     ],
 )
 def test_fresh_noise_by_name_is_in_proportion_to_the_noise_of_a_row(options, divisor):
     """fresh x rate x multiplier x clip over what a gradient is divided by, in every step."""
     plan = MuffliatoSGD(
-        GLM(), "refreshed:2:fresh=1.5", network=sv.graphs.ring(4), steps=3, clip=0.5, noise_multiplier=4.0,
-        learning_rate=(0.4, 0.1), **options,
-    )  # fmt: skip
+        GLM(),
+        "refreshed:2:fresh=1.5",
+        network=sv.graphs.ring(4),
+        steps=3,
+        clip_norm=0.5,
+        noise_multiplier=4.0,
+        learning_rate=(0.4, 0.1),
+        **options,
+    )
     stds = [plan.schedule(k).tau for k in range(3)]
     assert stds == pytest.approx([1.5 * rate * 4.0 * 0.5 / divisor for rate in (0.4, 0.2, 0.1)])
     assert plan.schedule(1) is plan.schedule(1)
@@ -186,13 +210,13 @@ def test_a_learning_rate_goes_from_its_first_to_its_last_value(shape, middle):
     assert Rate(0.4, 0.1, shape)(0, 1) == 0.4
 
 
-def test_the_defaults_of_an_optimiser_are_those_of_torch():
+def test_the_defaults_of_an_optimizer_are_those_of_torch():
     torch = pytest.importorskip("torch")
     for kind, made in (("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW)):
         told = made([torch.zeros(1, requires_grad=True)]).defaults
-        ours = Optimiser(kind)
+        ours = Optimizer(kind)
         assert (ours.beta, ours.beta2, ours.epsilon) == (*told["betas"], told["eps"])
-        assert Optimiser.of({"name": kind}) == ours
+        assert Optimizer.of({"name": kind}) == ours
 
 
 def test_sizes_are_kept_as_whole_numbers_whatever_holds_them():
@@ -206,19 +230,19 @@ def test_sizes_are_kept_as_whole_numbers_whatever_holds_them():
 def test_a_tree_drawn_for_every_step_is_no_steady_protocol():
     def made(protocol, steps):
         return ConsensusSGD(
-            GLM(), protocol, network=sv.graphs.complete(4), steps=steps, clip=1.0, sizes=[5] * 4
+            GLM(), protocol, network=sv.graphs.complete(4), steps=steps, clip_norm=1.0, sizes=[5] * 4
         )
 
     assert [made("tree:kind=uniform", steps).steady for steps in (1, 2, 3)] == [True, False, False]
     assert [made("tree", steps).steady for steps in (1, 2)] == [True, True]
-    assert made(sv.protocols.Exchange(4), 2).steady
+    assert made(sv.protocols.HypercubeExchange(4), 2).steady
 
 
 def test_one_record_is_enough_for_a_curator_and_none_is_not():
-    central = DPSGD(GLM(), records=1, steps=2, clip=1.0, noise_multiplier=1.0)
+    central = DPSGD(GLM(), records=1, steps=2, clip_norm=1.0, noise_multiplier=1.0)
     found = central.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0))
     assert np.isfinite(found.outputs["coef"]).all()
-    cd = DPCD(GLM(), records=1, steps=2, clip=1.0, noise_multiplier=1.0, smoothness=(0.25, 0.25))
+    cd = DPCD(GLM(), records=1, steps=2, clip_norm=1.0, noise_multiplier=1.0, smoothness=(0.25, 0.25))
     assert np.isfinite(cd.run((np.ones((1, 2)), np.ones(1)), np.random.default_rng(0)).outputs["coef"]).all()
     with pytest.raises(DataError, match="n >= 1 labels"):
         cd.run((np.ones((0, 2)), np.ones(0)), np.random.default_rng(0))
@@ -226,7 +250,7 @@ def test_one_record_is_enough_for_a_curator_and_none_is_not():
 
 def test_a_member_the_token_never_visits_gets_the_noise_of_the_others():
     walk = RandomWalkSGD.for_budget(
-        GLM(), network=sv.graphs.ring(4), path=(0, 1, 2, 1), steps=4, clip=1.0, adjacency="user",
+        GLM(), network=sv.graphs.ring(4), path=(0, 1, 2, 1), steps=4, clip_norm=1.0, adjacency="user",
         epsilon=2.0, delta=1e-5, view="local",
     )  # fmt: skip
     noises = walk.multipliers
@@ -238,7 +262,7 @@ def test_a_member_the_token_never_visits_gets_the_noise_of_the_others():
 
 def test_a_secret_walk_lists_its_releases_from_the_first_step_and_its_records_reach_the_bound():
     walk = RandomWalkSGD(
-        GLM(), network=sv.graphs.ring(4), path="secret", steps=4, clip=2.0, noise_multiplier=1.0,
+        GLM(), network=sv.graphs.ring(4), path="secret", steps=4, clip_norm=2.0, noise_multiplier=1.0,
         adjacency="user", feature_norm=2.0,
     )  # fmt: skip
     (release,) = walk.releases(1)
@@ -254,7 +278,7 @@ def test_a_secret_walk_lists_its_releases_from_the_first_step_and_its_records_re
 
 def test_a_drawn_path_is_nobodys_to_change():
     walk = RandomWalkSGD(
-        GLM(), network=sv.graphs.ring(4), steps=6, clip=1.0, noise_multiplier=1.0, adjacency="user"
+        GLM(), network=sv.graphs.ring(4), steps=6, clip_norm=1.0, noise_multiplier=1.0, adjacency="user"
     )
     with pytest.raises(ValueError, match="read-only"):
         walk.holders[0] = 3
@@ -272,14 +296,14 @@ def test_only_a_server_makes_a_network_optional():
 
 
 def test_one_holder_knows_its_number_of_records_however_it_was_said():
-    assert DPSGD(GLM(), sizes=[30], steps=1, clip=1.0).records == 30
-    assert DPSGD(GLM(), records=30, steps=1, clip=1.0).sizes == (30,)
-    assert DPSGD(GLM(), lot=5, sample_rate=0.1, steps=1, clip=1.0).records is None
+    assert DPSGD(GLM(), sizes=[30], steps=1, clip_norm=1.0).records == 30
+    assert DPSGD(GLM(), records=30, steps=1, clip_norm=1.0).sizes == (30,)
+    assert DPSGD(GLM(), batch_size=5, sample_rate=0.1, steps=1, clip_norm=1.0).records is None
 
 
 def test_a_masked_row_has_room_for_the_largest_site():
     """Sums of up to 60 clipped records over a common divisor of 30: twice the clip in one number."""
-    made = plan(protocol="masked", network=sv.graphs.complete(4), clip=0.5, noise_multiplier=8.0)
+    made = plan(protocol="masked", network=sv.graphs.complete(4), clip_norm=0.5, noise_multiplier=8.0)
     assert 1.0 <= made.grid.bound * made.grid.step <= 1.0 + 2 * made.grid.step
     assert made.grid.steps == 5
     average = sv.Muffliato("masked", noise_std=1.0, radius=0.5, network="complete:4")

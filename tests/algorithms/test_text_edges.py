@@ -9,15 +9,15 @@ import pytest
 from sottovoce.algorithms import DPCD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD, TokenADMM
 from sottovoce.algorithms.averaging import averaging
 from sottovoce.algorithms.dp_sgd import dp_sgd
-from sottovoce.algorithms.optimisers import Optimiser, Rate
-from sottovoce.algorithms.plan import Learning, Plan
+from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.algorithms.plan import GradientPlan, Plan
 from sottovoce.algorithms.random_walk_sgd import random_walk_sgd
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
 
 
 def test_a_token_goes_between_two_users_at_least():
-    options = {"steps": 4, "gamma": 1.0, "clip": 1.0, "noise_std": 1.0}
+    options = {"steps": 4, "gamma": 1.0, "clip_norm": 1.0, "noise_std": 1.0}
     assert TokenADMM(GLM(), users=2, **options).users == 2
     with pytest.raises(InvalidInput, match="users"):
         TokenADMM(GLM(), users=1, **options)
@@ -25,13 +25,13 @@ def test_a_token_goes_between_two_users_at_least():
 
 def test_what_is_learned_of_unequal_sites_is_said_in_words():
     def words(**options):
-        plan = ConsensusSGD(GLM(dim=2), "tree", network="ring:3", steps=1, clip=1.0, **options)
+        plan = ConsensusSGD(GLM(dim=2), "tree", network="ring:3", steps=1, clip_norm=1.0, **options)
         return plan.computes.partition(":")[0]
 
     assert words(sizes=[5, 5, 5]) == "the mean over all records, which is that of the sites' means"
     assert words(sizes=[5, 5, 20]) == "the mean over all records"
     assert words(sizes=[5, 5, 20], weighting="sites") == "the mean of the sites' means"
-    assert words(lot=4, sample_rate=0.5) == "the mean over all records"
+    assert words(batch_size=4, sample_rate=0.5) == "the mean over all records"
     assert words(adjacency="user") == "the mean of the members' clipped contributions"
 
 
@@ -40,14 +40,14 @@ def test_fresh_noise_by_name_follows_the_loudest_row():
 
     def fresh(noise, **options):
         plan = MuffliatoSGD(
-            GLM(dim=2), "refreshed:2:fresh=0.5", network="ring:4", steps=2, clip=2.0, learning_rate=0.2,
+            GLM(dim=2), "refreshed:2:fresh=0.5", network="ring:4", steps=2, clip_norm=2.0, learning_rate=0.2,
             noise_multiplier=noise, **options,
         )  # fmt: skip
         return plan.schedule(0).tau
 
-    lots = {"lot": 4, "sample_rate": 0.5}
-    assert fresh(3.0, **lots) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)
-    assert fresh((1.0, 3.0, 2.0, 1.0), **lots) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)
+    batches = {"batch_size": 4, "sample_rate": 0.5}
+    assert fresh(3.0, **batches) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)
+    assert fresh((1.0, 3.0, 2.0, 1.0), **batches) == pytest.approx(0.5 * 0.2 * 3 * 2 / 4)
     assert fresh((1.0, 3.0, 2.0, 1.0), adjacency="user") == pytest.approx(0.5 * 0.2 * 3 * 2)
     assert fresh(3.0, sizes=[9, 5, 7, 8]) == pytest.approx(0.5 * 0.2 * 3 * 2 / 5)
 
@@ -55,7 +55,7 @@ def test_fresh_noise_by_name_follows_the_loudest_row():
 def test_the_answer_of_dp_sgd_is_its_last_iterate_unless_an_average_is_asked_for():
     """Steps of 0.5 along a constant slope: -0.5, -1, -1.5."""
     for options, answer in (({}, -1.5), ({"averaging": True}, -1.0)):
-        text = dp_sgd(lambda theta, k: theta, np.zeros((1, 1)), lambda k: 0.5, Optimiser(), **options)
+        text = dp_sgd(lambda theta, k: theta, np.zeros((1, 1)), lambda k: 0.5, Optimizer(), **options)
         state = text.init()
         for k in range(3):
             state = text.update(state, np.ones((1, 1)), k)
@@ -69,13 +69,13 @@ def test_one_step_is_steady_and_more_are_not_unless_a_plan_says_so():
 @pytest.mark.parametrize("term", [{"l1": 0.1}, {"ball": 1.0}, {"box": 1.0}])
 def test_a_term_that_needs_a_proximal_map_is_refused_where_there_is_none(term):
     with pytest.raises(InvalidInput, match="takes l2 only"):
-        ConsensusSGD(GLM(**term), "tree", network="ring:3", steps=1, clip=1.0, adjacency="user")
+        ConsensusSGD(GLM(**term), "tree", network="ring:3", steps=1, clip_norm=1.0, adjacency="user")
 
 
 def test_disagreement_is_the_mean_square_distance_from_the_mean_row():
     """Rows (0, 2) and (4, 2) have the mean (2, 2): squares 4, 0, 4, 0."""
     silent = SimpleNamespace(objective=SimpleNamespace(metrics=lambda rows, data: {"loss": 3.0}))
-    found = Learning.metrics(silent, np.array([[0.0, 2.0], [4.0, 2.0]]), None, None)
+    found = GradientPlan.metrics(silent, np.array([[0.0, 2.0], [4.0, 2.0]]), None, None)
     assert found == {"disagreement": 2.0, "loss": 3.0}
 
 
@@ -85,7 +85,7 @@ def test_disagreement_is_the_mean_square_distance_from_the_mean_row():
 def test_every_step_of_a_secret_walk_must_contract_where_that_is_counted_on(rate, contracts):
     """The logistic loss of records of length 1 is 1/4-smooth: steps up to 8."""
     options = {
-        "network": "ring:4", "steps": 5, "clip": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
+        "network": "ring:4", "steps": 5, "clip_norm": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
         "path": "secret", "feature_norm": 1.0, "learning_rate": rate,
     }  # fmt: skip
     if contracts:
@@ -106,9 +106,9 @@ def test_before_anything_was_released_an_average_knows_nothing_of_the_rows():
 @pytest.mark.parametrize("noise", [0.5, 1.0, 3.0])
 def test_coordinates_with_any_noise_need_a_finite_clip(noise):
     options = {"records": 10, "steps": 2, "smoothness": (1.0, 1.0)}
-    assert DPCD(GLM(dim=2), clip=math.inf, noise_multiplier=0.0, **options).clip == math.inf
-    with pytest.raises(InvalidInput, match="clip"):
-        DPCD(GLM(dim=2), clip=math.inf, noise_multiplier=noise, **options)
+    assert DPCD(GLM(dim=2), clip_norm=math.inf, noise_multiplier=0.0, **options).clip_norm == math.inf
+    with pytest.raises(InvalidInput, match="clip_norm"):
+        DPCD(GLM(dim=2), clip_norm=math.inf, noise_multiplier=noise, **options)
 
 
 def test_a_rate_rises_for_its_share_of_the_steps_and_then_goes_its_way_over_the_rest():
@@ -119,7 +119,7 @@ def test_a_rate_rises_for_its_share_of_the_steps_and_then_goes_its_way_over_the_
 
 def test_adam_divides_by_the_root_and_a_hundred_millionth():
     """The first step of Adam is rate g / (|g| + epsilon): half the rate where g is epsilon."""
-    adam, gradient = Optimiser("adam"), np.array([[1e-8, -1e-8, 3e-8]])
+    adam, gradient = Optimizer("adam"), np.array([[1e-8, -1e-8, 3e-8]])
     step, _ = adam.step(adam.init(gradient), gradient, 0.2, np.zeros((1, 3)))
     np.testing.assert_allclose(step, [[0.1, -0.1, 0.15]], rtol=1e-9)
 
@@ -131,7 +131,7 @@ def test_the_first_holder_of_a_token_is_the_first_of_its_path():
 
 def test_tokens_add_up_in_the_printed_formula():
     options = {
-        "network": "complete:5", "steps": 6, "clip": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
+        "network": "complete:5", "steps": 6, "clip_norm": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
         "path": "secret", "learning_rate": 0.1,
     }  # fmt: skip
     one, three = (RandomWalkSGD(GLM(dim=2), tokens=tokens, **options).published() for tokens in (1, 3))
@@ -140,8 +140,15 @@ def test_tokens_add_up_in_the_printed_formula():
 
 
 def test_a_search_for_the_noise_of_a_plan_leaves_less_than_a_thousandth():
-    plan = ConsensusSGD(GLM(dim=2), "exchange", network="hypercube:2", steps=9, clip=1.0, adjacency="user",
-                        noise_multiplier=1.0)  # fmt: skip
+    plan = ConsensusSGD(
+        GLM(dim=2),
+        "exchange",
+        network="hypercube:2",
+        steps=9,
+        clip_norm=1.0,
+        adjacency="user",
+        noise_multiplier=1.0,
+    )
     for view in ("local", "network"):
         spent = plan.within(2.0, 1e-5, view).privacy(view).epsilon(1e-5)
         assert 2.0 * (1 - 8e-4) < spent <= 2.0

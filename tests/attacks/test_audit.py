@@ -10,7 +10,7 @@ import sottovoce as sv
 from sottovoce.attacks import audit, bounds
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Adversary, Curve, Guarantee, Release, averaging_guarantee
-from sottovoce.protocols import Chebyshev, Exchange, Gossip, Randomized, Refreshed, Tree
+from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, HypercubeExchange, Randomized, Tree
 
 FAMILY = 0.001  # no audit of a right claim may exceed it, with family-wise confidence 99.9 %
 
@@ -22,14 +22,14 @@ def cases():
     hypercube = sv.graphs.hypercube(3)
     return [
         ("path of three", Gossip(sv.graphs.path(3), 2), 0, 2),
-        ("neighbour", Gossip(florentine, 3), 2, 1),
+        ("neighbor", Gossip(florentine, 3), 2, 1),
         ("distant", Gossip(florentine, 3), 0, 5),
         ("hypercube", Gossip(hypercube, 4), 0, 3),
         ("chebyshev", Chebyshev(ring, 3), 0, 3),
         ("two colluders", Gossip(path, 2), (0, 4), 2),
         ("randomized", Randomized(ring, 60, rng), 1, 3),
         ("tree", Tree(florentine), 3, 9),
-        ("exchange", Exchange(8), 0, 7),
+        ("exchange", HypercubeExchange(8), 0, 7),
     ]
 
 
@@ -106,7 +106,7 @@ def consensus_plan(protocol, *, steps, z=2.0, **options):
     """Exact consensus at user level with sensitivity 1: two halves."""
     options = {"adjacency": "user", **options}
     return sv.algorithms.ConsensusSGD(
-        sv.objectives.GLM(), protocol, steps=steps, clip=0.5, noise_multiplier=z, **options
+        sv.objectives.GLM(), protocol, steps=steps, clip_norm=0.5, noise_multiplier=z, **options
     )
 
 
@@ -116,7 +116,7 @@ def consensus_plan(protocol, *, steps, z=2.0, **options):
         ({"adjacency": "user", "z": 2.0}, 0.85),
         ({"adjacency": "add-remove", "z": 1.0, "sizes": (4, 8, 12)}, 0.85),
         ({"adjacency": "replace-one", "z": 2.0, "sizes": (4, 8, 12), "weighting": "sites"}, 0.85),
-        ({"adjacency": "add-remove", "z": 1.0, "sizes": (40, 40, 40), "lot": 20}, 0.2),
+        ({"adjacency": "add-remove", "z": 1.0, "sizes": (40, 40, 40), "batch_size": 20}, 0.2),
     ],
     ids=["user", "add-remove", "sites", "Poisson lots"],
 )
@@ -138,7 +138,7 @@ def test_plans_over_consensus_are_audited_with_their_own_releases(options, least
 
 def test_plans_that_are_no_consensus_are_not_audited_as_one():
     plan = sv.algorithms.MuffliatoSGD(
-        sv.objectives.GLM(), Gossip(sv.graphs.path(3), 1), steps=2, clip=1.0, noise_multiplier=1.0,
+        sv.objectives.GLM(), Gossip(sv.graphs.path(3), 1), steps=2, clip_norm=1.0, noise_multiplier=1.0,
         adjacency="user",
     )  # fmt: skip
     with pytest.raises(InvalidInput, match="does not end its steps in exact consensus"):
@@ -176,7 +176,7 @@ def test_planted_noise_of_one_node_missing_is_found():
 
 
 def test_refreshed_gossip_is_audited_with_its_fresh_noise():
-    protocol = sv.protocols.Refreshed(sv.graphs.path(4), 4, 0.3)
+    protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(4), 4, 0.3)
     h = protocol.view(0).leakage()[2]
     assert 0.05 < h < 0.99
     found = audit.audit_averaging(
@@ -189,7 +189,7 @@ def test_refreshed_gossip_is_audited_with_its_fresh_noise():
 
 def test_refreshed_gossip_draws_afresh_in_every_step():
     """Without the step, two steps would share their fresh noise, and a true claim would be refuted."""
-    protocol = Refreshed(sv.graphs.path(4), 4, tau=0.7)
+    protocol = FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.7)
     one = averaging_guarantee(protocol.view(0), 3, sensitivity=4.0, noise_std=1.0)
     steps = SimpleNamespace(
         n=4, steps=2, schedule=lambda k: protocol,
@@ -206,7 +206,7 @@ def test_refreshed_gossip_draws_afresh_in_every_step():
 
 def test_the_public_result_of_refreshed_gossip_is_audited_with_its_noise():
     found = audit.audit_outputs(
-        Refreshed(sv.graphs.path(4), 4, tau=0.7), user=3, sensitivity=20.0, noise_std=1.0, runs=10_000,
+        FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.7), user=3, sensitivity=20.0, noise_std=1.0, runs=10_000,
         rng=np.random.default_rng(0),
     )  # fmt: skip
     assert 0.9 < found.tightness
@@ -216,7 +216,7 @@ def test_the_public_result_of_refreshed_gossip_is_audited_with_its_noise():
 def test_public_view_and_standard_views():
     network = sv.graphs.florentine()
     views = audit.standard_views(network, 0)
-    assert set(views) == {"neighbour", "distant node", "two colluders"}
+    assert set(views) == {"neighbor", "distant node", "two colluders"}
     assert len(views["two colluders"]) == 2
     found = audit.audit_outputs(
         Gossip(network, 8), user=1, sensitivity=8.0, noise_std=1.0, runs=20_000,

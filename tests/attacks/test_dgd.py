@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.attacks import dgd, gossip, inversion
+from sottovoce.attacks import descent, gossip, inversion
 from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Chebyshev, Gossip, TimeVarying
 
@@ -18,10 +18,10 @@ def averagings():
 @pytest.mark.parametrize("method", ["gls", "ls"])
 def test_constant_gradients_come_back_exactly(averaging, method):
     rng = np.random.default_rng(0)
-    attack = dgd.gradient_attack(averaging, attackers=(0, 2), steps=6)
+    attack = descent.gradient_attack(averaging, attackers=(0, 2), steps=6)
     n = attack.protocol.n
     gradients, start = rng.normal(size=(n, 4)), rng.normal(size=4)
-    seen = dgd.run_descent(attack, lambda theta, t: gradients, np.tile(start, (n, 1)), learning_rate=0.05)
+    seen = descent.run_descent(attack, lambda theta, t: gradients, np.tile(start, (n, 1)), learning_rate=0.05)
     found = attack.gradients(seen, start, 0.05, method=method)
     assert attack.identifiable
     np.testing.assert_allclose(
@@ -33,7 +33,7 @@ def test_constant_gradients_come_back_exactly(averaging, method):
 def test_known_matrix_for_one_round_a_step():
     """MATH 8.2: the row of (t, w) is the sum of the powers of the targets' block."""
     network = sv.graphs.florentine()
-    attack = dgd.gradient_attack(network, attackers=(4,), steps=4)
+    attack = descent.gradient_attack(network, attackers=(4,), steps=4)
     targets = list(attack.targets)
     block = network.W.toarray()[np.ix_(targets, targets)]
     for row, (t, _, w) in enumerate(attack.messages):
@@ -51,11 +51,13 @@ def test_known_matrix_for_one_round_a_step():
 @pytest.mark.parametrize("averaging", averagings()[:2], ids=["florentine-1", "path-3"])
 def test_covariance_and_variance_match_monte_carlo(averaging):
     rng = np.random.default_rng(1)
-    attack = dgd.gradient_attack(averaging, attackers=3, steps=3)
+    attack = descent.gradient_attack(averaging, attackers=3, steps=3)
     n, runs = attack.protocol.n, 40_000
     # independent runs are columns; the gradient of node u is u in all of them, plus fluctuations
     mean = np.tile(np.arange(n, dtype=float)[:, None], (1, runs))
-    seen = dgd.run_descent(attack, lambda theta, t: mean, np.zeros((n, runs)), 1.0, rng=rng, noise_std=0.5)
+    seen = descent.run_descent(
+        attack, lambda theta, t: mean, np.zeros((n, runs)), 1.0, rng=rng, noise_std=0.5
+    )
     clean = attack._without_own(seen, np.zeros(runs))
     sampled = np.cov(clean)
     predicted = 0.25 * attack.covariance
@@ -70,9 +72,9 @@ def test_covariance_and_variance_match_monte_carlo(averaging):
 
 def test_gls_beats_least_squares():
     rng = np.random.default_rng(2)
-    attack = dgd.gradient_attack(sv.graphs.path(6), attackers=0, steps=12)
+    attack = descent.gradient_attack(sv.graphs.path(6), attackers=0, steps=12)
     zero = np.zeros((6, 4000))
-    seen = dgd.run_descent(attack, lambda theta, t: zero, zero, 1.0, rng=rng, noise_std=1.0)
+    seen = descent.run_descent(attack, lambda theta, t: zero, zero, 1.0, rng=rng, noise_std=1.0)
     gls, ls = (
         np.mean(attack.gradients(seen, zero[0], 1.0, method=m)[1:] ** 2, axis=1) for m in ("gls", "ls")
     )
@@ -84,7 +86,7 @@ def test_identifiable_nodes_are_those_of_gossip_with_all_rounds():
     network = sv.graphs.florentine()
     for steps, rounds in ((3, 1), (2, 2), (1, 4), (14, 1)):
         for v in range(15):
-            attack = dgd.gradient_attack(Gossip(network, rounds), v, steps)
+            attack = descent.gradient_attack(Gossip(network, rounds), v, steps)
             assert set(attack.identifiable) == gossip.reconstruct_gossip(network, v, steps * rounds)
 
 
@@ -102,7 +104,7 @@ def test_information_equals_the_accountants_projection():
     B[:, :, v] = 0
     flat = B.reshape(steps, -1)
     projector = (np.linalg.pinv(flat) @ flat).reshape(steps, 5, steps, 5)
-    found = dgd.gradient_attack(network, v, steps).information()
+    found = descent.gradient_attack(network, v, steps).information()
     for u in range(1, 5):
         assert found[u] == pytest.approx(projector[:, u, :, u].sum(), abs=1e-8)
     np.testing.assert_allclose(found[2:], [0.713, 0.087, 0.007], atol=1e-3)
@@ -122,11 +124,11 @@ def test_noise_lowers_the_psnr_as_the_variance_formula_predicts():
         error = p / p.sum(1, keepdims=True) - np.eye(classes)[labels]
         return np.concatenate([error[:, :, None] * x[:, None], error[:, :, None]], axis=2).reshape(n, -1)
 
-    attack = dgd.gradient_attack(sv.graphs.path(n), 0, steps)
+    attack = descent.gradient_attack(sv.graphs.path(n), 0, steps)
     start = np.zeros((n, classes * (dim + 1)))
     scores = {}
     for std in (0.0, 0.002):
-        seen = dgd.run_descent(attack, gradients, start, nu, rng=rng, noise_std=std)
+        seen = descent.run_descent(attack, gradients, start, nu, rng=rng, noise_std=std)
         g = attack.gradients(seen, start[0], nu).reshape(n, classes, dim + 1)[1:]
         scores[std] = inversion.psnr(inversion.invert_linear(g[:, :, :-1], g[:, :, -1]).inputs, x[1:])
     assert (scores[0.0][:4] > 40).all()
@@ -140,13 +142,13 @@ def test_noise_lowers_the_psnr_as_the_variance_formula_predicts():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: dgd.gradient_attack(sv.graphs.path(4), 9, 3), "attackers names node 9"),
-        (lambda: dgd.gradient_attack(sv.graphs.path(4), range(4), 3), "nobody left"),
-        (lambda: dgd.gradient_attack(sv.graphs.path(4), 0, 0), "steps must be at least 1"),
-        (lambda: dgd.gradient_attack(Chebyshev(sv.graphs.path(4), 2), 0, 3), "memory"),
+        (lambda: descent.gradient_attack(sv.graphs.path(4), 9, 3), "attackers names node 9"),
+        (lambda: descent.gradient_attack(sv.graphs.path(4), range(4), 3), "nobody left"),
+        (lambda: descent.gradient_attack(sv.graphs.path(4), 0, 0), "steps must be at least 1"),
+        (lambda: descent.gradient_attack(Chebyshev(sv.graphs.path(4), 2), 0, 3), "memory"),
         (
-            lambda: dgd.gradient_attack(sv.graphs.path(4), 0, 3).gradients(
-                dgd.Transcript(np.zeros((2, 1)), np.zeros((3, 1, 1, 1))), np.zeros(1), 0.1
+            lambda: descent.gradient_attack(sv.graphs.path(4), 0, 3).gradients(
+                descent.Transcript(np.zeros((2, 1)), np.zeros((3, 1, 1, 1))), np.zeros(1), 0.1
             ),
             "transcript must hold 3 received rows",
         ),
@@ -161,7 +163,7 @@ def test_the_victims_gradients_are_the_library_s():
     """The attack asks records without a gate; what it asks for is what the library's objectives answer."""
     torch = pytest.importorskip("torch")
     from sottovoce.attacks.inputs import module_gradients, softmax_gradients
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.objectives.nets.objective import NetObjective
 
     rng, n, dim, classes = np.random.default_rng(0), 4, 5, 3
     x, y = rng.normal(size=(n, dim)), rng.integers(0, classes, n)
@@ -177,5 +179,5 @@ def test_the_victims_gradients_are_the_library_s():
     rows = np.tile(start, (n, 1)) + 0.1 * rng.normal(size=(n, len(start)))
     tensors = (torch.as_tensor(a[:, None]) for a in (rows.astype(np.float32), x.astype(np.float32), y))
     given, inputs, targets = tensors
-    sums = NetObjective(net, clip=1e9).clipped_sums(given[:, 0], inputs, targets)
+    sums = NetObjective(net, clip_norm=1e9).clipped_sums(given[:, 0], inputs, targets)
     np.testing.assert_allclose(gradients(rows, 0), np.asarray(sums), atol=1e-5)

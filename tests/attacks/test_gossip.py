@@ -11,7 +11,16 @@ import pytest
 import sottovoce as sv
 from sottovoce.attacks import gossip
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols import Chebyshev, Dropout, Exchange, Gossip, Randomized, Refreshed, TimeVarying, Tree
+from sottovoce.protocols import (
+    Chebyshev,
+    Dropout,
+    FreshNoiseGossip,
+    Gossip,
+    HypercubeExchange,
+    Randomized,
+    TimeVarying,
+    Tree,
+)
 
 FLORENTINE_AFTER_3 = [2, 15, 9, 9, 9, 3, 5, 5, 4, 3, 3, 7, 5, 2, 2]
 
@@ -47,7 +56,7 @@ def random_protocol(rng):
     if kind == 4:
         return Tree(network, kind="uniform", rng=rng)
     if kind == 5:
-        return Exchange(8)
+        return HypercubeExchange(8)
     return Gossip(network, rounds)
 
 
@@ -83,12 +92,12 @@ def test_noisy_runs_give_value_plus_noise():
     np.testing.assert_allclose(np.array(list(found.values())), np.delete(noisy, 4, axis=0), atol=1e-5)
 
 
-def test_fresh_noise_stops_the_attack_beyond_neighbours():
+def test_fresh_noise_stops_the_attack_beyond_neighbors():
     network = sv.graphs.path(6)
-    attack = gossip.gossip_attack(Refreshed(network, 8, 0.1), 0)
+    attack = gossip.gossip_attack(FreshNoiseGossip(network, 8, 0.1), 0)
     assert attack.nodes == (1,)
     with pytest.raises(InvalidInput, match="fresh noise"):
-        gossip.gossip_attack(Refreshed(network, 8, 0.1), 0, exact=True)
+        gossip.gossip_attack(FreshNoiseGossip(network, 8, 0.1), 0, exact=True)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +170,7 @@ def test_exact_arithmetic_tells_nearly_determined_nodes_apart():
 def modular_elimination(network, v, rounds, p):
     """Row reduction modulo a large prime in Python integers, written without the library."""
     n = network.n
-    near = [network.neighbours(u).tolist() for u in range(n)]
+    near = [network.neighbors(u).tolist() for u in range(n)]
     W = [{w: pow(1 + max(len(near[u]), len(near[w])), -1, p) for w in near[u]} for u in range(n)]
     for u in range(n):
         W[u][u] = (1 - sum(W[u].values())) % p

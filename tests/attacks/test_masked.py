@@ -28,7 +28,7 @@ def test_account_and_attack_change_together_when_partners_fall_apart():
     masked = Masked(sv.graphs.complete(6), partners=sv.graphs.ring(6))
     assert said(masked, [0, 3]) == ((), {frozenset({1, 2}), frozenset({4, 5})})
     assert masked.view([0, 3]).leakage()[[1, 2, 4, 5]] == pytest.approx(1 / 2, abs=1e-12)
-    # neighbours of 1 together: its row is theirs
+    # neighbors of 1 together: its row is theirs
     nodes, sums = said(masked, [0, 2])
     assert nodes == (1,)
     assert sums == {frozenset({3, 4, 5})}

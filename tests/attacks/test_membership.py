@@ -17,7 +17,7 @@ from sottovoce.algorithms.dp_dinno import DPDiNNO  # noqa: E402
 from sottovoce.algorithms.dp_dsgd import DPDSGD  # noqa: E402
 from sottovoce.algorithms.dp_dsgt import DPDSGT  # noqa: E402
 from sottovoce.algorithms.dp_sgd import DPSGD  # noqa: E402
-from sottovoce.objectives.nets import NetObjective  # noqa: E402
+from sottovoce.objectives.nets.objective import NetObjective  # noqa: E402
 
 NET = SmallNet()
 START = NET.initial(np.random.default_rng(0))
@@ -30,9 +30,9 @@ def problem(records=20, canary="blank"):
     return membership.digits_problem(digits.images / 16, digits.target, records=records, canary=canary)
 
 
-def plan_for(kind, data, *, steps=6, z=4.0, lot=None, clip=1.0, rate=0.05):
-    objective = NetObjective(NET.module(START), clip=clip)
-    options = {"steps": steps, "lot": lot, "noise_multiplier": z, "learning_rate": rate}
+def plan_for(kind, data, *, steps=6, z=4.0, batch_size=None, clip_norm=1.0, rate=0.05):
+    objective = NetObjective(NET.module(START), clip_norm=clip_norm)
+    options = {"steps": steps, "batch_size": batch_size, "noise_multiplier": z, "learning_rate": rate}
     if kind is DPSGD:
         return kind(objective, sizes=data.sizes, **options)
     return kind(objective, sv.graphs.path(3), sizes=data.sizes, **options)
@@ -44,7 +44,7 @@ def test_the_small_net_is_the_torch_network():
     theta = np.stack([NET.initial(rng), NET.initial(rng)]) * 3
     patches = np.stack([NET.patches(x) for x in images])
     present = rng.uniform(size=(2, 9)) < 0.7
-    objective = NetObjective(NET.module(theta[0]), clip=1.5)
+    objective = NetObjective(NET.module(theta[0]), clip_norm=1.5)
     ours = NET.clipped_sums(theta, np.arange(2), patches, labels, present, 1.5)
     theirs = objective.clipped_sums(
         theta, torch.as_tensor(images)[:, :, None], torch.as_tensor(labels), torch.as_tensor(present)
@@ -62,18 +62,18 @@ def test_one_record_moves_a_sum_of_the_small_net_by_the_clip():
     row, owner = NET.initial(rng)[None], np.zeros(1, int)
     whole = NET.clipped_sums(row, owner, patches, labels, np.ones((1, records), bool), 0.1).astype(float)
     for gone in range(records):
-        lot = np.arange(records)[None] != gone
-        without = NET.clipped_sums(row, owner, patches, labels, lot, 0.1)
+        batch_size = np.arange(records)[None] != gone
+        without = NET.clipped_sums(row, owner, patches, labels, batch_size, 0.1)
         assert np.linalg.norm(whole - without) == pytest.approx(0.1, rel=1e-5)
 
 
 @pytest.mark.parametrize("kind", PLANS.values(), ids=PLANS)
 def test_stacked_copies_equal_one_run_of_the_plan(kind):
     """Without sampling and noise every copy is the plan's own run, message by message."""
-    from sottovoce.data.agents import AgentData
+    from sottovoce.data.agent_tensors import AgentData
 
     data = problem()
-    plan = plan_for(kind, data, z=0.0, clip=2.0)
+    plan = plan_for(kind, data, z=0.0, clip_norm=2.0)
     copies = membership.train_models(
         plan, NET, data, member=False, models=3, start=START, rng=np.random.default_rng(0),
     )  # fmt: skip
@@ -105,13 +105,13 @@ def test_replicated_protocols_are_the_protocol():
 
 
 def views():
-    return {"neighbour": (1,), "distant": (2,), "colluders": (1, 2)}
+    return {"neighbor": (1,), "distant": (2,), "colluders": (1, 2)}
 
 
 @pytest.mark.parametrize("kind", [*PLANS.values(), DPSGD], ids=[*PLANS, "dp-sgd"])
 def test_no_audit_of_learning_exceeds_its_claim(kind):
     data = problem() if kind is not DPSGD else problem().merged()
-    plan = plan_for(kind, data, lot=10, z=2.0)
+    plan = plan_for(kind, data, batch_size=10, z=2.0)
     found, _ = membership.audit_membership(
         plan, NET, data, models=2000, start=START, rng=np.random.default_rng(3),
         views=None if kind is DPSGD else views(), level=FAMILY / 20,
@@ -120,15 +120,15 @@ def test_no_audit_of_learning_exceeds_its_claim(kind):
 
 
 def test_white_box_audits_come_close_and_keep_the_order_of_the_views():
-    """Full lots, canary at the clip: the neighbour's test is near the claim, the distant node's far below."""
+    """Full lots, canary at the clip: the neighbor's test is near the claim, the distant node's far below."""
     data = problem()
     plan = plan_for(DPDSGD, data, steps=5, z=1.5, rate=0.01)
     found, _ = membership.audit_membership(
         plan, NET, data, models=4000, start=START, rng=np.random.default_rng(4), views=views()
     )
-    assert 0.75 < found["neighbour"].tightness <= 1
-    assert found["distant"].tightness < 0.7 * found["neighbour"].tightness
-    assert found["colluders"].tightness >= 0.9 * found["neighbour"].tightness
+    assert 0.75 < found["neighbor"].tightness <= 1
+    assert found["distant"].tightness < 0.7 * found["neighbor"].tightness
+    assert found["colluders"].tightness >= 0.9 * found["neighbor"].tightness
     exact = plan_for(ConsensusSGD, data, steps=5, z=1.5, rate=0.01)
     found, _ = membership.audit_membership(
         exact, NET, data, models=4000, start=START, rng=np.random.default_rng(4), views=views()
@@ -154,7 +154,7 @@ class Reused(SimulatedNoise):
 
 @pytest.mark.parametrize(("kind", "caught"), [(SimulatedNoise, False), (Halved, True), (Reused, True)])
 def test_planted_noise_bugs_are_found_in_training(kind, caught):
-    """A neighbour whose own noise is everybody's noise subtracts it."""
+    """A neighbor whose own noise is everybody's noise subtracts it."""
     data = problem()
     plan = plan_for(DPDSGD, data, steps=4, z=1.5, rate=0.01)
     inside, outside = (
@@ -165,7 +165,7 @@ def test_planted_noise_bugs_are_found_in_training(kind, caught):
         for seed, member in ((1, True), (2, False))
     )  # fmt: skip
     claim = plan.privacy("pairwise", observer=1, user=0)
-    seen = inside.views["neighbour"], outside.views["neighbour"]
+    seen = inside.views["neighbor"], outside.views["neighbor"]
     assert membership.audit_view(*seen, claim, level=FAMILY).refuted is caught
 
 
@@ -175,10 +175,10 @@ def test_a_broken_record_says_nothing_unless_the_guard_is_removed(guard):
     plan = plan_for(DPDSGD, data, steps=3)
     found, (inside, _) = membership.audit_membership(
         plan, NET, data, models=600, start=START, rng=np.random.default_rng(5), guard=guard, level=FAMILY,
-        views={"neighbour": (1,)},
+        views={"neighbor": (1,)},
     )  # fmt: skip
     assert np.isnan(inside.losses).any() == (not guard)
-    assert found["loss"].refuted == found["neighbour"].refuted == (not guard)
+    assert found["loss"].refuted == found["neighbor"].refuted == (not guard)
 
 
 def test_bad_input():
@@ -188,7 +188,7 @@ def test_bad_input():
     data = problem()
     user_level = DPDSGD(
         NetObjective(NET.module(START)), sv.graphs.path(3), steps=2, noise_multiplier=1.0, adjacency="user",
-        clip=1.0,
+        clip_norm=1.0,
     )  # fmt: skip
     options = {"member": True, "models": 2, "start": START, "rng": np.random.default_rng(0)}
     with pytest.raises(InvalidInput, match="add-remove"):
@@ -208,11 +208,11 @@ class Dealt:
 
 
 @pytest.mark.parametrize(("method", "times", "part"), [("dp_dsgd", 0, 0), ("dp_dsgt", 1, 1)])
-def test_a_neighbour_adds_up_the_owners_noisy_gradients(method, times, part):
+def test_a_neighbor_adds_up_the_owners_noisy_gradients(method, times, part):
     """What the tap decodes against the gradients themselves; who does not hear the owner decodes nothing."""
     from sottovoce.algorithms.dp_dsgd import dp_dsgd
     from sottovoce.algorithms.dp_dsgt import dp_dsgt
-    from sottovoce.algorithms.optimisers import Optimiser
+    from sottovoce.algorithms.optimizers import Optimizer
     from sottovoce.attacks.membership import _Tap
     from sottovoce.runners import run_stacked
 
@@ -220,15 +220,15 @@ def test_a_neighbour_adds_up_the_owners_noisy_gradients(method, times, part):
     source = Dealt(steps, copies * agents, width)
     start = np.tile(np.arange(4.0), (copies * agents, 1))
     texts = {
-        "dp_dsgd": lambda: dp_dsgd(source, start, lambda k: rate, Optimiser()),
+        "dp_dsgd": lambda: dp_dsgd(source, start, lambda k: rate, Optimizer()),
         "dp_dsgt": lambda: dp_dsgt(source, start, lambda k: rate),
     }
     direction = np.array([0.5, 0.5, -0.5, 0.5])
-    views = {"neighbour": (1,), "distant": (2,)}
+    views = {"neighbor": (1,), "distant": (2,)}
     tap = _Tap(lambda k: sv.protocols.Gossip(sv.graphs.path(3), 1), copies, direction, views, start[0], 0)
     run_stacked(texts[method](), tap.protocol, steps)
     parts = 1 if method == "dp_dsgd" else 2
-    found = tap.decoded["neighbour"].reshape(copies, 3, parts)[:, times, part]
+    found = tap.decoded["neighbor"].reshape(copies, 3, parts)[:, times, part]
     pulled = (source.given @ direction).reshape(steps, copies, agents)[:-1, :, 0]  # the last was not sent
     wanted = -rate * pulled.sum(axis=0) if method == "dp_dsgd" else pulled.sum(axis=0)
     np.testing.assert_allclose(found, wanted, atol=1e-12)

@@ -27,7 +27,11 @@ def test_right_claims_hold_in_many_audits_and_a_tenth_of_the_noise_is_found():
 def test_users_as_canaries_of_gossip_and_tree():
     rng = np.random.default_rng(1)
     network = sv.graphs.hypercube(6)
-    for protocol in (sv.protocols.Gossip(network, 6), sv.protocols.Tree(network), sv.protocols.Exchange(64)):
+    for protocol in (
+        sv.protocols.Gossip(network, 6),
+        sv.protocols.Tree(network),
+        sv.protocols.HypercubeExchange(64),
+    ):
         found = one_run.one_run_averaging(
             protocol, 0, sensitivity=2.0, noise_std=1.0, dim=300, rng=rng, level=0.001
         )
@@ -47,7 +51,7 @@ def test_training_with_many_canaries_once():
     problem = digits_problem(digits.images / 16, digits.target, records=40)
     start = net.initial(rng)
     plan = make_plan(
-        "dp-dsgd", net, start, problem.sizes, steps=30, lot=20, epsilon=4.0, delta=1e-2, clip=1.0
+        "dp-dsgd", net, start, problem.sizes, steps=30, batch_size=20, epsilon=4.0, delta=1e-2, clip_norm=1.0
     )
     canaries = rng.normal(size=(60, 14, 14)).astype(np.float32) * 3
     found = one_run.one_run_training(

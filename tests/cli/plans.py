@@ -2,22 +2,22 @@
 
 from sottovoce.algorithms import registry
 
-DATA = 'name = "breast_cancer"\nstandardise = true\nunit_rows = true\ntest_share = 0.2\n'
+DATA = 'name = "breast_cancer"\nstandardize = true\nunit_rows = true\ntest_share = 0.2\n'
 NOISE = "multiplier = 4.0\nseed = 1\n"
-ACCEPT = 'accept = ["standardise", "held-out score"]\n'
+ACCEPT = 'accept = ["standardize", "held-out score"]\n'
 NETWORK = '[network]\ngraph = "hypercube:3"\n'
 
 # algorithm -> (whether it runs over a network, [protocol], [train])
 TRAINED = {
     "consensus-sgd": (True, 'name = "tree"\n', "steps = 5\nlearning_rate = 1.0\n"),
     "muffliato-sgd": (True, 'name = "gossip"\nrounds = 2\n', "steps = 5\nlearning_rate = 1.0\n"),
-    "dp-dsgd": (True, "", "steps = 5\nlearning_rate = 1.0\nlot = 20\n"),
+    "dp-dsgd": (True, "", "steps = 5\nlearning_rate = 1.0\nbatch_size = 20\n"),
     "dp-dsgt": (True, "", "steps = 5\nlearning_rate = 1.0\n"),
     "dp-dinno": (True, "", "steps = 5\nlearning_rate = 0.1\nrho = 0.1\nprimal_steps = 2\n"),
     "random-walk-sgd": (True, "", "steps = 50\nlearning_rate = 0.1\n"),
     "decor": (True, "", "steps = 5\nlearning_rate = 1.0\npair_multiplier = 2.0\n"),
     "mafalda": (True, "", "steps = 5\nlearning_rate = 1.0\n"),
-    "dp-sgd": (False, "", "steps = 20\nlot = 50\nlearning_rate = 2.0\n"),
+    "dp-sgd": (False, "", "steps = 20\nbatch_size = 50\nlearning_rate = 2.0\n"),
     "dp-cd": (False, "", "steps = 60\nsmoothness = 0.01\n"),
     "dp-gcd": (False, "", "steps = 5\nsmoothness = 0.01\n"),
     "admm": (False, "", "steps = 10\ngamma = 2.0\n"),
@@ -39,7 +39,7 @@ graph = "hypercube:3"
 name = "exchange"
 [average]
 radius = 0.5
-centre = 0.5
+center = 0.5
 adjacency = "user"
 values = [0, 0, 0, 0, 1, 1, 1, 1]
 """
@@ -57,8 +57,8 @@ options = { inputs = 64, hidden = 8 }
 algorithm = "dp-dsgt"
 adjacency = "add-remove"
 steps = 8
-clip = 1.0
-lot = 64
+clip_norm = 1.0
+batch_size = 64
 accounting = "rdp"
 learning_rate = [0.5, 0.1]
 [budget]

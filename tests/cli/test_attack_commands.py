@@ -91,7 +91,7 @@ def test_audit_of_the_standard_views_holds(capsys):
     words = ("audit", "--graph", "ring:6", "--rounds", "4", "--runs", "4000")
     found = answer(capsys, *words)
     assert found["refuted"] == []
-    assert set(found["audits"]) == {"neighbour", "distant node", "two colluders", "public"}
+    assert set(found["audits"]) == {"neighbor", "distant node", "two colluders", "public"}
 
 
 def test_audit_refutes_the_published_formula_on_a_path_of_three(capsys):

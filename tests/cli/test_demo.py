@@ -2,7 +2,7 @@ import json
 
 from sottovoce.demo import clinics
 from sottovoce.report import page
-from sottovoce.report.records import read_record
+from sottovoce.report.result_files import read_result
 from sottovoce.runners import Result
 
 
@@ -41,7 +41,7 @@ def test_the_tour(call, tmp_path):
     # the report can be made again from the records alone
     again = call("report", *sorted((folder / "records").iterdir()), "-o", "again.html", "--json")
     assert again.json["records"] == 5
-    assert read_record(folder / "records" / "audit.json")["metrics"]["runs"] == 8000
+    assert read_result(folder / "records" / "audit.json")["metrics"]["runs"] == 8000
 
 
 def test_the_tour_as_json(call, monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ algorithm = "federated-admm"
 steps = 5
 sample_rate = 1.0
 gamma = 1.0
-clip = 1.0
+clip_norm = 1.0
 adjacency = "user"
 [noise]
 std = 6.0
@@ -39,7 +39,7 @@ algorithm = "consensus-sgd"
 weighting = "{weighting}"
 steps = 3
 learning_rate = 1.0
-clip = 1.0
+clip_norm = 1.0
 adjacency = "add-remove"
 [noise]
 multiplier = 4.0

@@ -10,19 +10,19 @@ import pytest
 
 from sottovoce import graphs
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
-from sottovoce.cli.config import known_plan
 from sottovoce.cli.plan import built_plan
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives import GLM
 from sottovoce.peers.agreement import example_agreement, parse_agreement
+from sottovoce.planfile.schema import check_plan_file
 
 NAN, INF = math.nan, math.inf
 BAD = {
     "steps": (0, 1.5, "two", True), "learning_rate": (0, "x", NAN, [], [1.0, 2.0, 3.0, 4.0]),
-    "clip": (0, -1, NAN, "x", INF, True), "noise_multiplier": (-1, NAN, "x", INF),
-    "noise_std": (-1, NAN, "x"), "noise_ratio": (-1, "x"), "lot": (0, NAN, "x"),
+    "clip_norm": (0, -1, NAN, "x", INF, True), "noise_multiplier": (-1, NAN, "x", INF),
+    "noise_std": (-1, NAN, "x"), "noise_ratio": (-1, "x"), "batch_size": (0, NAN, "x"),
     "sample_rate": (0, 1.5, NAN, "x"), "adjacency": ("nonsense", 1), "accounting": ("x", 3),
-    "optimiser": ("x", 3, []), "rho": (0, "x"), "rho_growth": (0, "x"), "primal_steps": (0, "x"),
+    "optimizer": ("x", 3, []), "rho": (0, "x"), "rho_growth": (0, "x"), "primal_steps": (0, "x"),
     "local_steps": (0, 1.5), "local_rate": (0, "x"), "average_from": (2, "x", NAN), "weighting": ("x", 1),
     "fresh_moments": ("no", 3), "final_public": ("no", 0), "noise": ("x",), "floor": (0, "x"),
     "tolerate": (0, "x"), "pair_multiplier": (-1, "x"), "noise_in": ("x",), "gamma": (0, "x"),
@@ -79,7 +79,7 @@ def in_a_file(kind, options, folder):
     if "users" in known:
         tables["data"]["users"] = 4
     tables["train"] = {"algorithm": kind.name, **train}
-    return built_plan(known_plan(tables, "plan"), folder, "plan")
+    return built_plan(check_plan_file(tables, "plan"), folder, "plan")
 
 
 def in_an_agreement(kind, options, example):
@@ -110,7 +110,13 @@ def test_one_sentence_wherever_a_plan_is_written(name, tmp_path, example):
     (tmp_path / "d.csv").write_text("\n".join(["a,b,y", *lines]) + "\n")
     kind = algorithm(name)
     adjacency = "user" if "user" in kind.adjacencies else kind.adjacencies[0]
-    good = {"steps": 4, "clip": 1.0, "adjacency": adjacency, kind.noise_field: 4.0, **NEEDED.get(name, {})}
+    good = {
+        "steps": 4,
+        "clip_norm": 1.0,
+        "adjacency": adjacency,
+        kind.noise_field: 4.0,
+        **NEEDED.get(name, {}),
+    }
     in_python(kind, good), in_a_file(kind, good, tmp_path)
     if name in AGREED:
         in_an_agreement(kind, good, example)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from sottovoce.cli.config import read_plan
 from sottovoce.cli.plan import built_plan
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import read_agreement
-from sottovoce.peers.jobs import Job
+from sottovoce.planfile.schema import read_plan
 
 AVERAGE = """
 version = 1
@@ -18,7 +18,7 @@ name = "masked"
 [average]
 adjacency = "user"
 radius = 0.5
-centre = 0.5
+center = 0.5
 [budget]
 epsilon = 3.0
 delta = 1e-5
@@ -46,7 +46,7 @@ algorithm = "consensus-sgd"
 adjacency = "add-remove"
 steps = 12
 learning_rate = 2.0
-clip = 1.0
+clip_norm = 1.0
 sample_rate = 0.5
 [budget]
 epsilon = 4.0
@@ -76,13 +76,13 @@ def records(path):
     path.write_text("\n".join(lines) + "\n")
 
 
-def test_an_average_keeps_its_noise_centre_and_price(call, tmp_path):
+def test_an_average_keeps_its_noise_center_and_price(call, tmp_path):
     (tmp_path / "plan.toml").write_text(AVERAGE)
     agreement = agreed(call, tmp_path)
     plan = built_plan(read_plan(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
     assert agreement.plan.noise_multiplier == plan.noise_multiplier
-    assert agreement.plan.centre == plan.centre
-    assert Job(agreement).promised(0).epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5), rel=1e-9)
+    assert agreement.plan.center == plan.center
+    assert AgreedRun(agreement).promised(0).epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5), rel=1e-9)
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree:kind=uniform"])
@@ -91,14 +91,14 @@ def test_a_training_keeps_columns_steps_rate_and_price(protocol, call, tmp_path)
     (tmp_path / "plan.toml").write_text(TRAIN.format(protocol=protocol))
     agreement = agreed(call, tmp_path)
     plan = built_plan(read_plan(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
-    assert (agreement.algorithm.sample_rate, agreement.algorithm.lot) == (0.5, 10.0)
+    assert (agreement.algorithm.sample_rate, agreement.algorithm.batch_size) == (0.5, 10.0)
     assert agreement.data.features == ("age", "weight")
     assert (agreement.data.intercept, agreement.model.parameters) == (True, 3)
     view = "network" if protocol == "masked" else "local"
     assert agreement.plan.privacy("local").epsilon(1e-5) == pytest.approx(
         plan.privacy("local").epsilon(1e-5), rel=1e-6
     )
-    assert Job(agreement).promised(0).epsilon(1e-5) == pytest.approx(
+    assert AgreedRun(agreement).promised(0).epsilon(1e-5) == pytest.approx(
         plan.privacy(view).epsilon(1e-5), rel=1e-6
     )
 

@@ -1,4 +1,4 @@
-"""`sottovoce peer home, trust, book, agree, run`: one book for an organisation, from the command line."""
+"""`sottovoce peer home, trust, book, agree, run`: one book for an organization, from the command line."""
 
 import json
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from sottovoce.cli.main import main
 from sottovoce.peers.agreement import read_agreement
-from sottovoce.peers.home import Home
+from sottovoce.peers.member_directory import MemberDirectory
 
 DRAFT = """
 version = 1
@@ -19,11 +19,11 @@ graph = "path:2"
 name = "consensus-sgd"
 protocol = "tree"
 adjacency = "add-remove"
-clip = 1.0
+clip_norm = 1.0
 noise_multiplier = 12.0
 steps = 100
 learning_rate = 0.5
-lot = 20.0
+batch_size = 20.0
 sample_rate = 1.0
 
 [model]
@@ -122,10 +122,10 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, homes, 
         assert code == 0, said
         assert sentence in " ".join(said.split())
         assert read_agreement(file).signatures.keys() == {"north"}
-        home, agreement = Home(north), read_agreement(file)
-        from sottovoce.peers.jobs import Job
+        home, agreement = MemberDirectory(north), read_agreement(file)
+        from sottovoce.peers.agreed_run import AgreedRun
 
-        home.book.start(home.charge_of(Job(agreement), 0))
+        home.book.start(home.charge_of(AgreedRun(agreement), 0))
     file = drafted("third")
     code, said = signed(file, north)
     assert code == 1
@@ -189,7 +189,7 @@ def test_acts_need_their_reason_and_their_numbers(sottovoce, homes):
     assert (code, "no home yet" in said) == (1, True)
     opened = ("--open", "staff", "--epsilon", 1, "--adjacency", "user", "--why", "vote")
     assert sottovoce("peer", "book", "--home", north, *opened)[0] == 0
-    assert list(Home(north).book.populations) == ["patients", "staff"]
+    assert list(MemberDirectory(north).book.populations) == ["patients", "staff"]
 
 
 def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
@@ -216,7 +216,7 @@ def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
         )
         assert "stopped by the test" in said
     assert "is known and goes on in" in said
-    (known,) = Home(homes[0]).book.charges
+    (known,) = MemberDirectory(homes[0]).book.charges
     assert (known.what, known.status) == ("first", "begun")
     np.savez(tmp_path / "mine.npz", X=np.zeros((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
     code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz", "--home", homes[0])

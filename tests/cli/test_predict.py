@@ -29,7 +29,7 @@ names = ["Rome", "Bern", "Oslo"]
 algorithm = "consensus-sgd"
 adjacency = "add-remove"
 steps = 60
-clip = 1.0
+clip_norm = 1.0
 learning_rate = 4.0
 [budget]
 epsilon = 3.0
@@ -113,7 +113,7 @@ def test_a_linear_study_from_a_file_to_predictions(call, tmp_path):
 
 
 def test_scores_are_those_of_training_whatever_the_preparation(call, tmp_path):
-    """A named set, standardised and of unit length: the study prepares raw records as the run did."""
+    """A named set, standardized and of unit length: the study prepares raw records as the run did."""
     (tmp_path / "plan.toml").write_text(
         trained("consensus-sgd").replace("test_share", "intercept = true\ntest_share")
     )

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from sottovoce.cli import main as cli
-from sottovoce.report.records import read_record
+from sottovoce.report.result_files import read_result
 
 AVERAGE = """version = 1
 [network]
@@ -26,10 +26,10 @@ epsilon = {epsilon}
 delta = 1e-5
 """
 TRAIN = """version = 1
-accept = ["standardise", "held-out score"]
+accept = ["standardize", "held-out score"]
 [data]
 name = "breast_cancer"
-standardise = true
+standardize = true
 unit_rows = true
 test_share = 0.2
 [network]
@@ -40,7 +40,7 @@ name = "{protocol}"
 algorithm = "consensus-sgd"
 adjacency = "{adjacency}"
 steps = {steps}
-clip = 1.0
+clip_norm = 1.0
 learning_rate = 2.0
 [noise]
 seed = 1
@@ -129,7 +129,7 @@ def test_what_json_prints_is_what_out_writes(call, tmp_path, words):
     told = call(*words, "--json", "--out", "answer.json")
     assert told.code == 0, told
     assert json.loads((tmp_path / "answer.json").read_text()) == told.json
-    record = read_record(tmp_path / "answer.json")
+    record = read_result(tmp_path / "answer.json")
     assert record["metrics"]
     assert record["provenance"]["version"]
 
@@ -140,7 +140,7 @@ def test_search_has_an_out_and_a_record(call, tmp_path):
     )
     told = call("search", "plan.toml", "--rates", "1,2", "--out", "found.json", "--json")
     assert told.code == 0, told
-    assert read_record(tmp_path / "found.json")["metrics"]["runs"] == 2
+    assert read_result(tmp_path / "found.json")["metrics"]["runs"] == 2
     assert json.loads((tmp_path / "found.json").read_text()) == told.json
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.cli.config import read_plan
+from sottovoce.accounting.wording import UNCHARGED
 from sottovoce.cli.plan import built_plan
-from sottovoce.privacy.words import UNCHARGED
+from sottovoce.planfile.schema import read_plan
 
 from .plans import ACCEPT, ALGORITHMS, AVERAGE, NOISE, trained
 
@@ -28,8 +28,8 @@ def test_every_algorithm_is_planned_and_trained(call, tmp_path, algorithm):
     assert "simulation" in record["provenance"]["noise"]
     assert json.loads((tmp_path / "out.json").read_text())["outputs"]["coef"] == record["outputs"]["coef"]
     for stated in (*priced.json["guarantees"], *record["guarantees"]):  # what was read and not charged
-        assert stated["accepted"] == ["standardise", "held-out score"]
-        assert f"not charged, accepted by name: {UNCHARGED['standardise']}" in stated["assumptions"]
+        assert stated["accepted"] == ["standardize", "held-out score"]
+        assert f"not charged, accepted by name: {UNCHARGED['standardize']}" in stated["assumptions"]
 
 
 def test_a_file_runs_the_plan_that_python_builds(call, tmp_path):
@@ -40,7 +40,7 @@ def test_a_file_runs_the_plan_that_python_builds(call, tmp_path):
     data = sv.data.load("breast_cancer").unit_rows()
     shards = data.shards(sv.data.equal(data.n, 8, np.random.default_rng([0, 1])))
     plan = sv.algorithms.DPDSGD(
-        sv.objectives.GLM(), sv.graphs.hypercube(3), steps=5, learning_rate=1.0, clip=1.0, lot=20,
+        sv.objectives.GLM(), sv.graphs.hypercube(3), steps=5, learning_rate=1.0, clip_norm=1.0, batch_size=20,
         noise_multiplier=4.0, sizes=shards.sizes,
     )  # fmt: skip
     rows = plan.run(shards, sv.privacy.SimulatedNoise(1)).outputs["rows"]
@@ -173,20 +173,20 @@ def test_wrong_files_are_refused_in_a_sentence(refused, tmp_path, text, sentence
     ("old", "new", "options"),
     [
         ("steps = 5", "steps = 0", {"steps": 0}),
-        ("clip = 1.0", "clip = -1.0", {"clip": -1.0}),
-        ("clip = 1.0", 'clip = "one"', {"clip": "one"}),
-        ("lot = 20", "lot = 2000", {"lot": 2000}),
-        ("lot = 20", "sample_rate = 2.0", {"lot": None, "sample_rate": 2.0}),
+        ("clip = 1.0", "clip = -1.0", {"clip_norm": -1.0}),
+        ("clip = 1.0", 'clip = "one"', {"clip_norm": "one"}),
+        ("lot = 20", "lot = 2000", {"batch_size": 2000}),
+        ("lot = 20", "sample_rate = 2.0", {"batch_size": None, "sample_rate": 2.0}),
         ('"add-remove"', '"record"', {"adjacency": "record"}),
         ("learning_rate = 1.0", "learning_rate = -1.0", {"learning_rate": -1.0}),
-        ("lot = 20", 'accounting = "magic"', {"lot": None, "accounting": "magic"}),
-        ("lot = 20", 'optimiser = "lbfgs"', {"lot": None, "optimiser": "lbfgs"}),
+        ("lot = 20", 'accounting = "magic"', {"batch_size": None, "accounting": "magic"}),
+        ("lot = 20", 'optimizer = "lbfgs"', {"batch_size": None, "optimizer": "lbfgs"}),
     ],
 )
 def test_a_bad_option_gets_the_sentence_that_python_raises(refused, tmp_path, old, new, options):
     data = sv.data.load("breast_cancer").split(0.2, np.random.default_rng(0))
     shards = data.shards(sv.data.equal(data.n, 8, np.random.default_rng([0, 1])))
-    common = {"steps": 5, "learning_rate": 1.0, "clip": 1.0, "lot": 20, "noise_multiplier": 4.0}
+    common = {"steps": 5, "learning_rate": 1.0, "clip_norm": 1.0, "batch_size": 20, "noise_multiplier": 4.0}
     with pytest.raises(sv.errors.InvalidInput) as raised:
         sv.algorithms.DPDSGD(
             sv.objectives.GLM(), sv.graphs.hypercube(3), sizes=shards.sizes, **common | options
@@ -204,11 +204,11 @@ def test_a_bad_option_gets_the_sentence_that_python_raises(refused, tmp_path, ol
 def test_what_is_read_and_not_charged_must_be_accepted_by_name(refused, tmp_path, command):
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept=""))
     said = refused(command, "plan.toml", "--out", "r.json")
-    assert 'accept = ["held-out score", "standardise"]' in said
+    assert 'accept = ["held-out score", "standardize"]' in said
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept='accept = ["held-out score"]\n'))
     assert "bounds = [low, high] scales by public bounds instead" in refused(command, "plan.toml")
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept='accept = ["everything"]\n'))
-    assert "accept knows standardise, held-out score" in refused(command, "plan.toml")
+    assert "accept knows standardize, held-out score" in refused(command, "plan.toml")
     plain = 'name = "breast_cancer"\nunit_rows = true\n'
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", data=plain))
     assert "nothing of the kind is read" in refused(command, "plan.toml")
@@ -221,7 +221,7 @@ def test_what_is_accepted_is_shown_and_kept(call, tmp_path):
     assert "except for the above" in answer.out
     assert "Not charged: settings that were chosen on the private records." in answer.out
     kept = json.loads((tmp_path / "r.json").read_text())
-    assert kept["metrics"]["accepted"] == ["standardise", "held-out score", "tuning"]
+    assert kept["metrics"]["accepted"] == ["standardize", "held-out score", "tuning"]
 
 
 def table_of(folder, rows=60, words=("sick", "well")):
@@ -246,7 +246,7 @@ graph = "complete:3"
 algorithm = "consensus-sgd"
 adjacency = "add-remove"
 steps = 40
-clip = 1.0
+clip_norm = 1.0
 learning_rate = 4.0
 [noise]
 multiplier = 0.5

@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from sottovoce.cli.config import read_plan
 from sottovoce.cli.plan import built_plan, price
 from sottovoce.cli.train import read_training, run_training
+from sottovoce.planfile.schema import read_plan
 from sottovoce.report.tensorboard import read_events
 
 from .plans import NET
@@ -89,7 +89,7 @@ def test_search_says_what_it_spends(call, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"lot": "5000"}, "fewer than the lot"),
+        ({"batch_size": "5000"}, "fewer than the lot"),
         ({"skew": "2.0"}, "[data] skew"),
         ({"accounting": '"magic"'}, "accounting must be"),
         ({"steps": "0"}, "steps"),

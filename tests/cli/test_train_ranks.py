@@ -25,7 +25,7 @@ rounds = 2
 [train]
 algorithm = "muffliato-sgd"
 adjacency = "user"
-clip = 1.0
+clip_norm = 1.0
 steps = 4
 learning_rate = 0.5
 [noise]
@@ -45,9 +45,9 @@ options = { inputs = 64, hidden = 4 }
 [train]
 algorithm = "dp-dsgt"
 adjacency = "add-remove"
-clip = 1.0
+clip_norm = 1.0
 steps = 40
-lot = 16
+batch_size = 16
 accounting = "rdp"
 every = 1
 [noise]

@@ -80,7 +80,7 @@ def test_whitening_whitens_fresh_strokes():
     assert spread_after < spread_before / 4
 
 
-def test_the_pen_is_reproducible_and_centred():
+def test_the_pen_is_reproducible_and_centered():
     one, two = images(20), images(20)
     assert one.tobytes() == two.tobytes()
     at = np.arange(28)
@@ -123,7 +123,7 @@ def test_deskewing_leaves_an_empty_image_and_marks_a_bad_one():
     np.testing.assert_allclose(upright[2], deskew(x[2:])[0], atol=1e-6)
 
 
-def test_opponent_channels_tell_colour_from_light():
+def test_opponent_channels_tell_color_from_light():
     grey = np.repeat(dead_leaves(2, np.random.default_rng(0)).mean(1, keepdims=True), 3, axis=1)
     rows = Opponent(PooledPixels(4))(grey).reshape(2, 3, 64)
     np.testing.assert_allclose(rows[:, 0], PooledPixels(4)(grey[:, 0]), rtol=1e-5)
@@ -146,7 +146,7 @@ def test_random_pictures_are_reproducible_and_use_the_range(make, shape):
     assert np.abs(one[0] - one[1]).mean() > 0.02
 
 
-def test_whitening_in_colour_whitens_fresh_leaves():
+def test_whitening_in_color_whitens_fresh_leaves():
     whiten = Whitened(Opponent(PooledPixels(8)), "leaves", ridge=0.01, drawings=600)
     fresh = dead_leaves(600, np.random.default_rng(9))
     assert np.allclose(np.linalg.norm(whiten(fresh), axis=1), 1, atol=1e-5)

@@ -137,11 +137,11 @@ def test_bounds_that_do_not_hold():
         read_bounds([[0.0], [2.0]])
 
 
-def test_standardising_is_noted_as_not_private():
+def test_standardizing_is_noted_as_not_private():
     data = Dataset("d", np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([1, -1]))
     assert data.notes == ()
-    assert "not private" in data.standardised().notes[0]
-    assert data.standardised().X.tolist() == [[-1, 0], [1, 0]]
+    assert "not private" in data.standardized().notes[0]
+    assert data.standardized().X.tolist() == [[-1, 0], [1, 0]]
 
 
 def test_shards_refuse_empty_users_and_shared_records():
@@ -207,7 +207,7 @@ def test_a_list_of_pairs_is_dealt_out():
 def test_other_things_are_refused_in_one_sentence(given, said):
     import sottovoce as sv
 
-    options = {"steps": 2, "sizes": [3] * 4, "lot": 2, "clip": 1.0, "noise_multiplier": 2.0}
+    options = {"steps": 2, "sizes": [3] * 4, "batch_size": 2, "clip_norm": 1.0, "noise_multiplier": 2.0}
     plan = sv.algorithms.DPDSGD(sv.objectives.GLM(dim=3), sv.graphs.ring(4), **options)
     with pytest.raises(DataError, match=said) as caught:
         plan.run(given, np.random.default_rng(0))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sottovoce.data import lots
-from sottovoce.data.lots import Lots
+from sottovoce.data import poisson_sampling
+from sottovoce.data.poisson_sampling import PoissonSampler
 
 
 def generator(key, number, step, stream):
@@ -16,7 +16,7 @@ def generator(key, number, step, stream):
 
 @pytest.mark.parametrize(("size", "rate"), [(50, 0.05), (8191, 0.01), (9000, 0.2), (9000, 0.7), (1, 0.5)])
 def test_one_number_per_record_unless_records_are_many_and_lots_are_small(size, rate):
-    drawn = Lots([3, size], [1.0, rate], key=5, numbers=[9, 4])
+    drawn = PoissonSampler([3, size], [1.0, rate], key=5, numbers=[9, 4])
     for step, stream in ((0, 0), (7, 0), (7, 2)):
         told = np.flatnonzero(generator(5, 4, step, stream).random(size) < rate)
         np.testing.assert_array_equal(drawn.draw([1], step, stream)[0], told)
@@ -25,7 +25,7 @@ def test_one_number_per_record_unless_records_are_many_and_lots_are_small(size, 
 @pytest.mark.parametrize(("size", "rate"), [(8192, 0.1), (20_000, 0.001)])
 def test_gaps_are_geometric_where_records_are_many_and_lots_are_small(size, rate):
     """A walk of geometric gaps from before the first record, with more of them than are ever needed."""
-    drawn = Lots([size], [rate], key=5, numbers=[4])
+    drawn = PoissonSampler([size], [rate], key=5, numbers=[4])
     for step in range(3):
         walk = np.cumsum(generator(5, 4, step, 0).geometric(rate, size=size)) - 1
         np.testing.assert_array_equal(drawn.draw([0], step)[0], walk[walk < size])
@@ -34,34 +34,37 @@ def test_gaps_are_geometric_where_records_are_many_and_lots_are_small(size, rate
 def test_a_protective_lot_takes_what_is_below_the_rate_and_not_what_is_at_it(monkeypatch):
     half = 2**63
     words = np.array([half, half - 1, 0, 2**64 - 1], np.uint64)
-    monkeypatch.setattr(Lots, "_secret", lambda self, *label: words)
-    assert Lots([4], [0.5], key=bytes(32)).draw([0], 0)[0].tolist() == [1, 2]
+    monkeypatch.setattr(PoissonSampler, "_secret", lambda self, *label: words)
+    assert PoissonSampler([4], [0.5], key=bytes(32)).draw([0], 0)[0].tolist() == [1, 2]
 
 
 def test_the_threshold_is_the_rate_in_units_of_two_to_the_minus_64():
     for rate, told in ((0.5, 2**63), (0.75, 3 * 2**62), (2.0**-64, 1), (1 - 2.0**-53, 2**64 - 2**11)):
-        assert int(lots._threshold(rate)) == told
-    assert int(lots._threshold(1.0)) == 2**64 - 1  # the largest that 64 bits hold
+        assert int(poisson_sampling._threshold(rate)) == told
+    assert int(poisson_sampling._threshold(1.0)) == 2**64 - 1  # the largest that 64 bits hold
 
 
 def test_whole_lots_are_every_record_and_one_list_for_the_same_agents():
-    lots = Lots([3, 5, 3], [1.0, 1.0, 1.0], key=1)
-    first, again = lots.draw([0, 1, 2], 0), lots.draw(range(3), 7, 2)
-    assert [lot.tolist() for lot in first] == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2]]
+    batches = PoissonSampler([3, 5, 3], [1.0, 1.0, 1.0], key=1)
+    first, again = batches.draw([0, 1, 2], 0), batches.draw(range(3), 7, 2)
+    assert [batch.tolist() for batch in first] == [[0, 1, 2], [0, 1, 2, 3, 4], [0, 1, 2]]
     assert again is first
-    assert [lot.tolist() for lot in lots.draw([1], 0)] == [[0, 1, 2, 3, 4]]
-    assert [len(lot) for lot in lots.draw([2, 1], 0)] == [3, 5]  # other agents, other lots
+    assert [batch.tolist() for batch in batches.draw([1], 0)] == [[0, 1, 2, 3, 4]]
+    assert [len(batch) for batch in batches.draw([2, 1], 0)] == [
+        3,
+        5,
+    ]  # other agents, other lots
 
 
 def test_nobody_can_change_a_shared_lot():
-    (lot,) = Lots([4], [1.0], key=1).draw([0], 0)
+    (batch,) = PoissonSampler([4], [1.0], key=1).draw([0], 0)
     with pytest.raises(ValueError, match="read-only"):
-        lot[0] = 3
+        batch[0] = 3
 
 
 def test_whole_lots_beside_sampled_ones():
     """One agent that samples leaves the others whole, and its own lots are those it has alone."""
-    mixed, alone = Lots([50, 6], [0.3, 1.0], key=9), Lots([50], [0.3], key=9)
+    mixed, alone = PoissonSampler([50, 6], [0.3, 1.0], key=9), PoissonSampler([50], [0.3], key=9)
     for step in range(4):
         sampled, whole = mixed.draw([0, 1], step)
         assert np.array_equal(sampled, alone.draw([0], step)[0])

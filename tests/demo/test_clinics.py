@@ -16,7 +16,7 @@ def test_the_consortium_is_what_the_texts_say(clinics):
     assert len(clinics.y_test) == 114
     np.testing.assert_allclose(clinics.shares() * parts.PATIENTS, parts.MALIGNANT)
     assert np.linalg.norm(clinics.shards.X, axis=1).max() <= 1 + 1e-12
-    # neighbours are of different kinds
+    # neighbors are of different kinds
     large = np.array(parts.MALIGNANT) > 10
     assert all(large[u] != large[v] for u, v in clinics.network.edges)
 
@@ -37,7 +37,7 @@ def test_reconstruction_recovers_what_the_view_determines(clinics):
 
 
 def test_promises_are_about_a_patient_and_honest_about_a_clinic(clinics):
-    patient, _, clinic = parts.promises(sv.protocols.Exchange(16), 0)
+    patient, _, clinic = parts.promises(sv.protocols.HypercubeExchange(16), 0)
     assert patient["epsilon"] == pytest.approx(1.0)
     assert patient["adjacency"] == "replace-one"
     assert clinic["adjacency"] == "user"

@@ -160,7 +160,7 @@ def test_large_graphs_against_closed_forms(network, gap):
     assert network.spectral_gap == pytest.approx(gap, rel=1e-6)
 
 
-def test_normalised_fiedler_values():
+def test_normalized_fiedler_values():
     assert graphs.complete(10).fiedler_normalized == pytest.approx(1)
     assert graphs.star(10).fiedler_normalized == pytest.approx(0.1)
     assert graphs.path(10).fiedler_normalized == pytest.approx((2 - 2 * np.cos(np.pi / 10)) / 10)

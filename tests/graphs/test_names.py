@@ -5,7 +5,7 @@ import pytest
 
 from sottovoce import graphs
 from sottovoce.errors import GraphError, InvalidInput
-from sottovoce.graphs.names import EXAMPLES
+from sottovoce.graphs.parsing import EXAMPLES
 
 
 @pytest.mark.parametrize("text", [text for text in EXAMPLES if not text.startswith("file")])

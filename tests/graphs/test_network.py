@@ -124,7 +124,7 @@ def test_edges_are_sorted_once_each_smaller_first():
 def test_one_node_is_a_network():
     lonely = graphs.complete(1)
     assert (lonely.n, lonely.spectral_gap, lonely.diameter, lonely.fiedler_normalized) == (1, 1.0, 0, 1.0)
-    assert lonely.neighbours(0).tolist() == []
+    assert lonely.neighbors(0).tolist() == []
 
 
 @given(connected_graphs(), st.sampled_from(["metropolis", "max_degree", "lazy"]))
@@ -165,7 +165,7 @@ def test_distances_diameter_and_fiedler_agree_with_networkx(graph):
     lengths = dict(networkx.all_pairs_shortest_path_length(G))
     for v in range(n):
         assert network.distances_from(v).tolist() == [lengths[v][u] for u in range(n)]
-        assert network.neighbours(v).tolist() == sorted(G[v])
+        assert network.neighbors(v).tolist() == sorted(G[v])
     assert network.diameter == networkx.diameter(G)
     L = networkx.laplacian_matrix(G, nodelist=range(n)).toarray()
     assert network.fiedler_normalized == pytest.approx(np.sort(np.linalg.eigvalsh(L))[1] / n, abs=1e-12)
@@ -175,7 +175,7 @@ def test_nodes_outside_are_refused():
     ring = graphs.ring(5)
     for bad in (5, -1, 1.5):
         with pytest.raises(InvalidInput):
-            ring.neighbours(bad)
+            ring.neighbors(bad)
         with pytest.raises(InvalidInput):
             ring.distances_from(bad)
 

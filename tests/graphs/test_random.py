@@ -47,7 +47,7 @@ def test_regular_graphs_that_do_not_exist(n, d):
 
 
 def test_regular_graphs_come_in_their_right_shares():
-    """Of the 70 labelled cubic graphs on six nodes 60 are prisms and 10 are K_{3,3}."""
+    """Of the 70 labeled cubic graphs on six nodes 60 are prisms and 10 are K_{3,3}."""
     r = rng(5)
     draws = 1000
     prisms = sum(
@@ -143,7 +143,7 @@ def test_random_connected_at_the_ends_and_beyond():
     assert len(graphs.random_connected(10, 1.0, rng(), tolerance=0.01).edges) == 45
     assert graphs.random_connected(10, 0.0098, rng(), tolerance=0.002).diameter >= 7
     with pytest.raises(
-        GraphError, match=r"within 0.05 of the normalised Fiedler value 0.9 \(nearest: 0.8\)|nearest: 1"
+        GraphError, match=r"within 0.05 of the normalized Fiedler value 0.9 \(nearest: 0.8\)|nearest: 1"
     ):
         graphs.random_connected(10, 0.9, rng())
     for bad in (0.0, 1.5, -0.1):

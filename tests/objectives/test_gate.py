@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import torch
 
+from sottovoce.accounting.release import Release
 from sottovoce.data import Shards
-from sottovoce.data.lots import Lots
-from sottovoce.data.randomness import Random
+from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.errors import InvalidInput, ReleaseMismatch
-from sottovoce.objectives import GLM, gradients
+from sottovoce.mechanisms import gradient
+from sottovoce.mechanisms.gradient import AnnouncedReleases, GradientMechanism, ValueMechanism
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
+from sottovoce.objectives import GLM
 from sottovoce.objectives.clipping import clip_around, clip_in_place, clip_rows, clip_scalar, clip_weights
-from sottovoce.objectives.gradients import Gradients, Planned, Values
-from sottovoce.privacy.noise import ProtectiveNoise, SimulatedNoise
-from sottovoce.privacy.releases import Release
 
 
 class Recorder:
@@ -48,9 +49,11 @@ class Sums:
         self.records, self.decay = [np.array(r, float) for r in records], decay
         self.sizes = np.array([len(r) for r in self.records])
 
-    def sums(self, theta, lots, places, clip):
-        chosen = [self.records[p][lot] for p, lot in zip(places, lots, strict=True)]
-        return np.array([(r if clip == math.inf else clip_rows(r, clip)).sum(axis=0) for r in chosen])
+    def sums(self, theta, batches, places, clip_norm):
+        chosen = [self.records[p][batch_size] for p, batch_size in zip(places, batches, strict=True)]
+        return np.array(
+            [(r if clip_norm == math.inf else clip_rows(r, clip_norm)).sum(axis=0) for r in chosen]
+        )
 
 
 RECORDS = [[[3.0, 4.0], [0.0, 1.0]], [[6.0, 8.0]], [[0.0, 0.5], [0.5, 0.0], [0.0, 0.0]]]
@@ -67,11 +70,16 @@ def gate(
     **options,
 ):
     noise = Recorder() if noise is None else noise
-    given = {"clip": 2.0, "rates": [1.0] * 3, "divisors": [2.0, 4.0, 8.0], **options}
-    source = Gradients(
-        Sums(RECORDS, decay), [5, 7, 9], Random(noise, lots=3, start=0, numbers=numbers), adjacency=adjacency,
-        noise_multipliers=z, releases=releases, **given,
-    )  # fmt: skip
+    given = {"clip_norm": 2.0, "rates": [1.0] * 3, "divisors": [2.0, 4.0, 8.0], **options}
+    source = GradientMechanism(
+        Sums(RECORDS, decay),
+        [5, 7, 9],
+        RunRandomness(noise, batches=3, start=0, numbers=numbers),
+        adjacency=adjacency,
+        noise_multipliers=z,
+        releases=releases,
+        **given,
+    )
     return source, noise
 
 
@@ -113,11 +121,11 @@ def test_the_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record
     loud.full(THETA, 1)
     loud.full(THETA, 1, 2)
     assert [stream for *_, stream in noise.asked] == [0, 2]
-    user, _ = gate("user", decay=0.5, z=(0.0,) * 3, clip=1e9)
+    user, _ = gate("user", decay=0.5, z=(0.0,) * 3, clip_norm=1e9)
     sums = np.array([[3.0, 5.0], [6.0, 8.0], [0.5, 0.5]]) / [[2], [4], [8]]
     np.testing.assert_allclose(user(THETA, 0), sums + 0.5 * THETA)
     assert user.decay == 0.0  # already in the release
-    tight, _ = gate("user", decay=0.5, z=(0.0,) * 3, clip=0.1)
+    tight, _ = gate("user", decay=0.5, z=(0.0,) * 3, clip_norm=0.1)
     np.testing.assert_allclose(np.linalg.norm(tight(THETA, 0), axis=1), 0.1)
 
 
@@ -128,7 +136,7 @@ def test_some_of_the_hosted_agents_only():
 
 
 def test_without_noise_no_source_is_asked_and_one_noise_is_enough_to_ask():
-    quiet, noise = gate(z=(0.0,) * 3, clip=math.inf)
+    quiet, noise = gate(z=(0.0,) * 3, clip_norm=math.inf)
     assert quiet(THETA, 0)[1].tolist() == [1.5, 2.0]
     assert noise.asked == noise.sizes == []
     assert quiet.std.tolist() == [0.0] * 3
@@ -136,7 +144,7 @@ def test_without_noise_no_source_is_asked_and_one_noise_is_enough_to_ask():
     one(THETA, 0)
     assert len(noise.asked) == 1
     with pytest.raises(InvalidInput, match="finite clip"):
-        gate(z=(0.0, 0.0, 1.0), clip=math.inf)
+        gate(z=(0.0, 0.0, 1.0), clip_norm=math.inf)
 
 
 # ---- rounding is paid for ------------------------------------------------------------------------------
@@ -199,7 +207,7 @@ def test_every_agents_numbers_are_compared(place, field):
 def test_a_stretch_of_one_agent_is_not_anothers():
     """Equal numbers and unlike stretches: what one may draw, another may not."""
     at = {"sensitivity": 1.0, "noise_std": 1.0}
-    planned = Planned([[Release(0, 0, **at, steps=6)], [Release(1, 0, **at, steps=3)]])
+    planned = AnnouncedReleases([[Release(0, 0, **at, steps=6)], [Release(1, 0, **at, steps=3)]])
     planned.check([0], 5, 0, **at)
     planned.check([0, 1], 2, 0, **at)
     with pytest.raises(ReleaseMismatch):
@@ -207,7 +215,7 @@ def test_a_stretch_of_one_agent_is_not_anothers():
     with pytest.raises(ReleaseMismatch):
         planned.check([0, 1], 5, 0, **at)
     for other in ({"step": 1}, {"count": 2}, {"stream": 1}, {"mechanism": "laplace"}):
-        planned = Planned(
+        planned = AnnouncedReleases(
             [[Release(0, 0, **at, steps=6)], [Release(**{"sender": 1, "step": 0, **at, "steps": 6, **other})]]
         )
         planned.check([0], 0, 0, **at)
@@ -216,7 +224,7 @@ def test_a_stretch_of_one_agent_is_not_anothers():
     with pytest.raises(ReleaseMismatch, match="laplace"):
         planned.check([1], 0, 0, **at)
     planned.check([1], 0, 0, **at, mechanism="laplace")
-    alone = Planned([[Release(0, 0, **at, mechanism="laplace")]])
+    alone = AnnouncedReleases([[Release(0, 0, **at, mechanism="laplace")]])
     alone.check([0], 0, 0, **at, mechanism="laplace")
     with pytest.raises(ReleaseMismatch, match="laplace"):
         alone.check([0], 0, 0, **at)
@@ -225,7 +233,7 @@ def test_a_stretch_of_one_agent_is_not_anothers():
 @pytest.mark.parametrize("agents", [1, 2])
 def test_draws_in_a_row_lie_within_one_stretch(agents):
     at = {"sensitivity": 1.0, "noise_std": 1.0}
-    planned = Planned(
+    planned = AnnouncedReleases(
         [
             [Release(a, 2, **at, steps=3), *([Release(a, 5, **at, steps=2)] if a else [])]
             for a in range(agents)
@@ -235,7 +243,7 @@ def test_draws_in_a_row_lie_within_one_stretch(agents):
     for step, steps in ((1, 1), (2, 4), (4, 2), (1, 2)):
         with pytest.raises(ReleaseMismatch):
             planned.check([0], step, 0, **at, steps=steps)
-    long = Planned([[Release(0, 0, **at, steps=10)]])
+    long = AnnouncedReleases([[Release(0, 0, **at, steps=10)]])
     long.check([0], 6, 0, **at, steps=4)
     with pytest.raises(ReleaseMismatch):
         long.check([0], 8, 0, **at, steps=3)
@@ -248,9 +256,9 @@ def test_draws_in_a_row_lie_within_one_stretch(agents):
 
 def test_an_agent_that_announced_nothing_may_draw_nothing():
     at = {"sensitivity": 1.0, "noise_std": 1.0}
-    planned = Planned([[], [Release(1, 0, **at)]])
+    planned = AnnouncedReleases([[], [Release(1, 0, **at)]])
     planned.check([1], 0, 0, **at)
-    for nothing in (planned, Planned([[], []])):
+    for nothing in (planned, AnnouncedReleases([[], []])):
         with pytest.raises(ReleaseMismatch, match="does not list"):
             nothing.check([0], 0, 0, **at)
 
@@ -285,7 +293,7 @@ def test_a_meter_notes_every_draw_with_the_gates_own_numbers(adjacency):
 
 
 def test_a_local_update_is_the_whole_move_clipped_once():
-    source, noise = gate("user", clip=1e9, decay=0.5, z=(1e-9,) * 3)
+    source, noise = gate("user", clip_norm=1e9, decay=0.5, z=(1e-9,) * 3)
     moved = source.local_update(THETA, 2, steps=2, rate=0.1)
     mean = np.array([[3.0, 5.0], [6.0, 8.0], [0.5, 0.5]]) / [[2], [4], [8]]
     local = THETA
@@ -293,7 +301,7 @@ def test_a_local_update_is_the_whole_move_clipped_once():
         local = local - 0.1 * (mean + 0.5 * local)
     np.testing.assert_allclose(moved - 100, THETA - local, rtol=1e-9)
     assert noise.asked == [([5, 7, 9], 2, [1.0] * 3, 0)]
-    tight, _ = gate("user", clip=0.25)
+    tight, _ = gate("user", clip_norm=0.25)
     lengths = np.linalg.norm(tight.local_update(THETA, 0, steps=3, rate=1.0) - 100, axis=1)
     np.testing.assert_allclose(lengths, 0.25)
     with pytest.raises(InvalidInput, match="user"):
@@ -306,17 +314,23 @@ def test_a_local_update_is_the_whole_move_clipped_once():
 @pytest.mark.parametrize("noisy", [False, True])
 @pytest.mark.parametrize("averaging", [False, True])
 def test_a_block_draws_clips_and_notes_what_single_steps_do(noisy, averaging, monkeypatch):
-    monkeypatch.setattr(gradients, "_AHEAD", 40)  # two steps at a time
+    monkeypatch.setattr(gradient, "_AHEAD", 40)  # two steps at a time
     rng = np.random.default_rng(4)
     data = Shards(rng.normal(size=(40, 3)) * 3, rng.normal(size=40), np.array([0, 40]))
     listed = [[Release(6, 0, 0.7 / 20, (1.5 if noisy else 0.0) * 0.7 / 20, "add-remove", 0.5, steps=9)]]
 
     def fresh():
-        return Gradients(
-            GLM("squared").query(data), [6], Random(SimulatedNoise(3), lots=5, start=0, numbers=(8,)),
-            clip=0.7, noise_multipliers=[1.5 if noisy else 0.0], adjacency="add-remove",
-            rates=[0.5], divisors=[20.0], releases=listed,
-        ).metered()  # fmt: skip
+        return GradientMechanism(
+            GLM("squared").query(data),
+            [6],
+            RunRandomness(SimulatedNoise(3), batches=5, start=0, numbers=(8,)),
+            clip_norm=0.7,
+            noise_multipliers=[1.5 if noisy else 0.0],
+            adjacency="add-remove",
+            rates=[0.5],
+            divisors=[20.0],
+            releases=listed,
+        ).metered()
 
     one, many, rates = fresh(), fresh(), np.linspace(0.9, 0.1, 7)
     assert many.descends
@@ -340,11 +354,11 @@ def test_a_block_draws_clips_and_notes_what_single_steps_do(noisy, averaging, mo
 
 def test_only_one_agent_at_record_level_descends():
     data = Shards(np.ones((4, 1)), np.ones(4), np.array([0, 2, 4]))
-    common = {"clip": 1.0, "random": Random(Recorder(), lots=0, start=0)}
+    common = {"clip_norm": 1.0, "random": RunRandomness(Recorder(), batches=0, start=0)}
 
     def descends(query, agents, adjacency):
         n = len(agents)
-        return Gradients(
+        return GradientMechanism(
             query, agents, noise_multipliers=[1.0] * n, adjacency=adjacency, rates=[1.0] * n,
             divisors=[1.0] * n, **common,
         ).descends  # fmt: skip
@@ -359,17 +373,17 @@ def test_only_one_agent_at_record_level_descends():
 # ---- averaging -----------------------------------------------------------------------------------------
 
 
-def test_values_are_pulled_into_the_ball_and_noised_about_the_centre():
+def test_values_are_pulled_into_the_ball_and_noised_about_the_center():
     noise = Recorder(slack=0.25)
     rows = np.array([[10.0], [4.125], [np.nan]])
     listed = [[Release(a, 0, 1.0, 3.0)] for a in (5, 7, 9)]
-    source = Values(
+    source = ValueMechanism(
         rows,
         [5, 7, 9],
-        Random(noise, lots=0, start=0),
+        RunRandomness(noise, batches=0, start=0),
         radius=0.5,
         noise_std=3.0,
-        centre=4.0,
+        center=4.0,
         releases=listed,
     )
     assert source.rows.ravel().tolist() == [4.25, 4.125, 4.0]
@@ -391,12 +405,21 @@ def test_values_are_pulled_into_the_ball_and_noised_about_the_centre():
 def test_values_without_room_for_rounding_are_refused_and_late_noise_is_left_to_the_protocol():
     noise = Recorder(slack=1.0)
     with pytest.raises(InvalidInput, match="rounding slack"):
-        Values(np.zeros((1, 1)), [0], Random(noise, lots=0, start=0), radius=1.0, noise_std=3.0)
-    later = Values(
-        np.ones((1, 1)), [0], Random(Recorder(), lots=0, start=0), radius=2.0, noise_std=3.0, noise_later=True
+        ValueMechanism(
+            np.zeros((1, 1)), [0], RunRandomness(noise, batches=0, start=0), radius=1.0, noise_std=3.0
+        )
+    later = ValueMechanism(
+        np.ones((1, 1)),
+        [0],
+        RunRandomness(Recorder(), batches=0, start=0),
+        radius=2.0,
+        noise_std=3.0,
+        noise_later=True,
     )
     assert later.released(0).tolist() == [[1.0]]
-    far = Values(np.full((1, 1), 5.0), [0], Random(Recorder(), lots=0, start=0), radius=2.0, noise_std=3.0)
+    far = ValueMechanism(
+        np.full((1, 1), 5.0), [0], RunRandomness(Recorder(), batches=0, start=0), radius=2.0, noise_std=3.0
+    )
     assert far.released(0).tolist() == [[102.0]]  # about zero, with noise, unless told otherwise
 
 
@@ -449,7 +472,7 @@ def test_rows_keep_their_type_and_shape_and_an_empty_row_is_itself():
     assert clip_rows(np.zeros((2, 0)), 1.0).shape == (2, 0)
 
 
-def test_the_ball_has_a_centre():
+def test_the_ball_has_a_center():
     assert clip_around([[7], [3]], 4.5, 0.25).tolist() == [[4.75], [4.25]]
     assert clip_around(np.array([[np.inf], [5.5]], np.float32), 5.0, 1.0).dtype == np.float32
     assert clip_around(np.array([[np.inf], [5.5]], np.float32), 5.0, 1.0).tolist() == [[5.0], [5.5]]
@@ -474,13 +497,13 @@ def test_one_coordinate_is_clipped_at_both_ends():
 @pytest.mark.parametrize("key", [11, b"k" * 32], ids=["simulated", "protective"])
 @pytest.mark.parametrize(("size", "rate"), [(400, 0.3), (9000, 0.19), (9000, 0.3)])
 def test_every_record_enters_with_its_rate(key, size, rate):
-    """Counts over many lots, by place in the list and between neighbours: five standard errors."""
-    lots, times = Lots([size], [rate], key), 400
+    """Counts over many lots, by place in the list and between neighbors: five standard errors."""
+    batches, times = PoissonSampler([size], [rate], key), 400
     seen = np.zeros((times, size), bool)
     for step in range(times):
-        (lot,) = lots.draw([0], step)
-        assert (np.diff(lot) > 0).all()
-        seen[step, lot] = True
+        (batch_size,) = batches.draw([0], step)
+        assert (np.diff(batch_size) > 0).all()
+        seen[step, batch_size] = True
     error = math.sqrt(rate * (1 - rate) / (times * size))
     assert abs(seen.mean() - rate) < 5 * error
     thirds = np.array_split(seen, 3, axis=1)
@@ -494,29 +517,31 @@ def test_every_record_enters_with_its_rate(key, size, rate):
 
 @pytest.mark.parametrize("key", [11, b"k" * 32], ids=["simulated", "protective"])
 def test_a_lot_is_a_function_of_key_number_step_and_stream(key):
-    lots = Lots([300, 300], [0.5, 0.5], key, numbers=[4, 6])
-    first = lots.draw([0], 3, 1)[0].tolist()
-    assert lots.draw([1, 0], 3, 1)[1].tolist() == first
-    assert Lots([300], [0.5], key, numbers=[4]).draw([0], 3, 1)[0].tolist() == first
-    other = [lots.draw([1], 3, 1), lots.draw([0], 4, 1), lots.draw([0], 3, 2), lots.draw([0], 3)]
-    other.append(Lots([300, 300], [0.5, 0.5], 12 if key == 11 else b"K" * 32, numbers=[4, 6]).draw([0], 3, 1))
+    batches = PoissonSampler([300, 300], [0.5, 0.5], key, numbers=[4, 6])
+    first = batches.draw([0], 3, 1)[0].tolist()
+    assert batches.draw([1, 0], 3, 1)[1].tolist() == first
+    assert PoissonSampler([300], [0.5], key, numbers=[4]).draw([0], 3, 1)[0].tolist() == first
+    other = [batches.draw([1], 3, 1), batches.draw([0], 4, 1), batches.draw([0], 3, 2), batches.draw([0], 3)]
+    other.append(
+        PoissonSampler([300, 300], [0.5, 0.5], 12 if key == 11 else b"K" * 32, numbers=[4, 6]).draw([0], 3, 1)
+    )
     assert all(drawn[0].tolist() != first for drawn in other)
-    assert lots.draw([0], 3)[0].tolist() == lots.draw([0], 3, 0)[0].tolist()
+    assert batches.draw([0], 3)[0].tolist() == batches.draw([0], 3, 0)[0].tolist()
 
 
 @pytest.mark.parametrize("key", [11, b"k" * 32], ids=["simulated", "protective"])
 def test_a_rate_of_one_takes_all_and_a_tiny_one_almost_none(key):
-    assert Lots([5], [1.0], key).draw([0], 0)[0].tolist() == [0, 1, 2, 3, 4]
-    assert not len(Lots([100], [1e-12], key).draw([0], 0)[0])
-    nearly = Lots([10_000], [1 - 1e-9], key).draw([0], 0)[0]
+    assert PoissonSampler([5], [1.0], key).draw([0], 0)[0].tolist() == [0, 1, 2, 3, 4]
+    assert not len(PoissonSampler([100], [1e-12], key).draw([0], 0)[0])
+    nearly = PoissonSampler([10_000], [1 - 1e-9], key).draw([0], 0)[0]
     assert len(nearly) == 10_000
 
 
 @pytest.mark.parametrize("wrong", [{"rates": [0.0]}, {"rates": [1.5]}, {"sizes": [0]}, {"key": -1}])
 def test_lots_refuse_what_they_cannot_draw(wrong):
     with pytest.raises(InvalidInput):
-        Lots(**{"sizes": [3], "rates": [0.5], "key": 1, **wrong})
-    Lots([3], [0.5], 0)
+        PoissonSampler(**{"sizes": [3], "rates": [0.5], "key": 1, **wrong})
+    PoissonSampler([3], [0.5], 0)
 
 
 def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
@@ -525,11 +550,11 @@ def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
     class Wide:
         width, dtype, sizes, decay = 300, np.float32, np.array([1]), 0.0
 
-        def sums(self, theta, lots, places, clip):
+        def sums(self, theta, batches, places, clip_norm):
             return np.full((1, 300), 2.0**24 + 1)  # no float32
 
     def released(noise):
-        gate = Gradients(Wide(), [0], Random.of(noise), clip=1.0, noise_multipliers=[0.6],
+        gate = GradientMechanism(Wide(), [0], RunRandomness.of(noise), clip_norm=1.0, noise_multipliers=[0.6],
                          adjacency="add-remove", rates=[1.0], divisors=[4.0])  # fmt: skip
         return gate(np.zeros((1, 300), np.float32), 3)
 

@@ -1,4 +1,4 @@
-"""Generalised linear models against numpy twins, finite differences and scikit-learn."""
+"""Generalized linear models against numpy twins, finite differences and scikit-learn."""
 
 import math
 
@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.objectives import GLM, Regulariser, clip_rows, prox_logistic, prox_squared, prox_squared_batch
-from sottovoce.objectives.kernels import add_clipped, lot_sums
+from sottovoce.objectives import GLM, Regularizer, clip_rows, prox_logistic, prox_squared, prox_squared_batch
+from sottovoce.objectives.kernels import add_clipped, batch_sums
 
 MODELS = [GLM("logistic"), GLM("squared"), GLM("huber", width=0.7)]
 IDS = [m.loss for m in MODELS]
@@ -23,16 +23,16 @@ def numpy_slopes(model, m, y):
     return np.clip(r, -model.width, model.width) if model.loss == "huber" else r
 
 
-def clipped_sum(kind, width, w, X, y, rows, clip):
+def clipped_sum(kind, width, w, X, y, rows, clip_norm):
     out = np.zeros(len(w))
     for i in rows:
-        add_clipped(kind, width, w, X[i], y[i], clip, out)
+        add_clipped(kind, width, w, X[i], y[i], clip_norm, out)
     return out
 
 
-def numpy_clipped_sum(model, w, X, y, clip):
+def numpy_clipped_sum(model, w, X, y, clip_norm):
     """The twin: form every gradient, clip it, add."""
-    return clip_rows(numpy_slopes(model, X @ w, y)[:, None] * X, clip).sum(axis=0)
+    return clip_rows(numpy_slopes(model, X @ w, y)[:, None] * X, clip_norm).sum(axis=0)
 
 
 def problem(seed=0, n=40, p=5):
@@ -47,13 +47,13 @@ def test_gradient_is_the_slope_of_the_value(model):
     assert np.allclose(model.gradient(w, X, y), numeric, atol=1e-8)
 
 
-@pytest.mark.parametrize("clip", [0.1, 1.0, math.inf])
+@pytest.mark.parametrize("clip_norm", [0.1, 1.0, math.inf])
 @pytest.mark.parametrize("model", MODELS, ids=IDS)
-def test_clipped_sum_equals_the_numpy_twin(model, clip):
+def test_clipped_sum_equals_the_numpy_twin(model, clip_norm):
     X, y, w = problem(1)
-    fast = clipped_sum(model.kind, model.width, w, X, y, np.arange(len(y)), clip)
-    assert np.allclose(fast, numpy_clipped_sum(model, w, X, y, clip), rtol=1e-12, atol=1e-12)
-    if clip == math.inf:
+    fast = clipped_sum(model.kind, model.width, w, X, y, np.arange(len(y)), clip_norm)
+    assert np.allclose(fast, numpy_clipped_sum(model, w, X, y, clip_norm), rtol=1e-12, atol=1e-12)
+    if clip_norm == math.inf:
         assert np.allclose(fast / len(y), model.gradient(w, X, y), rtol=1e-12)
 
 
@@ -63,11 +63,11 @@ def test_lot_sums_equal_agent_after_agent(model):
     theta = np.random.default_rng(3).normal(size=(3, 3))
     offsets = np.array([0, 2, 7, 12])
     rng = np.random.default_rng(4)
-    lots = [np.flatnonzero(rng.random(size) < 0.7) for size in np.diff(offsets)]
-    ends = np.cumsum([len(lot) for lot in lots])
-    got = lot_sums(model.kind, model.width, theta, X, y, offsets[:3], np.concatenate(lots), ends, 0.5)
+    batches = [np.flatnonzero(rng.random(size) < 0.7) for size in np.diff(offsets)]
+    ends = np.cumsum([len(batch) for batch in batches])
+    got = batch_sums(model.kind, model.width, theta, X, y, offsets[:3], np.concatenate(batches), ends, 0.5)
     for u in range(3):
-        rows = offsets[u] + lots[u]
+        rows = offsets[u] + batches[u]
         assert np.allclose(got[u], numpy_clipped_sum(model, theta[u], X[rows], y[rows], 0.5), atol=1e-13)
 
 
@@ -106,24 +106,24 @@ def test_a_broken_record_changes_nothing_else():
 
 
 @pytest.mark.parametrize(
-    "regulariser",
-    [Regulariser(l1=0.3), Regulariser(l2=0.5), Regulariser(0.2, 0.4), Regulariser(0.2, 0.4, box=0.5),
-     Regulariser(0.2, 0.4, ball=0.7)],
+    "regularizer",
+    [Regularizer(l1=0.3), Regularizer(l2=0.5), Regularizer(0.2, 0.4), Regularizer(0.2, 0.4, box=0.5),
+     Regularizer(0.2, 0.4, ball=0.7)],
 )  # fmt: skip
-def test_prox_is_the_minimiser(regulariser):
+def test_prox_is_the_minimizer(regularizer):
     rng = np.random.default_rng(6)
     v, step = rng.normal(size=4), 0.6
-    w = regulariser.prox(v, step)
+    w = regularizer.prox(v, step)
 
     def value(z):
-        return regulariser.value(z) + ((z - v) ** 2).sum() / (2 * step)
+        return regularizer.value(z) + ((z - v) ** 2).sum() / (2 * step)
 
     for _ in range(500):
         z = w + rng.normal(scale=0.05, size=4)
-        if regulariser.box is not None:
-            z = np.clip(z, -regulariser.box, regulariser.box)
-        if regulariser.ball is not None:
-            z *= min(1.0, regulariser.ball / np.linalg.norm(z))
+        if regularizer.box is not None:
+            z = np.clip(z, -regularizer.box, regularizer.box)
+        if regularizer.ball is not None:
+            z *= min(1.0, regularizer.ball / np.linalg.norm(z))
         assert value(z) >= value(w) - 1e-12
 
 
@@ -141,18 +141,18 @@ def test_record_proxes_are_stationary_and_move_at_most_the_step():
         assert np.allclose(u, prox_squared_batch(v, x[None], np.array([y]), step), atol=1e-7)
 
 
-def test_minimisers_agree_with_scikit_learn():
+def test_minimizers_agree_with_scikit_learn():
     from sklearn.linear_model import Lasso, LogisticRegression, Ridge
 
     X, y, _ = problem(8, n=200, p=6)
     t = X @ np.arange(6.0) + 0.1 * y
     n = len(y)
     lasso = Lasso(alpha=0.1, fit_intercept=False, tol=1e-12).fit(X, t).coef_
-    assert np.allclose(GLM("squared", l1=0.1).minimise(X, t), lasso, atol=1e-6)
+    assert np.allclose(GLM("squared", l1=0.1).minimize(X, t), lasso, atol=1e-6)
     ridge = Ridge(alpha=0.1 * n, fit_intercept=False).fit(X, t).coef_
-    assert np.allclose(GLM("squared", l2=0.1).minimise(X, t), ridge, atol=1e-6)
+    assert np.allclose(GLM("squared", l2=0.1).minimize(X, t), ridge, atol=1e-6)
     logistic = LogisticRegression(C=1 / (0.01 * n), fit_intercept=False, tol=1e-10).fit(X, y).coef_[0]
-    assert np.allclose(GLM("logistic", l2=0.01).minimise(X, y), logistic, atol=1e-4)
+    assert np.allclose(GLM("logistic", l2=0.01).minimize(X, y), logistic, atol=1e-4)
 
 
 def test_bad_input_is_refused_in_one_sentence():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sottovoce.errors import InvalidInput
-from sottovoce.objectives.nets import NetObjective, clip_weights
-from sottovoce.objectives.wide_sums import add_weighted_rows, weighted_products
+from sottovoce.objectives.nets.float64_sums import add_weighted_rows, weighted_products
+from sottovoce.objectives.nets.objective import NetObjective, clip_weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -25,7 +25,7 @@ class Slow(nn.Module):
         return torch.where(h > 0, h, self.slope * h)
 
 
-def reference(objective, theta, x, y, clip):
+def reference(objective, theta, x, y, clip_norm):
     """One backward pass per sample; the slow truth."""
     sums = torch.zeros(x.shape[0], objective.n_params)
     for a in range(x.shape[0]):
@@ -34,7 +34,7 @@ def reference(objective, theta, x, y, clip):
             module.zero_grad()
             objective.loss(module(x[a, i : i + 1]), y[a, i : i + 1]).sum().backward()
             g = torch.cat([p.grad.flatten() for p in module.parameters()])
-            sums[a] += g * min(1.0, clip / g.norm().item())
+            sums[a] += g * min(1.0, clip_norm / g.norm().item())
     return sums
 
 
@@ -88,23 +88,27 @@ LAYERS = {
 }
 
 
-@pytest.mark.parametrize("clip", [0.05, 0.5, 1e6], ids=["all clipped", "some", "none"])
+@pytest.mark.parametrize("clip_norm", [0.05, 0.5, 1e6], ids=["all clipped", "some", "none"])
 @pytest.mark.parametrize("name", LAYERS)
-def test_every_layer_equals_per_sample_autograd(name, clip):
+def test_every_layer_equals_per_sample_autograd(name, clip_norm):
     layer, shape = LAYERS[name]
     torch.manual_seed(1)
-    agents, lot = 3, 5
-    x = torch.randint(0, 7, (agents, lot, 4)) if shape is None else torch.randn(agents, lot, *shape)
+    agents, batch_size = 3, 5
+    x = (
+        torch.randint(0, 7, (agents, batch_size, 4))
+        if shape is None
+        else torch.randn(agents, batch_size, *shape)
+    )
     head = nn.Sequential(layer, nn.Flatten())
     width = head(x[0]).shape[1]
     net = nn.Sequential(head, nn.Tanh(), nn.Linear(width, 3))
-    objective = NetObjective(net, clip=clip)
+    objective = NetObjective(net, clip_norm=clip_norm)
     assert objective.uses_fallback == (name == "no twin")
     theta = objective.start(agents) + 0.1 * np.random.default_rng(0).normal(
         size=(agents, objective.n_params)
     ).astype(np.float32)
-    y = torch.randint(0, 3, (agents, lot))
-    assert close(objective.clipped_sums(theta, x, y), reference(objective, theta, x, y, clip))
+    y = torch.randint(0, 3, (agents, batch_size))
+    assert close(objective.clipped_sums(theta, x, y), reference(objective, theta, x, y, clip_norm))
     assert objective.uses_fallback == (name == "no twin")  # the fast form did not step aside
 
 
@@ -129,17 +133,17 @@ def test_random_networks(data):
         )
         c = out
     layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LayerNorm(4 * c), nn.Linear(4 * c, 3)]
-    objective = NetObjective(nn.Sequential(*layers), clip=data.draw(st.sampled_from([0.1, 1.0, 100.0])))
+    objective = NetObjective(nn.Sequential(*layers), clip_norm=data.draw(st.sampled_from([0.1, 1.0, 100.0])))
     x, y = torch.randn(2, 4, channels, 6, 6), torch.randint(0, 3, (2, 4))
     theta = objective.initial(np.random.default_rng(data.draw(st.integers(0, 99))), agents=2)
-    expected = reference(objective, theta, x, y, objective.clip)
+    expected = reference(objective, theta, x, y, objective.clip_norm)
     assert close(objective.clipped_sums(theta, x, y), expected, 2e-5)
 
 
 def small():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.GroupNorm(1, 2), nn.Mish(), nn.Flatten(), nn.Linear(32, 3))
-    return NetObjective(net, clip=0.7), torch.randn(2, 6, 1, 6, 6), torch.randint(0, 3, (2, 6))
+    return NetObjective(net, clip_norm=0.7), torch.randn(2, 6, 1, 6, 6), torch.randint(0, 3, (2, 6))
 
 
 def test_padding_and_chunks_change_nothing():
@@ -173,7 +177,7 @@ def test_one_record_moves_the_sum_by_at_most_the_clip(value, fallback):
     objective, x, y = small()
     if fallback:
         net = nn.Sequential(nn.Flatten(), nn.Linear(36, 4), Slow(), nn.Linear(4, 3))
-        objective = NetObjective(net, clip=0.7)
+        objective = NetObjective(net, clip_norm=0.7)
         assert objective.uses_fallback
     theta = objective.start(2)
     without = objective.clipped_sums(theta, x[:, 1:], y[:, 1:])
@@ -213,7 +217,7 @@ def test_layers_that_mix_samples_are_refused_by_name():
 
 
 def test_mixing_without_a_layer_is_refused_by_the_probe():
-    class Centred(nn.Module):
+    class Centered(nn.Module):
         def __init__(self):
             super().__init__()
             self.linear = nn.Linear(4, 3)
@@ -221,7 +225,7 @@ def test_mixing_without_a_layer_is_refused_by_the_probe():
         def forward(self, x):
             return self.linear(x - x.mean(0))
 
-    objective = NetObjective(Centred())
+    objective = NetObjective(Centered())
     with pytest.raises(InvalidInput, match="other samples of the lot"):
         objective.clipped_sums(objective.start(1), torch.randn(1, 4, 4), torch.zeros(1, 4, dtype=torch.long))
 
@@ -229,7 +233,7 @@ def test_mixing_without_a_layer_is_refused_by_the_probe():
 def test_tied_weights_fall_back_and_are_right():
     net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
     net[2].weight = net[0].weight
-    objective = NetObjective(net, clip=0.1)
+    objective = NetObjective(net, clip_norm=0.1)
     assert objective.uses_fallback
     x, y = torch.randn(1, 5, 4), torch.randint(0, 4, (1, 5))
     theta = objective.start(1)
@@ -265,7 +269,7 @@ def cancelling(width, length, seed):
 @pytest.mark.parametrize("length", [1e3, 1e5, 1e9])
 def test_a_record_that_cancels_itself_is_clipped_all_the_same(width, length, bias):
     """In float32 the ghost norm of such a record is noise: taken at its word it let 3000 C through."""
-    objective = NetObjective(nn.Linear(width, width, bias=bias), "squared_error", clip=1.0)
+    objective = NetObjective(nn.Linear(width, width, bias=bias), "squared_error", clip_norm=1.0)
     theta = np.zeros((1, objective.n_params), np.float32)
     for seed in range(20):
         inputs, targets = cancelling(width, length, seed)
@@ -275,7 +279,7 @@ def test_a_record_that_cancels_itself_is_clipped_all_the_same(width, length, bia
 
 def test_a_record_that_cancels_itself_to_the_last_digit_is_clipped_all_the_same():
     """Two positions that differ in the last digit of one number: float64 too loses their ghost norm."""
-    objective = NetObjective(nn.Linear(40, 40, bias=False), "squared_error", clip=1.0)
+    objective = NetObjective(nn.Linear(40, 40, bias=False), "squared_error", clip_norm=1.0)
     theta = np.zeros((1, objective.n_params), np.float32)
     for seed in range(20):
         inputs, targets = cancelling(40, 1e9, seed)
@@ -286,7 +290,7 @@ def test_a_record_that_cancels_itself_to_the_last_digit_is_clipped_all_the_same(
 
 
 def test_a_repeated_token_that_cancels_itself_is_clipped_all_the_same():
-    objective = NetObjective(nn.Embedding(4, 8), "squared_error", clip=1.0)
+    objective = NetObjective(nn.Embedding(4, 8), "squared_error", clip_norm=1.0)
     for seed in range(20):
         g = torch.Generator().manual_seed(seed)
         there = 1e5 * torch.randn(8, generator=g)
@@ -333,7 +337,7 @@ def test_one_record_of_a_large_lot_moves_the_sum_by_the_clip(name):
     """All gradients point one way, so float32 sums are large and coarse: they moved by .997 to 1.003 C."""
     net, shape, size = LARGE[name]
     torch.manual_seed(0)
-    objective = NetObjective(net, "squared_error", clip=1.0)
+    objective = NetObjective(net, "squared_error", clip_norm=1.0)
     assert objective.uses_fallback == (name == "one by one")
     x = (
         torch.randint(0, 3, (1, size, *shape))
@@ -350,8 +354,11 @@ def test_one_record_of_a_large_lot_moves_the_sum_by_the_clip(name):
 def test_a_sum_over_positions_is_clipped_by_what_it_may_truly_be():
     """Positions that nearly cancel: float32 measures the length of their sum wrongly, float64 adds it."""
     torch.manual_seed(0)
-    objective = NetObjective(nn.Sequential(nn.Linear(3, 2), nn.Flatten(), nn.Linear(2 * 512, 1)), clip=1e-3,
-                             loss="squared_error")  # fmt: skip
+    objective = NetObjective(
+        nn.Sequential(nn.Linear(3, 2), nn.Flatten(), nn.Linear(2 * 512, 1)),
+        clip_norm=1e-3,
+        loss="squared_error",
+    )
     x = torch.randn(1, 1, 512, 3)
     x[:, :, 1::2] = -x[:, :, ::2] * (1 + 1e-4 * torch.randn(1, 1, 256, 1))
     theta = objective.start(1)

@@ -11,10 +11,10 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from sottovoce.errors import InvalidInput
-from sottovoce.objectives import nets
-from sottovoce.objectives.nets import NetObjective
-from sottovoce.objectives.per_sample import NotPerSample
-from sottovoce.objectives.per_sample_trace import trace
+from sottovoce.objectives.nets import objective as nets
+from sottovoce.objectives.nets.objective import NetObjective
+from sottovoce.objectives.nets.per_sample_rules import NotPerSample
+from sottovoce.objectives.nets.trace import trace
 
 CLIP = 0.5
 WIDTH, CLASSES = 6, 3
@@ -173,8 +173,8 @@ MIXING_LOSSES = {
     "share of the lot": lambda o, y: plain(o, y) / len(o),
     "contrastive": lambda o, y: F.cross_entropy(o @ o.T, torch.arange(len(o)), reduction="none"),
     "weighted by class counts": lambda o, y: plain(o, y) * (y[:, None] == y[None]).float().mean(1) * 9,
-    "the neighbour's label": lambda o, y: F.cross_entropy(o, y.roll(1), reduction="none"),
-    "centred": lambda o, y: plain(o, y) - plain(o, y).mean(),
+    "the neighbor's label": lambda o, y: F.cross_entropy(o, y.roll(1), reduction="none"),
+    "centered": lambda o, y: plain(o, y) - plain(o, y).mean(),
     "of the lot's logits": lambda o, y: plain(o - o.amax(0), y),
     "averaged": lambda o, y: F.cross_entropy(o, y).expand(len(o)),
 }
@@ -313,7 +313,7 @@ APART = {
     "topk": (lambda: Does(lambda h: h.topk(3, dim=1).values), ROWS),
     "gate": (lambda: Does(lambda h: torch.where(h > 0, h, h.square()) * torch.sigmoid(h)), ROWS),
     "max": (lambda: Does(lambda h: h.max(dim=1, keepdim=True).values - h), ROWS),
-    "normalise": (lambda: Does(lambda h: F.normalize(h, dim=-1)), ROWS),
+    "normalize": (lambda: Does(lambda h: F.normalize(h, dim=-1)), ROWS),
     "no_grad branch": (lambda: Does(without_gradient), ROWS),
     "checkpoint": (lambda: Does(lambda h: checkpoint(torch.tanh, h, use_reentrant=False)), ROWS),
     "same layer twice": (lambda: seq(*[nn.Linear(WIDTH, WIDTH)] * 2), ROWS),
@@ -333,7 +333,7 @@ class Positions(nn.Module):
         return self.tokens(x) + self.places(places)
 
 
-class Pair(nn.Module):
+class AveragePair(nn.Module):
     def __init__(self):
         super().__init__()
         self.pair = nn.Bilinear(WIDTH, WIDTH, 3)
@@ -523,7 +523,7 @@ SINGLE = {
     "circular conv": (lambda: nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), IMAGE),
     "same conv": (lambda: nn.Conv2d(2, 3, 3, padding="same"), IMAGE),
     "scalar parameter, half a layer frozen": (Scalar, ROWS),
-    "bilinear": (lambda: Pair(), ROWS),
+    "bilinear": (lambda: AveragePair(), ROWS),
     "raw parameters": (Raw, SERIES),
     "functional weight": (lambda: Functional(False), ROWS),
     "functional weight and layer": (lambda: Functional(True), ROWS),
@@ -536,12 +536,12 @@ SINGLE = {
 }  # fmt: skip
 
 
-def records(shape, agents=1, lot=12, seed=0):
+def records(shape, agents=1, batch_size=12, seed=0):
     g = torch.Generator().manual_seed(seed)
-    y = torch.randint(0, CLASSES, (agents, lot), generator=g)
+    y = torch.randint(0, CLASSES, (agents, batch_size), generator=g)
     if shape == TOKENS:
-        return torch.randint(0, 9, (agents, lot, 4), generator=g), y
-    return 2 * torch.randn(agents, lot, *shape, generator=g), y
+        return torch.randint(0, 9, (agents, batch_size, 4), generator=g), y
+    return 2 * torch.randn(agents, batch_size, *shape, generator=g), y
 
 
 def influence(objective, seed=0):
@@ -584,12 +584,12 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.parametrize("name", MIXING)
 def test_networks_that_mix_samples_move_by_at_most_the_clip(name):
-    bounded(lambda: NetObjective(Net(MIXING[name]), clip=CLIP))
+    bounded(lambda: NetObjective(Net(MIXING[name]), clip_norm=CLIP))
 
 
 @pytest.mark.parametrize("name", MIXING_LOSSES)
 def test_losses_that_mix_samples_move_by_at_most_the_clip(name):
-    bounded(lambda: NetObjective(nn.Linear(WIDTH, CLASSES), MIXING_LOSSES[name], clip=CLIP))
+    bounded(lambda: NetObjective(nn.Linear(WIDTH, CLASSES), MIXING_LOSSES[name], clip_norm=CLIP))
 
 
 HARMLESS = ("backward",)  # what it does on the way down is no step of the list; the sums step aside for it
@@ -664,9 +664,9 @@ def test_what_only_mixes_in_lots_of_fifty_is_computed_one_by_one():
     def late(net, h):
         return h - h.mean(0) if len(h) > 49 else h
 
-    objective = NetObjective(Net(late), clip=CLIP)
+    objective = NetObjective(Net(late), clip_norm=CLIP)
     assert influence(objective) <= 1 + 1e-5
-    x, y = records((WIDTH,), lot=60)
+    x, y = records((WIDTH,), batch_size=60)
     theta = objective.start(1)
     change = objective.clipped_sums(theta, x, y) - objective.clipped_sums(theta, x[:, 1:], y[:, 1:])
     assert change.norm() <= CLIP * (1 + 1e-5)
@@ -680,7 +680,7 @@ def test_what_changes_its_mind_later_cannot():
         calls.append(1)
         return h - h.mean(0) if len(calls) > 40 else h
 
-    objective = NetObjective(Net(later), clip=CLIP)
+    objective = NetObjective(Net(later), clip_norm=CLIP)
     for seed in range(4):
         assert influence(objective, seed) <= 1 + 1e-5
 
@@ -692,7 +692,7 @@ def test_a_memory_in_a_global_is_refused():
         kept.append(h.detach().mean().item())
         return h * (1 + abs(sum(kept)))
 
-    objective = NetObjective(Net(remembers), clip=CLIP)
+    objective = NetObjective(Net(remembers), clip_norm=CLIP)
     with pytest.raises(InvalidInput, match=r"other samples|seen before"):
         objective.clipped_sums(objective.start(1), *records((WIDTH,)))
 
@@ -705,7 +705,7 @@ def with_head(make, shape):
     return nn.Sequential(body, nn.Tanh(), nn.Linear(width, CLASSES))
 
 
-def reference(module, loss, theta, x, y, clip):
+def reference(module, loss, theta, x, y, clip_norm):
     """One backward pass per record in float64, with a copy of the module each: the slow truth."""
     sums = torch.zeros(theta.shape, dtype=torch.float64)
     for a in range(len(x)):
@@ -717,7 +717,7 @@ def reference(module, loss, theta, x, y, clip):
             out = own(record.double() if record.is_floating_point() else record)
             loss(out, y[a, i : i + 1]).sum().backward()
             g = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in parameters])
-            sums[a] += g * min(1.0, clip / g.norm().item())
+            sums[a] += g * min(1.0, clip_norm / g.norm().item())
     return sums
 
 
@@ -730,8 +730,8 @@ def rows(objective, agents):
 def test_networks_that_keep_samples_apart_are_right_and_fast(name):
     make, shape = {**APART, **SINGLE}[name]
     module = with_head(make, shape)
-    objective = NetObjective(module, clip=CLIP)
-    x, y = records(shape, agents=2, lot=3)
+    objective = NetObjective(module, clip_norm=CLIP)
+    x, y = records(shape, agents=2, batch_size=3)
     theta = rows(objective, 2)
     ours = objective.clipped_sums(theta, x, y)
     assert objective.explain(x, y).startswith("fast" if name in APART else "one record"), objective.explain(
@@ -750,8 +750,8 @@ def test_networks_that_keep_samples_apart_are_right_and_fast(name):
 def test_modules_in_float64(name):
     make, shape = {**APART, **SINGLE}[name]
     module = with_head(make, shape).double()
-    objective = NetObjective(module, clip=CLIP)
-    x, y = records(shape, agents=2, lot=3)
+    objective = NetObjective(module, clip_norm=CLIP)
+    x, y = records(shape, agents=2, batch_size=3)
     theta = rows(objective, 2)
     assert theta.dtype == np.float64
     expected = reference(module, nets.cross_entropy, theta, x, y, CLIP)
@@ -794,8 +794,8 @@ def test_losses_of_single_samples_are_fast_and_right(name):
     loss, kind = LOSSES[name]
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(WIDTH, 5), nn.Tanh(), nn.Linear(5, CLASSES))
-    objective = NetObjective(module, loss, clip=CLIP)
-    x, y = records((WIDTH,), agents=2, lot=4)
+    objective = NetObjective(module, loss, clip_norm=CLIP)
+    x, y = records((WIDTH,), agents=2, batch_size=4)
     theta, y = rows(objective, 2), y.to(kind)
     assert objective.explain(x, y).startswith("fast")
     exact = functools.partial(OWN.func, **{**OWN.keywords, "weight": OWN.keywords["weight"].double()})
@@ -808,9 +808,9 @@ def test_losses_of_single_samples_are_fast_and_right(name):
 
 def test_a_dictionary_of_outputs():
     torch.manual_seed(0)
-    objective = NetObjective(Dictionary(), lambda out, y: plain(out["logits"], y), clip=CLIP)
+    objective = NetObjective(Dictionary(), lambda out, y: plain(out["logits"], y), clip_norm=CLIP)
     x, y = records((WIDTH,), agents=2)
-    expected = NetObjective(objective._plain.layer, clip=CLIP).clipped_sums(objective.start(2), x, y)
+    expected = NetObjective(objective._plain.layer, clip_norm=CLIP).clipped_sums(objective.start(2), x, y)
     assert (objective.clipped_sums(objective.start(2), x, y) - expected).norm() <= 1e-6
     assert not objective.uses_fallback
     assert objective.accuracy(objective.start(1), x[0], y[0]).shape == (1,)
@@ -826,7 +826,7 @@ def dropout(fast=True):
 @pytest.mark.parametrize("fast", [True, False])
 def test_dropout_trains_and_does_not_evaluate(fast):
     module = dropout(fast).eval()
-    objective = NetObjective(module, clip=1e6)
+    objective = NetObjective(module, clip_norm=1e6)
     x, y = records((WIDTH,))
     theta = objective.start(1)
     assert objective.explain(x, y).startswith("fast" if fast else "one record")
@@ -871,8 +871,8 @@ def test_a_fast_form_with_other_gradients_steps_aside(p):
     """Also where dropout hides the difference from a comparison of two passes."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(WIDTH, 8), StraightThrough(), nn.Dropout(p), nn.Linear(8, CLASSES))
-    objective = NetObjective(net, clip=CLIP)
-    x, y = records((WIDTH,), agents=2, lot=3)
+    objective = NetObjective(net, clip_norm=CLIP)
+    x, y = records((WIDTH,), agents=2, batch_size=3)
     assert objective.explain(x, y).startswith("one record at a time: the fast form does not")
     theta = rows(objective, 2)
     if not p:
@@ -884,7 +884,7 @@ def test_a_layer_nobody_calls_has_no_gradient():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(WIDTH, CLASSES))
     net[0].spare = nn.Linear(4, 4)
-    objective = NetObjective(net, clip=CLIP)
+    objective = NetObjective(net, clip_norm=CLIP)
     x, y = records((WIDTH,))
     sums = objective.clipped_sums(objective.start(1), x, y)
     assert not objective.uses_fallback
@@ -894,7 +894,7 @@ def test_a_layer_nobody_calls_has_no_gradient():
 
 @pytest.mark.parametrize("kind", [torch.float64, torch.uint8, torch.int32, torch.bool, torch.float16])
 def test_types_of_inputs_and_labels_are_converted(kind):
-    objective = NetObjective(nn.Linear(WIDTH, CLASSES), clip=CLIP)
+    objective = NetObjective(nn.Linear(WIDTH, CLASSES), clip_norm=CLIP)
     x, y = records((WIDTH,))
     x = (x > 0).to(kind)
     labels = y.to(torch.int32 if kind.is_floating_point else torch.uint8)
@@ -932,11 +932,11 @@ def test_user_errors_are_one_sentence():
 
 def test_nothing_is_decided_by_a_record():
     """Records of NaN, and a lot of one, take the same path as any."""
-    objective = NetObjective(nn.Linear(WIDTH, CLASSES), clip=CLIP)
-    x, y = records((WIDTH,), lot=1)
+    objective = NetObjective(nn.Linear(WIDTH, CLASSES), clip_norm=CLIP)
+    x, y = records((WIDTH,), batch_size=1)
     assert not objective.clipped_sums(objective.start(1), x * float("nan"), y).any()
     assert not objective.uses_fallback
-    fresh = NetObjective(objective._plain, clip=CLIP)
+    fresh = NetObjective(objective._plain, clip_norm=CLIP)
     assert torch.equal(
         fresh.clipped_sums(objective.start(1), x, y), objective.clipped_sums(objective.start(1), x, y)
     )
@@ -957,20 +957,20 @@ def test_every_kind_of_layer_that_opacus_samples_is_right():
 
 def test_masks_of_dropout_are_an_agents_own_whoever_is_hosted_beside_it():
     import sottovoce as sv
-    from sottovoce.data.agents import AgentData
-    from sottovoce.data.randomness import Random
+    from sottovoce.data.agent_tensors import AgentData
+    from sottovoce.noise.run_randomness import RunRandomness
 
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(WIDTH, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES))
-    objective = NetObjective(net, clip=CLIP)
-    x, y = records(ROWS, lot=18)
+    objective = NetObjective(net, clip_norm=CLIP)
+    x, y = records(ROWS, batch_size=18)
     data = AgentData(x[0], y[0], np.split(np.arange(18), [5, 11]))
     plan = sv.algorithms.DPDSGD(
-        objective, sv.graphs.ring(3), steps=2, learning_rate=0.1, clip=CLIP, noise_multiplier=0.0,
+        objective, sv.graphs.ring(3), steps=2, learning_rate=0.1, clip_norm=CLIP, noise_multiplier=0.0,
         sizes=(5, 6, 7),
     )  # fmt: skip
     theta = rows(objective, 3)
-    random = Random.of(np.random.default_rng(3))
+    random = RunRandomness.of(np.random.default_rng(3))
     together = plan.source(data, [0, 1, 2], random)(theta, 1)
     slices = [plan.source(data.take([a]), [a], random)(theta[[a]], 1) for a in range(3)]
     np.testing.assert_array_equal(np.concatenate(slices), together)

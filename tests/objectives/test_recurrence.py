@@ -5,8 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from sottovoce.objectives.nets import NetObjective
-from sottovoce.objectives.recurrence import Recurrence, recur
+from sottovoce.objectives.nets.objective import NetObjective
+from sottovoce.objectives.nets.recurrence import Recurrence, recur
 
 LAYERS = {
     "lstm": lambda: nn.LSTM(3, 4, bidirectional=True, batch_first=True),
@@ -77,7 +77,7 @@ class Remembers(nn.Module):
 @pytest.mark.parametrize("frozen", [False, True])
 def test_the_memory_of_an_lstm_is_differentiated(frozen):
     torch.manual_seed(0)
-    objective = NetObjective(Remembers(frozen).double(), clip=float("inf"))
+    objective = NetObjective(Remembers(frozen).double(), clip_norm=float("inf"))
     x, y = torch.randn(1, 4, 5, 3, dtype=torch.float64), torch.tensor([[0, 1, 1, 0]])
     assert objective.explain(x, y).startswith("fast")
     module = objective.module(objective.start(1)[0])

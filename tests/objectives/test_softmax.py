@@ -24,19 +24,19 @@ def numeric_gradient(model, w, x, y, step=1e-6):
     return (ahead - behind) / (2 * step)
 
 
-@pytest.mark.parametrize("clip", [np.inf, 0.5])
-def test_clipped_sums_are_those_of_single_records(clip):
+@pytest.mark.parametrize("clip_norm", [np.inf, 0.5])
+def test_clipped_sums_are_those_of_single_records(clip_norm):
     rng = np.random.default_rng(0)
     model, data = Softmax(4), shards(rng)
     theta = rng.standard_normal((2, 12))
-    lots = [np.array([0, 3, 5]), np.array([1])]
+    batches = [np.array([0, 3, 5]), np.array([1])]
     expected = np.zeros((2, 12))
-    for place, lot in enumerate(lots):
+    for place, batch_size in enumerate(batches):
         X, y = data.user(place)
-        for i in lot:
+        for i in batch_size:
             gradient = numeric_gradient(model, theta[place], X[i], y[i])
-            expected[place] += gradient * min(1.0, clip / np.linalg.norm(gradient))
-    np.testing.assert_allclose(model.query(data).sums(theta, lots, [0, 1], clip), expected, atol=1e-7)
+            expected[place] += gradient * min(1.0, clip_norm / np.linalg.norm(gradient))
+    np.testing.assert_allclose(model.query(data).sums(theta, batches, [0, 1], clip_norm), expected, atol=1e-7)
 
 
 def test_a_record_moves_the_sum_by_at_most_the_clip():
@@ -91,4 +91,6 @@ def test_what_a_softmax_cannot_do_is_a_sentence():
     with pytest.raises(DataError, match="labels must be the numbers 0 to 2"):
         Softmax(3).prepared(Shards(np.eye(2), np.array([0.0, 3.0]), np.array([0, 2])))
     with pytest.raises(InvalidInput):
-        sv.algorithms.DPCD(Softmax(3), records=9, steps=1, clip=1.0, noise_multiplier=1.0, smoothness=(1.0,))
+        sv.algorithms.DPCD(
+            Softmax(3), records=9, steps=1, clip_norm=1.0, noise_multiplier=1.0, smoothness=(1.0,)
+        )

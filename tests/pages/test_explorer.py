@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import sottovoce as sv
-from sottovoce.cli.config import known_plan
 from sottovoce.cli.plan import built_plan
-from sottovoce.report.blocks import fixed
-from sottovoce.report.explorer import Setting, Study
-from sottovoce.report.explorer_page import offline_page
-from sottovoce.report.explorer_server import ExplorerServer
+from sottovoce.planfile.schema import check_plan_file
+from sottovoce.report.elements import fixed
+from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
+from sottovoce.report.explorer.page import offline_page
+from sottovoce.report.explorer.server import ExplorerServer
 
 from .conftest import violations
 
@@ -21,7 +21,7 @@ DELTA = 1e-5
 
 @pytest.fixture(scope="module")
 def server():
-    with ExplorerServer(Study(Setting(graph="florentine", rounds=5))) as started:
+    with ExplorerServer(ExplorerModel(ExplorerSettings(graph="florentine", rounds=5))) as started:
         yield started
 
 
@@ -233,7 +233,7 @@ def test_a_graph_is_drawn_and_its_plan_prices_the_same(page, server, tmp_path):
         page.locator("#save-plan").click()
     saved.value.save_as(tmp_path / "plan.toml")
     text = (tmp_path / "plan.toml").read_text()
-    plan = built_plan(known_plan(tomllib.loads(text), "plan.toml"), tmp_path, "plan.toml").plan
+    plan = built_plan(check_plan_file(tomllib.loads(text), "plan.toml"), tmp_path, "plan.toml").plan
     assert sv.graphs.parse(edges).edges.tolist() == plan.protocol.network.edges.tolist()
     for u in (0, 2, 3, 4):
         assert shown[u][3] == fixed(plan.privacy("pairwise", observer=1, user=u).epsilon(DELTA))
@@ -279,7 +279,7 @@ def test_nothing_in_the_way_of_a_reader(page, server, scheme, width):
 
 
 def test_the_offline_file_with_the_network_off(page, tmp_path):
-    study = Study(Setting(graph="ring:6", rounds=3))
+    study = ExplorerModel(ExplorerSettings(graph="ring:6", rounds=3))
     (tmp_path / "page.html").write_text(offline_page(study), encoding="utf-8")
     page.context.set_offline(True)
     page.goto((tmp_path / "page.html").as_uri())

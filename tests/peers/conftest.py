@@ -14,13 +14,13 @@ import pytest
 from sottovoce.errors import PeerError
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.identity import make_identity
-from sottovoce.peers.records import Records
+from sottovoce.peers.member_data import Records
 
 AVERAGING = {
     "name": "averaging",
     "protocol": "gossip:4",
     "adjacency": "user",
-    "clip": 1.0,
+    "clip_norm": 1.0,
     "noise_multiplier": 2.0,
 }
 

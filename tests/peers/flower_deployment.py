@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers.flower import plan_of
-from sottovoce.peers.ledger import read_ledger
-from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.peers.run_ledger import read_ledger
 
 pytest.importorskip("flwr")
 APP = Path(__file__).parents[2] / "examples" / "flower-admm"
@@ -127,7 +127,7 @@ class Federation:
 def model_of_one_process():
     data = sv.data.load("breast_cancer").unit_rows()
     parts = [np.arange(user, data.n, 2) for user in (0, 1)]
-    config = {"users": 2, "rounds": ROUNDS, "gamma": 1.0, "clip": 1.0, "noise-std": 8.0, "l2": 0.01}
+    config = {"users": 2, "rounds": ROUNDS, "gamma": 1.0, "clip_norm": 1.0, "noise-std": 8.0, "l2": 0.01}
     return plan_of(config).run(data.shards(parts), SimulatedNoise(SEED)).outputs["coef"].tolist()
 
 

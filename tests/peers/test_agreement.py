@@ -18,10 +18,10 @@ from sottovoce.errors import (
     LedgerError,
     SottovoceError,
 )
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import merge_signatures, parse_agreement, read_agreement, sign_agreement
 from sottovoce.peers.identity import check_certificate, make_identity, read_certificate, read_identity, verify
-from sottovoce.peers.jobs import Job
-from sottovoce.peers.records import read_records
+from sottovoce.peers.member_data import read_records
 from sottovoce.peers.runtime import Peer
 
 
@@ -66,7 +66,7 @@ def test_the_name_is_the_content_not_the_layout(consortium):
         ('graph = "ring:3"', 'graph = "edges:0-1,x"'),
         ('protocol = "gossip:4"', 'protocol = "exchange"'),
         ('protocol = "gossip:4"', 'protocol = "walk"'),
-        ('protocol = "gossip:4"', 'protocol = "neighbour-sum"'),
+        ('protocol = "gossip:4"', 'protocol = "neighbor-sum"'),
         ('protocol = "gossip:4"', 'protocol = "tree:3"'),
         ('kind = "mean"', 'kind = "logistic"'),
         ('name = "averaging"', 'name = "dp-dsgd"'),
@@ -88,18 +88,18 @@ def test_a_wrong_agreement_is_one_sentence_that_names_the_file(old, new, consort
 
 
 SENTENCES = {
-    "no such protocol for it": {"protocol": "neighbour-sum"},
+    "no such protocol for it": {"protocol": "neighbor-sum"},
     "no such protocol at all": {"protocol": "tre"},
     "an option of a protocol": {"protocol": "gossip:1:kind=uniform"},
-    "a clip below zero": {"clip": -1.0},
+    "a clip below zero": {"clip_norm": -1.0},
     "noise below zero": {"noise_multiplier": -2.0},
     "no step": {"steps": 0},
-    "a divisor alone": {"adjacency": "add-remove", "lot": 12.0},
+    "a divisor alone": {"adjacency": "add-remove", "batch_size": 12.0},
     "a rate alone": {"adjacency": "add-remove", "sample_rate": 0.5},
-    "a rate above one": {"adjacency": "add-remove", "lot": 12.0, "sample_rate": 1.5},
-    "a lot of nothing": {"adjacency": "add-remove", "lot": 0.0, "sample_rate": 0.5},
+    "a rate above one": {"adjacency": "add-remove", "batch_size": 12.0, "sample_rate": 1.5},
+    "a lot of nothing": {"adjacency": "add-remove", "batch_size": 0.0, "sample_rate": 0.5},
     "a rate of zero": {"learning_rate": 0.0},
-    "another optimiser": {"optimiser": "lion"},
+    "another optimizer": {"optimizer": "lion"},
 }
 
 
@@ -108,7 +108,13 @@ def test_python_and_agreement_refuse_in_the_same_sentence(case, consortium):
     from sottovoce import algorithms, graphs
     from sottovoce.objectives import GLM
 
-    plain = {"protocol": "gossip:1", "clip": 1.0, "noise_multiplier": 2.0, "steps": 2, "adjacency": "user"}
+    plain = {
+        "protocol": "gossip:1",
+        "clip_norm": 1.0,
+        "noise_multiplier": 2.0,
+        "steps": 2,
+        "adjacency": "user",
+    }
     options = {**plain, **SENTENCES[case]}
     with pytest.raises(SottovoceError) as in_python:
         algorithms.DPDSGD(GLM("logistic", dim=3), network=graphs.ring(3), **options)
@@ -130,7 +136,7 @@ def test_adjacencies_and_protocols_are_what_the_plan_declares(consortium):
         kind = algorithm(name)
         part = {"name": name, "protocol": "tree" if "tree" in kind.protocols else kind.protocols[0]}
         for adjacency in ("user", "replace-one", "add-remove"):
-            more = {} if adjacency == "user" else {"lot": 12.0, "sample_rate": 1.0}
+            more = {} if adjacency == "user" else {"batch_size": 12.0, "sample_rate": 1.0}
             given = {"algorithm": {**part, **more, "adjacency": adjacency}, "epsilon": 500.0}
             if adjacency in kind.adjacencies:
                 assert consortium(**given).agreement.plan.adjacency == adjacency
@@ -175,7 +181,7 @@ def test_what_is_left_unsaid_is_not_in_the_name(consortium):
     content = json.loads(group.agreement.canonical)
     assert set(content) == {"version", "title", "graph", "algorithm", "model", "budget", "members"}
     assert set(content["algorithm"]) == {
-        "name", "protocol", "adjacency", "clip", "noise_multiplier", "steps",
+        "name", "protocol", "adjacency", "clip_norm", "noise_multiplier", "steps",
     }  # fmt: skip
     assert set(content["model"]) == {"kind", "parameters"}
     import hashlib
@@ -322,7 +328,7 @@ def test_a_plan_beyond_the_budget_is_refused_before_anything_is_written(consorti
 
 def test_the_table_says_what_each_number_is(consortium):
     group = consortium(n=4, graph="path:4", algorithm={"protocol": "tree"})
-    rows = Job(group.agreement).table()
+    rows = AgreedRun(group.agreement).table()
     assert [row["member"] for row in rows] == ["m0", "m1", "m2", "m3"]
     plan = group.agreement.plan
     for node, row in enumerate(rows):
@@ -339,8 +345,8 @@ def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
 
     graph = "edges:0-1,1-2,1-3"
     waits = consortium(n=4, graph=graph, algorithm={"protocol": "gossip:2"})
-    assert all(row["label_network"] == "exact" for row in Job(waits.agreement).table())
-    full = Job(waits.agreement).plan.schedule(0).view(0).leakage()
+    assert all(row["label_network"] == "exact" for row in AgreedRun(waits.agreement).table())
+    full = AgreedRun(waits.agreement).plan.schedule(0).view(0).leakage()
     cut = waits.agreement.network.W.toarray()
     for u, v in ((1, 3), (3, 1)):
         cut[u, u] += cut[u, v]
@@ -349,7 +355,7 @@ def test_no_exact_price_where_exchanges_may_be_left_out(consortium):
     assert full[2] == pytest.approx(0.5)
     assert dropped[2] == pytest.approx(1.0)
     drops = consortium(n=4, graph=graph, algorithm={"protocol": "gossip:2"}, timing={"late": "drop"})
-    for row in Job(drops.agreement).table():
+    for row in AgreedRun(drops.agreement).table():
         assert (row["label_network"], row["epsilon_network"]) == ("ldp", row["epsilon_local"])
 
 
@@ -429,7 +435,7 @@ def test_keygen_agree_sign_from_the_command_line(cli, tmp_path):
     draft = tmp_path / "draft.toml"
     draft.write_text(
         'version = 1\ntitle = "two"\ngraph = "path:2"\n[algorithm]\nname = "averaging"\n'
-        'protocol = "gossip:2"\nadjacency = "user"\nclip = 1.0\nnoise_multiplier = 4.0\n'
+        'protocol = "gossip:2"\nadjacency = "user"\nclip_norm = 1.0\nnoise_multiplier = 4.0\n'
         '[model]\nkind = "mean"\nparameters = 2\n'
         "[budget]\nepsilon = 5.0\ndelta = 1e-5\n"
     )
@@ -498,7 +504,7 @@ def test_status_and_ledger_of_a_finished_run(cli, consortium):
 
 
 def test_a_lost_peer_ends_the_run_with_everything_recorded(consortium):
-    """A neighbour that never comes back: one sentence, the spend on record, the last model kept."""
+    """A neighbor that never comes back: one sentence, the spend on record, the last model kept."""
     import asyncio
 
     from sottovoce.errors import LostPeer

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, InvalidInput, LedgerError, NotAGuarantee
-from sottovoce.peers import book as book_module
-from sottovoce.peers.book import Book, Charge, Lifetime, charge, composed
-from sottovoce.peers.home import Home
+from sottovoce.peers import lifetime_ledger as book_module
+from sottovoce.peers.lifetime_ledger import LifetimeBudget, LifetimeLedger, RunCharge, charge, composed
+from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.privacy import Adversary, Curve, Guarantee, gaussian_epsilon, sampled_gaussian
-from sottovoce.privacy.releases import Release
 
 DELTA = 1e-5
 # the agreement of docs/peers.md: clip 1, noise 12 clips, 100 steps, one record more or less
@@ -23,14 +23,14 @@ HUNDRED = Release(0, 0, sensitivity=1.0, noise_std=12.0, adjacency="add-remove",
 
 
 def new_book(folder, *limits):
-    book = Book(folder / "book.jsonl", folder / "away" / "book.jsonl", folder / "lock")
+    book = LifetimeLedger(folder / "book.jsonl", folder / "away" / "book.jsonl", folder / "lock")
     book.create("north")
-    book.open_population("patients", limits or [Lifetime(6.0, DELTA, "add-remove", "local")], "a vote")
+    book.open_population("patients", limits or [LifetimeBudget(6.0, DELTA, "add-remove", "local")], "a vote")
     return book
 
 
 def run(number, *releases, **more):
-    return Charge("", f"run {number}", releases or (HUNDRED,), run=f"{number:064x}", records="r", **more)
+    return RunCharge("", f"run {number}", releases or (HUNDRED,), run=f"{number:064x}", records="r", **more)
 
 
 # ---- totals --------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def test_three_agreements_on_the_same_people_cost_what_they_cost_together(tmp_pa
     with pytest.raises(BudgetExceeded, match=r"spent so far 5\.3, this adds 3\.549, together 6\.735 of eps"):
         book.start(run(3))
     assert list(book.runs) == [run(1).run, run(2).run]
-    book.set_budget(None, Lifetime(7.0, DELTA, "add-remove", "local"), "second vote")
+    book.set_budget(None, LifetimeBudget(7.0, DELTA, "add-remove", "local"), "second vote")
     book.start(run(3))
     assert round(book.summary()[0]["budgets"][0]["total"], 3) == 6.735
     assert [row["why"] for row in book.rows() if row["act"] == "budget"] == ["second vote"]
@@ -66,7 +66,7 @@ def test_a_known_run_is_charged_once_and_keeps_its_population_records_and_releas
     assert len(book.charges) == 1  # it detects a change, it opens no budget
     with pytest.raises(ConfigError, match="other releases"):
         book.start(replace(run(1), records="others", releases=(replace(HUNDRED, noise_std=1.0),)))
-    book.open_population("staff", [Lifetime(1.0, DELTA, "user")], "a vote")
+    book.open_population("staff", [LifetimeBudget(1.0, DELTA, "user")], "a vote")
     with pytest.raises(ConfigError, match="charged to the population patients"):
         book.start(replace(run(1), records="others", population="staff"))
     book.close(run(1).run, None, "given up")
@@ -87,12 +87,12 @@ def test_populations_are_separate_and_named_by_an_act(tmp_path):
     book = new_book(tmp_path)
     with pytest.raises(ConfigError, match="no population 'staff'"):
         book.charge("staff", [HUNDRED], "a mean")
-    book.open_population("staff", [Lifetime(4.0, DELTA, "add-remove", "local")], "a vote")
+    book.open_population("staff", [LifetimeBudget(4.0, DELTA, "add-remove", "local")], "a vote")
     book.charge("staff", [HUNDRED], "a mean")
     book.charge(None, [HUNDRED], "a mean")
     assert [round(each["budgets"][0]["total"], 3) for each in book.summary()] == [3.549, 3.549]
     with pytest.raises(ConfigError, match="open already"):
-        book.open_population("staff", [Lifetime(40.0, DELTA, "user")], "again")
+        book.open_population("staff", [LifetimeBudget(40.0, DELTA, "user")], "again")
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1])
@@ -101,7 +101,7 @@ def test_every_adjacency_counts_every_release(rate):
     added = Release(0, 0, sensitivity=1.0, noise_std=4.0, adjacency="add-remove", steps=9, sample_rate=rate)
     replaced = replace(added, adjacency="replace-one", sensitivity=2.0)  # the same mechanism, other words
     whole = replace(added, adjacency="user", sensitivity=2.0, sample_rate=1.0)
-    charges = [Charge("p", "a", (added,)), Charge("p", "b", (replaced,)), Charge("p", "c", (whole,))]
+    charges = [RunCharge("p", "a", (added,)), RunCharge("p", "b", (replaced,)), RunCharge("p", "c", (whole,))]
 
     def epsilon(listed, adjacency):
         return composed(listed, adjacency).epsilon(DELTA)
@@ -121,7 +121,7 @@ def test_every_adjacency_counts_every_release(rate):
 
 
 def test_a_record_level_run_is_refused_under_a_user_level_budget(tmp_path):
-    book = new_book(tmp_path, Lifetime(100.0, DELTA, "user"))
+    book = new_book(tmp_path, LifetimeBudget(100.0, DELTA, "user"))
     with pytest.raises(BudgetExceeded, match="inf"):
         book.start(run(1))
 
@@ -133,11 +133,11 @@ def test_views_count_exact_prices_where_known_and_local_ones_elsewhere(tmp_path)
     member, pair = against("network", 0.1), against("colluders", 0.2, count=2)
     book = new_book(
         tmp_path,
-        Lifetime(9.0, DELTA, "add-remove", "local"),
-        Lifetime(9.0, DELTA, "add-remove"),
-        Lifetime(9.0, DELTA, "add-remove", "colluders:2"),
-        Lifetime(30.0, DELTA, "add-remove", "colluders:3"),
-        Lifetime(30.0, DELTA, "replace-one"),
+        LifetimeBudget(9.0, DELTA, "add-remove", "local"),
+        LifetimeBudget(9.0, DELTA, "add-remove"),
+        LifetimeBudget(9.0, DELTA, "add-remove", "colluders:2"),
+        LifetimeBudget(30.0, DELTA, "add-remove", "colluders:3"),
+        LifetimeBudget(30.0, DELTA, "replace-one"),
     )
     book.start(run(1, views={"network": member, "colluders:2": pair}))
     book.start(run(2, views={"colluders:2": pair}))
@@ -159,14 +159,14 @@ def test_views_count_exact_prices_where_known_and_local_ones_elsewhere(tmp_path)
 
 def test_a_budget_is_never_against_less_than_one_member():
     with pytest.raises(InvalidInput, match="central"):
-        Lifetime(1.0, DELTA, "user", "central")
+        LifetimeBudget(1.0, DELTA, "user", "central")
     with pytest.raises(InvalidInput, match="colluders:0"):
-        Lifetime(1.0, DELTA, "user", "colluders:0")
+        LifetimeBudget(1.0, DELTA, "user", "colluders:0")
 
 
 def test_a_training_on_a_machine_with_a_home_is_charged_to_the_same_book(tmp_path):
-    limit = Lifetime(6.0, DELTA, "add-remove", "local")
-    home = Home.create(
+    limit = LifetimeBudget(6.0, DELTA, "add-remove", "local")
+    home = MemberDirectory.create(
         tmp_path / "home", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
     )
     home.book.start(run(1))
@@ -279,14 +279,14 @@ def test_the_row_is_on_the_disk_in_both_copies_before_start_returns(tmp_path, mo
 
 def test_a_crash_between_the_copies_is_made_good_before_anything_else(tmp_path, monkeypatch):
     book = filled(tmp_path)
-    real = book_module.write_whole
+    real = book_module.atomic_write
 
     def only_the_book(path, *rest, **more):
         if path == book.copy:
             raise KeyboardInterrupt
         return real(path, *rest, **more)
 
-    monkeypatch.setattr(book_module, "write_whole", only_the_book)
+    monkeypatch.setattr(book_module, "atomic_write", only_the_book)
     with pytest.raises(KeyboardInterrupt):
         book.start(run(2))
     monkeypatch.undo()
@@ -301,7 +301,7 @@ def test_several_writers_come_one_after_the_other(tmp_path):
 
     def some():
         for _ in range(5):
-            Book(book.path, book.copy, tmp_path / "lock").charge(None, [small], "a mean")
+            LifetimeLedger(book.path, book.copy, tmp_path / "lock").charge(None, [small], "a mean")
 
     threads = [threading.Thread(target=some) for _ in range(4)]
     for thread in threads:

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import ConfigError, LostPeer, PeerError
-from sottovoce.peers import check as module
+from sottovoce.peers import preflight as module
 from sottovoce.peers import transport
-from sottovoce.peers.check import check_files, check_neighbours
 from sottovoce.peers.core import Timing
 from sottovoce.peers.health import Health, metrics
 from sottovoce.peers.identity import make_identity
+from sottovoce.peers.preflight import check_files, check_neighbors
 from sottovoce.peers.service import systemd_unit
 
 
@@ -112,11 +112,11 @@ def test_bad_input_is_one_sentence(case, group):
 
 
 async def around(group, i, **options):
-    found = await check_neighbours(group.agreement, group.identities[i], **options)
+    found = await check_neighbors(group.agreement, group.identities[i], **options)
     return {each.what: each for each in found}
 
 
-def test_each_neighbour_is_asked_and_nothing_is_sent(group):
+def test_each_neighbor_is_asked_and_nothing_is_sent(group):
     """m1 runs, m2 does not; m1 sees the greeting and takes no frame from it."""
 
     async def scene():
@@ -125,7 +125,7 @@ def test_each_neighbour_is_asked_and_nothing_is_sent(group):
         await asyncio.sleep(0.2)
         found = await around(group, 0)
         lone = await around(group, 2)
-        heard = peer.transport.report()["neighbours"]["m0"]["frames"]
+        heard = peer.transport.report()["neighbors"]["m0"]["frames"]
         peer.stop()
         await asyncio.gather(running, return_exceptions=True)
         return found, lone, heard
@@ -274,14 +274,14 @@ def test_a_unit_hides_home_folders_unless_the_peer_writes_there(place, hidden):
 
 
 def test_checks_of_a_stranger_reach_nothing(group):
-    """Who is no neighbour gets no greeting, by TLS itself."""
+    """Who is no neighbor gets no greeting, by TLS itself."""
 
     async def scene():
         peer = group.peers()[0]
         running = asyncio.create_task(peer.run())
         await asyncio.sleep(0.2)
         members, own = group.agreement.members, group.identities[2]
-        probe = module._Probe(members, 2, own, [0], print, largest=1, setting=transport.Setting())
+        probe = module._Probe(members, 2, own, [0], print, largest=1, setting=transport.TransportConfig())
         with pytest.raises(PeerError, match=r"refuses this member's certificate|before a word"):
             await probe._call(0, transport.client_context(own, members[0].certificate))
         peer.stop()

@@ -17,7 +17,7 @@ def proofs(consortium, memory_links):
 
 
 def test_honest_ledgers_fit(proofs):
-    assert sum(len(proof["heard"]) for proof in proofs) == 4 * 4 * 2  # rounds, members, neighbours
+    assert sum(len(proof["heard"]) for proof in proofs) == 4 * 4 * 2  # rounds, members, neighbors
     assert compare_proofs(proofs) == []
     assert compare_proofs(proofs[:2]) == []
 

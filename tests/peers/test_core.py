@@ -7,22 +7,22 @@ import pytest
 from verification.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 
 from sottovoce import graphs, protocols
+from sottovoce.accounting.release import Spending
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError
+from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.frames import (
+from sottovoce.peers.wire_format import (
     DROP,
     HEAD,
     NOTHING,
     POSITION,
     ROW,
     UNSIGNED,
-    Head,
+    FrameCodec,
+    HeadReceipt,
+    LedgerHead,
     Position,
-    Wire,
-    Witnessed,
 )
-from sottovoce.privacy.noise import ProtectiveNoise
-from sottovoce.privacy.releases import Spending
 
 EMPTY = hashlib.sha256(b"").digest()
 STAR = graphs.star(4)
@@ -34,7 +34,7 @@ class Scene:
     def __init__(self, protocol=None, steps=30, node=0, disk=None):
         self.protocol = protocol or protocols.Gossip(STAR, 1)
         self.disk = disk if disk is not None else SimulatedDisk()
-        self.wire = Wire(b"w" * 32, 4, steps * self.protocol.rounds, 2, "float64")
+        self.wire = FrameCodec(b"w" * 32, 4, steps * self.protocol.rounds, 2, "float64")
         plan = descent(self.protocol, steps, 2)
         program = member_program(plan, node, np.ones((4, 2)), ProtectiveNoise())
         self.core = Core(
@@ -63,7 +63,7 @@ class Scene:
 
 
 def kinds(out):
-    return [Wire.kind_of(raw) for _, raw in out]
+    return [FrameCodec.kind_of(raw) for _, raw in out]
 
 
 def test_nothing_new_is_drawn_before_everybody_answered():
@@ -85,7 +85,7 @@ def test_the_same_bytes_go_to_everybody_and_on_every_resend():
         assert (
             len(scene.core.receive(second + 0.5, 1, scene.position(1, answer=True))) == 1
         )  # too soon for a row
-        assert [raw for _, raw in again if Wire.kind_of(raw) == ROW] == list(sent)
+        assert [raw for _, raw in again if FrameCodec.kind_of(raw) == ROW] == list(sent)
     assert len(scene.disk.durable) == 1
     assert sum(scene.core.spending.counts.values()) == 1
 
@@ -112,11 +112,11 @@ def test_rows_that_nobody_expects_are_refused():
     assert scene.core.digest() == before
     leaf = Scene(tree, steps=5, node=1)
     leaf.hello()
-    with pytest.raises(FrameError, match="not a neighbour"):
+    with pytest.raises(FrameError, match="not a neighbor"):
         leaf.core.receive(0.0, 2, leaf.row(2, 1))
 
 
-def test_a_late_row_of_a_finished_round_is_refused_or_recognised():
+def test_a_late_row_of_a_finished_round_is_refused_or_recognized():
     scene = Scene()
     scene.hello()
     for s in (1, 2, 3):
@@ -346,8 +346,10 @@ def test_a_row_leaves_when_all_members_hold_its_head():
     assert not core.program.begun
 
     def answer(s, nonce=b"n" * 32):
-        held = scene.wire.head(Head(core.count, 0, 0, core._newest, NOTHING, NOTHING), sender=0)
-        return core.receive(0.0, 1, scene.wire.witnessed(Witnessed(0, 0, 0, NOTHING, nonce, held), sender=s))
+        held = scene.wire.head(LedgerHead(core.count, 0, 0, core._newest, NOTHING, NOTHING), sender=0)
+        return core.receive(
+            0.0, 1, scene.wire.witnessed(HeadReceipt(0, 0, 0, NOTHING, nonce, held), sender=s)
+        )
 
     for s in (1, 2):
         assert answer(s) == []
@@ -367,8 +369,8 @@ def test_a_newer_head_of_ones_own_stops_a_restart():
     core.timing = core.timing._replace(witness=8)
     core._witnessing(core.store.load(), lambda: b"n" * 32)
     scene.hello()
-    newer = scene.wire.head(Head(core.count + 1, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
-    said = scene.wire.witnessed(Witnessed(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
+    newer = scene.wire.head(LedgerHead(core.count + 1, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
+    said = scene.wire.witnessed(HeadReceipt(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
     with pytest.raises(LedgerError, match="signed by this peer"):
         core.receive(0.0, 1, said)
     assert not core.program.begun

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from verification.simulator import SimulatedDisk, SimulatedStore
 
+from sottovoce.accounting.release import Release
 from sottovoce.errors import LedgerError
 from sottovoce.peers.core import Entry
-from sottovoce.peers.frames import Wire
-from sottovoce.peers.ledger import ANCHOR, LEDGER, LOCK, SqliteLedger, read_ledger
-from sottovoce.privacy.releases import Release
+from sottovoce.peers.run_ledger import ANCHOR, LEDGER, LOCK, SqliteLedger, read_ledger
+from sottovoce.peers.wire_format import FrameCodec
 
 RUN = b"r" * 32
-WIRE = Wire(RUN, 2, 50, 4, "float64")
+WIRE = FrameCodec(RUN, 2, 50, 4, "float64")
 
 
 def entry(r, forget=()):

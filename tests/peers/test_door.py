@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from sottovoce.errors import PeerError
-from sottovoce.peers.door import Door, raise_limit
+from sottovoce.peers.listener import Listener, raise_limit
 
 
 class Guests:
@@ -15,7 +15,7 @@ class Guests:
 
     def __init__(self, **limits):
         self.inside = []
-        self.door = Door("127.0.0.1:0", self.enter, **{"defer": False, **limits})
+        self.door = Listener("127.0.0.1:0", self.enter, **{"defer": False, **limits})
 
     async def enter(self, sock, host):
         content = await asyncio.get_running_loop().sock_recv(sock, 100)
@@ -151,8 +151,8 @@ def test_the_limit_of_descriptors_is_raised():
 def test_an_address_that_is_taken_says_so():
     async def action(guests):
         with pytest.raises(PeerError, match="another process does"):
-            await Door(f"127.0.0.1:{guests.door.port}", guests.enter).open()
+            await Listener(f"127.0.0.1:{guests.door.port}", guests.enter).open()
         with pytest.raises(PeerError, match="--listen"):
-            await Door("192.0.2.1:7000", guests.enter).open()
+            await Listener("192.0.2.1:7000", guests.enter).open()
 
     scene(action)

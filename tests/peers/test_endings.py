@@ -34,7 +34,7 @@ def test_a_model_that_does_not_fit_leaves_the_old_one_and_an_open_road(
     """ENOSPC in the last moment: the sentence, no half file, and the next start writes the model."""
     (tmp_path / "model").write_bytes(b"old")
     with files_no_larger_than(1_000), pytest.raises(DataError):
-        runtime.write_whole(tmp_path / "model", bytes(5_000), mode=0o600)
+        runtime.atomic_write(tmp_path / "model", bytes(5_000), mode=0o600)
     assert (tmp_path / "model").read_bytes() == b"old"
     assert [file.name for file in tmp_path.glob("*model*")] == ["model"]
 
@@ -43,7 +43,7 @@ def test_a_model_that_does_not_fit_leaves_the_old_one_and_an_open_road(
 
     group = consortium(n=2, graph="path:2")
     with monkeypatch.context() as patch:
-        patch.setattr(runtime, "write_whole", full)
+        patch.setattr(runtime, "atomic_write", full)
 
         async def together():
             return await asyncio.gather(*[p.run() for p in group.peers()], return_exceptions=True)

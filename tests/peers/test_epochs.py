@@ -12,31 +12,37 @@ import pytest
 
 from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
-from sottovoce.peers.book import Lifetime
-from sottovoce.peers.epochs import draft_epoch, model_digest, settle
-from sottovoce.peers.home import Home
 from sottovoce.peers.identity import make_identity
-from sottovoce.peers.jobs import Job
-from sottovoce.peers.ledger import read_ledger
-from sottovoce.peers.records import Records
+from sottovoce.peers.lifetime_ledger import LifetimeBudget
+from sottovoce.peers.member_data import Records
+from sottovoce.peers.member_directory import MemberDirectory
+from sottovoce.peers.membership_changes import draft_epoch, model_digest, settle
+from sottovoce.peers.run_ledger import read_ledger
 from sottovoce.peers.runtime import Peer
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
 Z, STEPS, DELTA = 20.0, 12, 1e-5
-LEARNING = {"name": "consensus-sgd", "adjacency": "user", "clip": 1.0, "noise_multiplier": Z, "steps": STEPS,
-            "learning_rate": 0.1}  # fmt: skip
+LEARNING = {
+    "name": "consensus-sgd",
+    "adjacency": "user",
+    "clip_norm": 1.0,
+    "noise_multiplier": Z,
+    "steps": STEPS,
+    "learning_rate": 0.1,
+}
 
 
 class Members:
-    """Organisations with homes, an agreement that goes from epoch to epoch, and links in memory."""
+    """Organizations with homes, an agreement that goes from epoch to epoch, and links in memory."""
 
     def __init__(self, folder, links, n=4, protocol="masked", epsilon=60.0, views=("local",)):
         self.folder, self.links = folder, links
         self.names = [f"m{i}" for i in range(n)]
-        limits = [Lifetime(epsilon, DELTA, "user", view) for view in views]
+        limits = [LifetimeBudget(epsilon, DELTA, "user", view) for view in views]
         self.homes = {
-            name: Home.create(
+            name: MemberDirectory.create(
                 folder / name, name, population="p", budgets=limits, copy=folder / f"{name}-copy"
             )
             for name in self.names
@@ -171,7 +177,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     # the broken step at its old price, its repeat at the new one
     for name in group.names[:-1]:
         assert group.homes[name].book.runs[agreed.continues].status == "closed"
-    planned = list(Job(agreed).releases(0))
+    planned = list(AgreedRun(agreed).releases(0))
     closed = group.homes["m0"].book.runs[agreed.continues].releases
     assert group.local("m0") == pytest.approx(gaussian_epsilon(mu([*planned, *closed]), DELTA), rel=1e-6)
     old = read_ledger(group.homes["m0"].folder / "runs" / agreed.continues)["saved"]
@@ -201,7 +207,7 @@ def test_a_run_goes_through_all_six(protocol, members):
     for name in group.names[:-1]:
         left = mu(group.rows(name))
         if name == "m2":
-            planned = mu(Job(lost).releases(2))
+            planned = mu(AgreedRun(lost).releases(2))
             assert group.local(name) == pytest.approx(
                 gaussian_epsilon(math.hypot(left, planned), DELTA), rel=1e-6
             )
@@ -315,7 +321,7 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
     said = group.forecast("m0", first)
     made = read_ledger(group.homes["m0"].folder / "runs" / group.previous.run.hex())["saved"].releases
     assert 0 < len(made) < STEPS
-    planned = list(Job(group.agreement).releases(0))
+    planned = list(AgreedRun(group.agreement).releases(0))
     done = sum(release.draws for release in planned)
     assert len(made) + done > STEPS  # the broken step is in both
     by_view = {row["view"]: row for row in said["book"]}
@@ -376,7 +382,7 @@ def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
     shutil.rmtree(group.state("m2"))
     group.next(moved={"m2": "new-disk.example:3"})
     made = mu(read_ledger(group.homes["m2"].folder / "runs" / first.run.hex())["saved"].releases)
-    total = math.hypot(made, mu(Job(second).releases(2)))
+    total = math.hypot(made, mu(AgreedRun(second).releases(2)))
     for previous in (second, [second, first]):
         peer = group.peer("m2", previous=previous)
         peer.ledger.close()
@@ -386,7 +392,7 @@ def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
     with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each epoch"):
         settle(second, group.agreement, "m2", home=None)
     planned = settle([first, second], group.agreement, "m2", home=None).before
-    whole = math.hypot(mu(Job(first).releases(2)), mu(Job(second).releases(2)))
+    whole = math.hypot(mu(AgreedRun(first).releases(2)), mu(AgreedRun(second).releases(2)))
     assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
 
 
@@ -418,7 +424,7 @@ def test_two_epochs_of_one_run_are_both_counted(members):
     assert group.agreement.continues == first.run.hex() != given_up.run.hex()
     settled = settle(first, group.agreement, "m0", home=group.homes["m0"])
     made = mu(read_ledger(group.homes["m0"].folder / "runs" / first.run.hex())["saved"].releases)
-    total = math.hypot(made, mu(Job(given_up).releases(0)))
+    total = math.hypot(made, mu(AgreedRun(given_up).releases(0)))
     assert settled.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     assert file.exists()
 
@@ -426,7 +432,7 @@ def test_two_epochs_of_one_run_are_both_counted(members):
 def test_an_epoch_stays_with_its_people_and_its_records(members):
     group = members(n=3, protocol="tree")
     home = group.homes["m0"]
-    home.book.open_population("staff", [Lifetime(60.0, DELTA, "user", "local")], "vote")
+    home.book.open_population("staff", [LifetimeBudget(60.0, DELTA, "user", "local")], "vote")
     group.population = "staff"
     group.run(stop_at=6)
     assert home.book.runs[group.agreement.run.hex()].population == "staff"

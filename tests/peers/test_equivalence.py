@@ -14,19 +14,19 @@ from scipy import optimize, stats
 
 from sottovoce import algorithms, graphs, protocols
 from sottovoce.data.base import Shards
-from sottovoce.data.randomness import Random
 from sottovoce.errors import ReleaseMismatch
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNoise
 from sottovoce.objectives import GLM
-from sottovoce.peers.jobs import Job
-from sottovoce.privacy.noise import ProtectiveNoise, RecordedNoise, SimulatedNoise
+from sottovoce.peers.agreed_run import AgreedRun
 
 CLIP = 0.6  # about half of the records are longer
-RECORD = {"adjacency": "add-remove", "lot": 12.0, "sample_rate": 1.0, "noise_multiplier": 4.0}
-SAMPLED = {**RECORD, "lot": 5.0, "sample_rate": 0.4}
+RECORD = {"adjacency": "add-remove", "batch_size": 12.0, "sample_rate": 1.0, "noise_multiplier": 4.0}
+SAMPLED = {**RECORD, "batch_size": 5.0, "sample_rate": 0.4}
 REPLACED = {**RECORD, "adjacency": "replace-one"}
 USER = {"adjacency": "user", "noise_multiplier": 8.0}
 LOCAL = {"local_steps": 3, "local_rate": 0.4}
-DINNO = {"rho": 0.2, "primal_steps": 2, "optimiser": "sgd"}
+DINNO = {"rho": 0.2, "primal_steps": 2, "optimizer": "sgd"}
 # case: members, graph, algorithm, protocol, options
 CASES = {
     "averaging, gossip": (5, "star:5", "averaging", "gossip:4", USER),
@@ -49,7 +49,7 @@ CASES = {
     "consensus, user": (3, "path:3", "consensus-sgd", "tree", {**USER, "steps": 4}),
     "consensus, momentum": (
         4, "complete:4", "consensus-sgd", "exchange",
-        {**SAMPLED, "steps": 6, "optimiser": "momentum", "average_from": 0.5},
+        {**SAMPLED, "steps": 6, "optimizer": "momentum", "average_from": 0.5},
     ),
     "fedavg": (4, "ring:4", "consensus-fedavg", "tree:kind=uniform", {**USER, **LOCAL, "steps": 3}),
     "fedavg, masked": (3, "path:3", "consensus-fedavg", "masked", {**USER, **LOCAL, "steps": 3}),
@@ -61,8 +61,8 @@ CASES = {
     "dp-dsgd, replaced": (4, "ring:4", "dp-dsgd", "gossip:1", {**REPLACED, "steps": 5}),
     "dp-dsgd, sampled": (4, "ring:4", "dp-dsgd", "gossip:1", {**SAMPLED, "steps": 5}),
     "dp-dsgt": (4, "ring:4", "dp-dsgt", "gossip:1", {**RECORD, "steps": 5}),
-    "dp-dinno": (3, "path:3", "dp-dinno", "neighbour-sum", {**RECORD, **DINNO, "steps": 4}),
-    "dp-dinno, adam": (3, "path:3", "dp-dinno", "neighbour-sum", {**USER, "steps": 3}),
+    "dp-dinno": (3, "path:3", "dp-dinno", "neighbor-sum", {**RECORD, **DINNO, "steps": 4}),
+    "dp-dinno, adam": (3, "path:3", "dp-dinno", "neighbor-sum", {**USER, "steps": 3}),
     "random walk": (4, "ring:4", "random-walk-sgd", "walk", {**USER, "steps": 9}),
     "random walk, sampled": (3, "complete:3", "random-walk-sgd", "walk", {**SAMPLED, "steps": 7}),
 }  # fmt: skip
@@ -74,7 +74,7 @@ LOTS = 7
 
 def agreed(case, consortium, **more):
     n, graph, name, protocol, options = CASES[case]
-    algorithm = {"name": name, "protocol": protocol, "clip": CLIP, **options}
+    algorithm = {"name": name, "protocol": protocol, "clip_norm": CLIP, **options}
     if name != "averaging":
         algorithm["learning_rate"] = LEARNING_RATE
     return consortium(n=n, graph=graph, algorithm=algorithm, epsilon=500.0, **more)
@@ -101,7 +101,7 @@ def library(case, group, objective=None):
         "random-walk-sgd": algorithms.RandomWalkSGD,
     }
     return classes[name](
-        objective or GLM("logistic", dim=3), protocol, network=graphs.parse(graph), seed=seed, clip=CLIP,
+        objective or GLM("logistic", dim=3), protocol, network=graphs.parse(graph), seed=seed, clip_norm=CLIP,
         learning_rate=LEARNING_RATE, **options,
     )  # fmt: skip
 
@@ -115,12 +115,12 @@ def stacked(case, group, tapes):
     else:
         X, y = (np.concatenate([r[part] for r in group.records]) for part in (0, 1))
         data = Shards(X, y, np.cumsum([0, *(len(r.X) for r in group.records)]))
-    return plan.run(data, Random(tape, LOTS, plan.seed)).outputs["rows"]
+    return plan.run(data, RunRandomness(tape, LOTS, plan.seed)).outputs["rows"]
 
 
 def run(group, tapes, **options):
     """Run the peers on recorded noise and known lots."""
-    return group.run(noises=[Random(tape, LOTS, 0) for tape in tapes], **options)
+    return group.run(noises=[RunRandomness(tape, LOTS, 0) for tape in tapes], **options)
 
 
 PAIRS = [(case, "float64") for case in CASES] + [("averaging, chebyshev", "float32")]
@@ -158,7 +158,7 @@ class ByHand:
     def __init__(self, group, options, tape, graph):
         self.records, self.tape = group.records, tape
         self.std = options["noise_multiplier"] * CLIP
-        self.lot = None if options["adjacency"] == "user" else options["lot"]
+        self.batch_size = None if options["adjacency"] == "user" else options["batch_size"]
         self.steps, self.n = options.get("steps", 1), group.n
         network = graphs.parse(graph)
         self.W, self.A = network.W.toarray(), network.adjacency.toarray()
@@ -175,10 +175,10 @@ class ByHand:
                 continue
             each = [-label * x / (1 + np.exp(label * (x @ theta[i]))) for x, label in zip(X, y, strict=True)]
             noise = self.std * self.tape[i, k, stream]
-            if self.lot is None:
+            if self.batch_size is None:
                 rows.append(clipped(np.mean(each, axis=0)) + noise)
             else:
-                rows.append((np.sum([clipped(g) for g in each], axis=0) + noise) / self.lot)
+                rows.append((np.sum([clipped(g) for g in each], axis=0) + noise) / self.batch_size)
         return rows if only is not None else np.array(rows)
 
     def averaging(self, rounds):
@@ -327,10 +327,10 @@ CHARGED = {
 def test_the_signed_price_and_the_ledger_are_the_formula(case, consortium, memory_links):
     """mu = moves sqrt(draws) / z, by hand; every row of the ledger is (moves C, z C) over the lot."""
     moves, draws = CHARGED[case]
-    z, divisor = CASES[case][4]["noise_multiplier"], CASES[case][4].get("lot", 1.0)
+    z, divisor = CASES[case][4]["noise_multiplier"], CASES[case][4].get("batch_size", 1.0)
     group = agreed(case, consortium)
     expected = epsilon_by_hand(moves * np.sqrt(draws) / z, 1e-5)
-    for row in Job(group.agreement).table():
+    for row in AgreedRun(group.agreement).table():
         assert row["epsilon_local"] == pytest.approx(expected, rel=1e-6)
         assert (row["releases"], row["label_local"]) == (draws, "ldp")
     for outcome, ledger in zip(group.run(transport=memory_links()), ledgers(group), strict=True):
@@ -349,7 +349,7 @@ def test_a_walk_is_priced_on_the_path_that_everybody_knows(consortium, memory_li
     path = protocols.draw_path(graphs.parse("ring:4"), 9, seed).tolist()
     visits = [path.count(node) for node in range(4)]
     outcomes = group.run(transport=memory_links())
-    for node, row in enumerate(Job(group.agreement).table()):
+    for node, row in enumerate(AgreedRun(group.agreement).table()):
         expected = epsilon_by_hand(2 * np.sqrt(visits[node]) / 8.0, 1e-5) if visits[node] else 0.0
         assert row["epsilon_local"] == pytest.approx(expected, rel=1e-6)
         assert (row["epsilon_network"], row["label_network"]) == (row["epsilon_local"], "ldp")
@@ -369,7 +369,7 @@ def test_the_noise_multiplier_means_one_thing(consortium):
         {"name": "averaging", "protocol": "tree", "noise_multiplier": 4.0},
         {"name": "consensus-sgd", "protocol": "tree", "noise_multiplier": 4.0, "steps": 1},
     )
-    prices = {Job(consortium(algorithm=case).agreement).table()[0]["epsilon_local"] for case in cases}
+    prices = {AgreedRun(consortium(algorithm=case).agreement).table()[0]["epsilon_local"] for case in cases}
     assert [round(price, 3) for price in prices] == [1.993]
 
 
@@ -385,14 +385,14 @@ def test_the_noise_that_leaves_has_the_planned_spread(case, consortium):
     _, _, name, _, options = CASES[case]
     group = agreed(case, consortium, dim=WIDE)
     records = group.records[0]._replace(X=np.zeros_like(group.records[0].X))
-    program = Job(group.agreement).program(0, records, ProtectiveNoise())
+    program = AgreedRun(group.agreement).program(0, records, ProtectiveNoise())
     program.begin()
     row = program.message()
     if name == "dp-dsgt":  # the first noisy gradient leaves in the second step, as the tracked half
         others = {s: np.zeros_like(row) for s in program.expects(0)}
         program.receive(others)
         row = program.message()[WIDE:]
-    divisor = options["lot"] if name != "averaging" and options["adjacency"] != "user" else 1.0
+    divisor = options["batch_size"] if name != "averaging" and options["adjacency"] != "user" else 1.0
     planned = options["noise_multiplier"] * CLIP / divisor
     assert np.std(row) == pytest.approx(planned, rel=0.02)
     assert np.std(row) != pytest.approx(planned * 2 / 3, rel=0.02)
@@ -405,7 +405,7 @@ def test_a_draw_that_was_not_planned_stops_the_peer(consortium):
     """I19: neither side reads the other, so a gate with other numbers than the plan's cannot release."""
     group = agreed("consensus, user", consortium)
     for change in ("row_std", "sensitivity"):
-        program = Job(group.agreement).program(0, group.records[0], ProtectiveNoise())
+        program = AgreedRun(group.agreement).program(0, group.records[0], ProtectiveNoise())
         setattr(program.source, change, getattr(program.source, change) / 2)
         with pytest.raises(ReleaseMismatch, match="nothing was released"):
             program.begin()
@@ -430,10 +430,10 @@ NETS = (
 def test_networks_between_peers_equal_the_library(case, consortium, memory_links):
     """Stacked products sum in another order, so 1e-6 here; members of one consensus still agree exactly."""
     pytest.importorskip("torch")
-    from sottovoce.data.agents import AgentData
-    from sottovoce.objectives.models import build
-    from sottovoce.objectives.nets import NetObjective
-    from sottovoce.peers.records import Records
+    from sottovoce.data.agent_tensors import AgentData
+    from sottovoce.objectives.nets.objective import NetObjective
+    from sottovoce.objectives.nets.zoo import build
+    from sottovoce.peers.member_data import Records
 
     group = agreed(case, consortium, dim=6 * 5 + 5 + 5 * 3 + 3, model=MODEL)
     rng = np.random.default_rng(2)
@@ -443,11 +443,13 @@ def test_networks_between_peers_equal_the_library(case, consortium, memory_links
     ]
     tapes = [RecordedNoise(ProtectiveNoise()) for _ in range(group.n)]
     rows = np.array([outcome.model for outcome in run(group, tapes, transport=memory_links())])
-    plan = library(case, group, NetObjective(build("mlp", **MODEL["options"]), clip=CLIP, initial="reset"))
+    plan = library(
+        case, group, NetObjective(build("mlp", **MODEL["options"]), clip_norm=CLIP, initial="reset")
+    )
     tape = RecordedNoise(None, {key: row for each in tapes for key, row in each.tape.items()})
     X, y = (np.concatenate([r[part] for r in group.records]) for part in (0, 1))
     data = AgentData(X, y, np.split(np.arange(len(X)), group.n))
-    expected = plan.run(data, Random(tape, LOTS, plan.seed)).outputs["rows"]
+    expected = plan.run(data, RunRandomness(tape, LOTS, plan.seed)).outputs["rows"]
     assert rows.dtype == np.float32
     assert np.allclose(rows, expected, rtol=1e-6, atol=1e-6)
     if CASES[case][3].startswith(AGREE_EXACTLY):
@@ -473,10 +475,10 @@ def test_lots_are_drawn_at_their_rate_and_secretly(consortium):
     keys = set()
     counts = np.zeros(200)
     for part in range(4):
-        lots = Job(group.agreement).program(part, wide, ProtectiveNoise()).source.lots
-        keys.add(lots.key)
+        batches = AgreedRun(group.agreement).program(part, wide, ProtectiveNoise()).source.batches
+        keys.add(batches.key)
         for step in range(500):
-            counts[lots.draw([0], step)[0]] += 1
+            counts[batches.draw([0], step)[0]] += 1
     assert len(keys) == 4
     assert all(isinstance(key, bytes) and len(key) == 32 for key in keys)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.data.randomness import Random
+from sottovoce.accounting.release import Budget
 from sottovoce.errors import (
     BudgetExceeded,
     ConfigError,
@@ -15,13 +15,13 @@ from sottovoce.errors import (
     MissingDependency,
     ReleaseMismatch,
 )
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers import flower
 from sottovoce.peers.flower import ClientSide, ServerSide, plan_of
-from sottovoce.peers.ledger import read_ledger
-from sottovoce.privacy.noise import SimulatedNoise
-from sottovoce.privacy.releases import Budget
+from sottovoce.peers.run_ledger import read_ledger
 
-CONFIG = {"users": 5, "rounds": 6, "sample-rate": 0.6, "gamma": 1.0, "clip": 1.0, "noise-std": 2.0,
+CONFIG = {"users": 5, "rounds": 6, "sample-rate": 0.6, "gamma": 1.0, "clip_norm": 1.0, "noise-std": 2.0,
           "l2": 0.1, "l1": 0.01}  # fmt: skip
 SEED = 11
 
@@ -55,7 +55,7 @@ def test_the_federation_gives_the_iterates_of_the_algorithm(tmp_path):
     assert (server.zh == wanted.outputs["mean"]).all()
     assert (server.z == wanted.outputs["coef"]).all()
     counts = [len(read_ledger(tmp_path / f"{u}")["saved"].releases) for u in range(5)]
-    random = Random.of(SimulatedNoise(SEED))
+    random = RunRandomness.of(SimulatedNoise(SEED))
     asked = sum((random.draws(0, k).random(5) < 0.6).astype(int) for k in range(6))
     assert counts == asked.tolist()
     for user in range(5):

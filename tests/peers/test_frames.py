@@ -13,22 +13,22 @@ from verification.fuzzing import fuzz, sealed
 
 import sottovoce.peers
 from sottovoce.errors import FrameError
-from sottovoce.peers.frames import (
+from sottovoce.peers.wire_format import (
     CONTROL,
     HEADER,
     NOTHING,
     UNSIGNED,
     VERSION,
-    Head,
+    FrameCodec,
+    HeadReceipt,
+    LedgerHead,
     OpenSeal,
     Position,
-    Wire,
-    Witnessed,
     digest_of,
 )
 
 ROOT = Path(__file__).parents[2]
-WIRE = Wire(run=bytes(range(32)), members=4, rounds=20, dim=3, dtype="float64")
+WIRE = FrameCodec(run=bytes(range(32)), members=4, rounds=20, dim=3, dtype="float64")
 
 
 def header(**fields):
@@ -57,16 +57,16 @@ def test_positions_read_back():
 
 
 def test_heads_and_witnesses_read_back():
-    head = Head(5, 3, 1, b"h" * 32, b"c" * 32, b"n" * 32)
+    head = LedgerHead(5, 3, 1, b"h" * 32, b"c" * 32, b"n" * 32)
     raw = WIRE.head(head, sender=1)
     assert WIRE.read_head(WIRE.decode(raw)) == head
     for held in (raw, b""):
-        said = Witnessed(1, 3, 3, b"l" * 32, b"n" * 32, held)
+        said = HeadReceipt(1, 3, 3, b"l" * 32, b"n" * 32, held)
         frame = WIRE.decode(WIRE.witnessed(said, sender=2))
         assert (frame.sender, WIRE.read_witnessed(frame)) == (2, said)
 
 
-HEAD_FRAME = WIRE.head(Head(5, 3, 1, b"h" * 32, NOTHING, NOTHING), sender=1)
+HEAD_FRAME = WIRE.head(LedgerHead(5, 3, 1, b"h" * 32, NOTHING, NOTHING), sender=1)
 GOOD = np.arange(3.0).tobytes()
 BAD = {
     "empty": b"",
@@ -102,13 +102,13 @@ BAD = {
         + CONTROL.pack(1, -1, NOTHING, UNSIGNED, NOTHING, 0)
     )[:-64]
     + OpenSeal(1).sign(b"x"),
-    "head of another inside": WIRE.witnessed(Witnessed(2, 0, 0, NOTHING, NOTHING, HEAD_FRAME), sender=3),
+    "head of another inside": WIRE.witnessed(HeadReceipt(2, 0, 0, NOTHING, NOTHING, HEAD_FRAME), sender=3),
     "head inside with another signature": sealed(
-        WIRE.witnessed(Witnessed(1, 0, 0, NOTHING, NOTHING, HEAD_FRAME), sender=3)[:-97] + b"x"
+        WIRE.witnessed(HeadReceipt(1, 0, 0, NOTHING, NOTHING, HEAD_FRAME), sender=3)[:-97] + b"x"
     ),
-    "witness beyond the run": WIRE.witnessed(Witnessed(1, 21, 0, NOTHING, NOTHING, b""), sender=3),
-    "witness about nobody": WIRE.witnessed(Witnessed(9, 0, 0, NOTHING, NOTHING, b""), sender=3),
-    "head beyond the run": WIRE.head(Head(5, 21, 1, NOTHING, NOTHING, NOTHING), sender=1),
+    "witness beyond the run": WIRE.witnessed(HeadReceipt(1, 21, 0, NOTHING, NOTHING, b""), sender=3),
+    "witness about nobody": WIRE.witnessed(HeadReceipt(9, 0, 0, NOTHING, NOTHING, b""), sender=3),
+    "head beyond the run": WIRE.head(LedgerHead(5, 21, 1, NOTHING, NOTHING, NOTHING), sender=1),
     "nan": sealed(header() + np.array([0.0, np.nan, 1.0]).tobytes()),
     "inf": sealed(header() + np.array([0.0, np.inf, 1.0]).tobytes()),
     "pad": sealed(header()[:-1] + b"x" + GOOD),
@@ -139,7 +139,7 @@ def test_malformed_frames_are_refused(name):
 
 
 def test_float32_rows_are_another_run():
-    other = Wire(WIRE.run, 4, 20, 6, "float32")
+    other = FrameCodec(WIRE.run, 4, 20, 6, "float32")
     with pytest.raises(FrameError):
         WIRE.decode(other.row(np.zeros(6, np.float32), sender=0, round=0))
 

@@ -20,8 +20,7 @@ from sottovoce.errors import (
     IdentityError,
     LedgerError,
 )
-from sottovoce.peers import home as home_module
-from sottovoce.peers.addresses import spoken
+from sottovoce.peers import member_directory as home_module
 from sottovoce.peers.agreement import (
     member_entry,
     parse_agreement,
@@ -29,11 +28,12 @@ from sottovoce.peers.agreement import (
     sign_agreement,
     write_agreement,
 )
-from sottovoce.peers.book import Lifetime
-from sottovoce.peers.home import Home, find_home
 from sottovoce.peers.identity import CERTIFICATE, make_identity
-from sottovoce.peers.ledger import ANCHOR
-from sottovoce.peers.records import Records
+from sottovoce.peers.lifetime_ledger import LifetimeBudget
+from sottovoce.peers.member_data import Records
+from sottovoce.peers.member_directory import MemberDirectory, find_home
+from sottovoce.peers.pinned_certificates import spoken
+from sottovoce.peers.run_ledger import ANCHOR
 from sottovoce.peers.runtime import Peer
 from sottovoce.peers.status import read_status
 from sottovoce.privacy import gaussian_epsilon
@@ -43,13 +43,13 @@ NAMES = ("north", "south")
 
 
 class Members:
-    """Organisations with homes, who trust each other and agree on one run after the other."""
+    """Organizations with homes, who trust each other and agree on one run after the other."""
 
     def __init__(self, folder, links, names=NAMES, view="local"):
         self.folder, self.links = folder, links
-        limit = Lifetime(6.0, DELTA, "user", view)
+        limit = LifetimeBudget(6.0, DELTA, "user", view)
         self.homes = [
-            Home.create(
+            MemberDirectory.create(
                 folder / name, name, population="patients", budgets=[limit], copy=folder / f"c-{name}"
             )
             for name in names
@@ -63,7 +63,7 @@ class Members:
 
     def agree(self, title, noise=2.0, protocol="gossip:3", ports=(4400, 4401, 4402)):
         """Averaging of two numbers: one release with sensitivity 2 clips, so mu = 2 / noise."""
-        algorithm = {"name": "averaging", "protocol": protocol, "adjacency": "user", "clip": 1.0}
+        algorithm = {"name": "averaging", "protocol": protocol, "adjacency": "user", "clip_norm": 1.0}
         draft = {
             "version": 1,
             "title": title,
@@ -83,7 +83,7 @@ class Members:
         return read_agreement(file)
 
     def peer(self, i, agreement, *, records=None, state=None, **options):
-        home = Home(self.homes[i].folder)
+        home = MemberDirectory(self.homes[i].folder)
         records = self.records[i] if records is None else records
         return Peer(agreement, home.identity, records, state, home=home, transport=self.links, **options)
 
@@ -106,8 +106,8 @@ def members(tmp_path, memory_links):
 def test_runs_on_one_population_add_up_and_the_third_is_refused_before_anything_is_sent(members):
     """mu = 1 each: 4.377, then sqrt(2), and the files are re-ordered between the runs."""
     home = members.homes[0]
-    home.book.set_budget(None, Lifetime(7.0, DELTA, "user", "local"), "a vote")
-    members.homes[1].book.set_budget(None, Lifetime(9.0, DELTA, "user", "local"), "a vote")
+    home.book.set_budget(None, LifetimeBudget(7.0, DELTA, "user", "local"), "a vote")
+    members.homes[1].book.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote")
     members.run(members.agree("first"))
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     members.records = [Records(each.X[::-1].copy(), each.y) for each in members.records]
@@ -141,7 +141,7 @@ def test_a_masked_run_is_charged_at_what_a_member_can_see(tmp_path, memory_links
     """Three members, noise of 2 clips each: one sees a sum with the noise of two, mu = 1 / sqrt(2)."""
     members = Members(tmp_path, memory_links(), ("north", "south", "east"), view="network")
     home = members.homes[0]
-    home.book.set_budget(None, Lifetime(9.0, DELTA, "user", "local"), "a vote")
+    home.book.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote")
     agreement = members.agree("masked", protocol="masked")
     assert agreement.session != agreement.run
     (key,) = set(home.identity_folder.iterdir()) - {
@@ -313,18 +313,20 @@ def test_a_home_is_found_by_name_around_its_identity_by_variable_or_in_its_usual
 
 
 def test_a_home_open_to_others_or_with_its_copy_inside_is_refused(tmp_path):
-    limit = [Lifetime(1.0, DELTA, "user")]
+    limit = [LifetimeBudget(1.0, DELTA, "user")]
     with pytest.raises(ConfigError, match="outside the home"):
-        Home.create(tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "h" / "copy")
-    home = Home.create(tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c")
+        MemberDirectory.create(
+            tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "h" / "copy"
+        )
+    home = MemberDirectory.create(tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c")
     with pytest.raises(ConfigError, match="is a home already"):
-        Home.create(tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c")
+        MemberDirectory.create(tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c")
     for path in home.folder.rglob("*"):
         if path.name != CERTIFICATE:
             assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
     home.folder.chmod(0o755)
     with pytest.raises(LedgerError, match="open to others"):
-        Home(home.folder)
+        MemberDirectory(home.folder)
 
 
 def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free_ports):

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from sottovoce import graphs
+from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, DataError
-from sottovoce.peers.jobs import Job
-from sottovoce.peers.plans import AgreedNet, agreed_plan
-from sottovoce.peers.programs import StepProgram
+from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement_plan import AgreedNet, agreed_plan
+from sottovoce.peers.node_program import StepProgram
 from sottovoce.privacy import gaussian_epsilon
-from sottovoce.privacy.noise import SimulatedNoise
-from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Exchange, Tree
+from sottovoce.protocols import HypercubeExchange, Tree
 
 SGD = {
-    "name": "consensus-sgd", "adjacency": "user", "clip": 0.5, "steps": 3, "learning_rate": 0.1,
+    "name": "consensus-sgd", "adjacency": "user", "clip_norm": 0.5, "steps": 3, "learning_rate": 0.1,
     "noise_multiplier": 8.0,
 }  # fmt: skip
 
@@ -28,9 +28,11 @@ def agreed(consortium, algorithm, **more):
 
 def test_a_run_is_as_long_as_its_steps_together(consortium):
     """Four members exchange in two rounds; trees that are drawn anew differ in depth."""
-    steady = Job(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
+    steady = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
     assert (steady.rounds, steady.wire.dim) == (3 * 2, 3)
-    drawn = Job(agreed(consortium, {"protocol": "tree:kind=uniform"}, n=5, graph="complete:5").agreement)
+    drawn = AgreedRun(
+        agreed(consortium, {"protocol": "tree:kind=uniform"}, n=5, graph="complete:5").agreement
+    )
     assert drawn.rounds == sum(drawn.plan.schedule(k).rounds for k in range(3))
     assert type(steady.rounds) is type(drawn.rounds) is int
 
@@ -48,7 +50,7 @@ def test_trees_drawn_anew_are_priced_in_full_up_to_so_many_pairs_and_steps(late)
             run=bytes(32),
             model=SimpleNamespace(number="float64"),
         )
-        return Job(agreement, **options)._exact
+        return AgreedRun(agreement, **options)._exact
 
     found = [exact(256), exact(257), exact(257, exact=True), exact(10**6, steady=True)]
     assert found == ([True, False, True, True] if late == "wait" else [False] * 4)
@@ -56,7 +58,7 @@ def test_trees_drawn_anew_are_priced_in_full_up_to_so_many_pairs_and_steps(late)
 
 def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(consortium):
     made = agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2")
-    job, third = Job(made.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
+    job, third = AgreedRun(made.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
     program = job.program(1, made.records[1], SimulatedNoise(0), start=third)
     program.begin()
     assert program.result().dtype == made.agreement.model.number == "float64"
@@ -69,13 +71,13 @@ def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(conso
 def test_the_loudest_member_says_how_large_a_row_may_be():
     """Two members, one with twice the noise: 2 numbers in all, and an exchange sends means of rows."""
     plan = SimpleNamespace(
-        n=2, steps=1, steady=True, grid=None, width=1, maskable=True, adjacency="user", centre=0.0,
-        schedule=lambda k: Exchange(2),
+        n=2, steps=1, steady=True, grid=None, width=1, maskable=True, adjacency="user", center=0.0,
+        schedule=lambda k: HypercubeExchange(2),
         releases=lambda v: [Release(v, 0, sensitivity=2.0, noise_std=3.0 * (v + 1))],
     )  # fmt: skip
     agreement = SimpleNamespace(plan=plan, run=bytes(32), model=SimpleNamespace(number="float64"))
     tail = math.sqrt(2 * math.log(2.0**41 * 2))
-    assert Job(agreement).bound == pytest.approx((1.0 + 6.0 * tail) * (1 + 1e-6), rel=1e-12)
+    assert AgreedRun(agreement).bound == pytest.approx((1.0 + 6.0 * tail) * (1 + 1e-6), rel=1e-12)
 
 
 DELTA = 1e-5
@@ -92,7 +94,9 @@ def epsilons(guarantees):
 
 def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
     """Five members under masks: any two see the noise of three around a row, any one that of four."""
-    pairs = Job(agreed(consortium, {"protocol": "masked:tolerate=2"}, n=5, graph="complete:5").agreement)
+    pairs = AgreedRun(
+        agreed(consortium, {"protocol": "masked:tolerate=2"}, n=5, graph="complete:5").agreement
+    )
     (release,) = pairs.releases(2)
     some = [release.at(k) for k in range(2)]
     assert epsilons(pairs.left_by(2, some)) == pytest.approx(
@@ -107,12 +111,12 @@ def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
 
 def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_price(consortium):
     """In an exchange of four a member hears one other alone, and the sum of the two others."""
-    exchange = Job(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
+    exchange = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
     (release,) = exchange.releases(1)
     assert epsilons(exchange.left_by(1, [release.at(0)])) == pytest.approx({"network": price(1, 1)}, rel=1e-6)
     assert epsilons(exchange.left_by(1, [])) == {"network": 0.0}
     plain = {"name": "dp-dsgd", "protocol": "gossip:1"}
-    gossip = Job(agreed(consortium, plain, n=4, graph="ring:4").agreement)
+    gossip = AgreedRun(agreed(consortium, plain, n=4, graph="ring:4").agreement)
     (release,) = gossip.releases(1)
     assert gossip.left_by(1, [release.at(0)]) == gossip.left_by(1, []) == {}
 

@@ -6,22 +6,22 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import ConfigError, SottovoceError
-from sottovoce.peers.jobs import Job
-from sottovoce.peers.plans import AgreedNet
+from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.agreement_plan import AgreedNet
 from sottovoce.privacy import gaussian_epsilon
-from sottovoce.privacy.noise import SimulatedNoise
 
-SGD = {"name": "consensus-sgd", "adjacency": "user", "clip": 0.5, "steps": 3, "learning_rate": 0.1}
+SGD = {"name": "consensus-sgd", "adjacency": "user", "clip_norm": 0.5, "steps": 3, "learning_rate": 0.1}
 DELTA = 1e-5
 
 
 def job(consortium, algorithm, **more):
-    return Job(consortium(algorithm=algorithm, **more).agreement)
+    return AgreedRun(consortium(algorithm=algorithm, **more).agreement)
 
 
-def largest(numbers, reach, std, centre=0.0):
+def largest(numbers, reach, std, center=0.0):
     """A row's own reach, and what Gaussian noise exceeds with a chance below 2^-40 among so many numbers."""
-    return (reach + centre + math.sqrt(2 * math.log(2.0**41 * numbers)) * std) * (1 + 1e-6)
+    return (reach + center + math.sqrt(2 * math.log(2.0**41 * numbers)) * std) * (1 + 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -34,24 +34,24 @@ def largest(numbers, reach, std, centre=0.0):
     ],
 )
 @pytest.mark.parametrize("radius", [0.5, 3.0])
-@pytest.mark.parametrize("centre", [0.0, [1.0, -7.0]])
-def test_rows_that_clip_and_noise_do_not_allow_are_known(protocol, graph, times, radius, centre, consortium):
+@pytest.mark.parametrize("center", [0.0, [1.0, -7.0]])
+def test_rows_that_clip_and_noise_do_not_allow_are_known(protocol, graph, times, radius, center, consortium):
     """Means of rows stay within one row's reach; on the way to an exact sum a row may hold all of them."""
     algorithm = {
         "name": "averaging",
         "protocol": protocol,
-        "clip": radius,
+        "clip_norm": radius,
         "noise_multiplier": 4.0,
-        "centre": centre,
+        "center": center,
     }
     found = job(consortium, algorithm, n=4, graph=graph, dim=2, epsilon=900.0)
-    far = float(np.max(np.abs(centre)))
+    far = float(np.max(np.abs(center)))
     assert found.bound == pytest.approx(times * largest(4 * 2, radius, 4.0 * radius, far), rel=1e-12)
 
 
 def test_no_bound_where_nothing_public_bounds_a_row(consortium):
     averaging = {"name": "averaging", "noise_multiplier": 4.0}
-    record = {**SGD, "adjacency": "add-remove", "lot": 4, "sample_rate": 0.5, "noise_multiplier": 4.0}
+    record = {**SGD, "adjacency": "add-remove", "batch_size": 4, "sample_rate": 0.5, "noise_multiplier": 4.0}
     for algorithm, graph in (
         ({**averaging, "protocol": "chebyshev:2"}, "ring:4"),  # weights below zero
         ({**averaging, "protocol": "refreshed:2:fresh=0.1"}, "ring:4"),  # noise on the way
@@ -65,7 +65,7 @@ def test_no_bound_where_nothing_public_bounds_a_row(consortium):
 @pytest.mark.parametrize(("tolerate", "around"), [("", 4), (":tolerate=2", 3)])
 def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, around, consortium):
     """Five members: any one sees four noises around a row, any two see three."""
-    z, clip = 8.0, 0.5
+    z, clip_norm = 8.0, 0.5
     made = job(
         consortium,
         {**SGD, "protocol": f"masked{tolerate}", "noise_multiplier": z},
@@ -76,7 +76,7 @@ def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, aroun
     assert made.tolerate == {4: 1, 3: 2}[around]
 
     def price(steps, noises):  # a member replaced moves its row by twice the clip
-        return gaussian_epsilon(2 * clip * math.sqrt(steps) / (z * clip * math.sqrt(noises)), DELTA)
+        return gaussian_epsilon(2 * clip_norm * math.sqrt(steps) / (z * clip_norm * math.sqrt(noises)), DELTA)
 
     (release,) = made.releases(2)
     for steps in (1, 2, 3):
@@ -91,7 +91,7 @@ def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, aroun
 
 def programs(consortium, algorithm, **more):
     made = consortium(algorithm=algorithm, **more)
-    ready = Job(made.agreement)
+    ready = AgreedRun(made.agreement)
     return [ready.program(v, made.records[v], SimulatedNoise(v)) for v in range(made.n)]
 
 
@@ -122,7 +122,7 @@ def test_one_step_of_exact_sums_is_compared_too(consortium):
 
 
 def test_rounds_kept_for_late_ones_are_two_of_the_longest_steps(consortium):
-    """Trees drawn anew for every step differ in depth, and a neighbour may be a whole step behind."""
+    """Trees drawn anew for every step differ in depth, and a neighbor may be a whole step behind."""
     (first, *_) = programs(
         consortium, {**SGD, "steps": 9, "protocol": "tree:kind=uniform", "noise_multiplier": 8.0}, n=5,
         graph="complete:5", epsilon=900.0,
@@ -136,20 +136,20 @@ def test_lots_of_a_step_are_drawn_from_the_keys_of_that_step(consortium):
     """Keys go forward with what was received, and a lot of an earlier step cannot be drawn again."""
     made = consortium(
         algorithm={
-            **SGD, "adjacency": "add-remove", "lot": 4, "sample_rate": 0.5, "protocol": "exchange",
+            **SGD, "adjacency": "add-remove", "batch_size": 4, "sample_rate": 0.5, "protocol": "exchange",
             "noise_multiplier": 8.0,
         },
         n=4, graph="hypercube:2", epsilon=900.0,
     )  # fmt: skip
-    ready = Job(made.agreement)
+    ready = AgreedRun(made.agreement)
     some = [ready.program(v, made.records[v]) for v in range(4)]
     seen = {v: [] for v in range(4)}
     for program in some:
         program.begin()
     for r in range(some[0].rounds):
         for v, program in enumerate(some):
-            if not seen[v] or seen[v][-1] != program.source.lots.key:
-                seen[v].append(program.source.lots.key)
+            if not seen[v] or seen[v][-1] != program.source.batches.key:
+                seen[v].append(program.source.batches.key)
         rows = [program.message() for program in some]
         for program in some:
             program.receive({v: rows[v] for v in program.expects(r)})

@@ -7,10 +7,10 @@ import ssl
 
 import pytest
 
-from sottovoce.peers.links import HEAD, Link
+from sottovoce.peers.connection import HEAD, Connection
 
 
-class Cut:
+class MatrixPartition:
     """A connection that gives its bytes in stretches of any length, as records come."""
 
     def __init__(self, stream, rng):
@@ -41,8 +41,8 @@ def read(messages, seed, largest=1 << 18, pausing=False):
     taken, ends = [], []
 
     async def play():
-        tls = Cut(stream, random.Random(seed))
-        link = Link(tls, largest=largest, taken=take, lost=lambda link, error: ends.append(error))
+        tls = MatrixPartition(stream, random.Random(seed))
+        link = Connection(tls, largest=largest, taken=take, lost=lambda link, error: ends.append(error))
         for _ in range(100_000):
             if not link.open or (tls.at == len(stream) and len(taken) == len(messages)):
                 break

@@ -21,20 +21,20 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from verification.simulator import Faults, World, masked_shapes
 
 from sottovoce import graphs
-from sottovoce.data.randomness import Random
 from sottovoce.errors import ConfigError, FrameError, IdentityError, LedgerError, Refused, SottovoceError
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import merge_signatures, parse_agreement, sign_agreement
-from sottovoce.peers.frames import ROW, Wire
-from sottovoce.peers.identity import CertificateSeal
-from sottovoce.peers.jobs import Job
+from sottovoce.peers.identity import CertificateSigner
 from sottovoce.peers.masking import read_mask_key
 from sottovoce.peers.status import read_status
-from sottovoce.privacy import masks
-from sottovoce.privacy.noise import ProtectiveNoise, RecordedNoise
+from sottovoce.peers.wire_format import ROW, FrameCodec
+from sottovoce.secure_sum import masks
 
 STEPS, CLIP = 3, 0.6
 LEARNING = {
-    "name": "consensus-sgd", "protocol": "masked", "adjacency": "user", "clip": CLIP, "steps": STEPS,
+    "name": "consensus-sgd", "protocol": "masked", "adjacency": "user", "clip_norm": CLIP, "steps": STEPS,
     "noise_multiplier": 8.0, "learning_rate": 0.3,
 }  # fmt: skip
 
@@ -93,14 +93,14 @@ def check_wire(group, links_of, epoch=0):
     privates = private_keys(group)
     tapes = [RecordedNoise(ProtectiveNoise()) for _ in range(group.n)]
     links = links_of()
-    outcomes = group.run(noises=[Random(tape, 7, 0) for tape in tapes], transport=links)
-    job = Job(group.agreement)
+    outcomes = group.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=links)
+    job = AgreedRun(group.agreement)
     grid, tree = job.grid, job.plan.schedule(0)
     certificates = [member.certificate.encode() for member in group.agreement.members]
-    wire = replace(job.wire, seal=CertificateSeal(group.identities[0], certificates))
+    wire = replace(job.wire, seal=CertificateSigner(group.identities[0], certificates))
     rows = {}
     for sender, _, raw in links.carried:
-        if Wire.kind_of(raw) == ROW:
+        if FrameCodec.kind_of(raw) == ROW:
             rows[sender, wire.decode(raw).round] = wire.values(wire.decode(raw))
     leaves = [v for v in range(group.n) if v != tree.root and tree.local(v).sends(0)]
     sums = [rows[tree.root, k * tree.rounds + tree.tree.depth] for k in range(job.steps)]
@@ -199,7 +199,7 @@ def test_a_sign_error_of_one_member_spoils_the_sum_and_stops_the_run(group, memo
 
 
 def test_float_rows_do_not_reach_a_masked_wire(group):
-    job = Job(group().agreement)
+    job = AgreedRun(group().agreement)
     with pytest.raises(FrameError, match="masked row is int"):
         job.wire.row(np.zeros(job.wire.dim), sender=0, round=0)
 
@@ -207,8 +207,8 @@ def test_float_rows_do_not_reach_a_masked_wire(group):
 # ---- one row per label, keys on the disk ------------------------------------------------------------------
 
 
-def programs(group, lots=None):
-    job, records = Job(group.agreement), group.records
+def programs(group, batches=None):
+    job, records = AgreedRun(group.agreement), group.records
     out = []
     for i in range(group.n):
         key = read_mask_key(group.folder / f"secrets-m{i}", group.agreement.run, group.agreement.epoch)
@@ -229,14 +229,14 @@ def test_a_saved_state_cannot_hide_a_second_row_of_its_step(group):
 
 
 def test_a_restart_draws_the_same_lots(group):
-    sampled = {"adjacency": "add-remove", "lot": 4.0, "sample_rate": 0.34}
+    sampled = {"adjacency": "add-remove", "batch_size": 4.0, "sample_rate": 0.34}
     made = group(algorithm=sampled)
     first, other = programs(made)[0], programs(made)[0]
     first.begin()
-    lots = [first.source.lots.draw([0], k)[0].tolist() for k in range(20)]
-    assert lots != [other.source.lots.draw([0], k)[0].tolist() for k in range(20)]
+    batches = [first.source.batches.draw([0], k)[0].tolist() for k in range(20)]
+    assert batches != [other.source.batches.draw([0], k)[0].tolist() for k in range(20)]
     other.restore(first.snapshot())
-    assert lots == [other.source.lots.draw([0], k)[0].tolist() for k in range(20)]
+    assert batches == [other.source.batches.draw([0], k)[0].tolist() for k in range(20)]
 
 
 def test_no_key_is_left_when_the_run_is_over(group, memory_links, monkeypatch):
@@ -286,8 +286,10 @@ def test_two_runs_with_the_same_rows_look_unrelated(group, memory_links):
             sign_agreement(made.file, each, secrets=made.folder / f"secrets-{each.name}")
         made.state = lambda i, made=made, attempt=attempt: made.folder / f"state{attempt}-{i}"
         links = memory_links()
-        outcome = made.run(noises=[Random(tape, 7, 0) for tape in tapes], transport=links)
-        leaf = [raw[72:-32] for sender, _, raw in links.carried if sender == 0 and Wire.kind_of(raw) == ROW]
+        outcome = made.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=links)
+        leaf = [
+            raw[72:-32] for sender, _, raw in links.carried if sender == 0 and FrameCodec.kind_of(raw) == ROW
+        ]
         seen.append((leaf[0], outcome[0].model))
         tapes = [RecordedNoise(None, tape.tape) for tape in tapes]
     assert seen[0][0] != seen[1][0]
@@ -357,7 +359,7 @@ def _other_encoding(public):
 def test_a_key_of_low_order_is_refused(group):
     made = group()
     keys = {**made.agreement.mask_keys, "m1": bytes(32).hex()}
-    job = Job(made.agreement.model_copy(update={"mask_keys": keys}))
+    job = AgreedRun(made.agreement.model_copy(update={"mask_keys": keys}))
     with pytest.raises(Refused, match="low order"):
         job.program(0, made.records[0], ProtectiveNoise(), read_mask_key(
             made.folder / "secrets-m0", made.agreement.run, 0))  # fmt: skip
@@ -421,7 +423,7 @@ def test_the_ledger_charges_the_view_that_is_promised(consortium, memory_links):
     made = consortium(
         n=6, graph="ring:6", algorithm={**LEARNING, "protocol": "masked:tolerate=2"}, epsilon=1.2
     )
-    job = Job(made.agreement)
+    job = AgreedRun(made.agreement)
     row = job.table()[3]
     assert row["tolerate"] == 2
     assert row["label_local"] == "ldp"
@@ -455,7 +457,7 @@ def test_federated_averaging_is_masked_between_members(group, memory_links):
     assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
     assert outcomes[0].statement["guarantee"]["label"] == "exact"
     mu = 2 / 8.0 * np.sqrt(STEPS / 2)
-    assert np.isclose(Job(made.agreement).promised(0).mu, mu, rtol=1e-12)
+    assert np.isclose(AgreedRun(made.agreement).promised(0).mu, mu, rtol=1e-12)
 
 
 def test_unequal_noise_charges_the_quietest_others():
@@ -465,10 +467,10 @@ def test_unequal_noise_charges_the_quietest_others():
     from sottovoce.objectives import GLM
 
     plan = ConsensusSGD(
-        GLM(dim=2), "masked:tolerate=2", network=graphs.ring(5), clip=1.0, adjacency="user",
+        GLM(dim=2), "masked:tolerate=2", network=graphs.ring(5), clip_norm=1.0, adjacency="user",
         noise_multiplier=noise, steps=1,
     )  # fmt: skip
-    job = Job.__new__(Job)
+    job = AgreedRun.__new__(AgreedRun)
     job.plan, job.n, job.grid = plan, 5, plan.grid
     assert np.isclose(job.hidden(0) * 4.0, np.sqrt(4**2 + 5**2 + 6**2))
     assert np.isclose(job.hidden(1) * 9.0, np.sqrt(9**2 + 4**2 + 5**2))

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 
 from sottovoce.peers.core import Timing
-from sottovoce.peers.frames import ROW, Wire, digest_of
 from sottovoce.peers.status import read_proof, read_status
 from sottovoce.peers.transport import TlsTransport, Transport
+from sottovoce.peers.wire_format import ROW, FrameCodec, digest_of
 
 LEARNING = {"name": "consensus-sgd", "protocol": "tree", "steps": 5, "noise_multiplier": 40.0}
 
@@ -34,7 +34,9 @@ def test_three_peers_learn_together_without_a_socket(consortium, memory_links, m
         assert outcome.statement["guarantee"]["releases"] == 5 == read_status(group.state(i))["releases"]
         # what went over the links is what the ledger says was sent, and nothing else
         proof = read_proof(group.state(i))
-        rows = {digest_of(raw).hex() for s, _, raw in links.carried if s == i and Wire.kind_of(raw) == ROW}
+        rows = {
+            digest_of(raw).hex() for s, _, raw in links.carried if s == i and FrameCodec.kind_of(raw) == ROW
+        }
         assert rows == set(proof["sent"].values())
 
 
@@ -51,7 +53,7 @@ def test_frames_that_are_lost_are_asked_for_again(consortium, memory_links):
             return getattr(self.link, name)
 
         def send(self, to, raw):
-            if Wire.kind_of(raw) == ROW and raw[-32] % 3 == 0 and (to, raw) not in lost:
+            if FrameCodec.kind_of(raw) == ROW and raw[-32] % 3 == 0 and (to, raw) not in lost:
                 lost.add((to, raw))
                 return
             self.link.send(to, raw)

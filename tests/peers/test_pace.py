@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import ConfigError, FrameError
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.peers import runtime
-from sottovoce.peers.sheet import UNPACED
-from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.peers.signing_summary import UNPACED
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +74,7 @@ def paced(consortium, monkeypatch):
 @pytest.mark.parametrize("seconds", [0.001, 0.249])
 @pytest.mark.parametrize("came", [0.01, 0.49])
 def test_the_answer_leaves_in_the_middle_whatever_it_took_and_whenever_it_came(seconds, came, paced):
-    """A neighbour chooses when its frame comes, just before a span too; it sees the span, not the work."""
+    """A neighbor chooses when its frame comes, just before a span too; it sees the span, not the work."""
     peer, clock, sent = paced(seconds)
     clock.now = 1000.0 + came
     peer._deliver(1, b"one")
@@ -125,11 +125,11 @@ def test_a_paced_run_gives_the_bytes_of_one_without(consortium, memory_links):
 
 
 def test_the_sheet_says_what_time_tells(consortium):
-    from sottovoce.peers.jobs import Job
-    from sottovoce.peers.sheet import sheet
+    from sottovoce.peers.agreed_run import AgreedRun
+    from sottovoce.peers.signing_summary import sheet
 
-    free = sheet(Job(consortium(n=2, graph="path:2").agreement))
-    paced = sheet(Job(consortium(n=2, graph="path:2", timing={"pace": 1.0}).agreement))
+    free = sheet(AgreedRun(consortium(n=2, graph="path:2").agreement))
+    paced = sheet(AgreedRun(consortium(n=2, graph="path:2", timing={"pace": 1.0}).agreement))
     assert UNPACED in free["assumptions"]
     assert UNPACED not in paced["assumptions"]
     assert paced["timing"]["pace"] == 1.0
@@ -139,8 +139,8 @@ def test_the_sheet_says_what_time_tells(consortium):
 
 def test_an_agreement_opens_alike_for_ten_steps_and_ten_millions(consortium, monkeypatch):
     """F11: however many steps, a schedule whose steps are alike is asked for a few protocols only."""
-    from sottovoce.peers.jobs import Job
-    from sottovoce.peers.sheet import sheet
+    from sottovoce.peers.agreed_run import AgreedRun
+    from sottovoce.peers.signing_summary import sheet
 
     asked = []
     for steps in (10, 10_000_000):
@@ -155,7 +155,7 @@ def test_an_agreement_opens_alike_for_ten_steps_and_ten_millions(consortium, mon
         schedule = kind.schedule
         with monkeypatch.context() as patch:
             patch.setattr(kind, "schedule", lambda self, k, c=count, s=schedule: (c.append(k), s(self, k))[1])
-            job = Job(agreed)
+            job = AgreedRun(agreed)
             sheet(job)
             job.table()
             job.spending(0)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import PeerError
-from sottovoce.peers.ledger import read_ledger
+from sottovoce.peers.run_ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -213,8 +213,8 @@ def test_signals_end_the_command_in_order(number, code, consortium):
     assert read_ledger(group.state(0))["rows"] == 0
 
 
-def test_a_restored_backup_is_noticed_although_the_neighbour_was_restored_too(consortium):
-    """I17: m0 and its only neighbour are set back together; m2, at the far end, remembers: nothing leaves."""
+def test_a_restored_backup_is_noticed_although_the_neighbor_was_restored_too(consortium):
+    """I17: m0 and its only neighbor are set back together; m2, at the far end, remembers: nothing leaves."""
     learning = {"name": "dp-dsgd", "protocol": "gossip:1", "steps": 4000, "learning_rate": 0.1,
                 "noise_multiplier": 50.0}  # fmt: skip
     group = consortium(3, "path:3", learning, timing={"witness": 1, "ask_again": 0.2, "give_up": 600.0})

@@ -8,12 +8,20 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import Refused
-from sottovoce.peers.jobs import Job
-from sottovoce.peers.runkeys import RunKeys
-from sottovoce.privacy.noise import KeyedNoise, discrete_gaussian
+from sottovoce.noise.samplers import KeyedNoise, discrete_gaussian
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.run_keys import RunKeys
 
-SGD = {"name": "consensus-sgd", "adjacency": "add-remove", "clip": 1.0, "noise_multiplier": 8.0, "steps": 3,
-       "learning_rate": 0.5, "lot": 6.0, "sample_rate": 0.5}  # fmt: skip
+SGD = {
+    "name": "consensus-sgd",
+    "adjacency": "add-remove",
+    "clip_norm": 1.0,
+    "noise_multiplier": 8.0,
+    "steps": 3,
+    "learning_rate": 0.5,
+    "batch_size": 6.0,
+    "sample_rate": 0.5,
+}
 TEXTS = {
     "tree": {**SGD, "protocol": "tree"},
     "gossip": {**SGD, "name": "dp-dsgt", "protocol": "gossip:1"},
@@ -24,7 +32,7 @@ TEXTS = {
 
 def programs(consortium, text, keys):
     made = consortium(3, "path:3", TEXTS[text], dim=2)
-    job = Job(made.agreement)
+    job = AgreedRun(made.agreement)
     from sottovoce.peers.masking import read_mask_key
 
     agreed = made.agreement
@@ -100,7 +108,7 @@ def test_labels_tell_everything_apart():
         keys.noise.key_of(0, 2, 4, row, 0.5), keys.noise.key_of(1, 3, 4, row, 0.5),
         keys.noise.key_of(1, 2, 5, row, 0.5), keys.noise.key_of(1, 2, 4, row + 1, 0.5),
         keys.noise.key_of(1, 2, 4, row, 0.25), RunKeys(run, 8, key).noise.key_of(1, 2, 4, row, 0.5),
-        RunKeys(bytes(32), 7, key).noise.key_of(1, 2, 4, row, 0.5), keys.lots,
+        RunKeys(bytes(32), 7, key).noise.key_of(1, 2, 4, row, 0.5), keys.batches,
     ]  # fmt: skip
     keys.received(b"a row")
     others.append(keys.noise.key_of(1, 2, 4, row, 0.5))

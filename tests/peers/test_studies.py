@@ -9,13 +9,13 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import ConfigError, DataError, SottovoceError
-from sottovoce.objectives.module_files import digest_of
-from sottovoce.peers.records import read_records
-from sottovoce.studies import agreed_study
+from sottovoce.models.saved import agreed_study
+from sottovoce.objectives.nets.module_files import digest_of
+from sottovoce.peers.member_data import read_records
 
 LEARNING = {
-    "name": "consensus-sgd", "protocol": "tree", "adjacency": "add-remove", "clip": 1.0, "steps": 30,
-    "learning_rate": 4.0, "lot": 200.0, "sample_rate": 1.0, "noise_multiplier": 2.0,
+    "name": "consensus-sgd", "protocol": "tree", "adjacency": "add-remove", "clip_norm": 1.0, "steps": 30,
+    "learning_rate": 4.0, "batch_size": 200.0, "sample_rate": 1.0, "noise_multiplier": 2.0,
 }  # fmt: skip
 DATA = {
     "features": ["age", "blood pressure", "sex"],

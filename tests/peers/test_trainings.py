@@ -7,21 +7,23 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.gaussian import gaussian_epsilon
+from sottovoce.accounting.release import Release, compose
 from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError
-from sottovoce.peers.book import Lifetime, composed
-from sottovoce.peers.home import VARIABLE, Home
-from sottovoce.peers.trainings import charge_training, dominating
-from sottovoce.privacy.gaussian import gaussian_epsilon
-from sottovoce.privacy.releases import Release, compose
+from sottovoce.peers.lifetime_ledger import LifetimeBudget, composed
+from sottovoce.peers.member_directory import VARIABLE, MemberDirectory
+from sottovoce.peers.training_charges import charge_training, dominating
 
 DELTA = 1e-5
 
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    limit = Lifetime(9.0, DELTA, "user", "local")
-    made = Home.create(tmp_path / "home", "north", population="p", budgets=[limit], copy=tmp_path / "copy")
+    limit = LifetimeBudget(9.0, DELTA, "user", "local")
+    made = MemberDirectory.create(
+        tmp_path / "home", "north", population="p", budgets=[limit], copy=tmp_path / "copy"
+    )
     monkeypatch.setenv(VARIABLE, str(made.folder))
     return made
 
@@ -126,7 +128,7 @@ bounds = { a = [-1.0, 1.0], b = [-1.0, 1.0] }
 algorithm = "consensus-sgd"
 adjacency = "user"
 steps = 5
-clip = 1.0
+clip_norm = 1.0
 [noise]
 multiplier = 8.0
 """
@@ -153,7 +155,7 @@ def test_train_charges_the_same_book(home, tmp_path, capsys, monkeypatch):
     assert run("train", tmp_path / "simulated.toml", "--json") == 0
     assert total(home) == pytest.approx(price(10), rel=1e-6)
     assert run("train", tmp_path / "plan.toml", "--population", "staff") == 1
-    home.book.set_budget("p", Lifetime(total(home) * 1.01, DELTA, "user", "local"), "less")
+    home.book.set_budget("p", LifetimeBudget(total(home) * 1.01, DELTA, "user", "local"), "less")
     assert run("train", tmp_path / "plan.toml") == 1
     assert total(home) == pytest.approx(price(10), rel=1e-6)
 

@@ -14,8 +14,8 @@ import pytest
 from sottovoce.errors import FrameError, IdentityError
 from sottovoce.peers import transport as module
 from sottovoce.peers.agreement import Member, member_entry
-from sottovoce.peers.frames import POSITION, ROW, Wire
-from sottovoce.peers.identity import CertificateSeal, make_identity
+from sottovoce.peers.identity import CertificateSigner, make_identity
+from sottovoce.peers.wire_format import POSITION, ROW, FrameCodec
 
 FOLDER = Path(tempfile.mkdtemp(prefix="sottovoce-test-"))
 NAMES = ("server", "friend", "distant", "stranger", "expired", "future", "revoked")
@@ -34,8 +34,8 @@ MEMBERS = [
     Member(**member_entry(IDENTITIES[name].certificate, f"127.0.0.1:{7000 + i}"))
     for i, name in enumerate(LISTED)
 ]
-CONTACTS = [1, 3, 4, 5]  # all but the distant member, who is no neighbour
-WIRE = Wire(bytes(32), len(LISTED), 5, 3, "float64")
+CONTACTS = [1, 3, 4, 5]  # all but the distant member, who is no neighbor
+WIRE = FrameCodec(bytes(32), len(LISTED), 5, 3, "float64")
 ROW_FRAME = b"SVOC\1" + bytes([ROW]) + b"\0\0"
 
 
@@ -54,7 +54,7 @@ class Listening:
             lambda sender, raw: self.frames.append((sender, raw)),
             largest=WIRE.largest,
             revoked=[IDENTITIES["revoked"].fingerprint],
-            setting=module.Setting(tell=self.events.append),
+            setting=module.TransportConfig(tell=self.events.append),
         )
         await self.transport._listen("127.0.0.1:0")
         return self
@@ -123,7 +123,7 @@ CASES = {
     "a friend's certificate without its key": lambda s: s.call(
         None, b"row", key=IDENTITIES["stranger"].key, chain=IDENTITIES["friend"].certificate
     ),
-    "a member who is no neighbour": lambda s: s.call(IDENTITIES["distant"], b"row"),
+    "a member who is no neighbor": lambda s: s.call(IDENTITIES["distant"], b"row"),
     "an expired certificate": lambda s: s.call(IDENTITIES["expired"], b"row"),
     "a certificate not yet valid": lambda s: s.call(IDENTITIES["future"], b"row"),
     "a revoked certificate": lambda s: s.call(IDENTITIES["revoked"], b"row"),
@@ -192,7 +192,7 @@ def test_strangers_reach_nothing(case):
         assert outcome == "SSLError"  # the handshake itself fails, not only what comes after it
 
 
-def test_a_neighbour_gets_through_over_tls_13():
+def test_a_neighbor_gets_through_over_tls_13():
     (outcome, came), frames, _ = meet(lambda s: s.call(IDENTITIES["friend"], ROW_FRAME))
     assert (outcome, frames) == ("TLSv1.3", [(1, ROW_FRAME)])
     assert module.Hello.read(came[4:]).against(HELLO) == ""
@@ -208,14 +208,14 @@ def test_a_neighbour_gets_through_over_tls_13():
         (b"something else entirely", "no version of this program says"),
     ],
 )
-def test_a_neighbour_with_another_agreement_is_named_and_kept_out(hello, why):
+def test_a_neighbor_with_another_agreement_is_named_and_kept_out(hello, why):
     raw = hello if isinstance(hello, bytes) else hello.to_bytes()
     _, frames, server = meet(lambda s: s.call(IDENTITIES["friend"], ROW_FRAME, hello=raw))
     assert frames == []
     (event,) = [event for event in server.events if event["event"] == "trouble"]
     assert event["member"] == "friend"
     assert why in event["why"]
-    assert server.transport.report()["neighbours"]["friend"]["why"] == event["why"]
+    assert server.transport.report()["neighbors"]["friend"]["why"] == event["why"]
 
 
 def test_the_sender_is_the_certificate_whatever_the_frame_says(consortium):
@@ -225,7 +225,7 @@ def test_the_sender_is_the_certificate_whatever_the_frame_says(consortium):
     group = consortium(n=3, graph="complete:3")
     peer = group.peers()[0]
     certificates = [member.certificate.encode() for member in group.agreement.members]
-    theirs = CertificateSeal(group.identities[2], certificates)
+    theirs = CertificateSigner(group.identities[2], certificates)
     forged = peer.job.wire.row(np.zeros(3), sender=2, round=0)
     signed = replace(peer.job.wire, seal=theirs).row(np.zeros(3), sender=2, round=0)
     before = peer.core.digest()

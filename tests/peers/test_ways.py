@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import ConfigError, PeerError
-from sottovoce.peers import dial
+from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.peers import connector
 from sottovoce.peers.agreement import OUTBOUND, member_entry, read_agreement, sign_agreement, write_agreement
-from sottovoce.peers.frames import MAGIC
 from sottovoce.peers.relay import Relay, edge_tokens
-from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.peers.wire_format import MAGIC
 
 LEARNING = {"name": "consensus-sgd", "protocol": "tree", "steps": 4, "noise_multiplier": 60.0}
 
@@ -85,9 +85,9 @@ def test_all_outbound_meet_at_a_relay_that_sees_no_plaintext(consortium, direct,
     assert not [word for word in secret if word in tapped]
 
 
-def test_two_outbound_neighbours_need_a_relay(consortium):
+def test_two_outbound_neighbors_need_a_relay(consortium):
     group = consortium(n=3, graph="path:3")
-    with pytest.raises(ConfigError, match="m0 and m1 are neighbours and both outbound"):
+    with pytest.raises(ConfigError, match="m0 and m1 are neighbors and both outbound"):
         rewritten(group, [None, None, 7001])
     assert read_agreement(group.file).members[0].reachable  # nothing was written
 
@@ -100,9 +100,9 @@ def test_a_relay_for_one_agreement_joins_nobody_else(consortium):
         await relay.start()
         place = f"127.0.0.1:{relay.port}"
         with pytest.raises(PeerError, match="closed the connection"):
-            await dial.meet_at_relay(place, bytes(32), 0)
-        token = dial.relay_token(group.agreement.session, 0, 1)
-        one, two = await asyncio.gather(*[dial.meet_at_relay(place, token, side) for side in (0, 1)])
+            await connector.meet_at_relay(place, bytes(32), 0)
+        token = connector.relay_token(group.agreement.session, 0, 1)
+        one, two = await asyncio.gather(*[connector.meet_at_relay(place, token, side) for side in (0, 1)])
         one.sendall(b"through")
         await asyncio.sleep(0.05)
         assert two.recv(100) == b"through"
@@ -117,7 +117,7 @@ def test_the_same_side_twice_is_not_joined_with_itself(consortium):
     async def scene():
         relay = Relay("127.0.0.1:0", patience=0.3)
         await relay.start()
-        meet = functools.partial(dial.meet_at_relay, f"127.0.0.1:{relay.port}", bytes(32))
+        meet = functools.partial(connector.meet_at_relay, f"127.0.0.1:{relay.port}", bytes(32))
         ends = await asyncio.gather(meet(0), meet(0), return_exceptions=True)
         await relay.stop()
         return ends, relay.counts["joined"]
@@ -178,11 +178,11 @@ def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_
     async def scene():
         proxy = HttpProxy("dTpwOnc=")
         await proxy.start()
-        way = dial.parse_proxy(f"http://u:p%3Aw@127.0.0.1:{proxy.port}")
+        way = connector.parse_proxy(f"http://u:p%3Aw@127.0.0.1:{proxy.port}")
         peers = group.peers(noises=[SimulatedNoise(7) for _ in range(3)], proxy=way)
         outcomes = await asyncio.gather(*[peer.run() for peer in peers])
         with pytest.raises(PeerError, match="407 Proxy Authentication Required; it asks for user:password"):
-            await dial.call("127.0.0.1:1", proxy=dial.parse_proxy(f"127.0.0.1:{proxy.port}"))
+            await connector.call("127.0.0.1:1", proxy=connector.parse_proxy(f"127.0.0.1:{proxy.port}"))
         await proxy.stop()
         return outcomes, proxy.lines
 
@@ -200,21 +200,21 @@ def test_outbound_members_call_through_a_company_proxy(consortium, direct, free_
 )
 def test_why_nobody_answers_is_one_sentence(address, why):
     with pytest.raises(PeerError, match=why):
-        asyncio.run(dial.call(address))
+        asyncio.run(connector.call(address))
 
 
 def test_the_graph_binds_exchanges_and_walks(consortium):
-    """F12: no protocol may connect members who are no neighbours in the agreed graph."""
-    from sottovoce.peers.jobs import Job
-    from sottovoce.peers.sheet import connections
+    """F12: no protocol may connect members who are no neighbors in the agreed graph."""
+    from sottovoce.peers.agreed_run import AgreedRun
+    from sottovoce.peers.signing_summary import connections
 
-    with pytest.raises(ConfigError, match="exchange connects m0 with m2, who are no neighbours in path:4"):
+    with pytest.raises(ConfigError, match="exchange connects m0 with m2, who are no neighbors in path:4"):
         consortium(n=4, graph="path:4", algorithm={"protocol": "exchange"})
     walk = {"name": "random-walk-sgd", "protocol": "walk", "steps": 9, "noise_multiplier": 90.0}
     group = consortium(n=4, graph="path:4", algorithm=walk, epsilon=300.0)
-    assert set(connections(Job(group.agreement))) <= {(0, 1), (1, 2), (2, 3)}
+    assert set(connections(AgreedRun(group.agreement))) <= {(0, 1), (1, 2), (2, 3)}
     outcomes = group.run()
     assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
     assert np.isfinite(outcomes[0].model).all()
     for u, v in itertools.combinations(range(4), 2):
-        assert (v in group.agreement.neighbours(u)) == (v - u == 1)
+        assert (v in group.agreement.neighbors(u)) == (v - u == 1)

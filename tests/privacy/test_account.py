@@ -14,20 +14,20 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.errors import InvalidInput, NotAGuarantee
-from sottovoce.privacy import Adversary, Curve, Guarantee, Release, account
-from sottovoce.privacy.laws import (
+from sottovoce.accounting.observation.models import (
     Averaging,
     Consensus,
     Curator,
     Federation,
-    Law,
-    Linear,
-    Local,
+    LinearGossip,
+    LocalOnly,
+    ObservationModel,
     PairCorrelated,
     TimeCorrelated,
     TokenWalk,
 )
+from sottovoce.errors import InvalidInput, NotAGuarantee
+from sottovoce.privacy import Adversary, Curve, Guarantee, Release, account
 
 D = 1e-5
 RING = sv.graphs.ring(8)
@@ -131,7 +131,7 @@ def test_schedules_are_priced_step_by_step_and_every_step_must_end_in_consensus(
 
 
 def test_run_lengths_counts_and_other_mechanisms_are_charged_once_each():
-    exchange = sv.protocols.Exchange(4)
+    exchange = sv.protocols.HypercubeExchange(4)
 
     def releases(u):  # noise changes at step 3; two values a step from then on; one Laplace release
         return [
@@ -151,10 +151,16 @@ def test_run_lengths_counts_and_other_mechanisms_are_charged_once_each():
 
 
 def test_what_lies_beyond_the_schedule_or_is_joint_is_charged_in_full():
-    late = plan(Consensus(), every(1.0, 2.0, steps=6), n=4, steps=4, schedule=sv.protocols.Exchange(4))
+    late = plan(
+        Consensus(), every(1.0, 2.0, steps=6), n=4, steps=4, schedule=sv.protocols.HypercubeExchange(4)
+    )
     assert account(late, "pairwise", **PAIR).mu == pytest.approx(0.5 * math.sqrt(4 / 2 + 2))
     joint = plan(
-        Consensus(), every(1.0, 2.0, steps=4, joint=True), n=4, steps=4, schedule=sv.protocols.Exchange(4)
+        Consensus(),
+        every(1.0, 2.0, steps=4, joint=True),
+        n=4,
+        steps=4,
+        schedule=sv.protocols.HypercubeExchange(4),
     )
     assert account(joint, "pairwise", **PAIR).mu == pytest.approx(0.5)
 
@@ -190,11 +196,11 @@ AVERAGING = {
         [1.99309140441512, 1.1100139957114608, 1.99309140441512, 1.99309140441512, 1.99309140441512],
     ),
     "exchange": (
-        sv.protocols.Exchange(8), every(1.0, 2.0, steps=1),
+        sv.protocols.HypercubeExchange(8), every(1.0, 2.0, steps=1),
         [1.99309140441512, 0.6339783761989402, 1.99309140441512, 1.3564673644570406, 1.99309140441512],
     ),
     "refreshed": (
-        sv.protocols.Refreshed(RING, 3, tau=0.2, sigma=2.0), every(1.0, 2.0, steps=1),
+        sv.protocols.FreshNoiseGossip(RING, 3, tau=0.2, sigma=2.0), every(1.0, 2.0, steps=1),
         [1.99309140441512, 1.0924868418335028, 1.99309140441512, 1.363042443278953, 1.99309140441512],
     ),
     "walk": (
@@ -226,7 +232,9 @@ def test_averaging_costs_what_it_did(name):
 
 def test_unequal_noise_is_what_hides_the_others():
     stds = [1.0, 2.0, 3.0, 4.0]
-    priced = plan(Averaging(), every(1.0, stds, steps=1), n=4, steps=1, schedule=sv.protocols.Exchange(4))
+    priced = plan(
+        Averaging(), every(1.0, stds, steps=1), n=4, steps=1, schedule=sv.protocols.HypercubeExchange(4)
+    )
     # node 0 sees node 1 and the sum of 2 and 3
     expected = {1: 1 / 2, 2: 1 / 5, 3: 1 / 5}
     for user, mu in expected.items():
@@ -241,7 +249,7 @@ def test_any_so_many_members_are_the_worst_coalition():
     named = account(priced, "colluders", colluders=[1, 5], user=3)
     assert named.mu == pytest.approx(math.sqrt(1 / 3))
     anyone = account(priced, "colluders", colluders=2, user=3)
-    assert anyone.mu == pytest.approx(1.0)  # its two neighbours
+    assert anyone.mu == pytest.approx(1.0)  # its two neighbors
     assert str(anyone.adversary) == "any 2 nodes together, about node 3"
     assert account(priced, "colluders", colluders=1, user=3).mu == account(priced, "network", user=3).mu
 
@@ -284,7 +292,7 @@ def test_unlike_steps_and_unlike_lists_are_gone_through_one_by_one():
     some = plan(Consensus(), at_times, n=6, steps=3, schedule=trees[1], steady=True)
     assert account(some, "colluders", colluders=2).epsilon(D) == pytest.approx(by_name(some, 2))
 
-    def louder(u):  # who is loud changes, so the worst neighbour does, too
+    def louder(u):  # who is loud changes, so the worst neighbor does, too
         return [Release(u, k, sensitivity=1.0, noise_std=1.0 + (u + 2 * k) % 6) for k in range(3)]
 
     changing = plan(Consensus(), louder, n=6, steps=3, schedule=trees[1], steady=True)
@@ -358,7 +366,7 @@ def test_the_loudest_members_are_missed_most():
 
 @pytest.mark.parametrize("kind", [sv.protocols.Gossip, sv.protocols.Chebyshev])
 @pytest.mark.parametrize("stds", [1.0, [1.0, 2.0, 0.5, 3.0, 1.0, 1.0, 4.0, 2.0]], ids=["equal", "unequal"])
-def test_the_worst_neighbour_hears_the_first_row_in_clear(kind, stds):
+def test_the_worst_neighbor_hears_the_first_row_in_clear(kind, stds):
     """The short way against every observer's own view."""
     protocol = kind(RING, 3)
     priced = plan(Averaging(), every(1.0, stds, steps=1), steps=1, schedule=protocol)
@@ -370,7 +378,7 @@ def test_the_worst_neighbour_hears_the_first_row_in_clear(kind, stds):
 
 
 def test_one_view_tells_of_all_others_also_where_gossip_learns_in_one_step():
-    priced = plan(Linear(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 3))
+    priced = plan(LinearGossip(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 3))
     each = sv.privacy.accountant.account_each(priced, [0])
     for u in (1, 4):
         assert each[u] == account(priced, "network", observer=0, user=u)
@@ -384,7 +392,7 @@ def test_what_is_not_heard_in_clear_is_worked_out():
 
 
 def test_learning_over_gossip_is_local_and_the_linear_number_has_to_be_asked_for_by_name():
-    priced = plan(Linear(), every(2.0, 4.0, steps=5), steps=5, schedule=sv.protocols.Gossip(RING, 1))
+    priced = plan(LinearGossip(), every(2.0, 4.0, steps=5), steps=5, schedule=sv.protocols.Gossip(RING, 1))
     for view, who in SEES.items():
         found = account(priced, view, **who)
         assert found.label == "ldp"
@@ -399,14 +407,14 @@ def test_learning_over_gossip_is_local_and_the_linear_number_has_to_be_asked_for
         assert found.epsilon(D) == pytest.approx(value, rel=1e-9)
         with pytest.raises(NotAGuarantee):
             found.require(100.0, D)
-    memory = plan(Linear(), every(2.0, 4.0, steps=5), steps=5, schedule=sv.protocols.Chebyshev(RING, 2))
+    memory = plan(LinearGossip(), every(2.0, 4.0, steps=5), steps=5, schedule=sv.protocols.Chebyshev(RING, 2))
     with pytest.raises(InvalidInput, match="without memory"):
         account(memory, "pairwise", **PAIR, label="conditional")
     assert account(memory, "pairwise", **PAIR).label == "ldp"
 
 
 def test_one_step_of_learning_is_averaging():
-    priced = plan(Linear(), every(2.0, 4.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 2))
+    priced = plan(LinearGossip(), every(2.0, 4.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 2))
     assert account(priced, "network", observer=2).epsilon(D) == pytest.approx(1.99309140441512)
     found = account(priced, "pairwise", **PAIR)
     assert (found.label, found.mu) == ("exact", 0.0)
@@ -416,7 +424,7 @@ def test_one_step_of_learning_is_averaging():
 def test_the_methods_of_networks_are_priced_by_their_releases(draws):
     rates = [0.05] * 7 + [0.1]
     releases = every(1.0, 1.5, adjacency="add-remove", sample_rate=rates, **draws)
-    priced = plan(Local(), releases, steps=6, adjacency="add-remove")
+    priced = plan(LocalOnly(), releases, steps=6, adjacency="add-remove")
     for view in ("local", "central", "network"):
         assert account(priced, view).epsilon(D) == pytest.approx(1.0872906906186293, rel=1e-9)
     assert account(priced, "pairwise", **PAIR).epsilon(D) == pytest.approx(0.5543734085420173, rel=1e-9)
@@ -424,8 +432,10 @@ def test_the_methods_of_networks_are_priced_by_their_releases(draws):
 
 def test_renyi_accounting_is_kept_where_a_plan_asks_for_it():
     releases = every(1.0, 1.5, adjacency="add-remove", sample_rate=0.05)
-    by_pld = account(plan(Local(), releases, adjacency="add-remove"), "local").epsilon(D)
-    by_rdp = account(plan(Local(), releases, adjacency="add-remove", accounting="rdp"), "local").epsilon(D)
+    by_pld = account(plan(LocalOnly(), releases, adjacency="add-remove"), "local").epsilon(D)
+    by_rdp = account(plan(LocalOnly(), releases, adjacency="add-remove", accounting="rdp"), "local").epsilon(
+        D
+    )
     assert by_rdp > 1.01 * by_pld
     assert by_rdp == pytest.approx(Curve.sampled_gaussian(0.05, 1.5, 12, method="rdp").epsilon(D), rel=1e-12)
 
@@ -467,7 +477,7 @@ def test_capped_walks_with_two_tokens():
     assert Guarantee.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
-def test_shared_noise_is_no_secret_from_a_neighbour():
+def test_shared_noise_is_no_secret_from_a_neighbor():
     law = PairCorrelated(sv.graphs.star(8), own_std=2.0, pair_std=6.0)
     priced = plan(law, every(2.0, 2.0, steps=10), steps=10)
     assert account(priced, "outsider").epsilon(D) == pytest.approx(6.785189343716804, rel=1e-9)
@@ -554,7 +564,7 @@ def test_federations_cost_what_they_did():
 
 def test_a_published_formula_is_kept_apart():
     printed = (Curve.gaussian(0.6), "as printed by somebody")
-    priced = plan(Local(printed), every(4.0, 8.0, steps=20), steps=500)
+    priced = plan(LocalOnly(printed), every(4.0, 8.0, steps=20), steps=500)
     assert account(priced, "local").epsilon(D) == pytest.approx(11.48002280917257, rel=1e-9)
     assert account(priced).label == "ldp"
     found = account(priced, label="published")
@@ -566,7 +576,7 @@ def test_a_published_formula_is_kept_apart():
 
 
 def test_an_unknown_law_yields_the_local_number_restated():
-    class Hearsay(Law):
+    class Hearsay(ObservationModel):
         pass
 
     priced = plan(Hearsay(), every(2.0, 4.0))
@@ -610,7 +620,7 @@ def test_nothing_said_about_whom_is_ignored(view, who, sentence):
 
 
 def test_a_lone_agent_has_no_other_member():
-    alone = plan(Local(), every(1.0, 2.0), n=1)
+    alone = plan(LocalOnly(), every(1.0, 2.0), n=1)
     assert account(alone).adversary == Adversary("local")
     with pytest.raises(InvalidInput, match="nobody is left"):
         account(alone, "network")
@@ -630,11 +640,13 @@ def test_defaults_and_names():
 
 def test_a_release_under_another_adjacency_is_refused():
     with pytest.raises(InvalidInput, match="price them apart"):
-        account(plan(Local(), every(1.0, 1.0, adjacency="replace-one")), "local")
+        account(plan(LocalOnly(), every(1.0, 1.0, adjacency="replace-one")), "local")
 
 
 def test_too_many_coalitions_are_bounded_by_local():
-    big = plan(Averaging(), every(1.0, 1.0, steps=1), n=32, steps=1, schedule=sv.protocols.Exchange(32))
+    big = plan(
+        Averaging(), every(1.0, 1.0, steps=1), n=32, steps=1, schedule=sv.protocols.HypercubeExchange(32)
+    )
     found = account(big, "colluders", colluders=6)
     assert (found.label, found.mu) == ("ldp", 1.0)
     with pytest.raises(InvalidInput, match="no exact number"):

@@ -15,17 +15,17 @@ from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import sottovoce as sv
-from sottovoce.privacy import Release, account
-from sottovoce.privacy.laws import (
+from sottovoce.accounting.observation.models import (
     Averaging,
     Consensus,
     Curator,
     Federation,
-    Linear,
-    Local,
+    LinearGossip,
+    LocalOnly,
     PairCorrelated,
     TokenWalk,
 )
+from sottovoce.privacy import Release, account
 from sottovoce.protocols.server import Server
 
 mpmath.mp.dps = 40
@@ -146,7 +146,7 @@ def test_gossip_by_orthogonal_rationals(seed):
             basis.append(row)
     protocol = sv.protocols.Gossip(graph, rounds)
     releases = [[Release(u, 0, sensitivity=1.5, noise_std=float(stds[u]))] for u in range(n)]
-    for law in (Averaging(), Linear()):  # one step of learning is one averaging
+    for law in (Averaging(), LinearGossip()):  # one step of learning is one averaging
         priced = plan(law, releases, n, 1, lambda k: protocol)
         for user in set(range(n)) - set(observers):
             share = sum((b[user] ** 2 / sum(a * a for a in b) for b in basis), Fraction(0))
@@ -173,7 +173,7 @@ def sampled(rate, noise, relation=pld.NeighborRel.ADD_OR_REMOVE_ONE):
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_sampled_consensus_by_dp_accounting(adjacency):
-    clip = 1.0 if adjacency == "add-remove" else 0.5  # a record replaced moves the sum by two clips
+    clip_norm = 1.0 if adjacency == "add-remove" else 0.5  # a record replaced moves the sum by two clips
     relation = (
         pld.NeighborRel.REPLACE_ONE if adjacency == "replace-one" else pld.NeighborRel.ADD_OR_REMOVE_ONE
     )
@@ -181,16 +181,16 @@ def test_sampled_consensus_by_dp_accounting(adjacency):
         [Release(u, 0, sensitivity=1.0, noise_std=1.5, steps=6, adjacency=adjacency, sample_rate=0.1)]
         for u in range(4)
     ]
-    two = [sv.protocols.Tree(sv.graphs.path(4), root=0), sv.protocols.Exchange(4)]
+    two = [sv.protocols.Tree(sv.graphs.path(4), root=0), sv.protocols.HypercubeExchange(4)]
     priced = plan(Consensus(), releases, 4, 6, lambda k: two[k % 2], adjacency)
     # node 0 about node 3: in the path hidden among {1, 2, 3}, in the exchange among {2, 3}
     expected = composed(
-        (sampled(0.1, 1.5 / clip * math.sqrt(3), relation), 3),
-        (sampled(0.1, 1.5 / clip * math.sqrt(2), relation), 3),
+        (sampled(0.1, 1.5 / clip_norm * math.sqrt(3), relation), 3),
+        (sampled(0.1, 1.5 / clip_norm * math.sqrt(2), relation), 3),
     )
     found = account(priced, "pairwise", observer=0, user=3).epsilon(1e-5)
     assert found == pytest.approx(expected.get_epsilon_for_delta(1e-5), rel=2e-3)
-    alone = composed((sampled(0.1, 1.5 / clip, relation), 6)).get_epsilon_for_delta(1e-5)
+    alone = composed((sampled(0.1, 1.5 / clip_norm, relation), 6)).get_epsilon_for_delta(1e-5)
     assert account(priced, "local").epsilon(1e-5) == pytest.approx(alone, rel=2e-3)
 
 
@@ -220,8 +220,8 @@ def test_federations_by_dp_accounting():
     releases = [[Release(u, 0, sensitivity=4.0, noise_std=6.0, steps=8, user_rate=0.2)] for u in range(10)]
     priced = plan(Federation(10, secure_sum=True), releases, 10, 8, lambda k: Server(10))
     for colluders in (0, 1, 3):
-        clip = 4.0 / 2
-        noise = math.sqrt(10 - colluders) * 6.0 / clip
+        clip_norm = 4.0 / 2
+        noise = math.sqrt(10 - colluders) * 6.0 / clip_norm
         expected = composed((sampled(0.2, noise, pld.NeighborRel.REPLACE_ONE), 8))
         view = {"view": "colluders", "colluders": colluders} if colluders else {"view": "central"}
         found = account(priced, **view).epsilon(1e-5)
@@ -231,7 +231,7 @@ def test_federations_by_dp_accounting():
 
 def test_record_sampling_is_no_shelter_for_users():
     releases = [[Release(u, 0, sensitivity=1.0, noise_std=2.0, steps=4, sample_rate=0.01)] for u in range(2)]
-    assert_gaussian(account(plan(Local(), releases, 2, 4), "network"), Fraction(4, 4))
+    assert_gaussian(account(plan(LocalOnly(), releases, 2, 4), "network"), Fraction(4, 4))
 
 
 @pytest.mark.parametrize("final_public", [False, True])

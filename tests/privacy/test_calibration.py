@@ -30,20 +30,20 @@ def with_curve(make, label="exact"):
     return lambda noise: Guarantee(Adversary("pairwise", 1, 0), "user", label, make(noise))
 
 
-@pytest.mark.parametrize("lots", PAPER)
+@pytest.mark.parametrize("batches", PAPER)
 @pytest.mark.parametrize("epsilon", [0.5, 1, 10, 100])
-def test_noise_multipliers_of_the_paper(lots, epsilon):
-    z = noise_multiplier_for_budget(epsilon, 1e-5, 1 / lots, 2000, "rdp")
-    assert z == pytest.approx(PAPER[lots][epsilon], rel=0.01)
-    assert sampled_gaussian(1 / lots, z, 2000, "rdp").epsilon(1e-5) <= epsilon
+def test_noise_multipliers_of_the_paper(batches, epsilon):
+    z = noise_multiplier_for_budget(epsilon, 1e-5, 1 / batches, 2000, "rdp")
+    assert z == pytest.approx(PAPER[batches][epsilon], rel=0.01)
+    assert sampled_gaussian(1 / batches, z, 2000, "rdp").epsilon(1e-5) <= epsilon
 
 
-@pytest.mark.parametrize(("lots", "epsilon"), [(22, 0.5), (24, 1), (27, 10)])
-def test_loss_distributions_need_less_noise(lots, epsilon):
-    z = noise_multiplier_for_budget(epsilon, 1e-5, 1 / lots, 2000, tolerance=1e-3)
-    assert 0.88 * PAPER[lots][epsilon] < z < 0.97 * PAPER[lots][epsilon]
-    assert sampled_gaussian(1 / lots, z, 2000).epsilon(1e-5) <= epsilon
-    assert sampled_gaussian(1 / lots, z * 0.998, 2000).epsilon(1e-5) > epsilon
+@pytest.mark.parametrize(("batches", "epsilon"), [(22, 0.5), (24, 1), (27, 10)])
+def test_loss_distributions_need_less_noise(batches, epsilon):
+    z = noise_multiplier_for_budget(epsilon, 1e-5, 1 / batches, 2000, tolerance=1e-3)
+    assert 0.88 * PAPER[batches][epsilon] < z < 0.97 * PAPER[batches][epsilon]
+    assert sampled_gaussian(1 / batches, z, 2000).epsilon(1e-5) <= epsilon
+    assert sampled_gaussian(1 / batches, z * 0.998, 2000).epsilon(1e-5) > epsilon
 
 
 @given(epsilon=st.floats(0.01, 50), exponent=st.floats(-12, -2), sensitivity=st.floats(0.01, 100))

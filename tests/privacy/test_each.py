@@ -7,17 +7,17 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.algorithms import DPDSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD
+from sottovoce.noise.samplers import STEPS_PER_STD
 from sottovoce.objectives import GLM
 from sottovoce.privacy import account, account_each, gaussian_mu
-from sottovoce.privacy.noise import STEPS_PER_STD
 
 RING, CUBE = sv.graphs.ring(6), sv.graphs.hypercube(3)
-COMMON = {"clip": 1.0, "noise_multiplier": 4.0, "adjacency": "user"}
+COMMON = {"clip_norm": 1.0, "noise_multiplier": 4.0, "adjacency": "user"}
 SIZES = [40] * 4 + [80] * 4
 PLANS = {
     "averaging, gossip": sv.Muffliato(sv.protocols.Gossip(RING, 3), noise_std=2.0, radius=0.5),
     "averaging, tree": sv.Muffliato("tree", noise_std=2.0, radius=0.5, network=RING),
-    "averaging, exchange": sv.Muffliato(sv.protocols.Exchange(8), noise_std=2.0, radius=0.5),
+    "averaging, exchange": sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=2.0, radius=0.5),
     "averaging, masked": sv.Muffliato("masked", noise_std=2.0, radius=0.5, network=RING),
     "averaging, walk": sv.Muffliato("walk:9", noise_std=2.0, radius=0.5, network=RING),
     "consensus": ConsensusSGD(GLM(), "exchange", network=CUBE, steps=3, **COMMON),
@@ -26,17 +26,17 @@ PLANS = {
         "exchange",
         network=CUBE,
         steps=3,
-        clip=1.0,
+        clip_norm=1.0,
         noise_multiplier=4.0,
         sizes=[40] * 4 + [80] * 4,
-        lot=8,
+        batch_size=8,
     ),
     "consensus, own noises": ConsensusSGD(
         GLM(),
         "tree",
         network=RING,
         steps=2,
-        clip=1.0,
+        clip_norm=1.0,
         adjacency="user",
         noise_multiplier=(4.0, 5, 6, 7, 8, 9),
     ),
@@ -73,7 +73,7 @@ def test_one_step_of_gossip_is_one_averaging_and_more_are_not():
 
 
 def refreshed(rounds=10, dim=10_000):
-    protocol = sv.protocols.Refreshed(sv.graphs.path(8), rounds, tau=0.1)
+    protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds, tau=0.1)
     return sv.Muffliato(protocol, noise_std=1.0, radius=0.5, dim=dim)
 
 
@@ -81,7 +81,10 @@ def refreshed(rounds=10, dim=10_000):
 def test_rounding_before_fresh_noise_is_priced_on_top_of_what_is_seen(noise_std, radius):
     """Two worlds may round apart by a grid step per number, node and round but the last: lengths add up."""
     plan = sv.Muffliato(
-        sv.protocols.Refreshed(sv.graphs.path(8), 10, tau=0.1), noise_std=noise_std, radius=radius, dim=10_000
+        sv.protocols.FreshNoiseGossip(sv.graphs.path(8), 10, tau=0.1),
+        noise_std=noise_std,
+        radius=radius,
+        dim=10_000,
     )
     h = plan.schedule(0).view(0).leakage()
     shift = math.sqrt(8 * 9 * 10_000) / STEPS_PER_STD
@@ -117,7 +120,7 @@ def test_exact_sums_are_priced_from_the_view_of_who_looks(kind, observers, scale
     z = scale * np.array([4.0, 5, 6, 7, 8, 9, 10, 11])
     network = CUBE if kind == "exchange" else sv.graphs.path(8)
     plan = ConsensusSGD(
-        GLM(), kind, network=network, steps=3, clip=1.0, adjacency="user", noise_multiplier=tuple(z)
+        GLM(), kind, network=network, steps=3, clip_norm=1.0, adjacency="user", noise_multiplier=tuple(z)
     )
     h = plan.schedule(0).view(observers).with_noise(z).leakage()
     for user in (u for u in range(8) if u not in observers):
@@ -129,7 +132,7 @@ def test_exact_sums_are_priced_from_the_view_of_who_looks(kind, observers, scale
 
 def test_noise_that_hides_sites_of_unlike_size_hides_all_of_them_alike():
     plan = ConsensusSGD(
-        GLM(), sv.protocols.Tree(sv.graphs.star(4)), steps=2, clip=1.0, noise_multiplier=6.0,
+        GLM(), sv.protocols.Tree(sv.graphs.star(4)), steps=2, clip_norm=1.0, noise_multiplier=6.0,
         sizes=[10, 40, 20, 80], weighting="sites", noise="optimal", floor=0.01,
     )  # fmt: skip
     losses = [plan.privacy("network", user=u).epsilon(1e-5) for u in range(4)]
@@ -139,7 +142,7 @@ def test_noise_that_hides_sites_of_unlike_size_hides_all_of_them_alike():
 
 def test_what_is_learned_is_said_in_words():
     def words(**options):
-        return ConsensusSGD(GLM(), "tree", network="ring:3", steps=1, clip=1.0, **options).computes
+        return ConsensusSGD(GLM(), "tree", network="ring:3", steps=1, clip_norm=1.0, **options).computes
 
     assert "a site with more records counts for more" in words(sizes=[5, 5, 20])
     assert "counts as much as one with many" in words(sizes=[5, 5, 20], weighting="sites")

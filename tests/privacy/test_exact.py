@@ -17,7 +17,16 @@ from sottovoce.privacy import (
     learning_guarantee,
     learning_view,
 )
-from sottovoce.protocols import Chebyshev, Dropout, Exchange, Gossip, Randomized, Refreshed, TimeVarying, Tree
+from sottovoce.protocols import (
+    Chebyshev,
+    Dropout,
+    FreshNoiseGossip,
+    Gossip,
+    HypercubeExchange,
+    Randomized,
+    TimeVarying,
+    Tree,
+)
 
 normal = NormalDist()
 
@@ -68,7 +77,7 @@ def test_simulated_optimal_test_on_the_path_of_three(own_noise, share, rate):
     ("protocol", "observers", "user"),
     [
         (Gossip(sv.graphs.star(6), 4), [1], 3),
-        (Exchange(8), [0], 6),
+        (HypercubeExchange(8), [0], 6),
         (Tree(sv.graphs.grid(3, 3)), [0], 8),
         (Dropout(sv.graphs.grid(3, 4), 3, nodes={1: [1]}), [0], 6),
         (Randomized(sv.graphs.star(5), 25, np.random.default_rng(3)), [1], 3),
@@ -89,7 +98,7 @@ def printed_formula(network, rounds, v):
     """Equation (6) as printed, for one observer: marginal losses of correlated messages, added up."""
     state, total = np.eye(network.n), np.zeros(network.n)
     for _ in range(rounds):
-        rows = state[network.neighbours(v)]
+        rows = state[network.neighbors(v)]
         total += (rows**2 / (rows**2).sum(axis=1, keepdims=True)).sum(axis=0)
         state = network.W @ state
     return total
@@ -174,7 +183,7 @@ def test_learning_view_is_the_projector_of_the_stacked_system():
     rows = []
     for t in range(steps):
         for k in range(rounds):
-            for w in network.neighbours(v):
+            for w in network.neighbors(v):
                 row = np.zeros((steps, n))
                 for s in range(t + 1):
                     row[s] = np.linalg.matrix_power(W, rounds * (t - s) + k)[w]
@@ -231,14 +240,14 @@ def test_why_conditional_the_three_node_counterexample():
 
 def test_exact_consensus_learning_holds_for_a_non_convex_loss():
     """The same three nodes and the same loss over a tree: the best test reaches exactly the claimed mu."""
-    tree, steps, sigma, clip, runs = Tree(sv.graphs.path(3), root=1), 4, 2.0, 1.0, 60_000
+    tree, steps, sigma, clip_norm, runs = Tree(sv.graphs.path(3), root=1), 4, 2.0, 1.0, 60_000
     u, v = 0, 2
     shares = consensus_leakage([tree] * steps, v)[:, u]
-    claim = consensus_guarantee(shares, sensitivity=2 * clip, noise_std=sigma, observers=[v], user=u)
+    claim = consensus_guarantee(shares, sensitivity=2 * clip_norm, noise_std=sigma, observers=[v], user=u)
     assert claim.mu == pytest.approx(math.sqrt(steps * 0.5))
     rng = np.random.default_rng(0)
     scores = []
-    for gradient_u in (-clip, clip):
+    for gradient_u in (-clip_norm, clip_norm):
         theta, score = np.zeros(runs), np.zeros(runs)
         for _ in range(steps):
             honest = -np.sign(theta)  # non-convex, clipped
@@ -255,7 +264,7 @@ def test_exact_consensus_learning_holds_for_a_non_convex_loss():
 
 
 def test_record_level_consensus_uses_the_sampled_gaussian():
-    shares = consensus_leakage([Exchange(4)] * 10, 0)[:, 3]
+    shares = consensus_leakage([HypercubeExchange(4)] * 10, 0)[:, 3]
     record = consensus_guarantee(
         shares, sensitivity=1, noise_std=2, observers=[0], user=3, adjacency="add-remove", sample_rate=0.1
     )
@@ -276,7 +285,7 @@ def test_record_level_consensus_uses_the_sampled_gaussian():
 
 
 def test_budgets_are_enforced():
-    view = Exchange(4).view(0)
+    view = HypercubeExchange(4).view(0)
     guarantee = averaging_guarantee(view, 3, sensitivity=1, noise_std=1)
     guarantee.require(10.0, 1e-5)
     with pytest.raises(BudgetExceeded):
@@ -352,15 +361,15 @@ def test_ranks_and_determined_users_against_rational_arithmetic():
             assert known == determined, protocol
 
 
-def test_refreshed_loss_lies_between_the_neighbour_and_local_values():
-    h = exact_loss(Refreshed(sv.graphs.ring(12), 8, tau=0.3), observer=0)
+def test_refreshed_loss_lies_between_the_neighbor_and_local_values():
+    h = exact_loss(FreshNoiseGossip(sv.graphs.ring(12), 8, tau=0.3), observer=0)
     assert h[1] == pytest.approx(1.0)
     assert (np.diff(h[1:7]) < 0).all()
     assert h.max() <= 1 + 1e-9
 
 
 def test_a_group_is_never_printed_as_the_worst_single_user():
-    view = sv.protocols.Exchange(64).view(0)
+    view = sv.protocols.HypercubeExchange(64).view(0)
     group = sv.privacy.averaging_guarantee(view, [62, 63], sensitivity=1.0, noise_std=1.0)
     worst = sv.privacy.averaging_guarantee(view, None, sensitivity=1.0, noise_std=1.0)
     assert group.mu < worst.mu
@@ -371,7 +380,7 @@ def test_a_group_is_never_printed_as_the_worst_single_user():
 
 
 def test_shares_of_one_user_need_its_name():
-    shares = consensus_leakage([sv.protocols.Exchange(4)] * 2, 0)[:, 3]
+    shares = consensus_leakage([sv.protocols.HypercubeExchange(4)] * 2, 0)[:, 3]
     with pytest.raises(TypeError):
         consensus_guarantee(shares, sensitivity=1.0, noise_std=1.0, observers=[0])
     with pytest.raises(InvalidInput, match="must name it"):

@@ -17,7 +17,15 @@ import scipy.sparse
 
 import sottovoce as sv
 from sottovoce.privacy import exact_loss, learning_view
-from sottovoce.protocols import Dropout, Exchange, Gossip, Randomized, Refreshed, TimeVarying, Tree
+from sottovoce.protocols import (
+    Dropout,
+    FreshNoiseGossip,
+    Gossip,
+    HypercubeExchange,
+    Randomized,
+    TimeVarying,
+    Tree,
+)
 
 TOLERANCE = 1e-9
 
@@ -117,7 +125,7 @@ def tree(rng, n):
 
 
 def exchange(rng, n):
-    return Exchange(4 if n < 6 else 8)
+    return HypercubeExchange(4 if n < 6 else 8)
 
 
 MAKERS = [gossip, varying, dropout, randomized, tree, exchange]
@@ -198,7 +206,7 @@ def test_refreshed_noise(seed):
     own = [unit(size, s * n + v) for s in range(rounds)]
     basis = orthogonal(rows, own)[len(own) :]
     expected = [float(sum(q[u] * q[u] / length for q, length in basis)) for u in range(n)]
-    found = exact_loss(Refreshed(network, rounds, 0.2), observer=v)
+    found = exact_loss(FreshNoiseGossip(network, rounds, 0.2), observer=v)
     np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 

@@ -5,8 +5,8 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.algorithms import ConsensusSGD
-from sottovoce.data.randomness import Random
 from sottovoce.errors import Refused
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.privacy import GridNoise, ProtectiveNoise, SimulatedNoise, mask_grid
 
@@ -15,9 +15,9 @@ N, DIM, LOT = 4, 60, 37.0  # a divisor that is no power of two
 
 def made(**more):
     """Return a masked plan and its gate on records that all point the same way, longer than the clip."""
-    options = {"adjacency": "add-remove", "lot": LOT, "sample_rate": 1.0, **more}
+    options = {"adjacency": "add-remove", "batch_size": LOT, "sample_rate": 1.0, **more}
     plan = ConsensusSGD(
-        GLM("squared", dim=DIM), "masked", network=sv.graphs.ring(N), steps=3, clip=0.7,
+        GLM("squared", dim=DIM), "masked", network=sv.graphs.ring(N), steps=3, clip_norm=0.7,
         noise_multiplier=5.0, **options,
     )  # fmt: skip
     X = np.tile(np.r_[10.0, np.zeros(DIM - 1)], (N * 9, 1))
@@ -26,11 +26,11 @@ def made(**more):
 
 
 def released(plan, data, noise, step=0):
-    gate = plan.source(data, range(N), Random(noise, 0, 0))
+    gate = plan.source(data, range(N), RunRandomness(noise, 0, 0))
     return gate(np.zeros((N, DIM)), step), gate
 
 
-@pytest.mark.parametrize("more", [{}, {"adjacency": "user", "lot": None, "sample_rate": None}])
+@pytest.mark.parametrize("more", [{}, {"adjacency": "user", "batch_size": None, "sample_rate": None}])
 def test_rows_are_integers_of_the_grid_with_the_announced_noise(more):
     plan, data = made(**more)
     rows = np.concatenate([released(plan, data, ProtectiveNoise(), k % 3)[0] for k in range(30)])
@@ -44,7 +44,7 @@ def test_rows_are_integers_of_the_grid_with_the_announced_noise(more):
     assert plan.grid.stds.min() >= wanted
 
 
-def test_integers_of_neighbours_stay_within_the_sensitivity():
+def test_integers_of_neighbors_stay_within_the_sensitivity():
     """A record more or less moves the rounded row by no more than was announced, less the half step."""
     plan, data = made()
     release, grid = plan.releases(0)[0], plan.grid

@@ -269,7 +269,7 @@ def test_the_best_guess_is_read_from_the_whole_curve():
         assert 100 * guarantee(Curve.gaussian(mu)).best_guess == pytest.approx(percent, abs=0.05)
     assert guarantee(Curve.none()).best_guess == 0.5
     assert guarantee(Curve.gaussian(math.inf)).best_guess == 1.0
-    # randomised response with epsilon: e^eps / (1 + e^eps), where the pure bound is attained
+    # randomized response with epsilon: e^eps / (1 + e^eps), where the pure bound is attained
     assert guarantee(Curve.pure(1.0)).best_guess == pytest.approx(math.e / (1 + math.e), abs=2e-3)
 
 

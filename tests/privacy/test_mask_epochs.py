@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.privacy.masks import Keystream, MaskKey, PairMasks, mask_label, next_chain, step_key
 from sottovoce.protocols import Masked
 from sottovoce.protocols.masked import sum_of_rows
+from sottovoce.secure_sum.masks import Keystream, MaskKey, PairMasks, mask_label, next_chain, step_key
 
 DELTA, CURATOR = 1.0, 3.0  # how far one member's row may move, and the curator's noise
 

@@ -26,7 +26,6 @@ from sottovoce.privacy import (
     grid_noise,
     mask_grid,
     mask_label,
-    masks,
     next_chain,
     noise_for_budget,
     pair_key,
@@ -35,6 +34,7 @@ from sottovoce.privacy import (
     sum_range,
 )
 from sottovoce.protocols import Masked, Tree
+from sottovoce.secure_sum import masks
 
 RUN = hashlib.sha256(b"agreement").digest()
 NAMES = ["ward", "clinic", "lab"]
@@ -792,8 +792,8 @@ def test_terms_blend_into_one_discrete_gaussian(factors):
     law = convolved([f for f in factors if f])
     s = 512 * math.sqrt(1 + sum(f * f for f in factors))
     expected = discrete_gaussian_law(s, len(law) // 2)
-    centre = slice(len(law) // 2 - int(4 * s), len(law) // 2 + int(4 * s))
-    np.testing.assert_allclose(law[centre], expected[centre], rtol=1e-8)
+    center = slice(len(law) // 2 - int(4 * s), len(law) // 2 + int(4 * s))
+    np.testing.assert_allclose(law[center], expected[center], rtol=1e-8)
 
 
 @pytest.mark.parametrize("width", [512.0, 9000.0, 1e6])

@@ -9,8 +9,8 @@ import pytest
 from scipy import stats
 
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import noise as module
-from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise, RecordedNoise, SimulatedNoise, as_noise
+from sottovoce.noise import samplers as module
+from sottovoce.noise.samplers import NoiseSource, ProtectiveNoise, RecordedNoise, SimulatedNoise, as_noise
 
 SOURCES = [SimulatedNoise(3), ProtectiveNoise(), RecordedNoise(ProtectiveNoise())]
 MILLION = 1_000_000
@@ -46,7 +46,7 @@ def test_short_rows_follow_the_law_too():
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda s: type(s).__name__)
-def test_neighbouring_coordinates_steps_and_agents_are_independent(source):
+def test_neighboring_coordinates_steps_and_agents_are_independent(source):
     rows = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=7, std=1.0)
     later = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=8, std=1.0)
     other = source.perturb(np.zeros((3, 300_000)), agents=[0, 1, 2], step=7, std=1.0, stream=1)
@@ -195,13 +195,13 @@ def test_each_agent_may_have_its_own_scale():
 def test_rounding_stays_within_the_slack():
     """Two clipped rows stay, after rounding, within twice the clip: the slack pays, and is needed."""
     rng = np.random.default_rng(0)
-    clip, std, dim = 1.0, 40.0, 4000
+    clip_norm, std, dim = 1.0, 40.0, 4000
     source = RecordedNoise(ProtectiveNoise())
     slack = source.slack(dim, std)
     x = rng.standard_normal(dim)
-    x *= (clip - slack) / np.linalg.norm(x)
+    x *= (clip_norm - slack) / np.linalg.norm(x)
     far = source.perturb(np.stack([x, -x]), agents=[0, 0], step=0, std=std)
-    assert np.linalg.norm(far[0] - far[1]) <= 2 * clip
+    assert np.linalg.norm(far[0] - far[1]) <= 2 * clip_norm
     # values a hair above half a step all round away from each other: nearly the whole slack is used
     half = module.grid_step(std) * 0.5000001
     pair = source.perturb(np.stack([np.full(dim, half), np.full(dim, -half)]), agents=[0, 0], step=0, std=std)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.published.bounds import DENSE, published_bounds, published_error
 from sottovoce.errors import InvalidInput, Refused
 from sottovoce.graphs import Network
-from sottovoce.graphs.names import family_of
-from sottovoce.privacy.papers import DENSE, published_bounds, published_error
+from sottovoce.graphs.parsing import family_of
 
 # ---- closed forms: eigenvalues and characters of a ring, a complete graph and a hypercube --------------
 
@@ -28,7 +28,7 @@ class Ring:
         return sum(terms) / self.n
 
     def near(self, u):
-        """How far u is from each neighbour of node 0."""
+        """How far u is from each neighbor of node 0."""
         return [(u - 1) % self.n, (u + 1) % self.n]
 
 
@@ -267,7 +267,7 @@ def test_theorem_two_is_not_about_plain_gossip_or_few_rounds():
         assert f"here it is {protocol.name} of {protocol.rounds}" in first["why"]
 
 
-def test_every_line_is_labelled_and_sourced():
+def test_every_line_is_labeled_and_sourced():
     for protocol in ("Gossip", "Chebyshev"):
         network = sv.graphs.parse("er:30:1.5:seed=3")
         found = published_bounds(network, getattr(sv.protocols, protocol)(network, 4), steps=2)

@@ -9,15 +9,22 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.calibration import calibrate, noise_for_budget
+from sottovoce.accounting.disclosure import charge
+from sottovoce.accounting.observation.models import (
+    Averaging,
+    Consensus,
+    Federation,
+    LinearGossip,
+    PairCorrelated,
+    TokenWalk,
+)
+from sottovoce.accounting.query import POISSON
+from sottovoce.accounting.release import MechanismKey
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import network_of
 from sottovoce.privacy import Curve, Release, account, account_each, gaussian_mu
-from sottovoce.privacy.calibration import calibrate, noise_for_budget
-from sottovoce.privacy.disclosure import charge
-from sottovoce.privacy.laws import Averaging, Consensus, Federation, Linear, PairCorrelated, TokenWalk
-from sottovoce.privacy.questions import POISSON
-from sottovoce.privacy.releases import Kind
-from sottovoce.protocols import Exchange, Gossip, Masked, Tree
+from sottovoce.protocols import Gossip, HypercubeExchange, Masked, Tree
 
 
 def priced(law, protocol, releases, **facts):
@@ -34,9 +41,9 @@ def one(agent, std=2.0, **more):
 
 
 @pytest.mark.parametrize("who", [[0], [0, 3]])
-@pytest.mark.parametrize("law", [Linear(), Consensus()])
+@pytest.mark.parametrize("law", [LinearGossip(), Consensus()])
 def test_all_at_once_are_the_same_statements_as_one_by_one(who, law):
-    protocol = Gossip(sv.graphs.ring(5), 1) if isinstance(law, Linear) else Tree(sv.graphs.path(5))
+    protocol = Gossip(sv.graphs.ring(5), 1) if isinstance(law, LinearGossip) else Tree(sv.graphs.path(5))
     plan = priced(law, protocol, lambda a: one(a, 1.0 + a, steps=2), steps=2)
     each = account_each(plan, who)
     assert sorted(each) == [u for u in range(5) if u not in who]
@@ -61,15 +68,15 @@ RING = Gossip(sv.graphs.ring(4), 1)
     ],
 )
 def test_the_linear_formula_is_for_equal_gaussian_noise_in_every_step_at_user_level(releases, facts):
-    plain = priced(Linear(), RING, lambda a: one(a, steps=2), steps=2)
+    plain = priced(LinearGossip(), RING, lambda a: one(a, steps=2), steps=2)
     assert account(plain, "network", label="conditional").label == "conditional"
     with pytest.raises(InvalidInput, match="linear formula is for"):
-        account(priced(Linear(), RING, releases, steps=2, **facts), "network", label="conditional")
+        account(priced(LinearGossip(), RING, releases, steps=2, **facts), "network", label="conditional")
 
 
 def test_progress_counts_what_was_priced_from_one():
     told = []
-    plan = priced(Linear(), RING, lambda a: one(a, steps=2), steps=2)
+    plan = priced(LinearGossip(), RING, lambda a: one(a, steps=2), steps=2)
     account(plan, "network", label="conditional", progress=told.append)
     assert told == [1, 2, 3, 4]
     told.clear()
@@ -146,7 +153,7 @@ SAMPLED = "Poisson sampling: every client takes part in every round independentl
 
 def test_any_three_of_many_clients_miss_their_own_noise_only():
     """125 equal noises stay around everybody, whoever the three are: too many to be tried one by one."""
-    plan = priced(Federation(128, secure_sum=True), Exchange(128), one)
+    plan = priced(Federation(128, secure_sum=True), HypercubeExchange(128), one)
     found = account(plan, "colluders", colluders=3)
     assert found.mu == pytest.approx(1 / (2 * math.sqrt(125)), rel=1e-9)
     assert found.label == "exact"
@@ -166,7 +173,7 @@ def test_sampling_of_clients_is_assumed_where_it_is_counted_on():
         def releases(agent):
             return one(agent, adjacency=adjacency, user_rate=rates[agent % len(rates)])
 
-        plan = priced(Federation(8, secure_sum=True), Exchange(8), releases, adjacency=adjacency)
+        plan = priced(Federation(8, secure_sum=True), HypercubeExchange(8), releases, adjacency=adjacency)
         return SAMPLED in account(plan, "network").assumptions
 
     assert said(0.5)
@@ -231,14 +238,14 @@ def test_a_member_is_hidden_by_all_noise_on_its_side_of_the_observer(law):
 
 
 def test_who_taps_every_link_sees_all_unless_rows_are_masked():
-    clear = priced(Consensus(), Exchange(4), one)
+    clear = priced(Consensus(), HypercubeExchange(4), one)
     assert (account(clear, "outsider").label, account(clear, "outsider").mu) == ("ldp", 0.5)
     hidden = account(priced(Consensus(), Masked(Tree(sv.graphs.complete(4))), one), "outsider")
     assert (hidden.label, hidden.mu) == ("exact", pytest.approx(1 / 4, rel=1e-9))
 
 
 def test_noise_that_is_not_gaussian_hides_in_no_sum():
-    plan = priced(Consensus(), Exchange(4), lambda a: one(a, mechanism="laplace", steps=3), steps=3)
+    plan = priced(Consensus(), HypercubeExchange(4), lambda a: one(a, mechanism="laplace", steps=3), steps=3)
     assert account(plan, "network").epsilon(1e-12) == pytest.approx(3 / 2, rel=1e-9)
 
 
@@ -301,14 +308,14 @@ def test_steps_over_unlike_trees_are_priced_together(colluders):
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
 def test_sampling_amplifies_at_every_noise_but_none(ratio):
-    kind = Kind("gaussian", "add-remove", ratio, 0.1, 1.0)
+    kind = MechanismKey("gaussian", "add-remove", ratio, 0.1, 1.0)
     assert kind.curve(3) == Curve.sampled_gaussian(0.1, ratio, 3)
     assert kind.curve(3).epsilon(1e-5) < 0.8 * Curve.gaussian(1 / ratio, 3).epsilon(1e-5)
     assert kind._replace(ratio=0.0).curve(3).epsilon(1e-5) == math.inf
 
 
 def test_a_client_that_took_part_in_no_round_lost_nothing():
-    plan = priced(Federation(8, secure_sum=True), Exchange(8), lambda a: one(a, steps=4), steps=4)
+    plan = priced(Federation(8, secure_sum=True), HypercubeExchange(8), lambda a: one(a, steps=4), steps=4)
     lost = [account(plan, "local", participations=times).mu for times in range(6)]
     assert lost == pytest.approx([math.sqrt(min(times, 4)) / 2 for times in range(6)], rel=1e-9)
 
@@ -319,7 +326,7 @@ def test_a_client_that_took_part_in_no_round_lost_nothing():
 def test_shares_that_differ_in_the_last_places_are_one_and_none_is_smaller():
     curves = {}
     for h in (0.3, 0.3 - 1e-15, 0.3 - 3e-14, 0.2, 0.0):
-        charge(curves, Counter({Kind("gaussian", "user", 2.0, 1.0, 1.0): 4}), h, 1, "pld")
+        charge(curves, Counter({MechanismKey("gaussian", "user", 2.0, 1.0, 1.0): 4}), h, 1, "pld")
     assert [curve.mu for curve in curves.values()] == pytest.approx(
         [math.sqrt(0.3), math.sqrt(0.2)], rel=1e-9
     )
@@ -365,7 +372,7 @@ def test_lots_of_some_are_assumed_for_all_they_are_counted_for():
         def releases(agent):
             return one(agent, adjacency="add-remove", sample_rate=rates[agent % len(rates)])
 
-        plan = priced(Consensus(), Exchange(4), releases, adjacency="add-remove")
+        plan = priced(Consensus(), HypercubeExchange(4), releases, adjacency="add-remove")
         return POISSON in account(plan, "local", **who).assumptions
 
     assert said(0.5)
@@ -376,9 +383,9 @@ def test_lots_of_some_are_assumed_for_all_they_are_counted_for():
 
 
 def test_taking_part_by_chance_amplifies_nothing_where_it_is_seen():
-    plan = priced(Consensus(), Exchange(4), lambda a: one(a, user_rate=0.5))
+    plan = priced(Consensus(), HypercubeExchange(4), lambda a: one(a, user_rate=0.5))
     assert account(plan, "local").mu == 0.5
-    seen = priced(Federation(4, secure_sum=False), Exchange(4), lambda a: one(a, user_rate=0.5))
+    seen = priced(Federation(4, secure_sum=False), HypercubeExchange(4), lambda a: one(a, user_rate=0.5))
     assert account(seen, "network").mu == 0.5
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.published import formulas
 from sottovoce.errors import InvalidInput, NotAGuarantee
 from sottovoce.graphs import Network, Translations
-from sottovoce.privacy import published
 
 
 def literal(matrices, senders):
@@ -29,7 +29,7 @@ def on_network(network, rounds):
     W = network.W.toarray()
     if rounds == 0:
         return np.zeros(W.shape)
-    return literal([W] * rounds, [[network.neighbours(v) for v in range(network.n)]] * rounds)
+    return literal([W] * rounds, [[network.neighbors(v) for v in range(network.n)]] * rounds)
 
 
 NETWORKS = [
@@ -41,11 +41,11 @@ NETWORKS = [
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda g: g.name)
 @pytest.mark.parametrize("rounds", [0, 1, 2, 9])
 def test_equation_six_by_its_letters(network, rounds):
-    loss = published.published_loss(network, rounds)
+    loss = formulas.published_loss(network, rounds)
     np.testing.assert_allclose(loss, on_network(network, rounds), rtol=1e-12, atol=1e-14)
     # with u = v included the losses add up to the number of messages received
     np.testing.assert_allclose(loss.sum(axis=0), network.degrees * rounds, rtol=1e-12)
-    np.testing.assert_allclose(published.published_mean_loss(network, rounds), loss.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(formulas.published_mean_loss(network, rounds), loss.mean(axis=0), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -58,30 +58,28 @@ def test_equation_six_by_its_letters(network, rounds):
     ids=["ring", "complete", "florentine"],
 )
 def test_the_authors_own_numbers(spec, rounds, largest, gap):
-    assert published.mean_loss(published.published_loss(spec, rounds)).max() == pytest.approx(
-        largest, abs=5e-9
-    )
+    assert formulas.mean_loss(formulas.published_loss(spec, rounds)).max() == pytest.approx(largest, abs=5e-9)
     assert spec.spectral_gap == pytest.approx(gap, rel=1e-9)
 
 
 def test_ring_of_four():
-    loss = published.published_loss(sv.graphs.ring(4), 2)[:, 0]
+    loss = formulas.published_loss(sv.graphs.ring(4), 2)[:, 0]
     np.testing.assert_allclose(loss, [2 / 3, 4 / 3, 2 / 3, 4 / 3], rtol=1e-13)
-    np.testing.assert_allclose(published.published_loss(sv.graphs.ring(4), 1)[:, 0], [0, 1, 0, 1])
+    np.testing.assert_allclose(formulas.published_loss(sv.graphs.ring(4), 1)[:, 0], [0, 1, 0, 1])
 
 
 def test_complete_graph_of_five():
-    assert published.published_loss(sv.graphs.complete(5), 2)[1, 0] == pytest.approx(1.8)
+    assert formulas.published_loss(sv.graphs.complete(5), 2)[1, 0] == pytest.approx(1.8)
 
 
 def test_the_formula_understates():
-    assert published.published_loss(sv.graphs.path(3), 2)[0, 2] == pytest.approx(1 / 3)
-    assert published.corollary_loss(sv.graphs.path(3), 2)[0, 2] == pytest.approx(1 / 3)
+    assert formulas.published_loss(sv.graphs.path(3), 2)[0, 2] == pytest.approx(1 / 3)
+    assert formulas.corollary_loss(sv.graphs.path(3), 2)[0, 2] == pytest.approx(1 / 3)
     exact = sv.privacy.exact_loss(sv.graphs.path(3), rounds=2, observer=2)
     assert exact[0] == pytest.approx(1.0)
     cube = sv.graphs.hypercube(10)
     far = np.flatnonzero(cube.distances_from(0) == 9)
-    assert published.published_loss(cube, 17)[far[0], 0] == pytest.approx(0.023, abs=5e-4)
+    assert formulas.published_loss(cube, 17)[far[0], 0] == pytest.approx(0.023, abs=5e-4)
 
 
 @pytest.mark.parametrize(
@@ -90,21 +88,21 @@ def test_the_formula_understates():
 def test_symmetry_gives_what_all_columns_give(network):
     plain = dataclasses.replace(network, symmetry=None)
     np.testing.assert_allclose(
-        published.published_loss(network, 6), published.published_loss(plain, 6), rtol=1e-12, atol=1e-15
+        formulas.published_loss(network, 6), formulas.published_loss(plain, 6), rtol=1e-12, atol=1e-15
     )
 
 
 def test_a_false_symmetry_is_not_believed():
     claimed = dataclasses.replace(sv.graphs.path(6), symmetry=Translations((6,)))
-    np.testing.assert_allclose(published.published_loss(claimed, 4), on_network(claimed, 4), rtol=1e-12)
+    np.testing.assert_allclose(formulas.published_loss(claimed, 4), on_network(claimed, 4), rtol=1e-12)
 
 
 def test_asymmetric_weights_use_the_sender_row():
     W = np.array([[0.6, 0.4, 0.0], [0.2, 0.5, 0.3], [0.0, 0.7, 0.3]])
     network = Network([(0, 1), (1, 2)], W, averaging=False)
-    np.testing.assert_allclose(published.published_loss(network, 5), on_network(network, 5), rtol=1e-12)
+    np.testing.assert_allclose(formulas.published_loss(network, 5), on_network(network, 5), rtol=1e-12)
     assert not np.allclose(
-        published.published_loss(network, 5),
+        formulas.published_loss(network, 5),
         on_network(dataclasses.replace(network, W=W.T / W.T.sum(axis=1, keepdims=True)), 5),
     )
 
@@ -115,29 +113,29 @@ def test_protocols_with_changing_matrices():
     matrices = [protocol.matrix(t).toarray() for t in range(25)]
     senders = [[np.flatnonzero((np.arange(6) != v) & (W[v] != 0)) for v in range(6)] for W in matrices]
     np.testing.assert_allclose(
-        published.published_loss(protocol), literal(matrices, senders), rtol=1e-12, atol=1e-14
+        formulas.published_loss(protocol), literal(matrices, senders), rtol=1e-12, atol=1e-14
     )
     gossip = sv.protocols.Gossip(sv.graphs.florentine(), 4)
     np.testing.assert_allclose(
-        published.published_loss(gossip),
-        published.published_loss(sv.graphs.florentine(), 4),
+        formulas.published_loss(gossip),
+        formulas.published_loss(sv.graphs.florentine(), 4),
         rtol=1e-12,
         atol=1e-14,
     )
     with pytest.raises(InvalidInput, match="leave it out"):
-        published.published_loss(gossip, rounds=5)
+        formulas.published_loss(gossip, rounds=5)
     with pytest.raises(InvalidInput, match="one noise per node"):
-        published.published_loss(sv.protocols.Refreshed(sv.graphs.ring(4), 3, 0.1))
+        formulas.published_loss(sv.protocols.FreshNoiseGossip(sv.graphs.ring(4), 3, 0.1))
 
 
 def test_colluders_and_groups_as_published():
     network = sv.graphs.grid(3, 3)
-    alone = published.published_loss(network, 5)
-    pooled = published.published_loss(network, 5, colluders=[2, 4])
+    alone = formulas.published_loss(network, 5)
+    pooled = formulas.published_loss(network, 5, colluders=[2, 4])
     np.testing.assert_allclose(pooled[:, 0], alone[:, [0, 2, 4]].sum(axis=1))
     np.testing.assert_allclose(pooled[:, 2], alone[:, [2, 4]].sum(axis=1))
     for source in (network, sv.protocols.Gossip(network, 5)):
-        together = published.published_loss(
+        together = formulas.published_loss(
             source, group=[0, 1], **({"rounds": 5} if source is network else {})
         )
         W, product, expected = network.W.toarray(), np.eye(9), np.zeros(9)
@@ -155,61 +153,61 @@ def test_corollary_and_learning():
         power = power @ W
         total += power**2
     v = 3
-    factor = max(W[v, w] ** -2 for w in network.neighbours(v))
-    np.testing.assert_allclose(published.corollary_loss(network, 4)[:, v], 15 * factor * total[:, v])
+    factor = max(W[v, w] ** -2 for w in network.neighbors(v))
+    np.testing.assert_allclose(formulas.corollary_loss(network, 4)[:, v], 15 * factor * total[:, v])
     np.testing.assert_allclose(
-        published.published_sgd_loss(network, 7, 3), 7 * published.published_loss(network, 3), rtol=1e-14
+        formulas.published_sgd_loss(network, 7, 3), 7 * formulas.published_loss(network, 3), rtol=1e-14
     )
 
 
 def test_hidden_erdos_renyi_graphs():
-    assert 0.2 * published.erdos_renyi_published_loss(400, 9, 16) == pytest.approx(0.1473, abs=5e-5)
-    assert published.erdos_renyi_loss(400, 9, 16, 4.0, 0.2) == pytest.approx(0.0835, abs=5e-5)
-    assert published.erdos_renyi_loss(400, 9, 16, 4.0, 1e-9) == pytest.approx(1e-9 * 135 / 390, rel=1e-6)
-    assert published.erdos_renyi_loss(10, 5, 100, 4.0, 0.2) == pytest.approx(0.2)  # never above local privacy
-    assert published.erdos_renyi_loss(400, 9, 16, 300.0, 5.0) <= 5.0
+    assert 0.2 * formulas.erdos_renyi_published_loss(400, 9, 16) == pytest.approx(0.1473, abs=5e-5)
+    assert formulas.erdos_renyi_loss(400, 9, 16, 4.0, 0.2) == pytest.approx(0.0835, abs=5e-5)
+    assert formulas.erdos_renyi_loss(400, 9, 16, 4.0, 1e-9) == pytest.approx(1e-9 * 135 / 390, rel=1e-6)
+    assert formulas.erdos_renyi_loss(10, 5, 100, 4.0, 0.2) == pytest.approx(0.2)  # never above local privacy
+    assert formulas.erdos_renyi_loss(400, 9, 16, 300.0, 5.0) <= 5.0
     with pytest.raises(InvalidInput):
-        published.erdos_renyi_loss(10, 9, 3, 2.0, 0.1)
+        formulas.erdos_renyi_loss(10, 9, 3, 2.0, 0.1)
 
 
 def test_random_walk_logarithm():
-    L = -published._log_gap(sv.graphs.ring(4))
+    L = -formulas._log_gap(sv.graphs.ring(4))
     np.testing.assert_allclose(L[0], [0.13081, 0.07192, -0.27465, 0.07192], atol=6e-6)
     for network in (sv.graphs.florentine(), sv.graphs.hypercube(4)):
-        L = -published._log_gap(network)
+        L = -formulas._log_gap(network)
         np.testing.assert_allclose(L.sum(axis=1), 0, atol=1e-13)
         n, T = network.n, 4000
-        series = published.published_walk_loss(network, T, "sum") * n / (2 * T)
+        series = formulas.published_walk_loss(network, T, "sum") * n / (2 * T)
         harmonic = sum(1 / k for k in range(1, T + 1))
         np.testing.assert_allclose(series, harmonic / n + L, atol=2e-14)
         assert (
-            published.published_walk_loss(network, T, "bound")
-            >= published.published_walk_loss(network, T, "sum")
+            formulas.published_walk_loss(network, T, "bound")
+            >= formulas.published_walk_loss(network, T, "sum")
         ).all()
-    np.testing.assert_allclose(published._log_gap(sv.graphs.complete(6)), 0, atol=1e-14)
+    np.testing.assert_allclose(formulas._log_gap(sv.graphs.complete(6)), 0, atol=1e-14)
 
 
 def test_random_walk_printed_values():
     per_unit = 2 / (2 * 20)  # alpha 2, sigma^2 20
-    assert published.published_walk_loss(sv.graphs.complete(64), 1280)[0, 1] * per_unit == pytest.approx(
+    assert formulas.published_walk_loss(sv.graphs.complete(64), 1280)[0, 1] * per_unit == pytest.approx(
         0.2236, abs=5e-5
     )
-    cube = published.published_walk_loss(sv.graphs.hypercube(6), 1280)[:, 0] * per_unit
+    cube = formulas.published_walk_loss(sv.graphs.hypercube(6), 1280)[:, 0] * per_unit
     np.testing.assert_allclose(cube[[1, 3, 63]], [0.550, 0.230, 0.142], atol=5e-4)
-    given = published.published_walk_loss(sv.graphs.hypercube(6), 1280, noise_multiplier=20**0.5)
+    given = formulas.published_walk_loss(sv.graphs.hypercube(6), 1280, noise_multiplier=20**0.5)
     np.testing.assert_allclose(2 * given[:, 0], cube, rtol=1e-12)
     with pytest.raises(InvalidInput, match="needs a noise multiplier"):
-        published.published_walk_guarantee(sv.graphs.ring(4), 9, noise_multiplier=1e-3, observer=0, user=1)
-    one = published.published_walk_guarantee(sv.graphs.ring(4), 9, noise_multiplier=3.0, observer=0, user=1)
+        formulas.published_walk_guarantee(sv.graphs.ring(4), 9, noise_multiplier=1e-3, observer=0, user=1)
+    one = formulas.published_walk_guarantee(sv.graphs.ring(4), 9, noise_multiplier=3.0, observer=0, user=1)
     assert one.rdp(20.0) == math.inf  # outside the condition sigma^2 >= alpha (alpha - 1) / 2
 
 
 def test_everything_published_refuses_budgets():
     made = [
-        published.published_guarantee(
+        formulas.published_guarantee(
             4 / 3, sensitivity=1, noise_std=2, observer=0, user=1, source="equation (6)"
         ),
-        published.published_walk_guarantee(sv.graphs.ring(4), 9, noise_multiplier=3.0, observer=0, user=1),
+        formulas.published_walk_guarantee(sv.graphs.ring(4), 9, noise_multiplier=3.0, observer=0, user=1),
     ]
     for guarantee in made:
         assert guarantee.label == "published"
@@ -220,32 +218,32 @@ def test_everything_published_refuses_budgets():
 
 def test_table_of_utilities():
     ring, complete, cube = sv.graphs.ring(64), sv.graphs.complete(64), sv.graphs.hypercube(6)
-    at = {row: published.published_utility(ring, 0.5, alpha=3.0, sensitivity=2.0, row=row) for row in
+    at = {row: formulas.published_utility(ring, 0.5, alpha=3.0, sensitivity=2.0, row=row) for row in
           ("ldp", "curator", "expander", "complete", "ring", "torus")}  # fmt: skip
     unit = 3 * 4 / 0.5
     assert at["ldp"] == pytest.approx(unit / 64)
     assert at["curator"] == at["expander"] == pytest.approx(unit / 64**2)
     assert at["ring"] == at["complete"] == at["ldp"]
     assert at["torus"] == pytest.approx(unit * 2 / 64**1.5)
-    assert published.published_utility(complete, 1.0, row="complete", randomized=True) == pytest.approx(
+    assert formulas.published_utility(complete, 1.0, row="complete", randomized=True) == pytest.approx(
         2 / 64**2
     )
-    assert published.published_utility(cube, 1.0) == pytest.approx(
+    assert formulas.published_utility(cube, 1.0) == pytest.approx(
         2 * 6 / 64**2 / math.sqrt(cube.spectral_gap)
     )
-    assert published.published_utility(cube, 1.0, randomized=True) == pytest.approx(
+    assert formulas.published_utility(cube, 1.0, randomized=True) == pytest.approx(
         2 / 64**2 / cube.spectral_gap
     )
     with pytest.raises(InvalidInput):
-        published.published_utility(None, 1.0, n=5)
+        formulas.published_utility(None, 1.0, n=5)
     with pytest.raises(InvalidInput):
-        published.published_utility(ring, 1.0, row="best")
+        formulas.published_utility(ring, 1.0, row="best")
 
 
 def test_bad_input():
     with pytest.raises(InvalidInput, match="rounds"):
-        published.published_loss(sv.graphs.ring(4))
+        formulas.published_loss(sv.graphs.ring(4))
     with pytest.raises(InvalidInput, match="pairs"):
-        published.mean_loss(np.ones(3))
+        formulas.mean_loss(np.ones(3))
     with pytest.raises(InvalidInput):
-        published.published_loss(sv.graphs.ring(4), -1)
+        formulas.published_loss(sv.graphs.ring(4), -1)

@@ -7,8 +7,8 @@ import mpmath
 import numpy as np
 import pytest
 
+from sottovoce.accounting.pld import composed, rare_delta, rare_epsilon
 from sottovoce.privacy import Curve
-from sottovoce.privacy.losses import composed, rare_delta, rare_epsilon
 
 
 def normal_tail(x):

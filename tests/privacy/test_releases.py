@@ -5,9 +5,18 @@ import math
 import numpy as np
 import pytest
 
+from sottovoce.accounting.release import (
+    MOVES,
+    Budget,
+    MechanismKey,
+    Release,
+    Spending,
+    compose,
+    draws,
+    epsilon_of,
+)
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 from sottovoce.privacy import Curve
-from sottovoce.privacy.releases import MOVES, Budget, Kind, Release, Spending, compose, draws, epsilon_of
 
 
 def linear(counts, delta):
@@ -106,14 +115,14 @@ def test_a_release_without_sensitivity_costs_nothing():
 
 def test_sampled_releases_are_priced_under_their_own_adjacency():
     both = {
-        Kind("gaussian", "add-remove", 1.5, 0.05, 1.0): 40,
-        Kind("gaussian", "add-remove", 10.0, 1.0, 1.0): 4,
+        MechanismKey("gaussian", "add-remove", 1.5, 0.05, 1.0): 40,
+        MechanismKey("gaussian", "add-remove", 10.0, 1.0, 1.0): 4,
     }
     expected = Curve.sampled_gaussian(0.05, 1.5, 40) + Curve.gaussian(0.2)
     assert epsilon_of(both, 1e-5) == pytest.approx(expected.epsilon(1e-5), rel=1e-12)
     # noise over sensitivity 1.5 with sensitivity twice the clip norm: clip multiplier 3
     replaced = Curve.sampled_gaussian(0.05, 3.0, 40, adjacency="replace-one").epsilon(1e-5)
-    assert epsilon_of({Kind("gaussian", "replace-one", 1.5, 0.05, 1.0): 40}, 1e-5) == replaced
+    assert epsilon_of({MechanismKey("gaussian", "replace-one", 1.5, 0.05, 1.0): 40}, 1e-5) == replaced
     assert replaced != pytest.approx(Curve.sampled_gaussian(0.05, 3.0, 40).epsilon(1e-5), rel=0.1)
 
 
@@ -161,7 +170,7 @@ def test_a_stretch_covers_its_first_and_last_draw_and_no_other():
 
 
 def test_a_share_of_a_gaussian_kind_is_a_share_of_its_square():
-    kind = Kind("gaussian", "user", 2.0, 0.5, 1.0)
+    kind = MechanismKey("gaussian", "user", 2.0, 0.5, 1.0)
     assert kind.curve(1).mu == 0.5
     assert kind.curve(9).mu == pytest.approx(1.5)
     assert kind.curve(9, 0.25).mu == pytest.approx(0.75)
@@ -170,15 +179,15 @@ def test_a_share_of_a_gaussian_kind_is_a_share_of_its_square():
     assert kind.curve(3, 1e-12).mu > 0
     for noiseless in (kind, kind._replace(adjacency="add-remove"), kind._replace(mechanism="laplace")):
         assert noiseless._replace(ratio=0.0).curve(1).epsilon(1e-5) == math.inf
-    assert Kind("noisy-max", "user", 0.0, 1.0, 1.0).curve(1).epsilon(1e-5) == math.inf
+    assert MechanismKey("noisy-max", "user", 0.0, 1.0, 1.0).curve(1).epsilon(1e-5) == math.inf
 
 
 def test_laplace_and_selection_in_closed_form():
     """Lap(b) with sensitivity 1 is 1/b-DP, a noisy maximum 2/b-DP; k of them are k times as much."""
-    assert Kind("laplace", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
+    assert MechanismKey("laplace", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
         0.75, rel=1e-3
     )
-    assert Kind("noisy-max", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
+    assert MechanismKey("noisy-max", "add-remove", 4.0, 1.0, 1.0).curve(3).epsilon(1e-15) == pytest.approx(
         1.5, rel=1e-3
     )
 
@@ -186,7 +195,8 @@ def test_laplace_and_selection_in_closed_form():
 def test_who_is_sampled_decides_which_rate_counts():
     record, user = 0.1, 0.2
     kinds = [
-        Kind("gaussian", adjacency, 1.0, record, user) for adjacency in ("add-remove", "replace-one", "user")
+        MechanismKey("gaussian", adjacency, 1.0, record, user)
+        for adjacency in ("add-remove", "replace-one", "user")
     ]
     added, replaced, whole = (kind.curve(4).epsilon(1e-5) for kind in kinds)
     assert added == Curve.sampled_gaussian(record, 1.0, 4).epsilon(1e-5)
@@ -227,7 +237,7 @@ def test_spending_with_and_without_a_budget():
     assert (held.epsilon(), held.epsilon(0.5)) == (0.25, 0.5)
     assert held.fits(*[RELEASE] * 3)  # to the last
     assert not held.fits(*[RELEASE] * 4)
-    assert held.counts == {Kind.of(RELEASE): 1}
+    assert held.counts == {MechanismKey.of(RELEASE): 1}
     other = Release(1, 3, 2.0, 9.0)
     assert held.fits(RELEASE, other)  # fewer in number than what fitted, but not of each kind
     assert not held.fits(other, *[RELEASE] * 3)

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sottovoce.accounting import pld as loss_distributions
+from sottovoce.accounting.loss_parts import SampledGaussian
+from sottovoce.accounting.renyi import _integer_order, _integrated_order
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import (
     Curve,
     gaussian_epsilon,
     laplace_rdp,
-    losses,
     mixture_rdp,
     pure_rdp,
     rdp_delta,
@@ -21,9 +23,7 @@ from sottovoce.privacy import (
     sampled_gaussian,
     sampled_gaussian_rdp,
     zcdp_epsilon,
-)  # fmt: skip
-from sottovoce.privacy.mechanisms import SampledGaussian
-from sottovoce.privacy.renyi import _integer_order, _integrated_order
+)
 
 
 def many_digit_order(q, z, alpha, replace):
@@ -153,7 +153,7 @@ def test_pld_lies_between_an_optimistic_account_and_renyi(q, z, steps, adjacency
     )
     curve = Curve.sampled_gaussian(q, z, steps, adjacency=adjacency)
     found = curve.epsilon(1e-5)
-    interval = losses._interval(list(curve.parts))
+    interval = loss_distributions._interval(list(curve.parts))
     below = pld.from_gaussian_mechanism(
         z, sampling_prob=q, value_discretization_interval=interval, use_connect_dots=False,
         pessimistic_estimate=False, neighboring_relation=relation,
@@ -165,7 +165,7 @@ def test_pld_lies_between_an_optimistic_account_and_renyi(q, z, steps, adjacency
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8, 1e-11])
 def test_pld_is_above_and_close_to_the_exact_value_without_sampling(z, steps, delta):
     # a rate of 1 - 1e-13 keeps the numerical path; the truth is the exact Gaussian value
-    found = losses.composed(((SampledGaussian(1 - 1e-13, z), steps),)).epsilon(delta)
+    found = loss_distributions.composed(((SampledGaussian(1 - 1e-13, z), steps),)).epsilon(delta)
     exact = gaussian_epsilon(math.sqrt(steps) / z, delta)
     assert exact <= found <= exact * (1 + (1e-3 if delta >= 1e-8 else 0.05))
 
@@ -205,11 +205,11 @@ def test_pure_composition_is_optimal():
 
 
 def test_many_multipliers_share_groups_upwards(monkeypatch):
-    monkeypatch.setattr(losses, "MAX_GROUPS", 12)
+    monkeypatch.setattr(loss_distributions, "MAX_GROUPS", 12)
     rng = np.random.default_rng(7)
     noise = 2 * np.exp(rng.uniform(0, 2, 60))
     curve = Curve.total(Curve.sampled_gaussian(0.05, float(z)) for z in noise)
-    merged = losses._shared_multipliers({float(z): 1 for z in noise}, 16)
+    merged = loss_distributions._shared_multipliers({float(z): 1 for z in noise}, 16)
     assert len(merged) <= 16
     assert sum(merged.values()) == 60
     for z in noise:  # everyone is charged at a multiplier of at most its own
@@ -220,7 +220,9 @@ def test_many_multipliers_share_groups_upwards(monkeypatch):
     everyone_worst = Curve.sampled_gaussian(0.05, float(noise.min()), 60).epsilon(1e-5)
     separately = curve.epsilon(1e-5, method="rdp")
     assert found < separately < everyone_worst
-    assert len(losses._shared_multipliers({float(z): 1 for z in rng.uniform(1, 9, 3000)}, 16)) <= 16
+    assert (
+        len(loss_distributions._shared_multipliers({float(z): 1 for z in rng.uniform(1, 9, 3000)}, 16)) <= 16
+    )
 
 
 def test_grouping_by_brute_force():
@@ -236,7 +238,7 @@ def test_grouping_by_brute_force():
     from itertools import combinations
 
     best = min(waste((1.0, *rest)) for rest in combinations(sorted(counts)[1:], 2))
-    assert waste(losses._shared_multipliers(counts, 3)) == pytest.approx(best)
+    assert waste(loss_distributions._shared_multipliers(counts, 3)) == pytest.approx(best)
 
 
 @given(q=st.floats(0.01, 0.5), z=st.floats(0.8, 20), steps=st.integers(1, 300), factor=st.floats(1.05, 3))

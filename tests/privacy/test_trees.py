@@ -24,7 +24,7 @@ from sottovoce.protocols import Tree
 
 
 def random_tree(n, rng):
-    """Every labelled tree equally likely."""
+    """Every labeled tree equally likely."""
     return Tree(sv.graphs.complete(n), kind="uniform", rng=rng)
 
 
@@ -183,7 +183,7 @@ def test_one_colluder_more_is_told():
 
 @pytest.mark.parametrize(("n", "c"), [(6, 1), (6, 2), (7, 3)])
 def test_fresh_trees_of_any_shape_lose_the_same_on_average(n, c):
-    """Equal noise, uniformly relabelled: the mean of h is (c + 1) / n for path, star and binary tree."""
+    """Equal noise, uniformly relabeled: the mean of h is (c + 1) / n for path, star and binary tree."""
     for tree in (Tree(sv.graphs.path(n)), Tree(sv.graphs.star(n)), binary(n)):
         shares = [
             1 / len(block)

@@ -172,7 +172,7 @@ def test_network_methods_run_over_any_of_them(method, name):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(8, 40, 3)) / 2
     data = [(x, np.where(x @ [1.0, -1.0, 0.5] > 0, 1.0, -1.0)) for x in X]
-    options = {"steps": 12, "sizes": [40] * 8, "lot": 10, "clip": 1.0, "noise_multiplier": 2.0}
+    options = {"steps": 12, "sizes": [40] * 8, "batch_size": 10, "clip_norm": 1.0, "noise_multiplier": 2.0}
     kind = algorithm(method)
     plan = kind(sv.objectives.GLM(dim=3), name, network=sv.graphs.complete(8), **options)
     plain = kind(sv.objectives.GLM(dim=3), sv.graphs.complete(8), **options)

@@ -116,7 +116,7 @@ def test_values_of_the_mathematics():
     np.testing.assert_allclose(ring.view([0, 3]).leakage(), [0, 0.5, 0.5, 0, 0.5, 0.5], rtol=1e-14)
     assert Masked(sv.graphs.path(3)).view(0).leakage()[1:].tolist() == pytest.approx([0.5, 0.5])
     np.testing.assert_allclose(grid.view().leakage(), 1 / 16, rtol=1e-14)  # the outsider
-    # the tree without masks, for comparison: the neighbour of a leaf sees everything
+    # the tree without masks, for comparison: the neighbor of a leaf sees everything
     assert exact_loss(grid.tree, observer=int(grid.tree.parents[15])).max() == pytest.approx(1)
 
 

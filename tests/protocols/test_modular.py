@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from sottovoce.protocols import modular
+from sottovoce.leakage import modular_linalg
 
 
 def rational_rref(rows):
@@ -32,8 +32,8 @@ def test_rank_and_determined_columns_equal_rational_arithmetic(seed):
     rows = rng.integers(-3, 4, (rank, n)) * (rng.uniform(size=(rank, n)) < 0.5)
     rows = rng.integers(-2, 3, (10, rank)) @ rows
     form, pivots = rational_rref(rows.tolist())
-    for prime in modular.PRIMES[:2]:
-        space = modular.RowSpace(n, prime)
+    for prime in modular_linalg.PRIMES[:2]:
+        space = modular_linalg.RowSpace(n, prime)
         space.add(rows % prime)
         assert space.rank == len(form)
         expected = [p for p, row in zip(pivots, form, strict=True) if sum(x != 0 for x in row) == 1]
@@ -42,28 +42,35 @@ def test_rank_and_determined_columns_equal_rational_arithmetic(seed):
 
 def test_folding_is_reduction():
     rng = np.random.default_rng(0)
-    for prime in (modular.PRIMES[0], modular.PRIMES[-1], list(modular.primes_below())[-1]):
+    for prime in (
+        modular_linalg.PRIMES[0],
+        modular_linalg.PRIMES[-1],
+        list(modular_linalg.primes_below())[-1],
+    ):
         a, b = rng.integers(0, prime, (2, 1000)).tolist()
         offset = np.uint64(2**31 - prime)
         for x, y in [*zip(a, b, strict=True), (prime - 1, prime - 1), (0, 5)]:
-            assert int(modular._fold(np.uint64(x * y + (prime - 1)), offset)) == (x * y + prime - 1) % prime
+            assert (
+                int(modular_linalg._fold(np.uint64(x * y + (prime - 1)), offset))
+                == (x * y + prime - 1) % prime
+            )
 
 
-def test_fractions_are_recognised_or_taken_at_their_binary_value():
+def test_fractions_are_recognized_or_taken_at_their_binary_value():
     W = sparse.csr_array(
         np.array([[1 - 1 / 7 - 1 / 11, 1 / 7, 1 / 11], [1 / 7, 6 / 7, 0], [1 / 11, 0, 10 / 11]])
     )
-    entries = modular.rational_entries(W)
+    entries = modular_linalg.rational_entries(W)
     assert entries[0] == 1 - Fraction(1, 7) - Fraction(1, 11)
     assert entries[1] == Fraction(1, 7)
     odd = sparse.csr_array(np.array([[0.0, np.sqrt(0.5)], [0.25, 0.0]]))
-    assert modular.rational_entries(odd) == [Fraction(float(np.sqrt(0.5))), Fraction(1, 4)]
+    assert modular_linalg.rational_entries(odd) == [Fraction(float(np.sqrt(0.5))), Fraction(1, 4)]
 
 
 def test_rational_reconstruction():
-    primes = list(modular.primes_below())[:6]
+    primes = list(modular_linalg.primes_below())[:6]
     for value in (Fraction(-355, 113), Fraction(10**20 + 39, 10**19 + 51), Fraction(0)):
-        found = modular.rational_from_residues(
+        found = modular_linalg.rational_from_residues(
             [value.numerator * pow(value.denominator, -1, p) % p for p in primes], primes
         )
         assert found == value

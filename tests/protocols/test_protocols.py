@@ -10,11 +10,11 @@ from sottovoce.protocols import (
     AcceleratedRandomized,
     Chebyshev,
     Dropout,
-    Exchange,
+    FreshNoiseGossip,
     Gossip,
-    NeighbourSum,
+    HypercubeExchange,
+    NeighborSum,
     Randomized,
-    Refreshed,
     TimeVarying,
     Tree,
     Walk,
@@ -23,7 +23,7 @@ from sottovoce.protocols import (
     spanning_tree,
 )
 from sottovoce.protocols.gossip import chebyshev_gamma
-from sottovoce.protocols.names import goes_on_without
+from sottovoce.protocols.registry import tolerates_dropout
 
 
 class CountingNoise:
@@ -48,7 +48,7 @@ def averaging_protocols():
         TimeVarying([er, sv.graphs.ring(10), er]),
         fresh_erdos_renyi(10, 4, rng),
         Dropout.random(er, 6, rng, node_rate=0.3, edge_rate=0.1),
-        Exchange(8),
+        HypercubeExchange(8),
         Tree(er),
         Tree(er, kind="uniform", rng=rng),
         Tree(er, kind="capped", rng=rng, max_children=1),
@@ -79,12 +79,12 @@ def test_what_is_declared_of_a_protocol():
     """Read by plans, prices, peers and files instead of a class or a name."""
     ring = sv.graphs.ring(4)
     walk, masked = Walk(ring, 3, path=[0, 1, 2]), sv.protocols.Masked(ring)
-    refreshed = Refreshed(ring, 3, tau=0.1, sigma=1.0)
+    refreshed = FreshNoiseGossip(ring, 3, tau=0.1, sigma=1.0)
     assert (walk.ends_at, walk.adds_noise, walk.convex) == (2, True, False)
     assert (masked.masked, masked.tolerate, Tree(ring).masked, Tree(ring).tolerate) == (True, 1, False, None)
     assert (refreshed.fresh_std, refreshed.convex, Gossip(ring, 3).fresh_std) == (0.1, False, 0.0)
     assert masked.assumptions() != () == Tree(ring).assumptions()
-    goes_on = [p.name for p in (*averaging_protocols(), refreshed, walk, masked) if goes_on_without(p)]
+    goes_on = [p.name for p in (*averaging_protocols(), refreshed, walk, masked) if tolerates_dropout(p)]
     assert goes_on == ["gossip", "refreshed"]
 
 
@@ -114,7 +114,7 @@ def test_peers_give_the_same_bits_as_the_stacked_run(protocol, dtype, dim):
 
 
 def test_refreshed_peers_give_the_same_bits():
-    protocol = Refreshed(sv.graphs.ring(6), 5, tau=0.2)
+    protocol = FreshNoiseGossip(sv.graphs.ring(6), 5, tau=0.2)
     values = np.random.default_rng(1).normal(size=(6, 4))
     stacked = protocol.apply(values, noise=CountingNoise(), step=3)
     local, sent = run_locally(protocol, values, CountingNoise(), 3)
@@ -125,7 +125,7 @@ def test_refreshed_peers_give_the_same_bits():
 
 def test_refreshed_noise_has_the_predicted_variance():
     network, rounds, tau = sv.graphs.ring(5), 4, 0.5
-    protocol = Refreshed(network, rounds, tau=tau)
+    protocol = FreshNoiseGossip(network, rounds, tau=tau)
     rng = np.random.default_rng(0)
 
     class Source:
@@ -149,7 +149,9 @@ def test_walking_peers_give_the_same_bits(final_public):
     assert sent == walk.messages
 
 
-@pytest.mark.parametrize("protocol", [Exchange(16), Tree(sv.graphs.grid(4, 5)), Tree(sv.graphs.star(9))])
+@pytest.mark.parametrize(
+    "protocol", [HypercubeExchange(16), Tree(sv.graphs.grid(4, 5)), Tree(sv.graphs.star(9))]
+)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_exact_consensus_is_bit_identical_at_every_node(protocol, dtype):
     values = np.random.default_rng(2).normal(size=(protocol.n, 50)).astype(dtype)
@@ -231,10 +233,10 @@ def test_dropout_moves_the_weight_to_both_diagonals():
     assert protocol.matrix(2)[3, 3] == 1
 
 
-def test_neighbour_sum_is_the_adjacency():
+def test_neighbor_sum_is_the_adjacency():
     network = sv.graphs.grid(2, 3)
     values = np.random.default_rng(0).normal(size=(6, 2))
-    np.testing.assert_allclose(NeighbourSum(network).apply(values), network.adjacency @ values)
+    np.testing.assert_allclose(NeighborSum(network).apply(values), network.adjacency @ values)
 
 
 def test_uniform_trees_are_uniform():
@@ -263,13 +265,13 @@ def test_capped_trees_keep_the_cap_where_they_can():
 
 def test_networks_of_one_node():
     one = sv.graphs.complete(1)
-    for protocol in (Gossip(one, 3), Chebyshev(one, 3), Exchange(1), Tree(one)):
+    for protocol in (Gossip(one, 3), Chebyshev(one, 3), HypercubeExchange(1), Tree(one)):
         assert protocol.apply(np.array([4.0])).tolist() == [[4.0]]
         assert protocol.messages == 0
 
 
 bad = [
-    (lambda: Exchange(6), "power of two"),
+    (lambda: HypercubeExchange(6), "power of two"),
     (lambda: Gossip(sv.graphs.ring(4), -1), "at least 0"),
     (lambda: Gossip(sv.graphs.ring(4), 1.5), "whole number"),
     (lambda: Gossip(sv.graphs.ring(4), 2).view(4), "0 to 3"),
@@ -290,8 +292,8 @@ bad = [
     (lambda: TimeVarying([]), "at least one"),
     (lambda: Dropout(sv.graphs.ring(4), 2, nodes={5: [0]}), "round 5"),
     (lambda: Dropout(sv.graphs.ring(4), 2, edges={0: [(0, 2)]}), "not an edge"),
-    (lambda: Refreshed(sv.graphs.ring(4), 2, tau=-1), "tau"),
-    (lambda: Refreshed(sv.graphs.ring(4), 3, tau=1).apply(np.zeros(4)), "noise="),
+    (lambda: FreshNoiseGossip(sv.graphs.ring(4), 2, tau=-1), "tau"),
+    (lambda: FreshNoiseGossip(sv.graphs.ring(4), 3, tau=1).apply(np.zeros(4)), "noise="),
     (lambda: Tree(sv.graphs.ring(4), kind="uniform"), "rng"),
     (lambda: Tree(sv.graphs.ring(4), parents=[1, 2, 3, 0]), "one -1"),
     (lambda: Tree(sv.graphs.ring(4), parents=[-1, 2, 1, 0]), "never reaches"),
@@ -330,13 +332,13 @@ def every_protocol():
     return [
         *averaging_protocols(),
         Chebyshev(er, 5, gamma=1.3),
-        Refreshed(er, 4, tau=0.3),
-        Refreshed(er, 1, tau=0.3),
-        NeighbourSum(er),
+        FreshNoiseGossip(er, 4, tau=0.3),
+        FreshNoiseGossip(er, 1, tau=0.3),
+        NeighborSum(er),
         Gossip(er, 0),
         Walk(er, 19, rng, std=0.4),
         Walk(er, 19, rng, std=0.4, final_public=True),
-        Replicated(Refreshed(er, 4, tau=0.3), 1),
+        Replicated(FreshNoiseGossip(er, 4, tau=0.3), 1),
     ]
 
 

@@ -11,11 +11,11 @@ import sottovoce as sv
 from sottovoce.protocols import (
     Chebyshev,
     Dropout,
-    Exchange,
+    FreshNoiseGossip,
     Gossip,
+    HypercubeExchange,
     LinearProtocol,
     Randomized,
-    Refreshed,
     TimeVarying,
     Tree,
     Walk,
@@ -64,7 +64,7 @@ def small_protocols():
         Randomized(path, 30, rng),
         TimeVarying([ring, path, ring, path]),
         Dropout.random(er, 5, rng, node_rate=0.2, edge_rate=0.2),
-        Exchange(8),
+        HypercubeExchange(8),
         Tree(er, kind="bfs"),
         Tree(er, kind="uniform", rng=rng),
         Tree(er, kind="capped", rng=rng),
@@ -130,11 +130,11 @@ def test_complete_graph(rounds):
 @pytest.mark.parametrize("n", [4, 7, 20])
 def test_star_seen_from_a_leaf(n):
     network = sv.graphs.star(n)
-    centre = int(np.argmax(network.degrees))
-    leaf = (centre + 1) % n
+    center = int(np.argmax(network.degrees))
+    leaf = (center + 1) % n
     h = Gossip(network, 5).view(leaf).leakage()
-    others = [u for u in range(n) if u not in (centre, leaf)]
-    assert h[centre] == pytest.approx(1.0)
+    others = [u for u in range(n) if u not in (center, leaf)]
+    assert h[center] == pytest.approx(1.0)
     np.testing.assert_allclose(h[others], 1 / (n - 2))
 
 
@@ -168,7 +168,7 @@ def test_refreshed_gossip_restores_the_decay(share, expected):
     network = sv.graphs.path(8)
     rounds = sv.protocols.rounds_for(network)
     assert rounds == 10
-    h = Refreshed(network, rounds, tau=math.sqrt(share)).view(0).leakage()
+    h = FreshNoiseGossip(network, rounds, tau=math.sqrt(share)).view(0).leakage()
     np.testing.assert_allclose(h[1:], expected, rtol=0.02, atol=6e-4)
 
 
@@ -176,7 +176,7 @@ def refreshed_by_formula(network, rounds, tau, observer):
     """h = A_u' S^+ A_u with S = A A' + tau^2 sum_s R_s R_s', own columns deleted: the textbook form."""
     W = network.W.toarray()
     powers = [np.linalg.matrix_power(W, k) for k in range(rounds)]
-    heard = network.neighbours(observer)
+    heard = network.neighbors(observer)
     keep = [u for u in range(network.n) if u != observer]
     blocks = []
     for s in range(rounds):
@@ -193,15 +193,15 @@ def refreshed_by_formula(network, rounds, tau, observer):
 @pytest.mark.parametrize("tau", [1.0, 0.3, 0.1])
 @pytest.mark.parametrize("network", small_networks(), ids=lambda g: g.name)
 def test_refreshed_gossip_against_the_covariance_formula(network, tau):
-    h = Refreshed(network, 4, tau=tau).view(1).leakage()
+    h = FreshNoiseGossip(network, 4, tau=tau).view(1).leakage()
     np.testing.assert_allclose(h, refreshed_by_formula(network, 4, tau, 1), atol=1e-6)
 
 
 def test_refreshed_without_fresh_noise_is_plain_and_continuous():
     network = sv.graphs.ring(7)
     plain = Gossip(network, 5).view(0).leakage()
-    np.testing.assert_allclose(Refreshed(network, 5, tau=0.0).view(0).leakage(), plain, atol=1e-12)
-    np.testing.assert_allclose(Refreshed(network, 5, tau=1e-6).view(0).leakage(), plain, atol=1e-4)
+    np.testing.assert_allclose(FreshNoiseGossip(network, 5, tau=0.0).view(0).leakage(), plain, atol=1e-12)
+    np.testing.assert_allclose(FreshNoiseGossip(network, 5, tau=1e-6).view(0).leakage(), plain, atol=1e-4)
 
 
 def test_tree_closed_form():
@@ -227,7 +227,7 @@ def test_tree_closed_form():
 
 @pytest.mark.parametrize("m", [1, 2, 5])
 def test_exchange_closed_form(m):
-    exchange = Exchange(2**m)
+    exchange = HypercubeExchange(2**m)
     for v in (0, 2**m - 1):
         h = LinearProtocol.view(exchange, v).leakage()
         expected = [0 if u == v else 2.0 ** -((u ^ v).bit_length() - 1) for u in range(2**m)]

@@ -11,12 +11,12 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.cli.main import main
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
-from sottovoce.peers.book import Lifetime
-from sottovoce.peers.home import Home
 from sottovoce.peers.identity import CERTIFICATE
-from sottovoce.peers.records import Records
+from sottovoce.peers.lifetime_ledger import LifetimeBudget
+from sottovoce.peers.member_data import Records
+from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.runtime import Peer
-from sottovoce.report.records import write_record
+from sottovoce.report.result_files import write_result
 
 DELTA = 1e-5
 PLAN = """version = 1
@@ -35,14 +35,14 @@ delta = 1e-5
 """
 TRAINING = """version = 1
 title = "Tumours <of four> hospitals"
-accept = ["standardise", "held-out score"]
+accept = ["standardize", "held-out score"]
 [network]
 graph = "ring:4"
 [protocol]
 name = "tree"
 [data]
 name = "breast_cancer"
-standardise = true
+standardize = true
 unit_rows = true
 intercept = true
 test_share = 0.2
@@ -53,7 +53,7 @@ algorithm = "consensus-sgd"
 adjacency = "user"
 steps = 4
 learning_rate = 0.5
-clip = 1.0
+clip_norm = 1.0
 [budget]
 epsilon = 3.0
 delta = 1e-5
@@ -78,8 +78,8 @@ def everything(folder):
     found["agreement"] = [agreement, "--home", home]
     found["statement"] = [state, "--home", home]
     found["together"] = [agreement, state]
-    plan = sv.Muffliato(sv.protocols.Exchange(4), noise_std=4.0, radius=1.0)
-    write_record(folder / "record.json", plan.run(np.zeros(4), np.random.default_rng(0)).record())
+    plan = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
+    write_result(folder / "record.json", plan.run(np.zeros(4), np.random.default_rng(0)).record())
     found["record"] = [folder / "record.json"]
     attack = ("attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "7")
     assert command(*attack, "--out", folder / "attack.json") == 0
@@ -93,9 +93,11 @@ def everything(folder):
 def consortium(folder):
     """Two members with homes agree, sign and run over TLS; return agreement, state folder and home of one."""
     names = ("north", "south")
-    limit = Lifetime(9.0, DELTA, "user", "local")
+    limit = LifetimeBudget(9.0, DELTA, "user", "local")
     homes = [
-        Home.create(folder / name, name, population="patients", budgets=[limit], copy=folder / f"c-{name}")
+        MemberDirectory.create(
+            folder / name, name, population="patients", budgets=[limit], copy=folder / f"c-{name}"
+        )
         for name in names
     ]
     for home in homes:
@@ -105,7 +107,7 @@ def consortium(folder):
     file = folder / "agreement.toml"
     draft = {
         "version": 1, "title": "Waiting times, north and south", "graph": "path:2",
-        "algorithm": {"name": "averaging", "protocol": "gossip:3", "adjacency": "user", "clip": 1.0,
+        "algorithm": {"name": "averaging", "protocol": "gossip:3", "adjacency": "user", "clip_norm": 1.0,
                       "noise_multiplier": 2.0},
         "model": {"kind": "mean", "parameters": 2}, "budget": {"epsilon": 6.0, "delta": DELTA},
     }  # fmt: skip
@@ -139,7 +141,7 @@ def record_of(things, folder):
     from pathlib import Path
 
     from sottovoce.cli.report import _joined, _thing
-    from sottovoce.peers.home import find_home
+    from sottovoce.peers.member_directory import find_home
 
     words = [str(word) for word in things]
     home = find_home(words[words.index("--home") + 1]) if "--home" in words else None

@@ -14,10 +14,10 @@ from sottovoce.cli.explore import _study, opened
 from sottovoce.cli.plan import built_plan
 from sottovoce.errors import ConfigError, InvalidInput, Refused
 from sottovoce.privacy import account, account_each, gaussian_epsilon, gaussian_epsilons
-from sottovoce.report.blocks import fixed
-from sottovoce.report.explorer import Setting, Study, answered, offline
-from sottovoce.report.explorer_page import live_page, offline_page
-from sottovoce.report.explorer_server import ExplorerServer
+from sottovoce.report.elements import fixed
+from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings, answered, offline
+from sottovoce.report.explorer.page import live_page, offline_page
+from sottovoce.report.explorer.server import ExplorerServer
 
 DELTA = 1e-5
 
@@ -26,7 +26,7 @@ def plans():
     network = sv.graphs.florentine()
     for name in ("gossip:4", "refreshed:3:fresh=0.2", "tree", "masked:tolerate=2", "randomized:9"):
         yield sv.Muffliato(name, network=network, noise_std=1.0, radius=0.5)
-    model = {"objective": sv.objectives.GLM(dim=3), "network": "ring:5", "clip": 1.0, "sizes": [20] * 5}
+    model = {"objective": sv.objectives.GLM(dim=3), "network": "ring:5", "clip_norm": 1.0, "sizes": [20] * 5}
     model |= {"steps": 3, "noise_multiplier": 2.0}
     yield sv.algorithms.ConsensusSGD(protocol="tree:kind=uniform", **model)
     yield sv.algorithms.MuffliatoSGD(**model)
@@ -53,7 +53,7 @@ def test_many_epsilons_are_each_epsilon(delta):
 def test_a_view_shows_the_accountants_numbers():
     network = sv.graphs.florentine()
     plan = sv.Muffliato(sv.protocols.Gossip(network, 4), noise_std=1.5, radius=0.5)
-    seen = Study(Setting(graph="florentine", rounds=4, noise=3.0)).view([2, 7])
+    seen = ExplorerModel(ExplorerSettings(graph="florentine", rounds=4, noise=3.0)).view([2, 7])
     shares = sv.privacy.exact_loss(network, rounds=4, observer=2, colluders=[7])
     formula = sv.privacy.published_loss(network, rounds=4)[:, [2, 7]].sum(axis=1)
     for u, row in enumerate(seen["rows"]):
@@ -73,14 +73,14 @@ def test_a_view_shows_the_accountants_numbers():
 
 
 def test_rounds_matrix_and_course_agree():
-    study = Study(Setting(graph="ring:7", rounds=3))
+    study = ExplorerModel(ExplorerSettings(graph="ring:7", rounds=3))
     exact = sv.privacy.exact_loss(sv.graphs.ring(7), rounds=2)
     assert study.at(2).matrix()["shown"][1][4] == fixed(exact[1, 4])
     course = study.course([4])
     at = course["rounds"].index(2)
     assert course["worst"][at] == pytest.approx(exact[:, 4].max(), abs=1e-5)
     assert course["mean"][at] == pytest.approx(exact[:, 4].sum() / 6, abs=1e-5)
-    assert not Study(Setting(graph="ring:7", protocol="tree")).adjustable
+    assert not ExplorerModel(ExplorerSettings(graph="ring:7", protocol="tree")).adjustable
 
 
 SETTINGS = [
@@ -96,7 +96,7 @@ SETTINGS = [
 
 @pytest.mark.parametrize("chosen", SETTINGS, ids=lambda chosen: str(chosen.get("protocol", "gossip")))
 def test_the_saved_plan_prices_the_same(chosen, tmp_path):
-    study = Study(Setting.read(chosen))
+    study = ExplorerModel(ExplorerSettings.read(chosen))
     (tmp_path / "plan.toml").write_text(study.plan_text(), encoding="utf-8")
     again = opened(tmp_path / "plan.toml")
     for view in ("local", "network", "central"):
@@ -124,18 +124,18 @@ algorithm = "consensus-sgd"
 adjacency = "user"
 steps = 3
 learning_rate = 0.5
-clip = 1.0
+clip_norm = 1.0
 [budget]
 epsilon = 3.0
 delta = 1e-6
 """
     (tmp_path / "train.toml").write_text(text)
     found = opened(tmp_path / "train.toml")
-    study = Study(found.setting(), found)
+    study = ExplorerModel(found.setting(), found)
     assert study.plan is found.plan
     row = study.view([0])["rows"][2]
     assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6))
-    louder = Study(Setting.read(found.setting().model_dump() | {"noise": 9.0}), found)
+    louder = ExplorerModel(ExplorerSettings.read(found.setting().model_dump() | {"noise": 9.0}), found)
     (tmp_path / "again.toml").write_text(louder.plan_text())
     again = opened(tmp_path / "again.toml").plan
     assert again.privacy("network").curve == louder.plan.privacy("network").curve
@@ -148,7 +148,7 @@ def test_an_agreement_is_opened():
 
     file, _ = example_agreement()
     found = opened(file)
-    study = Study(found.setting(), found)
+    study = ExplorerModel(found.setting(), found)
     assert study.names == ["ada", "bo"]
     assert study.scene()["title"] == found.title != ""
     row = study.view([0])["rows"][1]
@@ -157,7 +157,7 @@ def test_an_agreement_is_opened():
 
 
 def test_offline_pages_hold_every_observer_round_and_pair():
-    study = Study(Setting(graph="path:4", rounds=3))
+    study = ExplorerModel(ExplorerSettings(graph="path:4", rounds=3))
     found = offline(study)
     rounds = study.most_rounds
     assert len(found["views"]) == rounds * (4 + 6)
@@ -176,7 +176,7 @@ def test_offline_pages_hold_every_observer_round_and_pair():
 
 def test_names_cannot_end_a_script():
     name = "</script><script>alert(1)</script><!--"
-    page = live_page(Study(Setting(edges=[[0, 1]], names=[name, "b"], rounds=1)), "abc")
+    page = live_page(ExplorerModel(ExplorerSettings(edges=[[0, 1]], names=[name, "b"], rounds=1)), "abc")
     assert "<script>alert" not in page
     assert page.count("</script>") == 3
 
@@ -193,18 +193,18 @@ def test_names_cannot_end_a_script():
 )
 def test_settings_that_do_not_fit(values, said):
     with pytest.raises(ConfigError, match=said):
-        Setting.read(values)
+        ExplorerSettings.read(values)
 
 
 def test_what_is_too_large_or_nobody_is_refused():
     with pytest.raises(Refused, match="at most 600"):
-        _ = Study(Setting(graph="ring:601")).network
+        _ = ExplorerModel(ExplorerSettings(graph="ring:601")).network
     with pytest.raises(InvalidInput, match="nobody is left"):
-        Study(Setting(graph="ring:4")).view([0, 1, 2, 3])
+        ExplorerModel(ExplorerSettings(graph="ring:4")).view([0, 1, 2, 3])
     with pytest.raises(InvalidInput, match="observers are node numbers"):
-        answered(Study(Setting(graph="ring:4")), "view", {"observers": [True]})
+        answered(ExplorerModel(ExplorerSettings(graph="ring:4")), "view", {"observers": [True]})
     with pytest.raises(ConfigError, match="names"):
-        _ = Study(Setting(graph="ring:4", names=["a"])).network
+        _ = ExplorerModel(ExplorerSettings(graph="ring:4", names=["a"])).network
 
 
 # ---- the server ------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_what_is_too_large_or_nobody_is_refused():
 
 @pytest.fixture(scope="module")
 def server():
-    with ExplorerServer(Study(Setting(graph="ring:4"))) as started:
+    with ExplorerServer(ExplorerModel(ExplorerSettings(graph="ring:4"))) as started:
         yield started
 
 
@@ -317,7 +317,7 @@ def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
     assert study.network.n == 3
     assert study.plan.noise_multiplier == 4.0
     (tmp_path / "plan.toml").write_text(study.plan_text())
-    from sottovoce.cli.config import read_plan
+    from sottovoce.planfile.schema import read_plan
 
     again = built_plan(read_plan("plan.toml"), tmp_path, "plan.toml").plan
     assert again.privacy("network").curve == study.plan.privacy("network").curve

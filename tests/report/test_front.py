@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting import wording
 from sottovoce.errors import DataError
-from sottovoce.privacy import words
 from sottovoce.report import figures
-from sottovoce.report.front import of_audit, of_plan, of_record, of_statement
+from sottovoce.report.inputs import read_thing
 from sottovoce.report.page import build, said
 from sottovoce.report.standards import MEMBERS, nist, registry
-from sottovoce.report.things import read_thing
+from sottovoce.report.summary_page import of_audit, of_plan, of_record, of_statement
 
 DELTA = 1e-5
 
@@ -44,7 +44,7 @@ def test_page_one_of_a_plan_is_the_plans_own_price():
     worst = max(range(5), key=lambda u: asked.privacy("network", user=u).epsilon(DELTA))
     stated = asked.privacy("network", user=worst)
     assert lost["worst member"]["epsilon"] == stated.epsilon(DELTA) == asked.epsilon(DELTA)
-    assert lost["worst member"]["guess"] == front["guess"] == words.guess(asked.privacy().best_guess)
+    assert lost["worst member"]["guess"] == front["guess"] == wording.guess(asked.privacy().best_guess)
     assert lost["against everybody"]["epsilon"] == asked.epsilon(DELTA, "local")
     each = sorted(asked.privacy("network", user=u).epsilon(DELTA) for u in range(5))
     assert lost["typical member"]["epsilon"] == each[2]
@@ -63,7 +63,7 @@ def test_page_one_of_a_plan_is_the_plans_own_price():
         ({"limit": 3.0}, "yes", "within the budget of 3"),
         ({}, "yes", "no budget was set"),
         ({"limit": 0.1}, "no", "more than the budget of 0.1"),
-        ({"limit": 3.0, "accepted": ["standardise"]}, "only in part", "not charged"),
+        ({"limit": 3.0, "accepted": ["standardize"]}, "only in part", "not charged"),
     ],
 )
 def test_the_verdict(options, answer, why):
@@ -80,18 +80,18 @@ def test_a_true_and_useless_guarantee_is_not_called_private():
 
 
 def test_what_is_not_covered_follows_from_the_statement():
-    lines = words.not_covered("network", "add-remove", accepted=["standardise"], simulated=True,
+    lines = wording.not_covered("network", "add-remove", accepted=["standardize"], simulated=True,
                               assumptions=["observers are honest but curious and share"])  # fmt: skip
     assert len(lines) == 6
     assert lines[0].startswith("Read of private records and not charged: the mean and deviation")
     assert "protects nobody" in lines[1]
-    assert "More than 2 members" in words.not_covered("colluders", "user", count=2, booked=True)[0]
-    assert words.not_covered("local", "user", booked=True) == []
+    assert "More than 2 members" in wording.not_covered("colluders", "user", count=2, booked=True)[0]
+    assert wording.not_covered("local", "user", booked=True) == []
 
 
 def test_best_guesses_in_words_are_never_below_the_truth():
     for best in (0.5001, 0.505, 0.5099, 0.553, 0.995, 0.99999):
-        shown = float(re.search(r"to ([\d.]+) in", words.guess(best))[1])
+        shown = float(re.search(r"to ([\d.]+) in", wording.guess(best))[1])
         assert shown >= 100 * best - 0.5
         assert 50 < shown <= 100
 
@@ -209,14 +209,14 @@ def test_one_number_format():
     assert shown == ["1.000", "1e-05", "3", "∞", "–"]
 
 
-def luminance(colour):
-    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+def luminance(color):
+    parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
     return sum(a * b for a, b in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
 @pytest.mark.parametrize("band", ["#f5f7f9", "#1b2129"])
 def test_lines_of_charts_stand_out_from_the_page(band):
-    for colour in figures.CYCLE:
-        light, dark = sorted((luminance(colour), luminance(band)), reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 3, colour
+    for color in figures.CYCLE:
+        light, dark = sorted((luminance(color), luminance(band)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3, color

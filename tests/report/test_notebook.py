@@ -8,8 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import sottovoce as sv
-from sottovoce.privacy import Adversary, Curve, words
-from sottovoce.privacy.guarantees import Guarantee
+from sottovoce.accounting import wording
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.privacy import Adversary, Curve
 
 GRID = sv.graphs.grid(3, 3)
 PLAN = sv.Muffliato(sv.protocols.Tree(GRID), noise_std=1.0, radius=0.5)
@@ -22,8 +23,8 @@ RUN = sv.Result(
 THINGS = {
     "network": sv.graphs.florentine(),
     "gossip": sv.protocols.Gossip(GRID, rounds=3),
-    "refreshed": sv.protocols.Refreshed(GRID, 3, tau=0.2),
-    "exchange": sv.protocols.Exchange(8),
+    "refreshed": sv.protocols.FreshNoiseGossip(GRID, 3, tau=0.2),
+    "exchange": sv.protocols.HypercubeExchange(8),
     "masked": sv.protocols.Masked(GRID),
     "walk": sv.protocols.Walk(GRID, steps=5, rng=np.random.default_rng(0)),
     "view": sv.protocols.Gossip(GRID, rounds=3).view([0, 4]),
@@ -31,10 +32,10 @@ THINGS = {
     "guarantee": PLAN.privacy("network"),
     "average": PLAN,
     "training": sv.algorithms.ConsensusSGD(
-        sv.objectives.GLM(dim=3), GRID, steps=4, clip=1.0, noise_multiplier=8.0, sizes=[50] * 9
+        sv.objectives.GLM(dim=3), GRID, steps=4, clip_norm=1.0, noise_multiplier=8.0, sizes=[50] * 9
     ),
     "curator": sv.algorithms.DPSGD(
-        sv.objectives.GLM(dim=3), records=100, steps=4, lot=10, clip=1.0, noise_multiplier=4.0
+        sv.objectives.GLM(dim=3), records=100, steps=4, batch_size=10, clip_norm=1.0, noise_multiplier=4.0
     ),
     "result": RUN,
 }
@@ -56,7 +57,7 @@ def test_a_guarantee_is_shown_with_its_own_numbers():
     guarantee = PLAN.privacy("pairwise", observer=0, user=8)
     page = guarantee._repr_html_()
     assert f"{guarantee.epsilon(1e-5):.3g} at delta 1e-05" in page
-    assert words.guess(guarantee.best_guess) in page
+    assert wording.guess(guarantee.best_guess) in page
     assert "node 0, about node 8" in page
     assert "exact" in page
     assert all(said in page for said in guarantee.assumptions)
@@ -66,7 +67,7 @@ def test_what_is_no_guarantee_is_red_and_so_is_what_was_not_charged():
     local = Adversary("local")
     fine = Guarantee(local, "user", "ldp", Curve.gaussian(1.0))
     printed = Guarantee(local, "user", "published", Curve.gaussian(1.0))
-    holed = Guarantee(local, "user", "ldp", Curve.gaussian(1.0), (words.uncharged("standardise"),))
+    holed = Guarantee(local, "user", "ldp", Curve.gaussian(1.0), (wording.uncharged("standardize"),))
     red = "#c0392b"
     assert red not in fine._repr_html_()
     assert red in printed._repr_html_()
@@ -79,7 +80,7 @@ def test_a_plan_shows_price_and_usefulness():
     for guarantee in PLAN.guarantees():
         assert f"{guarantee.epsilon(1e-5):.3g}" in page
     assert str(PLAN.usefulness()) in page
-    useless = sv.Muffliato(sv.protocols.Exchange(4), noise_std=9.0, radius=0.5)._repr_html_()
+    useless = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=9.0, radius=0.5)._repr_html_()
     assert "useful: no" in useless
     axes = PLAN.plot(Figure().add_subplot(), delta=1e-3)
     drawn = [bar.get_width() for bar in axes.patches]
@@ -101,7 +102,7 @@ def test_a_view_names_whom_it_computes():
     assert re.search(r"can compute the noisy value of</th><td[^>]*>1, 2<", page)
 
 
-def test_a_network_takes_colours_and_rings():
+def test_a_network_takes_colors_and_rings():
     axes = GRID.plot(Figure().add_subplot(), values=np.linspace(0, 1, 9), observers=4)
     points, ring = axes.collections[1:3]
     assert points.get_array().tolist() == pytest.approx(np.linspace(0, 1, 9).tolist())

@@ -9,10 +9,10 @@ import pytest
 
 import sottovoce as sv
 from sottovoce import report
+from sottovoce.accounting.published.assessment import assess
 from sottovoce.cli.account import record as account_record
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.privacy.assessment import assess
-from sottovoce.report import figures, records, sections, words
+from sottovoce.report import figures, result_files, sections, wording
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -59,7 +59,7 @@ def account():
 
 
 def averages():
-    plan = sv.Muffliato(sv.protocols.Exchange(4), noise_std=1.0, radius=0.5)
+    plan = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=0.5)
     return plan.run(np.zeros(4), np.random.default_rng(0)).record()
 
 
@@ -146,30 +146,30 @@ def test_no_records_no_page():
 def test_files_that_are_no_records(tmp_path, content, said):
     (tmp_path / "r.json").write_bytes(content)
     with pytest.raises(DataError, match=said):
-        records.read_record(tmp_path / "r.json")
+        result_files.read_result(tmp_path / "r.json")
 
 
 def test_missing_file(tmp_path):
     with pytest.raises(DataError, match="There is no file"):
-        records.read_record(tmp_path / "r.json")
+        result_files.read_result(tmp_path / "r.json")
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     target = tmp_path / "r.txt"
-    records.write_text(target, "old")
+    result_files.write_text(target, "old")
 
     def fail(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)
     with pytest.raises(DataError, match=r"r\.txt cannot be written: No space"):
-        records.write_text(target, "new")
+        result_files.write_text(target, "new")
     assert [p.name for p in tmp_path.iterdir()] == ["r.txt"]
     assert target.read_text() == "old"
 
 
 def test_written_files_have_ordinary_rights(tmp_path):
-    made = records.write_text(tmp_path / "r.txt", "x")
+    made = result_files.write_text(tmp_path / "r.txt", "x")
     other = tmp_path / "plain.txt"
     other.write_text("x")
     assert stat.S_IMODE(made.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
@@ -177,7 +177,7 @@ def test_written_files_have_ordinary_rights(tmp_path):
 
 def test_records_hold_no_nan(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
-        records.write_record(tmp_path / "r.json", {"name": "x", "metrics": {"a": float("nan")}})
+        result_files.write_result(tmp_path / "r.json", {"name": "x", "metrics": {"a": float("nan")}})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -187,7 +187,7 @@ def test_best_guess_is_the_bound_of_the_definition():
         from scipy.stats import norm
 
         attained = norm.cdf(mu / 2)  # the best test of a Gaussian pair, fair coin
-        assert attained <= words.best_guess(epsilon, 1e-5) <= 1
+        assert attained <= wording.best_guess(epsilon, 1e-5) <= 1
 
 
 def test_graph_pictures_of_all_sizes():
@@ -218,11 +218,11 @@ def test_command_writes_a_page(tmp_path, account, capsys, monkeypatch):
 
 
 def test_what_was_read_and_not_charged_is_not_shown_as_a_plain_guarantee():
-    stated = sv.Muffliato(sv.protocols.Exchange(4), noise_std=4.0, radius=1.0).privacy("local")
+    stated = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0).privacy("local")
     stored = stated.to_dict(delta=1e-5)
-    assert words.guarantee_row(stored)["verdict"] == "Guarantee"
-    row = words.guarantee_row(stored | {"accepted": ["standardise"]})
-    assert row["verdict"] == "Guarantee, except for what was accepted: standardise"
+    assert wording.guarantee_row(stored)["verdict"] == "Guarantee"
+    row = wording.guarantee_row(stored | {"accepted": ["standardize"]})
+    assert row["verdict"] == "Guarantee, except for what was accepted: standardize"
     record = {"name": "plan", "config": {}, "metrics": {"cost": {"messages": 1}}, "provenance": {}}
-    page = report.build([record | {"guarantees": [stored | {"accepted": ["standardise"]}]}], "t", "l")
+    page = report.build([record | {"guarantees": [stored | {"accepted": ["standardize"]}]}], "t", "l")
     assert 'class="yes"' not in page

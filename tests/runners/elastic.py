@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scenarios import N, remembering, uneven, values
 
 import sottovoce as sv
-from sottovoce.runners.cluster import Cluster, run_cluster
+from sottovoce.runners.distributed import Cluster, run_cluster
 
 folder = Path(sys.argv[1])
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])

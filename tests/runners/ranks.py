@@ -22,9 +22,9 @@ os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # before torch is loaded
 import numpy  # noqa: F401
 import torch.distributed  # noqa: F401
 
-from sottovoce._files import plain
+from sottovoce._io import plain
 from sottovoce.errors import SottovoceError
-from sottovoce.runners.cluster import Cluster
+from sottovoce.runners.distributed import Cluster
 from sottovoce.runners.launch import _free_port, _loopback
 
 TIMEOUT = float(os.environ.get("RANKS_TIMEOUT", "20"))

@@ -10,12 +10,12 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.algorithms.averaging import averaging
-from sottovoce.data.randomness import Random
 from sottovoce.errors import DataError, LostRank
-from sottovoce.objectives.gradients import Values
-from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.mechanisms.gradient import ValueMechanism
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.runners import Algorithm, run_stacked
-from sottovoce.runners.cluster import Cluster, run_cluster
+from sottovoce.runners.distributed import Cluster, run_cluster
 from sottovoce.runners.run import run_on_ranks
 
 N = 11
@@ -34,12 +34,12 @@ def protocols():
     return {
         "gossip": sv.protocols.Gossip(net, 3),
         "chebyshev": sv.protocols.Chebyshev(net, 5),
-        "refreshed": sv.protocols.Refreshed(net, 4, tau=0.1),
+        "refreshed": sv.protocols.FreshNoiseGossip(net, 4, tau=0.1),
         "tree": sv.protocols.Tree(net, kind="uniform", rng=rng),
         "masked": sv.protocols.Masked(net),
         # sums of more than 2^53 steps: added as floats they would lose their last digits
         "masked, fine": sv.protocols.Masked(net, tolerate=2, grid_step=2.0**-50),
-        "neighbour-sum": sv.protocols.NeighbourSum(net),
+        "neighbor-sum": sv.protocols.NeighborSum(net),
         "randomized": sv.protocols.Randomized(net, 25, rng),
         "dropout": sv.protocols.Dropout.random(net, 4, rng, node_rate=0.2, edge_rate=0.1),
         "fresh graphs": sv.protocols.fresh_erdos_renyi(N, 3, rng),
@@ -53,7 +53,9 @@ def values(dim=3, dtype=np.float64, n=N):
 
 
 def text(agents, rows, noise=NOISE):
-    return averaging(Values(rows[agents], agents, Random(noise, 0, 0), noise_std=1.0, radius=1.0))
+    return averaging(
+        ValueMechanism(rows[agents], agents, RunRandomness(noise, 0, 0), noise_std=1.0, radius=1.0)
+    )
 
 
 def compare(cluster, protocol, rows, *, owner=None, steps=1):
@@ -72,7 +74,7 @@ def averaging_all(cluster):
     for dtype, dim in ((np.float64, 1), (np.float64, 3), (np.float32, 300)):
         for name, protocol in protocols().items():
             out[f"{name} {np.dtype(dtype)} {dim}"] = compare(cluster, protocol, values(dim, dtype))
-    out["exchange"] = compare(cluster, sv.protocols.Exchange(8), values(n=8))
+    out["exchange"] = compare(cluster, sv.protocols.HypercubeExchange(8), values(n=8))
     out["several steps"] = compare(cluster, protocols()["gossip"], values(), steps=3)
     trees = [sv.protocols.Tree(uneven(), kind="uniform", rng=np.random.default_rng(k)) for k in range(3)]
     out["a tree per step"] = compare(cluster, lambda k: trees[k], values(), steps=3)
@@ -169,15 +171,15 @@ def small_net():
     import torch
     from torch import nn
 
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.objectives.nets.objective import NetObjective
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    return NetObjective(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), clip=1.0)
+    return NetObjective(nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)), clip_norm=1.0)
 
 
 def blobs():
-    from sottovoce.data.agents import AgentData
+    from sottovoce.data.agent_tensors import AgentData
 
     rng = np.random.default_rng(0)
     sizes = 20 + 3 * np.arange(N)  # agents differ, so lots, rates and noise do
@@ -194,13 +196,13 @@ def shards(n=N):
 
 def network_plans():
     data, objective, algorithms = blobs(), small_net(), sv.algorithms
-    common = {"lot": 10, "noise_multiplier": tuple(0.5 + 0.1 * np.arange(N)), "learning_rate": 0.3,
+    common = {"batch_size": 10, "noise_multiplier": tuple(0.5 + 0.1 * np.arange(N)), "learning_rate": 0.3,
               "network": uneven(), "sizes": data.sizes}  # fmt: skip
-    adam = algorithms.Optimiser("adam")
+    adam = algorithms.Optimizer("adam")
     plans = {
         "dp-dsgd": algorithms.DPDSGD(objective, steps=4, **common),
         "dp-dsgt": algorithms.DPDSGT(objective, steps=4, **common),
-        "dp-dinno": algorithms.DPDiNNO(objective, steps=3, primal_steps=2, optimiser=adam, **common),
+        "dp-dinno": algorithms.DPDiNNO(objective, steps=3, primal_steps=2, optimizer=adam, **common),
         "consensus": algorithms.ConsensusSGD(objective, steps=3, **common),
         "muffliato": algorithms.MuffliatoSGD(objective, "chebyshev:3", steps=3, **common),
     }
@@ -209,21 +211,21 @@ def network_plans():
 
 def linear_plans():
     model = sv.objectives.GLM("logistic", l2=0.01)
-    common = {"steps": 4, "learning_rate": 0.5, "clip": 1.0, "noise_multiplier": 1.0}
+    common = {"steps": 4, "learning_rate": 0.5, "clip_norm": 1.0, "noise_multiplier": 1.0}
     net, algorithms = uneven(), sv.algorithms
     user = {"adjacency": "user", **common}
     record = {"adjacency": "add-remove", "sample_rate": 0.5, "sizes": (7,) * N, **common}
     trees = [sv.protocols.Tree(net, kind="uniform", rng=np.random.default_rng(k)) for k in range(4)]
-    heavy = algorithms.Optimiser("momentum", 0.5)
+    heavy = algorithms.Optimizer("momentum", 0.5)
     plans = {
         "muffliato-sgd": algorithms.MuffliatoSGD(model, sv.protocols.Chebyshev(net, 3), **user),
         "muffliato-sgd record": algorithms.MuffliatoSGD(model, sv.protocols.Gossip(net, 1), **record),
-        "consensus-sgd": algorithms.ConsensusSGD(model, trees, optimiser=heavy, **user),
+        "consensus-sgd": algorithms.ConsensusSGD(model, trees, optimizer=heavy, **user),
         "consensus-sgd record": algorithms.ConsensusSGD(model, net, **record),
         "consensus-sgd masked": algorithms.ConsensusSGD(
             sv.objectives.GLM("logistic", l2=0.01, dim=shards().dim), "masked", network=net, **record
         ),
-        "refreshed": algorithms.MuffliatoSGD(model, sv.protocols.Refreshed(net, 3, tau=0.05), **user),
+        "refreshed": algorithms.MuffliatoSGD(model, sv.protocols.FreshNoiseGossip(net, 3, tau=0.05), **user),
     }
     return {name: (plan, shards()) for name, plan in plans.items()}
 
@@ -265,7 +267,7 @@ def plans_scattered_on4(cluster, folder):
 
 def protective_on2(cluster, folder):
     """Noise that nobody can repeat: all ranks still begin at the same point."""
-    from sottovoce.privacy.noise import ProtectiveNoise
+    from sottovoce.noise.samplers import ProtectiveNoise
 
     plan, data = network_plans()["consensus"]
     result = run_on_ranks(cluster, plan, data, ProtectiveNoise())
@@ -344,9 +346,9 @@ options = { inputs = 64, hidden = 4 }
 [train]
 algorithm = "METHOD"
 adjacency = "add-remove"
-clip = 1.0
+clip_norm = 1.0
 steps = 4
-lot = 16
+batch_size = 16
 accounting = "rdp"
 every = 2
 [noise]
@@ -421,22 +423,22 @@ def other_noise_on2(cluster, folder):
 
 def other_plan_on2(cluster, folder):
     run_cluster(
-        cluster, lambda a: text(a, values()), protocols()["gossip"], 1, plan={"clip": 1.0 + cluster.rank}
+        cluster, lambda a: text(a, values()), protocols()["gossip"], 1, plan={"clip_norm": 1.0 + cluster.rank}
     )
 
 
 def other_checkpoint_on2(cluster, folder):
-    for clip in (1.0, 2.0):
+    for clip_norm in (1.0, 2.0):
         run_cluster(
             cluster, lambda a: text(a, values()), protocols()["gossip"], 1,
-            checkpoint=folder / "checkpoint", every=1, plan={"clip": clip},
+            checkpoint=folder / "checkpoint", every=1, plan={"clip_norm": clip_norm},
         )  # fmt: skip
 
 
 def kept_steps(cluster, folder, steps, **options):
     """Average with a checkpoint after every step; return the steps done."""
     done = []
-    options = {"plan": {"clip": 1.0}, "after_step": lambda k, hosted: done.append(k), **options}
+    options = {"plan": {"clip_norm": 1.0}, "after_step": lambda k, hosted: done.append(k), **options}
     run_cluster(
         cluster, lambda a: remembering(a, values()), protocols()["gossip"], steps,
         checkpoint=folder / "kept", every=1, **options,
@@ -448,7 +450,7 @@ def one_process_ranks_and_back_on2(cluster, folder):
     """Three steps in one process, until a mistake on two ranks, to the end in one process again."""
     from sottovoce.runners.checkpoint import Checkpoint, identity_of
 
-    protocol, plan, everybody = protocols()["chebyshev"], {"clip": 1.0}, np.arange(len(values()))
+    protocol, plan, everybody = protocols()["chebyshev"], {"clip_norm": 1.0}, np.arange(len(values()))
     alone = remembering(everybody, values())
     kept = Checkpoint(folder / "kept", identity_of(plan, protocol, 9))
     if cluster.rank == 0:
@@ -512,7 +514,7 @@ def other_versions_on2(cluster, folder):
 
 def stale_folder_on2(cluster, folder):
     """Rank 1 sees a folder of its own, where the checkpoint is older."""
-    kept_steps(cluster, folder, 6, after_step=None, plan={"clip": 1.0, "until": 6})
+    kept_steps(cluster, folder, 6, after_step=None, plan={"clip_norm": 1.0, "until": 6})
     if cluster.rank == 1:
         import json
         import shutil
@@ -522,7 +524,7 @@ def stale_folder_on2(cluster, folder):
         path.write_text(json.dumps({**json.loads(path.read_text()), "step": 4}))
     cluster.meet()
     where = folder if cluster.rank == 0 else folder / "other"
-    kept_steps(cluster, where, 6, plan={"clip": 1.0, "until": 6})
+    kept_steps(cluster, where, 6, plan={"clip_norm": 1.0, "until": 6})
 
 
 def unshared_folder_on2(cluster, folder):
@@ -547,7 +549,7 @@ def killed_writing(cluster, folder, victim, when):
     """``victim`` dies in the checkpoint of step 3; what was there before stays whole."""
     from sottovoce.runners import checkpoint
 
-    durably = checkpoint.write_whole
+    durably = checkpoint.atomic_write
 
     def mortal(path, write):
         if cluster.rank == victim and path.name.startswith(when):
@@ -556,12 +558,12 @@ def killed_writing(cluster, folder, victim, when):
         durably(path, write)
 
     def arm(k, hosted):
-        checkpoint.write_whole = mortal if k == 2 else durably
+        checkpoint.atomic_write = mortal if k == 2 else durably
 
     try:
         kept_steps(cluster, folder, 6, after_step=arm)
     except LostRank:
-        checkpoint.write_whole = durably
+        checkpoint.atomic_write = durably
         with Cluster.alone() as alone:
             assert kept_steps(alone, folder, 6) == [2, 3, 4, 5]
         assert {path.name[:5] for path in (folder / "kept").iterdir()} == {"step-", "curre", ".lock"}
@@ -582,14 +584,14 @@ def killed_committing_rank0_on2(cluster, folder):
 def token_on2(cluster, folder):
     data = blobs()
     plan = sv.algorithms.RandomWalkSGD(
-        small_net(), uneven(), steps=6, noise_multiplier=1.0, sizes=data.sizes, lot=10
+        small_net(), uneven(), steps=6, noise_multiplier=1.0, sizes=data.sizes, batch_size=10
     )
     run_on_ranks(cluster, plan, data, np.random.default_rng(0))
 
 
 def alone_on2(cluster, folder):
     plan = sv.algorithms.DPGCD(
-        sv.objectives.GLM("logistic"), records=9, steps=4, clip=1.0, noise_ratio=20.0, smoothness=0.25
+        sv.objectives.GLM("logistic"), records=9, steps=4, clip_norm=1.0, noise_ratio=20.0, smoothness=0.25
     )
     run_on_ranks(cluster, plan, (np.ones((9, 2)), np.ones(9)), np.random.default_rng(0))
 

@@ -7,7 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import ConfigError, DataError, InvalidInput
-from sottovoce.privacy.noise import SimulatedNoise
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.runners.checkpoint import Checkpoint, identity_of
 
 
@@ -144,13 +144,13 @@ def test_leftovers_of_a_crash_go_with_the_next_checkpoint(tmp_path):
 
 
 RING, PATH = (sv.protocols.Gossip(graph, rounds=2) for graph in (sv.graphs.ring(4), sv.graphs.path(4)))
-PLAN = {"clip": 1.0, "X": np.arange(4.0)}
+PLAN = {"clip_norm": 1.0, "X": np.arange(4.0)}
 OTHERS = {
     "steps": lambda: identity_of(PLAN, RING, 4),
     "protocol": lambda: identity_of(PLAN, PATH, 3),
     "last protocol": lambda: identity_of(PLAN, lambda k: PATH if k == 2 else RING, 3),
     "rounds": lambda: identity_of(PLAN, sv.protocols.Gossip(sv.graphs.ring(4), rounds=3), 3),
-    "clip": lambda: identity_of({**PLAN, "clip": 2.0}, RING, 3),
+    "clip_norm": lambda: identity_of({**PLAN, "clip_norm": 2.0}, RING, 3),
     "data": lambda: identity_of({**PLAN, "X": np.arange(4.0)[::-1]}, RING, 3),
     "noise": lambda: identity_of(PLAN, RING, 3, noise=SimulatedNoise(1)),
     "seed": lambda: identity_of(PLAN, RING, 3, noise=SimulatedNoise(2)),

@@ -8,7 +8,7 @@ from scipy import sparse
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
-from sottovoce.runners.cut import cut_matrix, slices
+from sottovoce.runners.matrix_partition import cut_matrix, slices
 
 
 @given(

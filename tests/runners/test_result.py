@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.report.records import read_record
+from sottovoce.report.result_files import read_result
 from sottovoce.runners import Result
 
 RESULT = Result(
@@ -33,7 +33,7 @@ def test_there_and_back(tmp_path):
         assert again.outputs[name].dtype == array.dtype
         np.testing.assert_array_equal(again.outputs[name], array)
     np.testing.assert_array_equal(again.model, [0.5, np.nan])
-    assert read_record(folder / "record.json")["metrics"] == {"error": "inf"}  # the report reads it too
+    assert read_result(folder / "record.json")["metrics"] == {"error": "inf"}  # the report reads it too
 
 
 def test_without_outputs(tmp_path):

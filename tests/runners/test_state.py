@@ -15,7 +15,7 @@ from sottovoce.runners import State
 from sottovoce.runners.state import leaves, pack, rebuilt, unpack
 
 
-class Pair(NamedTuple):
+class AveragePair(NamedTuple):
     first: object
     second: object
 
@@ -28,7 +28,7 @@ trees = st.recursive(
     lambda part: (
         st.lists(part, max_size=3)
         | st.tuples(part, part)
-        | st.builds(Pair, part, part)
+        | st.builds(AveragePair, part, part)
         | st.builds(State, part, part)
         | st.dictionaries(st.text(max_size=3), part, max_size=3)
     ),
@@ -58,9 +58,9 @@ def test_there_and_back(tree):
 
 
 def test_classes_come_from_the_template_only():
-    raw = pack(Pair(np.ones(2), (1, 2)))
+    raw = pack(AveragePair(np.ones(2), (1, 2)))
     assert type(unpack(raw)) is tuple
-    assert type(unpack(raw, Pair(None, None))) is Pair
+    assert type(unpack(raw, AveragePair(None, None))) is AveragePair
     assert b"Pair" not in raw
 
 

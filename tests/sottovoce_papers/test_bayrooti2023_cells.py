@@ -14,7 +14,7 @@ from sottovoce_papers.bayrooti2023.tables import cells_of
 from sottovoce_papers.extensions.consensus_mnist import Recipe, run_trial
 from sottovoce_papers.registry import find
 
-SMALL = {"data": "digits", "steps": 4, "lot": 32, "agents": 5}
+SMALL = {"data": "digits", "steps": 4, "batch_size": 32, "agents": 5}
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "figure1", "consensus-mnist"])
@@ -103,7 +103,7 @@ def test_table_4_on_a_small_file_of_the_same_format(monkeypatch, tmp_path):
         rows[:, 1] = np.arange(count) % 100
         (tmp_path / "cifar100" / file).write_bytes(rows.tobytes())
     monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path))
-    cell = Cell("dsgd", 10.0, 1.0, 0.0, "cifar100", steps=1, lot=2, agents=2)
+    cell = Cell("dsgd", 10.0, 1.0, 0.0, "cifar100", steps=1, batch_size=2, agents=2)
     try:
         record = run_cell(cell, 0)
     finally:
@@ -123,11 +123,11 @@ def test_consensus_does_not_depend_on_graph_and_split_without_noise_to_speak_of(
 
 
 def test_a_record_of_other_settings_or_half_a_record_is_not_taken_for_this_one(tmp_path):
-    cell = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, lot=16, agents=5)
+    cell = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, batch_size=16, agents=5)
     run_cell(cell, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
     with pytest.raises(ConfigError, match="made with other settings"):
         run_cell(cell, 0, settings=Settings(3.0, 0.1, 0.1, 2), results=tmp_path)
-    larger = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, lot=20, agents=5)
+    larger = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, batch_size=20, agents=5)
     with pytest.raises(ConfigError, match="made with other cell"):
         run_cell(larger, 0, settings=Settings(1.0, 0.1, 0.1, 2), results=tmp_path)
     (path,) = tmp_path.iterdir()

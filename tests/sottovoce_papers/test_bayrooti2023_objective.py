@@ -4,29 +4,29 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.objectives.models import b23_mnist
-from sottovoce.objectives.nets import NetObjective
+from sottovoce.objectives.nets.objective import NetObjective
+from sottovoce.objectives.nets.zoo import b23_mnist
 from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
 
-def both(clip=0.8):
-    return BayrootiObjective(clip=clip), NetObjective(b23_mnist(), clip=clip)
+def both(clip_norm=0.8):
+    return BayrootiObjective(clip_norm=clip_norm), NetObjective(b23_mnist(), clip_norm=clip_norm)
 
 
-def lot(agents=3, size=7, seed=0):
+def batch_size(agents=3, size=7, seed=0):
     g = torch.Generator().manual_seed(seed)
     x = torch.randn(agents, size, 1, 32, 32, generator=g)
     x[:, :, :, :12] = -0.42  # background: windows full of ties
     return x, torch.randint(0, 10, (agents, size), generator=g)
 
 
-@pytest.mark.parametrize("clip", [0.1, 5.0, float("inf")])
+@pytest.mark.parametrize("clip_norm", [0.1, 5.0, float("inf")])
 @pytest.mark.parametrize("scale", [1.0, 4.0])
-def test_equals_the_generic_sums(clip, scale):
-    fast, generic = both(clip)
+def test_equals_the_generic_sums(clip_norm, scale):
+    fast, generic = both(clip_norm)
     theta = fast.initial(np.random.default_rng(1), agents=3)
     theta = (scale * theta + 0.03 * np.random.default_rng(2).normal(size=theta.shape)).astype(np.float32)
-    x, y = lot()
+    x, y = batch_size()
     present = torch.rand(3, 7, generator=torch.Generator().manual_seed(3)) > 0.3
     ours, theirs = (o.clipped_sums(theta, x, y, present) for o in (fast, generic))
     assert (ours - theirs).norm() <= 1e-5 * theirs.norm()
@@ -37,7 +37,7 @@ def test_equals_the_generic_sums(clip, scale):
 def test_a_bad_record_moves_nothing_else(value, place):
     fast, _ = both()
     theta = fast.initial(np.random.default_rng(1), agents=3)
-    x, y = lot()
+    x, y = batch_size()
     without = fast.clipped_sums(theta, x[:, 1:], y[:, 1:])
     x[1, 0, 0, place[0], place[1]] = value
     with_it = fast.clipped_sums(theta, x, y)
@@ -51,7 +51,7 @@ def test_outputs_equal_the_module():
     fast, generic = both()
     theta = fast.initial(np.random.default_rng(1), agents=2)
     theta[1] *= 2
-    x, y = lot(1, 9)
+    x, y = batch_size(1, 9)
     ours, theirs = fast.losses(theta, x[0], y[0]), generic.losses(theta, x[0], y[0])
     assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
     assert (fast.accuracy(theta, x[0], y[0]) == generic.accuracy(theta, x[0], y[0])).all()
@@ -60,7 +60,7 @@ def test_outputs_equal_the_module():
 def test_chunks_are_one_lot():
     fast, _ = both()
     theta = fast.initial(np.random.default_rng(1), agents=3)
-    x, y = lot()
+    x, y = batch_size()
     whole = fast.clipped_sums(theta, x, y)
     fast.physical_batch = 6
     assert (fast.clipped_sums(theta, x, y) - whole).norm() <= 1e-6 * whole.norm()

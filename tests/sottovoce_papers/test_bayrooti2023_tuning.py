@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.data.agents import AgentData
+from sottovoce.data.agent_tensors import AgentData
 from sottovoce_papers.bayrooti2023 import cells, tuning
 from sottovoce_papers.bayrooti2023.cells import Cell
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
@@ -15,7 +15,7 @@ from sottovoce_papers.bayrooti2023.tuning import GROUPS, SEEDS, TWICE, chosen, g
 from sottovoce_papers.registry import find
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
-SMALL = Cell("dsgd", 10.0, 0.39, data="digits", steps=3, lot=32, agents=5)
+SMALL = Cell("dsgd", 10.0, 0.39, data="digits", steps=3, batch_size=32, agents=5)
 
 
 QUIET = [cell for cell in GROUPS if cell.method == "central" or not np.isfinite(cell.epsilon)]
@@ -30,7 +30,7 @@ def test_the_grid_is_one_rule_and_begins_with_what_was_printed():
         rates = {round(setting.first / own.first, 9) for setting in grid}
         looked_twice = {1.0, 1.8, 2.5, 6.0} if cell.key in TWICE else {1.0, 2.5, 6.0}
         assert rates == ({1.0, 1.4, 1.8} if cell.fiedler == 0.39 else looked_twice)
-        clips = {round(setting.clip / own.clip, 6) for setting in grid}
+        clips = {round(setting.clip_norm / own.clip_norm, 6) for setting in grid}
         assert clips == ({1.0, 3.0, 0.333333} if np.isfinite(cell.epsilon) else {1.0})
 
 
@@ -43,20 +43,22 @@ def test_with_noise_one_grid_serves_all_methods_in_lengths_of_their_own_steps():
             assert grid.pop() == settings_of("dinno", 10.0, cell.fiedler, "printed")
         if (cell.method, cell.epsilon) == ("dsgt", 10.0):
             longer = [grid.pop(), grid.pop()]
-            assert [(s.steps, s.clip, round(s.first / s.last)) for s in longer] == [
+            assert [(s.steps, s.clip_norm, round(s.first / s.last)) for s in longer] == [
                 (2000, 1, 10),
                 (2000, 1, 100),
             ]
         seen = {}
         for setting in grid:
-            like = "dsgd" if setting.optimiser == "sgd" else cell.method
+            like = "dsgd" if setting.optimizer == "sgd" else cell.method
             own = settings_of(like, cell.epsilon, cell.fiedler, "printed")
             length = setting.first / own.first
             if like != "dinno":  # without Adam a step is as long as rate times clip
-                length *= setting.clip / own.clip
+                length *= setting.clip_norm / own.clip_norm
             assert setting.last == pytest.approx(setting.first / 100, rel=1e-4)
-            seen.setdefault(setting.optimiser, set()).add((setting.steps, setting.clip, round(length, 3)))
-        wanted = {(500, clip, length) for clip in (1.0, 3.0) for length in (2.0, 5.0)}
+            seen.setdefault(setting.optimizer, set()).add(
+                (setting.steps, setting.clip_norm, round(length, 3))
+            )
+        wanted = {(500, clip_norm, length) for clip_norm in (1.0, 3.0) for length in (2.0, 5.0)}
         wanted |= {(2000, 1.0, 2.5)} if cell.epsilon == 10 else set()
         assert set(seen) == ({None, "sgd"} if cell.method == "dinno" else {None})
         assert all(found == wanted for found in seen.values())
@@ -73,7 +75,7 @@ def test_the_quick_form_shows_draws_and_cannot_say():
 
 @pytest.mark.parametrize("method", ["dsgd", "central"])
 def test_neither_the_test_set_nor_the_records_held_out_are_learned_from(monkeypatch, method):
-    cell = Cell(method, 10.0, 0.39, data="digits", steps=3, lot=32, agents=5)
+    cell = Cell(method, 10.0, 0.39, data="digits", steps=3, batch_size=32, agents=5)
     options = {"cell": asdict(cell), "settings": asdict(Settings(1.0, 0.5, 0.5)), "place": 0}
     before = tuning_trial(**options, held_out=200)["accuracy"]
     x, x_test = cells._tensors("digits")
@@ -83,19 +85,19 @@ def test_neither_the_test_set_nor_the_records_held_out_are_learned_from(monkeypa
         seen.append((len(rows), len(test[1]), max(part.max() for part in parts)))
         return AgentData(rows, labels, parts, test=test, classes=classes)
 
-    monkeypatch.setattr("sottovoce.data.agents.AgentData", watched)
+    monkeypatch.setattr("sottovoce.data.agent_tensors.AgentData", watched)
     monkeypatch.setattr(tuning, "_tensors", lambda name: (x, np.full_like(x_test, np.nan)))
     assert tuning_trial(**options, held_out=200)["accuracy"] == before
     assert seen == [(total - 200, 200, total - 201)]
 
 
 def test_what_overflows_counts_as_nothing_and_other_refusals_stay():
-    cell = Cell("dinno", 10.0, 0.39, data="digits", steps=40, lot=32, agents=5)
+    cell = Cell("dinno", 10.0, 0.39, data="digits", steps=40, batch_size=32, agents=5)
     options = {"cell": asdict(cell), "place": 0, "held_out": 200}
     wild = Settings(1.0, 1e6, 1e6, 40, "sgd", 100.0)
     with np.errstate(all="ignore"):
         assert tuning_trial(**options, settings=asdict(wild))["accuracy"] == 0.0
-    with pytest.raises(ValueError, match="clip"):
+    with pytest.raises(ValueError, match="clip_norm"):
         tuning_trial(**options, settings=asdict(Settings(-1.0, 0.1, 0.1)))
 
 
@@ -135,9 +137,9 @@ def test_the_settings_used_are_those_the_record_chose():
     assert set(best) == {cell.key for cell in GROUPS}
     for cell in GROUPS:
         used = settings_of(cell.method, cell.epsilon, cell.fiedler)
-        for name in ("clip", "first", "last", "steps", "rho"):
+        for name in ("clip_norm", "first", "last", "steps", "rho"):
             assert getattr(used, name) == pytest.approx(getattr(best[cell.key], name)), cell.key
-        assert used.optimiser == best[cell.key].optimiser
+        assert used.optimizer == best[cell.key].optimizer
         tried = [row["settings"] for row in record["history"] if row["cell"] == cell.key]
         assert list(dict.fromkeys(Settings(**row) for row in tried)) == grid_of(cell)
         seeds = [row["seed"] for row in record["history"] if row["cell"] == cell.key]

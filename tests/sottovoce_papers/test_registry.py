@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.published.formulas import published_utility
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy.published import published_utility
 from sottovoce.report import drawing
 from sottovoce.report.sections import section_of
 from sottovoce_papers.bayrooti2023.cells import Cell
@@ -98,7 +98,7 @@ def test_no_legend_of_a_stored_record_covers_what_is_drawn(name):
         told |= {text.get_text() for text in legend.get_texts()}
         assert panel is None or not drawing._covers(legend, panel)
     drawn = {label for axes in figure.axes for label in axes.get_legend_handles_labels()[1]}
-    assert drawn <= told  # whatever has a colour has a name
+    assert drawn <= told  # whatever has a color has a name
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -208,8 +208,8 @@ def test_printed_settings_are_the_papers():
         ("dinno", 1.0, 0.01, 0.0005),
     ):
         chosen = settings_of(method, epsilon, which="printed")
-        assert (chosen.clip, chosen.first, chosen.last, chosen.steps) == (10.0, first, last, None)
-    assert settings_of("central", 1.0, which="printed").clip == 1.0
+        assert (chosen.clip_norm, chosen.first, chosen.last, chosen.steps) == (10.0, first, last, None)
+    assert settings_of("central", 1.0, which="printed").clip_norm == 1.0
     assert tuned_apart(Cell("dsgd", 1.0, 0.06))
     with pytest.raises(InvalidInput, match="printed or tuned"):
         settings_of("dsgd", 1.0, which="best")
@@ -308,7 +308,7 @@ def test_the_runner_asks_for_what_is_missing_and_no_more(tmp_path):
 
 def test_the_runner_writes_where_it_looks(tmp_path):
     runner = script()
-    cell = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, lot=16, agents=5)
+    cell = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, batch_size=16, agents=5)
     assert list(runner._ended([(cell, "printed", 0)], tmp_path, 1)) == [(cell, "printed", 0)]
     assert [path.name for path in tmp_path.iterdir()] == [runner._file(cell, "printed", 0)]
 

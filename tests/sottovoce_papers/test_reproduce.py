@@ -77,7 +77,7 @@ def test_lists_and_infinity_are_values(call):
 
 def test_what_is_not_there_is_refused_with_what_is(refused):
     assert "did you mean table1" in refused("reproduce", "tabel1")
-    assert "it has --rounds" in refused("reproduce", "attack-ego414", "--colour", "red")
+    assert "it has --rounds" in refused("reproduce", "attack-ego414", "--color", "red")
     assert "expects whole numbers" in refused("reproduce", "topologies", "--egos", "x")
     assert "expects a whole number" in refused("reproduce", "attack-ego414", "--rounds")
     assert "it has central" in refused("reproduce", "table1", "--method", "foo")

@@ -9,10 +9,10 @@ import pytest
 from torch import nn
 
 from sottovoce import graphs
-from sottovoce.algorithms import ConsensusSGD, Optimiser
-from sottovoce.data.agents import AgentData
+from sottovoce.algorithms import ConsensusSGD, Optimizer
+from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import InvalidInput
-from sottovoce.objectives.nets import NetObjective
+from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.privacy import gaussian_epsilon
 from sottovoce_papers.extensions import secure_sum, secure_sum_network
 from sottovoce_papers.extensions.reference_check import Job, accuracies
@@ -41,10 +41,10 @@ def data_of(rows, agents=10, seed=0):
 
 
 def masked_plan(rows, sizes, steps, rate, multiplier):
-    objective = NetObjective(nn.Linear(rows.x.shape[1], 10, bias=False), clip=1.0)
+    objective = NetObjective(nn.Linear(rows.x.shape[1], 10, bias=False), clip_norm=1.0)
     return ConsensusSGD(
         objective, "masked", network="ring:10", steps=steps, sizes=sizes, learning_rate=rate,
-        noise_multiplier=multiplier, optimiser=Optimiser("momentum", beta=0.9),
+        noise_multiplier=multiplier, optimizer=Optimizer("momentum", beta=0.9),
     )  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_the_plan_and_the_loop_by_hand_agree():
 
 @pytest.mark.parametrize(("against", "rest"), [("outsiders", 10), ("one", 9), ("three", 7), ("local", 1)])
 def test_the_noise_of_a_row_of_the_table_is_that_of_the_formula(against, rest):
-    objective = NetObjective(nn.Linear(3, 10, bias=False), clip=1.0)
+    objective = NetObjective(nn.Linear(3, 10, bias=False), clip_norm=1.0)
     plan = plan_of(against, objective, [60] * 10, graphs.ring(10), QUICK, 1.0, 0)
     mu = np.sqrt(QUICK.steps) / (plan.multipliers[0] * np.sqrt(rest))
     assert gaussian_epsilon(mu, 1e-5) == pytest.approx(1.0, rel=2e-3)
@@ -104,7 +104,7 @@ def test_settings_come_from_the_grid():
 
 def test_what_was_tried_is_kept_and_only_what_is_missing_is_run(tmp_path, monkeypatch):
     ran = []
-    one, two = Setting("handwriting", 3, 4.0), Setting("handwriting", 3, 8.0, clip=0.5)
+    one, two = Setting("handwriting", 3, 4.0), Setting("handwriting", 3, 8.0, clip_norm=0.5)
 
     def cell(*, data, epsilon, own, listed):
         ran.append(list(listed))

@@ -88,9 +88,9 @@ def test_options_of_an_experiment_are_set_by_name(capsys):
     code, said = run(capsys, *words, command="reproduce")
     assert code == 0
     assert [row["method"] for row in json.loads(said.out)["history"]] == ["dsgt"]
-    code, said = run(capsys, "table1", "--quick", "--set", "colour=red", command="reproduce")
+    code, said = run(capsys, "table1", "--quick", "--set", "color=red", command="reproduce")
     assert code == 1
-    assert "table1 has no option --colour; it has --method, --epsilon, --fiedler" in said.err
+    assert "table1 has no option --color; it has --method, --epsilon, --fiedler" in said.err
 
 
 def test_bad_jobs_are_refused_by_reproduce_too(tmp_path, capsys, monkeypatch):

@@ -84,6 +84,6 @@ def test_samplers_are_recorded_the_same_twice():
 
 
 def test_results_become_sorted_labels_without_sentences():
-    result = {"b": [{"clip": 1.0}, {"clip": 2.0}], "a": "word", "why": "two words", "seconds": 3.0}
+    result = {"b": [{"clip_norm": 1.0}, {"clip_norm": 2.0}], "a": "word", "why": "two words", "seconds": 3.0}
     assert stable(result) == [["a", ["word"]], ["b.clip_norm", [1.0, 2.0]]]
     assert set(GROUPS) >= {"sampler", "contract", "experiment", "plans"}

@@ -7,17 +7,9 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
+from sottovoce.leakage import exact_rank, view
 from sottovoce.privacy import averaging_guarantee, exact_loss, learning_guarantee, learning_view
-from sottovoce.protocols import (
-    Chebyshev,
-    Gossip,
-    LinearProtocol,
-    Randomized,
-    Refreshed,
-    TimeVarying,
-    spans,
-    views,
-)
+from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, LinearProtocol, Randomized, TimeVarying
 from verification import exact_spans
 
 
@@ -106,7 +98,7 @@ def nearly_averaged():
 def test_faint_fresh_noise_still_counts():
     """Fresh noise of 1e-9 protects by 1e-18, and the floating basis must not lose the value behind it."""
     W = sv.graphs.path(3)
-    almost = Refreshed(W, 3, tau=1e-9).view(0).leakage()
+    almost = FreshNoiseGossip(W, 3, tau=1e-9).view(0).leakage()
     np.testing.assert_allclose(almost, Gossip(W, 3).view(0).leakage(), atol=1e-6)
     assert (almost <= 1).all()
 
@@ -114,11 +106,11 @@ def test_faint_fresh_noise_still_counts():
 def test_random_ticks_are_checked_in_the_same_way():
     protocol = Randomized(sv.graphs.ring(6), 40, np.random.default_rng(3))
     course = protocol._course([protocol.senders(t, (0,)) for t in range(40)], (0,))
-    mixes = [spans.Mix(protocol.matrix(t)) for t in range(40)]
-    general = [e for t in range(40) for e in (spans.See(protocol.senders(t, (0,))), mixes[t])]
-    plain = spans.Course(6, 6, (spans.Fresh(0, 6, 1.0), *general), (0,))
-    assert spans.independent_rows(course) == spans.independent_rows(plain)
-    for found in (spans.exact_basis(course), spans.exact_basis(plain)):
+    mixes = [exact_rank.ApplyMatrix(protocol.matrix(t)) for t in range(40)]
+    general = [e for t in range(40) for e in (exact_rank.Observe(protocol.senders(t, (0,))), mixes[t])]
+    plain = exact_rank.ExecutionTrace(6, 6, (exact_rank.AddNoise(0, 6, 1.0), *general), (0,))
+    assert exact_rank.independent_rows(course) == exact_rank.independent_rows(plain)
+    for found in (exact_rank.exact_basis(course), exact_rank.exact_basis(plain)):
         np.testing.assert_allclose((found**2).sum(axis=1), protocol.view(0).leakage(), atol=1e-12)
 
 
@@ -147,7 +139,7 @@ def test_what_is_too_large_to_decide_is_rounded_up_and_says_so():
 
 
 def test_the_last_resort_holds_whatever_could_have_been_seen(monkeypatch):
-    monkeypatch.setattr(spans, "EXACT_WORK", 0.0)
+    monkeypatch.setattr(exact_rank, "EXACT_WORK", 0.0)
     network = sv.graphs.from_matrix(weighted_path([2.0**-17] * 5))
     view = Gossip(network, 4).view(0)
     assert view.rounded_up
@@ -187,7 +179,7 @@ def test_unequal_noise_drops_nothing(ratio):
 
 
 def test_the_watch_tells_rounding_from_information():
-    watch = views.Watch()
+    watch = view.RankMonitor()
     watch.note(np.array([1.0, 0.02, 3e-16]))
     assert watch.dropped
     assert not watch.doubtful

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from verification.histories import History
 
-from sottovoce.peers import book as book_module
-from sottovoce.peers import home as home_module
-from sottovoce.peers import ledger as ledger_module
-from sottovoce.peers import trainings as trainings_module
-from sottovoce.peers.book import Book
-from sottovoce.peers.ledger import SqliteLedger
-from sottovoce.peers.trainings import MARK
+from sottovoce.peers import lifetime_ledger as book_module
+from sottovoce.peers import member_directory as home_module
+from sottovoce.peers import run_ledger as ledger_module
+from sottovoce.peers import training_charges as trainings_module
+from sottovoce.peers.lifetime_ledger import LifetimeLedger
+from sottovoce.peers.run_ledger import SqliteLedger
+from sottovoce.peers.training_charges import MARK
 
 
 @pytest.fixture
@@ -68,8 +68,8 @@ def _any_mark(folder, home):
 
 PLANTED = {
     "run folders may be set back": (home_module, "SqliteLedger", _without_witness),
-    "nobody notes that a ledger exists": (Book, "begun", lambda self, run: None),
-    "an older book is taken": (Book, "_verified", lambda self: book_module._read(self.path)),
+    "nobody notes that a ledger exists": (LifetimeLedger, "begun", lambda self, run: None),
+    "an older book is taken": (LifetimeLedger, "_verified", lambda self: book_module._read(self.path)),
     "an older ledger closes a run": (
         home_module,
         "read_ledger",
@@ -77,7 +77,7 @@ PLANTED = {
     ),
     "a checkpoint set back is free": (trainings_module, "_named", _any_mark),
     "a known run is charged to nobody": (
-        Book,
+        LifetimeLedger,
         "_charged",
         lambda self, rows, state, new, act: self._write(
             [*rows, book_module._row(rows, {**book_module.charge_act(new, act), "releases": []})]

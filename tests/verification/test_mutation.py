@@ -50,9 +50,11 @@ def test_the_score_is_the_share_of_noticed_mutants():
 
 
 def test_a_changed_module_reaches_all_that_import_it():
-    reached = mutation.affected("sottovoce.privacy.releases")
-    assert {"sottovoce.objectives.gradients", "sottovoce.algorithms.plan"} <= reached
-    assert "sottovoce.algorithms.plan" in mutation.affected("sottovoce.privacy.guarantees")  # by its package
+    reached = mutation.affected("sottovoce.accounting.release")
+    assert {"sottovoce.mechanisms.gradient", "sottovoce.algorithms.plan"} <= reached
+    assert "sottovoce.algorithms.plan" in mutation.affected(
+        "sottovoce.accounting.guarantee"
+    )  # by its package
     assert "sottovoce.graphs.network" not in reached
 
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sottovoce.privacy import disclosure, questions, releases
+from sottovoce.accounting import disclosure, query, release
 from verification import recomputation
 
 CASES = [(False, number) for number in range(32)] + [(True, number) for number in (0, 3, 4, 5, 6, 7, 10, 11)]
@@ -25,14 +25,14 @@ def test_no_price_is_below_the_truth_and_all_are_close(batch):
 
 
 def half_the_sensitivity(monkeypatch):
-    monkeypatch.setitem(releases.MOVES, "user", 1.0)
-    monkeypatch.setitem(releases.MOVES, "replace-one", 1.0)
+    monkeypatch.setitem(release.MOVES, "user", 1.0)
+    monkeypatch.setitem(release.MOVES, "replace-one", 1.0)
 
 
 def a_share_instead_of_its_root(monkeypatch):
-    right = releases.Kind.curve
+    right = release.MechanismKey.curve
     monkeypatch.setattr(
-        releases.Kind,
+        release.MechanismKey,
         "curve",
         lambda self, count, share=1.0, method="pld": right(self, count, share**2, method),
     )
@@ -49,14 +49,14 @@ def the_noise_of_colluders_counts(monkeypatch):
 
 
 def sampled_though_seen(monkeypatch):
-    right = questions.Question.counts
+    right = query.Query.counts
     monkeypatch.setattr(
-        questions.Question, "counts", lambda self, agent, *, hidden=False: right(self, agent, hidden=True)
+        query.Query, "counts", lambda self, agent, *, hidden=False: right(self, agent, hidden=True)
     )
 
 
 def one_release_forgotten(monkeypatch):
-    monkeypatch.setattr(releases.Release, "draws", property(lambda self: max(1, self.steps * self.count - 1)))
+    monkeypatch.setattr(release.Release, "draws", property(lambda self: max(1, self.steps * self.count - 1)))
 
 
 BUGS = [

@@ -5,9 +5,9 @@ import pytest
 from verification.simulator import Faults, Shape, SimulatedStore, World, shapes
 
 from sottovoce import graphs, protocols
+from sottovoce.accounting.release import Budget
 from sottovoce.errors import BudgetExceeded
-from sottovoce.peers.frames import ROW, Wire
-from sottovoce.privacy.releases import Budget
+from sottovoce.peers.wire_format import ROW, FrameCodec
 from verification import liars, simulator
 
 WORLDS = 2_000
@@ -35,7 +35,7 @@ def test_copied_and_rolled_back_folders_are_noticed():
     """I1c: if two payloads for one (round, sender) were ever held, somebody noticed."""
     copied = equivocated = 0
     for seed in range(10_000, 10_160):
-        # without witnesses neighbours alone remember; with them most copies never get so far
+        # without witnesses neighbors alone remember; with them most copies never get so far
         world = World(seed, Faults(rollback=0.5, clone=1.0), witness=2 * (seed % 2))
         world.run()
         assert world.violations == [], f"world {seed}"
@@ -82,7 +82,7 @@ def test_the_budget_ends_a_run_before_anything_more_is_sent():
     seed = 1  # gossip on a ring, three steps
     plan = World(seed, Faults.none())
     assert plan.shape.steps == 3
-    from sottovoce.privacy.gaussian import gaussian_epsilon
+    from sottovoce.accounting.gaussian import gaussian_epsilon
 
     two = float(gaussian_epsilon(np.sqrt(2) * 2 / simulator.NOISE_MULTIPLIER, 1e-5))
     world = World(seed, Faults.none(), budget=Budget(two * 1.0001, 1e-5))
@@ -148,7 +148,7 @@ def test_a_member_in_the_middle_that_tells_two_stories_is_found(kind):
     real = World._send
 
     def two_stories(self, slot, to, raw):
-        if slot == 1 and to == 2 and Wire.kind_of(raw) == ROW:
+        if slot == 1 and to == 2 and FrameCodec.kind_of(raw) == ROW:
             frame = self.wire.decode(raw)
             raw = self.wire.row(self.wire.values(frame) + 1.0, sender=1, round=frame.round)
             self.held.clear()

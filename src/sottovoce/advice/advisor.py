@@ -11,15 +11,23 @@ from typing import Any
 import numpy as np
 
 from sottovoce.advice import files
-from sottovoce.advice.candidates import FEW_LEAVES, STEPS, Scheme, each_scheme, plan_for, schemes, statement
-from sottovoce.advice.comparison import COLUMNS, Row, pareto, row_of
+from sottovoce.advice.candidates import (
+    FEW_LEAVES,
+    STEPS,
+    AveragingCandidate,
+    each_scheme,
+    plan_for,
+    schemes,
+    statement,
+)
+from sottovoce.advice.comparison import COLUMNS, PlanSummary, pareto, row_of
+from sottovoce.advice.requirements import Requirements
 from sottovoce.advice.samples import Sample, pair_of
+from sottovoce.advice.suggestions import Suggestion, least, least_whole
 from sottovoce.advice.usefulness import Score, Usefulness, simulate, step_noise, usefulness
-from sottovoce.advice.ways import WayOut, least, least_whole
-from sottovoce.advice.wish import Wish
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 
-__all__ = ["Advice", "WayOut", "advise"]
+__all__ = ["Advice", "Suggestion", "advise"]
 
 RATES = {"logistic": (1.0, 4.0, 16.0), "linear": (0.5, 1.0, 1.9), "net": (0.1, 0.5)}
 LOT_SHARE = 0.1
@@ -57,12 +65,12 @@ class Advice:
     'If members cannot share keys: consensus-sgd over tree, few leaves, +- 0.00482.'
     """
 
-    wish: Wish
-    rows: tuple[Row, ...]
-    recommended: Row | None
+    wish: Requirements
+    rows: tuple[PlanSummary, ...]
+    recommended: PlanSummary | None
     reasons: str
     changes: tuple[str, ...]
-    ways_out: tuple[WayOut, ...]
+    ways_out: tuple[Suggestion, ...]
     data_said: str
 
     @property
@@ -78,7 +86,7 @@ class Advice:
 
     def plot(self, path: str | Path) -> Path:
         """Draw the front (time against error) as an SVG or PNG file."""
-        from sottovoce.advice.picture import draw_front
+        from sottovoce.advice.plot import draw_front
 
         return draw_front(self.rows, path, chosen=self.recommended, unit=_unit(self.wish))
 
@@ -165,7 +173,7 @@ def advise(
     """
     if features is None and sample is not None and compute in ("logistic", "linear"):
         features = _columns(sample)
-    wish = Wish.of(
+    wish = Requirements.of(
         members, epsilon=epsilon, delta=delta, compute=compute, records=records, hide=hide, against=against,
         values=values, features=features, model=model, target=target, silent=silent, latency=latency,
         seconds=seconds, masks=masks, seed=seed,
@@ -191,7 +199,7 @@ def _columns(sample: Any) -> int | None:
     return int(shape[1]) if len(shape) == 2 else None
 
 
-def _sample(wish: Wish, given: Any) -> Sample | None:
+def _sample(wish: Requirements, given: Any) -> Sample | None:
     if not wish.training:
         if given is not None:
             raise InvalidInput("a mean needs no sample: its error is a closed form; leave sample out.")
@@ -212,7 +220,7 @@ def _sample(wish: Wish, given: Any) -> Sample | None:
     return found
 
 
-def _said(wish: Wish, sample: Sample | None) -> str:
+def _said(wish: Requirements, sample: Sample | None) -> str:
     if not wish.training:
         return "No data were read; errors are closed forms."
     if sample is None:
@@ -226,7 +234,9 @@ def _said(wish: Wish, sample: Sample | None) -> str:
 class _Trial:
     """The candidates of one wish, each at its least noise."""
 
-    def __init__(self, wish: Wish, sample: Sample | None, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, wish: Requirements, sample: Sample | None, progress: Callable[[int], None] | None
+    ) -> None:
         self.wish, self.sample, self.progress = wish, sample, progress
         self.tuning, self.first, self.final = RUNS.get(wish.compute, (0, 0, 0))
         self.rates: dict[tuple[int, float], float] = {}
@@ -234,7 +244,7 @@ class _Trial:
         self.scores: dict[tuple[Any, ...], Score] = {}
         self.done = 0
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[PlanSummary]:
         found = [row for scheme in schemes(self.wish) for row in self.of(scheme)]
         if self.sample is None or not self.wish.training:
             return found
@@ -242,7 +252,7 @@ class _Trial:
         found = [self.again(row) if any(row is one for one in leading) else row for row in found]
         return self.against_the_best(found)
 
-    def of(self, scheme: Scheme) -> list[Row]:
+    def of(self, scheme: AveragingCandidate) -> list[PlanSummary]:
         wish = self.wish
         if not wish.training:
             return [self.row(scheme, 1, 1.0, 1.0)]
@@ -251,7 +261,7 @@ class _Trial:
             settings.append((STEPS[wish.compute][-1], LOT_SHARE))
         return [self.row(scheme, steps, self.rate(scheme, steps, share), share) for steps, share in settings]
 
-    def rate(self, scheme: Scheme, steps: int, share: float) -> float:
+    def rate(self, scheme: AveragingCandidate, steps: int, share: float) -> float:
         """Return the rate that did best in a few simulated runs of the first scheme asked about."""
         rates = RATES[self.wish.compute]
         if self.sample is None:
@@ -278,7 +288,7 @@ class _Trial:
             self.best[kind] = self.scores[key].best
         return self.scores[key]
 
-    def row(self, scheme: Scheme, steps: int, rate: float, share: float) -> Row:
+    def row(self, scheme: AveragingCandidate, steps: int, rate: float, share: float) -> PlanSummary:
         wish = self.wish
         plan = plan_for(wish, scheme, steps=steps, learning_rate=rate, share=share)
         use = usefulness(plan)
@@ -293,7 +303,7 @@ class _Trial:
             self.progress(self.done)
         return judged(wish, row)
 
-    def against_the_best(self, rows: list[Row]) -> list[Row]:
+    def against_the_best(self, rows: list[PlanSummary]) -> list[PlanSummary]:
         """Hold every row against what the longest training learns without noise, not against its own."""
         scores = [row.use.score for row in rows if row.use.score is not None]
         lower = scores[0].lower_is_better
@@ -306,7 +316,7 @@ class _Trial:
             judged_anew.append(judged(self.wish, replace(row, use=use, problems=())))
         return judged_anew
 
-    def again(self, row: Row) -> Row:
+    def again(self, row: PlanSummary) -> PlanSummary:
         """Return a leading row with a score of more runs."""
         use = _with_score(row.use, self.score(row.plan, self.final))
         return judged(self.wish, replace(row, use=use, problems=()))
@@ -320,7 +330,7 @@ def _with_score(use: Usefulness, score: Score) -> Usefulness:
     return replace(use, useful=score.useful, score=score, sentence=said)
 
 
-def _named(wish: Wish, plan: Any, scheme: Scheme, share: float) -> str:
+def _named(wish: Requirements, plan: Any, scheme: AveragingCandidate, share: float) -> str:
     name = f"{plan.name} over {scheme.protocol}"
     if scheme.noise == "optimal":
         few = scheme.protocol.startswith(FEW_LEAVES)
@@ -330,7 +340,7 @@ def _named(wish: Wish, plan: Any, scheme: Scheme, share: float) -> str:
     return name
 
 
-def judged(wish: Wish, row: Row) -> Row:
+def judged(wish: Requirements, row: PlanSummary) -> PlanSummary:
     """Return the row with all that speaks against it; what it spends is what the plan answered."""
     assert row.scheme is not None
     problems = []
@@ -349,7 +359,7 @@ def judged(wish: Wish, row: Row) -> Row:
     return replace(row, private=private, problems=tuple(problems))
 
 
-def _reaches(row: Row, target: float) -> bool:
+def _reaches(row: PlanSummary, target: float) -> bool:
     score = row.use.score
     if row.use.error is not None:
         return row.loss <= target
@@ -358,7 +368,7 @@ def _reaches(row: Row, target: float) -> bool:
     return score.mean <= target if score.lower_is_better else score.mean >= target
 
 
-def _ranked(rows: Sequence[Row]) -> list[Row]:
+def _ranked(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
     """Fitting rows first, the best answer first; those that cannot be told apart by noise, then time."""
     order = sorted(rows, key=lambda row: (not row.fits, row.loss, row.seconds))
     fitting = [row for row in order if row.fits]
@@ -370,12 +380,12 @@ def _ranked(rows: Sequence[Row]) -> list[Row]:
     return [first, *(row for row in order if row is not first)]
 
 
-def _noisiness(row: Row) -> float:
+def _noisiness(row: PlanSummary) -> float:
     """Noise of the run in steps of a tenth: of scores that look alike the quieter plan is the safer one."""
     return round(-10 * math.log(row.use.signal)) if row.use.signal else 0.0
 
 
-def _slack(row: Row) -> float:
+def _slack(row: PlanSummary) -> float:
     score = row.use.score
     return 0.01 * row.loss if score is None else score.half / 2
 
@@ -383,7 +393,7 @@ def _slack(row: Row) -> float:
 # ---- words --------------------------------------------------------------------------------------------
 
 
-def _unit(wish: Wish) -> str:
+def _unit(wish: Requirements) -> str:
     if wish.compute == "mean":
         return f"error of the mean (values in {wish.low:g} to {wish.high:g})"
     if wish.compute == "linear":
@@ -391,7 +401,7 @@ def _unit(wish: Wish) -> str:
     return "share of wrong answers"
 
 
-def _reasons(wish: Wish, rows: Sequence[Row]) -> str:
+def _reasons(wish: Requirements, rows: Sequence[PlanSummary]) -> str:
     best = rows[0]
     others = [row for row in rows[1:] if row.fits and _kind(row) != _kind(best)]
     first = f"It meets epsilon {wish.epsilon:g} against {files.against(wish)} and answers {best.answer}"
@@ -406,12 +416,12 @@ def _reasons(wish: Wish, rows: Sequence[Row]) -> str:
     return f"{first}. {second}."
 
 
-def _kind(row: Row) -> str:
+def _kind(row: PlanSummary) -> str:
     first, *others = row.name.split(", ")
     return ", ".join([first, *(word for word in others if word in ("few leaves", "optimal noise"))])
 
 
-def _changes(wish: Wish, rows: Sequence[Row]) -> tuple[str, ...]:
+def _changes(wish: Requirements, rows: Sequence[PlanSummary]) -> tuple[str, ...]:
     best, found = rows[0], []
     private = [row for row in rows[1:] if row.private]
     if best.scheme is not None and best.scheme.masked:
@@ -438,18 +448,18 @@ def _changes(wish: Wish, rows: Sequence[Row]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _but(row: Row) -> str:
+def _but(row: PlanSummary) -> str:
     return "" if row.use.useful else ", which is not useful"
 
 
-def _why_not(rows: Sequence[Row]) -> str:
+def _why_not(rows: Sequence[PlanSummary]) -> str:
     if not rows:
         return "There is no candidate."
     best = _quietest(rows)
     return f"The best, {best.name}: {' '.join(best.problems)}"
 
 
-def _quietest(rows: Sequence[Row]) -> Row:
+def _quietest(rows: Sequence[PlanSummary]) -> PlanSummary:
     """The row whose answer is best but for the chance of a simulation."""
     return min(rows, key=lambda row: (_noisiness(row), row.loss, row.seconds))
 
@@ -457,38 +467,40 @@ def _quietest(rows: Sequence[Row]) -> Row:
 # ---- where nothing fits -------------------------------------------------------------------------------
 
 
-def _ways_out(wish: Wish, sample: Sample | None, rows: Sequence[Row]) -> tuple[WayOut, ...]:
+def _ways_out(
+    wish: Requirements, sample: Sample | None, rows: Sequence[PlanSummary]
+) -> tuple[Suggestion, ...]:
     """Return the least that would have to change, one thing at a time."""
     good = [row for row in rows if wish.silent == "wait" or (row.scheme and row.scheme.goes_on)]
     if not good:
         return ()
     best = _quietest(good)
-    found: list[WayOut] = []
+    found: list[Suggestion] = []
 
-    def works(changed: Wish) -> Row | None:
+    def works(changed: Requirements) -> PlanSummary | None:
         return _fitting(changed, sample, best)
 
     if wish.hide == "member" and max(wish.sizes) > 1 and (row := works(wish.but(hide="record"))) is not None:
-        found.append(WayOut("hide", "record", f"Hide a record instead of a member: {row.answer}."))
+        found.append(Suggestion("hide", "record", f"Hide a record instead of a member: {row.answer}."))
     most_epsilon = 2.0**12 * max(wish.epsilon, 1.0)
     epsilon = least(lambda e: works(wish.but(epsilon=e)) is not None, wish.epsilon, most_epsilon)
     if epsilon is not None:
-        found.append(WayOut("epsilon", epsilon, f"Allow epsilon {epsilon:.3g}."))
+        found.append(Suggestion("epsilon", epsilon, f"Allow epsilon {epsilon:.3g}."))
     most = _MOST_MEMBERS if sample is None else 128
     count = least_whole(lambda n: works(wish.but(members=n)) is not None, wish.n, most)
     if count is not None:
-        found.append(WayOut("members", count, f"Find {count:,} members, with as many records each."))
+        found.append(Suggestion("members", count, f"Find {count:,} members, with as many records each."))
     if wish.hide == "record":
         each = max(1, round(wish.total / wish.n))
         more = least_whole(lambda r: works(wish.but(records=r)) is not None, each, each * 2**20)
         if more is not None:
-            found.append(WayOut("records", more, f"Collect {more:,} records at each member."))
+            found.append(Suggestion("records", more, f"Collect {more:,} records at each member."))
     if wish.seconds is not None and best.seconds > wish.seconds and best.use.useful:
-        found.append(WayOut("seconds", best.seconds, f"Allow {best.seconds:.3g} s."))
+        found.append(Suggestion("seconds", best.seconds, f"Allow {best.seconds:.3g} s."))
     return tuple(found)
 
 
-def _fitting(wish: Wish, sample: Sample | None, like: Row) -> Row | None:
+def _fitting(wish: Requirements, sample: Sample | None, like: PlanSummary) -> PlanSummary | None:
     """Return a row of the same kind as ``like`` that fits, or None."""
     assert like.scheme is not None
     plan: Any = like.plan
@@ -504,7 +516,7 @@ def _fitting(wish: Wish, sample: Sample | None, like: Row) -> Row | None:
         if wish.training and sample is not None:
             use = _with_score(use, simulate(made, sample, sizes=wish.sizes, runs=3, seed=wish.seed))
         # only what decides: the plan was asked for every view it must meet when its noise was found
-        spent = {
+        spent: Any = {
             _FIELDS[view]: statement(made, view, c, scheme).epsilon(wish.delta) for view, c in wish.views
         }
         seconds = made.cost()["rounds"] * wish.latency
@@ -514,5 +526,5 @@ def _fitting(wish: Wish, sample: Sample | None, like: Row) -> Row | None:
     return None
 
 
-def _same(scheme: Scheme) -> tuple[str, str]:
+def _same(scheme: AveragingCandidate) -> tuple[str, str]:
     return scheme.protocol, scheme.noise

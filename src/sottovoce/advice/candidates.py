@@ -14,17 +14,17 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
-from sottovoce.advice.wish import Wish
+from sottovoce.accounting.gaussian import gaussian_mu
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.tree_noise import least_tree_noise
+from sottovoce.advice.requirements import Requirements
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import BudgetInfeasible, ConfigError, InvalidInput, MissingDependency
 from sottovoce.graphs import Network
-from sottovoce.privacy import Guarantee
-from sottovoce.privacy.gaussian import gaussian_mu
-from sottovoce.privacy.trees import least_tree_noise
 from sottovoce.protocols import Tree, parse
 
-__all__ = ["STEPS", "Scheme", "calibrated", "each_scheme", "plan_for", "schemes", "statement"]
+__all__ = ["STEPS", "AveragingCandidate", "calibrated", "each_scheme", "plan_for", "schemes", "statement"]
 
 FLOOR = 0.1  # of the noise of local privacy, which nobody goes below on a tree with unequal noise
 STALLS = "the step waits for it; if it stays away, the others agree on a run without it"
@@ -36,7 +36,7 @@ _COALITION_WORK = 120_000  # coalitions x steps x members of fresh trees that ar
 
 
 @dataclass(frozen=True)
-class Scheme:
+class AveragingCandidate:
     """One way to average, by name, and what is to be known about it.
 
     ``noise`` is ``"equal"``, or ``"optimal"``: the least total on trees, with a floor for everybody.
@@ -44,7 +44,7 @@ class Scheme:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> scheme = Scheme("tree:kind=uniform", sv.graphs.ring(5), "a fresh random tree in every step")
+    >>> scheme = AveragingCandidate("tree:kind=uniform", sv.graphs.ring(5), "a fresh tree in every step")
     >>> scheme.exact, scheme.fresh, scheme.masked, scheme.goes_on
     (True, True, False, False)
     """
@@ -76,21 +76,21 @@ class Scheme:
         return parse(self.protocol).drawn
 
 
-def schemes(wish: Wish) -> list[Scheme]:
+def schemes(wish: Requirements) -> list[AveragingCandidate]:
     """Return the ways to average that the members have, the most promising first.
 
     Examples
     --------
-    >>> [scheme.protocol for scheme in schemes(Wish.of(8, epsilon=1.0, delta=1e-5))]
+    >>> [scheme.protocol for scheme in schemes(Requirements.of(8, epsilon=1.0, delta=1e-5))]
     ['masked', 'tree', 'tree:kind=few-leaves', 'tree', 'exchange', 'gossip', 'chebyshev']
     """
     return list(each_scheme(wish))
 
 
-def each_scheme(wish: Wish) -> Iterator[Scheme]:
+def each_scheme(wish: Requirements) -> Iterator[AveragingCandidate]:
     """Yield what `schemes` lists, one after the other: some take a search for a tree.
 
-    >>> next(each_scheme(Wish.of(8, epsilon=1.0, delta=1e-5))).protocol
+    >>> next(each_scheme(Requirements.of(8, epsilon=1.0, delta=1e-5))).protocol
     'masked'
     """
     n, network, c = wish.n, wish.network, wish.colluders
@@ -98,21 +98,23 @@ def each_scheme(wish: Wish) -> Iterator[Scheme]:
     if wish.masks and n >= 3 and c <= n - 2:
         partners = "everybody shares keys with everybody" if n <= 64 else "partners on a circle"
         name = "masked" if c == 1 else f"masked:tolerate={c}"
-        yield Scheme(name, network, f"sums under masks up a tree of depth {shallow.depth}; {partners}")
-    yield Scheme("tree", network, f"one tree of depth {shallow.depth}, {_leaves(shallow)} leaves")
+        yield AveragingCandidate(
+            name, network, f"sums under masks up a tree of depth {shallow.depth}; {partners}"
+        )
+    yield AveragingCandidate("tree", network, f"one tree of depth {shallow.depth}, {_leaves(shallow)} leaves")
     if wish.training:
-        yield Scheme("tree:kind=uniform", network, "a fresh random tree in every step")
+        yield AveragingCandidate("tree:kind=uniform", network, "a fresh random tree in every step")
     if n >= 3 and wish.against not in ("outsiders", "everyone"):
         yield from _uneven_trees(wish, shallow)
     if n & (n - 1) == 0 and (wish.reachable or network.name.startswith("hypercube")):
-        yield Scheme("exchange", network, "pairs swap along the dimensions of a hypercube")
+        yield AveragingCandidate("exchange", network, "pairs swap along the dimensions of a hypercube")
     steps = ":1" if wish.training else ""
-    yield Scheme(f"gossip{steps}", network, "neighbours average again and again", GOES_ON)
+    yield AveragingCandidate(f"gossip{steps}", network, "neighbors average again and again", GOES_ON)
     if not wish.training:
-        yield Scheme("chebyshev", network, "neighbours average, accelerated")
+        yield AveragingCandidate("chebyshev", network, "neighbors average, accelerated")
 
 
-def _uneven_trees(wish: Wish, shallow: Tree) -> Iterator[Scheme]:
+def _uneven_trees(wish: Requirements, shallow: Tree) -> Iterator[AveragingCandidate]:
     """Trees whose ends carry the noise: the shallow one, one with as few such members as can be found."""
     n, network, c = wish.n, wish.network, wish.colluders
     name = FEW_LEAVES if c == 1 else f"{FEW_LEAVES}:tolerate={c}"
@@ -127,10 +129,10 @@ def _uneven_trees(wish: Wish, shallow: Tree) -> Iterator[Scheme]:
             f"one tree of {_leaves(tree)} leaves and depth {tree.depth}, of which {loud} members carry the "
             f"noise (others {math.sqrt(FLOOR):.2g} of it)"
         )
-        yield Scheme(protocol, network, words, noise="optimal")
+        yield AveragingCandidate(protocol, network, words, noise="optimal")
     if wish.training and n * math.comb(n, c) * max(STEPS[wish.compute]) <= _PROGRAM_WORK:
         words = "a fresh random tree in every step, members at its ends louder than others"
-        yield Scheme("tree:kind=uniform", network, words, noise="optimal")
+        yield AveragingCandidate("tree:kind=uniform", network, words, noise="optimal")
 
 
 def _leaves(tree: Tree) -> int:
@@ -141,7 +143,12 @@ def _leaves(tree: Tree) -> int:
 
 
 def plan_for(
-    wish: Wish, scheme: Scheme, *, steps: int = 1, learning_rate: float = 1.0, share: float = 1.0
+    wish: Requirements,
+    scheme: AveragingCandidate,
+    *,
+    steps: int = 1,
+    learning_rate: float = 1.0,
+    share: float = 1.0,
 ) -> Plan:
     """Return the plan of a scheme with the least noise that meets the wish's budget.
 
@@ -157,7 +164,7 @@ def plan_for(
 
     Examples
     --------
-    >>> wish = Wish.of(10, epsilon=1.0, delta=1e-5, hide="member")
+    >>> wish = Requirements.of(10, epsilon=1.0, delta=1e-5, hide="member")
     >>> plan = plan_for(wish, schemes(wish)[0])
     >>> plan.name, round(plan.noise_std / 10**0.5, 3)
     ('averaging', 0.393)
@@ -166,7 +173,7 @@ def plan_for(
         from sottovoce.algorithms.averaging import Muffliato
 
         plan: Plan = Muffliato(
-            scheme.protocol, noise_std=2 * wish.half, radius=wish.half, centre=wish.middle,
+            scheme.protocol, noise_std=2 * wish.half, radius=wish.half, center=wish.middle,
             network=scheme.network, seed=wish.seed, **_uneven(wish, scheme),
         )  # fmt: skip
         return calibrated(plan, wish, scheme)
@@ -174,7 +181,7 @@ def plan_for(
     return calibrated(_class(scheme)(**options), wish, scheme)
 
 
-def _class(scheme: Scheme) -> Any:
+def _class(scheme: AveragingCandidate) -> Any:
     if scheme.exact:
         return ConsensusSGD
     if scheme.protocol == "gossip:1":
@@ -186,11 +193,13 @@ def _class(scheme: Scheme) -> Any:
     return MuffliatoSGD
 
 
-def _options(wish: Wish, scheme: Scheme, steps: int, learning_rate: float, share: float) -> dict[str, Any]:
-    objective, clip = _objective(wish)
+def _options(
+    wish: Requirements, scheme: AveragingCandidate, steps: int, learning_rate: float, share: float
+) -> dict[str, Any]:
+    objective, clip_norm = _objective(wish)
     found: dict[str, Any] = {
         "objective": objective, "protocol": scheme.protocol, "network": scheme.network,
-        "steps": steps, "learning_rate": learning_rate, "clip": clip, "adjacency": wish.adjacency,
+        "steps": steps, "learning_rate": learning_rate, "clip_norm": clip_norm, "adjacency": wish.adjacency,
         "sizes": wish.sizes, "noise_multiplier": 1.0, "seed": wish.seed,
     }  # fmt: skip
     found |= _uneven(wish, scheme)
@@ -200,14 +209,14 @@ def _options(wish: Wish, scheme: Scheme, steps: int, learning_rate: float, share
     return found
 
 
-def _uneven(wish: Wish, scheme: Scheme) -> dict[str, Any]:
+def _uneven(wish: Requirements, scheme: AveragingCandidate) -> dict[str, Any]:
     if scheme.noise == "equal":
         return {}
     return {"noise": scheme.noise, "floor": FLOOR, "tolerate": wish.colluders}
 
 
-def _objective(wish: Wish) -> tuple[Any, float]:
-    """Return what is minimised and the clip; a mean is least squares on the constant 1, in one step."""
+def _objective(wish: Requirements) -> tuple[Any, float]:
+    """Return what is minimized and the clip; a mean is least squares on the constant 1, in one step."""
     from sottovoce.objectives import GLM
 
     if wish.compute == "mean":
@@ -222,13 +231,13 @@ def _objective(wish: Wish) -> tuple[Any, float]:
 @lru_cache(maxsize=8)
 def _net(text: str) -> Any:
     try:
-        from sottovoce.objectives.models import build
-        from sottovoce.objectives.nets import NetObjective
+        from sottovoce.objectives.nets.objective import NetObjective
+        from sottovoce.objectives.nets.zoo import build
     except ImportError:
         raise MissingDependency("a network needs torch; pip install 'sottovoce[deep]'.") from None
     name, options = net_words(text)
     try:
-        return NetObjective(build(name, **options), clip=1.0)
+        return NetObjective(build(name, **options), clip_norm=1.0)
     except TypeError as error:
         raise ConfigError(f"the network {text!r} cannot be built: {error}.") from None
 
@@ -249,7 +258,7 @@ def net_words(text: str) -> tuple[str, dict[str, int]]:
 # ---- the least noise ----------------------------------------------------------------------------------
 
 
-def statement(plan: Plan, view: str, colluders: int, scheme: Scheme) -> Guarantee:
+def statement(plan: Plan, view: str, colluders: int, scheme: AveragingCandidate) -> Guarantee:
     """Return what a plan states against a view; the local number, which holds too, where it would be slow.
 
     Under masks with equal noise all coalitions of one size are alike while they are fewer than anybody's
@@ -258,7 +267,7 @@ def statement(plan: Plan, view: str, colluders: int, scheme: Scheme) -> Guarante
 
     Examples
     --------
-    >>> wish = Wish.of(10, epsilon=1.0, delta=1e-5, hide="member")
+    >>> wish = Requirements.of(10, epsilon=1.0, delta=1e-5, hide="member")
     >>> masked = schemes(wish)[0]
     >>> found = statement(plan_for(wish, masked), "colluders", 4, masked)
     >>> found.label, round(found.epsilon(1e-5), 3)
@@ -280,14 +289,14 @@ def statement(plan: Plan, view: str, colluders: int, scheme: Scheme) -> Guarante
     return plan.privacy("local")
 
 
-def calibrated(plan: Plan, wish: Wish, scheme: Scheme) -> Plan:
+def calibrated(plan: Plan, wish: Requirements, scheme: AveragingCandidate) -> Plan:
     """Return the plan with the least noise that meets the wish's budget.
 
     Examples
     --------
     >>> import sottovoce as sv
-    >>> wish = Wish.of(4, epsilon=1.0, delta=1e-5, hide="member")
-    >>> exchange = Scheme("exchange", wish.network, "pairs swap")
+    >>> wish = Requirements.of(4, epsilon=1.0, delta=1e-5, hide="member")
+    >>> exchange = AveragingCandidate("exchange", wish.network, "pairs swap")
     >>> plan = sv.Muffliato("exchange", network=wish.network, noise_std=1.0, radius=0.5)
     >>> round(calibrated(plan, wish, exchange).epsilon(1e-5), 6)
     1.0
@@ -314,7 +323,7 @@ def calibrated(plan: Plan, wish: Wish, scheme: Scheme) -> Plan:
         while any(g.epsilon(wish.delta) > wish.epsilon for g in worst(z)):  # the last places
             z, bump = z * (1 + bump), 16 * bump
     else:
-        from sottovoce.privacy.calibration import calibrate
+        from sottovoce.accounting.calibration import calibrate
 
         noises = [
             calibrate(
@@ -329,7 +338,7 @@ def calibrated(plan: Plan, wish: Wish, scheme: Scheme) -> Plan:
     return at(z, plan)
 
 
-def _listed(plan: Plan, scheme: Scheme) -> Plan:
+def _listed(plan: Plan, scheme: AveragingCandidate) -> Plan:
     """Return the plan with its trees drawn once, so that asking it again at another noise draws none."""
     if not scheme.fresh or plan.steps == 1:
         return plan

@@ -10,28 +10,28 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.advice.candidates import STALLS, Scheme, statement
+from sottovoce.accounting.accountant import account_each
+from sottovoce.accounting.observation.models import Averaging, Curator, LinearGossip
+from sottovoce.advice.candidates import STALLS, AveragingCandidate, statement
 from sottovoce.advice.usefulness import Usefulness, usefulness
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
-from sottovoce.privacy.accountant import account_each
-from sottovoce.privacy.laws import Averaging, Curator, Linear
-from sottovoce.protocols.names import is_exact
+from sottovoce.protocols.registry import is_exact
 
-__all__ = ["COLUMNS", "Row", "compare", "pareto", "row_of"]
+__all__ = ["COLUMNS", "PlanSummary", "compare", "pareto", "row_of"]
 
 _PAIRS = 7  # pairs of members of which the typical one is the middle
 _LOOKERS = 2  # members that look, where what one sees takes long to work out (gossip)
 _SAME = 1e-3  # relative: calibrated plans spend 99.9 to 100 of 100 of their budget
 
 COLUMNS = (
-    "plan", "steps", "lot", "noise", "outsiders", "worst member", "typical pair", "colluders",
+    "plan", "steps", "batch_size", "noise", "outsiders", "worst member", "typical pair", "colluders",
     "everyone else", "answer", "useful", "messages", "rounds", "bytes", "seconds",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Row:
+class PlanSummary:
     """One plan with everything a choice needs.
 
     Parameters
@@ -63,7 +63,7 @@ class Row:
     name: str
     plan: Plan
     words: str
-    lot: float | None
+    batch_size: float | None
     noise: tuple[float, float]
     delta: float
     epsilon_outsiders: float | None
@@ -80,7 +80,7 @@ class Row:
     bytes: int | None
     seconds: float
     silent: str
-    scheme: Scheme | None = None
+    scheme: AveragingCandidate | None = None
     private: bool | None = None
     problems: tuple[str, ...] = ()
     dominated_by: str | None = None
@@ -114,9 +114,9 @@ class Row:
         """Return the row as a table shows it, in the order of `COLUMNS`; noise is over the clip."""
         low, high = self.noise
         noise = f"{low:.3g}" if high <= low * (1 + 1e-9) else f"{low:.3g} to {high:.3g}"
-        lot = "all" if self.lot is None else f"{self.lot:g}"
+        batch_size = "all" if self.batch_size is None else f"{self.batch_size:g}"
         return (
-            self.name, self.plan.steps, lot, noise,
+            self.name, self.plan.steps, batch_size, noise,
             *map(_shown, (self.epsilon_outsiders, self.epsilon_member, self.epsilon_pair)),
             ("<= " if self.colluders_bound else "") + _shown(self.epsilon_colluders),
             _shown(self.epsilon_everyone),
@@ -130,7 +130,7 @@ class Row:
         plain: dict[str, Any] = {
             key: getattr(self, key)
             for key in (
-                "name", "words", "lot", "delta", "epsilon_outsiders", "epsilon_member", "epsilon_pair",
+                "name", "words", "batch_size", "delta", "epsilon_outsiders", "epsilon_member", "epsilon_pair",
                 "epsilon_colluders", "colluders",
                 "colluders_bound", "epsilon_everyone", "best_guess", "messages", "rounds",
                 "bytes", "seconds", "silent", "private", "dominated_by",
@@ -155,23 +155,23 @@ def row_of(
     delta: float,
     colluders: int = 2,
     latency: float = 0.05,
-    scheme: Scheme | None = None,
+    scheme: AveragingCandidate | None = None,
     words: str = "",
     use: Usefulness | None = None,
-) -> Row:
+) -> PlanSummary:
     """Return one plan priced: every number is the plan's own answer.
 
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.Exchange(8), noise_std=4.0, radius=0.5)
+    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=0.5)
     >>> row = row_of("exchange", plan, delta=1e-5)
     >>> round(row.epsilon_member, 3), row.messages, row.answer
     (0.926, 24, '+- 1.41')
     """
     local_only = isinstance(plan.law, Curator)
     protocol = plan.schedule(0)
-    how = scheme or Scheme(_name_of(plan), getattr(plan, "network", None), words)  # type: ignore[arg-type]
+    how = scheme or AveragingCandidate(_name_of(plan), getattr(plan, "network", None), words)  # type: ignore[arg-type]
     everyone = plan.privacy("central" if local_only else "local")
     outsiders = member = together = None
     worst, bound = everyone, False
@@ -184,11 +184,11 @@ def row_of(
             together, bound = _together(plan, delta, colluders, how, member, everyone.epsilon(delta))
     cost = plan.cost()
     rounds = int(cost["rounds"])
-    return Row(
+    return PlanSummary(
         name=name,
         plan=plan,
         words=how.words or protocol.name,
-        lot=_lot(plan),
+        batch_size=_lot(plan),
         noise=_noise(plan),
         delta=delta,
         epsilon_outsiders=outsiders,
@@ -210,7 +210,7 @@ def row_of(
 
 
 def _together(
-    plan: Plan, delta: float, count: int, scheme: Scheme, member: float, everyone: float
+    plan: Plan, delta: float, count: int, scheme: AveragingCandidate, member: float, everyone: float
 ) -> tuple[float, bool]:
     """Return epsilon against any ``count`` members, and whether it is only a bound.
 
@@ -236,9 +236,9 @@ def _silence(name: str) -> str:
 
 
 def _lot(plan: Any) -> float | None:
-    lot, rate, sizes = (getattr(plan, key, None) for key in ("lot", "sample_rate", "sizes"))
-    if lot is not None:
-        return float(lot)
+    batch_size, rate, sizes = (getattr(plan, key, None) for key in ("batch_size", "sample_rate", "sizes"))
+    if batch_size is not None:
+        return float(batch_size)
     if rate is None or rate == 1:
         return None
     return float(rate) * (sum(sizes) / len(sizes) if sizes else 1.0)
@@ -254,14 +254,14 @@ def _noise(plan: Any) -> tuple[float, float]:
     return float(min(each)), float(max(each))
 
 
-def _typical(plan: Plan, delta: float, scheme: Scheme) -> float:
+def _typical(plan: Plan, delta: float, scheme: AveragingCandidate) -> float:
     """The middle of what some pairs of members learn of each other; under masks all pairs are alike."""
     n = plan.n
     if scheme.masked:
         pairs = [(0, 1)]
     else:
         rng = np.random.default_rng(0)
-        once = plan.steps == 1 and isinstance(plan.law, (Averaging, Linear))
+        once = plan.steps == 1 and isinstance(plan.law, (Averaging, LinearGossip))
         if once and not is_exact(plan.schedule(0)) and n > _PAIRS + _LOOKERS:
             return _typical_of_few(plan, delta, rng)
         drawn = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))
@@ -281,7 +281,7 @@ def _typical_of_few(plan: Plan, delta: float, rng: np.random.Generator) -> float
     return float(np.median(found))
 
 
-def pareto(rows: Sequence[Row]) -> list[Row]:
+def pareto(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
     """Return the rows with the dominated ones marked.
 
     A row is dominated by one that reveals no more to the worst member, answers no worse and takes no longer,
@@ -290,7 +290,7 @@ def pareto(rows: Sequence[Row]) -> list[Row]:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> make = lambda s: sv.Muffliato(sv.protocols.Exchange(4), noise_std=s, radius=0.5)
+    >>> make = lambda s: sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=s, radius=0.5)
     >>> tree = sv.Muffliato(sv.protocols.Tree(sv.graphs.path(4)), noise_std=3.0, radius=0.5)
     >>> rows = [row_of("quiet", make(2.0), delta=1e-5), row_of("loud", make(3.0), delta=1e-5),
     ...         row_of("slow", tree, delta=1e-5)]
@@ -304,7 +304,7 @@ def pareto(rows: Sequence[Row]) -> list[Row]:
     return marked
 
 
-def _dominates(one: Row, other: Row) -> bool:
+def _dominates(one: PlanSummary, other: PlanSummary) -> bool:
     no_worse, better = _answers(one, other)
     for a, b in ((_seen(one), _seen(other)), (one.seconds, other.seconds)):
         no_worse = no_worse and a <= b * (1 + _SAME)
@@ -312,11 +312,11 @@ def _dominates(one: Row, other: Row) -> bool:
     return no_worse and better
 
 
-def _seen(row: Row) -> float:
+def _seen(row: PlanSummary) -> float:
     return row.epsilon_member if row.epsilon_member is not None else row.epsilon_everyone
 
 
-def _answers(one: Row, other: Row) -> tuple[bool, bool]:
+def _answers(one: PlanSummary, other: PlanSummary) -> tuple[bool, bool]:
     """Return whether one row's answer is no worse than another's, and whether it is better.
 
     Scores are simulated, so they differ only by more than their intervals; the noise behind them is exact.
@@ -337,7 +337,7 @@ def _answers(one: Row, other: Row) -> tuple[bool, bool]:
 
 def compare(
     plans: Any, *, delta: float, colluders: int = 2, latency: float = 0.05, sample: Any = None
-) -> list[Row]:
+) -> list[PlanSummary]:
     """Return given plans as rows, the dominated ones marked.
 
     Parameters
@@ -351,7 +351,7 @@ def compare(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> exchange = sv.Muffliato(sv.protocols.Exchange(8), noise_std=4.0, radius=0.5)
+    >>> exchange = sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=0.5)
     >>> masked = sv.Muffliato("masked", network="hypercube:3", noise_std=1.6, radius=0.5)
     >>> [(row.name, row.dominated_by) for row in compare({"a": exchange, "b": masked}, delta=1e-5)]
     [('a', None), ('b', None)]

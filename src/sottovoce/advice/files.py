@@ -8,16 +8,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sottovoce._files import plain, write_whole
+from sottovoce._io import atomic_write, plain
 from sottovoce.advice.candidates import net_words
-from sottovoce.advice.comparison import Row
-from sottovoce.advice.wish import Wish
+from sottovoce.advice.comparison import PlanSummary
+from sottovoce.advice.requirements import Requirements
 from sottovoce.errors import InvalidInput
 
 __all__ = ["agreement_draft", "plan_file", "to_toml"]
 
 
-def plan_file(wish: Wish, row: Row) -> str:
+def plan_file(wish: Requirements, row: PlanSummary) -> str:
     """Return the text of the plan file (version 1) of a row; the data files it names are the users' own.
 
     Examples
@@ -38,7 +38,7 @@ def plan_file(wish: Wish, row: Row) -> str:
     notes: list[str] = []
     if plan.query == "value":
         tables["average"] = {
-            "radius": wish.half, "centre": wish.middle, "adjacency": "user", "values": "values.csv",
+            "radius": wish.half, "center": wish.middle, "adjacency": "user", "values": "values.csv",
             **_uneven(plan),
         }  # fmt: skip
         notes.append(f"values.csv holds one value per member, in the order of {_order(wish)}.")
@@ -52,7 +52,7 @@ def plan_file(wish: Wish, row: Row) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, Any]]:
+def _training(wish: Requirements, plan: Any, notes: list[str]) -> dict[str, dict[str, Any]]:
     width = plan.objective.dim if wish.compute != "net" else net_words(str(wish.model))[1].get("inputs")
     data: dict[str, Any] = {
         "file": "records.csv", "label": "label", "group": "site", "partition": "column",
@@ -62,7 +62,7 @@ def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, An
         data["width"] = int(width)
     train: dict[str, Any] = {
         "algorithm": plan.name, "adjacency": plan.adjacency, "steps": plan.steps,
-        "learning_rate": plan.rate(0), "clip": plan.clip, **_uneven(plan),
+        "learning_rate": plan.rate(0), "clip_norm": plan.clip_norm, **_uneven(plan),
     }  # fmt: skip
     if plan.sample_rate is not None:
         train |= {"sample_rate": plan.sample_rate, "accounting": plan.accounting}
@@ -92,7 +92,7 @@ def _training(wish: Wish, plan: Any, notes: list[str]) -> dict[str, dict[str, An
     return {"data": data, "objective": {"loss": loss}, "train": train}
 
 
-def _until_then(wish: Wish) -> str:
+def _until_then(wish: Requirements) -> str:
     order = "in the order of the sites' names" if wish.reachable else "in the order of edges.txt"
     return (
         f"sottovoce plan prices this file without it, from sizes: the records of each member, {order}; "
@@ -107,7 +107,7 @@ def _uneven(plan: Any) -> dict[str, Any]:
     return {"noise": plan.noise, "floor": plan.floor, "tolerate": plan.tolerate}
 
 
-def agreement_draft(wish: Wish, row: Row) -> str:
+def agreement_draft(wish: Requirements, row: PlanSummary) -> str:
     """Return the draft of an agreement; ``sottovoce peer agree`` adds the members.
 
     With masked sums its budget is that of the wish, against as many members as are tolerated. Over trees and
@@ -125,17 +125,17 @@ def agreement_draft(wish: Wish, row: Row) -> str:
     one: Any = plan
     algorithm: dict[str, Any] = {
         "name": plan.name, "protocol": scheme.protocol, "adjacency": plan.adjacency,
-        "clip": float(one.radius if plan.query == "value" else one.clip),
+        "clip_norm": float(one.radius if plan.query == "value" else one.clip_norm),
         "noise_multiplier": float(one.noise_multiplier), **_uneven(plan),
     }  # fmt: skip
     if plan.query == "value":
-        algorithm["centre"] = wish.middle
+        algorithm["center"] = wish.middle
         model: dict[str, Any] = {"kind": "mean", "parameters": 1}
     else:
         algorithm |= {"steps": plan.steps, "learning_rate": float(one.rate(0))}
         if plan.adjacency != "user":
             rate = float(one.sample_rate or 1.0)
-            algorithm |= {"lot": rate * wish.total / wish.n, "sample_rate": rate}
+            algorithm |= {"batch_size": rate * wish.total / wish.n, "sample_rate": rate}
         model = _model(wish, plan)
     if scheme.masked:
         epsilon = wish.epsilon
@@ -158,7 +158,7 @@ def agreement_draft(wish: Wish, row: Row) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _model(wish: Wish, plan: Any) -> dict[str, Any]:
+def _model(wish: Requirements, plan: Any) -> dict[str, Any]:
     if wish.compute == "net":
         name, options = net_words(str(wish.model))
         return {"kind": "net", "parameters": plan.n_params, "net": name, "options": options}
@@ -180,7 +180,7 @@ def save(advice: Any, folder: Path) -> list[Path]:
     return written
 
 
-def _edges(wish: Wish) -> str:
+def _edges(wish: Requirements) -> str:
     """Return the links by their members' names, in an order that gives everybody the same number again."""
     name = _names(wish)
     known = [f"{name[v]} {name[v]}" for v in range(wish.n)]  # a member beside itself is known, and no link
@@ -188,7 +188,7 @@ def _edges(wish: Wish) -> str:
     return "\n".join(["# the members in their order, then who can talk to whom", *known, *links]) + "\n"
 
 
-def _names(wish: Wish) -> list[Any]:
+def _names(wish: Requirements) -> list[Any]:
     """Return what members are called in a file of links: numbers, where their names do not fit into one."""
     labels = wish.network.labels or ()
     words = all(isinstance(x, str) and re.fullmatch(r"[^\s,#%][^\s,]*", x) for x in labels)
@@ -200,11 +200,11 @@ def _names(wish: Wish) -> list[Any]:
     return list(range(wish.n))
 
 
-def _order(wish: Wish) -> str:
+def _order(wish: Requirements) -> str:
     return "the members" if wish.reachable else "edges.txt"
 
 
-def against(wish: Wish) -> str:
+def against(wish: Requirements) -> str:
     """Return whom a wish is about, in words."""
     if wish.against == "everyone":
         return "everyone else together"
@@ -213,7 +213,7 @@ def against(wish: Wish) -> str:
     return "any one member" if wish.colluders == 1 else f"any {wish.colluders} members together"
 
 
-def wish_record(wish: Wish) -> dict[str, Any]:
+def wish_record(wish: Requirements) -> dict[str, Any]:
     """Return what was asked as plain values."""
     kept = dict(vars(wish))
     kept["network"] = {"name": wish.network.name, "n": wish.n, "edges": wish.network.edges.tolist()}
@@ -221,17 +221,17 @@ def wish_record(wish: Wish) -> dict[str, Any]:
 
 
 def _write(path: Path, text: str) -> Path:
-    write_whole(path, text)
+    atomic_write(path, text)
     return path
 
 
-def _named_scheme(row: Row) -> Any:
+def _named_scheme(row: PlanSummary) -> Any:
     if row.scheme is None:
         raise InvalidInput(f"{row.name} is a plan of yours; only rows of an advice have files.")
     return row.scheme
 
 
-def _graph(wish: Wish, *, inline: bool = False) -> str:
+def _graph(wish: Requirements, *, inline: bool = False) -> str:
     if wish.reachable:
         return f"complete:{wish.n}"
     if inline:
@@ -239,7 +239,7 @@ def _graph(wish: Wish, *, inline: bool = False) -> str:
     return "file:edges.txt"
 
 
-def _view(wish: Wish, row: Row) -> dict[str, Any]:
+def _view(wish: Requirements, row: PlanSummary) -> dict[str, Any]:
     """Return the view that decides the noise, as a plan file says it."""
     if wish.against == "everyone":
         return {"view": "local"}
@@ -250,7 +250,7 @@ def _view(wish: Wish, row: Row) -> dict[str, Any]:
     return {"view": "network"}
 
 
-def _title(wish: Wish) -> str:
+def _title(wish: Requirements) -> str:
     what = {"mean": "mean", "logistic": "logistic model", "linear": "linear model", "net": "network"}
     return f"{what[wish.compute].capitalize()} of {wish.n} members, epsilon {wish.epsilon:g}"
 

@@ -154,7 +154,7 @@ class Sample:
     def _net(
         self, X: Any, y: Any, train: Any, test: Any, offsets: np.ndarray, plan: Any
     ) -> tuple[Any, Judge]:
-        from sottovoce.data.agents import AgentData
+        from sottovoce.data.agent_tensors import AgentData
 
         names, labels = np.unique(y, return_inverse=True)
         x = np.asarray(X, np.float32)

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting.observation.models import Averaging
+from sottovoce.accounting.release import MOVES
 from sottovoce.advice.samples import Sample
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy.laws import Averaging
-from sottovoce.privacy.releases import MOVES
-from sottovoce.protocols import Exchange, Protocol, Tree
-from sottovoce.protocols.names import is_exact
-from sottovoce.runners.stacked import run_stacked
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.protocols import HypercubeExchange, Protocol, Tree
+from sottovoce.protocols.registry import is_exact
+from sottovoce.runners.in_process import run_stacked
 
 __all__ = ["Score", "Usefulness", "answer_error", "is_average", "simulate", "step_noise", "usefulness"]
 
@@ -88,7 +88,7 @@ class Usefulness:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> print(sv.Muffliato(sv.protocols.Exchange(16), noise_std=0.4, radius=0.5).usefulness())
+    >>> print(sv.Muffliato(sv.protocols.HypercubeExchange(16), noise_std=0.4, radius=0.5).usefulness())
     useful: yes; values in a range of 1 are answered +- 0.1.
     """
 
@@ -170,7 +170,7 @@ def is_average(plan: Any) -> bool:
     >>> import sottovoce as sv
     >>> from sottovoce.algorithms import ConsensusSGD
     >>> of_records = ConsensusSGD(sv.objectives.GLM("squared", dim=1), "tree", network="ring:4", steps=1,
-    ...                           learning_rate=1.0, clip=0.5, noise_multiplier=2.0, sizes=[9] * 4)
+    ...                           learning_rate=1.0, clip_norm=0.5, noise_multiplier=2.0, sizes=[9] * 4)
     >>> is_average(of_records)
     True
     """
@@ -196,12 +196,12 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> answer_error(sv.Muffliato(sv.protocols.Exchange(4), noise_std=2.0, radius=0.5))
+    >>> answer_error(sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=2.0, radius=0.5))
     (1.0, 0.0, 1.0)
     """
     if not is_average(plan):
         raise InvalidInput(f"{plan.name} does not answer with an average; ask for its usefulness instead.")
-    span = 2.0 * float(plan.radius if hasattr(plan, "radius") else plan.clip)
+    span = 2.0 * float(plan.radius if hasattr(plan, "radius") else plan.clip_norm)
     stds = _stds(plan)
     protocol: Protocol = plan.schedule(0)
     n = plan.n
@@ -245,7 +245,7 @@ def step_noise(plan: Any) -> float:
     --------
     >>> import sottovoce as sv
     >>> from sottovoce.algorithms import ConsensusSGD
-    >>> plan = ConsensusSGD(sv.objectives.GLM(dim=5), "tree", network="ring:4", steps=10, clip=1.0,
+    >>> plan = ConsensusSGD(sv.objectives.GLM(dim=5), "tree", network="ring:4", steps=10, clip_norm=1.0,
     ...                     noise_multiplier=2.0, sizes=[100] * 4)
     >>> round(step_noise(plan), 6)
     0.01
@@ -266,9 +266,9 @@ def _largest(plan: Any, agent: int) -> float:
     one = float(next(iter(plan.releases(agent))).sensitivity) / MOVES[plan.adjacency]
     if plan.adjacency == "user":
         return one
-    lot, sizes = getattr(plan, "lot", None), plan.sizes
-    if lot is not None:
-        return float(lot) * one
+    batch_size, sizes = getattr(plan, "batch_size", None), plan.sizes
+    if batch_size is not None:
+        return float(batch_size) * one
     held = sizes[agent] if sizes is not None else getattr(plan, "records", 1)
     return float(held) * float(getattr(plan, "sample_rate", None) or 1.0) * one
 
@@ -307,7 +307,7 @@ def simulate(
     --------
     >>> import sottovoce as sv
     >>> from sottovoce.algorithms import ConsensusSGD
-    >>> plan = ConsensusSGD(sv.objectives.GLM(dim=3), "tree", network="ring:4", steps=10, clip=1.0,
+    >>> plan = ConsensusSGD(sv.objectives.GLM(dim=3), "tree", network="ring:4", steps=10, clip_norm=1.0,
     ...                     learning_rate=4.0, noise_multiplier=2.0, sizes=[100] * 4)
     >>> score = simulate(plan, Sample.synthetic("logistic", 3), runs=3)
     >>> score.metric, score.mean > score.chance
@@ -338,7 +338,7 @@ def simulate(
 def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
     """Return the plan for fewer records with the same noise in a step, where there are very many."""
     total = sum(sizes)
-    if total <= _RECORDS or getattr(plan, "lot", None) is not None:
+    if total <= _RECORDS or getattr(plan, "batch_size", None) is not None:
         return plan, sizes
     fewer = tuple(max(1, round(size * _RECORDS / total)) for size in sizes)
     if plan.adjacency == "user":  # a member's noise does not depend on how many records it holds
@@ -351,7 +351,7 @@ def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
 
 def _run(plan: Any, data: Any, rng: np.random.Generator) -> np.ndarray:
     """Run a plan without its record: rows only, nothing priced."""
-    data, random = plan.prepared(data), Random.of(rng)
+    data, random = plan.prepared(data), RunRandomness.of(rng)
     agents = range(plan.n)
     text = plan.algorithm(plan.source(data, agents, random), plan.starting(data, random, agents))
     schedule: Any = plan.schedule
@@ -364,4 +364,4 @@ def _run(plan: Any, data: Any, rng: np.random.Generator) -> np.ndarray:
 def _quickest(n: int) -> Protocol:
     from sottovoce import graphs
 
-    return Exchange(n) if n & (n - 1) == 0 else Tree(graphs.star(n), root=0)
+    return HypercubeExchange(n) if n & (n - 1) == 0 else Tree(graphs.star(n), root=0)

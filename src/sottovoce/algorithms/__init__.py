@@ -7,7 +7,12 @@ from typing import Any
 
 from sottovoce.algorithms.registry import ALGORITHMS
 
-_NAMES: dict[str, str] = {"Learning": "plan", "Plan": "plan", "Optimiser": "optimisers", "Rate": "optimisers"}
+_NAMES: dict[str, str] = {
+    "GradientPlan": "plan",
+    "Plan": "plan",
+    "Optimizer": "optimizers",
+    "Rate": "optimizers",
+}
 _NAMES |= {place.partition(":")[2]: place.partition(":")[0] for place in ALGORITHMS.values()}
 
 __all__ = list(_NAMES)

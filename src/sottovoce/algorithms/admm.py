@@ -31,19 +31,20 @@ import numpy as np
 
 from sottovoce._validate import clip as checked_clip
 from sottovoce._validate import count, non_negative, positive, probability
-from sottovoce.algorithms.plan import Adjacency, Curated, Plan, View, as_network, known_adjacency
+from sottovoce.accounting.accountant import account
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.models import Curator, Federation, LocalOnly, ObservationModel
+from sottovoce.accounting.release import Release
+from sottovoce.algorithms.plan import Adjacency, CentralPlan, Plan, View, as_network, check_adjacency
 from sottovoce.data.base import Shards, of_agents
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
-from sottovoce.privacy import Curve, Guarantee
-from sottovoce.privacy.accountant import account
-from sottovoce.privacy.laws import Curator, Federation, Law, Local
-from sottovoce.privacy.masks import MaskGrid, mask_grid
-from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Handover, Masked, Protocol, parse
+from sottovoce.protocols import Masked, Protocol, TokenPass, parse
 from sottovoce.protocols.server import Server
 from sottovoce.runners import Algorithm, State
+from sottovoce.secure_sum.masks import MaskGrid, mask_grid
 
 __all__ = ["CentralADMM", "FederatedADMM", "TokenADMM", "central_admm", "federated_admm", "token_admm"]
 
@@ -55,19 +56,19 @@ def _check(plan: Any) -> None:
     positive(plan.gamma, "gamma")
     non_negative(plan.noise_std, "noise_std")
     probability(plan.relaxation, "relaxation", zero=False)
-    known_adjacency(plan.adjacency, plan.adjacencies, plan.name)
+    check_adjacency(plan.adjacency, plan.adjacencies, plan.name)
     if not isinstance(plan.objective, GLM):
         raise InvalidInput(f"{plan.name} is for linear models, got {type(plan.objective).__name__}.")
-    checked_clip(plan.clip, noisy=plan.noise_std > 0)
+    checked_clip(plan.clip_norm, noisy=plan.noise_std > 0)
 
 
 class _ADMM(Plan):
-    """What the three share: the options' names, the regulariser's map, the width of a row."""
+    """What the three share: the options' names, the regularizer's map, the width of a row."""
 
     objective: GLM
     gamma: float
     relaxation: float
-    clip: float
+    clip_norm: float
     noise_std: float
 
     noise_field: ClassVar[str] = "noise_std"
@@ -83,15 +84,15 @@ class _ADMM(Plan):
         return self.objective.dim
 
     def prox(self, zh: np.ndarray) -> np.ndarray:
-        """Return z, the regulariser's map at z^."""
-        return self.objective.regulariser.prox(zh, self.gamma)
+        """Return z, the regularizer's map at z^."""
+        return self.objective.regularizer.prox(zh, self.gamma)
 
     def _booked(self, moves: float) -> float:
         """Return how far a change moves a release; without clip and noise nothing is promised."""
-        return moves * (self.clip if math.isfinite(self.clip) else 1.0)
+        return moves * (self.clip_norm if math.isfinite(self.clip_norm) else 1.0)
 
     def _announced(self, agents: Sequence[int]) -> list[Sequence[Release]] | None:
-        return [self.releases(int(a)) for a in agents] if math.isfinite(self.clip) else None
+        return [self.releases(int(a)) for a in agents] if math.isfinite(self.clip_norm) else None
 
 
 class _Users(_ADMM):
@@ -112,7 +113,7 @@ class _Users(_ADMM):
             raise InvalidInput(f"The plan is for {self.users} users, the data have {data.n}.")
         return self.objective.prepared(data)
 
-    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return zeros."""
         return np.zeros((len(list(agents)), data.dim))
 
@@ -124,12 +125,12 @@ class _Users(_ADMM):
 
 
 @dataclass(frozen=True, repr=False)
-class CentralADMM(_ADMM, Curated):
+class CentralADMM(_ADMM, CentralPlan):
     """Private ADMM at a trusted curator, at record level.
 
     Parameters
     ----------
-    objective : loss and regulariser.
+    objective : loss and regularizer.
     records : the public number of records n.
     steps : K.
     gamma, relaxation : the proximal step, and lambda in (0, 1].
@@ -145,11 +146,11 @@ class CentralADMM(_ADMM, Curated):
     ----------
     replace-one. "mean": the released mean moves by at most 2 C / n, u_i being a function of record i and
     the released z, so K steps cost mu^2 = K (2 C / (n sigma))^2. "increment": K (4 C / (n sigma))^2. "state"
-    has no guarantee: its statement is the printed 8 alpha K C^2 / (n sigma)^2, labelled "published".
+    has no guarantee: its statement is the printed 8 alpha K C^2 / (n sigma)^2, labeled "published".
 
     Examples
     --------
-    >>> plan = CentralADMM(GLM("squared"), records=100, steps=25, gamma=1.0, clip=1.0, noise_std=0.1)
+    >>> plan = CentralADMM(GLM("squared"), records=100, steps=25, gamma=1.0, clip_norm=1.0, noise_std=0.1)
     >>> round(plan.privacy().mu, 6), plan.privacy().label
     (1.0, 'exact')
     """
@@ -158,7 +159,7 @@ class CentralADMM(_ADMM, Curated):
     records: int
     steps: int
     gamma: float
-    clip: float
+    clip_norm: float
     noise_std: float
     relaxation: float = 0.5
     noise_in: str = "mean"
@@ -174,7 +175,7 @@ class CentralADMM(_ADMM, Curated):
             raise InvalidInput(f'noise_in must be "mean", "increment" or "state", got {self.noise_in!r}.')
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """A trusted curator; noise inside the state, as printed, has no guarantee."""
         if self.noise_in == "state":
             return Curator("formula of Cyffers, Bellet, Basu 2023 with one common noise vector")
@@ -185,13 +186,13 @@ class CentralADMM(_ADMM, Curated):
         sensitivity = self._booked(2.0 if self.noise_in == "mean" else 4.0) / self.records
         return (Release(agent, 0, sensitivity, self.noise_std, self.adjacency, steps=self.steps),)
 
-    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the holder's records."""
-        from sottovoce.objectives.prox_moves import RecordMoves
+        from sottovoce.mechanisms.admm import RecordProxMechanism
 
-        return RecordMoves(
+        return RecordProxMechanism(
             self.objective, data, agents, random, gamma=self.gamma, relaxation=self.relaxation,
-            clip=self.clip, noise_std=self.noise_std, noise_in=self.noise_in,  # type: ignore[arg-type]
+            clip_norm=self.clip_norm, noise_std=self.noise_std, noise_in=self.noise_in,  # type: ignore[arg-type]
             records=self.records, releases=self._announced(agents),
         )  # fmt: skip
 
@@ -222,7 +223,7 @@ class FederatedADMM(_Users):
 
     Parameters
     ----------
-    objective : loss and regulariser; a client's f_i is the mean loss of its records.
+    objective : loss and regularizer; a client's f_i is the mean loss of its records.
     users : n.
     steps : K rounds.
     sample_rate : q; every client takes part in a round with this probability, independently.
@@ -245,7 +246,7 @@ class FederatedADMM(_Users):
 
     Examples
     --------
-    >>> plan = FederatedADMM(GLM("squared"), users=50, steps=20, sample_rate=0.2, gamma=1.0, clip=1.0,
+    >>> plan = FederatedADMM(GLM("squared"), users=50, steps=20, sample_rate=0.2, gamma=1.0, clip_norm=1.0,
     ...                      noise_std=4.0)
     >>> plan.privacy("local").label, plan.privacy("central").label
     ('ldp', 'exact')
@@ -258,7 +259,7 @@ class FederatedADMM(_Users):
     steps: int
     sample_rate: float
     gamma: float
-    clip: float
+    clip_norm: float
     noise_std: float
     relaxation: float = 0.5
     secure_sum: bool = True
@@ -311,12 +312,12 @@ class FederatedADMM(_Users):
         if not isinstance(self.protocol, Masked) or not self.noise_std or self.objective.dim is None:
             return None
         return mask_grid(
-            bound=2 * self.clip, sensitivity=4 * self.clip, noise_std=[self.noise_std] * self.users,
+            bound=2 * self.clip_norm, sensitivity=4 * self.clip_norm, noise_std=[self.noise_std] * self.users,
             dim=self.width, steps=self.steps,
         )  # fmt: skip
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """Sampled clients and a server."""
         return Federation(self.users, self.secure_sum)
 
@@ -364,16 +365,23 @@ class FederatedADMM(_Users):
             return self._cost(self.protocol.rounds * self.steps, self.protocol.messages * self.steps)
         return self._cost(2 * self.steps, 2 * self.users * self.steps)
 
-    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the hosted clients' records."""
-        from sottovoce.objectives.prox_moves import ClientMoves
+        from sottovoce.mechanisms.admm import ClientProxMechanism
 
-        return ClientMoves(
-            self.objective, data, agents, self.users, self.on_grid(random, agents, [1.0] * len(agents)),
-            gamma=self.gamma, clip=self.clip, noise_std=self.noise_std, sample_rate=self.sample_rate,
+        return ClientProxMechanism(
+            self.objective,
+            data,
+            agents,
+            self.users,
+            self.on_grid(random, agents, [1.0] * len(agents)),
+            gamma=self.gamma,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std,
+            sample_rate=self.sample_rate,
             everyone=self.secure_sum,
             releases=self._announced(agents),
-        )  # fmt: skip
+        )
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the clients that ``source`` hosts."""
@@ -384,7 +392,8 @@ class FederatedADMM(_Users):
 
         Examples
         --------
-        >>> plan = FederatedADMM(GLM(), users=2, steps=1, sample_rate=1.0, gamma=1.0, clip=1.0, noise_std=1.0)
+        >>> plan = FederatedADMM(GLM(), users=2, steps=1, sample_rate=1.0, gamma=1.0, clip_norm=1.0,
+        ...                      noise_std=1.0)
         >>> plan.server(np.zeros(1), np.array([[1.0], [0.0]])).tolist()
         [0.25]
         """
@@ -414,7 +423,7 @@ class TokenADMM(_Users):
 
     Examples
     --------
-    >>> plan = TokenADMM(GLM("squared"), users=50, steps=500, cap=20, gamma=1.0, clip=1.0, noise_std=8.0)
+    >>> plan = TokenADMM(GLM("squared"), users=50, steps=500, cap=20, gamma=1.0, clip_norm=1.0, noise_std=8.0)
     >>> plan.privacy("network").label, plan.privacy("network", label="published").label
     ('ldp', 'published')
     """
@@ -423,7 +432,7 @@ class TokenADMM(_Users):
     users: int
     steps: int
     gamma: float
-    clip: float
+    clip_norm: float
     noise_std: float
     relaxation: float = 0.5
     cap: int | None = None
@@ -444,19 +453,19 @@ class TokenADMM(_Users):
         return self.steps if self.cap is None else min(self.cap, self.steps)
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """Local privacy; the network bound of the paper is a printed formula."""
         mu = self._booked(4.0) / self.noise_std if self.noise_std else math.inf
         rate = mu**2 / 2 * self.contributions * math.log(self.users) / self.users
         said = (
             "formula of Cyffers, Bellet, Basu 2023 for complete graphs, where "
-            f"sigma > {2 * self.clip:g} sqrt(alpha (alpha - 1))"
+            f"sigma > {2 * self.clip_norm:g} sqrt(alpha (alpha - 1))"
         )
-        return Local((Curve.gaussian(math.sqrt(2 * rate)), said))
+        return LocalOnly((Curve.gaussian(math.sqrt(2 * rate)), said))
 
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of one row, the token's: its path is drawn during the run."""
-        return Handover(1, 0, [])
+        return TokenPass(1, 0, [])
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return as many noisy moves as the path may bring."""
@@ -470,16 +479,24 @@ class TokenADMM(_Users):
         """Return one row per hop."""
         return self._cost(self.steps, self.steps)
 
-    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the users' records."""
-        from sottovoce.objectives.prox_moves import TokenMoves
+        from sottovoce.mechanisms.admm import TokenProxMechanism
 
         if list(agents) != list(range(self.users)):
             raise InvalidInput(f"{self.name} runs in one process, where all users are hosted.")
-        return TokenMoves(
-            self.objective, data, random, gamma=self.gamma, relaxation=self.relaxation, clip=self.clip,
-            noise_std=self.noise_std, cap=self.cap, steps=self.steps, releases=self._announced(agents),
-        )  # fmt: skip
+        return TokenProxMechanism(
+            self.objective,
+            data,
+            random,
+            gamma=self.gamma,
+            relaxation=self.relaxation,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std,
+            cap=self.cap,
+            steps=self.steps,
+            releases=self._announced(agents),
+        )
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text of the token."""

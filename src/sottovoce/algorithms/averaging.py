@@ -21,27 +21,28 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce.accounting.gaussian import gaussian_mu
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.models import Averaging, ObservationModel
+from sottovoce.accounting.release import Release
+from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.plan import (
     Adjacency,
     Plan,
     View,
     as_network,
-    known_adjacency,
-    known_noise,
-    known_protocol,
-    spoken_network,
+    as_network_argument,
+    check_adjacency,
+    check_noise,
+    check_protocol,
 )
-from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.privacy import Guarantee, optimal_noise
-from sottovoce.privacy.gaussian import gaussian_mu
-from sottovoce.privacy.laws import Averaging, Law
-from sottovoce.privacy.masks import MaskGrid, mask_grid
-from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Chebyshev, Gossip, Masked, Protocol, Refreshed, parse, rounds_for
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, Masked, Protocol, parse, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
+from sottovoce.secure_sum.masks import MaskGrid, mask_grid
 
 __all__ = ["Muffliato", "averaging"]
 
@@ -57,8 +58,8 @@ class Muffliato(Plan):
     protocol : an averaging protocol, or its name with ``network``; a `Network` stands for accelerated gossip
         on it with the theoretical number of rounds.
     noise_std : standard deviation of the noise each node adds, per coordinate (absolute).
-    radius : values are clipped to the ball of this radius around ``centre``; the sensitivity is twice it.
-    centre : a public point, a number or one per coordinate.
+    radius : values are clipped to the ball of this radius around ``center``; the sensitivity is twice it.
+    center : a public point, a number or one per coordinate.
     dim : numbers per node where it must be known without data (wire formats, costs).
     network, seed : for a protocol given by name.
     noise : ``"equal"``, or over trees ``"optimal"``: the least total noise that hides everybody from any
@@ -73,7 +74,7 @@ class Muffliato(Plan):
     User level: the whole row of one node is replaced; weights are public and stay. ``local`` holds against
     anyone who sees every message; ``pairwise``, ``network`` and ``colluders`` are exact for
     honest-but-curious observers who follow the public schedule; ``central`` is for somebody who sees one
-    node's final row. Rows that are not finite count as ``centre``. A negative noise is refused; with none
+    node's final row. Rows that are not finite count as ``center``. A negative noise is refused; with none
     nothing is protected, and every price is infinite.
 
     Examples
@@ -91,7 +92,7 @@ class Muffliato(Plan):
     protocol: Any
     noise_std: float
     radius: float
-    centre: float | tuple[float, ...] = 0.0
+    center: float | tuple[float, ...] = 0.0
     dim: int = 1
     adjacency: Adjacency = "user"
     network: Any = None
@@ -116,14 +117,14 @@ class Muffliato(Plan):
         _validate.positive(self.radius, "radius")
         _validate.count(self.dim, "dim")
         width = self.dim if self.dim > 1 else None  # one is also what it is where nobody said
-        object.__setattr__(self, "centre", _validate.point(self.centre, "centre", width))
+        object.__setattr__(self, "center", _validate.point(self.center, "center", width))
         network = None if self.network is None else as_network(self.network)
-        known_adjacency(self.adjacency, self.adjacencies, self.name)
-        known_noise(self)
-        protocol = spoken_network(self.protocol)
+        check_adjacency(self.adjacency, self.adjacencies, self.name)
+        check_noise(self)
+        protocol = as_network_argument(self.protocol)
         if isinstance(protocol, str):
             named = parse(protocol)
-            known_protocol(named, network, self)
+            check_protocol(named, network, self)
             assert network is not None
             protocol = named.at(network, seed=self.seed)
         elif isinstance(protocol, Network) or hasattr(protocol, "nodes"):
@@ -178,7 +179,7 @@ class Muffliato(Plan):
         return int(self.protocol.n)
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """One release per node, averaged: exact for every view."""
         return Averaging()
 
@@ -236,7 +237,7 @@ class Muffliato(Plan):
         if not isinstance(self.protocol, Masked) or not self.protects:
             return None
         return mask_grid(
-            bound=self.radius * max(self.factors) + float(np.abs(self.centre).max()),
+            bound=self.radius * max(self.factors) + float(np.abs(self.center).max()),
             sensitivity=self.sensitivity * min(self.factors),
             noise_std=list(self.noise_stds),
             dim=self.dim,
@@ -263,9 +264,9 @@ class Muffliato(Plan):
             ),
         )
 
-    def source(self, data: np.ndarray, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the hosted nodes' rows."""
-        from sottovoce.objectives.gradients import Values
+        from sottovoce.mechanisms.gradient import ValueMechanism
 
         later = bool(self.protocol.adds_noise)
         if random.protective and bool(self.protocol.fresh_std) and data.shape[1] != self.dim:
@@ -274,7 +275,7 @@ class Muffliato(Plan):
                 f"have {data.shape[1]}; state dim={data.shape[1]}."
             )
         gridded = self.on_grid(random, agents, [1.0] * len(agents))
-        centre: Any = self.centre
+        center: Any = self.center
         if gridded is not random:
             if data.shape[1] != self.dim:
                 raise InvalidInput(
@@ -282,15 +283,15 @@ class Muffliato(Plan):
                     f"{data.shape[1]}; state dim={data.shape[1]}."
                 )
             step = self.protocol.grid_step  # a public point, moved to the grid on which rows add up
-            centre = np.rint(np.asarray(centre, float) / step) * step
+            center = np.rint(np.asarray(center, float) / step) * step
         factors = np.array([self.factors[a] for a in agents])
-        if self.site_weights is not None:  # a ball around the centre stays one, and its radius grows alike
-            middle = np.asarray(centre, data.dtype)
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the centre
+        if self.site_weights is not None:  # a ball around the center stays one, and its radius grows alike
+            middle = np.asarray(center, data.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the center
                 data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
-        return Values(
+        return ValueMechanism(
             data, agents, gridded, radius=(self.radius * factors).tolist(),
-            noise_std=[self.noise_stds[a] for a in agents], centre=centre, noise_later=later,
+            noise_std=[self.noise_stds[a] for a in agents], center=center, noise_later=later,
             releases=None if later else [self.releases(a) for a in agents],
         )  # fmt: skip
 
@@ -299,22 +300,22 @@ class Muffliato(Plan):
         return averaging(source)
 
     def prepared(self, data: Any) -> np.ndarray:
-        """Return (n, dim) floats; values that are not finite stay, and are clipped to the centre later."""
+        """Return (n, dim) floats; values that are not finite stay, and are clipped to the center later."""
         rows = _validate.rows(data, self.n, "data", finite=False)
-        _validate.point(self.centre, "centre", rows.shape[1])
+        _validate.point(self.center, "center", rows.shape[1])
         return rows
 
-    def starting(self, data: np.ndarray, random: Random, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: np.ndarray, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return zeros: averaging has no starting point."""
         return np.zeros((len(list(agents)), data.shape[1]), data.dtype)
 
-    def metrics(self, rows: np.ndarray, data: np.ndarray, random: Random) -> dict[str, Any]:
+    def metrics(self, rows: np.ndarray, data: np.ndarray, random: RunRandomness) -> dict[str, Any]:
         """Return the error against the true mean, in simulations only, and the disagreement."""
         from sottovoce.objectives.clipping import clip_around
 
         found: dict[str, Any] = {"dim": data.shape[1]}
         if not random.protective:
-            clipped = clip_around(data, np.asarray(self.centre), self.radius)
+            clipped = clip_around(data, np.asarray(self.center), self.radius)
             truth = np.average(clipped, axis=0, weights=self.factors)
             found["mean_squared_error"] = float(np.mean((rows - truth) ** 2))
             found["disagreement"] = float(np.mean((rows - rows.mean(axis=0)) ** 2))
@@ -335,13 +336,13 @@ class Muffliato(Plan):
         Examples
         --------
         >>> import sottovoce as sv
-        >>> sv.Muffliato(sv.protocols.Exchange(4), noise_std=2.0, radius=0.5).noise_in_result()
+        >>> sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=2.0, radius=0.5).noise_in_result()
         1.0
         """
         protocol = self.protocol
         if protocol.n > _LARGE or protocol.adds_noise:
             return None
-        refreshed = isinstance(protocol, Refreshed)
+        refreshed = isinstance(protocol, FreshNoiseGossip)
         mixing = (Gossip(protocol.network, protocol.rounds) if refreshed else protocol).apply(np.eye(self.n))
         variance = (mixing**2) @ np.square(self.noise_stds)
         if refreshed:
@@ -405,7 +406,7 @@ class Muffliato(Plan):
             "rounds": self.protocol.rounds,
             "noise_std": self.noise_std,
             "radius": self.radius,
-            "centre": self.centre,
+            "center": self.center,
             "noise_multiplier": self.noise_multiplier,
             **(
                 {"noise": self.noise, "floor": self.floor, "tolerate": self.tolerate}

@@ -5,7 +5,7 @@ r"""Federated averaging over exact consensus: no server, whole members hidden.
           \mathrm{clip}_C(\Delta_i^k) + z C\,\xi_i\Big)
 
 Every member takes L plain steps from the common model on its own records; its whole update is clipped and
-gets noise once, and the exact mean moves the model through any of the optimisers. What happens inside an
+gets noise once, and the exact mean moves the model through any of the optimizers. What happens inside an
 update costs nothing more, so a member may pass over its records as often as it likes.
 
 References: McMahan, Ramage, Talwar, Zhang, "Learning Differentially Private Recurrent Language Models",
@@ -45,7 +45,7 @@ class ConsensusFedAvg(ConsensusSGD):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = ConsensusFedAvg(sv.objectives.GLM(), sv.graphs.ring(8), steps=10, clip=1.0,
+    >>> plan = ConsensusFedAvg(sv.objectives.GLM(), sv.graphs.ring(8), steps=10, clip_norm=1.0,
     ...                        noise_multiplier=8.0, local_steps=5)
     >>> plan.privacy("local").adjacency, sum(release.draws for release in plan.releases(0))
     ('user', 10)
@@ -69,7 +69,7 @@ class ConsensusFedAvg(ConsensusSGD):
         """Return the text for the members that ``source`` hosts."""
         updates = Updates(source, self.local_steps, self.local_rate)
         average_from = round(self.average_from * self.steps)
-        return consensus_sgd(updates, start, self.rate, self.optimiser, average_from=average_from)
+        return consensus_sgd(updates, start, self.rate, self.optimizer, average_from=average_from)
 
 
 class Updates:

@@ -23,11 +23,12 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.algorithms.optimisers import Optimiser, OptimiserState
-from sottovoce.algorithms.plan import Learning, View, known_noise
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.models import Consensus, ObservationModel
+from sottovoce.accounting.tree_noise import optimal_noise
+from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
+from sottovoce.algorithms.plan import GradientPlan, View, check_noise
 from sottovoce.errors import BudgetInfeasible, InvalidInput
-from sottovoce.privacy import Guarantee, optimal_noise
-from sottovoce.privacy.laws import Consensus, Law
 from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm, State
 
@@ -35,10 +36,10 @@ __all__ = ["ConsensusSGD", "consensus_sgd"]
 
 
 @dataclass(frozen=True, repr=False)
-class ConsensusSGD(Learning):
-    """Exact-consensus SGD, for generalised linear models and networks, at record and user level.
+class ConsensusSGD(GradientPlan):
+    """Exact-consensus SGD, for generalized linear models and networks, at record and user level.
 
-    Parameters are those of `Learning`; the protocol is a tree or an exchange, by default a fresh uniform
+    Parameters are those of `GradientPlan`; the protocol is a tree or an exchange, by default a fresh uniform
     spanning tree of the network per step. Beside them:
 
     Parameters
@@ -60,8 +61,8 @@ class ConsensusSGD(Learning):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = ConsensusSGD(sv.objectives.GLM(), sv.graphs.ring(8), steps=10, clip=1.0, noise_multiplier=8.0,
-    ...                     sizes=[500] * 8)
+    >>> plan = ConsensusSGD(sv.objectives.GLM(), sv.graphs.ring(8), steps=10, clip_norm=1.0,
+    ...                     noise_multiplier=8.0, sizes=[500] * 8)
     >>> pair = plan.privacy("pairwise", observer=0, user=4)
     >>> pair.label, pair.epsilon(1e-5) < plan.epsilon(1e-5, "local")
     ('exact', True)
@@ -84,7 +85,7 @@ class ConsensusSGD(Learning):
         _validate.probability(self.average_from, "average_from")
         if self.weighting not in ("records", "sites"):
             raise InvalidInput(f'weighting must be "records" or "sites", got {self.weighting!r}.')
-        known_noise(self)
+        check_noise(self)
         if self.noise == "optimal":
             if isinstance(self.noise_multiplier, tuple):
                 raise InvalidInput(
@@ -94,7 +95,7 @@ class ConsensusSGD(Learning):
             _ = self._shape  # what is no tree is refused now
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """Exact consensus: views of steps compose."""
         return Consensus()
 
@@ -103,7 +104,7 @@ class ConsensusSGD(Learning):
         if self.weighting == "sites" or self.adjacency == "user":
             return super().divisors(sizes)
         rate = 1.0 if self.sample_rate is None else self.sample_rate
-        total = rate * sum(sizes) if self.lot is None else self.lot * len(sizes)
+        total = rate * sum(sizes) if self.batch_size is None else self.batch_size * len(sizes)
         return [total / len(sizes)] * len(sizes)
 
     @property
@@ -140,7 +141,7 @@ class ConsensusSGD(Learning):
         Examples
         --------
         >>> import sottovoce as sv
-        >>> plan = ConsensusSGD(sv.objectives.GLM(), "tree", network="ring:3", steps=1, clip=1.0,
+        >>> plan = ConsensusSGD(sv.objectives.GLM(), "tree", network="ring:3", steps=1, clip_norm=1.0,
         ...                     noise_multiplier=1.0, sizes=[5, 5, 20])
         >>> plan.computes
         'the mean over all records: a site with more records counts for more'
@@ -168,15 +169,15 @@ class ConsensusSGD(Learning):
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the agents that ``source`` hosts."""
         return consensus_sgd(
-            source, start, self.rate, self.optimiser, average_from=round(self.average_from * self.steps)
+            source, start, self.rate, self.optimizer, average_from=round(self.average_from * self.steps)
         )
 
 
 class Model(NamedTuple):
-    """What everybody knows: the model, the optimiser's moments, the sum of the iterates to be averaged."""
+    """What everybody knows: the model, the optimizer's moments, the sum of the iterates to be averaged."""
 
     theta: np.ndarray
-    moments: OptimiserState
+    moments: OptimizerState
     total: np.ndarray
     taken: np.ndarray
 
@@ -185,7 +186,7 @@ def consensus_sgd(
     source: Any,
     start: np.ndarray,
     rate: Callable[[int], float],
-    optimiser: Optimiser,
+    optimizer: Optimizer,
     *,
     average_from: int,
 ) -> Algorithm:
@@ -198,13 +199,13 @@ def consensus_sgd(
     ...
     ...     def __call__(self, theta, k, stream=0):
     ...         return theta
-    >>> text = consensus_sgd(Itself(), np.ones((2, 1)), lambda k: 0.5, Optimiser(), average_from=9)
+    >>> text = consensus_sgd(Itself(), np.ones((2, 1)), lambda k: 0.5, Optimizer(), average_from=9)
     >>> text.output(text.update(text.init(), np.array([[1.0], [1.0]]), 0)).tolist()
     [[0.5], [0.5]]
     """
 
     def init() -> State:
-        moments = optimiser.init(start)
+        moments = optimizer.init(start)
         return State(Model(start, moments, np.zeros_like(start), np.zeros((), np.int64)), ())
 
     def message(state: State, k: int) -> np.ndarray:
@@ -216,7 +217,7 @@ def consensus_sgd(
         received = received.astype(model.theta.dtype, copy=False)  # means of integer sums are float64
         if source.decay:  # the l2 term holds no data: it is added after the mean, everywhere alike
             received = received + received.dtype.type(source.decay) * model.theta
-        step, moments = optimiser.step(model.moments, received, rate(k), model.theta)
+        step, moments = optimizer.step(model.moments, received, rate(k), model.theta)
         moved = model.theta - step
         if k < average_from:
             return State(Model(moved, moments, model.total, model.taken), ())

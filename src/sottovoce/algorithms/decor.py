@@ -1,4 +1,4 @@
-r"""DECOR: gradients hidden by noise that neighbours share and that cancels in the mean.
+r"""DECOR: gradients hidden by noise that neighbors share and that cancels in the mean.
 
 .. math:: \theta^{t+1} = W\big(\theta^t - \eta_t(\mathrm{clip}_C(g_i) + \bar z_i
           + \sum_{j \in N(i)} z_{ij})\big),\qquad
@@ -22,16 +22,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce.accounting.correlated import decor_variances
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.models import ObservationModel, PairCorrelated
 from sottovoce.algorithms.mafalda import gossiped, one_round
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.algorithms.plan import Adjacency, Learning
-from sottovoce.data.randomness import Random
+from sottovoce.algorithms.plan import Adjacency, GradientPlan
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.privacy import Guarantee
-from sottovoce.privacy.correlated import decor_variances
-from sottovoce.privacy.correlated_noise import PairSharedNoise
-from sottovoce.privacy.laws import Law, PairCorrelated
+from sottovoce.noise.correlated import PairSharedNoise
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm
 
@@ -39,12 +39,12 @@ __all__ = ["Decor"]
 
 
 @dataclass(frozen=True, repr=False)
-class Decor(Learning):
+class Decor(GradientPlan):
     """D-SGD with noise correlated along the edges of a network, at user level.
 
-    Parameters are those of `Learning` (the protocol is one round of `Gossip` on the network), and
+    Parameters are those of `GradientPlan` (the protocol is one round of `Gossip` on the network), and
 
-    pair_multiplier : s_c / C, the noise each pair of neighbours shares, from a seed only the two know;
+    pair_multiplier : s_c / C, the noise each pair of neighbors shares, from a seed only the two know;
         ``noise_multiplier`` is s_d / C, each node's own.
 
     Guarantees
@@ -58,7 +58,7 @@ class Decor(Learning):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = Decor(sv.objectives.GLM(), "gossip:1", network="ring:16", steps=1, clip=1.0,
+    >>> plan = Decor(sv.objectives.GLM(), "gossip:1", network="ring:16", steps=1, clip_norm=1.0,
     ...              noise_multiplier=0.5, pair_multiplier=3.0)
     >>> round(plan.variance_share(), 5)
     0.38196
@@ -72,7 +72,7 @@ class Decor(Learning):
     name: ClassVar[str] = "decor"
     protocols: ClassVar[tuple[str, ...]] = ("gossip",)
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
-    uses_optimiser: ClassVar[bool] = False
+    uses_optimizer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -90,10 +90,10 @@ class Decor(Learning):
         return gossiped(self.schedule(0))
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """Own noise, and noise shared along the edges."""
         (each,) = self.releases(0)
-        return PairCorrelated(self.edges_of, each.noise_std, self.pair_multiplier * (self.clip or 0.0))
+        return PairCorrelated(self.edges_of, each.noise_std, self.pair_multiplier * (self.clip_norm or 0.0))
 
     def variance_share(self, colluders: Iterable[int] = (), user: int | None = None) -> float:
         """Return the worst user's entry of (s_d^2 I + s_c^2 L_H)^{-1}, in units of 1/C^2."""
@@ -109,14 +109,14 @@ class Decor(Learning):
         stated = [self.privacy("local"), self.privacy("outsider")]
         return [*stated, self.privacy("network")] if self.n <= 128 else stated
 
-    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the hosted agents' records, with noise shared along the edges."""
         if not self.pair_multiplier:
             return super().source(data, agents, random)
         hosted = [int(a) for a in agents]
         nodes = dict(zip(random.hosting(hosted), hosted, strict=True))
-        assert self.clip is not None
-        shared = PairSharedNoise(random.noise, self.edges_of, self.pair_multiplier * self.clip, nodes)
+        assert self.clip_norm is not None
+        shared = PairSharedNoise(random.noise, self.edges_of, self.pair_multiplier * self.clip_norm, nodes)
         gate = super().source(data, agents, replace(random, noise=shared))
         gate.noisy = True  # what pairs share is added also where a node has no noise of its own
         return gate

@@ -5,7 +5,7 @@ r"""DP-CD: coordinate descent with noise and steps fitted to each coordinate.
           \qquad \gamma_j = c / M_j,\quad C_j = C\sqrt{M_j / \mathrm{tr} M},\quad s_j = z\,\frac{C_j}{n}
 
 with j uniform. References: Mangold, Bellet, Salmon, Tommasi 2022, Algorithm 1
-<https://arxiv.org/abs/2110.11688>; Bellet's 2024 talk on private optimisation.
+<https://arxiv.org/abs/2110.11688>; Bellet's 2024 talk on private optimization.
 Departures from the talk: the noise is N(0, s_j^2) with s_j proportional to C_j / n (the slide's power of L_j
 is a misprint), the clip rule is read as above (the slide is garbled), the answer is the mean of the
 iterates, and the noise comes from the exact Gaussian composition, sqrt(T) m / z in GDP with m = 2 where a
@@ -23,27 +23,27 @@ import numpy as np
 
 from sottovoce._validate import clip as checked_clip
 from sottovoce._validate import count, non_negative, positive, probability
-from sottovoce.algorithms.plan import Adjacency, Curated, View, known_adjacency
+from sottovoce.accounting.gaussian import gaussian_mu
+from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
+from sottovoce.algorithms.plan import Adjacency, CentralPlan, View, check_adjacency
 from sottovoce.data.base import Shards, is_sparse
-from sottovoce.data.randomness import Random
 from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
-from sottovoce.privacy.gaussian import gaussian_mu
-from sottovoce.privacy.releases import MOVES, PRELIMINARY, Release
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["DPCD", "dp_cd"]
 
-Prox = Any  # Regulariser.prox: (values, step) -> values
+Prox = Any  # Regularizer.prox: (values, step) -> values
 
 
 @dataclass(frozen=True, repr=False)
-class DPCD(Curated):
+class DPCD(CentralPlan):
     """Differentially private coordinate descent, central, at record level.
 
     Parameters
     ----------
-    objective : a loss with a separable regulariser.
+    objective : a loss with a separable regularizer.
     records : the public number of records n, the divisor of every mean.
     steps : T, one coordinate each.
     clip : C, dealt out over the coordinates by C_j = C sqrt(M_j / tr M).
@@ -66,12 +66,12 @@ class DPCD(Curated):
 
     Examples
     --------
-    >>> plan = DPCD(GLM("logistic"), records=1000, steps=100, clip=1.0, noise_multiplier=20.0,
+    >>> plan = DPCD(GLM("logistic"), records=1000, steps=100, clip_norm=1.0, noise_multiplier=20.0,
     ...             smoothness=(0.25, 0.25))
     >>> plan.privacy().mu
     1.0
     >>> plan = DPCD.for_budget(epsilon=1.0, delta=1e-6, steps=50, objective=GLM(), records=1000,
-    ...                        clip=1.0, bounds=(1.0, 1.0))
+    ...                        clip_norm=1.0, bounds=(1.0, 1.0))
     >>> 0.999 < plan.privacy().epsilon(1e-6) <= 1.0
     True
     """
@@ -79,7 +79,7 @@ class DPCD(Curated):
     objective: GLM
     records: int
     steps: int
-    clip: float
+    clip_norm: float
     noise_multiplier: float
     smoothness: tuple[float, ...] | None = None
     bounds: tuple[float, ...] | None = None
@@ -98,9 +98,9 @@ class DPCD(Curated):
         count(self.steps, "steps")
         positive(self.step_scale, "step_scale")
         non_negative(self.noise_multiplier, "noise_multiplier")
-        known_adjacency(self.adjacency, self.adjacencies, self.name)
-        checked_clip(self.clip, noisy=self.noise_multiplier > 0)
-        checked_regulariser(self.objective)
+        check_adjacency(self.adjacency, self.adjacencies, self.name)
+        checked_clip(self.clip_norm, noisy=self.noise_multiplier > 0)
+        checked_regularizer(self.objective)
         for name in ("smoothness", "bounds"):
             value = getattr(self, name)
             if value is not None:
@@ -155,20 +155,29 @@ class DPCD(Curated):
             coordinates,
         )
 
-    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the holder's records."""
-        from sottovoce.objectives.coordinates import Coordinates
+        from sottovoce.mechanisms.coordinate import CoordinateMechanism
 
-        return Coordinates(
-            self.objective, data, agents, random, clip=self.clip, noise_multiplier=self.noise_multiplier,
-            adjacency=self.adjacency, records=self.records, smoothness=self.smoothness, bounds=self.bounds,
-            smoothness_mu=self.preliminary_mu, releases=[self.releases(int(a)) for a in agents],
-        )  # fmt: skip
+        return CoordinateMechanism(
+            self.objective,
+            data,
+            agents,
+            random,
+            clip_norm=self.clip_norm,
+            noise_multiplier=self.noise_multiplier,
+            adjacency=self.adjacency,
+            records=self.records,
+            smoothness=self.smoothness,
+            bounds=self.bounds,
+            smoothness_mu=self.preliminary_mu,
+            releases=[self.releases(int(a)) for a in agents],
+        )
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the holder."""
         return dp_cd(
-            source, start, self.objective.regulariser.prox, steps=self.steps, step_scale=self.step_scale,
+            source, start, self.objective.regularizer.prox, steps=self.steps, step_scale=self.step_scale,
             period=self.period, averaging=self.output == "mean",
         )  # fmt: skip
 
@@ -202,13 +211,13 @@ class DPCD(Curated):
         return plan
 
 
-def checked_regulariser(objective: Any) -> None:
-    """Refuse what coordinate descent cannot minimise."""
+def checked_regularizer(objective: Any) -> None:
+    """Refuse what coordinate descent cannot minimize."""
     if not isinstance(objective, GLM):
         raise InvalidInput(f"Coordinate descent is for linear models, got {type(objective).__name__}.")
-    if not objective.regulariser.separable:
+    if not objective.regularizer.separable:
         raise InvalidInput(
-            "Coordinate descent needs a separable regulariser; take a box instead of the ball."
+            "Coordinate descent needs a separable regularizer; take a box instead of the ball."
         )
 
 

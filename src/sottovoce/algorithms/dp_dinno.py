@@ -26,25 +26,25 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.algorithms.optimisers import Optimiser, OptimiserState
-from sottovoce.algorithms.plan import Learning
+from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
+from sottovoce.algorithms.plan import GradientPlan
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["DPDiNNO", "dp_dinno"]
 
 
 @dataclass(frozen=True, repr=False)
-class DPDiNNO(Learning):
+class DPDiNNO(GradientPlan):
     """Consensus ADMM; ``primal_steps`` noisy gradients per step, and each is paid for.
 
-    Parameters are those of `Learning`, and these:
+    Parameters are those of `GradientPlan`, and these:
 
     Parameters
     ----------
     rho, rho_growth : penalty of the first step, and its factor per step; with SGD keep rate * rho below 2/3
         over the largest degree, or disagreement grows.
-    primal_steps : T, optimiser steps on the penalised loss per communication.
-    fresh_moments : forget the optimiser's moments at every communication.
+    primal_steps : T, optimizer steps on the penalized loss per communication.
+    fresh_moments : forget the optimizer's moments at every communication.
 
     Guarantees
     ----------
@@ -53,21 +53,21 @@ class DPDiNNO(Learning):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = DPDiNNO(sv.objectives.GLM(), sv.graphs.ring(4), steps=10, sizes=[500] * 4, lot=50, clip=1.0,
-    ...                noise_multiplier=2.0, primal_steps=2)
+    >>> plan = DPDiNNO(sv.objectives.GLM(), sv.graphs.ring(4), steps=10, sizes=[500] * 4, batch_size=50,
+    ...                clip_norm=1.0, noise_multiplier=2.0, primal_steps=2)
     >>> sum(release.draws for release in plan.releases(0))
     20
     """
 
-    optimiser: Optimiser = field(default_factory=lambda: Optimiser("adam"))
+    optimizer: Optimizer = field(default_factory=lambda: Optimizer("adam"))
     rho: float = 0.5
     rho_growth: float = 1.0003
     primal_steps: int = 1
     fresh_moments: bool = True
 
     name: ClassVar[str] = "dp-dinno"
-    protocols: ClassVar[tuple[str, ...]] = ("neighbour-sum",)
-    default_protocol: ClassVar[str] = "neighbour-sum"
+    protocols: ClassVar[tuple[str, ...]] = ("neighbor-sum",)
+    default_protocol: ClassVar[str] = "neighbor-sum"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -86,16 +86,16 @@ class DPDiNNO(Learning):
         degrees = np.asarray(protocol.network.degrees, start.dtype)[source.agents]
         return dp_dinno(
             source, start, degrees, rate=self.rate, rho=lambda k: self.rho * self.rho_growth**k,
-            optimiser=self.optimiser, primal_steps=self.primal_steps, fresh_moments=self.fresh_moments,
+            optimizer=self.optimizer, primal_steps=self.primal_steps, fresh_moments=self.fresh_moments,
         )  # fmt: skip
 
 
 class Own(NamedTuple):
-    """Primal and dual variables and optimiser moments, one row per agent."""
+    """Primal and dual variables and optimizer moments, one row per agent."""
 
     theta: np.ndarray
     y: np.ndarray
-    moments: OptimiserState
+    moments: OptimizerState
 
 
 def dp_dinno(
@@ -105,11 +105,11 @@ def dp_dinno(
     *,
     rate: Callable[[int], float],
     rho: Callable[[int], float],
-    optimiser: Optimiser,
+    optimizer: Optimizer,
     primal_steps: int = 1,
     fresh_moments: bool = False,
 ) -> Algorithm:
-    """Return the text of Algorithm 3; what is received is the sum over neighbours.
+    """Return the text of Algorithm 3; what is received is the sum over neighbors.
 
     Examples
     --------
@@ -117,7 +117,7 @@ def dp_dinno(
     ...     def full(self, theta, k, stream):
     ...         return theta
     >>> text = dp_dinno(Itself(), np.ones((2, 1)), np.ones(2), rate=lambda k: 0.1, rho=lambda k: 0.5,
-    ...                 optimiser=Optimiser())
+    ...                 optimizer=Optimizer())
     >>> text.output(text.update(text.init(), np.ones((2, 1)), 0)).tolist()
     [[0.9], [0.9]]
     """
@@ -128,16 +128,16 @@ def dp_dinno(
         r = own.theta.dtype.type(rho(k))
         y = own.y + r * (d * own.theta - received)
         middle = (d * own.theta + received) / 2
-        moments = optimiser.init(start) if fresh_moments else own.moments
+        moments = optimizer.init(start) if fresh_moments else own.moments
         psi = own.theta
         for t in range(primal_steps):
             h = source.full(psi, k, t) + y + 2 * r * (d * psi - middle)
-            step, moments = optimiser.step(moments, h, rate(k), psi)
+            step, moments = optimizer.step(moments, h, rate(k), psi)
             psi = psi - step
         return State((), Own(psi, y, moments))
 
     return Algorithm(
-        init=lambda: State((), Own(start, np.zeros_like(start), optimiser.init(start))),
+        init=lambda: State((), Own(start, np.zeros_like(start), optimizer.init(start))),
         message=lambda state, k: state.own.theta,
         update=update,
         output=lambda state: state.own.theta,

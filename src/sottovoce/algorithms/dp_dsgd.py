@@ -5,8 +5,8 @@ r"""DP-DSGD: decentralized SGD with per-sample clipping and Gaussian noise.
 References: [1] Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with Consensus
 Algorithms", 2023, Algorithm 1.
 Departures from [1]: all agents compute from the same snapshot (their code mixes in place, agent after agent,
-and takes the gradient at the mixed point); W is symmetric and doubly stochastic (theirs is row-normalised);
-noise comes from a noise source, not from a published seed. A local optimiser may replace the plain step.
+and takes the gradient at the mixed point); W is symmetric and doubly stochastic (theirs is row-normalized);
+noise comes from a noise source, not from a published seed. A local optimizer may replace the plain step.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sottovoce.algorithms.optimisers import Optimiser, OptimiserState
-from sottovoce.algorithms.plan import Learning
+from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
+from sottovoce.algorithms.plan import GradientPlan
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["DPDSGD", "dp_dsgd"]
 
 
 @dataclass(frozen=True, repr=False)
-class DPDSGD(Learning):
-    """Decentralized DP-SGD; one gossip round and one noisy gradient per step. Parameters as `Learning`.
+class DPDSGD(GradientPlan):
+    """Decentralized DP-SGD; one gossip round and one noisy gradient per step. Parameters as `GradientPlan`.
 
     Guarantees
     ----------
@@ -36,8 +36,8 @@ class DPDSGD(Learning):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = DPDSGD(sv.objectives.GLM(dim=5), sv.graphs.ring(4), steps=10, sizes=[500] * 4, lot=50,
-    ...               clip=1.0, noise_multiplier=2.0)
+    >>> plan = DPDSGD(sv.objectives.GLM(dim=5), sv.graphs.ring(4), steps=10, sizes=[500] * 4, batch_size=50,
+    ...               clip_norm=1.0, noise_multiplier=2.0)
     >>> plan.cost()["messages"], plan.privacy("local").label
     (80, 'ldp')
     """
@@ -50,17 +50,17 @@ class DPDSGD(Learning):
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the agents that ``source`` hosts."""
-        return dp_dsgd(source, start, self.rate, self.optimiser)
+        return dp_dsgd(source, start, self.rate, self.optimizer)
 
 
 class Own(NamedTuple):
-    """Parameters and optimiser moments, one row per agent."""
+    """Parameters and optimizer moments, one row per agent."""
 
     theta: np.ndarray
-    moments: OptimiserState
+    moments: OptimizerState
 
 
-def dp_dsgd(source: Any, start: np.ndarray, rate: Callable[[int], float], optimiser: Optimiser) -> Algorithm:
+def dp_dsgd(source: Any, start: np.ndarray, rate: Callable[[int], float], optimizer: Optimizer) -> Algorithm:
     """Return the text of Algorithm 1.
 
     Examples
@@ -68,18 +68,18 @@ def dp_dsgd(source: Any, start: np.ndarray, rate: Callable[[int], float], optimi
     >>> class Itself:
     ...     def full(self, theta, k):
     ...         return theta
-    >>> text = dp_dsgd(Itself(), np.ones((2, 1)), lambda k: 0.5, Optimiser())
+    >>> text = dp_dsgd(Itself(), np.ones((2, 1)), lambda k: 0.5, Optimizer())
     >>> text.output(text.update(text.init(), np.array([[3.0], [3.0]]), 0)).tolist()
     [[2.5], [2.5]]
     """
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         own: Own = state.own
-        step, moments = optimiser.step(own.moments, source.full(own.theta, k), rate(k), own.theta)
+        step, moments = optimizer.step(own.moments, source.full(own.theta, k), rate(k), own.theta)
         return State((), Own(received - step, moments))
 
     return Algorithm(
-        init=lambda: State((), Own(start, optimiser.init(start))),
+        init=lambda: State((), Own(start, optimizer.init(start))),
         message=lambda state, k: state.own.theta,
         update=update,
         output=lambda state: state.own.theta,

@@ -16,17 +16,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sottovoce.algorithms.plan import Learning
+from sottovoce.algorithms.plan import GradientPlan
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["DPDSGT", "dp_dsgt"]
 
 
 @dataclass(frozen=True, repr=False)
-class DPDSGT(Learning):
+class DPDSGT(GradientPlan):
     """Gradient tracking: messages hold parameters and tracked gradients, twice as long as DP-DSGD's.
 
-    Parameters are those of `Learning`.
+    Parameters are those of `GradientPlan`.
 
     Guarantees
     ----------
@@ -35,8 +35,8 @@ class DPDSGT(Learning):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = DPDSGT(sv.objectives.GLM(dim=6), sv.graphs.ring(4), steps=10, sizes=[500] * 4, lot=50,
-    ...               clip=1.0, noise_multiplier=2.0)
+    >>> plan = DPDSGT(sv.objectives.GLM(dim=6), sv.graphs.ring(4), steps=10, sizes=[500] * 4, batch_size=50,
+    ...               clip_norm=1.0, noise_multiplier=2.0)
     >>> plan.width
     12
     """
@@ -46,7 +46,7 @@ class DPDSGT(Learning):
         "gossip", "chebyshev", "randomized", "accelerated-randomized", "dropout", "time-varying", "tree",
         "exchange",
     )  # fmt: skip
-    uses_optimiser: ClassVar[bool] = False
+    uses_optimizer: ClassVar[bool] = False
 
     @property
     def width(self) -> int:

@@ -6,7 +6,7 @@ r"""DP-GCD: greedy coordinate descent, the coordinate chosen by a noisy maximum.
 
 G is the gradient clipped per record and coordinate at C_j = C sqrt(M_j / tr M), so D_j / sqrt(M_j) is the
 same for all j (D_j = C_j / n where records are added or removed). References: Mangold, Bellet, Salmon,
-Tommasi 2023, Algorithm 1 <https://arxiv.org/abs/2207.01560>; Bellet's 2024 talk on private optimisation.
+Tommasi 2023, Algorithm 1 <https://arxiv.org/abs/2207.01560>; Bellet's 2024 talk on private optimization.
 Departures from the talk: Laplace scales proportional to C_j (the slide prints sigma^2 L_j), scores in the
 M-norm (the slide shows the case of equal M_j), and a proximal step for l1, l2 and box.
 """
@@ -21,25 +21,25 @@ import numpy as np
 
 from sottovoce._validate import clip as checked_clip
 from sottovoce._validate import count, non_negative, positive
-from sottovoce.algorithms.dp_cd import checked_regulariser, held
-from sottovoce.algorithms.plan import Adjacency, Curated, known_adjacency
+from sottovoce.accounting.release import MOVES, Release
+from sottovoce.algorithms.dp_cd import checked_regularizer, held
+from sottovoce.algorithms.plan import Adjacency, CentralPlan, check_adjacency
 from sottovoce.data.base import Shards
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
-from sottovoce.privacy.releases import MOVES, Release
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["DPGCD", "dp_gcd"]
 
 
 @dataclass(frozen=True, repr=False)
-class DPGCD(Curated):
+class DPGCD(CentralPlan):
     """Differentially private greedy coordinate descent, central, at record level; dense or sparse data.
 
     Parameters
     ----------
-    objective : a loss with a separable regulariser.
+    objective : a loss with a separable regularizer.
     records : the public number of records n.
     steps : T, one coordinate each.
     clip : C, dealt out over the coordinates.
@@ -55,7 +55,7 @@ class DPGCD(Curated):
 
     Examples
     --------
-    >>> plan = DPGCD(GLM("logistic"), records=1000, steps=4, clip=1.0, noise_ratio=20.0, smoothness=0.25)
+    >>> plan = DPGCD(GLM("logistic"), records=1000, steps=4, clip_norm=1.0, noise_ratio=20.0, smoothness=0.25)
     >>> round(plan.privacy().rdp(2.0), 4)  # at most 5 T alpha / (2 r^2) = 0.05
     0.0498
     """
@@ -63,7 +63,7 @@ class DPGCD(Curated):
     objective: GLM
     records: int
     steps: int
-    clip: float
+    clip_norm: float
     noise_ratio: float
     smoothness: tuple[float, ...] | float = 0.25
     step_scale: float = 1.0
@@ -78,9 +78,9 @@ class DPGCD(Curated):
         count(self.steps, "steps")
         positive(self.step_scale, "step_scale")
         non_negative(self.noise_ratio, "noise_ratio")
-        known_adjacency(self.adjacency, self.adjacencies, self.name)
-        checked_clip(self.clip, noisy=self.noise_ratio > 0)
-        checked_regulariser(self.objective)
+        check_adjacency(self.adjacency, self.adjacencies, self.name)
+        checked_clip(self.clip_norm, noisy=self.noise_ratio > 0)
+        checked_regularizer(self.objective)
         if isinstance(self.smoothness, (int, float)):
             positive(self.smoothness, "smoothness")
         else:
@@ -101,12 +101,12 @@ class DPGCD(Curated):
             for stream, kind in enumerate(("noisy-max", "laplace"))
         )
 
-    def source(self, data: Shards, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the holder's records."""
-        from sottovoce.objectives.coordinates import Choice
+        from sottovoce.mechanisms.coordinate import NoisyMaxMechanism
 
-        return Choice(
-            self.objective, data, agents, random, clip=self.clip, noise_ratio=self.noise_ratio,
+        return NoisyMaxMechanism(
+            self.objective, data, agents, random, clip_norm=self.clip_norm, noise_ratio=self.noise_ratio,
             adjacency=self.adjacency, records=self.records, smoothness=self.smoothness,
             releases=[self.releases(int(a)) for a in agents],
         )  # fmt: skip
@@ -114,7 +114,7 @@ class DPGCD(Curated):
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the holder."""
         gamma = self.step_scale / source.M
-        return dp_gcd(source, start, self.objective.regulariser.prox, gamma, self.steps)
+        return dp_gcd(source, start, self.objective.regularizer.prox, gamma, self.steps)
 
     def prepared(self, data: Any) -> Shards:
         """Return the holder's records, checked, dense or sparse."""

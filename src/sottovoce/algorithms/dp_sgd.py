@@ -5,7 +5,7 @@ r"""DP-SGD: Poisson lots, clipped records, a fixed divisor; one trusted holder o
 
 References: Abadi et al. 2016, Algorithm 1 <https://arxiv.org/abs/1607.00133>; Bassily et al. 2014.
 Departures: lots are drawn record by record with probability q and the divisor is always the expected
-lot size L, also for an empty lot, because dividing by the realised size reveals it; the regulariser of a
+lot size L, also for an empty lot, because dividing by the realized size reveals it; the regularizer of a
 linear model is data independent, so its proximal map follows the step without cost; the loss is
 accounted by privacy loss distributions instead of moments.
 """
@@ -19,11 +19,11 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.algorithms.optimisers import Optimiser, OptimiserState
-from sottovoce.algorithms.plan import Curated, Learning
+from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
+from sottovoce.algorithms.plan import CentralPlan, GradientPlan
 from sottovoce.data.base import is_sparse
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["DPSGD", "dp_sgd"]
@@ -32,11 +32,11 @@ Prox = Callable[[np.ndarray, float], np.ndarray]
 
 
 @dataclass(frozen=True, repr=False)
-class DPSGD(Curated, Learning):
+class DPSGD(CentralPlan, GradientPlan):
     """Differentially private stochastic gradient descent, central, for linear models and networks.
 
-    The regulariser of a linear model (l1, l2, box, ball) acts by its proximal map after every step.
-    Parameters are those of `Learning` without protocol, network and seed, and these:
+    The regularizer of a linear model (l1, l2, box, ball) acts by its proximal map after every step.
+    Parameters are those of `GradientPlan` without protocol, network and seed, and these:
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class DPSGD(Curated, Learning):
     Examples
     --------
     >>> from sottovoce.objectives import GLM
-    >>> plan = DPSGD(GLM("logistic"), records=100, steps=50, lot=20, learning_rate=0.5, clip=1.0,
+    >>> plan = DPSGD(GLM("logistic"), records=100, steps=50, batch_size=20, learning_rate=0.5, clip_norm=1.0,
     ...              noise_multiplier=2.0)
     >>> plan.privacy().adjacency, plan.privacy().label
     ('add-remove', 'exact')
@@ -92,16 +92,16 @@ class DPSGD(Curated, Learning):
             raise InvalidInput("DP-SGD works on dense features; take DP-GCD for sparse data.")
         return super().prepared(data)
 
-    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting row of the objective."""
-        return Learning.starting(self, data, random, agents)
+        return GradientPlan.starting(self, data, random, agents)
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the agent that ``source`` hosts."""
-        regulariser = getattr(self.objective, "regulariser", None)
+        regularizer = getattr(self.objective, "regularizer", None)
         return dp_sgd(
-            source, start, self.rate, self.optimiser,
-            prox=None if regulariser is None else regulariser.prox, averaging=self.output == "mean",
+            source, start, self.rate, self.optimizer,
+            prox=None if regularizer is None else regularizer.prox, averaging=self.output == "mean",
         )  # fmt: skip
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
@@ -117,10 +117,10 @@ class DPSGD(Curated, Learning):
 
 
 class Model(NamedTuple):
-    """All of it is released: parameters, moments of the optimiser, the sum of the iterates (or nothing)."""
+    """All of it is released: parameters, moments of the optimizer, the sum of the iterates (or nothing)."""
 
     theta: np.ndarray
-    moments: OptimiserState
+    moments: OptimizerState
     total: np.ndarray
 
 
@@ -128,7 +128,7 @@ def dp_sgd(
     source: Any,
     start: np.ndarray,
     rate: Callable[[int], float],
-    optimiser: Optimiser,
+    optimizer: Optimizer,
     *,
     prox: Prox | None = None,
     averaging: bool = False,
@@ -137,14 +137,14 @@ def dp_sgd(
 
     Examples
     --------
-    >>> text = dp_sgd(lambda theta, k: theta, np.ones((1, 2)), lambda k: 0.5, Optimiser())
+    >>> text = dp_sgd(lambda theta, k: theta, np.ones((1, 2)), lambda k: 0.5, Optimizer())
     >>> text.output(text.update(text.init(), np.ones((1, 2)), 0)).tolist()
     [[0.5, 0.5]]
     """
 
     def init() -> State:
         total = np.zeros_like(start) if averaging else np.zeros((0,), start.dtype)
-        return State(Model(start, optimiser.init(start), total), ())
+        return State(Model(start, optimizer.init(start), total), ())
 
     def message(state: State, k: int) -> np.ndarray:
         released: np.ndarray = source(state.common.theta, k)
@@ -152,7 +152,7 @@ def dp_sgd(
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         model: Model = state.common
-        step, moments = optimiser.step(model.moments, received, rate(k), model.theta)
+        step, moments = optimizer.step(model.moments, received, rate(k), model.theta)
         theta = model.theta - step
         if prox is not None:
             theta = prox(theta, rate(k))
@@ -170,5 +170,5 @@ def dp_sgd(
             return model.theta
         return model.total / model.theta.dtype.type(model.moments.taken)
 
-    compiled = optimiser.plain and getattr(source, "descends", False)
+    compiled = optimizer.plain and getattr(source, "descends", False)
     return Algorithm(init, message, update, output, block if compiled else None)

@@ -21,12 +21,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce._files import digest
+from sottovoce._io import digest
 from sottovoce._validate import count, non_negative, probability
-from sottovoce.algorithms.plan import Adjacency, Curated, known_adjacency
-from sottovoce.data.randomness import Random
+from sottovoce.accounting.release import Release
+from sottovoce.algorithms.plan import Adjacency, CentralPlan, check_adjacency
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy.releases import Release
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["FixedPoint", "fixed_point"]
@@ -35,13 +35,13 @@ Operator = Callable[[np.ndarray, Any], np.ndarray]
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class FixedPoint(Curated):
+class FixedPoint(CentralPlan):
     """Repeat an operator with Gaussian noise, whole or block by block.
 
     Parameters
     ----------
     operator : ``R(u, data)`` on an array (blocks, dim), returning the same shape.
-    sensitivity : S with sup over u of |R_b(u; D) - R_b(u; D')| <= S for every block and neighbouring D, D'.
+    sensitivity : S with sup over u of |R_b(u; D) - R_b(u; D')| <= S for every block and neighboring D, D'.
     noise_std : sigma, absolute.
     steps : number of iterations K.
     relaxation : lambda in (0, 1], a number or a function of the step.
@@ -49,7 +49,7 @@ class FixedPoint(Curated):
     error : ``error(u, data, k, rng)``, an inexactness e_k (sampling, for instance); its effect on the
         sensitivity is the caller's to include.
     active_blocks : the most blocks that move in a step; the loss counts each of them. None: all of ``start``.
-    adjacency : what "neighbouring" means in the sensitivity.
+    adjacency : what "neighboring" means in the sensitivity.
     start : array (blocks, dim) that does not depend on the data.
 
     Guarantees
@@ -88,7 +88,7 @@ class FixedPoint(Curated):
         count(self.steps, "steps")
         non_negative(self.sensitivity, "sensitivity")
         non_negative(self.noise_std, "noise_std")
-        known_adjacency(self.adjacency, self.adjacencies, self.name)
+        check_adjacency(self.adjacency, self.adjacencies, self.name)
         if not callable(self.relaxation):
             probability(self.relaxation, "relaxation", zero=False)
         if self.start is None:
@@ -121,12 +121,12 @@ class FixedPoint(Curated):
             ),
         )  # fmt: skip
 
-    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the operator."""
-        from sottovoce.objectives.operators import NoisyOperator
+        from sottovoce.mechanisms.fixed_point import FixedPointMechanism
 
         assert self.active_blocks is not None
-        return NoisyOperator(
+        return FixedPointMechanism(
             self.operator, data, random, sensitivity=self.sensitivity, noise_std=self.noise_std,
             blocks=len(self.start), active_blocks=self.active_blocks, active=self.active, error=self.error,
             adjacency=self.adjacency, releases=[self.releases(int(a)) for a in agents],
@@ -144,7 +144,7 @@ class FixedPoint(Curated):
         """Return the data as they are: only the operator reads them."""
         return data
 
-    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public start as one row."""
         return self.start.reshape(1, -1)
 

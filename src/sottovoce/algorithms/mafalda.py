@@ -4,13 +4,13 @@ r"""MAFALDA-SGD: each node correlates its own noise over time, in the way that h
           + \sum_{s \le t} (C_{loc}^{-1})_{ts}\, \xi_u^s\big)\Big),\qquad
           \xi \sim \mathcal N(0, (z\,\mathrm{sens}\,C)^2 I)
 
-C_loc (lower triangular) minimises sens(X)^2 tr(M X^{-1}), X = C_loc^T C_loc, with the Gram matrix M of how
+C_loc (lower triangular) minimizes sens(X)^2 tr(M X^{-1}), X = C_loc^T C_loc, with the Gram matrix M of how
 noise injected at step s spreads through the network until the end. The text is that of Muffliato-SGD with
 one round of gossip (`muffliato_sgd`); only the noise is another (`TimeCorrelatedNoise`).
 
 References: Bellet, Cyffers, Frey, Gaudel, Lerévérend, Taïani, "Unified Privacy Guarantees for Decentralized
 Learning via Matrix Factorization" <https://arxiv.org/abs/2510.17480>. Departures: see
-`sottovoce.privacy.correlated`, which finds C_loc and states its sensitivity.
+`sottovoce.noise.time_correlation`, which finds C_loc and states its sensitivity.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from sottovoce.accounting.observation.models import ObservationModel, TimeCorrelated
+from sottovoce.accounting.release import Release
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.algorithms.plan import Adjacency, Learning
-from sottovoce.data.randomness import Random
+from sottovoce.algorithms.plan import Adjacency, GradientPlan
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.privacy.correlated import TimeCorrelation, mafalda
-from sottovoce.privacy.correlated_noise import TimeCorrelatedNoise
-from sottovoce.privacy.laws import Law, TimeCorrelated
-from sottovoce.privacy.releases import Release
+from sottovoce.noise.correlated import TimeCorrelatedNoise
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.time_correlation import TimeCorrelation, mafalda
 from sottovoce.protocols import Gossip, Protocol
 from sottovoce.runners import Algorithm
 
@@ -38,10 +38,10 @@ __all__ = ["Mafalda"]
 
 
 @dataclass(frozen=True, repr=False)
-class Mafalda(Learning):
+class Mafalda(GradientPlan):
     """D-SGD with optimally correlated local noise, at user level, for one round of gossip per step.
 
-    Parameters are those of `Learning`; ``noise_multiplier`` is the noise of an equivalent single release:
+    Parameters are those of `GradientPlan`; ``noise_multiplier`` is the noise of an equivalent single release:
     the whole run, in which a user's data enter every step, is 2/z-GDP.
 
     Guarantees
@@ -53,7 +53,7 @@ class Mafalda(Learning):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = Mafalda(sv.objectives.GLM(), "gossip:1", network="ring:8", steps=9, clip=1.0,
+    >>> plan = Mafalda(sv.objectives.GLM(), "gossip:1", network="ring:8", steps=9, clip_norm=1.0,
     ...                noise_multiplier=2)
     >>> plan.privacy().mu, plan.privacy().label
     (1.0, 'ldp')
@@ -64,13 +64,13 @@ class Mafalda(Learning):
     name: ClassVar[str] = "mafalda"
     protocols: ClassVar[tuple[str, ...]] = ("gossip",)
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
-    uses_optimiser: ClassVar[bool] = False
+    uses_optimizer: ClassVar[bool] = False
 
     def _demand(self, protocol: Protocol) -> Protocol:
         return one_round(super()._demand(protocol), self.protocol, self.name)
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """All steps of a node are one mechanism."""
         return TimeCorrelated()
 
@@ -83,7 +83,7 @@ class Mafalda(Learning):
         """Return the correlation of noise over time that this plan uses."""
         return _correlation(gossiped(self.schedule(0)), self.steps)
 
-    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the hosted agents' records, with noise correlated over the steps."""
         if any(self.multipliers):
             random = replace(random, noise=TimeCorrelatedNoise(random.noise, self.correlation()))

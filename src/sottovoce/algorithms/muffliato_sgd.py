@@ -5,7 +5,7 @@ r"""Muffliato-GD and -SGD: a noisy local gradient step, then K rounds of gossip.
 
 References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Algorithm 3.
 Departures from [1]: noise is relative to the clip and clipping comes before it ([1] passes the absolute
-variance nu^2 sigma^2); user-level sensitivity is 2C; pairwise figures are the linear formula, labelled
+variance nu^2 sigma^2); user-level sensitivity is 2C; pairwise figures are the linear formula, labeled
 "conditional" and given only when asked for by that name, because equation (9) understates what later
 steps reveal. The guarantee is local.
 """
@@ -19,8 +19,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.algorithms.plan import Learning
-from sottovoce.privacy.laws import Law, Linear
+from sottovoce.accounting.observation.models import LinearGossip, ObservationModel
+from sottovoce.algorithms.plan import GradientPlan
 from sottovoce.protocols import NamedProtocol, Protocol
 from sottovoce.runners import Algorithm, State
 
@@ -28,11 +28,12 @@ __all__ = ["MuffliatoSGD", "muffliato_sgd"]
 
 
 @dataclass(frozen=True, repr=False)
-class MuffliatoSGD(Learning):
+class MuffliatoSGD(GradientPlan):
     """Decentralized gradient descent with local noise and gossip.
 
     The schedule decides the variant: `Gossip` or `Chebyshev` on a fixed network, a function of the step for
-    fresh Erdős-Rényi graphs, `TimeVarying`, `Dropout` or `Refreshed` gossip. Parameters as `Learning`.
+    fresh Erdős-Rényi graphs, `TimeVarying`, `Dropout` or `FreshNoiseGossip` gossip. Parameters as
+    `GradientPlan`.
 
     Guarantees
     ----------
@@ -44,7 +45,7 @@ class MuffliatoSGD(Learning):
     --------
     >>> import sottovoce as sv
     >>> plan = MuffliatoSGD(sv.objectives.GLM(), sv.protocols.Gossip(sv.graphs.path(5), rounds=1), steps=5,
-    ...                     clip=1.0, noise_multiplier=4.0, adjacency="user")
+    ...                     clip_norm=1.0, noise_multiplier=4.0, adjacency="user")
     >>> pair = {"observer": 0, "user": 4}
     >>> plan.privacy("pairwise", **pair).label, plan.privacy("pairwise", **pair, label="conditional").label
     ('ldp', 'conditional')
@@ -54,12 +55,12 @@ class MuffliatoSGD(Learning):
     protocols: ClassVar[tuple[str, ...]] = (
         "gossip", "chebyshev", "refreshed", "randomized", "accelerated-randomized", "dropout", "time-varying",
     )  # fmt: skip
-    uses_optimiser: ClassVar[bool] = False
+    uses_optimizer: ClassVar[bool] = False
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """The linear formula is conditional; local privacy is valid."""
-        return Linear()
+        return LinearGossip()
 
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of step ``k``; fresh noise given by name is in proportion to a row's noise."""
@@ -80,11 +81,11 @@ class MuffliatoSGD(Learning):
         given = self.noise_multiplier
         z = max(given) if isinstance(given, (tuple, list)) else given
         divisor = 1.0
-        if self.adjacency != "user" and self.lot is not None:
-            divisor = float(self.lot)
+        if self.adjacency != "user" and self.batch_size is not None:
+            divisor = float(self.batch_size)
         elif self.adjacency != "user" and self.sizes is not None:
             divisor = float(min(self.divisors(self.sizes)))
-        return self.rate(k) * float(z) * float(self.clip or 1.0) / divisor or 1.0
+        return self.rate(k) * float(z) * float(self.clip_norm or 1.0) / divisor or 1.0
 
     def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
         """Return the text for the agents that ``source`` hosts."""

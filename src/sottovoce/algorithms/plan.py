@@ -6,9 +6,9 @@ the gate before their records; ``releases(agent)``, every noisy value an agent w
 mathematics that says how much of them an observer learns; and `width`, the numbers in a row. Everything
 else reads these: the runners, the ranks of a cluster, a peer, the accountant, the ledger, the command line.
 
-Three classes stand here, and together: `Plan` (what follows from the facts), `Curated` (one holder of all
-records) and `Learning` (agents, sizes, lots and clips: the options of every gradient plan). The last two are
-the first with its facts filled in, and DP-SGD is both; apart they would be one module in three files.
+Three classes stand here, and together: `Plan` (what follows from the facts), `CentralPlan` (one holder of all
+records) and `GradientPlan` (agents, sizes, lots and clips: the options of every gradient plan). The last two
+are the first with its facts filled in, and DP-SGD is both; apart they would be one module in three files.
 """
 
 from __future__ import annotations
@@ -24,30 +24,37 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-import sottovoce
 from sottovoce import _validate, protocols
-from sottovoce._shown import Shown
-from sottovoce.algorithms.optimisers import Optimiser, Rate
+from sottovoce._hooks import NotebookDisplay, hook
+from sottovoce.accounting.accountant import View, account
+from sottovoce.accounting.calibration import calibrate
+from sottovoce.accounting.guarantee import EMPTY_PLACE, Guarantee, Label
+from sottovoce.accounting.observation.models import Curator, LocalOnly, ObservationModel
+from sottovoce.accounting.release import MOVES, Release, compose
+from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.data.base import Shards, is_sparse, of_agents
-from sottovoce.data.randomness import Random
 from sottovoce.errors import DataError, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
-from sottovoce.privacy import Guarantee, Label
-from sottovoce.privacy.accountant import View, account
-from sottovoce.privacy.calibration import calibrate
-from sottovoce.privacy.guarantees import EMPTY_PLACE
-from sottovoce.privacy.laws import Curator, Law, Local
-from sottovoce.privacy.masks import GridNoise, MaskGrid, SummedNoise, mask_grid
-from sottovoce.privacy.noise import grid_of
-from sottovoce.privacy.releases import MOVES, Release, compose
-from sottovoce.protocols import Exchange, NamedProtocol, Protocol
-from sottovoce.protocols.names import is_exact
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import grid_of
+from sottovoce.protocols import HypercubeExchange, NamedProtocol, Protocol
+from sottovoce.protocols.registry import is_exact
 from sottovoce.runners import Algorithm, Result
 from sottovoce.runners.run import run
+from sottovoce.secure_sum.masks import GridNoise, MaskGrid, SummedNoise, mask_grid
 
 __all__ = [
-    "Adjacency", "Curated", "Learning", "Plan", "Schedule", "View",
-    "as_network", "known_adjacency", "known_noise", "known_protocol", "spoken_network",
+    "Adjacency",
+    "CentralPlan",
+    "GradientPlan",
+    "Plan",
+    "Schedule",
+    "View",
+    "as_network",
+    "as_network_argument",
+    "check_adjacency",
+    "check_noise",
+    "check_protocol",
 ]  # fmt: skip
 
 Adjacency = Literal["add-remove", "replace-one", "user"]
@@ -55,7 +62,7 @@ Schedule = Protocol | Sequence[Protocol] | Callable[[int], Protocol]
 UNSPENT = 1e-3  # share of a budget that a search for noise may leave: a price may be a long composition
 
 
-class Plan(Shown, ABC):
+class Plan(NotebookDisplay, ABC):
     """An algorithm with its protocol, noise and steps fixed, ready to be priced and run.
 
     Examples
@@ -81,7 +88,7 @@ class Plan(Shown, ABC):
     adjacency: Adjacency
     accounting: str = "pld"
     sizes: tuple[int, ...] | None = None  # public numbers of records, where a plan was made for some
-    centre: Any = 0.0  # the public middle of the rows that travel
+    center: Any = 0.0  # the public middle of the rows that travel
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Have the kind of every option looked at before a plan's own `__post_init__`, once for all plans."""
@@ -92,7 +99,7 @@ class Plan(Shown, ABC):
 
         @functools.wraps(own)
         def checked(self: Any) -> None:
-            known_kinds(self)
+            check_option_types(self)
             own(self)
 
         cls.__post_init__ = checked  # type: ignore[attr-defined]
@@ -106,7 +113,7 @@ class Plan(Shown, ABC):
 
     @property
     @abstractmethod
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """Which mathematics says what an observer learns."""
 
     @property
@@ -132,7 +139,7 @@ class Plan(Shown, ABC):
         """Return the text for the agents that ``source`` hosts, from the rows ``start``."""
 
     @abstractmethod
-    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the records ``data`` of the hosted ``agents``, in their order."""
 
     @abstractmethod
@@ -145,11 +152,11 @@ class Plan(Shown, ABC):
         """Return the data of all agents checked against the plan, or raise one sentence."""
         return data
 
-    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows of the hosted agents."""
         raise AssertionError("plans that need a start say so")
 
-    def metrics(self, rows: np.ndarray, data: Any, random: Random) -> dict[str, Any]:
+    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
         """Return numbers about the final rows that may be published."""
         return {}
 
@@ -179,7 +186,7 @@ class Plan(Shown, ABC):
         """
         return None
 
-    def on_grid(self, random: Random, agents: Sequence[int], units: Sequence[float]) -> Random:
+    def on_grid(self, random: RunRandomness, agents: Sequence[int], units: Sequence[float]) -> RunRandomness:
         """Return ``random`` with its protective noise drawn on the plan's common grid, if it has one.
 
         ``units`` are the public divisors that the hosted agents' gates apply after the noise.
@@ -269,7 +276,7 @@ class Plan(Shown, ABC):
 
     def usefulness(self, **options: Any) -> Any:
         """Return what the answer will be worth; see `sottovoce.advice.usefulness`, which answers."""
-        return sottovoce.bound("Plan.usefulness")(self, **options)
+        return hook("Plan.usefulness")(self, **options)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values, for records, tables and the identity of checkpoints."""
@@ -339,7 +346,7 @@ def _described(value: Any) -> Any:
         return {"name": value.name, "n": value.n, "edges": edges}
     if isinstance(value, Protocol):
         return {"name": value.name, "n": value.n, "rounds": value.rounds}
-    if isinstance(value, (NamedProtocol, Remembered)):
+    if isinstance(value, (NamedProtocol, CachedSchedule)):
         return str(value)
     if hasattr(value, "describe"):
         return value.describe()
@@ -350,14 +357,14 @@ def _described(value: Any) -> Any:
     return value
 
 
-class Remembered:
+class CachedSchedule:
     """A schedule given as a function, asked once per step: what is priced is what runs.
 
     Examples
     --------
     >>> import numpy as np
     >>> rng = np.random.default_rng(0)
-    >>> schedule = Remembered(lambda k: rng.random())
+    >>> schedule = CachedSchedule(lambda k: rng.random())
     >>> schedule(3) == schedule(3)
     True
     """
@@ -375,7 +382,7 @@ class Remembered:
         return "a function of the step"
 
 
-def known_kinds(plan: Any) -> None:
+def check_option_types(plan: Any) -> None:
     """Refuse options of another kind than their fields: no word for a flag, no number for a list.
 
     What a value of the right kind may be is for the plan itself to say.
@@ -400,13 +407,13 @@ def known_kinds(plan: Any) -> None:
 _LISTED = ("sizes", "smoothness", "bounds", "path")
 
 
-def known_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
+def check_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
     """Refuse an adjacency that an algorithm is not accounted under, in the same words everywhere."""
     if adjacency not in allowed:
         raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
 
 
-def known_protocol(protocol: NamedProtocol, network: Network | None, plan: Plan) -> None:
+def check_protocol(protocol: NamedProtocol, network: Network | None, plan: Plan) -> None:
     """Refuse a protocol that an algorithm does not run over, or a name without a network to build it on."""
     if plan.protocols and protocol.name not in plan.protocols:
         raise InvalidInput(f"{plan.name} runs over {' or '.join(plan.protocols)}, not over {protocol.name}.")
@@ -414,21 +421,21 @@ def known_protocol(protocol: NamedProtocol, network: Network | None, plan: Plan)
         raise InvalidInput(f"{plan.name} needs a network for its protocol {protocol}.")
 
 
-def spoken_network(protocol: Any) -> Any:
+def as_network_argument(protocol: Any) -> Any:
     """Return the network that a text names where a protocol is wanted and the text names none.
 
-    >>> spoken_network("tree"), spoken_network("ring:8")
+    >>> as_network_argument("tree"), as_network_argument("ring:8")
     ('tree', Network('ring:8', n=8, edges=8))
     """
     word = protocol.split(":")[0] if isinstance(protocol, str) else "tree"
     # listing what is installed takes a while: only for words that are not built in
-    if word not in protocols.names.BUILT_IN and word not in protocols.names.names():
+    if word not in protocols.registry.BUILT_IN and word not in protocols.registry.names():
         with contextlib.suppress(SottovoceError):  # then it is a protocol misspelt, and is refused as one
             return as_network(protocol)
     return protocol
 
 
-def known_noise(plan: Any) -> None:
+def check_noise(plan: Any) -> None:
     """Refuse a noise, a floor or a number of colluders that no plan over trees has."""
     if plan.noise not in ("equal", "optimal"):
         raise InvalidInput(f'noise must be "equal" or "optimal", got {plan.noise!r}.')
@@ -443,7 +450,7 @@ def _public_sizes(adjacency: str) -> tuple[str, ...]:
     return (EMPTY_PLACE if adjacency == "add-remove" else "the number of records is public",)
 
 
-class Curated(Plan):
+class CentralPlan(Plan):
     """A plan of one trusted holder of all records: one agent, no messages, one view.
 
     Subclasses say what they release, and `records`, the public number of records. Data may be given as a
@@ -453,7 +460,7 @@ class Curated(Plan):
     --------
     >>> from sottovoce.algorithms import DPCD
     >>> from sottovoce.objectives import GLM
-    >>> plan = DPCD(GLM(), records=10, steps=4, clip=1.0, noise_multiplier=4.0, smoothness=(0.25,))
+    >>> plan = DPCD(GLM(), records=10, steps=4, clip_norm=1.0, noise_multiplier=4.0, smoothness=(0.25,))
     >>> print(plan.privacy().adversary)
     anyone who sees the released output
     >>> plan.cost()["messages"]
@@ -461,7 +468,7 @@ class Curated(Plan):
     """
 
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
-    _alone: ClassVar[Protocol] = Exchange(1)
+    _alone: ClassVar[Protocol] = HypercubeExchange(1)
 
     @property
     def n(self) -> int:
@@ -469,7 +476,7 @@ class Curated(Plan):
         return 1
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """A trusted curator: what it releases is all that is seen."""
         return Curator()
 
@@ -504,7 +511,7 @@ class Curated(Plan):
             )
         return super().prepared(Shards(X, y, np.array([0, len(y)])))
 
-    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting row: zeros."""
         return np.zeros((1, data.dim))
 
@@ -514,12 +521,12 @@ class Curated(Plan):
 
 
 @dataclass(frozen=True, repr=False)
-class Learning(Plan):
+class GradientPlan(Plan):
     """Gradient methods of several agents: what their plans share.
 
     Parameters
     ----------
-    objective : what is minimised: a `GLM`, or a `NetObjective` (any torch module).
+    objective : what is minimized: a `GLM`, or a `NetObjective` (any torch module).
     protocol : the averaging of every step: a protocol, one per step, a function of the step, a name such as
         ``"tree:kind=uniform"``, or a network, for the algorithm's own protocol on it.
     steps : T.
@@ -532,14 +539,14 @@ class Learning(Plan):
     sizes : public number of records of each agent; needed at record level unless both lot and rate are given.
     lot : expected lot size, the public divisor; None takes all records.
     sample_rate : Poisson rate of the lots; by default lot over size.
-    optimiser : applied to the noisy gradients, where the algorithm allows.
+    optimizer : applied to the noisy gradients, where the algorithm allows.
     network, seed : graph for protocols given by name, and the public seed of their draws.
     accounting : ``"pld"`` (tight) or ``"rdp"`` (as B23).
 
     Examples
     --------
     >>> import sottovoce as sv
-    >>> issubclass(sv.algorithms.MuffliatoSGD, Learning)
+    >>> issubclass(sv.algorithms.MuffliatoSGD, GradientPlan)
     True
     """
 
@@ -547,22 +554,22 @@ class Learning(Plan):
     protocol: Any = None
     steps: int = 1
     learning_rate: Any = 0.1
-    clip: float | None = None
+    clip_norm: float | None = None
     noise_multiplier: float | tuple[float, ...] = 0.0
     adjacency: Adjacency = "add-remove"
     sizes: tuple[int, ...] | None = None
-    lot: float | None = None
+    batch_size: float | None = None
     sample_rate: float | None = None
-    optimiser: Optimiser = field(default_factory=Optimiser)
+    optimizer: Optimizer = field(default_factory=Optimizer)
     network: Any = None
     seed: int = 0
     accounting: Literal["pld", "rdp"] = "pld"
 
-    uses_optimiser: ClassVar[bool] = True
+    uses_optimizer: ClassVar[bool] = True
     default_protocol: ClassVar[str] = "gossip:1"
     needs_exact: ClassVar[bool] = False
     draws_per_step: ClassVar[int] = 1
-    proximal: ClassVar[bool] = False  # whether it applies the regulariser's proximal map
+    proximal: ClassVar[bool] = False  # whether it applies the regularizer's proximal map
 
     def __post_init__(self) -> None:
         def put(name: str, value: Any) -> None:
@@ -575,23 +582,23 @@ class Learning(Plan):
                 f"{_validate.shown(self.objective)}."
             )
         put("learning_rate", self._checked_rate())
-        known_adjacency(self.adjacency, self.adjacencies, self.name)
+        check_adjacency(self.adjacency, self.adjacencies, self.name)
         if self.accounting not in ("pld", "rdp"):
             raise InvalidInput(f'accounting must be "pld" or "rdp", got {self.accounting!r}.')
-        if isinstance(self.optimiser, (str, dict)):
-            put("optimiser", Optimiser.of(self.optimiser))
-        if not isinstance(self.optimiser, Optimiser):
+        if isinstance(self.optimizer, (str, dict)):
+            put("optimizer", Optimizer.of(self.optimizer))
+        if not isinstance(self.optimizer, Optimizer):
             raise InvalidInput(
-                f"optimiser must be an Optimiser, its name or a table, got {_validate.shown(self.optimiser)}."
+                f"optimizer must be an Optimizer, its name or a table, got {_validate.shown(self.optimizer)}."
             )
-        if not self.uses_optimiser and not self.optimiser.plain:
-            raise InvalidInput(f"{self.name} is stated for plain steps; leave optimiser at sgd.")
-        put("clip", self._checked_clip())
+        if not self.uses_optimizer and not self.optimizer.plain:
+            raise InvalidInput(f"{self.name} is stated for plain steps; leave optimizer at sgd.")
+        put("clip_norm", self._checked_clip())
         self._settle_protocol(put)
         self._settle_sizes(put)
         put("noise_multiplier", self._checked_noise())
-        regularised = [getattr(self.objective, key, None) for key in ("l1", "box", "ball")]
-        if any(regularised) and not self.proximal:
+        regularized = [getattr(self.objective, key, None) for key in ("l1", "box", "ball")]
+        if any(regularized) and not self.proximal:
             raise InvalidInput(f"{self.name} takes l2 only; use ADMM for l1, box or ball.")
 
     def _checked_rate(self) -> Rate:
@@ -604,10 +611,10 @@ class Learning(Plan):
             ) from None
 
     def _checked_clip(self) -> float:
-        clip = self.objective.clip if self.clip is None else self.clip
-        if clip is None:
-            raise InvalidInput(f"{self.name} needs clip=..., the l2 bound of one contribution.")
-        return _validate.clip(clip)
+        clip_norm = self.objective.clip_norm if self.clip_norm is None else self.clip_norm
+        if clip_norm is None:
+            raise InvalidInput(f"{self.name} needs clip_norm=..., the l2 bound of one contribution.")
+        return _validate.clip(clip_norm)
 
     def _checked_noise(self) -> float | tuple[float, ...]:
         given: Any = self.noise_multiplier
@@ -627,7 +634,7 @@ class Learning(Plan):
         return each[0] if len(set(each)) == 1 else each
 
     def _settle_protocol(self, put: Callable[[str, Any], None]) -> None:
-        protocol, network = spoken_network(self.protocol), self.network
+        protocol, network = as_network_argument(self.protocol), self.network
         if isinstance(protocol, Network) or hasattr(protocol, "nodes"):
             protocol, network = None, protocol
         if network is not None:
@@ -636,16 +643,16 @@ class Learning(Plan):
             protocol = protocols.parse(self.default_protocol)
         elif isinstance(protocol, str):
             protocol = protocols.parse(protocol)
-        elif callable(protocol) and not isinstance(protocol, (Protocol, Remembered)):
-            protocol = Remembered(protocol)
-        elif not isinstance(protocol, (Protocol, NamedProtocol, Remembered, Sequence)):
+        elif callable(protocol) and not isinstance(protocol, (Protocol, CachedSchedule)):
+            protocol = CachedSchedule(protocol)
+        elif not isinstance(protocol, (Protocol, NamedProtocol, CachedSchedule, Sequence)):
             raise InvalidInput(
                 f"protocol must be a protocol, a network or a name, got {_validate.shown(protocol)}."
             )
         elif isinstance(protocol, Sequence) and len(protocol) != self.steps:
             raise InvalidInput(f"The schedule holds {len(protocol)} protocols for {self.steps} steps.")
         if isinstance(protocol, NamedProtocol):
-            known_protocol(protocol, network, self)
+            check_protocol(protocol, network, self)
         put("protocol", protocol)
         put("network", network)
         first = self._demand(self._agreed(0))
@@ -673,18 +680,18 @@ class Learning(Plan):
             put("sizes", sizes)
         if self.sample_rate is not None:
             put("sample_rate", _validate.probability(self.sample_rate, "sample_rate", zero=False))
-        if self.lot is not None:
-            put("lot", _validate.positive(self.lot, "lot"))
-            short = [] if self.sizes is None else [i for i, s in enumerate(self.sizes) if s < self.lot]
+        if self.batch_size is not None:
+            put("batch_size", _validate.positive(self.batch_size, "batch_size"))
+            short = [] if self.sizes is None else [i for i, s in enumerate(self.sizes) if s < self.batch_size]
             if short and self.sample_rate is None:
                 assert self.sizes is not None
                 raise DataError(
-                    f"agent {short[0]} holds {self.sizes[short[0]]} records, fewer than the lot of "
-                    f"{self.lot:g}; take a lot of at most {min(self.sizes)}, or lot=None for all records."
+                    f"agent {short[0]} holds {self.sizes[short[0]]} records, fewer than batch_size "
+                    f"{self.batch_size:g}; take at most {min(self.sizes)}, or None for all records."
                 )
         if self.adjacency == "user":
             return
-        if self.sizes is None and (self.lot is None or self.sample_rate is None):
+        if self.sizes is None and (self.batch_size is None or self.sample_rate is None):
             raise InvalidInput(
                 "at record level the divisor is public: give sizes=... (records of each agent), or both lot "
                 "and sample_rate."
@@ -698,9 +705,9 @@ class Learning(Plan):
         return len(self.sizes) if self.sizes is not None else self._agreed(0).n
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """Only local privacy is claimed unless an algorithm says more."""
-        return Local()
+        return LocalOnly()
 
     @property
     def width(self) -> int:
@@ -761,7 +768,7 @@ class Learning(Plan):
         protocol = self.protocol
         if isinstance(protocol, Protocol):
             return protocol
-        if isinstance(protocol, Remembered):
+        if isinstance(protocol, CachedSchedule):
             return self._demand(protocol(k))
         if isinstance(protocol, NamedProtocol):
             key = k if protocol.drawn else 0
@@ -806,9 +813,9 @@ class Learning(Plan):
 
         A lot larger than this is clamped, which costs accuracy and no privacy.
         """
-        clip = float(self.clip or 1.0)
+        clip_norm = float(self.clip_norm or 1.0)
         if self.adjacency == "user":
-            return clip
+            return clip_norm
         most = []
         for agent, (rate, divisor) in enumerate(zip(self.sample_rates, self._public_divisors, strict=True)):
             if self.sizes is None:
@@ -816,7 +823,7 @@ class Learning(Plan):
             else:
                 size = self.sizes[agent]
                 most.append(size if rate == 1 else min(size, 4 * rate * size + 16))
-        return clip * max(m / d for m, d in zip(most, self._public_divisors, strict=True))
+        return clip_norm * max(m / d for m, d in zip(most, self._public_divisors, strict=True))
 
     @cached_property
     def _drawn(self) -> dict[int, Protocol]:
@@ -833,14 +840,14 @@ class Learning(Plan):
         """Probability with which a record of each agent enters a lot."""
         if self.sample_rate is not None:
             return (self.sample_rate,) * self.n
-        if self.lot is None or self.sizes is None:
+        if self.batch_size is None or self.sizes is None:
             return (1.0,) * self.n
-        return tuple(self.lot / size for size in self.sizes)
+        return tuple(self.batch_size / size for size in self.sizes)
 
     def divisors(self, sizes: Sequence[int]) -> list[float]:
         """Return the divisor of every agent that holds ``sizes`` records: public at record level."""
-        if self.lot is not None:
-            return [float(self.lot)] * len(sizes)
+        if self.batch_size is not None:
+            return [float(self.batch_size)] * len(sizes)
         rate = 1.0 if self.sample_rate is None else self.sample_rate
         return [rate * float(size) for size in sizes]
 
@@ -853,14 +860,14 @@ class Learning(Plan):
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the noisy gradients of one agent, in the unit of the row that leaves: one stretch."""
-        clip = self.clip if self.clip is not None and math.isfinite(self.clip) else 1.0
+        clip_norm = self.clip_norm if self.clip_norm is not None and math.isfinite(self.clip_norm) else 1.0
         divisor = self._public_divisors[agent]
         return (
             Release(
                 sender=agent,
                 step=0,
-                sensitivity=MOVES[self.adjacency] * clip / divisor,
-                noise_std=self.multipliers[agent] * clip / divisor,
+                sensitivity=MOVES[self.adjacency] * clip_norm / divisor,
+                noise_std=self.multipliers[agent] * clip_norm / divisor,
                 adjacency=self.adjacency,
                 sample_rate=1.0 if self.adjacency == "user" else self.sample_rates[agent],
                 steps=self.steps,
@@ -873,28 +880,30 @@ class Learning(Plan):
         """Lots and divisors follow the public numbers of records."""
         return _public_sizes(self.adjacency)
 
-    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the hosted agents' records; ``data`` may be a query of its own (audits)."""
-        from sottovoce.objectives.gradients import Gradients
+        from sottovoce.mechanisms.gradient import GradientMechanism
 
         query = data if hasattr(data, "sums") else self.objective.query(data)
         hosted = [int(a) for a in agents]
         if self.adjacency == "user":  # inside the clip: the divisor may follow the records
-            whole = self.lot is None and self.sample_rate is None
+            whole = self.batch_size is None and self.sample_rate is None
             sizes = data.sizes.tolist()
             divisors = [float(size) for size in sizes] if whole else self.divisors(sizes)
         else:
             divisors = [self._public_divisors[a] for a in hosted]
-        return Gradients(
+        return GradientMechanism(
             query,
             hosted,
             self.on_grid(random, hosted, [self._public_divisors[a] for a in hosted]),
-            clip=self.clip or math.inf,
+            clip_norm=self.clip_norm or math.inf,
             noise_multipliers=[self.multipliers[a] for a in hosted],
             adjacency=self.adjacency,
             rates=[self.sample_rates[a] for a in hosted],
             divisors=divisors,
-            releases=[self.releases(a) for a in hosted] if math.isfinite(self.clip or math.inf) else None,
+            releases=[self.releases(a) for a in hosted]
+            if math.isfinite(self.clip_norm or math.inf)
+            else None,
         )
 
     def prepared(self, data: Any) -> Any:
@@ -909,14 +918,14 @@ class Learning(Plan):
             )
         return self.objective.prepared(data)
 
-    def starting(self, data: Any, random: Random, agents: Sequence[int]) -> np.ndarray:
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
         """Return the public starting rows, alike for everybody: a network's own, or the objective's draw."""
         rng = np.random.default_rng(random.start)
         dim = self.objective.query(data).width
         starting = getattr(self.objective, "starting", self.objective.initial)
         return np.asarray(starting(rng, len(list(agents)), dim))
 
-    def metrics(self, rows: np.ndarray, data: Any, random: Random) -> dict[str, Any]:
+    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
         """Return the disagreement of the rows, and what the objective says of them on public records."""
         spread = {"disagreement": float(np.mean(np.square(rows - rows.mean(axis=0))))}
         return spread | self.objective.metrics(rows, data)

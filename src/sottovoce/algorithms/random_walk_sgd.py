@@ -6,7 +6,7 @@ References: [1] Cyffers, Bellet, Upadhyay, "Differentially private decentralized
 ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the complete graph.
 Departures: a path that is public (peers, networks) is priced as it is: an agent pays for its own visits.
 Where the path is drawn during the run, the pairwise statement is the path accountant
-(`sottovoce.privacy.walks`), which needs no condition on the noise; the printed formula is kept as
+(`sottovoce.accounting.walks`), which needs no condition on the noise; the printed formula is kept as
 `RandomWalkSGD.published`. At record level lots are Poisson and clipped record by record.
 """
 
@@ -21,24 +21,24 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.algorithms.plan import Learning, as_network
-from sottovoce.data.randomness import Random
+from sottovoce.accounting.observation.models import LocalOnly, ObservationModel, TokenWalk
+from sottovoce.accounting.release import Release
+from sottovoce.algorithms.plan import GradientPlan, as_network
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.graphs import Network
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
-from sottovoce.privacy.laws import Law, Local, TokenWalk
-from sottovoce.privacy.releases import Release
-from sottovoce.protocols import Handover, Protocol, Spread, Walk, draw_path
+from sottovoce.protocols import Broadcast, Protocol, TokenPass, Walk, draw_path
 from sottovoce.runners import Algorithm, State
 
 __all__ = ["RandomWalkSGD", "random_walk_sgd", "token_walk"]
 
 
 @dataclass(frozen=True, repr=False)
-class RandomWalkSGD(Learning):
+class RandomWalkSGD(GradientPlan):
     """SGD carried by a token over a network, for linear models, networks and peers.
 
-    Parameters are those of `Learning`, with a network (or its name) in place of the protocol, and these:
+    Parameters are those of `GradientPlan`, with a network (or its name) in place of the protocol, and these:
 
     Parameters
     ----------
@@ -63,11 +63,11 @@ class RandomWalkSGD(Learning):
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = RandomWalkSGD(GLM(), sv.graphs.ring(4), steps=10, clip=1.0, noise_multiplier=2.0,
+    >>> plan = RandomWalkSGD(GLM(), sv.graphs.ring(4), steps=10, clip_norm=1.0, noise_multiplier=2.0,
     ...                      adjacency="user", path=(0, 1, 2, 3, 0, 1, 2, 3, 0, 1))
     >>> [sum(r.draws for r in plan.releases(i)) for i in range(4)]
     [3, 3, 2, 2]
-    >>> hidden = RandomWalkSGD(GLM(), sv.graphs.complete(20), steps=400, learning_rate=0.5, clip=1.0,
+    >>> hidden = RandomWalkSGD(GLM(), sv.graphs.complete(20), steps=400, learning_rate=0.5, clip_norm=1.0,
     ...                        noise_multiplier=8.0, adjacency="user", path="secret", cap=30)
     >>> hidden.privacy("local").label, round(hidden.privacy("local").mu, 3)
     ('ldp', 1.369)
@@ -81,7 +81,7 @@ class RandomWalkSGD(Learning):
 
     name: ClassVar[str] = "random-walk-sgd"
     protocols: ClassVar[tuple[str, ...]] = ("walk",)
-    uses_optimiser: ClassVar[bool] = False
+    uses_optimizer: ClassVar[bool] = False
     sequential: ClassVar[bool] = True  # one holder at a time: ranks would only wait for each other
 
     def __post_init__(self) -> None:
@@ -128,7 +128,7 @@ class RandomWalkSGD(Learning):
     def _check_secret(self) -> None:
         if not isinstance(self.objective, GLM):
             raise InvalidInput("a secret path is for linear models; networks walk a public one.")
-        if self.adjacency != "user" or self.lot is not None or self.sample_rate is not None:
+        if self.adjacency != "user" or self.batch_size is not None or self.sample_rate is not None:
             raise InvalidInput(
                 'a walk on a secret path is accounted at user level with all records; give adjacency="user" '
                 "and no lot."
@@ -139,7 +139,7 @@ class RandomWalkSGD(Learning):
             return
         beta = self.objective.smoothness(self.feature_norm)
         steepest = self.objective.slope_bound * self.feature_norm
-        if self.objective.l2 or steepest > (self.clip or 0.0):
+        if self.objective.l2 or steepest > (self.clip_norm or 0.0):
             raise InvalidInput(
                 "Amplification by iteration needs gradients that the clip never touches (a clipped step "
                 f"may expand): l2 = 0 and clip >= {steepest:g}; or leave feature_norm out."
@@ -173,10 +173,10 @@ class RandomWalkSGD(Learning):
         return _drawn_path(self.network, self.steps, self.seed)
 
     @property
-    def law(self) -> Law:
+    def law(self) -> ObservationModel:
         """A public path is priced as it is; a secret one by the law of the path."""
         if not self.secret:
-            return Local()
+            return LocalOnly()
         return TokenWalk(
             self.network,
             self.steps,
@@ -195,11 +195,11 @@ class RandomWalkSGD(Learning):
         A secret path is no public schedule: its text carries one row per token, and tokens never mix.
         """
         if self.secret:
-            return Handover(self.tokens, 0, [])
+            return TokenPass(self.tokens, 0, [])
         holder = int(self.holders[k])
         if k + 1 < self.steps:
-            return Handover(self.n, holder, [int(self.holders[k + 1])])
-        return Spread(self.network, holder) if self.final_public else Handover(self.n, holder, [])
+            return TokenPass(self.n, holder, [int(self.holders[k + 1])])
+        return Broadcast(self.network, holder) if self.final_public else TokenPass(self.n, holder, [])
 
     @cached_property
     def _visits(self) -> dict[int, list[tuple[int, int]]]:
@@ -226,23 +226,23 @@ class RandomWalkSGD(Learning):
     def _listed(self) -> dict[int, tuple[Release, ...]]:
         return {}
 
-    def source(self, data: Any, agents: Sequence[int], random: Random) -> Any:
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the hosted nodes' records."""
         if not self.secret:
             return super().source(data, agents, random)
-        from sottovoce.objectives.token_steps import TokenSteps
+        from sottovoce.mechanisms.random_walk import RandomWalkMechanism
 
         if list(agents) != list(range(self.n)):
             raise InvalidInput('a walk on a secret path runs in one process; peers take path="public".')
         assert isinstance(self.noise_multiplier, float)
-        assert self.clip is not None
-        finite = bool(np.isfinite(self.clip))
-        return TokenSteps(
+        assert self.clip_norm is not None
+        finite = bool(np.isfinite(self.clip_norm))
+        return RandomWalkMechanism(
             self.objective,
             data,
             self.network,
             random,
-            clip=self.clip,
+            clip_norm=self.clip_norm,
             noise_multiplier=self.noise_multiplier,
             cap=self.cap,
             steps=self.steps,
@@ -295,7 +295,7 @@ class RandomWalkSGD(Learning):
 
     def published(self) -> np.ndarray:
         """Return the printed formula of [1], no guarantee: (n, n) losses over alpha, user by observer."""
-        from sottovoce.privacy import published_walk_loss
+        from sottovoce.accounting.published.formulas import published_walk_loss
 
         (release,) = super().releases(0)
         per_visit = 1 / (2 * release.ratio**2)
@@ -376,11 +376,11 @@ def token_walk(source: Any, start: np.ndarray, rate: Callable[[int], float]) -> 
     --------
     >>> import sottovoce as sv
     >>> from sottovoce.data import Shards
-    >>> plan = RandomWalkSGD(GLM("squared"), sv.graphs.path(2), steps=2, learning_rate=0.5, clip=1.0,
+    >>> plan = RandomWalkSGD(GLM("squared"), sv.graphs.path(2), steps=2, learning_rate=0.5, clip_norm=1.0,
     ...                      adjacency="user", path="secret")
     >>> data = Shards(np.ones((2, 1)), np.array([2.0, 2.0]), np.array([0, 1, 2]))
-    >>> text = token_walk(plan.source(data, [0, 1], Random.of(np.random.default_rng(0))), np.zeros((2, 1)),
-    ...                   plan.rate)
+    >>> source = plan.source(data, [0, 1], RunRandomness.of(np.random.default_rng(0)))
+    >>> text = token_walk(source, np.zeros((2, 1)), plan.rate)
     >>> text.output(text.block(text.init(), 0, 2)).tolist(), text.message(text.init(), 0).tolist()
     ([[1.0]], [[0.5]])
     """

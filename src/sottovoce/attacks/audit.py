@@ -20,11 +20,15 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce.accounting.accountant import account
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.exact import averaging_guarantee
+from sottovoce.accounting.guarantee import Adversary, Guarantee
+from sottovoce.accounting.observation.models import Consensus
 from sottovoce.attacks.bounds import LowerBound, lower_bound
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.privacy import Adversary, Curve, Guarantee, account, as_noise, averaging_guarantee
-from sottovoce.privacy.laws import Consensus
+from sottovoce.noise.samplers import as_noise
 from sottovoce.protocols import LinearProtocol, Protocol
 
 __all__ = [
@@ -259,7 +263,7 @@ def audit_consensus(
     --------
     >>> import numpy as np, sottovoce as sv
     >>> plan = sv.algorithms.ConsensusSGD(
-    ...     sv.objectives.GLM(), sv.protocols.Tree(sv.graphs.path(4)), steps=3, clip=1.0,
+    ...     sv.objectives.GLM(), sv.protocols.Tree(sv.graphs.path(4)), steps=3, clip_norm=1.0,
     ...     noise_multiplier=0.5, adjacency="user",
     ... )
     >>> audit = audit_consensus(plan, user=3, observers=0, runs=4_000, rng=np.random.default_rng(0))
@@ -300,13 +304,13 @@ def audit_consensus(
 
 
 def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
-    """Return the observers a privacy officer asks about: a neighbour, the farthest node, two colluders.
+    """Return the observers a privacy officer asks about: a neighbor, the farthest node, two colluders.
 
     Examples
     --------
     >>> import sottovoce as sv
     >>> standard_views(sv.graphs.path(5), 0)
-    {'neighbour': (1,), 'distant node': (4,), 'two colluders': (3, 4)}
+    {'neighbor': (1,), 'distant node': (4,), 'two colluders': (3, 4)}
     """
     (u,) = _validate.nodes(user, network.n, "user")
     if network.n < 4:
@@ -316,7 +320,7 @@ def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
     far = order[-1]
     second = order[-2]
     return {
-        "neighbour": (int(order[1]),),
+        "neighbor": (int(order[1]),),
         "distant node": (int(far),),
         "two colluders": tuple(sorted((int(far), int(second)))),
     }
@@ -330,7 +334,7 @@ def views_of(protocol: Protocol, network: Network, user: int) -> dict[str, tuple
     >>> import sottovoce as sv
     >>> ring = sv.graphs.ring(5)
     >>> [list(views_of(p, ring, 0)) for p in (sv.protocols.Masked(ring), sv.protocols.Tree(ring))]
-    [['tapper', 'one member'], ['neighbour', 'distant node', 'two colluders']]
+    [['tapper', 'one member'], ['neighbor', 'distant node', 'two colluders']]
     """
     return masked_views(protocol, user) if protocol.masked else standard_views(network, user)
 
@@ -371,7 +375,7 @@ def audit_outputs(
     --------
     >>> import numpy as np, sottovoce as sv
     >>> audit = audit_outputs(
-    ...     sv.protocols.Exchange(4), user=1, sensitivity=4.0, noise_std=1.0, runs=10_000,
+    ...     sv.protocols.HypercubeExchange(4), user=1, sensitivity=4.0, noise_std=1.0, runs=10_000,
     ...     rng=np.random.default_rng(0),
     ... )
     >>> round(audit.mu_claimed, 6), audit.refuted
@@ -460,9 +464,9 @@ def _discriminants(
     a, b = inside[:fit_in][ok_in[:fit_in]], outside[:fit_out][ok_out[:fit_out]]
     directions = [np.zeros(inside.shape[1])]
     if len(a) >= 2 and len(b) >= 2:
-        centred = np.vstack([a - a.mean(0), b - b.mean(0)])
-        scale = np.where(centred.std(0) > 0, centred.std(0), 1.0)
-        covariance = np.atleast_2d(np.cov((centred / scale).T))
+        centered = np.vstack([a - a.mean(0), b - b.mean(0)])
+        scale = np.where(centered.std(0) > 0, centered.std(0), 1.0)
+        covariance = np.atleast_2d(np.cov((centered / scale).T))
         size = max(float(np.trace(covariance)) / len(covariance), 1e-300)
         gap = (a.mean(0) - b.mean(0)) / scale
         unit = np.eye(len(covariance))

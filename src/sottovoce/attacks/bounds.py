@@ -175,7 +175,7 @@ def lower_bound(
     member_scores, other_scores : one score per model trained with and without the record. A score that
         is NaN counts as plus infinity: a model that broke is evidence too.
     select : share of the scores, from the front, on which threshold and direction are chosen.
-    by : "epsilon" maximises the (epsilon, delta) bound, "mu" the GDP bound.
+    by : "epsilon" maximizes the (epsilon, delta) bound, "mu" the GDP bound.
 
     Guarantees
     ----------
@@ -294,11 +294,11 @@ def _best_threshold(inside: np.ndarray, outside: np.ndarray, delta: float, by: s
 
 
 def _wilson(k: np.ndarray, n: int, z: float) -> np.ndarray:
-    """Wilson's score bound: close to Clopper-Pearson and vectorised, good enough to choose by."""
+    """Wilson's score bound: close to Clopper-Pearson and vectorized, good enough to choose by."""
     p = k / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    center = (p + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return np.clip(centre + half, 1e-12, 1 - 1e-12)
+    return np.clip(center + half, 1e-12, 1 - 1e-12)
 
 
 def _scores(values: np.ndarray) -> np.ndarray:

@@ -27,7 +27,9 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
-from sottovoce.protocols import Chebyshev, GaussianView, Gossip, LinearProtocol, Masked, Protocol, modular
+from sottovoce.leakage import modular_linalg
+from sottovoce.leakage.view import GaussianView
+from sottovoce.protocols import Chebyshev, Gossip, LinearProtocol, Masked, Protocol
 
 __all__ = ["Combination", "Reconstruction", "gossip_attack", "reconstruct_gossip", "reconstructed_by_each"]
 
@@ -98,7 +100,7 @@ class Reconstruction:
 
     Examples
     --------
-    A leaf of a star learns the centre, and of the other leaves only the sum.
+    A leaf of a star learns the center, and of the other leaves only the sum.
 
     >>> import numpy as np, sottovoce as sv
     >>> gossip = sv.protocols.Gossip(sv.graphs.star(4), rounds=3)
@@ -179,7 +181,7 @@ def gossip_attack(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> gossip_attack(sv.protocols.Exchange(8), attackers=0).nodes
+    >>> gossip_attack(sv.protocols.HypercubeExchange(8), attackers=0).nodes
     (1,)
     """
     return _attack(protocol, attackers, exact, None)
@@ -234,8 +236,8 @@ def _certain(view: GaussianView) -> np.ndarray:
 
 def _decide_exactly(solver: _Solver, attackers: tuple[int, ...]) -> Reconstruction:
     """Ask two primes; on the rare disagreement go on until two primes agree on the larger rank."""
-    spaces: list[modular.RowSpace] = []
-    for prime in modular.PRIMES:
+    spaces: list[modular_linalg.RowSpace] = []
+    for prime in modular_linalg.PRIMES:
         spaces.append(solver.row_space(attackers, prime))
         best = max(space.rank for space in spaces)
         answers = [tuple(space.determined()) for space in spaces if space.rank == best]
@@ -268,14 +270,14 @@ class _Solver:
         changing = 0 if self._fixed else sum(self._plain.matrix(t).nnz * n for t in range(rounds))
         return float(n) * rank * rank + changing
 
-    def row_space(self, attackers: tuple[int, ...], prime: int) -> modular.RowSpace:
+    def row_space(self, attackers: tuple[int, ...], prime: int) -> modular_linalg.RowSpace:
         """Return the span of everything the attackers know, over one prime field."""
-        space = modular.RowSpace(self.protocol.n, prime)
+        space = modular_linalg.RowSpace(self.protocol.n, prime)
         space.add(np.eye(self.protocol.n, dtype=np.uint64)[list(attackers)])
         (self._krylov if self._fixed else self._forward)(space, attackers, prime)
         return space
 
-    def _krylov(self, space: modular.RowSpace, attackers: tuple[int, ...], prime: int) -> None:
+    def _krylov(self, space: modular_linalg.RowSpace, attackers: tuple[int, ...], prime: int) -> None:
         senders = list(self._plain.senders(0, attackers))
         new = len(space.add(np.eye(self.protocol.n, dtype=np.uint64)[senders]))
         transposed = self._matrix(0, prime, transposed=True)
@@ -283,9 +285,9 @@ class _Solver:
             if not new or space.full:
                 return
             block = np.ascontiguousarray(space.newest(new).T)
-            new = len(space.add(modular.sparse_times(*transposed, block, prime).T))
+            new = len(space.add(modular_linalg.sparse_times(*transposed, block, prime).T))
 
-    def _forward(self, space: modular.RowSpace, attackers: tuple[int, ...], prime: int) -> None:
+    def _forward(self, space: modular_linalg.RowSpace, attackers: tuple[int, ...], prime: int) -> None:
         state = np.eye(self.protocol.n, dtype=np.uint64)
         for t in range(self._plain.rounds):
             senders = list(self._plain.senders(t, attackers))
@@ -294,9 +296,9 @@ class _Solver:
             if space.full:
                 return
             if t + 1 < self._plain.rounds:
-                state = modular.sparse_times(*self._matrix(t, prime), state, prime)
+                state = modular_linalg.sparse_times(*self._matrix(t, prime), state, prime)
 
-    def _matrix(self, t: int, prime: int, transposed: bool = False) -> modular.Residues:
+    def _matrix(self, t: int, prime: int, transposed: bool = False) -> modular_linalg.Residues:
         if t not in self._entries:
             matrix = self._plain.matrix(t)
             if transposed:
@@ -304,14 +306,14 @@ class _Solver:
                 marks = matrix.copy()
                 marks.data = np.arange(1.0, matrix.nnz + 1)
                 flipped = marks.T.tocsr()
-                entries = modular.rational_entries(matrix)
+                entries = modular_linalg.rational_entries(matrix)
                 order = flipped.data.astype(np.int64) - 1
                 self._entries[t] = flipped, [entries[i] for i in order.tolist()]
             else:
-                self._entries[t] = matrix, modular.rational_entries(matrix)
+                self._entries[t] = matrix, modular_linalg.rational_entries(matrix)
         matrix, entries = self._entries[t]
         if (t, prime) not in self._residues:
-            self._residues[t, prime] = modular.residues(entries, prime)
+            self._residues[t, prime] = modular_linalg.residues(entries, prime)
         return matrix.indptr, matrix.indices, self._residues[t, prime]
 
 
@@ -321,7 +323,7 @@ def _exact_combinations(solver: _Solver, attackers: tuple[int, ...]) -> tuple[Co
     forms: list[np.ndarray] = []
     pivots: np.ndarray | None = None
     lifted: list[Fraction | None] | None = None
-    for prime in modular.primes_below():
+    for prime in modular_linalg.primes_below():
         found, rows = solver.row_space(attackers, prime).reduced()
         if pivots is None or len(found) > len(pivots):
             pivots, used, forms, lifted = found, [], [], None
@@ -347,7 +349,7 @@ def _lift(forms: list[np.ndarray], primes: list[int]) -> list[Fraction | None]:
     for i, j in where.tolist():
         values = tuple(int(form[i, j]) for form in forms)
         if values not in memory:
-            memory[values] = modular.rational_from_residues(values, primes)
+            memory[values] = modular_linalg.rational_from_residues(values, primes)
         lifted.append(memory[values])
     return lifted
 

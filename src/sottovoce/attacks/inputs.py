@@ -18,7 +18,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.attacks import inversion
-from sottovoce.attacks.dgd import GradientAttack, gradient_attack, run_descent
+from sottovoce.attacks.descent import GradientAttack, gradient_attack, run_descent
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.protocols import LinearProtocol

@@ -231,15 +231,15 @@ def _search(
         return 1 - (flat * targets).sum(1) / flat.norm(dim=1).clamp_min(1e-30)
 
     images = images.clone().requires_grad_(True)
-    optimiser = torch.optim.Adam([images], lr=learning_rate)
+    optimizer = torch.optim.Adam([images], lr=learning_rate)
     milestones = [iterations * k // 8 for k in (3, 5, 7)]
-    schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones, gamma=0.1)
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma=0.1)
     for _ in range(iterations):
         objective = (distance(images) + tv * _variation(images)).sum()
         (images.grad,) = torch.autograd.grad(objective, images)
         if signed:
             images.grad.sign_()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         with torch.no_grad():
             images.clamp_(*box)

@@ -1,7 +1,7 @@
 """Membership inference with many runs: thousands of models trained together, with and without one record.
 
 The setting is that of [1], Appendix D: three hundred digits of the classes 0, 1 and 2, one class per agent,
-and a blank picture labelled 0 that the first agent may or may not hold. All models are trained as one
+and a blank picture labeled 0 that the first agent may or may not hold. All models are trained as one
 stacked computation by the library's own algorithm texts: the agents axis is (models x agents), the protocol
 is applied to every model by `Replicated`, noise comes from the library's noise source, and the claim that
 is audited is the one the plan prints. Two kinds of evidence are looked at: the loss of the trained model
@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.attacks.audit import Audit, audit_view
 from sottovoce.attacks.small_net import SmallNet
-from sottovoce.data.randomness import Random
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import Guarantee, SimulatedNoise
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.protocols import Protocol, Replicated
 from sottovoce.runners import run_stacked
 
@@ -101,8 +102,8 @@ def digits_problem(
     """Return the setting of B23, Appendix D, from grey pictures in [0, 1].
 
     The first ``records`` pictures of each of the classes 0, 1, 2 go to agents 0, 1, 2; pictures are averaged
-    down (or cut up) to ``side`` pixels and normalised by MNIST's public constants. The canary is a blank
-    picture labelled 0, or, with ``canary="nan"``, a broken one.
+    down (or cut up) to ``side`` pixels and normalized by MNIST's public constants. The canary is a blank
+    picture labeled 0, or, with ``canary="nan"``, a broken one.
 
     Examples
     --------
@@ -117,14 +118,14 @@ def digits_problem(
         raise InvalidInput(f"the setting needs {records} pictures of each of the classes 0, 1 and 2.")
     if canary not in ("blank", "nan"):
         raise InvalidInput(f"the canary is 'blank' or 'nan', got {canary!r}.")
-    normalised = np.stack([(pictures[rows] - 0.1307) / 0.3081 for rows in chosen])
+    normalized = np.stack([(pictures[rows] - 0.1307) / 0.3081 for rows in chosen])
     blank = np.full((side, side), np.nan if canary == "nan" else -0.1307 / 0.3081, dtype=np.float32)
     classes = np.repeat(np.arange(3)[:, None], records, axis=1)
-    return MembershipProblem(normalised, classes, blank, 0, 0)
+    return MembershipProblem(normalized, classes, blank, 0, 0)
 
 
 class CopiesQuery:
-    """Clipped sums of many copies of one problem (see `sottovoce.objectives.gradients.Query`).
+    """Clipped sums of many copies of one problem (see `sottovoce.mechanisms.gradient.Query`).
 
     Row r belongs to agent ``r % agents`` of copy ``r // agents``. All copies share the records; each has lots
     and noise of its own, which the gate keys by the rows' numbers.
@@ -163,16 +164,16 @@ class CopiesQuery:
         self.held = np.concatenate([self.held, extra], axis=1)
 
     def sums(
-        self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
+        self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
         """Return the clipped sum of every row over the records that are held and in its lot."""
         rows = np.asarray(places, np.intp)
         agents = self.agents[rows]
         drawn = np.zeros((len(rows), self.held.shape[1]), dtype=bool)
-        lengths = [len(lot) for lot in lots]
-        drawn[np.repeat(np.arange(len(rows)), lengths), np.concatenate(lots)] = True
+        lengths = [len(batch) for batch in batches]
+        drawn[np.repeat(np.arange(len(rows)), lengths), np.concatenate(batches)] = True
         return self.net.clipped_sums(
-            theta, agents, self.patches, self.labels, drawn & self.held[agents], clip, guard=self.guard
+            theta, agents, self.patches, self.labels, drawn & self.held[agents], clip_norm, guard=self.guard
         )
 
 
@@ -212,7 +213,7 @@ def train_models(
     ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
     ... )
     >>> plan = DPDSGD(
-    ...     NetObjective(net.module(start), clip=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
+    ...     NetObjective(net.module(start), clip_norm=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
     ...     noise_multiplier=4.0, learning_rate=0.05,
     ... )  # fmt: skip
     >>> train_models(plan, net, problem, member=True, models=2, start=start, rng=rng).losses.shape
@@ -223,8 +224,8 @@ def train_models(
     if plan.n != problem.agents:
         raise InvalidInput(f"the plan has {plan.n} agents, the problem {problem.agents}.")
     source = SimulatedNoise(int(rng.integers(2**62))) if noise is None else noise
-    lots = int(rng.integers(2**62))
-    direction = _pull(net, problem, start, plan.clip)
+    batches = int(rng.integers(2**62))
+    direction = _pull(net, problem, start, plan.clip_norm)
     losses: list[np.ndarray] = []
     seen: dict[str, list[np.ndarray]] = {name: [] for name in views or {}}
     decoded: dict[str, list[np.ndarray]] = {}
@@ -232,7 +233,7 @@ def train_models(
         copies = min(chunk, models - first)
         query = CopiesQuery(net, problem, member=member, copies=copies, guard=guard)
         numbers = first * problem.agents + np.arange(copies * problem.agents)
-        random = Random(source, lots, 0, tuple(numbers.tolist()))
+        random = RunRandomness(source, batches, 0, tuple(numbers.tolist()))
         gradients = plan.source(query, query.agents.tolist(), random)
         theta = np.tile(np.asarray(start, dtype=np.float32), (copies * problem.agents, 1))
         tap = _Tap(
@@ -288,7 +289,7 @@ def audit_membership(
     ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
     ... )
     >>> plan = DPDSGD(
-    ...     NetObjective(net.module(start), clip=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
+    ...     NetObjective(net.module(start), clip_norm=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
     ...     noise_multiplier=4.0, learning_rate=0.05,
     ... )  # fmt: skip
     >>> audits, _ = audit_membership(plan, net, problem, models=20, start=start, rng=rng)
@@ -333,7 +334,7 @@ def owner_claim(plan: Any, problem: MembershipProblem) -> Guarantee:
 class _Tap:
     """Protocols for the runner that note what some observers see, projected on one direction.
 
-    Over one round of gossip an observer that hears the owner and all its neighbours knows what the owner's
+    Over one round of gossip an observer that hears the owner and all its neighbors knows what the owner's
     next row would be without its own gradient; the rest is the owner's. Rows hold sums of noisy gradients
     (DP-DSGD) or their differences (gradient tracking), so the rests are added up, once, twice and three
     times: a few scores besides all messages, to which a test is hard to fit.
@@ -398,12 +399,12 @@ class _Tapped(Replicated):
         return super().apply(rows, noise, step)
 
 
-def _pull(net: SmallNet, problem: MembershipProblem, start: np.ndarray, clip: float) -> np.ndarray:
+def _pull(net: SmallNet, problem: MembershipProblem, start: np.ndarray, clip_norm: float) -> np.ndarray:
     """Return the unit direction in which the canary moves the first model."""
     patches = net.patches(np.nan_to_num(problem.canary)[None])[None]
     labels = np.array([[problem.canary_label]])
     row = np.asarray(start, dtype=np.float32)[None]
-    g = net.clipped_sums(row, np.zeros(1, np.int64), patches, labels, np.ones((1, 1), bool), clip)[0]
+    g = net.clipped_sums(row, np.zeros(1, np.int64), patches, labels, np.ones((1, 1), bool), clip_norm)[0]
     return g.astype(np.float64) / max(float(np.linalg.norm(g)), 1e-30)
 
 

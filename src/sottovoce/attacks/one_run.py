@@ -18,9 +18,11 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce.accounting.exact import averaging_guarantee
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.attacks.bounds import one_run_epsilon
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import Guarantee, as_noise, averaging_guarantee
+from sottovoce.noise.samplers import as_noise
 from sottovoce.protocols import Protocol
 
 __all__ = ["OneRun", "audit_one_run", "one_run_averaging", "one_run_training"]
@@ -159,7 +161,7 @@ def one_run_training(
     ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
     ... )
     >>> plan = DPDSGD(
-    ...     NetObjective(net.module(start), clip=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
+    ...     NetObjective(net.module(start), clip_norm=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
     ...     noise_multiplier=4.0, learning_rate=0.05,
     ... )  # fmt: skip
     >>> canaries, classes = rng.random((8, 14, 14)), np.zeros(8, int)
@@ -167,13 +169,13 @@ def one_run_training(
     False
     """
     from sottovoce.attacks.membership import CopiesQuery, owner_claim
-    from sottovoce.data.randomness import Random
+    from sottovoce.noise.run_randomness import RunRandomness
     from sottovoce.runners import run_stacked
 
     coins = rng.random(len(canaries)) < 0.5
     query = CopiesQuery(net, problem, member=False, copies=1)
     query.add_records(problem.owner, canaries, labels, coins)
-    gradients = plan.source(query, range(problem.agents), Random.of(rng))
+    gradients = plan.source(query, range(problem.agents), RunRandomness.of(rng))
     theta = np.tile(np.asarray(start, dtype=np.float32), (problem.agents, 1))
     algorithm = plan.algorithm(gradients, theta)
     final = algorithm.output(run_stacked(algorithm, plan.schedule, plan.steps))[problem.owner]

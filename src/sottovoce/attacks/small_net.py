@@ -104,7 +104,7 @@ class SmallNet:
         patches: np.ndarray,
         labels: np.ndarray,
         present: np.ndarray,
-        clip: float,
+        clip_norm: float,
         guard: bool = True,
     ) -> np.ndarray:
         """Return the sum of clipped gradients of every row over its lot, ``(rows, n_params)`` float32.
@@ -125,7 +125,7 @@ class SmallNet:
             patches,
             labels,
             present,
-            np.float32(clip),
+            np.float32(clip_norm),
             guard,
             self.filters,
             self.classes,
@@ -169,7 +169,7 @@ def _tanh(x):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, parallel=True, fastmath={"contract", "reassoc", "nsz"})
 def _clipped_sums(  # type: ignore[no-untyped-def]
-    theta, owner, patches, labels, present, clip, guard, filters, classes, out
+    theta, owner, patches, labels, present, clip_norm, guard, filters, classes, out
 ):
     records, places, size = patches.shape[1], patches.shape[2], patches.shape[3]
     hidden = filters * places
@@ -230,6 +230,6 @@ def _clipped_sums(  # type: ignore[no-untyped-def]
             length = np.sqrt(squared)
             if guard and not (length < np.float32(1e30)):
                 continue
-            weight = np.float32(1) if length <= clip else clip / length
+            weight = np.float32(1) if length <= clip_norm else clip_norm / length
             for i in range(total):
                 out[row, i] += weight * g[i]

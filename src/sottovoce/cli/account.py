@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.options import (
+    AddNoise,
     Draw,
-    Fresh,
     Graph,
     Matrix,
     Out,
@@ -55,7 +55,7 @@ def account(
     observer: Observer = None,
     collude: Collude = "",
     tree: TreeOption = None,
-    fresh: Fresh = None,
+    fresh: AddNoise = None,
     draw: Draw = 0,
     own_noise: Annotated[
         bool, typer.Option(help="Whether observers know the noise they drew themselves (they do).")
@@ -95,8 +95,8 @@ def account(
       sottovoce account --graph ring:16 --observer 0 --collude 3,5 --json
       sottovoce account --graph er:60:1.5:seed=3 --protocol chebyshev --published
     """
+    from sottovoce.accounting.published.assessment import assess
     from sottovoce.errors import InvalidInput
-    from sottovoce.privacy.assessment import assess
 
     if steps is not None and not published:
         raise InvalidInput("--steps is about the papers' formulas for learning and walks; add --published.")
@@ -107,7 +107,7 @@ def account(
         found = assess(network, averaging, observer, together, own_noise, tick)
     found |= priced(averaging, observer, together, noise, epsilon, delta, network)
     if published:
-        from sottovoce.privacy.papers import published_bounds
+        from sottovoce.accounting.published.bounds import published_bounds
 
         bounds = published_bounds(
             network, averaging, steps=1 if steps is None else steps, noise_std=noise, assessed=found
@@ -171,7 +171,7 @@ def priced(
 def record(network: Network, protocol: Protocol, found: dict[str, Any]) -> dict[str, Any]:
     """Return the account as a result record, with what a picture of it needs."""
     from sottovoce import __version__
-    from sottovoce.privacy.assessment import by_distance
+    from sottovoce.accounting.published.assessment import by_distance
 
     metrics = {key: value for key, value in found.items() if key not in ("guarantees", "_pairs")}
     by = by_distance(network, found)
@@ -196,7 +196,7 @@ def record(network: Network, protocol: Protocol, found: dict[str, Any]) -> dict[
 
 def show(screen: Console, network: Network, found: dict[str, Any]) -> None:
     """Print the account for a person."""
-    from sottovoce.privacy.assessment import by_distance
+    from sottovoce.accounting.published.assessment import by_distance
 
     observer = found["observer"]
     who = "every node in turn" if observer is None else f"node {safe(network.label(observer))}"

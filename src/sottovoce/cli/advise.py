@@ -14,11 +14,11 @@ from sottovoce.errors import DataError, InvalidInput
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.advice import Advice, Row
+    from sottovoce.advice import Advice, PlanSummary
 
 __all__ = ["advise", "public_sample", "show_rows"]
 
-WORTH = ("answer", "useful", "steps", "lot", "rounds", "messages", "bytes", "seconds")
+WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
 REVEALS = ("noise", "outsiders", "worst member", "typical pair", "colluders", "everyone else")
 
 
@@ -103,7 +103,7 @@ def _show(out: Console, advice: Advice, written: list[str]) -> None:
         out.print(safe(f"Written: {', '.join(written)}."))
 
 
-def show_rows(out: Console, rows: Sequence[Row], delta: float, *, dominated: bool = False) -> None:
+def show_rows(out: Console, rows: Sequence[PlanSummary], delta: float, *, dominated: bool = False) -> None:
     """Print what plans are worth and what they reveal, in two tables that fit a terminal."""
     from sottovoce.advice.comparison import COLUMNS
 
@@ -169,8 +169,8 @@ def _numbers(name: str) -> Any:
     """Return a table of numbers; one whose labels are words as features and labels."""
     import numpy as np
 
-    from sottovoce.cli.config import read_numbers
     from sottovoce.data.files import read_columns
+    from sottovoce.planfile.schema import read_numbers
 
     try:
         return read_numbers(name)

@@ -140,8 +140,10 @@ def published_claim(
     """Return equation (6) as a claim, added over the observers."""
     import numpy as np
 
+    from sottovoce.accounting.curve import Curve
+    from sottovoce.accounting.guarantee import Adversary, Guarantee
+    from sottovoce.accounting.published.formulas import published_loss
     from sottovoce.errors import InvalidInput
-    from sottovoce.privacy import Adversary, Curve, Guarantee, published_loss
 
     if user in observers or not 0 <= user < network.n:
         raise InvalidInput(f"user must be a node that is not an observer, got {user}.")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.config import VERSION, known_plan, read_numbers, read_plan
 from sottovoce.cli.options import (
+    AddNoise,
     Draw,
-    Fresh,
     Graph,
     Matrix,
     ProtocolOption,
@@ -21,6 +20,7 @@ from sottovoce.cli.options import (
 from sottovoce.cli.output import Json, console, emit, number, plain, safe, table
 from sottovoce.cli.plan import built_plan, price, require_budget, show_price
 from sottovoce.errors import ConfigError, InvalidInput
+from sottovoce.planfile.schema import VERSION, check_plan_file, read_numbers, read_plan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,10 +41,10 @@ def average(
     protocol: ProtocolOption = "chebyshev",
     rounds: Rounds = None,
     tree: TreeOption = None,
-    fresh: Fresh = None,
+    fresh: AddNoise = None,
     draw: Draw = 0,
     radius: Annotated[float, typer.Option(help="Values are clipped to this radius ...")] = 1.0,
-    centre: Annotated[float, typer.Option(help="... around this public centre.")] = 0.0,
+    center: Annotated[float, typer.Option(help="... around this public center.")] = 0.0,
     site_weights: Annotated[
         str | None,
         typer.Option(
@@ -73,7 +73,7 @@ def average(
     Every node's row is clipped to a public ball, noise is added once, and the
     network averages. The noise is protective (from the operating system)
     unless --seed makes the run a simulation. All rows pass through this
-    process: for organisations that do not trust one machine, use peers.
+    process: for organizations that do not trust one machine, use peers.
 
     \b
     Examples:
@@ -93,13 +93,13 @@ def average(
             "version": VERSION,
             "network": {"graph": graph, "matrix": matrix, "weights": weights},
             "protocol": {"name": protocol, "rounds": rounds, "tree": tree, "fresh": fresh, "seed": draw},
-            "average": {"radius": radius, "centre": centre, "adjacency": "user"} | _counted(site_weights),
+            "average": {"radius": radius, "center": center, "adjacency": "user"} | _counted(site_weights),
             "noise": {"multiplier": noise, "seed": seed},
         }
         if epsilon is not None:
             typed["budget"] = {"epsilon": epsilon, "delta": delta, "view": view}
         file, where = Path("options"), "The options"
-        settings = known_plan(typed, where)
+        settings = check_plan_file(typed, where)
     if out is not None and out.suffix.lower() not in (".json", ".csv", ".npz"):
         raise InvalidInput(f"--out must end in .json, .csv or .npz, got {out.name!r}.")
     built = built_plan(settings, file.parent, where, dim=rows.shape[1])
@@ -159,10 +159,10 @@ def write_result(path: Path, record: dict[str, Any], rows: np.ndarray) -> None:
 
     import numpy as np
 
-    from sottovoce.report.records import write_bytes, write_record
+    from sottovoce.report.result_files import write_bytes, write_result
 
     if path.suffix.lower() == ".json":
-        write_record(path, record)
+        write_result(path, record)
         return
     buffer = io.BytesIO()
     if path.suffix.lower() == ".csv":

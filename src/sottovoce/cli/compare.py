@@ -14,7 +14,7 @@ from sottovoce.errors import InvalidInput
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from sottovoce.advice import Row
+    from sottovoce.advice import PlanSummary
 
 __all__ = ["compare"]
 
@@ -42,8 +42,8 @@ def compare(
         sottovoce compare a.toml b.toml --out front.svg
     """
     from sottovoce import advice as advisor
-    from sottovoce.cli.config import read_plan
     from sottovoce.cli.plan import built_plan
+    from sottovoce.planfile.schema import read_plan
 
     plans: dict[str, Any] = {}
     for path in files:
@@ -55,14 +55,14 @@ def compare(
         plans, delta=delta, colluders=collude, latency=latency, sample=public_sample(sample)
     )
     if out is not None:
-        from sottovoce.advice.picture import draw_front
+        from sottovoce.advice.plot import draw_front
 
         draw_front(rows, out)
     payload = {"rows": [row.to_dict() for row in rows], "delta": delta}
     emit(payload, json, lambda console: _show(console, rows, delta))
 
 
-def _show(out: Console, rows: list[Row], delta: float) -> None:
+def _show(out: Console, rows: list[PlanSummary], delta: float) -> None:
     show_rows(out, rows, delta, dominated=True)
     for row in rows:
         out.print(safe(f"{row.name}: {row.use}"))

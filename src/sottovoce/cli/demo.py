@@ -35,7 +35,7 @@ name = "masked"               # clinics learn the sum, and no single row
 
 [average]
 radius = 0.5                  # shares lie in [0, 1]: half a unit around
-centre = 0.5                  # one half
+center = 0.5                  # one half
 adjacency = "user"            # hide everything a clinic holds
 values = {values}
 
@@ -63,7 +63,7 @@ def demo(
     Example:
       sottovoce demo --out tour
     """
-    from sottovoce.report.records import write_record, write_text
+    from sottovoce.report.result_files import write_result, write_text
 
     started = time.perf_counter()
     screen = console()
@@ -99,7 +99,7 @@ def demo(
 
         page = build(told.values(), "Sixteen clinics, no server", LEAD)
     for name, record in told.items():
-        write_record(out / "records" / f"{name}.json", plain(record))
+        write_result(out / "records" / f"{name}.json", plain(record))
     written = write_text(out / "report.html", page)
     shares = [round(share, 4) for share in clinics.shares().tolist()]
     plan = write_text(out / "plan.toml", PLAN.format(values=shares))
@@ -116,9 +116,9 @@ def demo(
 
 def _account(clinics: Consortium) -> dict[str, Any]:
     """Return the plan's account: gossip with noise, seen by the first clinic."""
+    from sottovoce.accounting.published.assessment import assess
     from sottovoce.cli.account import record
     from sottovoce.demo.clinics import promises
-    from sottovoce.privacy.assessment import assess
     from sottovoce.protocols import Gossip, rounds_for
 
     network = clinics.network
@@ -157,7 +157,7 @@ def _show_reconstruction(screen: Console, record: dict[str, Any]) -> None:
     screen.print(
         f"The clinics average by gossip, {record['config']['rounds']} rounds, no noise. "
         f"[bold]{observer}[/bold] only "
-        "listens to its four neighbours, and solves linear equations in what it heard:"
+        "listens to its four neighbors, and solves linear equations in what it heard:"
     )
     rows = [
         [r["name"], r["distance"], f"{r['true']:.4f}", f"{r['recovered']:.4f}"] for r in found["recovered"]
@@ -202,7 +202,7 @@ def _show_account(screen: Console, record: dict[str, Any]) -> None:
 
 
 def _show_guarantees(screen: Console, record: dict[str, Any], limit: int = 6) -> None:
-    from sottovoce.report.words import adversary
+    from sottovoce.report.wording import adversary
 
     names = record["config"].get("labels")
     rows = [
@@ -235,7 +235,7 @@ def _show_averages(screen: Console, record: dict[str, Any]) -> None:
     screen.print(
         "Gossip hides nothing from a typical clinic; a tree comes close to a trusted curator, without one. "
         "A direct "
-        "neighbour still learns as much as local privacy allows, unless the rows carry masks that cancel in "
+        "neighbor still learns as much as local privacy allows, unless the rows carry masks that cancel in "
         "the sum: then every clinic learns as little as from a curator, with the tree's own messages. "
         "[dim]Labels: exact, the curator's row assumes trust, the masks that X25519 and AES-256 hold.[/dim]"
     )
@@ -273,7 +273,7 @@ def _show_audit(screen: Console, record: dict[str, Any]) -> None:
     found = record["metrics"]
     _heading(screen, 4, "An attack on our own claims")
     screen.print(
-        f"{found['runs']:,} averagings per view under two neighbouring inputs; the best linear test tries "
+        f"{found['runs']:,} averagings per view under two neighboring inputs; the best linear test tries "
         "to tell them "
         "apart. μ is the distance between the two worlds: claimed at most, shown at least."
     )
@@ -301,6 +301,6 @@ def _closing(screen: Console, written: Path, plan: Path, seconds: float) -> None
     for line, about in (
         ("sottovoce account --graph grid:4:4 --observer 0", "your own network"),
         (f"sottovoce plan {plan}", "your own budget: a file to change"),
-        ("sottovoce peer --help", "your own organisation"),
+        ("sottovoce peer --help", "your own organization"),
     ):
         screen.print(f"  {safe(line):50} [dim]{about}[/dim]")

@@ -10,7 +10,7 @@ import typer
 from sottovoce.cli.output import Json, console, emit, progress
 
 if TYPE_CHECKING:
-    from sottovoce.report.explorer import Opened, Study
+    from sottovoce.report.explorer.model import ExplorerModel, Opened
 
 __all__ = ["explore", "opened"]
 
@@ -48,8 +48,8 @@ def explore(
     study = _study(target, protocol, rounds, noise, delta)
     _ = study.plan  # whatever is wrong is said here, not on the page
     if out is not None:
-        from sottovoce.report.explorer_page import offline_page
-        from sottovoce.report.records import write_text
+        from sottovoce.report.explorer.page import offline_page
+        from sottovoce.report.result_files import write_text
 
         steps = study.most_rounds if study.adjustable else 1
         with progress("every observer", steps, quiet=json) as tick:
@@ -58,7 +58,7 @@ def explore(
         found = {"page": str(written), "bytes": len(page.encode()), "nodes": study.network.n}
         emit(found, json, lambda screen: screen.print(f"Written to {out}: open it in any browser."))
         return
-    from sottovoce.report.explorer_server import ExplorerServer
+    from sottovoce.report.explorer.server import ExplorerServer
 
     server = ExplorerServer(study, port)
     try:
@@ -90,33 +90,33 @@ def _announce(address: str, json: bool) -> None:
 
 def _study(
     target: str, protocol: str | None, rounds: int | None, noise: float | None, delta: float | None
-) -> Study:
-    from sottovoce.report.explorer import Setting, Study
+) -> ExplorerModel:
+    from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
 
     given: dict[str, Any] = {"protocol": protocol, "rounds": rounds, "noise": noise, "delta": delta}
     given = {key: value for key, value in given.items() if value is not None}
     if target.endswith(".toml"):
         found = opened(Path(target))
         setting = found.setting()
-        changed = Setting.read({**setting.model_dump(), **given}) if given else setting
-        return Study(changed, found)
+        changed = ExplorerSettings.read({**setting.model_dump(), **given}) if given else setting
+        return ExplorerModel(changed, found)
     if target.startswith("file:"):
         from sottovoce import graphs
         from sottovoce.algorithms import Muffliato
-        from sottovoce.report.explorer import Opened
+        from sottovoce.report.explorer.model import Opened
 
         network = graphs.parse(target)
-        first = Muffliato("gossip", network=network, noise_std=1.0, radius=0.5, centre=0.5)
+        first = Muffliato("gossip", network=network, noise_std=1.0, radius=0.5, center=0.5)
         tables = {"network": {"graph": target}}
         found = Opened(first, network, tables=tables, protocol="gossip")
-        return Study(Setting.read({**found.setting().model_dump(), **given}), found)
-    return Study(Setting.read({"graph": target, **given}))
+        return ExplorerModel(ExplorerSettings.read({**found.setting().model_dump(), **given}), found)
+    return ExplorerModel(ExplorerSettings.read({"graph": target, **given}))
 
 
 def opened(path: Path) -> Opened:
     """Return the plan of a plan file, or of an agreement, for the page."""
-    from sottovoce.cli.config import read_toml
-    from sottovoce.report.explorer import Opened
+    from sottovoce.planfile.schema import read_toml
+    from sottovoce.report.explorer.model import Opened
 
     tables = read_toml(path)
     if "members" in tables:
@@ -130,11 +130,11 @@ def opened(path: Path) -> Opened:
             agreement.plan, named, title=agreement.title, delta=agreement.budget.delta,
             protocol=agreement.algorithm.protocol,
         )  # fmt: skip
-    from sottovoce.cli.config import known_plan
     from sottovoce.cli.plan import built_plan
     from sottovoce.errors import ConfigError
+    from sottovoce.planfile.schema import check_plan_file
 
-    settings = known_plan(tables, path.name)
+    settings = check_plan_file(tables, path.name)
     built = built_plan(settings, path.parent, path.name)
     if built.network is None:
         raise ConfigError(

@@ -73,7 +73,7 @@ def write_template(template: str, folder: Path) -> list[str]:
     >>> write_template("average", Path(tempfile.mkdtemp()))
     ['README.md', 'plan.toml', 'test_average.py', 'values.csv']
     """
-    from sottovoce.report.records import write_text
+    from sottovoce.report.result_files import write_text
 
     if template not in TEMPLATES:
         raise InvalidInput(f"init knows {', '.join(TEMPLATES)}, got {template!r}.")

@@ -76,7 +76,7 @@ COMMANDS: dict[str, Command] = {
     "search": Command("sottovoce.cli.search:search", "Try rates and clips; what that spends.", RUN),
     "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
-    "peer": Command("sottovoce.cli.peer:peer", "One organisation: key, agreement, run, ledger.", RUN),
+    "peer": Command("sottovoce.cli.peer:peer", "One organization: key, agreement, run, ledger.", RUN),
     "relay": Command("sottovoce.cli.relay:relay", "A meeting place for members nobody can call.", RUN),
     "report": Command("sottovoce.cli.report:report", "One self-contained page of result records.", AFTER),
 }  # fmt: skip
@@ -96,7 +96,7 @@ def commands() -> dict[str, Command]:
     return COMMANDS | {name: entry.load() for name, entry in sorted(added.items()) if name not in COMMANDS}
 
 
-ABOUT = """Private learning without a server: peers exchange noisy numbers with their neighbours, and each \
+ABOUT = """Private learning without a server: peers exchange noisy numbers with their neighbors, and each \
 can say exactly what it told whom.
 
 Start with [bold]sottovoce demo[/bold]; then ask what a network would reveal:

@@ -14,8 +14,19 @@ if TYPE_CHECKING:
     from sottovoce.protocols import Protocol
 
 __all__ = [
-    "Draw", "Fresh", "Graph", "Matrix", "Out", "ProtocolOption", "Rounds", "TreeOption", "Weights",
-    "network_of", "node_list", "number_list", "protocol_of",
+    "AddNoise",
+    "Draw",
+    "Graph",
+    "Matrix",
+    "Out",
+    "ProtocolOption",
+    "Rounds",
+    "TreeOption",
+    "Weights",
+    "network_of",
+    "node_list",
+    "number_list",
+    "protocol_of",
 ]  # fmt: skip
 
 Graph = Annotated[
@@ -35,7 +46,7 @@ Rounds = Annotated[int | None, typer.Option(help="Rounds of gossip; the theoreti
 TreeOption = Annotated[
     str | None, typer.Option(help="How a tree is drawn: bfs, capped, uniform or few-leaves.")
 ]
-Fresh = Annotated[
+AddNoise = Annotated[
     float | None, typer.Option(help="refreshed: fresh noise per round, as a share of the noise; 0.1.")
 ]
 Draw = Annotated[int, typer.Option("--draw", help="Seed of the public draws (trees, random edges).")]
@@ -48,7 +59,7 @@ def network_of(graph: str | None, matrix: Path | None = None, weights: str | Non
     >>> network_of("ring:5").n
     5
     """
-    from sottovoce.cli.config import NetworkSection, checked
+    from sottovoce.planfile.schema import NetworkSection, checked
 
     if (graph is None) == (matrix is None):
         said = "neither" if graph is None else "both"
@@ -62,7 +73,7 @@ def protocol_of(network: Network, name: str, *, seed: int = 0, **options: Any) -
     >>> protocol_of(network_of("hypercube:3"), "exchange").rounds
     3
     """
-    from sottovoce.cli.config import ProtocolSection, checked
+    from sottovoce.planfile.schema import ProtocolSection, checked
 
     spoken = {"name": name, "seed": seed, **options}
     named = checked(ProtocolSection, spoken, "--protocol").named("gossip", "--protocol")

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console, Group
 
+    from sottovoce.accounting.guarantee import Guarantee
     from sottovoce.graphs import Network
-    from sottovoce.privacy import Guarantee
 
 __all__ = [
     "Json", "as_record", "assumptions", "console", "emit", "finish", "if_stopped", "named", "number", "plain",
@@ -77,9 +77,9 @@ def finish(payload: Mapping[str, Any], json: bool, out: Path | None, text: Calla
     }
     """
     if out is not None:
-        from sottovoce.report.records import write_record
+        from sottovoce.report.result_files import write_result
 
-        write_record(out, plain(payload))
+        write_result(out, plain(payload))
     emit(payload, json, text)
     if out is not None and not json:
         console().print(f"Written to {safe(out)}.")
@@ -112,7 +112,7 @@ def plain(value: Any) -> Any:
     >>> plain({"h": np.array([0.5, np.inf])})
     {'h': [0.5, 'inf']}
     """
-    from sottovoce._files import plain as plain_values
+    from sottovoce._io import plain as plain_values
 
     return plain_values(value)
 
@@ -127,7 +127,7 @@ def statements(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.Exchange(8), noise_std=4.0, radius=1.0)
+    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=1.0)
     >>> round(statements([plan.privacy("local")], 1e-5)[0]["epsilon"], 3)
     1.993
     """
@@ -241,7 +241,7 @@ def number(value: Any) -> str:
     >>> number(0.123456), number(3), number(1234567), number(float("inf")), number(2e-9)
     ('0.123', '3', '1,234,567', '∞', '2e-09')
     """
-    from sottovoce.report.blocks import number as written
+    from sottovoce.report.elements import number as written
 
     return written(value)
 

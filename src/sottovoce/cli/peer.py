@@ -1,20 +1,20 @@
-"""`sottovoce peer`: one organisation's side of a run, from its key to its statement."""
+"""`sottovoce peer`: one organization's side of a run, from its key to its statement."""
 
 from __future__ import annotations
 
 import typer
 
-from sottovoce.cli.epochs import epoch
 from sottovoce.cli.peer_agree import agree
 from sottovoce.cli.peer_check import check, service
 from sottovoce.cli.peer_draft import draft
 from sottovoce.cli.peer_home import book, home, keygen, trust
+from sottovoce.cli.peer_membership import epoch
 from sottovoce.cli.peer_run import compare, ledger, run, status
 
 __all__ = ["peer"]
 
 peer = typer.Typer(
-    help="""One organisation's side: its home and book, its key, the agreement, the run, the ledger.
+    help="""One organization's side: its home and book, its key, the agreement, the run, the ledger.
 
 \b
 Examples:

@@ -15,10 +15,10 @@ from sottovoce.cli.peer_options import HomeOption, Population, PreviousOption
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from sottovoce.peers.agreed_run import AgreedRun
     from sottovoce.peers.agreement import Agreement
-    from sottovoce.peers.epochs import Settled
-    from sottovoce.peers.home import Home
-    from sottovoce.peers.jobs import Job
+    from sottovoce.peers.member_directory import MemberDirectory
+    from sottovoce.peers.membership_changes import SettledSpending
 
 __all__ = ["agree"]
 
@@ -63,12 +63,12 @@ def agree(
         sottovoce peer agree next.toml --previous agreement.toml
     """
     from sottovoce.errors import ConfigError
+    from sottovoce.peers.agreed_run import AgreedRun
     from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
-    from sottovoce.peers.home import find_home
     from sottovoce.peers.identity import read_identity
-    from sottovoce.peers.jobs import Job
-    from sottovoce.peers.records import read_records
-    from sottovoce.peers.sheet import sheet
+    from sottovoce.peers.member_data import read_records
+    from sottovoce.peers.member_directory import find_home
+    from sottovoce.peers.signing_summary import sheet
 
     own = find_home(home, identity=sign)
     if member:
@@ -79,7 +79,7 @@ def agree(
         agreement = read_agreement(file)
     pairs = len(agreement.members) * (len(agreement.members) - 1)
     with progress("pairs of members priced", pairs if exact else None, quiet=json or not exact) as tell:
-        job = Job(agreement, exact=exact, progress=tell)
+        job = AgreedRun(agreement, exact=exact, progress=tell)
         rows = job.table()
     page = sheet(job)
     if data is not None:
@@ -218,27 +218,29 @@ def _require_whole(agreement: Agreement, where: str) -> None:
         )
 
 
-def _settled(own: Home | None, agreement: Agreement, previous: list[Path]) -> Settled:
+def _settled(own: MemberDirectory | None, agreement: Agreement, previous: list[Path]) -> SettledSpending:
     """Return what the epochs before have cost this home, where this is an epoch that it has not begun."""
     from sottovoce.peers.agreement import read_agreement
-    from sottovoce.peers.epochs import Settled, other_model, settle
+    from sottovoce.peers.membership_changes import SettledSpending, other_model, settle
 
     if own is None or not agreement.continues:
-        return Settled()
+        return SettledSpending()
     known = own.book.runs
     if agreement.run.hex() in known or (agreement.continues not in known and not previous):
-        return Settled()
+        return SettledSpending()
     if not previous:
         remark = (
             f"the run {agreement.continues[:16]} that this epoch continues is counted whole, as planned; "
             "--previous with its agreement counts what it has released"
         )
-        return Settled(remarks=(remark,))
+        return SettledSpending(remarks=(remark,))
     settled = settle([read_agreement(each) for each in previous], agreement, own.name, home=own)
     return replace(settled, remarks=(*settled.remarks, *other_model(agreement, settled.place)))
 
 
-def _against_book(own: Home, job: Job, population: str | None, settled: Settled) -> list[dict[str, Any]]:
+def _against_book(
+    own: MemberDirectory, job: AgreedRun, population: str | None, settled: SettledSpending
+) -> list[dict[str, Any]]:
     """Return what the home has spent, what the agreement adds and the total, for each lifetime budget."""
     own.addresses.require(job.agreement, own.identity.fingerprint)
     node = job.agreement.index(own.name)
@@ -246,7 +248,9 @@ def _against_book(own: Home, job: Job, population: str | None, settled: Settled)
     return own.book.forecast(cost, closing=settled.closings)
 
 
-def _over_epochs(own: Home | None, job: Job, settled: Settled) -> dict[str, Any] | None:
+def _over_epochs(
+    own: MemberDirectory | None, job: AgreedRun, settled: SettledSpending
+) -> dict[str, Any] | None:
     """Return what all epochs cost together of the agreed budget, or raise where they do not fit it."""
     if own is None or not settled.before.parts:
         return None

@@ -44,14 +44,14 @@ def check(
     relay: RelayOption = "",
     proxy: ProxyOption = "",
     wait: Annotated[
-        float, typer.Option(help="Seconds to listen for neighbours, to see whether they reach this port.")
+        float, typer.Option(help="Seconds to listen for neighbors, to see whether they reach this port.")
     ] = 0.0,
     json: Json = False,
 ) -> None:
-    """Look at everything before a run, one line each: files, records, price, disk, port, each neighbour.
+    """Look at everything before a run, one line each: files, records, price, disk, port, each neighbor.
 
     Draws nothing and sends nothing but the greeting of a connection. Ends with 0 if all is well, 75 if only
-    neighbours are missing, 78 if something here is wrong. With --wait on both sides two members see whether
+    neighbors are missing, 78 if something here is wrong. With --wait on both sides two members see whether
     they reach each other before anybody starts.
 
     \b
@@ -62,9 +62,9 @@ def check(
     import asyncio
 
     from sottovoce.errors import ConfigError
-    from sottovoce.peers.check import check_files, check_neighbours
-    from sottovoce.peers.dial import parse_proxy
-    from sottovoce.peers.home import find_home
+    from sottovoce.peers.connector import parse_proxy
+    from sottovoce.peers.member_directory import find_home
+    from sottovoce.peers.preflight import check_files, check_neighbors
 
     with exit_codes():
         at = find_home(home, identity=identity)
@@ -77,7 +77,7 @@ def check(
         seen = check_files(agreement, identity=key, data=data, state=state, home=at, population=population)
         findings = list(seen.findings)
         if seen.agreement is not None and seen.identity is not None:
-            around = check_neighbours(
+            around = check_neighbors(
                 seen.agreement, seen.identity, listen=listen, relay=other, proxy=way, wait=wait
             )
             findings += asyncio.run(around)
@@ -112,12 +112,12 @@ def service(
     Example:
         sottovoce peer service agreement.toml --data mine.csv --user sottovoce -o sottovoce-north.service
     """
-    from sottovoce._files import write_whole
+    from sottovoce._io import atomic_write
     from sottovoce.errors import ConfigError
     from sottovoce.peers.agreement import read_agreement
-    from sottovoce.peers.door import split_address
-    from sottovoce.peers.home import find_home
     from sottovoce.peers.identity import read_identity
+    from sottovoce.peers.listener import split_address
+    from sottovoce.peers.member_directory import find_home
     from sottovoce.peers.service import systemd_unit
 
     agreed = read_agreement(agreement)
@@ -148,7 +148,7 @@ def service(
             words += [option, str(value)]
     where = listen or (member.address if member.reachable else "")
     low = bool(where) and split_address(where)[1] < 1024
-    write_whole(out, systemd_unit(words, title=agreed.title, writable=writable, user=user, low_port=low))
+    atomic_write(out, systemd_unit(words, title=agreed.title, writable=writable, user=user, low_port=low))
     found = {"unit": str(out), "command": [str(word) for word in words]}
 
     def text(shown: Console) -> None:

@@ -11,7 +11,7 @@ import typer
 from sottovoce.cli.output import Json, emit, safe
 
 if TYPE_CHECKING:
-    from sottovoce.cli.plan import Built
+    from sottovoce.cli.plan import LoadedPlan
 
 __all__ = ["draft", "draft_of"]
 
@@ -33,30 +33,31 @@ def draft(
         sottovoce peer draft plan.toml -o draft.toml
         sottovoce peer agree draft.toml -m north.pem@10.0.0.1:7000 -m south.pem@10.0.0.2:7000 -o a.toml
     """
-    from sottovoce._files import write_whole
-    from sottovoce.cli.config import read_plan
+    from sottovoce._io import atomic_write
     from sottovoce.cli.plan import built_plan
     from sottovoce.errors import ConfigError
+    from sottovoce.planfile.schema import read_plan
 
     if output.exists():
         raise ConfigError(f"{output} is there already; name another file with --output.")
     text = draft_of(built_plan(read_plan(plan), plan.parent, plan.name), plan.name)
-    write_whole(output, text)
+    atomic_write(output, text)
     said = f"Written to {safe(output)}; sottovoce peer agree {safe(output)} -m CERTIFICATE@HOST:PORT is next."
     emit({"draft": str(output)}, json, lambda out: out.print(said))
 
 
-def draft_of(built: Built, where: str = "the plan") -> str:
+def draft_of(built: LoadedPlan, where: str = "the plan") -> str:
     """Return the text of the draft.
 
     Examples
     --------
-    >>> from sottovoce.cli.config import known_plan
+    >>> from sottovoce.cli.config import check_plan_file
     >>> from sottovoce.cli.plan import built_plan
     >>> tables = {"version": 1, "network": {"graph": "complete:4"}, "protocol": {"name": "masked"},
     ...           "average": {"radius": 0.5, "adjacency": "user"},
     ...           "budget": {"epsilon": 3.0, "delta": 1e-5}}
-    >>> print(draft_of(built_plan(known_plan(tables, "plan"), Path(), "plan")).split("[model]")[1].split())
+    >>> draft = draft_of(built_plan(check_plan_file(tables, "plan"), Path(), "plan"))
+    >>> print(draft.split("[model]")[1].split())
     ['kind', '=', '"mean"', 'parameters', '=', '1', '[budget]', 'epsilon', '=', '3.0', 'delta', '=', '1e-05']
     """
     from sottovoce.advice.files import to_toml
@@ -74,11 +75,19 @@ def draft_of(built: Built, where: str = "the plan") -> str:
     option = settings.average if settings.train is None else settings.train
     assert option is not None
     left_out = {
-        "algorithm", "fresh_graph", "every", "values", "adjacency", "clip", "radius", "lot", "sample_rate",
-    }  # fmt: skip
+        "algorithm",
+        "fresh_graph",
+        "every",
+        "values",
+        "adjacency",
+        "clip_norm",
+        "radius",
+        "batch_size",
+        "sample_rate",
+    }
     algorithm: dict[str, Any] = {
         "name": plan.name, "protocol": _protocol(built, where), "adjacency": plan.adjacency,
-        "clip": float(plan.radius if settings.train is None else plan.clip),
+        "clip_norm": float(plan.radius if settings.train is None else plan.clip_norm),
         "noise_multiplier": plan.noise_multiplier,
         **option.model_dump(exclude_unset=True, exclude=left_out),
     }  # fmt: skip
@@ -88,7 +97,7 @@ def draft_of(built: Built, where: str = "the plan") -> str:
     else:
         if plan.adjacency != "user":
             rate = _rate(plan, where)
-            algorithm |= {"lot": rate * sum(plan.sizes) / plan.n, "sample_rate": rate}
+            algorithm |= {"batch_size": rate * sum(plan.sizes) / plan.n, "sample_rate": rate}
         model = {"kind": plan.objective.loss, "parameters": int(plan.width)}
         data = _columns(built, where)
         classes = data.get("classes", ())
@@ -106,7 +115,7 @@ def draft_of(built: Built, where: str = "the plan") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _protocol(built: Built, where: str) -> str:
+def _protocol(built: LoadedPlan, where: str) -> str:
     from sottovoce.errors import ConfigError
 
     said = built.settings.protocol
@@ -122,27 +131,27 @@ def _protocol(built: Built, where: str) -> str:
 def _rate(plan: Any, where: str) -> float:
     from sottovoce.errors import ConfigError
 
-    if plan.lot is None:
+    if plan.batch_size is None:
         return float(plan.sample_rate or 1.0)
     if len(set(plan.sizes)) > 1:
         raise ConfigError(
             f"{where}: a lot of sites of different sizes gives each another rate, which would tell its size; "
             "write sample_rate instead."
         )
-    return float(plan.lot / plan.sizes[0])
+    return float(plan.batch_size / plan.sizes[0])
 
 
-def _columns(built: Built, where: str) -> dict[str, Any]:
+def _columns(built: LoadedPlan, where: str) -> dict[str, Any]:
     """Return what the agreement says about members' files."""
     from sottovoce.errors import ConfigError
 
     data = built.settings.data
     assert data is not None
     assert built.records is not None
-    if data.unit_rows or data.standardise or data.missing == "drop":
+    if data.unit_rows or data.standardize or data.missing == "drop":
         raise ConfigError(
             f"{where}: an agreement knows bounds, categories and an intercept, but neither unit_rows, "
-            "standardise nor missing; leave them out (the clip bounds what a record can do)."
+            "standardize nor missing; leave them out (the clip bounds what a record can do)."
         )
     columns: Any = built.records.columns
     features = () if columns is None else tuple(columns.features)
@@ -160,7 +169,7 @@ def _columns(built: Built, where: str) -> dict[str, Any]:
     return {key: value for key, value in found.items() if value}
 
 
-def _budget(built: Built) -> dict[str, float]:
+def _budget(built: LoadedPlan) -> dict[str, float]:
     budget = built.settings.budget
     delta = 1e-5 if budget is None else budget.delta
     if built.plan.schedule(0).masked:

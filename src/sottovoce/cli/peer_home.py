@@ -1,4 +1,4 @@
-"""`sottovoce peer home, trust, book, keygen`: who an organisation is, whom it trusts, what it has spent."""
+"""`sottovoce peer home, trust, book, keygen`: who an organization is, whom it trusts, what it has spent."""
 
 from __future__ import annotations
 
@@ -41,27 +41,29 @@ def home(
     days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
     json: Json = False,
 ) -> None:
-    """Make an organisation's home: identity, address book, and the book of all it will ever release.
+    """Make an organization's home: identity, address book, and the book of all it will ever release.
 
     \b
     Example:
         sottovoce peer home ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
     """
     from sottovoce.errors import ConfigError
-    from sottovoce.peers.addresses import spoken
-    from sottovoce.peers.book import Lifetime
-    from sottovoce.peers.home import ASSUMPTIONS, Home
     from sottovoce.peers.identity import CERTIFICATE
+    from sottovoce.peers.lifetime_ledger import LifetimeBudget
+    from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
+    from sottovoce.peers.pinned_certificates import spoken
 
     if name is not None:
         if epsilon is None or adjacency is None:
             raise ConfigError(
                 "A home needs --epsilon and --adjacency, the lifetime budget of its population."
             )
-        limit = Lifetime(epsilon, delta, adjacency, view)
-        own = Home.create(folder, name, population=population, budgets=[limit], copy=copy, why=why, days=days)
+        limit = LifetimeBudget(epsilon, delta, adjacency, view)
+        own = MemberDirectory.create(
+            folder, name, population=population, budgets=[limit], copy=copy, why=why, days=days
+        )
     else:
-        own = Home(folder)
+        own = MemberDirectory(folder)
     mark = own.identity.fingerprint
     trusted = {who: spoken(digest) for who, digest in own.addresses.pinned().items()}
     found = {
@@ -100,7 +102,7 @@ def trust(
     Example:
         sottovoce peer trust south.pem --why "read aloud by Dr. Sud on 3 May"
     """
-    from sottovoce.peers.addresses import spoken
+    from sottovoce.peers.pinned_certificates import spoken
 
     own = this_home(home)
     name = own.addresses.trust(certificate, why, instead=replace)
@@ -138,8 +140,8 @@ def book(
         sottovoce peer book --restore --why "the disk was replaced"
     """
     from sottovoce.errors import ConfigError
-    from sottovoce.peers.book import Lifetime
-    from sottovoce.peers.home import ASSUMPTIONS
+    from sottovoce.peers.lifetime_ledger import LifetimeBudget
+    from sottovoce.peers.member_directory import ASSUMPTIONS
 
     own = this_home(home)
     if sum(bool(act) for act in (open_, raise_ is not None, close, restore)) > 1:
@@ -155,7 +157,7 @@ def book(
             raise ConfigError(f"{len(matches)} runs in the book begin with {close}; give more of the hash.")
         own.close(matches[0], why)
     elif limit is not None and adjacency is not None:
-        budget = Lifetime(limit, delta, adjacency, view)
+        budget = LifetimeBudget(limit, delta, adjacency, view)
         if open_:
             own.book.open_population(open_, [budget], why)
         elif raise_ is not None:

@@ -51,7 +51,7 @@ def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "listening":
         where = f"listens at {event['address']}" if event.get("address") else "calls the others"
         calls = ", ".join(event.get("calls", ()))
-        return "info", f"{event['member']} {where}; run {event['run'][:16]}; neighbours: {calls}"
+        return "info", f"{event['member']} {where}; run {event['run'][:16]}; neighbors: {calls}"
     if kind == "known":
         return "info", f"run {event['run'][:16]} is known and goes on in {event['state']}"
     if kind == "connected":
@@ -71,7 +71,7 @@ def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
     if kind == "pace":
         return "warning", (
             f"the answer took {event['seconds']} s, more than half of the agreed {event['pace']:g} s: "
-            "it leaves a span later, and a neighbour can see that"
+            "it leaves a span later, and a neighbor can see that"
         )
     if kind == "round":
         waiting = f", waiting for {', '.join(event['waiting'])}" if event.get("waiting") else ""

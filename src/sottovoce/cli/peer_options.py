@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sottovoce.peers.home import Home
+    from sottovoce.peers.member_directory import MemberDirectory
 
 __all__ = [
     "Adjacency", "Delta", "Epsilon", "HomeOption", "Population", "PreviousOption", "ProxyOption",
@@ -38,7 +38,7 @@ PreviousOption = Annotated[
     ),
 ]
 RelayOption = Annotated[
-    str, typer.Option(help="Another relay than the agreed one, for neighbours whom nobody can call.")
+    str, typer.Option(help="Another relay than the agreed one, for neighbors whom nobody can call.")
 ]
 ProxyOption = Annotated[
     str,
@@ -70,10 +70,10 @@ def checked_relay(address: str) -> str:
         raise ConfigError(f"{error}.") from None
 
 
-def this_home(folder: Path | None) -> Home:
+def this_home(folder: Path | None) -> MemberDirectory:
     """Return the home that is meant; a machine without one is refused."""
     from sottovoce.errors import ConfigError
-    from sottovoce.peers.home import find_home
+    from sottovoce.peers.member_directory import find_home
 
     own = find_home(folder)
     if own is None:

@@ -68,7 +68,7 @@ def run(
     The model, its statement and how to use it are kept as a study in the
     state folder; sottovoce predict STATE/study new.csv uses it.
 
-    Ends with 0 when the model is there, 75 when the same command goes on later (stopped, a neighbour away),
+    Ends with 0 when the model is there, 75 when the same command goes on later (stopped, a neighbor away),
     78 when a file, key or option is wrong, 1 otherwise. SIGTERM ends it in order, SIGHUP does nothing.
 
     \b
@@ -110,10 +110,10 @@ def _run(
     from sottovoce.cli.peer_log import Log
     from sottovoce.errors import ConfigError, PeerError
     from sottovoce.peers.agreement import read_agreement
-    from sottovoce.peers.dial import parse_proxy
-    from sottovoce.peers.home import find_home
+    from sottovoce.peers.connector import parse_proxy
     from sottovoce.peers.identity import read_identity
-    from sottovoce.peers.records import read_records
+    from sottovoce.peers.member_data import read_records
+    from sottovoce.peers.member_directory import find_home
     from sottovoce.peers.runtime import MODEL, STATEMENT, Peer
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no reason to end
@@ -235,7 +235,7 @@ def _show_live(out: Console, live: dict[str, Any] | None, running: bool) -> None
     if live is None:
         return
     out.print(f"connections, {live['age']:.0f} s ago{'' if running else ' (not running now)'}:")
-    for name, each in live.get("neighbours", {}).items():
+    for name, each in live.get("neighbors", {}).items():
         heard = each["seconds_since_heard"]
         last = "never heard" if heard is None else f"last heard {heard:.0f} s before"
         how = "connected" if each["connected"] else f"away: {each['why'] or 'it has not called'}"
@@ -301,7 +301,7 @@ def compare(
 
 def _keep_study(ran: Peer, row: Any, agreement: Path) -> Path:
     """Write what the member has learned beside its ledger, ready for `sottovoce predict`."""
-    from sottovoce.studies import agreed_study
+    from sottovoce.models.saved import agreed_study
 
     spent = ran.job.spent(ran.node, ran.core.releases)
     study = agreed_study(

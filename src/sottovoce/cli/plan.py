@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from sottovoce.cli.config import BudgetSection, NoiseSection, PlanFile, about, read_plan
 from sottovoce.cli.output import Json, assumptions, finish, named, number, plain, safe, statements, table
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, ConfigError
+from sottovoce.planfile.schema import BudgetSection, NoiseSection, PlanFile, about, read_plan
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from sottovoce.algorithms import Plan
-    from sottovoce.cli.data import Records
     from sottovoce.graphs import Network
+    from sottovoce.planfile.records import Records
 
-__all__ = ["Built", "built_plan", "plan", "price", "require_budget", "show_price"]
+__all__ = ["LoadedPlan", "built_plan", "plan", "price", "require_budget", "show_price"]
 
 # key of [noise] -> the field of a plan that takes it as it is
 NOISE = {"multiplier": "noise_multiplier", "std": "noise_std", "ratio": "noise_ratio"}
@@ -38,7 +38,7 @@ ELSEWHERE = {
 }  # fmt: skip
 
 
-class Built(NamedTuple):
+class LoadedPlan(NamedTuple):
     """A plan, the records it runs on (None for an average), and what the file said besides."""
 
     plan: Plan
@@ -51,7 +51,7 @@ class Built(NamedTuple):
 # ---- from a file to a plan ----------------------------------------------------------------------------
 
 
-def built_plan(settings: PlanFile, folder: Path, where: str, **changed: Any) -> Built:
+def built_plan(settings: PlanFile, folder: Path, where: str, **changed: Any) -> LoadedPlan:
     """Return the plan that a file describes, with the records it runs on.
 
     Parameters
@@ -62,10 +62,10 @@ def built_plan(settings: PlanFile, folder: Path, where: str, **changed: Any) -> 
 
     Examples
     --------
-    >>> from sottovoce.cli.config import known_plan
+    >>> from sottovoce.cli.config import check_plan_file
     >>> tables = {"version": 1, "network": {"graph": "ring:4"}, "noise": {"multiplier": 4.0},
     ...           "average": {"radius": 1.0, "adjacency": "user"}}
-    >>> plan = built_plan(known_plan(tables, "plan"), Path(), "plan").plan
+    >>> plan = built_plan(check_plan_file(tables, "plan"), Path(), "plan").plan
     >>> round(plan.epsilon(1e-5, "local"), 3)
     1.993
     """
@@ -106,9 +106,9 @@ def built_plan(settings: PlanFile, folder: Path, where: str, **changed: Any) -> 
     if amount is None:
         with about(f"{where}, [{section}]"):
             made = _within_budget(made, settings.budget)
-    from sottovoce.cli.data import accepted
+    from sottovoce.planfile.records import accepted
 
-    return Built(made, records, network, accepted(settings.accept, read, where), settings)
+    return LoadedPlan(made, records, network, accepted(settings.accept, read, where), settings)
 
 
 def _network(settings: PlanFile, cls: Any, name: str, folder: Path) -> Network | None:
@@ -125,7 +125,7 @@ def _network(settings: PlanFile, cls: Any, name: str, folder: Path) -> Network |
 def _records(
     settings: PlanFile, cls: Any, folder: Path, network: Network | None, options: Mapping[str, Any]
 ) -> Records:
-    from sottovoce.cli.data import linear_records, network_records
+    from sottovoce.planfile.records import linear_records, network_records
 
     assert settings.data is not None
     names = {item.name for item in fields(cls)}
@@ -134,8 +134,8 @@ def _records(
         raise ConfigError(f"[data] users is {settings.data.users}, but the plan is for {agents} agents.")
     labels = None if network is None else network.labels
     if settings.model is not None:
-        clip = options.get("clip", float("inf"))
-        return network_records(settings.data, folder, agents, settings.model, clip, labels)
+        clip_norm = options.get("clip_norm", float("inf"))
+        return network_records(settings.data, folder, agents, settings.model, clip_norm, labels)
     return linear_records(settings.data, folder, agents, _glm(settings), labels)
 
 
@@ -181,7 +181,7 @@ def _said_elsewhere(
 
 def _fresh_graphs(settings: PlanFile, folder: Path, protocol: str | None) -> Any:
     """Return a schedule that draws the graph anew for every step, from the public seed."""
-    from sottovoce.algorithms.plan import Remembered
+    from sottovoce.algorithms.plan import CachedSchedule
     from sottovoce.protocols import parse
 
     section, seed = settings.network, settings.protocol.seed
@@ -192,7 +192,7 @@ def _fresh_graphs(settings: PlanFile, folder: Path, protocol: str | None) -> Any
         raise ConfigError("[train] fresh_graph needs [protocol] name.")
     named, graph = parse(protocol), section.graph
 
-    class FreshGraphs(Remembered):
+    class FreshGraphs(CachedSchedule):
         def __str__(self) -> str:  # names the run: another seed is another run
             return f"{named} on {graph}, drawn afresh in every step from seed {seed}"
 
@@ -240,12 +240,12 @@ def _in_unit(cls: Any, options: Mapping[str, Any], key: str, amount: float) -> f
     word = next(key for key, field in NOISE.items() if field == cls.noise_field)
     if "ratio" in (key, word):
         raise ConfigError(f"[noise] {key} does not fit {cls.name}; give {word}.")
-    clip = options.get("radius", options.get("clip"))
-    if not isinstance(clip, (int, float)) or isinstance(clip, bool) or not clip > 0:
+    clip_norm = options.get("radius", options.get("clip_norm"))
+    if not isinstance(clip_norm, (int, float)) or isinstance(clip_norm, bool) or not clip_norm > 0:
         raise ConfigError(
-            f"[noise] {key} is measured against the clip, which must be positive, got {clip!r}."
+            f"[noise] {key} is measured against the clip, which must be positive, got {clip_norm!r}."
         )
-    return amount * clip if word == "std" else amount / clip
+    return amount * clip_norm if word == "std" else amount / clip_norm
 
 
 # ---- what it costs ------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ _RUNS = 20  # of a simulation, fewer where a run is long
 _WORK = 4e9  # numbers that a simulation may go through
 
 
-def price(built: Built, *, simulated: bool = False) -> dict[str, Any]:
+def price(built: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     """Return what a plan costs and is worth: guarantees, communication, error, whether the budget is met.
 
     ``simulated``: judge training by runs on synthetic records, and look for ways out where it is needed.
@@ -281,7 +281,7 @@ def price(built: Built, *, simulated: bool = False) -> dict[str, Any]:
         found = verdict(chosen, budget)
         priced |= {"budget": said, **found, "verdict": named(found["verdict"], built.network)}
     if built.accepted:
-        from sottovoce.privacy.words import uncharged
+        from sottovoce.accounting.wording import uncharged
 
         priced["accepted"] = list(built.accepted)
         remarks = tuple(uncharged(name) for name in built.accepted)
@@ -292,7 +292,7 @@ def price(built: Built, *, simulated: bool = False) -> dict[str, Any]:
     ]
     priced["cost"] = dict(made.cost())
     if built.network is not None:
-        from sottovoce.privacy.assessment import missing_links
+        from sottovoce.accounting.published.assessment import missing_links
 
         notes = list(missing_links(built.network, made.schedule(0)))
         if len(set(made.sizes or ())) > 1 and made.computes is not None:
@@ -312,7 +312,7 @@ def price(built: Built, *, simulated: bool = False) -> dict[str, Any]:
     return priced | worth(built, priced, simulated)
 
 
-def worth(built: Built, priced: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+def worth(built: LoadedPlan, priced: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
     """Return whether the answer is of use, in words and numbers, and what would change it."""
     from sottovoce.advice import Sample, ways_out
     from sottovoce.advice.usefulness import is_average, usefulness
@@ -345,7 +345,7 @@ def worth(built: Built, priced: Mapping[str, Any], simulated: bool) -> dict[str,
 KINDS = ("logistic", "squared")
 
 
-def files_read(built: Built) -> list[str]:
+def files_read(built: LoadedPlan) -> list[str]:
     """Return what pricing has read, in words."""
     settings, found = built.settings, []
     network = settings.network
@@ -385,7 +385,7 @@ def verdict(chosen: Any, budget: BudgetSection) -> dict[str, Any]:
     return {"feasible": True, "verdict": f"The plan spends {where}, within the budget of {budget.epsilon:g}."}
 
 
-def plan_record(priced: dict[str, Any], built: Built | None = None) -> dict[str, Any]:
+def plan_record(priced: dict[str, Any], built: LoadedPlan | None = None) -> dict[str, Any]:
     """Return the price of a plan as a result record; with the plan itself it has a page one."""
     from sottovoce import __version__
 
@@ -406,9 +406,9 @@ def plan_record(priced: dict[str, Any], built: Built | None = None) -> dict[str,
     )
 
 
-def _front(built: Built) -> dict[str, Any]:
+def _front(built: LoadedPlan) -> dict[str, Any]:
     """Return the page that an officer signs."""
-    from sottovoce.report.front import of_plan
+    from sottovoce.report.summary_page import of_plan
 
     budget = built.settings.budget
     names = None if built.network is None or built.network.labels is None else built.network.labels
@@ -421,7 +421,7 @@ def _front(built: Built) -> dict[str, Any]:
 
 def show_price(screen: Console, priced: dict[str, Any]) -> None:
     """Print the price of a plan for a person."""
-    from sottovoce.privacy.words import UNCHARGED
+    from sottovoce.accounting.wording import UNCHARGED
 
     described = "; ".join(
         f"{_spoken(key)} {safe(_short(v))}" for key, v in priced["plan"].items() if _said(v)
@@ -457,8 +457,8 @@ def show_price(screen: Console, priced: dict[str, Any]) -> None:
 
 
 def _show_verdicts(screen: Console, priced: Mapping[str, Any]) -> None:
-    colour = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "not known"}
-    private, useful = colour[priced["private"]], colour[priced["useful"]]
+    color = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "not known"}
+    private, useful = color[priced["private"]], color[priced["useful"]]
     screen.print(f"[bold]Private: {private}; useful: {useful}.[/bold]")
     screen.print(f"  {safe(priced.get('verdict', 'No budget is given to hold it against.'))}")
     sentence = priced["usefulness"]

@@ -41,7 +41,7 @@ def predict(
     """
     import numpy as np
 
-    from sottovoce.studies import Fitted, load
+    from sottovoce.models.saved import Fitted, load
 
     if out is not None and out.suffix.lower() != ".csv":
         raise ConfigError(f"Predictions are written as a .csv file, got --out {out}.")
@@ -88,10 +88,10 @@ def _names(fitted: Any, predictions: Any) -> list[str]:
 def _write(out: Path, names: list[str], predictions: Any) -> None:
     import numpy as np
 
-    from sottovoce._files import write_whole
+    from sottovoce._io import atomic_write
 
     lines = io.StringIO()
     rows = csv.writer(lines, lineterminator="\n")
     rows.writerow(names)
     rows.writerows([*np.atleast_1d(row)] for row in predictions)
-    write_whole(out, lines.getvalue())
+    atomic_write(out, lines.getvalue())

@@ -48,11 +48,11 @@ def report(
       sottovoce report a.json --registry entry.json
     """
     from sottovoce.report.page import build
-    from sottovoce.report.records import write_text
+    from sottovoce.report.result_files import write_text
 
     own = None
     if home is not None:
-        from sottovoce.peers.home import find_home
+        from sottovoce.peers.member_directory import find_home
 
         own = find_home(home)
     records = _joined([_thing(path, own) for path in things])
@@ -77,11 +77,11 @@ def report(
 
 def _thing(path: Path, home: Any) -> dict[str, Any]:
     """Return one thing as a record with its page one."""
-    from sottovoce.report.things import agreement_record, read_thing
+    from sottovoce.report.inputs import agreement_record, read_thing
 
     if path.suffix != ".toml":
         return read_thing(path, home)
-    from sottovoce.cli.config import known_plan, read_toml
+    from sottovoce.planfile.schema import check_plan_file, read_toml
 
     tables = read_toml(path)
     if "members" in tables:
@@ -90,7 +90,7 @@ def _thing(path: Path, home: Any) -> dict[str, Any]:
         return agreement_record(read_agreement(path), home)
     from sottovoce.cli.plan import built_plan, plan_record, price
 
-    built = built_plan(known_plan(tables, path.name), path.parent, path.name)
+    built = built_plan(check_plan_file(tables, path.name), path.parent, path.name)
     return plan_record(price(built), built)
 
 

@@ -46,8 +46,8 @@ def search(
     settings = [(c, r) for c in number_list(clips, "--clips") for r in number_list(rates, "--rates")]
     spent = "what was run has been spent, and nothing of it was written."
     with if_stopped(lambda: spent), progress("search", len(settings), quiet=json) as tell:
-        for clip, rate in settings:
-            built = read_training(file, learning_rate=rate, clip=clip)
+        for clip_norm, rate in settings:
+            built = read_training(file, learning_rate=rate, clip_norm=clip_norm)
             result = run_training(built, charged=charged_training(built))
             assert result is not None
             assert built.records is not None
@@ -57,7 +57,7 @@ def search(
                 raise ConfigError(
                     f"{file.name} has no records to score on; [data] test_file names public ones."
                 )
-            rows.append({"clip": clip, "rate": rate, score: float(scores[score])})
+            rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
             budget = built.settings.budget
             stated.append(built.plan.privacy(**({} if budget is None else budget.who)))
             delta = 1e-5 if budget is None else budget.delta
@@ -75,8 +75,12 @@ def search(
     }
 
     def text(screen: Console) -> None:
-        screen.print(table(("clip", "rate", score), [(r["clip"], r["rate"], r[score]) for r in rows]))
-        screen.print(f"Best: clip {best['clip']:g}, rate {best['rate']:g}, {score} {number(best[score])}.")
+        screen.print(
+            table(("clip_norm", "rate", score), [(r["clip_norm"], r["rate"], r[score]) for r in rows])
+        )
+        screen.print(
+            f"Best: clip {best['clip_norm']:g}, rate {best['rate']:g}, {score} {number(best[score])}."
+        )
         screen.print(
             f"One run costs epsilon {number(payload['epsilon_of_one_run'])} at delta {delta:g} against "
             f"{payload['against']}; the search of {len(rows)} runs costs "

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.config import read_plan
+from sottovoce.cli.distributed import Split, inside, start
 from sottovoce.cli.output import Json, console, emit, if_stopped, number, plain, safe
-from sottovoce.cli.plan import Built, built_plan, price, require_budget, show_price
-from sottovoce.cli.ranks import Split, inside, start
+from sottovoce.cli.plan import LoadedPlan, built_plan, price, require_budget, show_price
 from sottovoce.errors import ConfigError, DataError, InvalidInput
+from sottovoce.planfile.schema import read_plan
 
 if TYPE_CHECKING:
     from sottovoce.algorithms import Plan
-    from sottovoce.peers.trainings import Training
+    from sottovoce.models.saved import Fitted
+    from sottovoce.peers.training_charges import Training
     from sottovoce.runners import Cluster, Result
-    from sottovoce.studies import Fitted
 
 __all__ = ["charged_training", "read_training", "run_training", "train"]
 
@@ -63,10 +63,10 @@ def train(
     \b
     Example (save as plan.toml, then run: sottovoce train plan.toml):
       version = 1
-      accept = \\["standardise", "held-out score"]
+      accept = \\["standardize", "held-out score"]
       \\[data]
       name = "breast_cancer"
-      standardise = true
+      standardize = true
       unit_rows = true
       test_share = 0.2
       \\[network]
@@ -77,7 +77,7 @@ def train(
       algorithm = "consensus-sgd"
       adjacency = "add-remove"
       steps = 30
-      clip = 1.0
+      clip_norm = 1.0
       learning_rate = 2.0
       \\[budget]
       epsilon = 3.0
@@ -108,7 +108,7 @@ def train_on(
 ) -> None:
     """Price and run a file in this process, or as one of a cluster's ranks, the first of which speaks."""
 
-    def prepare() -> tuple[Built, dict[str, Any]]:
+    def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
         built = read_training(file)
         priced = price(built)
         require_budget(priced)
@@ -141,7 +141,7 @@ def train_on(
         _finish(result, built, priced, out, folder, file, json)
 
 
-def _place(out: Path | None, built: Built, file: Path) -> Path | None:
+def _place(out: Path | None, built: LoadedPlan, file: Path) -> Path | None:
     """Return the folder for the study, made before anything is spent; None where none is wanted.
 
     Noise that protects is spent for good, so such a run never ends without its model.
@@ -167,11 +167,11 @@ def _place(out: Path | None, built: Built, file: Path) -> Path | None:
     return place
 
 
-def study_of(result: Result, built: Built) -> Fitted:
+def study_of(result: Result, built: LoadedPlan) -> Fitted:
     """Return what a run by a plan file has fitted: the model, its price and how its inputs are read."""
-    from sottovoce.fitting import SIMULATED, TEST
-    from sottovoce.privacy.words import uncharged
-    from sottovoce.studies import Fitted, with_statement
+    from sottovoce.accounting.wording import uncharged
+    from sottovoce.estimators.fitting import SIMULATED, TEST
+    from sottovoce.models.saved import Fitted, with_statement
 
     assert built.records is not None
     records, plan, budget = built.records, built.plan, built.settings.budget
@@ -223,7 +223,7 @@ def _say_resumed(checkpoint: Path | None, steps: int) -> None:
         )
 
 
-def read_training(file: Path, **changed: Any) -> Built:
+def read_training(file: Path, **changed: Any) -> LoadedPlan:
     """Return the plan of a training file and its records; `changed` options replace those of the file."""
     settings = read_plan(file)
     if settings.train is None:
@@ -239,7 +239,7 @@ def read_training(file: Path, **changed: Any) -> Built:
 
 
 def run_training(
-    built: Built,
+    built: LoadedPlan,
     cluster: Cluster | None = None,
     *,
     checkpoint: Path | None = None,
@@ -277,10 +277,10 @@ def run_training(
 
 
 def charged_training(
-    built: Built, population: str | None = None, checkpoint: Path | None = None
+    built: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
 ) -> Training | None:
     """Charge the book of this machine's home, if it has one and the noise protects somebody."""
-    from sottovoce.peers.trainings import charge_training
+    from sottovoce.peers.training_charges import charge_training
 
     if not built.settings.noise.source.protective:
         return None
@@ -299,7 +299,9 @@ def _handed_over(result: Result, plan: Plan, charged: Training | None) -> Result
 
 
 @contextmanager
-def _logged(logs: Path | None, built: Built) -> Iterator[Callable[[int, Mapping[str, Any]], None] | None]:
+def _logged(
+    logs: Path | None, built: LoadedPlan
+) -> Iterator[Callable[[int, Mapping[str, Any]], None] | None]:
     """Give what to call with (step, figures), which writes them for TensorBoard with the epsilon so far."""
     if logs is None:
         yield None
@@ -327,7 +329,7 @@ def _spent(plan: Plan, delta: float, step: int) -> dict[str, float]:
 
 def _finish(
     result: Result,
-    built: Built,
+    built: LoadedPlan,
     priced: dict[str, Any],
     out: Path | None,
     folder: Path | None,
@@ -345,17 +347,19 @@ def _finish(
     if coef.size <= SHOWN:
         record["outputs"] = {"coef": plain(coef)}
     if out is not None and out.suffix.lower() == ".json":
-        from sottovoce.report.records import write_record
+        from sottovoce.report.result_files import write_result
 
-        write_record(out, record)
+        write_result(out, record)
     if folder is not None:
         study_of(result, built).save(folder, also={"plan.toml": file.read_bytes()})
         record["study"] = str(folder)
     emit(record, json, lambda screen: _show(screen, record, built, out, folder))
 
 
-def _show(screen: Any, record: dict[str, Any], built: Built, out: Path | None, folder: Path | None) -> None:
-    from sottovoce.privacy.words import UNCHARGED
+def _show(
+    screen: Any, record: dict[str, Any], built: LoadedPlan, out: Path | None, folder: Path | None
+) -> None:
+    from sottovoce.accounting.wording import UNCHARGED
 
     coef = record.get("outputs", {}).get("coef", [])
     if 0 < len(coef) <= 1000:

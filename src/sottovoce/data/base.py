@@ -1,6 +1,6 @@
 """A data set, and the same records dealt out to users.
 
-Preparation steps that look at all records (standardising) say so in `Dataset.notes`: they are not
+Preparation steps that look at all records (standardizing) say so in `Dataset.notes`: they are not
 private by themselves. Steps that treat every record alone (unit length, an intercept column) are.
 """
 
@@ -64,7 +64,7 @@ class Dataset:
     groups : (n,) site of each record.
     X_test, y_test : records kept apart for evaluation.
     notes : what was done to the data that looked at more than one record at a time.
-    uncharged : the same by name (`sottovoce.privacy.words.UNCHARGED`): what a statement about a model of
+    uncharged : the same by name (`sottovoce.accounting.wording.UNCHARGED`): what a statement about a model of
         these data leaves out, unless its user accepts it.
 
     Examples
@@ -104,7 +104,7 @@ class Dataset:
         """Number of features."""
         return int(self.X.shape[1])
 
-    def standardised(self) -> Dataset:
+    def standardized(self) -> Dataset:
         """Return features with mean 0 and standard deviation 1 over the training records.
 
         Guarantees
@@ -114,15 +114,15 @@ class Dataset:
         """
         if is_sparse(self.X):
             raise DataError(
-                f"{self.name} is sparse; standardising would make it dense, use unit_rows instead."
+                f"{self.name} is sparse; standardizing would make it dense, use unit_rows instead."
             )
         mean, std = self.X.mean(axis=0), self.X.std(axis=0)
         std = np.where(std > 0, std, 1.0)
         test = None if self.X_test is None else (self.X_test - mean) / std
-        note = "standardised with the mean and deviation of the private records (not private)"
+        note = "standardized with the mean and deviation of the private records (not private)"
         return replace(
             self, X=(self.X - mean) / std, X_test=test, notes=(*self.notes, note),
-            uncharged=(*self.uncharged, "standardise"),
+            uncharged=(*self.uncharged, "standardize"),
         )  # fmt: skip
 
     def bounded(self, low: Any, high: Any) -> Dataset:
@@ -147,7 +147,7 @@ class Dataset:
             raise DataError("Bounds must have low < high in every feature.")
 
         def scaled(X: Any) -> Any:
-            return 2 * (bound_features(X, low, high, outside="clip") - np.asarray(low)) / width - 1
+            return 2 * (bound_features(X, low, high, outside="clip_norm") - np.asarray(low)) / width - 1
 
         return replace(self, X=scaled(self.X), X_test=None if self.X_test is None else scaled(self.X_test))
 

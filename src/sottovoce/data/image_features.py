@@ -2,7 +2,7 @@
 
 A linear model on fixed features is what works best under strong noise: few parameters, bounded gradients, a
 convex loss (Tramèr and Boneh 2021, "Differentially Private Learning Needs Better Features"). Nothing here
-looks at any record but the one it transforms: filters are formulas, and the mean and covariance that centre
+looks at any record but the one it transforms: filters are formulas, and the mean and covariance that center
 and whiten the features are those of random pictures: strokes of a pen, textured shapes, fallen leaves. So the
 features cost no privacy. Needs torch, so it is imported where it is used.
 """
@@ -46,8 +46,8 @@ __all__ = [
 def pen_strokes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndarray:
     """Return drawings of one to three random smooth strokes, (count, side, side) float32 in [0, 1].
 
-    The pen knows nothing of digits: Bézier curves through random points, scaled to a box and centred by
-    mass, which is how handwriting is usually normalised.
+    The pen knows nothing of digits: Bézier curves through random points, scaled to a box and centered by
+    mass, which is how handwriting is usually normalized.
 
     Examples
     --------
@@ -71,15 +71,15 @@ def pen_strokes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndar
         path += side / 2 - (path.max(axis=0) + path.min(axis=0)) / 2
         squared = np.square(grid[None] - path[:, None, None].astype(np.float32)).sum(-1).min(axis=0)
         ink = np.clip(1.6 * np.exp(-squared / (2 * rng.uniform(0.8, 1.5) ** 2)), 0, 1)
-        centre = np.tensordot(ink, grid, 2) / ink.sum()
-        shift = np.round((side - 1) / 2 - centre).astype(int)
+        center = np.tensordot(ink, grid, 2) / ink.sum()
+        shift = np.round((side - 1) / 2 - center).astype(int)
         drawing[:] = np.roll(ink, (shift[1], shift[0]), axis=(0, 1))
     return drawings
 
 
 @dataclass(frozen=True)
 class OrientedFeatures:
-    """Strength of edges by direction and place, normalised in small blocks: gradients of a blurred image,
+    """Strength of edges by direction and place, normalized in small blocks: gradients of a blurred image,
     split over ``directions``, averaged in Gaussian windows ``stride`` apart.
 
     Parameters
@@ -277,12 +277,12 @@ class Mirrored:
 
 @dataclass(frozen=True)
 class Opponent:
-    """Features of three opponent channels of colour images: light, red against green, yellow against blue.
+    """Features of three opponent channels of color images: light, red against green, yellow against blue.
 
     Parameters
     ----------
     light : features of the luminance.
-    colours : features of each of the two chroma channels; those of the luminance by default.
+    colors : features of each of the two chroma channels; those of the luminance by default.
 
     Examples
     --------
@@ -291,18 +291,18 @@ class Opponent:
     """
 
     light: Any
-    colours: Any = None
+    colors: Any = None
 
     def __call__(self, images: Any) -> np.ndarray:
         """Return the rows of images (count, 3, side, side) in [0, 1], red, green, blue."""
         values = np.asarray(images, np.float32)
         if values.ndim != 4 or values.shape[1] != 3:
             raise InvalidInput(
-                f"opponent colours need images of shape (count, 3, side, side), got {values.shape}; grey "
+                f"opponent colors need images of shape (count, 3, side, side), got {values.shape}; grey "
                 "images go to the features themselves."
             )
         red, green, blue = values[:, 0], values[:, 1], values[:, 2]
-        other = self.light if self.colours is None else self.colours
+        other = self.light if self.colors is None else self.colors
         channels = ((red + green + blue) / 3, (red - green) / 2, (red + green) / 4 - blue / 2)
         return np.concatenate([self.light(channels[0]), other(channels[1]), other(channels[2])], axis=1)
 
@@ -320,8 +320,8 @@ def textured_shapes(count: int, rng: np.random.Generator, side: int = 28) -> np.
     pictures = np.zeros((_validate.count(count, "count"), side, side), np.float32)
     for picture in pictures:
         for _ in range(rng.integers(1, 4)):
-            centre = rng.uniform(-0.35, 0.35, 2)
-            u, v = x - centre[0], y - centre[1]
+            center = rng.uniform(-0.35, 0.35, 2)
+            u, v = x - center[0], y - center[1]
             corners = int(rng.integers(3, 9))
             angles = np.sort(rng.uniform(0, 2 * np.pi, corners))
             reach = rng.uniform(0.25, 0.95, corners)
@@ -338,7 +338,7 @@ def textured_shapes(count: int, rng: np.random.Generator, side: int = 28) -> np.
 
 
 def dead_leaves(count: int, rng: np.random.Generator, side: int = 32, leaves: int = 60) -> np.ndarray:
-    """Return colour pictures of discs that fell over each other, (count, 3, side, side) float32 in [0, 1].
+    """Return color pictures of discs that fell over each other, (count, 3, side, side) float32 in [0, 1].
 
     Radii follow a power law, so that edges appear at all scales, as in photographs.
 
@@ -355,16 +355,16 @@ def dead_leaves(count: int, rng: np.random.Generator, side: int = 32, leaves: in
     low, high = 1.5**-2.0, (0.8 * side) ** -2.0
     for _ in range(leaves):
         radius = (low + rng.uniform(size=n) * (high - low)) ** -0.5  # density falls as the cube of the radius
-        centre = rng.uniform(-2, side + 2, (2, n))
-        squared = np.square(at[None, :, None] - centre[0][:, None, None]) + np.square(
-            at[None, None, :] - centre[1][:, None, None]
+        center = rng.uniform(-2, side + 2, (2, n))
+        squared = np.square(at[None, :, None] - center[0][:, None, None]) + np.square(
+            at[None, None, :] - center[1][:, None, None]
         )
         cover = np.clip(radius[:, None, None] - np.sqrt(squared) + 0.5, 0, 1).astype(np.float32)[:, None]
-        colour = rng.uniform(0, 1, (n, 1)) + 0.15 * rng.standard_normal((n, 3))
+        color = rng.uniform(0, 1, (n, 1)) + 0.15 * rng.standard_normal((n, 3))
         slope = rng.normal(0, 0.2 / side, (n, 2))
         shade = (at[None, :, None] - side / 2) * slope[:, :1, None]
         shade = shade + (at[None, None, :] - side / 2) * slope[:, 1:, None]
-        surface = (colour[:, :, None, None] + shade[:, None]).astype(np.float32)
+        surface = (color[:, :, None, None] + shade[:, None]).astype(np.float32)
         pictures = pictures * (1 - cover) + surface * cover
     pictures += rng.normal(0, 0.02, pictures.shape).astype(np.float32)
     return np.clip(pictures, 0, 1)
@@ -378,12 +378,12 @@ PICTURES: dict[str, Callable[[int, np.random.Generator, int], np.ndarray]] = {
 
 
 class Whitened:
-    """Features centred and whitened by the statistics of random pictures, then scaled to unit length.
+    """Features centered and whitened by the statistics of random pictures, then scaled to unit length.
 
     Parameters
     ----------
     features : maps images in [0, 1] to rows.
-    pictures : ``"strokes"``, ``"shapes"`` (grey) or ``"leaves"`` (colour).
+    pictures : ``"strokes"``, ``"shapes"`` (grey) or ``"leaves"`` (color).
     ridge : added to the covariance, as a share of its mean eigenvalue (of those kept).
     seed, drawings : of the random pictures, and how many; public.
     keep : so many directions in which random pictures differ most; all by default. Directions in which they
@@ -425,10 +425,10 @@ class Whitened:
         side = self._side or (32 if self.pictures == "leaves" else 28)
         rows = self.features(PICTURES[self.pictures](self.drawings, np.random.default_rng(self.seed), side))
         mean = rows.mean(axis=0)
-        centred = rows - mean
+        centered = rows - mean
         if self.keep is not None:
-            return mean, _principal(centred, self.keep, self.ridge)
-        covariance = centred.T @ centred / np.float32(len(rows) - 1)
+            return mean, _principal(centered, self.keep, self.ridge)
+        covariance = centered.T @ centered / np.float32(len(rows) - 1)
         ridge = self.ridge * float(np.trace(covariance, dtype=np.float64)) / len(covariance)
         covariance[np.diag_indices_from(covariance)] += ridge
         # Any root serves: two of them differ by a rotation, which changes no inner product of two rows.
@@ -492,7 +492,7 @@ def named_features(name: str) -> Whitened:
 
     ``handwriting`` and ``handwriting-fine`` (grey, deskewed, oriented filters on a coarser or finer grid),
     ``objects`` (grey: scattering, oriented filters, pooled pixels), ``photographs`` and ``photographs-fine``
-    (colour: the same in opponent channels; second-order scattering of the luminance). ``objects-mirrored``
+    (color: the same in opponent channels; second-order scattering of the luminance). ``objects-mirrored``
     and ``photographs-mirrored`` see an image and its mirror image alike, and are narrower.
 
     Examples
@@ -510,17 +510,17 @@ objects, objects-mirrored, photographs, photographs-mirrored, photographs-fine.
     return FEATURES[name]()
 
 
-def _principal(centred: np.ndarray, keep: int, ridge: float) -> np.ndarray:
+def _principal(centered: np.ndarray, keep: int, ridge: float) -> np.ndarray:
     """Return the whitening map onto the ``keep`` directions of most variance, or as many as there are."""
-    count, width = centred.shape
+    count, width = centered.shape
     few = count < width  # then the rows' own products have the same eigenvalues and are fewer
-    products = (centred @ centred.T if few else centred.T @ centred).astype(np.float64)
+    products = (centered @ centered.T if few else centered.T @ centered).astype(np.float64)
     values, vectors = linalg.eigh(products / (count - 1), overwrite_a=True)
     values, vectors = values[::-1][:keep], vectors[:, ::-1][:, :keep]
     kept = values > 1e-7 * values[0]  # float32 rows know no more
     values, vectors = values[kept], vectors[:, kept]
     if few:
-        vectors = centred.T @ (vectors / np.sqrt(values * (count - 1)))
+        vectors = centered.T @ (vectors / np.sqrt(values * (count - 1)))
     return np.ascontiguousarray(vectors / np.sqrt(values + ridge * values.mean()), np.float32)
 
 
@@ -556,20 +556,20 @@ def _morlets(side: int, scales: int, directions: int) -> tuple[list[tuple[int, T
     turns = [(a * 2 * math.pi, b * 2 * math.pi) for a in (-1, 0, 1) for b in (-1, 0, 1)]
     down, across = torch.meshgrid(frequency, frequency, indexing="ij")
 
-    def bump(centre: float, width: float, angle: float, slant: float) -> Tensor:
+    def bump(center: float, width: float, angle: float, slant: float) -> Tensor:
         total = torch.zeros(side, side)
         for a, b in turns:  # periodised, as the discrete transform is
             along = (across + b) * math.cos(angle) + (down + a) * math.sin(angle)
             beside = -(across + b) * math.sin(angle) + (down + a) * math.cos(angle)
-            total += torch.exp(-(width**2) * ((along - centre) ** 2 + (beside / slant) ** 2) / 2)
+            total += torch.exp(-(width**2) * ((along - center) ** 2 + (beside / slant) ** 2) / 2)
         return total
 
     wavelets = []
     for scale in range(scales):
-        centre, width = 0.75 * math.pi / 2**scale, 0.8 * 2**scale
+        center, width = 0.75 * math.pi / 2**scale, 0.8 * 2**scale
         for k in range(directions):
             angle, slant = math.pi * k / directions, 4 / directions
-            wave, base = bump(centre, width, angle, slant), bump(0.0, width, angle, slant)
+            wave, base = bump(center, width, angle, slant), bump(0.0, width, angle, slant)
             wavelets.append((scale, wave - base * (wave[0, 0] / base[0, 0])))
     width = 0.8 * 2 ** (scales - 1)
     low = torch.stack([torch.exp(-((width * (frequency + turn)) ** 2) / 2) for turn, _ in turns[::3]]).sum(0)

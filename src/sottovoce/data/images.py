@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from sottovoce._files import write_whole
+from sottovoce._io import atomic_write
 from sottovoce.data.files import read_array
 from sottovoce.data.loaders import data_folder
 from sottovoce.errors import DataError
@@ -104,9 +104,9 @@ class Images:
         """
         values = x if side is None or side == x.shape[-1] else _resized(x, side)
         shape = (1, -1, 1, 1)
-        centre = np.asarray(mean, np.float32).reshape(shape)
+        center = np.asarray(mean, np.float32).reshape(shape)
         scale = np.asarray(std, np.float32).reshape(shape)
-        return ((values.astype(np.float32) / np.float32(255) - centre) / scale).astype(np.float32)
+        return ((values.astype(np.float32) / np.float32(255) - center) / scale).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -243,7 +243,7 @@ def _fetch(address: str, path: Path) -> None:
                 f"{address} cannot be fetched ({problem}); put {path.name} into {path.parent} by hand."
             ) from None
 
-    write_whole(path, receive)
+    atomic_write(path, receive)
 
 
 def read_idx(path: str | Path) -> np.ndarray:
@@ -362,7 +362,7 @@ def _either(place: Path, file: str) -> Path:
 
 
 def _resized(x: np.ndarray, side: int) -> np.ndarray:
-    """Bilinear, pixel centres aligned, rounded to bytes as image libraries do."""
+    """Bilinear, pixel centers aligned, rounded to bytes as image libraries do."""
     old = x.shape[-1]
     at = np.clip((np.arange(side) + 0.5) * old / side - 0.5, 0, old - 1)
     low = np.minimum(np.floor(at).astype(int), max(old - 2, 0))

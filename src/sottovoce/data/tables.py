@@ -2,7 +2,7 @@
 
 Whatever is read from the records of a table and shapes what leaves (a mean, a deviation, the list of classes)
 is a release nobody charged. So columns are scaled by public bounds, categories and classes are declared, and
-the two things that may be read instead must be accepted by name: ``"standardise"`` and ``"class names"``.
+the two things that may be read instead must be accepted by name: ``"standardize"`` and ``"class names"``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EMPTY = ("", "?", "NA", "NaN", "nan", "None")
 
 @dataclass(frozen=True)
 class Scale:
-    """A column as it is mapped: (x - centre) / width, after x is pulled into [low, high] where given.
+    """A column as it is mapped: (x - center) / width, after x is pulled into [low, high] where given.
 
     Examples
     --------
@@ -36,7 +36,7 @@ class Scale:
     [0.0, 10.0]
     """
 
-    centre: float = 0.0
+    center: float = 0.0
     width: float = 1.0
     low: float | None = None
     high: float | None = None
@@ -55,11 +55,11 @@ class Scale:
     def __call__(self, values: np.ndarray) -> np.ndarray:
         """Return the mapped values, record by record; what is missing stays missing."""
         pulled = values if self.low is None else np.clip(values, self.low, self.high)
-        return (pulled - self.centre) / self.width
+        return (pulled - self.center) / self.width
 
     def back(self, values: np.ndarray) -> np.ndarray:
         """Return values in the column's own unit."""
-        return values * self.width + self.centre
+        return values * self.width + self.center
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Columns:
     missing : ``"refuse"``, or ``"middle"``: an empty entry becomes 0, the middle of the bounds.
     unit_rows : every record is scaled to length one, after all else.
     ones : a last column of ones follows.
-    uncharged : what was read from private records, by name (`sottovoce.privacy.words.UNCHARGED`).
+    uncharged : what was read from private records, by name (`sottovoce.accounting.wording.UNCHARGED`).
 
     Examples
     --------
@@ -118,7 +118,7 @@ class Columns:
         bounds : ``{column: (low, high)}``, one pair for all, or ``"none"`` to take numbers as they are.
         categories : ``{column: values}``.
         missing : what becomes of empty entries.
-        accept : with ``"standardise"`` columns without bounds are standardised by the records themselves.
+        accept : with ``"standardize"`` columns without bounds are standardized by the records themselves.
         """
         if missing not in ("refuse", "middle"):
             raise InvalidInput(f'missing must be "refuse" or "middle", got {missing!r}.')
@@ -319,17 +319,17 @@ def _scales(
     without = [name for name in names if name not in scales]
     if not without:
         return scales, ()
-    if "standardise" not in accept:
+    if "standardize" not in accept:
         raise Refused(
             f"column {without[0]!r} has no public bounds: give bounds={{{without[0]!r}: (low, high)}}, or "
-            'bounds="none" to take numbers as they are, or accept=("standardise",) to read mean and '
+            'bounds="none" to take numbers as they are, or accept=("standardize",) to read mean and '
             "deviation from the private records, which is not charged."
         )
     for name in without:
         finite = numbers[name][np.isfinite(numbers[name])]
         mean, deviation = (float(finite.mean()), float(finite.std())) if len(finite) else (0.0, 1.0)
         scales[name] = Scale(mean, deviation or 1.0)
-    return scales, ("standardise",)
+    return scales, ("standardize",)
 
 
 def _numbers(values: Any, name: str) -> np.ndarray:

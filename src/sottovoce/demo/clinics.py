@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.data.randomness import Random
+from sottovoce.accounting.exact import averaging_guarantee
+from sottovoce.accounting.gaussian import gaussian_epsilon, gaussian_mu
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.graphs import Network, hypercube
-from sottovoce.privacy import Guarantee, averaging_guarantee, gaussian_epsilon, gaussian_mu
-from sottovoce.privacy.noise import SimulatedNoise
-from sottovoce.protocols import Chebyshev, Exchange, Gossip, Masked, Protocol, Tree, rounds_for
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.protocols import Chebyshev, Gossip, HypercubeExchange, Masked, Protocol, Tree, rounds_for
 from sottovoce.runners import Result, run_stacked
 from sottovoce.runners.base import provenance_now
 
@@ -188,13 +190,17 @@ def averages(
     network, shares, std = clinics.network, clinics.shares(), noise_for_patients()
     truth = float(shares.mean())
     ways: dict[str, Protocol] = {
-        "gossip": Chebyshev(network, rounds_for(network)), "exchange": Exchange(16), "tree": Tree(network),
+        "gossip": Chebyshev(network, rounds_for(network)),
+        "exchange": HypercubeExchange(16),
+        "tree": Tree(network),
         "masked sum": Masked(network),
-    }  # fmt: skip
+    }
     rows = np.repeat(shares[:, None], runs, axis=1)
     noisy = SimulatedNoise(1).perturb(rows, agents=range(16), step=0, std=std)
     floor = float(np.sqrt(np.mean((noisy.mean(axis=0) - truth) ** 2)))
-    local = about_a_patient(Muffliato(Exchange(16), noise_std=std, radius=0.5 / PATIENTS).privacy("local"))
+    local = about_a_patient(
+        Muffliato(HypercubeExchange(16), noise_std=std, radius=0.5 / PATIENTS).privacy("local")
+    )
     methods = [_method("local privacy", "nobody", [1.0], floor, 16 * 15)]
     said = [local.to_dict(delta=DELTA) | {"what": "every method"}]
     for k, (name, protocol) in enumerate(ways.items()):
@@ -238,7 +244,7 @@ def _by_rounds(network: Network, noisy: np.ndarray, truth: float) -> list[dict[s
     def error(rows: np.ndarray) -> float:
         return float(np.sqrt(np.mean((rows - truth) ** 2)))
 
-    exchange, tree = Exchange(16), Tree(network)
+    exchange, tree = HypercubeExchange(16), Tree(network)
     ends = error(tree.apply(noisy))
     state, history = noisy, []
     for t in range(1, 13):
@@ -276,7 +282,7 @@ def training(
     >>> [m["label"] for m in found.metrics["methods"]]
     ['none', 'exact', 'exact', 'exact', 'ldp', 'none']
     """
-    from sottovoce.algorithms import ConsensusSGD, MuffliatoSGD, Optimiser
+    from sottovoce.algorithms import ConsensusSGD, MuffliatoSGD, Optimizer
     from sottovoce.objectives import GLM
 
     started = time.perf_counter()
@@ -285,17 +291,17 @@ def training(
     # how many releases' worth of one clinic's gradients one other clinic learns, at most
     worst = float(np.sum([tree_shares(tree) for tree in trees], axis=0).max())
     common: dict[str, Any] = {
-        "objective": GLM("logistic", l2=1e-4), "steps": steps, "learning_rate": 8.0, "clip": 1.0,
+        "objective": GLM("logistic", l2=1e-4), "steps": steps, "learning_rate": 8.0, "clip_norm": 1.0,
         "adjacency": "add-remove", "sizes": (PATIENTS,) * 16,
     }  # fmt: skip
 
     def consensus(protocol: Any, multiplier: float) -> Any:
-        heavy = Optimiser("momentum", 0.8)
-        return ConsensusSGD(protocol=protocol, noise_multiplier=multiplier, optimiser=heavy, **common)
+        heavy = Optimizer("momentum", 0.8)
+        return ConsensusSGD(protocol=protocol, noise_multiplier=multiplier, optimizer=heavy, **common)
 
     share = 1 + 1e-10  # shares are rounded upwards in the twelfth place, and the budget holds all the same
-    none = consensus(Exchange(16), 0.0)
-    curator = consensus(Exchange(16), share * (steps / 16) ** 0.5 / allowed)
+    none = consensus(HypercubeExchange(16), 0.0)
+    curator = consensus(HypercubeExchange(16), share * (steps / 16) ** 0.5 / allowed)
     masked = consensus(Masked(network), share * (steps / 15) ** 0.5 / allowed)
     exact = consensus(trees, share * worst**0.5 / allowed)
     gossip = MuffliatoSGD(
@@ -387,7 +393,7 @@ def _trained(
     scores = []
     data = plan.prepared(clinics.shards)
     for seed in range(repeats):  # the plan has been priced: its runs need not price it again
-        random = Random.of(SimulatedNoise(seed))
+        random = RunRandomness.of(SimulatedNoise(seed))
         gate = plan.source(data, range(16), random)
         text = plan.algorithm(gate, plan.starting(data, random, range(16)))
         models = text.output(run_stacked(text, plan.schedule, plan.steps, noise=random.noise))
@@ -448,8 +454,10 @@ def audit(clinics: Consortium, runs: int = 40_000, tick: Callable[[int], None] =
     >>> [name for name, a in found.metrics["audits"].items() if a["refuted"]]
     ['opposite corner, by gossip: published formula']
     """
+    from sottovoce.accounting.curve import Curve
+    from sottovoce.accounting.guarantee import Adversary
+    from sottovoce.accounting.published.formulas import published_loss
     from sottovoce.attacks import audit_averaging, audit_outputs
-    from sottovoce.privacy import Adversary, Curve, published_loss
 
     started = time.perf_counter()
     network, multiplier = clinics.network, 0.5
@@ -459,10 +467,10 @@ def audit(clinics: Consortium, runs: int = 40_000, tick: Callable[[int], None] =
         Adversary("pairwise", 0, 15), "user", "published", Curve.gaussian(formula**0.5 / multiplier)
     )
     views: list[tuple[str, Protocol, Any, int, Guarantee | None]] = [
-        ("neighbour, by gossip", gossip, 0, 1, None),
+        ("neighbor, by gossip", gossip, 0, 1, None),
         ("opposite corner, by gossip", gossip, 0, 15, None),
         ("two colluders, by gossip", gossip, (0, 5), 15, None),
-        ("opposite corner, by exchange", Exchange(16), 0, 15, None),
+        ("opposite corner, by exchange", HypercubeExchange(16), 0, 15, None),
         ("opposite corner, by tree", Tree(network), 0, 15, None),
         ("opposite corner, by gossip: published formula", gossip, 0, 15, printed),
     ]
@@ -475,7 +483,7 @@ def audit(clinics: Consortium, runs: int = 40_000, tick: Callable[[int], None] =
         found = audit_averaging(protocol, user=user, observers=observers, guarantee=claim, **common)
         audits[name] = found.to_dict()
         tick(k + 1)
-    audits["the public, one answer"] = audit_outputs(Exchange(16), user=15, **common).to_dict()
+    audits["the public, one answer"] = audit_outputs(HypercubeExchange(16), user=15, **common).to_dict()
     tick(len(views) + 1)
     return Result(
         "audit",

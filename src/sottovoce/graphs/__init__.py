@@ -1,5 +1,6 @@
 """Who can talk to whom: graph families, gossip weights, spectra and graph files, all as `Network`."""
 
+from sottovoce.graphs.coerce import as_network, takes_network
 from sottovoce.graphs.families import (
     complete,
     exponential,
@@ -14,9 +15,8 @@ from sottovoce.graphs.families import (
     torus,
 )
 from sottovoce.graphs.files import from_edges
-from sottovoce.graphs.likes import as_network, takes_network
-from sottovoce.graphs.names import parse
 from sottovoce.graphs.network import Network, Translations, from_matrix, network_of
+from sottovoce.graphs.parsing import parse
 from sottovoce.graphs.random import (
     erdos_renyi,
     geometric,

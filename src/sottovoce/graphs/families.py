@@ -112,7 +112,7 @@ def hypercube(d: int, *, weights: str = "metropolis") -> Network:
     Examples
     --------
     >>> from sottovoce import graphs
-    >>> graphs.hypercube(3).neighbours(0)
+    >>> graphs.hypercube(3).neighbors(0)
     array([1, 2, 4])
     """
     d = check.count(d, "the dimension of a hypercube", minimum=0)
@@ -131,7 +131,7 @@ def exponential(n: int, *, weights: str = "metropolis") -> Network:
     Examples
     --------
     >>> from sottovoce import graphs
-    >>> graphs.exponential(16).neighbours(0)
+    >>> graphs.exponential(16).neighbors(0)
     array([ 1,  2,  4,  8, 12, 14, 15])
     """
     n = check.count(n, "the number of nodes of an exponential graph", minimum=2)
@@ -187,10 +187,10 @@ def from_networkx(
     nodes = list(G)
     number = {label: k for k, label in enumerate(nodes)}
     pairs = np.array([(number[u], number[v]) for u, v in G.edges() if u != v], dtype=np.int64).reshape(-1, 2)
-    return relabelled(pairs, nodes, name or G.name or "networkx", weights, largest_component)
+    return relabeled(pairs, nodes, name or G.name or "networkx", weights, largest_component)
 
 
-def relabelled(
+def relabeled(
     pairs: np.ndarray, labels: list[Any], name: str, weights: str, largest_component: bool
 ) -> Network:
     """A network of named nodes, cut down to its largest part when asked."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import GraphError
-from sottovoce.graphs.families import relabelled
+from sottovoce.graphs.families import relabeled
 from sottovoce.graphs.network import Network
 
 __all__ = ["from_edges"]
@@ -30,7 +30,7 @@ def from_edges(
     """A network from an edge file, or from pairs of node names.
 
     A file holds one edge a line: two node names, separated by spaces, tabs or a comma. Lines that start
-    with ``#`` or ``%`` and empty lines are skipped; gzip is recognised by its first bytes. An edge may be
+    with ``#`` or ``%`` and empty lines are skipped; gzip is recognized by its first bytes. An edge may be
     listed several times and in both directions (as SNAP does): it counts once. A line that names the same
     node twice makes the node known and adds no edge, for a node's weight for itself is not an edge.
 
@@ -65,7 +65,7 @@ def from_edges(
         labels.sort()
     number = {label: k for k, label in enumerate(labels)}
     ends = np.array([[number[u] for u in left], [number[v] for v in right]]).T
-    return relabelled(ends[ends[:, 0] != ends[:, 1]], labels, name, weights, largest_component)
+    return relabeled(ends[ends[:, 0] != ends[:, 1]], labels, name, weights, largest_component)
 
 
 def _read(path: Path) -> list[tuple[Any, Any]]:

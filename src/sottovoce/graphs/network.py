@@ -16,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce import _validate as check
-from sottovoce._shown import Shown
+from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import GraphError
 from sottovoce.graphs import spectra
 from sottovoce.graphs.weights import rule
@@ -65,7 +65,7 @@ class Translations:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Network(Shown):
+class Network(NotebookDisplay):
     """A connected graph and its gossip matrix, checked at birth and immutable.
 
     Parameters
@@ -152,7 +152,7 @@ metropolis(graph) builds valid weights.
 
     @cached_property
     def degrees(self) -> np.ndarray:
-        """(n,) numbers of neighbours.
+        """(n,) numbers of neighbors.
 
         >>> from sottovoce import graphs
         >>> graphs.star(4).degrees
@@ -162,11 +162,11 @@ metropolis(graph) builds valid weights.
         degrees.setflags(write=False)
         return degrees
 
-    def neighbours(self, v: int) -> np.ndarray:
+    def neighbors(self, v: int) -> np.ndarray:
         """The nodes next to ``v``, sorted, without ``v``.
 
         >>> from sottovoce import graphs
-        >>> graphs.ring(5).neighbours(0)
+        >>> graphs.ring(5).neighbors(0)
         array([1, 4])
         """
         v = check.node(v, self.n)
@@ -250,7 +250,7 @@ metropolis(graph) builds valid weights.
         turn = 0
         while open_.any():
             among = np.flatnonzero(open_)
-            # alternate between the likely rim and the likely centre
+            # alternate between the likely rim and the likely center
             bound = upper[among] if turn % 2 == 0 else -lower[among]
             best = among[bound == bound.max()]
             v = int(best[np.argmax(self.degrees[best])])

@@ -63,7 +63,7 @@ def gnp_edges(n: int, q: float, rng: np.random.Generator) -> np.ndarray:
 
 
 def regular(n: int, d: int, rng: np.random.Generator, *, weights: str = "metropolis") -> Network:
-    """A connected graph in which every node has d neighbours.
+    """A connected graph in which every node has d neighbors.
 
     Pairing model: ``n d`` half-edges are matched uniformly; above half of n the complement is drawn.
     Up to degree 4 and 100,000 nodes a matching with loops or double edges is thrown away, so that the
@@ -138,7 +138,7 @@ def small_world(
     300
     """
     n = check.count(n, "the number of nodes of a small world", minimum=3)
-    k = check.count(k, "the neighbours k of a small world", minimum=2)
+    k = check.count(k, "the neighbors k of a small world", minimum=2)
     p = check.probability(p, "the rewiring probability p of a small world")
     if k % 2 or k >= n - 1:
         raise GraphError(f"A small world needs an even k below n - 1, got k={k} and n={n}.")
@@ -166,7 +166,7 @@ def random_connected(
     tolerance: float = 0.05,
     weights: str = "metropolis",
 ) -> Network:
-    """A random connected graph whose normalised Fiedler value lies within ``tolerance`` of ``fiedler``.
+    """A random connected graph whose normalized Fiedler value lies within ``tolerance`` of ``fiedler``.
 
     A random tree (from path-like to bushy) receives edges in random order; the Fiedler value can only
     grow on the way, so the best stopping point is found by bisection. Trees are drawn anew until one
@@ -192,7 +192,7 @@ def random_connected(
             return network_of(edges, n, f"random:{n}:{fiedler:g}", weights)
         nearest = min(nearest, value, key=lambda found: abs(found - fiedler))
     raise GraphError(
-        f"None of {ATTEMPTS} random graphs on {n} nodes came within {tolerance:g} of the normalised Fiedler "
+        f"None of {ATTEMPTS} random graphs on {n} nodes came within {tolerance:g} of the normalized Fiedler "
         f"value {fiedler:g} (nearest: {nearest:.3g}); take another value or a larger tolerance."
     )
 
@@ -206,7 +206,7 @@ def _random_tree(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _grown_to(fiedler: float, tree: np.ndarray, n: int, rng: np.random.Generator) -> tuple[float, np.ndarray]:
-    """Add random edges to a tree until its normalised Fiedler value is nearest to the wanted one."""
+    """Add random edges to a tree until its normalized Fiedler value is nearest to the wanted one."""
     pairs = np.column_stack(np.triu_indices(n, 1))
     others = pairs[~np.isin(pairs[:, 0] * n + pairs[:, 1], tree[:, 0] * n + tree[:, 1])]
     others = rng.permutation(others)

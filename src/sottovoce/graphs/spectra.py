@@ -3,7 +3,7 @@
 Three methods, by what the graph offers: dense ``eigvalsh`` up to `DENSE` nodes; the Fourier transform of
 one row when the graph is a Cayley graph of a known abelian group (ring, torus, hypercube, ...); Lanczos
 with the constant vector projected out for the rest, and shift-invert where Lanczos does not settle
-(long, thin graphs, whose factorisations are cheap). The absolute error is about 1e-14 for the first two
+(long, thin graphs, whose factorizations are cheap). The absolute error is about 1e-14 for the first two
 and about 1e-9 for the last.
 """
 

@@ -32,7 +32,7 @@ __all__ = ["WEIGHTS", "adjacency_of", "lazy", "max_degree", "metropolis", "rule"
 def metropolis(graph: Any) -> sp.csr_array:
     """Weights ``1 / (1 + max(d_u, d_v))`` on the edges, the rest on the diagonal.
 
-    The default: right on every graph, and each node needs to know only its neighbours' degrees.
+    The default: right on every graph, and each node needs to know only its neighbors' degrees.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def lazy(graph: Any, weights: str = "metropolis") -> sp.csr_array:
 
 
 def uniform(graph: Any, row_stochastic: bool = False) -> sp.csr_array:
-    """The plain mean of a node and its neighbours: ``1 / (1 + d_u)`` in row u.
+    """The plain mean of a node and its neighbors: ``1 / (1 + d_u)`` in row u.
 
     On an irregular graph this matrix is not symmetric: repeated, it converges to a mean weighted by
     degree, not to the average. It is therefore refused there, unless ``row_stochastic=True`` asks for

@@ -1,4 +1,4 @@
-"""What is minimised: generalised linear models, their proximal maps, and neural networks; and the one gate.
+"""What is minimized: generalized linear models, their proximal maps, and neural networks; and the one gate.
 
 Kernels and networks are imported where they are used, so that a plan can be built and priced without numba
 or torch.
@@ -13,9 +13,8 @@ from sottovoce.objectives.glm import GLM
 
 _MODULES = {
     "clipping": ("clip_around", "clip_rows"),
-    "gradients": ("Gradients",),
     "softmax": ("Softmax",),
-    "prox": ("Regulariser", "prox_logistic", "prox_squared", "prox_squared_batch"),
+    "prox": ("Regularizer", "prox_logistic", "prox_squared", "prox_squared_batch"),
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -43,10 +43,10 @@ def clip_rows(rows: np.ndarray, bound: float) -> np.ndarray:
     return np.where(over, scaled * (bound / np.where(lengths > 0, lengths, 1)), inside).astype(rows.dtype)
 
 
-def clip_around(rows: Any, centre: np.ndarray | float, radius: float) -> np.ndarray:
-    """Return every row pulled into the ball of ``radius`` around a public ``centre``.
+def clip_around(rows: Any, center: np.ndarray | float, radius: float) -> np.ndarray:
+    """Return every row pulled into the ball of ``radius`` around a public ``center``.
 
-    A row that holds NaN or infinity becomes the centre: it says nothing, instead of spoiling everything.
+    A row that holds NaN or infinity becomes the center: it says nothing, instead of spoiling everything.
 
     Examples
     --------
@@ -56,31 +56,31 @@ def clip_around(rows: Any, centre: np.ndarray | float, radius: float) -> np.ndar
     array = np.asarray(rows)
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float64)
-    public = np.asarray(centre, dtype=array.dtype)
+    public = np.asarray(center, dtype=array.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         offset = array - public
     return public + clip_rows(offset, radius)
 
 
-def clip_weights(squared_norms: Any, clip: float) -> Any:
+def clip_weights(squared_norms: Any, clip_norm: float) -> Any:
     """Return ``min(1, C / norm)`` for each sample of a tensor, and 0 where the norm is not finite.
 
     ``clip = inf`` switches clipping off (for runs without noise); bad records still count zero.
     """
     norms = squared_norms.clamp(min=0).sqrt()
-    weights = (clip / norms.clamp(min=1e-30)).clamp(max=1.0)
+    weights = (clip_norm / norms.clamp(min=1e-30)).clamp(max=1.0)
     return weights.where(squared_norms.isfinite(), weights.new_zeros(()))
 
 
 @njit(cache=True)
-def clip_in_place(row, clip):  # type: ignore[no-untyped-def]
-    """Scale ``row`` down to length at most ``clip``; one that is not finite becomes zero."""
+def clip_in_place(row, clip_norm):  # type: ignore[no-untyped-def]
+    """Scale ``row`` down to length at most ``clip_norm``; one that is not finite becomes zero."""
     squares = 0.0
     for j in range(len(row)):
         squares += row[j] * row[j]
     if squares < 1e300:  # false for NaN too
-        if squares > clip * clip:
-            scale = clip / math.sqrt(squares)
+        if squares > clip_norm * clip_norm:
+            scale = clip_norm / math.sqrt(squares)
             for j in range(len(row)):
                 row[j] *= scale
         return
@@ -94,9 +94,9 @@ def clip_in_place(row, clip):  # type: ignore[no-untyped-def]
     for j in range(len(row)):
         squares += (row[j] / largest) ** 2
     length = math.sqrt(squares)
-    if largest * length > clip:
+    if largest * length > clip_norm:
         for j in range(len(row)):
-            row[j] = row[j] / largest * (clip / length)
+            row[j] = row[j] / largest * (clip_norm / length)
 
 
 @njit(cache=True, inline="always")

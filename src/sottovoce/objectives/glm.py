@@ -1,4 +1,4 @@
-"""Generalised linear models: one record's loss depends on w through the prediction x.w only.
+"""Generalized linear models: one record's loss depends on w through the prediction x.w only.
 
 So the gradient of record i is ``slope_i * x_i`` and per-record gradients are never formed (`kernels`).
 
@@ -20,7 +20,7 @@ import numpy as np
 from sottovoce._validate import positive
 from sottovoce.data.base import Shards, is_sparse, signed_labels
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.objectives.prox import Regulariser
+from sottovoce.objectives.prox import Regularizer
 
 __all__ = ["GLM"]
 
@@ -29,12 +29,12 @@ LOSSES = {"logistic": 0, "squared": 1, "huber": 2}
 
 @dataclass(frozen=True)
 class GLM:
-    """A loss and a regulariser: F(w) = (1/n) sum_i loss(x_i.w, y_i) + r(w).
+    """A loss and a regularizer: F(w) = (1/n) sum_i loss(x_i.w, y_i) + r(w).
 
     Parameters
     ----------
     loss : "logistic", "squared" or "huber".
-    l1, l2, box, ball : the regulariser, see `Regulariser`.
+    l1, l2, box, ball : the regularizer, see `Regularizer`.
     width : where the Huber loss turns linear.
     dim : number of features where it must be known without data (wire formats, costs); None: as the data say.
 
@@ -53,18 +53,18 @@ class GLM:
     width: float = 1.0
     dim: int | None = None
 
-    clip: ClassVar[float | None] = None  # a plan says how its records' gradients are clipped
+    clip_norm: ClassVar[float | None] = None  # a plan says how its records' gradients are clipped
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {', '.join(LOSSES)}, got {self.loss!r}.")
         positive(self.width, "width")
-        _ = self.regulariser
+        _ = self.regularizer
 
     @property
-    def regulariser(self) -> Regulariser:
+    def regularizer(self) -> Regularizer:
         """The data-independent part."""
-        return Regulariser(self.l1, self.l2, self.box, self.ball)
+        return Regularizer(self.l1, self.l2, self.box, self.ball)
 
     @property
     def kind(self) -> int:
@@ -121,7 +121,7 @@ class GLM:
         """Return the agents' records checked and in the form the kernels take."""
         if not isinstance(data, Shards):
             raise DataError(
-                f"a generalised linear model takes Shards, one part per agent, got {type(data).__name__}; "
+                f"a generalized linear model takes Shards, one part per agent, got {type(data).__name__}; "
                 "dataset.shards(parts) deals records out."
             )
         if self.dim is not None and data.dim != self.dim:
@@ -145,7 +145,7 @@ class GLM:
 
     def value(self, w: np.ndarray, X: Any, y: np.ndarray) -> float:
         """Return the objective F(w)."""
-        return float(self.losses(w, X, y).mean() + self.regulariser.value(np.asarray(w)))
+        return float(self.losses(w, X, y).mean() + self.regularizer.value(np.asarray(w)))
 
     def gradient(self, w: np.ndarray, X: Any, y: np.ndarray) -> np.ndarray:
         """Return the gradient of the data part, unclipped: (1/n) sum_i slope_i x_i."""
@@ -167,16 +167,16 @@ class GLM:
         scores = np.asarray(X @ w)
         return np.where(scores >= 0, 1.0, -1.0) if self.loss == "logistic" else scores
 
-    def minimise(self, X: Any, y: np.ndarray, *, tol: float = 1e-10, iterations: int = 100_000) -> np.ndarray:
-        """Return the minimiser without privacy, as the yardstick (L-BFGS when smooth, else FISTA).
+    def minimize(self, X: Any, y: np.ndarray, *, tol: float = 1e-10, iterations: int = 100_000) -> np.ndarray:
+        """Return the minimizer without privacy, as the yardstick (L-BFGS when smooth, else FISTA).
 
         Examples
         --------
-        >>> w = GLM("squared").minimise(np.eye(2), np.array([1.0, 2.0]))
+        >>> w = GLM("squared").minimize(np.eye(2), np.array([1.0, 2.0]))
         >>> bool(np.allclose(w, [1.0, 2.0], atol=1e-6))
         True
         """
-        r = self.regulariser
+        r = self.regularizer
         if r.l1 == 0 and r.box is None and r.ball is None:
             import scipy.optimize
 
@@ -204,7 +204,7 @@ class GLM:
         w = z = np.zeros(p)
         t = 1.0
         for _ in range(iterations):
-            new = self.regulariser.prox(z - step * self.gradient(z, X, y), step)
+            new = self.regularizer.prox(z - step * self.gradient(z, X, y), step)
             if (z - new) @ (new - w) > 0:
                 t = 1.0
             t_new = (1 + math.sqrt(1 + 4 * t * t)) / 2
@@ -234,7 +234,7 @@ class GLMQuery:
     --------
     >>> shards = Shards(np.eye(2), np.array([1.0, -1.0]), np.array([0, 1, 2]))
     >>> query = GLM("logistic").query(shards)
-    >>> query.sums(np.zeros((2, 2)), [np.array([0]), np.array([0])], [0, 1], clip=1.0).tolist()
+    >>> query.sums(np.zeros((2, 2)), [np.array([0]), np.array([0])], [0, 1], clip_norm=1.0).tolist()
     [[-0.5, 0.0], [0.0, 0.5]]
     """
 
@@ -246,36 +246,38 @@ class GLMQuery:
         self._joined: tuple[Any, Any, Any] = (None, None, None)
 
     def sums(
-        self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
+        self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
-        """Return, per place, the sum over its lot of gradients clipped to ``clip``."""
-        from sottovoce.objectives.kernels import lot_sums
+        """Return, per place, the sum over its lot of gradients clipped to ``clip_norm``."""
+        from sottovoce.objectives.kernels import batch_sums
 
         model, data = self.objective, self.data
         starts = data.offsets[np.asarray(places, np.intp)]
-        if self._joined[0] is not lots:  # whole lots are one list in every step
-            rows = np.concatenate(lots) if len(lots) else np.zeros(0, np.int64)
-            self._joined = (lots, rows, np.cumsum([len(lot) for lot in lots]))
+        if self._joined[0] is not batches:  # whole lots are one list in every step
+            rows = np.concatenate(batches) if len(batches) else np.zeros(0, np.int64)
+            self._joined = (batches, rows, np.cumsum([len(batch) for batch in batches]))
         _, rows, ends = self._joined
-        return np.asarray(lot_sums(model.kind, model.width, theta, data.X, data.y, starts, rows, ends, clip))
+        return np.asarray(
+            batch_sums(model.kind, model.width, theta, data.X, data.y, starts, rows, ends, clip_norm)
+        )
 
     def descend(
         self,
         w: np.ndarray,
         total: np.ndarray,
-        lots: Sequence[np.ndarray],
+        batches: Sequence[np.ndarray],
         noise: np.ndarray,
         grid: float,
-        clip: float,
+        clip_norm: float,
         divisor: float,
         rates: np.ndarray,
     ) -> None:
         """Take one proximal step per lot from ``w``, in place: what `sums` and the text do, compiled."""
-        from sottovoce.objectives.kernels import descend_lots
+        from sottovoce.objectives.kernels import descend_batches
 
-        model, r = self.objective, self.objective.regulariser
-        descend_lots(
-            model.kind, model.width, self.data.X, self.data.y, w, total, np.concatenate(lots),
-            np.cumsum([len(lot) for lot in lots]), noise, grid, clip, divisor, rates,
+        model, r = self.objective, self.objective.regularizer
+        descend_batches(
+            model.kind, model.width, self.data.X, self.data.y, w, total, np.concatenate(batches),
+            np.cumsum([len(batch) for batch in batches]), noise, grid, clip_norm, divisor, rates,
             r.l1, r.l2, r.box or math.inf, r.ball or math.inf,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Compiled loops over the records of generalised linear models; plain-numpy twins live in the tests.
+"""Compiled loops over the records of generalized linear models; plain-numpy twins live in the tests.
 
 The gradient of record i is ``slope_i * x_i``: its length is |slope_i| |x_i| and its clipped form a rescaled
 slope, so per-record gradients are never formed.
@@ -14,9 +14,21 @@ from numba import njit
 from sottovoce.objectives.clipping import clip_scalar
 
 __all__ = [
-    "add_clipped", "coordinate_sum", "coordinate_sums_dense", "coordinate_sums_sparse", "descend_coordinates",
-    "descend_lots", "logistic_margin", "lot_sums", "moved_margins", "on_grid", "prox_in_place", "prox_scalar",
-    "record_losses", "record_slopes", "slope",
+    "add_clipped",
+    "batch_sums",
+    "coordinate_sum",
+    "coordinate_sums_dense",
+    "coordinate_sums_sparse",
+    "descend_batches",
+    "descend_coordinates",
+    "logistic_margin",
+    "moved_margins",
+    "on_grid",
+    "prox_in_place",
+    "prox_scalar",
+    "record_losses",
+    "record_slopes",
+    "slope",
 ]  # fmt: skip
 
 
@@ -55,7 +67,7 @@ def record_losses(kind, width, m, y):
 
 
 @njit(cache=True)
-def add_clipped(kind, width, w, x, y, clip, out):
+def add_clipped(kind, width, w, x, y, clip_norm, out):
     """Add clip_C(slope * x) of one record to ``out``; a record that is not finite adds nothing.
 
     The length is |slope| |x|; where squares could overflow, x is first divided by its largest entry.
@@ -69,7 +81,7 @@ def add_clipped(kind, width, w, x, y, clip, out):
     s = slope(kind, width, m, y)
     if 1e-200 < squares < 1e200 and math.isfinite(s):  # false for NaN
         length = math.sqrt(squares)
-        factor = s if abs(s) * length <= clip else math.copysign(clip / length, s)
+        factor = s if abs(s) * length <= clip_norm else math.copysign(clip_norm / length, s)
         for j in range(p):
             out[j] += factor * x[j]
         return
@@ -86,17 +98,17 @@ def add_clipped(kind, width, w, x, y, clip, out):
     if not math.isfinite(squares):
         return
     norm = abs(s) * largest * math.sqrt(squares)
-    if norm <= clip:
+    if norm <= clip_norm:
         for j in range(p):
             out[j] += s * x[j]
     else:
-        scale = math.copysign(clip / math.sqrt(squares), s)
+        scale = math.copysign(clip_norm / math.sqrt(squares), s)
         for j in range(p):
             out[j] += scale * (x[j] / largest)
 
 
 @njit(cache=True)
-def lot_sums(kind, width, theta, X, y, starts, rows, ends, clip):
+def batch_sums(kind, width, theta, X, y, starts, rows, ends, clip_norm):
     """Per agent: the sum over its lot of clip_C(gradient of the record at the agent's own row of theta).
 
     ``rows[ends[a - 1]:ends[a]]`` is the lot of agent a, within its records, which begin at ``starts[a]``.
@@ -107,7 +119,7 @@ def lot_sums(kind, width, theta, X, y, starts, rows, ends, clip):
     for a in range(n):
         for k in range(first, ends[a]):
             i = starts[a] + rows[k]
-            add_clipped(kind, width, theta[a], X[i], y[i], clip, out[a])
+            add_clipped(kind, width, theta[a], X[i], y[i], clip_norm, out[a])
         first = ends[a]
     return out
 
@@ -144,14 +156,14 @@ def on_grid(value, noise, grid):
 
 @njit(cache=True, inline="always")
 def prox_scalar(v, step, l1, l2, box):
-    """The map of `Regulariser.prox` on one coordinate, an infinite box for none."""
+    """The map of `Regularizer.prox` on one coordinate, an infinite box for none."""
     v = math.copysign(max(abs(v) - step * l1, 0.0), v) / (1.0 + step * l2)
     return min(max(v, -box), box)
 
 
 @njit(cache=True)
 def prox_in_place(w, step, l1, l2, box, ball):
-    """The map of `Regulariser.prox`, with infinite bounds for none."""
+    """The map of `Regularizer.prox`, with infinite bounds for none."""
     squares = 0.0
     for j in range(len(w)):
         w[j] = prox_scalar(w[j], step, l1, l2, box)
@@ -163,8 +175,8 @@ def prox_in_place(w, step, l1, l2, box, ball):
 
 
 @njit(cache=True)
-def descend_lots(
-    kind, width, X, y, w, total, rows, ends, noise, grid, clip, divisor, rates, l1, l2, box, ball
+def descend_batches(
+    kind, width, X, y, w, total, rows, ends, noise, grid, clip_norm, divisor, rates, l1, l2, box, ball
 ):
     """Steps of DP-SGD from ``w`` on given lots and noise, in place; ``total``, if any, sums the iterates."""
     p = len(w)
@@ -173,7 +185,7 @@ def descend_lots(
     for k in range(len(ends)):
         g[:] = 0.0
         for i in rows[first : ends[k]]:
-            add_clipped(kind, width, w, X[i], y[i], clip, g)
+            add_clipped(kind, width, w, X[i], y[i], clip_norm, g)
         first = ends[k]
         for j in range(p):
             w[j] -= rates[k] * (on_grid(g[j], noise[k, j], grid) / divisor)

@@ -1,6 +1,6 @@
 """Proximal maps: prox_h(v) = argmin_w h(w) + |w - v|^2 / (2 step).
 
-The regularisers are read by every solver; the maps of single records serve private ADMM.
+The regularizers are read by every solver; the maps of single records serve private ADMM.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import numpy as np
 from sottovoce._validate import non_negative, positive
 from sottovoce.errors import InvalidInput
 
-__all__ = ["Regulariser", "prox_logistic", "prox_squared", "prox_squared_batch"]
+__all__ = ["Regularizer", "prox_logistic", "prox_squared", "prox_squared_batch"]
 
 
 @dataclass(frozen=True)
-class Regulariser:
+class Regularizer:
     """r(w) = l1 |w|_1 + (l2 / 2) |w|^2, optionally inside a box [-b, b]^p or a ball of radius R.
 
     Examples
     --------
-    >>> Regulariser(l1=1.0).prox(np.array([3.0, -0.5]), step=1.0).tolist()
+    >>> Regularizer(l1=1.0).prox(np.array([3.0, -0.5]), step=1.0).tolist()
     [2.0, -0.0]
-    >>> Regulariser(ball=1.0).prox(np.array([3.0, 4.0]), step=1.0).tolist()
+    >>> Regularizer(ball=1.0).prox(np.array([3.0, 4.0]), step=1.0).tolist()
     [0.6000000000000001, 0.8]
     """
 
@@ -41,7 +41,7 @@ class Regulariser:
         if self.ball is not None:
             positive(self.ball, "ball")
         if self.box is not None and self.ball is not None:
-            raise InvalidInput("A regulariser takes a box or a ball, got both; drop one of them.")
+            raise InvalidInput("A regularizer takes a box or a ball, got both; drop one of them.")
 
     @property
     def separable(self) -> bool:

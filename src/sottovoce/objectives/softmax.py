@@ -17,7 +17,7 @@ import numpy as np
 from sottovoce._validate import count
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import DataError
-from sottovoce.objectives.prox import Regulariser
+from sottovoce.objectives.prox import Regularizer
 
 __all__ = ["Softmax"]
 
@@ -51,17 +51,17 @@ class Softmax:
     dim: int | None = None
 
     loss: ClassVar[str] = "softmax"
-    clip: ClassVar[float | None] = None  # a plan says how its records' gradients are clipped
+    clip_norm: ClassVar[float | None] = None  # a plan says how its records' gradients are clipped
 
     def __post_init__(self) -> None:
         if count(self.classes, "classes") < 2:
             raise DataError(f"a classifier needs two classes or more, got {self.classes}.")
-        _ = self.regulariser
+        _ = self.regularizer
 
     @property
-    def regulariser(self) -> Regulariser:
+    def regularizer(self) -> Regularizer:
         """The data-independent part."""
-        return Regulariser(l2=self.l2)
+        return Regularizer(l2=self.l2)
 
     @property
     def n_params(self) -> int | None:
@@ -112,7 +112,7 @@ class Softmax:
 
     def value(self, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> float:
         """Return the objective F(W)."""
-        return float(self.losses(w, X, y).mean() + self.regulariser.value(np.asarray(w)))
+        return float(self.losses(w, X, y).mean() + self.regularizer.value(np.asarray(w)))
 
     def predict(self, w: np.ndarray, X: np.ndarray) -> np.ndarray:
         """Return the number of the likeliest class."""
@@ -126,7 +126,7 @@ class SoftmaxQuery:
     --------
     >>> shards = Shards(np.array([[3.0]]), np.array([0.0]), np.array([0, 1]))
     >>> query = Softmax(2).query(shards)
-    >>> query.sums(np.zeros((1, 2)), [np.array([0])], [0], clip=np.inf).tolist()
+    >>> query.sums(np.zeros((1, 2)), [np.array([0])], [0], clip_norm=np.inf).tolist()
     [[-1.5, 1.5]]
     """
 
@@ -137,16 +137,16 @@ class SoftmaxQuery:
         self.width, self.sizes, self.decay = objective.classes * data.dim, data.sizes, objective.l2
 
     def sums(
-        self, theta: np.ndarray, lots: Sequence[np.ndarray], places: Sequence[int], clip: float
+        self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
-        """Return, per place, the sum over its lot of gradients clipped to ``clip``."""
+        """Return, per place, the sum over its lot of gradients clipped to ``clip_norm``."""
         from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
 
         found = np.zeros((len(places), self.width))
-        for total, w, lot, place in zip(found, theta, lots, places, strict=True):
-            if not len(lot):
+        for total, w, batch, place in zip(found, theta, batches, places, strict=True):
+            if not len(batch):
                 continue
-            rows = self.data.offsets[place] + lot
+            rows = self.data.offsets[place] + batch
             X, y = self.data.X[rows], self.data.y[rows].astype(np.intp)
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 scores = self.objective.scores(w, X)
@@ -155,7 +155,7 @@ class SoftmaxQuery:
                 shares[np.arange(len(y)), y] -= 1.0
                 # a gradient is an outer product: of the shares, as long as the record, with its direction
                 lengths = np.linalg.norm(X, axis=1, keepdims=True)
-                pulls = clip_rows(shares * lengths, clip)
+                pulls = clip_rows(shares * lengths, clip_norm)
                 directions = np.where(pulls.any(axis=1, keepdims=True), X / lengths, 0.0)
             total[:] = (pulls.T @ directions).ravel()
         return found

@@ -1,9 +1,10 @@
-"""The same algorithms between machines of people who do not trust each other, over mutual TLS.
+"""Peers: the runtime of one member, over mutual TLS.
 
-`home` an organisation's folder; `book` what was spent over all runs; `addresses` pinned certificates;
-`agreement` what runs, signed by all; `identity` who is who; `frames` the bytes; `ledger` what was spent, on
-disk; `core` one peer without IO; `plans`, `programs`, `jobs` the agreed plan, cut into rounds;
-`transport` and `runtime` the real thing. Names are imported on first use.
+`member_directory` is an organization's folder, `lifetime_ledger` everything released about a population,
+`pinned_certificates` certificates of other members, `agreement` what all members sign, `identity` keys
+and certificates, `wire_format` the bytes, `run_ledger` the durable record of one run, `core` the state
+machine of a peer without IO, `agreement_plan`, `node_program` and `agreed_run` the agreed plan in rounds, `transport`
+and `runtime` the process. Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from typing import Any
 
 _NAMES = {
     "Agreement": "agreement",
-    "Book": "book",
+    "LifetimeLedger": "lifetime_ledger",
     "Core": "core",
-    "Home": "home",
+    "MemberDirectory": "member_directory",
     "Identity": "identity",
-    "Job": "jobs",
-    "Lifetime": "book",
+    "AgreedRun": "agreed_run",
+    "LifetimeBudget": "lifetime_ledger",
     "Peer": "runtime",
-    "SqliteLedger": "ledger",
-    "charge": "book",
-    "charge_training": "trainings",
-    "draft_epoch": "epochs",
-    "find_home": "home",
+    "SqliteLedger": "run_ledger",
+    "charge": "lifetime_ledger",
+    "charge_training": "training_charges",
+    "draft_epoch": "membership_changes",
+    "find_home": "member_directory",
     "make_identity": "identity",
     "read_agreement": "agreement",
     "read_identity": "identity",

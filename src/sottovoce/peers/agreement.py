@@ -19,9 +19,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sottovoce import graphs
-from sottovoce._files import write_whole
+from sottovoce._io import atomic_write
+from sottovoce.accounting.release import Budget
 from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
+from sottovoce.peers.agreement_plan import agreed_plan
 from sottovoce.peers.identity import (
     MEMBER_NAME,
     Identity,
@@ -32,10 +34,8 @@ from sottovoce.peers.identity import (
     verify,
 )
 from sottovoce.peers.masking import make_mask_key, mask_statement
-from sottovoce.peers.plans import agreed_plan
-from sottovoce.privacy.masks import session_hash
-from sottovoce.privacy.releases import Budget
-from sottovoce.protocols.names import goes_on_without
+from sottovoce.protocols.registry import tolerates_dropout
+from sottovoce.secure_sum.masks import session_hash
 
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 
@@ -61,7 +61,7 @@ class _Part(BaseModel):
 
 
 class Member(_Part):
-    """One organisation: its name, where its peer listens (or "outbound"), and its certificate."""
+    """One organization: its name, where its peer listens (or "outbound"), and its certificate."""
 
     name: str
     address: str
@@ -106,12 +106,12 @@ class AlgorithmPart(_Part):
 
     name: str
     adjacency: Any
-    clip: Number
+    clip_norm: Number
     noise_multiplier: Number
     protocol: str | None = None
     steps: Any = None
     learning_rate: Any = None
-    lot: Number = None
+    batch_size: Number = None
     sample_rate: Number = None
 
     @model_validator(mode="after")
@@ -227,7 +227,7 @@ class BudgetPart(_Part):
 class TimingPart(_Part):
     """Seconds: before a row is asked for again, before its exchange is left out, before the run is given up.
 
-    ``late = "drop"`` leaves an exchange out, at both ends and only if both agree, when a neighbour is later
+    ``late = "drop"`` leaves an exchange out, at both ends and only if both agree, when a neighbor is later
     than ``deadline``; each then keeps its own row for it. ``"wait"`` waits. After every ``witness`` rows all
     members must hold the signed head of a member's ledger before it goes much further; with 1 before it draws
     anything more.
@@ -306,7 +306,7 @@ class Agreement(_Part):
             if len(self.data.classes) != (self.model.classes or 2):
                 raise ValueError(f"there are {len(self.data.classes)} classes; say so in the model's classes")
         protocol = self.plan.schedule(0)
-        if self.timing.late == "drop" and not goes_on_without(protocol):
+        if self.timing.late == "drop" and not tolerates_dropout(protocol):
             raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
         for field, text in (("continues", self.continues), ("start", self.start)):
             if text and not re.fullmatch("[0-9a-f]{64}", text):
@@ -329,7 +329,7 @@ class Agreement(_Part):
         return self
 
     def _obeys_graph(self) -> None:
-        """Refuse a protocol that connects members who are no neighbours, and neighbours who cannot meet.
+        """Refuse a protocol that connects members who are no neighbors, and neighbors who cannot meet.
 
         Trees and walks go along edges by construction; the last step of a walk, and exchanges, are looked at.
         """
@@ -344,22 +344,22 @@ class Agreement(_Part):
                     if (min(u, v), max(u, v)) not in edges:
                         raise ValueError(
                             f"{protocol.name} connects {self.members[u].name} with {self.members[v].name}, "
-                            f"who are no neighbours in {self.graph[:80]}; take a graph that has this edge, "
+                            f"who are no neighbors in {self.graph[:80]}; take a graph that has this edge, "
                             "or a tree"
                         )
         apart = [(u, v) for u, v in sorted(edges) if not self._meet(u, v)]
         if apart:
             u, v = apart[0]
             raise ValueError(
-                f"{self.members[u].name} and {self.members[v].name} are neighbours and both outbound, so "
+                f"{self.members[u].name} and {self.members[v].name} are neighbors and both outbound, so "
                 "neither can call the other; give one an address, or add the line relay = 'host:port'"
             )
 
     def _meet(self, u: int, v: int) -> bool:
         return bool(self.relay) or self.members[u].reachable or self.members[v].reachable
 
-    def neighbours(self, node: int) -> tuple[int, ...]:
-        """Return the members that may talk to ``node``: its neighbours in the graph."""
+    def neighbors(self, node: int) -> tuple[int, ...]:
+        """Return the members that may talk to ``node``: its neighbors in the graph."""
         found = {int(v) for u, v in self.network.edges if u == node}
         return tuple(sorted(found | {int(u) for u, v in self.network.edges if v == node}))
 
@@ -577,7 +577,7 @@ def _with_signatures(
     again = parse_agreement(text, str(path))
     if again.run != agreement.run or again.signatures != signed or again.mask_keys != keys:
         raise ConfigError(f"{path} could not be signed: its layout is unusual; put [signatures] last.")
-    write_whole(path, text)
+    atomic_write(path, text)
     return again
 
 
@@ -592,7 +592,7 @@ def write_agreement(path: str | Path, draft: dict[str, Any], members: list[dict[
     text = "\n".join([*lines, ""])
     agreement = parse_agreement(text.encode(), str(path))
     try:
-        write_whole(path, text)
+        atomic_write(path, text)
     except DataError as error:
         raise ConfigError(f"The agreement cannot be written: {error}") from None
     return agreement
@@ -609,7 +609,7 @@ def example_agreement(folder: str | Path | None = None) -> tuple[Path, list[Iden
     """
     folder = Path(folder if folder is not None else tempfile.mkdtemp(prefix="sottovoce-"))
     members = [make_identity(folder / name, name) for name in ("ada", "bo")]
-    algorithm = {"name": "averaging", "protocol": "gossip:1", "adjacency": "user", "clip": 1.0}
+    algorithm = {"name": "averaging", "protocol": "gossip:1", "adjacency": "user", "clip_norm": 1.0}
     draft = {
         "version": 1,
         "title": "a mean",

@@ -1,6 +1,6 @@
 """Did everybody get the same rows? What members' ledgers say about each other, put side by side.
 
-A peer sends one row per round, the same bytes to every neighbour. A member that lies to one of them leaves no
+A peer sends one row per round, the same bytes to every neighbor. A member that lies to one of them leaves no
 trace in any single ledger; two ledgers together show it, by digests alone: no row is shown to anybody.
 """
 

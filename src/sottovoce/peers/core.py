@@ -7,7 +7,7 @@ Everything else follows from it:
 - a resend sends stored bytes; nothing is ever encoded or noised twice for a round;
 - after a crash the peer goes on from its last commit; whatever was drawn later never left the machine;
 - a row is consumed once, and a second, different row for the same round and sender is refused;
-- a neighbour that is late past the deadline is either waited for, or, if the agreement says so and both
+- a neighbor that is late past the deadline is either waited for, or, if the agreement says so and both
   ends agree, the exchange of that one round is left out at both ends and each keeps its own row for it;
 - before anything new is drawn after a start, every contact has said what it has seen of this peer, and every
   member, by way of the others, which signed head of its ledger it holds: a ledger that is older than that
@@ -31,8 +31,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from sottovoce.accounting.release import Release, Spending
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
-from sottovoce.peers.frames import (
+from sottovoce.peers.wire_format import (
     DIGEST,
     DROP,
     HEAD,
@@ -43,19 +44,18 @@ from sottovoce.peers.frames import (
     UNSIGNED,
     WITNESS,
     Frame,
-    Head,
+    FrameCodec,
+    HeadReceipt,
+    LedgerHead,
     Position,
-    Wire,
-    Witnessed,
     digest_of,
 )
-from sottovoce.privacy.releases import Release, Spending
 
 __all__ = ["Core", "Entry", "Program", "Saved", "Store", "Timing"]
 
 
 class Program(Protocol):
-    """The computation of one node, round by round; see `sottovoce.peers.programs`."""
+    """The computation of one node, round by round; see `sottovoce.peers.node_program`."""
 
     node: int
     rounds: int
@@ -143,7 +143,7 @@ class Timing(NamedTuple):
     ask_row: float = 1.0
     ask_most: float = 4.0
     give_up: float = 600.0
-    linger: float = 60.0  # a finished peer stays so long for neighbours that still need its last rows
+    linger: float = 60.0  # a finished peer stays so long for neighbors that still need its last rows
     drop_after: float = math.inf  # only for gossip, where an exchange can be left out at both ends
     witness: int = 0  # rows after which all members must hold the head of this ledger; 0: nobody is asked
 
@@ -174,7 +174,7 @@ class Core:
     def __init__(
         self,
         program: Program,
-        wire: Wire,
+        wire: FrameCodec,
         store: Store,
         spending: Spending | None = None,
         timing: Timing = Timing(),  # noqa: B008 - immutable
@@ -230,14 +230,14 @@ class Core:
         frame = self.wire.decode(raw)
         if frame.kind in (HEAD, WITNESS):  # signed by whom it is of, whoever hands it on
             if sender not in self.passed:
-                raise FrameError(f"Member {sender} is not a neighbour in this run.")
+                raise FrameError(f"Member {sender} is not a neighbor in this run.")
             return self._go(self._said(now, sender, frame, raw))
         if frame.sender != sender:
             raise FrameError(
                 f"The frame says sender {frame.sender}, but the certificate is of member {sender}."
             )
         if sender not in self.passed:
-            raise FrameError(f"Member {sender} is not a neighbour in this run.")
+            raise FrameError(f"Member {sender} is not a neighbor in this run.")
         if frame.kind == ROW:
             return self._go(self._row(now, frame))
         position = self.wire.read_position(frame)
@@ -250,7 +250,7 @@ class Core:
         return self._go([])
 
     def tick(self, now: float) -> Outgoing:
-        """Ask again for what is missing, and give up on a neighbour that stays away."""
+        """Ask again for what is missing, and give up on a neighbor that stays away."""
         self._alive()
         acks = self._acknowledge(now >= self._ack_by)
         if self.released or now < self._ask_at:
@@ -402,7 +402,7 @@ class Core:
         return due
 
     def _drop(self, now: float, frame: Frame, word: Position) -> Outgoing:
-        """Answer a neighbour that asks to leave an exchange out, or take its answer."""
+        """Answer a neighbor that asks to leave an exchange out, or take its answer."""
         r, sender = frame.round, frame.sender
         key = (r, sender)
         if sender not in self.program.expects(r) or self.timing.drop_after == math.inf:
@@ -427,7 +427,7 @@ class Core:
         return [answer, *again, *self._advance(now)]
 
     def _propose(self, late: Iterable[int]) -> Outgoing:
-        """Ask late neighbours to leave this round's exchange out; it is durable before it is asked."""
+        """Ask late neighbors to leave this round's exchange out; it is durable before it is asked."""
         r = self.program.at
         fresh = [s for s in late if (r, s) not in self.proposed]
         for s in fresh:
@@ -533,7 +533,7 @@ class Core:
         if not self.others:
             return []
         step, chain = self.program.progress() if self.program.begun else (0, NOTHING)
-        head = Head(self.count, self.durable_at, step, self._newest, chain, nonce)
+        head = LedgerHead(self.count, self.durable_at, step, self._newest, chain, nonce)
         self._announced, self._since_told = self.count, 0
         raw = self.wire.head(head, sender=self.program.node)
         return [(s, raw) for s in self.program.contacts]
@@ -573,7 +573,7 @@ class Core:
         waits = bool(self.unanswered or self.unwitnessed) or self._held()
         return self._final or waits or self.timing.witness == 1 or not self.program.begun
 
-    def _hold(self, v: int, head: Head, raw: bytes) -> None:
+    def _hold(self, v: int, head: LedgerHead, raw: bytes) -> None:
         """Keep the newest head of a member; two different ones of one length show that it was copied."""
         known = self._heads.get(v)
         if known is not None and head.rows == known.rows and head.head != known.head:
@@ -585,7 +585,7 @@ class Core:
             self.heads[v], self._heads[v], self._dirty[v] = raw, head, raw
         self._same_chain(v, head)
 
-    def _same_chain(self, v: int, head: Head) -> None:
+    def _same_chain(self, v: int, head: LedgerHead) -> None:
         mine = self._chains.get(head.step)
         if mine is not None and NOTHING not in (mine, head.chain) and mine != head.chain:
             self._incident(
@@ -599,7 +599,7 @@ class Core:
                 )
             )
 
-    def _same_rows(self, w: int, said: Witnessed) -> None:
+    def _same_rows(self, w: int, said: HeadReceipt) -> None:
         """Compare what another heard of a member with what this peer heard of it, where both heard all."""
         mine = self._lineages.get(said.about, [])
         if 0 < said.at == said.rows <= len(mine) and mine[said.at - 1] != said.lineage:
@@ -625,13 +625,13 @@ class Core:
         for v, nonce, via in self._acks:
             rounds = self._lineages.get(v, [])
             lineage = rounds[-1] if rounds else NOTHING
-            said = Witnessed(v, len(rounds), len(rounds), lineage, nonce, self.heads.get(v, b""))
+            said = HeadReceipt(v, len(rounds), len(rounds), lineage, nonce, self.heads.get(v, b""))
             out.append((via, self.wire.witnessed(said, sender=self.program.node)))
         self._acks.clear()
         self._ack_by = math.inf
         return out
 
-    def _witness(self, now: float, w: int, said: Witnessed) -> Outgoing:
+    def _witness(self, now: float, w: int, said: HeadReceipt) -> Outgoing:
         """Take what a member holds of this ledger."""
         if said.held:
             head = self.wire.read_head(self.wire.decode(said.held))

@@ -21,18 +21,18 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce._files import digest
+from sottovoce._io import digest
+from sottovoce.accounting.release import Budget, Spending
 from sottovoce.algorithms.admm import FederatedADMM
 from sottovoce.data import Shards
-from sottovoce.data.randomness import Random
 from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency, ReleaseMismatch
+from sottovoce.mechanisms.admm import sample_participants
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import NoiseSource, ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives import GLM
-from sottovoce.objectives.prox_moves import taking_part
 from sottovoce.peers.core import Entry
-from sottovoce.peers.frames import Wire
-from sottovoce.peers.ledger import SqliteLedger
-from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise, SimulatedNoise
-from sottovoce.privacy.releases import Budget, Spending
+from sottovoce.peers.run_ledger import SqliteLedger
+from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.runners import State
 from sottovoce.runners.checkpoint import Checkpoint
 
@@ -46,7 +46,7 @@ def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
 
     Examples
     --------
-    >>> plan = plan_of({"users": 10, "rounds": 5, "sample-rate": 0.5, "gamma": 1.0, "clip": 1.0,
+    >>> plan = plan_of({"users": 10, "rounds": 5, "sample-rate": 0.5, "gamma": 1.0, "clip_norm": 1.0,
     ...                 "noise-std": 4.0})
     >>> plan.steps, plan.privacy("local").label
     (5, 'ldp')
@@ -62,7 +62,7 @@ def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
             steps=int(config["rounds"]),
             sample_rate=float(config.get("sample-rate", 1.0)),
             gamma=float(config["gamma"]),
-            clip=float(config["clip"]),
+            clip_norm=float(config["clip_norm"]),
             noise_std=float(config["noise-std"]),
             relaxation=float(config.get("relaxation", 0.5)),
             secure_sum=False,
@@ -105,7 +105,7 @@ class ClientSide:
     Examples
     --------
     >>> import tempfile
-    >>> plan = plan_of({"users": 1, "rounds": 2, "gamma": 1.0, "clip": 1.0, "noise-std": 4.0})
+    >>> plan = plan_of({"users": 1, "rounds": 2, "gamma": 1.0, "clip_norm": 1.0, "noise-std": 4.0})
     >>> folder = tempfile.mkdtemp()
     >>> with ClientSide(plan, np.ones((2, 1)), np.ones(2), user=0, folder=folder) as client:
     ...     row = client.answer(0, np.zeros(1))
@@ -131,10 +131,10 @@ class ClientSide:
         self.plan, self.user = replace(plan, sample_rate=1.0), user
         records = plan.objective.prepared(Shards(np.asarray(X), np.asarray(y), np.array([0, len(y)])))
         dim = records.dim
-        self.source = self.plan.source(records, [user], Random.of(noise_of(seed))).metered()
+        self.source = self.plan.source(records, [user], RunRandomness.of(noise_of(seed))).metered()
         self.text = self.plan.algorithm(self.source, np.zeros((1, dim)))
         run = run_name(plan, dim, seed)
-        self.wire = Wire(run, plan.n, plan.steps, dim, "float64")
+        self.wire = FrameCodec(run, plan.n, plan.steps, dim, "float64")
         self.ledger = SqliteLedger(folder, run=run, node=user, about={"algorithm": plan.name, "user": user})
         saved = self.ledger.load()
         self.releases, self.outbox, self.sent = list(saved.releases), dict(saved.outbox), set(saved.sent)
@@ -195,7 +195,7 @@ class ServerSide:
 
     Examples
     --------
-    >>> plan = plan_of({"users": 2, "rounds": 1, "gamma": 1.0, "clip": 1.0, "noise-std": 4.0})
+    >>> plan = plan_of({"users": 2, "rounds": 1, "gamma": 1.0, "clip_norm": 1.0, "noise-std": 4.0})
     >>> server = ServerSide(plan, dim=1, seed=0)
     >>> server.chosen().tolist()
     [0, 1]
@@ -208,7 +208,7 @@ class ServerSide:
         self, plan: FederatedADMM, dim: int, *, seed: int | None = None, folder: str | Path | None = None
     ) -> None:
         self.plan, self.k, self.zh = plan, 0, np.zeros(dim)
-        self.random = Random.of(noise_of(seed))
+        self.random = RunRandomness.of(noise_of(seed))
         self.kept = None if folder is None else Checkpoint(folder, run_name(plan, dim, seed).hex())
         found = None if self.kept is None else self.kept.load(np.zeros(1, int), self.zh[None])
         if found is not None:
@@ -221,7 +221,9 @@ class ServerSide:
 
     def chosen(self) -> np.ndarray:
         """Return the clients to ask in this round: each with the sampling rate, independently."""
-        return np.flatnonzero(taking_part(self.random, self.k, self.plan.users, self.plan.sample_rate))
+        return np.flatnonzero(
+            sample_participants(self.random, self.k, self.plan.users, self.plan.sample_rate)
+        )
 
     def absorb(self, rows: Mapping[int, np.ndarray]) -> None:
         """Take the answers of this round and move on."""

@@ -88,7 +88,7 @@ class Health:
         if words[1] == "/metrics":
             return "200 OK", "text/plain; version=0.0.4", metrics(report).encode()
         if words[1] == "/healthz":
-            away = [name for name, each in report.get("neighbours", {}).items() if not each["connected"]]
+            away = [name for name, each in report.get("neighbors", {}).items() if not each["connected"]]
             well = not report["failed"]
             said = {key: report[key] for key in ("member", "round", "rounds", "finished", "waiting")}
             body = json.dumps({"well": well, "away": away, **said}) + "\n"
@@ -127,15 +127,15 @@ def metrics(report: Mapping[str, Any]) -> str:
     single(
         "pace_missed_total", "counter", "Answers that were not ready in the middle of a span.", "pace_missed"
     )
-    around = report.get("neighbours", {})
-    add("connected", "gauge", "Whether a neighbour is connected.",
+    around = report.get("neighbors", {})
+    add("connected", "gauge", "Whether a neighbor is connected.",
         [({"member": name}, float(each["connected"])) for name, each in around.items()])  # fmt: skip
-    add("seconds_since_heard", "gauge", "Since the last frame of a neighbour.",
+    add("seconds_since_heard", "gauge", "Since the last frame of a neighbor.",
         [({"member": name}, each["seconds_since_heard"]) for name, each in around.items()
          if each["seconds_since_heard"] is not None])  # fmt: skip
-    add("frames_total", "counter", "Frames that came from a neighbour.",
+    add("frames_total", "counter", "Frames that came from a neighbor.",
         [({"member": name}, float(each["frames"])) for name, each in around.items()])  # fmt: skip
-    add("clock_ahead_seconds", "gauge", "How far a neighbour's clock is ahead.",
+    add("clock_ahead_seconds", "gauge", "How far a neighbor's clock is ahead.",
         [({"member": name}, each["clock_ahead"]) for name, each in around.items()])  # fmt: skip
     add("refused_total", "counter", "Frames and callers that were refused.",
         [({"from": each["from"], "why": each["why"]}, float(each["count"]))

@@ -1,7 +1,7 @@
 """Who a peer is: a P-256 key of its own and a certificate it signed itself.
 
 There is no authority. The agreement lists every member's certificate; a connection is accepted only from a
-certificate that is listed, byte for byte, and whose owner is a neighbour. Private keys are files that only
+certificate that is listed, byte for byte, and whose owner is a neighbor. Private keys are files that only
 their owner can read, and a key that others can read is refused.
 
 Keys are P-256 and nothing else: the TLS inside gRPC (BoringSSL) offers no Ed25519 signatures and ends such a
@@ -26,11 +26,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sottovoce._files import write_whole
+from sottovoce._io import atomic_write
 from sottovoce.errors import DataError, IdentityError
 
 __all__ = [
-    "CertificateSeal",
+    "CertificateSigner",
     "Identity",
     "fingerprint",
     "make_identity",
@@ -72,7 +72,7 @@ class Identity:
         return key.sign(content, ec.ECDSA(hashes.SHA256()))
 
 
-class CertificateSeal:
+class CertificateSigner:
     """Signs with a member's own key and checks with the certificates of all members, in their order.
 
     Keys are read once. Signatures are P-256, written as the two numbers of 32 bytes each. What was found good
@@ -82,7 +82,7 @@ class CertificateSeal:
     --------
     >>> import tempfile
     >>> ada, bo = (make_identity(tempfile.mkdtemp() + "/" + name, name) for name in ("ada", "bo"))
-    >>> seal = CertificateSeal(ada, [ada.certificate, bo.certificate])
+    >>> seal = CertificateSigner(ada, [ada.certificate, bo.certificate])
     >>> seal.verify(0, b"yes", seal.sign(b"yes")), seal.verify(1, b"yes", seal.sign(b"yes"))
     (True, False)
     """
@@ -184,8 +184,8 @@ def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
     name = common_name(old)
     identity = Identity(name, _key_bytes(key), _certificate(key, name, days, None))
     try:
-        write_whole(folder / f"certificate-{until:%Y-%m-%d-%H%M%S}.pem", old, mode=0o644)
-        write_whole(folder / CERTIFICATE, identity.certificate, mode=0o644)
+        atomic_write(folder / f"certificate-{until:%Y-%m-%d-%H%M%S}.pem", old, mode=0o644)
+        atomic_write(folder / CERTIFICATE, identity.certificate, mode=0o644)
     except DataError as error:
         raise IdentityError(f"The new certificate cannot be written: {error}") from None
     return identity

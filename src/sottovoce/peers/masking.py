@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce._files import write_whole
+from sottovoce._io import atomic_write
 from sottovoce.errors import ConfigError, DataError, LedgerError
-from sottovoce.privacy.masks import MaskGrid, MaskKey, PairMasks, next_chain
+from sottovoce.secure_sum.masks import MaskGrid, MaskKey, PairMasks, next_chain
 
 __all__ = ["MaskedRows", "erase_mask_key", "make_mask_key", "mask_statement", "read_mask_key"]
 
@@ -104,7 +104,7 @@ def make_mask_key(folder: str | Path, run: bytes, epoch: int) -> MaskKey:
     """Make a fresh key for one run and epoch, in a file for its owner only; an older one is replaced."""
     key = MaskKey.fresh()
     try:
-        write_whole(_file(folder, run, epoch), key.to_bytes().hex() + "\n", mode=0o600)
+        atomic_write(_file(folder, run, epoch), key.to_bytes().hex() + "\n", mode=0o600)
     except DataError as error:
         raise ConfigError(f"The mask key cannot be kept, so nothing was signed: {error}") from None
     return key

@@ -16,9 +16,9 @@ from typing import Any
 
 from sottovoce.errors import PeerError
 from sottovoce.peers.agreement import Agreement
-from sottovoce.peers.dial import GREETING, MET, relay_token
-from sottovoce.peers.door import Door
-from sottovoce.peers.links import ready, tune
+from sottovoce.peers.connection import ready, tune
+from sottovoce.peers.connector import GREETING, MET, relay_token
+from sottovoce.peers.listener import Listener
 
 __all__ = ["Relay", "edge_tokens"]
 
@@ -65,7 +65,7 @@ class Relay:
         self.tokens = None if tokens is None else frozenset(tokens)
         self.patience = patience
         self.counts: Counter[str] = Counter()
-        self.door = Door(address, self._enter, **limits)  # type: ignore[arg-type]
+        self.door = Listener(address, self._enter, **limits)  # type: ignore[arg-type]
         self._waiting: dict[tuple[bytes, int], tuple[socket.socket, asyncio.Future[socket.socket]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 

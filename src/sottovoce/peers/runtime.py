@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce._files import write_whole
-from sottovoce.data.randomness import Random
+from sottovoce._io import atomic_write
+from sottovoce.accounting import wording
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.release import Spending
 from sottovoce.errors import (
     ConfigError,
     DataError,
@@ -28,33 +30,38 @@ from sottovoce.errors import (
     SottovoceError,
     TryLater,
 )
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import NoiseSource, ProtectiveNoise
+from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement
+from sottovoce.peers.connector import Proxy
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.dial import Proxy
-from sottovoce.peers.epochs import Before, Settled, read_start, save_model, settle
 from sottovoce.peers.health import Health
-from sottovoce.peers.home import Home
-from sottovoce.peers.identity import CertificateSeal, Identity
-from sottovoce.peers.jobs import Job
-from sottovoce.peers.ledger import LEDGER, SqliteLedger, give_up, read_ledger
+from sottovoce.peers.identity import CertificateSigner, Identity
 from sottovoce.peers.masking import erase_mask_key, read_mask_key
-from sottovoce.peers.programs import StepProgram
-from sottovoce.peers.records import Records
-from sottovoce.peers.sheet import checks, remembered
+from sottovoce.peers.member_data import Records
+from sottovoce.peers.member_directory import MemberDirectory
+from sottovoce.peers.membership_changes import (
+    EarlierSpending,
+    SettledSpending,
+    read_start,
+    save_model,
+    settle,
+)
+from sottovoce.peers.node_program import StepProgram
+from sottovoce.peers.run_ledger import LEDGER, SqliteLedger, give_up, read_ledger
+from sottovoce.peers.signing_summary import checks, remembered
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.status import LIVE
-from sottovoce.peers.transport import Setting, TlsTransport, Transport
-from sottovoce.privacy import Guarantee, words
-from sottovoce.privacy.masks import MaskKey
-from sottovoce.privacy.noise import NoiseSource, ProtectiveNoise
-from sottovoce.privacy.releases import Spending
+from sottovoce.peers.transport import TlsTransport, Transport, TransportConfig
+from sottovoce.secure_sum.masks import MaskKey
 
 __all__ = ["Outcome", "Peer"]
 
 MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
 _SILENT = 10.0  # seconds without a round before it is said who is waited for
 _LIVELY = 2.0  # seconds between two reports for `peer status`
-_PER_SPAN = 64  # frames of one neighbour that a span takes
+_PER_SPAN = 64  # frames of one neighbor that a span takes
 Log = Callable[[dict[str, Any]], None]
 
 
@@ -68,7 +75,7 @@ class Outcome:
 
 
 class Peer:
-    """One organisation's side of a run.
+    """One organization's side of a run.
 
     Parameters
     ----------
@@ -78,17 +85,17 @@ class Peer:
     state : the state folder; with a home it may be None, and then is ``runs/HASH`` there. A run that the
         home's book knows goes on in its own folder, whatever is named here.
     log : gets one small mapping per event; none of them depends on data.
-    noise : only for comparing runs bit by bit in tests (a source, or a `Random` that fixes the lots too); by
-        default protective, and there is no option for it on the command line.
+    noise : only for comparing runs bit by bit in tests (a source, or a `RunRandomness` that fixes the lots
+        too); by default protective, and there is no option for it on the command line.
     revoked : fingerprints that are no longer accepted.
     listen : another address than the agreed one.
     secrets : the folder in which the mask key was kept when the agreement was signed, where sums are masked;
         the key is erased from it once the first row is durable.
     transport : what carries the frames, made by a call with the arguments of `TlsTransport`.
     health : a port of the loopback interface for ``/healthz`` and ``/metrics``; None for neither.
-    relay : another relay than the agreed one, for neighbours whom nobody can call.
+    relay : another relay than the agreed one, for neighbors whom nobody can call.
     proxy : the HTTP proxy through which this machine calls others.
-    home : the organisation's home; the run is charged to its book before anything else happens.
+    home : the organization's home; the run is charged to its book before anything else happens.
     population : whose records they are, by the book's name; None for the first.
     new_records : why the records differ from those the run began with; recorded.
     previous, previous_state : of an epoch, the agreement of the one before (of all before, where its ledger
@@ -120,7 +127,7 @@ class Peer:
         state: str | Path | None,
         *,
         log: Log = lambda event: None,
-        noise: NoiseSource | Random | None = None,
+        noise: NoiseSource | RunRandomness | None = None,
         timing: Timing | None = None,
         revoked: Iterable[str] = (),
         listen: str | None = None,
@@ -129,7 +136,7 @@ class Peer:
         health: int | None = None,
         relay: str = "",
         proxy: Proxy | None = None,
-        home: Home | None = None,
+        home: MemberDirectory | None = None,
         population: str | None = None,
         new_records: str = "",
         previous: Agreement | Iterable[Agreement] | None = None,
@@ -148,7 +155,7 @@ class Peer:
                 "A peer needs a home, or a state folder for a run without one; give one of them."
             )
         self.agreement, self.identity, self.log, self.home = agreement, identity, log, home
-        self.job = Job(agreement)
+        self.job = AgreedRun(agreement)
         self._start: np.ndarray | None = None
         self.listen = listen
         if secrets is None and home is not None:
@@ -169,7 +176,7 @@ class Peer:
                 drop_after=agreement.timing.deadline if agreement.timing.late == "drop" else math.inf,
                 witness=agreement.witness,
             )
-            seal = CertificateSeal(identity, [member.certificate.encode() for member in agreement.members])
+            seal = CertificateSigner(identity, [member.certificate.encode() for member in agreement.members])
             wire = replace(self.job.wire, seal=seal)
             self.core = Core(program, wire, self.ledger, spending, self.timing, bound=self.job.bound)
             self.transport: Transport = transport(
@@ -180,7 +187,7 @@ class Peer:
                 self._deliver,
                 largest=self.job.wire.largest,
                 revoked=revoked,
-                setting=Setting(
+                setting=TransportConfig(
                     agreement.run, agreement.session, relay or agreement.relay, proxy, self._happened
                 ),
             )
@@ -200,7 +207,7 @@ class Peer:
     def _ledger_opened(
         self,
         records: Records,
-        noise: NoiseSource | Random | None,
+        noise: NoiseSource | RunRandomness | None,
         key: MaskKey | None,
         state: str | Path | None,
         population: str | None,
@@ -245,23 +252,23 @@ class Peer:
         return program, spending
 
     def _obey_graph(self, contacts: Iterable[int]) -> None:
-        strays = sorted(set(contacts) - set(self.agreement.neighbours(self.node)))
+        strays = sorted(set(contacts) - set(self.agreement.neighbors(self.node)))
         if strays:
             raise ConfigError(
                 f"The protocol connects {self.identity.name} with {self.agreement.members[strays[0]].name}, "
-                "who are no neighbours in the agreed graph; agree on a graph that has this edge."
+                "who are no neighbors in the agreed graph; agree on a graph that has this edge."
             )
 
     def _open_through(
         self,
-        home: Home,
+        home: MemberDirectory,
         records: Records,
         state: str | Path | None,
         about: dict[str, Any],
         population: str | None,
         new_records: str,
         keyed: bool,
-        settled: Settled,
+        settled: SettledSpending,
     ) -> None:
         """Find or make the ledger by way of the home's book."""
         agreement = self.agreement
@@ -290,11 +297,11 @@ class Peer:
         start: str | Path | None,
         state: str | Path | None,
         hold: contextlib.ExitStack,
-    ) -> tuple[np.ndarray | None, Settled]:
+    ) -> tuple[np.ndarray | None, SettledSpending]:
         """Return the model an epoch goes on from, and what was spent in the epochs before it."""
         agreement, home = self.agreement, self.home
         if not agreement.continues:
-            return None, Settled()
+            return None, SettledSpending()
         place = None if state is None else Path(state)
         old_place = None if previous_state is None else Path(previous_state)
         if home is not None:
@@ -307,7 +314,9 @@ class Peer:
             about = read_ledger(place)["about"]
             first = read_start(agreement, place / START, start)
             parts = about.get("before", ())
-            return first, Settled(Before(parts), tuple(part["run"] for part in reversed(parts)))
+            return first, SettledSpending(
+                EarlierSpending(parts), tuple(part["run"] for part in reversed(parts))
+            )
         name = self.identity.name
         settled = settle(previous, agreement, name, home=home, state=previous_state, hold=hold)
         mine = None if old_place is None else old_place / MODEL
@@ -359,7 +368,7 @@ class Peer:
     def stop(self) -> None:
         """End the run soon, as after a signal: the model so far and the statement are written.
 
-        A peer that had finished and only waited for its neighbours ends well; another ends with an error that
+        A peer that had finished and only waited for its neighbors ends well; another ends with an error that
         says how to go on.
         """
         self._stopping = True
@@ -438,7 +447,7 @@ class Peer:
     def _deliver(self, sender: int, raw: bytes) -> None:
         if self.agreement.timing.pace is not None:
             if sum(1 for who, _ in self._arrived if who == sender) >= _PER_SPAN:
-                raise FrameError("More frames came in one span than a neighbour has to send.")
+                raise FrameError("More frames came in one span than a neighbor has to send.")
             self._arrived.append((sender, raw))
             return
         try:
@@ -520,7 +529,7 @@ class Peer:
         report = getattr(self.transport, "report", None)
         if report is None:
             return {}
-        return {name: each["why"] for name, each in report()["neighbours"].items() if not each["connected"]}
+        return {name: each["why"] for name, each in report()["neighbors"].items() if not each["connected"]}
 
     def _named(self, error: SottovoceError) -> SottovoceError:
         """Return the error with members by name, and with the last reason why each was away."""
@@ -530,7 +539,7 @@ class Peer:
         missing = [self.agreement.members[s].name for s in self.core.waiting_for]
         reasons = [f"{name} {whys[name]}" for name in missing if whys.get(name)]
         return LostPeer(
-            f"{', '.join(missing) or 'A neighbour'} did not come back within {self.timing.give_up:g} seconds"
+            f"{', '.join(missing) or 'A neighbor'} did not come back within {self.timing.give_up:g} seconds"
             f"{' (' + '; '.join(reasons) + ')' if reasons else ''}; the run rests at round "
             f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; start the same "
             "command again to go on."
@@ -559,7 +568,7 @@ class Peer:
     def _write_live(self) -> None:
         """Leave the report beside the ledger; it is for looking at and may be lost."""
         with contextlib.suppress(DataError):
-            write_whole(self.state / LIVE, json.dumps(self.report()), durable=False, mode=0o600)
+            atomic_write(self.state / LIVE, json.dumps(self.report()), durable=False, mode=0o600)
 
     # ---- what is left ----------------------------------------------------------------------------
 
@@ -610,7 +619,7 @@ class Peer:
         who = guarantee.adversary
         return {
             "view": who.kind,
-            "adversary": words.adversary(who.kind, who.observers, [self.node], who.count, names=names,
+            "adversary": wording.adversary(who.kind, who.observers, [self.node], who.count, names=names,
                                          noun="member"),
             "adjacency": guarantee.adjacency,
             "label": guarantee.label,
@@ -629,7 +638,7 @@ class Peer:
         statement = self.statement()
         try:
             save_model(self.state / MODEL, model)
-            write_whole(self.state / STATEMENT, json.dumps(statement, indent=1) + "\n", mode=0o600)
+            atomic_write(self.state / STATEMENT, json.dumps(statement, indent=1) + "\n", mode=0o600)
         except DataError as error:
             if self.core.failed is None:
                 raise ConfigError(

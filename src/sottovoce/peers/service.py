@@ -19,7 +19,7 @@ After=network-online.target time-sync.target
 [Service]
 Type=exec
 ExecStart={command}
-{user}# 0 the model is there; 75 stopped in order, or a neighbour is away: the same command goes on
+{user}# 0 the model is there; 75 stopped in order, or a neighbor is away: the same command goes on
 SuccessExitStatus=75
 Restart=on-failure
 RestartForceExitStatus=75

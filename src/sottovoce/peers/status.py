@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sottovoce.accounting.release import Budget, Spending
 from sottovoce.errors import LedgerError
-from sottovoce.peers.ledger import LOCK, read_ledger
-from sottovoce.privacy.releases import Budget, Spending
+from sottovoce.peers.run_ledger import LOCK, read_ledger
 
 __all__ = ["LIVE", "read_proof", "read_status"]
 
@@ -20,7 +20,7 @@ LIVE = "live.json"  # what a running peer last said of itself
 
 
 def read_status(folder: str | Path) -> dict[str, Any]:
-    """Return rounds, neighbours seen, spend and what is left; the whole chain is checked on the way.
+    """Return rounds, neighbors seen, spend and what is left; the whole chain is checked on the way.
 
     Examples
     --------
@@ -85,12 +85,12 @@ def _live(folder: Path) -> dict[str, Any] | None:
         age = time.time() - float(said["time"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    kept = ("neighbours", "refused", "refused_frames", "door", "waiting", "pace_missed")
+    kept = ("neighbors", "refused", "refused_frames", "door", "waiting", "pace_missed")
     return {"age": round(max(0.0, age), 1), **{name: said[name] for name in kept if name in said}}
 
 
 def read_proof(folder: str | Path) -> dict[str, Any]:
-    """Return the releases and the digests of all rows sent: what an auditor compares with the neighbours'."""
+    """Return the releases and the digests of all rows sent: what an auditor compares with the neighbors'."""
     stored = read_ledger(folder)
     saved = stored["saved"]
     return {

@@ -1,11 +1,11 @@
-"""Frames over mutual TLS 1.3: only neighbours can connect, and the certificate is the sender.
+"""Frames over mutual TLS 1.3: only neighbors can connect, and the certificate is the sender.
 
-A server trusts exactly the certificates of its neighbours, a caller exactly the certificate of the one it
+A server trusts exactly the certificates of its neighbors, a caller exactly the certificate of the one it
 calls; a stranger fails in the handshake, before any application byte. The certificate is then compared with
 the agreement once more, and a frame is handed on under that member's number, whatever the frame says.
 There is no insecure mode to switch on.
 
-Between two neighbours one connection carries frames both ways. Whoever can call calls: both if both have an
+Between two neighbors one connection carries frames both ways. Whoever can call calls: both if both have an
 address, the one that has none otherwise, both at a relay if neither has. First each end says which agreement
 it holds, so that two that differ are named and not waited for. What a broken connection may have lost is
 asked for again by the one who misses it.
@@ -25,21 +25,28 @@ from typing import Any, NamedTuple, Protocol
 
 from sottovoce import __version__
 from sottovoce.errors import FrameError, IdentityError, PeerError
-from sottovoce.peers import dial
+from sottovoce.peers import connector
 from sottovoce.peers.agreement import Member
-from sottovoce.peers.door import PATIENCE, Door
-from sottovoce.peers.frames import HEAD, POSITION, ROW, VERSION, WITNESS, Wire
+from sottovoce.peers.connection import (
+    Connection,
+    client_context,
+    read_message,
+    server_context,
+    shake,
+    write_message,
+)
 from sottovoce.peers.identity import Identity, expiry
-from sottovoce.peers.links import Link, client_context, read_message, server_context, shake, write_message
+from sottovoce.peers.listener import PATIENCE, Listener
+from sottovoce.peers.wire_format import HEAD, POSITION, ROW, VERSION, WITNESS, FrameCodec
 
-__all__ = ["Hello", "Setting", "TlsTransport", "Transport"]
+__all__ = ["Hello", "TlsTransport", "Transport", "TransportConfig"]
 
 _QUEUE = 256
 _LINKS = 4  # connections of one member; the oldest goes, it is most likely a dead one
 _PAUSE, _LONGEST = 0.05, 1.0  # seconds before a member is called again
 _HEADSTART = 1.0  # seconds that the first of two who could both call is waited for
 _CONTROL, _BURST = 40.0, 120.0  # frames a second, and at once, of a member that ask, refuse or leave out
-# signed heads and what all members answer to them pass through every neighbour: many, each verified once
+# signed heads and what all members answer to them pass through every neighbor: many, each verified once
 _WITNESSED, _WITNESSED_BURST = 2_000.0, 6_000.0
 _FRAMES = 20_000  # frames a second of one connection before it is read no further for a while
 _AGAIN = 10.0  # seconds before the same reason for a refused frame is told again
@@ -120,7 +127,7 @@ def apart_in_words(seconds: float) -> str:
     return f"{span} {'ahead of' if seconds > 0 else 'behind'}".removesuffix(" of")
 
 
-class Setting(NamedTuple):
+class TransportConfig(NamedTuple):
     """What a transport must know of its run beside members and frames.
 
     ``tell`` gets a small mapping per event: who is connected, and why somebody is not.
@@ -129,7 +136,7 @@ class Setting(NamedTuple):
     run: bytes = bytes(32)
     session: bytes = bytes(32)
     relay: str = ""
-    proxy: dial.Proxy | None = None
+    proxy: connector.Proxy | None = None
     tell: Callable[[dict[str, Any]], None] = lambda event: None
 
 
@@ -172,11 +179,11 @@ class _Allowance:
 
 
 class _Contact:
-    """What is known of one neighbour: its connections, what waits for it, why it is not there."""
+    """What is known of one neighbor: its connections, what waits for it, why it is not there."""
 
     def __init__(self) -> None:
         self.queue: deque[bytes] = deque(maxlen=_QUEUE)
-        self.links: list[Link] = []
+        self.links: list[Connection] = []
         self.up, self.down = asyncio.Event(), asyncio.Event()
         self.down.set()
         self.why = ""
@@ -185,16 +192,16 @@ class _Contact:
         self.package = ""
         self.control = _Allowance(_CONTROL, _BURST)
         self.witnessed = _Allowance(_WITNESSED, _WITNESSED_BURST)
-        self.frames: dict[Link, _Allowance] = {}
+        self.frames: dict[Connection, _Allowance] = {}
 
     @property
-    def link(self) -> Link | None:
+    def link(self) -> Connection | None:
         """The connection that is written to: the newest."""
         return self.links[-1] if self.links else None
 
 
 class TlsTransport:
-    """One peer's end of the connections with its neighbours, over mutual TLS 1.3.
+    """One peer's end of the connections with its neighbors, over mutual TLS 1.3.
 
     Parameters
     ----------
@@ -219,7 +226,7 @@ class TlsTransport:
         largest: int,
         revoked: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
-        setting: Setting = Setting(),  # noqa: B008 - immutable
+        setting: TransportConfig = TransportConfig(),  # noqa: B008 - immutable
     ) -> None:
         self.members, self.node, self.identity = list(members), node, identity
         barred = set(revoked)
@@ -233,7 +240,7 @@ class TlsTransport:
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self._told: dict[tuple[int, str], float] = {}
-        self.door: Door | None = None
+        self.door: Listener | None = None
 
     @property
     def port(self) -> int:
@@ -248,7 +255,7 @@ class TlsTransport:
     async def start(self, address: str | None = None) -> None:
         """Listen at the agreed address (or ``address``), and call those who can be called."""
         if not self.contacts:
-            raise IdentityError("No neighbour with a valid certificate is left; there is nobody to talk to.")
+            raise IdentityError("No neighbor with a valid certificate is left; there is nobody to talk to.")
         if address is not None or self.members[self.node].reachable:
             await self._listen(address or self.members[self.node].address)
         for s in self.contacts:
@@ -259,10 +266,10 @@ class TlsTransport:
         contact = self._known.get(to)
         if contact is None:
             return
-        if Wire.kind_of(raw) == POSITION:  # only the newest of each kind of position is worth sending
-            answer, queue = Wire.wants_answer(raw), contact.queue
-            positions = [q for q in queue if Wire.kind_of(q) == POSITION]
-            for old in [q for q in positions if Wire.wants_answer(q) == answer]:
+        if FrameCodec.kind_of(raw) == POSITION:  # only the newest of each kind of position is worth sending
+            answer, queue = FrameCodec.wants_answer(raw), contact.queue
+            positions = [q for q in queue if FrameCodec.kind_of(q) == POSITION]
+            for old in [q for q in positions if FrameCodec.wants_answer(q) == answer]:
                 queue.remove(old)
         contact.queue.append(raw)
         self._pour(to)
@@ -300,7 +307,7 @@ class TlsTransport:
     def report(self) -> dict[str, Any]:
         """Return who is connected, who is not and why, and what was refused; nothing of it is about data."""
         now = time.monotonic()
-        neighbours = {
+        neighbors = {
             self.members[s].name: {
                 "connected": bool(c.links),
                 "seconds_since_heard": round(now - c.heard, 1) if c.heard else None,
@@ -314,22 +321,22 @@ class TlsTransport:
         }
         door = {} if self.door is None else {**self.door.counts, "waiting": self.door.waiting}
         refused = [{"from": who, "why": why, "count": n} for (who, why), n in sorted(self.refusals.items())]
-        return {"neighbours": neighbours, "refused": refused, "door": door, "listening": bool(self.door)}
+        return {"neighbors": neighbors, "refused": refused, "door": door, "listening": bool(self.door)}
 
     # ---- meeting ---------------------------------------------------------------------------------
 
     async def _listen(self, address: str) -> None:
         roots = [self.members[s].certificate for s in self.contacts]
         if not roots:
-            raise IdentityError("No neighbour with a valid certificate is left; there is nobody to talk to.")
-        self.door = Door(address, self._enter, context=server_context(self.identity, roots))
+            raise IdentityError("No neighbor with a valid certificate is left; there is nobody to talk to.")
+        self.door = Listener(address, self._enter, context=server_context(self.identity, roots))
         await self.door.open()
 
     async def _enter(self, tls: ssl.SSLSocket, host: str) -> None:
         """Take in a connection that has passed TLS: whose certificate, which agreement."""
         sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
-            self.refusals["a stranger", "the certificate is not a neighbour's"] += 1
+            self.refusals["a stranger", "the certificate is not a neighbor's"] += 1
             tls.close()
             return
         try:
@@ -372,11 +379,11 @@ class TlsTransport:
         server = False
         try:
             if other.reachable:
-                sock = await dial.call(other.address, proxy=setting.proxy)
+                sock = await connector.call(other.address, proxy=setting.proxy)
             else:
                 server = to < self.node  # at a relay both have called: the first in the list is the client
-                token = dial.relay_token(setting.session, self.node, to)
-                sock = await dial.meet_at_relay(setting.relay, token, int(server), proxy=setting.proxy)
+                token = connector.relay_token(setting.session, self.node, to)
+                sock = await connector.meet_at_relay(setting.relay, token, int(server), proxy=setting.proxy)
         except PeerError as error:
             raise PeerError(f"cannot be reached: {error}") from None
         if server:
@@ -420,13 +427,13 @@ class TlsTransport:
                 raise PeerError(why)
             return
         contact.package, contact.clock = theirs.package, theirs.clock_apart(own.time)
-        link = Link(
+        link = Connection(
             tls, largest=self.largest, taken=self._taker(to), lost=self._loser(to),
             drained=lambda: self._pour(to),
         )  # fmt: skip
         self._adopt(to, link, calling)
 
-    def _adopt(self, to: int, link: Link, calling: bool) -> None:
+    def _adopt(self, to: int, link: Connection, calling: bool) -> None:
         contact = self._known[to]
         contact.links.append(link)
         contact.frames[link] = _Allowance(_FRAMES, _FRAMES / 4)
@@ -460,16 +467,16 @@ class TlsTransport:
         while contact.queue and link.open and link.idle:
             link.send(contact.queue.popleft())
 
-    def _taker(self, sender: int) -> Callable[[Link, bytes], None]:
+    def _taker(self, sender: int) -> Callable[[Connection, bytes], None]:
         name, contact = self.members[sender].name, self._known[sender]
 
-        def taken(link: Link, raw: bytes) -> None:
+        def taken(link: Connection, raw: bytes) -> None:
             now = time.monotonic()
             contact.heard = now
             contact.taken += 1
             if not contact.frames[link].take(now):
                 link.pause(0.05)
-            kind = Wire.kind_of(raw)
+            kind = FrameCodec.kind_of(raw)
             allowed = contact.witnessed if kind in (HEAD, WITNESS) else contact.control
             if kind != ROW and not allowed.take(now):
                 self.refusals[name, "too many control frames"] += 1
@@ -496,8 +503,8 @@ class TlsTransport:
             self._told[key] = now
             self.setting.tell({"event": "refused", "member": name, "why": why})
 
-    def _loser(self, to: int) -> Callable[[Link, Exception | None], None]:
-        def lost(link: Link, error: Exception | None) -> None:
+    def _loser(self, to: int) -> Callable[[Connection, Exception | None], None]:
+        def lost(link: Connection, error: Exception | None) -> None:
             contact = self._known[to]
             if link not in contact.links:
                 return

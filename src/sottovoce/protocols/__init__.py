@@ -1,42 +1,42 @@
 """How peers average: public schedules of linear messages, read by runner, peer, accountant and attacker."""
 
-from sottovoce.protocols.base import LinearProtocol, Local, Protocol
-from sottovoce.protocols.consensus import ExactConsensus, Exchange, Tree, spanning_tree
-from sottovoce.protocols.few_leaves import few_leaf_tree
-from sottovoce.protocols.gossip import Chebyshev, Gossip, NeighbourSum, Refreshed, rounds_for
+from sottovoce.leakage.view import GaussianView
+from sottovoce.protocols.base import LinearProtocol, NodeState, Protocol
+from sottovoce.protocols.consensus import ExactConsensus, HypercubeExchange, Tree, spanning_tree
+from sottovoce.protocols.gossip import Chebyshev, FreshNoiseGossip, Gossip, NeighborSum, rounds_for
 from sottovoce.protocols.masked import Masked
-from sottovoce.protocols.names import NamedProtocol, parse
+from sottovoce.protocols.registry import NamedProtocol, parse
 from sottovoce.protocols.replicated import Replicated
-from sottovoce.protocols.varying import (
+from sottovoce.protocols.spanning_trees import few_leaf_tree
+from sottovoce.protocols.time_varying import (
     AcceleratedRandomized,
     Dropout,
     Randomized,
     TimeVarying,
     fresh_erdos_renyi,
 )
-from sottovoce.protocols.views import GaussianView
-from sottovoce.protocols.walk import Handover, Spread, Walk, draw_path
+from sottovoce.protocols.walk import Broadcast, TokenPass, Walk, draw_path
 
 __all__ = [
     "AcceleratedRandomized",
+    "Broadcast",
     "Chebyshev",
     "Dropout",
     "ExactConsensus",
-    "Exchange",
+    "FreshNoiseGossip",
     "GaussianView",
     "Gossip",
-    "Handover",
+    "HypercubeExchange",
     "LinearProtocol",
-    "Local",
     "Masked",
     "NamedProtocol",
-    "NeighbourSum",
+    "NeighborSum",
+    "NodeState",
     "Protocol",
     "Randomized",
-    "Refreshed",
     "Replicated",
-    "Spread",
     "TimeVarying",
+    "TokenPass",
     "Tree",
     "Walk",
     "draw_path",

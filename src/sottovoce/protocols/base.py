@@ -21,29 +21,37 @@ import numpy as np
 from scipy import sparse
 
 from sottovoce import _validate
-from sottovoce._shown import Shown
+from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols.spans import (
+from sottovoce.leakage.exact_rank import (
     FAINT,
-    Course,
+    AddNoise,
+    ApplyMatrix,
+    AveragePair,
     Event,
-    Fresh,
-    Mix,
-    Pair,
-    Reading,
-    See,
+    ExactMatrix,
+    ExecutionTrace,
+    Observe,
     Span,
     decided,
     exact_span,
 )
-from sottovoce.protocols.views import COARSE, RESOLVED, Basis, GaussianView, Watch, krylov_basis, orthonormal
+from sottovoce.leakage.view import (
+    COARSE,
+    RESOLVED,
+    Basis,
+    GaussianView,
+    RankMonitor,
+    krylov_basis,
+    orthonormal,
+)
 
-__all__ = ["LinearProtocol", "Local", "Protocol"]
+__all__ = ["LinearProtocol", "NodeState", "Protocol"]
 
 Nodes = int | Iterable[int]
 
 
-class Protocol(Shown, ABC):
+class Protocol(NotebookDisplay, ABC):
     """Who talks to whom and what they say: the object that every other part reads.
 
     Attributes
@@ -90,7 +98,7 @@ class Protocol(Shown, ABC):
         """
 
     @abstractmethod
-    def local(self, node: int) -> Local:
+    def local(self, node: int) -> NodeState:
         """Return the state machine of one node, for a peer."""
 
     @property
@@ -132,7 +140,7 @@ class Protocol(Shown, ABC):
         return f"{type(self).__name__}(n={self.n}, rounds={self.rounds})"
 
 
-class Local(ABC):
+class NodeState(ABC):
     """One node's side of a protocol: what to send now, what to do with what came.
 
     A peer calls `start` with its row, then for every round sends `message` to `sends` and gives the rows
@@ -141,7 +149,7 @@ class Local(ABC):
     Examples
     --------
     >>> import numpy as np, sottovoce as sv
-    >>> exchange = sv.protocols.Exchange(2)
+    >>> exchange = sv.protocols.HypercubeExchange(2)
     >>> left, right = exchange.local(0), exchange.local(1)
     >>> left.start(np.array([1.0])); right.start(np.array([3.0]))
     >>> left.sends(0), left.expects(0)
@@ -391,7 +399,7 @@ class LinearProtocol(Protocol):
         known = observers if own_noise else ()
         heard = self.senders(0, observers) if self.rounds else ()
         matrix = self.matrix(0) if self.rounds else sparse.csr_array((self.n, self.n))
-        watch = Watch()
+        watch = RankMonitor()
         # The message of w in round k is row w of W^k, which is column w of (W^T)^k.
         basis = krylov_basis(matrix.T.tocsr(), heard, self.rounds, known, watch)
         if watch.settled:
@@ -404,11 +412,11 @@ class LinearProtocol(Protocol):
 
     def _fixed_course(
         self, matrix: sparse.csr_array, heard: tuple[int, ...], known: tuple[int, ...]
-    ) -> Course:
-        events: list[Event] = [Fresh(0, self.n, 1.0)]
+    ) -> ExecutionTrace:
+        events: list[Event] = [AddNoise(0, self.n, 1.0)]
         for _ in range(self.rounds):
-            events += [See(heard), Mix(matrix)]
-        return Course(self.n, self.n, tuple(events), known, fixed=True, readings=self._readings)
+            events += [Observe(heard), ApplyMatrix(matrix)]
+        return ExecutionTrace(self.n, self.n, tuple(events), known, fixed=True, readings=self._readings)
 
     def _as_view(self, observers: tuple[int, ...], own_noise: bool, basis: np.ndarray) -> GaussianView:
         """Return the view with this basis over the nodes' noises, decodable by the backward recursion."""
@@ -428,7 +436,7 @@ class LinearProtocol(Protocol):
         Examples
         --------
         >>> import sottovoce as sv
-        >>> sv.protocols.Exchange(4).output_view(0).leakage().round(9).tolist()
+        >>> sv.protocols.HypercubeExchange(4).output_view(0).leakage().round(9).tolist()
         [0.25, 0.25, 0.25, 0.25]
         """
         chosen = _validate.nodes(nodes, self.n, "nodes")
@@ -510,7 +518,7 @@ class LinearProtocol(Protocol):
                 if sure and slack <= COARSE
                 else self._everything(course)
             )
-        wider = Watch()
+        wider = RankMonitor()
         basis = self._wider(observers, own_noise, wider)
         if wider.doubtful or (wider.dropped and not sure and self.faint):
             return self._everything(course)
@@ -521,7 +529,7 @@ class LinearProtocol(Protocol):
         return Span(basis, rounded_up=not sure or basis.shape[1] > columns.shape[1])
 
     @cached_property
-    def _readings(self) -> dict[tuple[int, bool], Reading]:
+    def _readings(self) -> dict[tuple[int, bool], ExactMatrix]:
         return {}
 
     @property
@@ -546,46 +554,46 @@ class LinearProtocol(Protocol):
         seen: Sequence[tuple[int, ...]],
         known: tuple[int, ...],
         last: tuple[int, ...] = (),
-    ) -> Course:
+    ) -> ExecutionTrace:
         """Return the run forwards, as functionals of its noises: ``seen`` by rounds, ``last`` at the end."""
-        events: list[Event] = [Fresh(0, self.n, 1.0)]
+        events: list[Event] = [AddNoise(0, self.n, 1.0)]
         if self.memory > 1:
             start = sparse.csr_array(sparse.eye_array(self.n, format="csr"))
-            events.append(Mix(start, ((1.0, 0.0), (0.0, self.first_memory, 0.0))))
+            events.append(ApplyMatrix(start, ((1.0, 0.0), (0.0, self.first_memory, 0.0))))
         coordinates = self.n
         for t in range(self.rounds):
-            events += [See(seen[t]), *self._events(t)]
+            events += [Observe(seen[t]), *self._events(t)]
             if self.fresh_std and t < self.rounds - 1:
-                events.append(Fresh(coordinates, self.n, self.fresh_std))
+                events.append(AddNoise(coordinates, self.n, self.fresh_std))
                 coordinates += self.n
-        events.append(See(last))
+        events.append(Observe(last))
         own = tuple(int(k) for k in _copies(np.asarray(known, dtype=int), coordinates, self.n))
-        return Course(self.memory * self.n, coordinates, tuple(events), own, readings=self._readings)
+        return ExecutionTrace(self.memory * self.n, coordinates, tuple(events), own, readings=self._readings)
 
     def _events(self, t: int) -> tuple[Event, ...]:
-        return (Mix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
+        return (ApplyMatrix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
 
-    def _everything(self, course: Course) -> Span:
+    def _everything(self, course: ExecutionTrace) -> Span:
         """Return the span of all values that any seen row can hold: the last resort, rounded up."""
         held = np.zeros((course.size, self.n), dtype=bool)
         seen = np.zeros(self.n, dtype=bool)
         for event in course.events:
-            if isinstance(event, See):
+            if isinstance(event, Observe):
                 seen |= held[list(event.nodes)].any(axis=0)
-            elif isinstance(event, Mix):
+            elif isinstance(event, ApplyMatrix):
                 mixed = np.asarray((event.matrix != 0).astype(np.int64) @ held[: self.n].astype(np.int64)) > 0
                 if event.memory is not None:
                     every = mixed | held[: self.n] | held[self.n :]
                     mixed = np.concatenate([mixed | held[self.n :], every])
                 held = mixed
-            elif isinstance(event, Pair):
+            elif isinstance(event, AveragePair):
                 held[[event.one, event.other]] = held[event.one] | held[event.other]
             elif event.offset == 0:
                 held[: self.n] |= np.eye(self.n, dtype=bool)
         seen[[k for k in course.known if k < self.n]] = False
         return Span(np.eye(self.n)[:, seen], rounded_up=True)
 
-    def _wider(self, observers: tuple[int, ...], own_noise: bool, watch: Watch) -> np.ndarray:
+    def _wider(self, observers: tuple[int, ...], own_noise: bool, watch: RankMonitor) -> np.ndarray:
         """Return a span that contains all that is seen, without enlarging errors.
 
         It keeps every functional it ever had besides pulling it back, and gives the observers the fresh
@@ -635,7 +643,7 @@ class LinearProtocol(Protocol):
         """Turn functionals of the rows and of what is remembered at the start into those of the rows."""
         if self.memory > 1:
             basis.columns = basis.columns[: self.n] + self.first_memory * basis.columns[self.n : 2 * self.n]
-            basis.orthonormalise()
+            basis.orthonormalize()
 
     def _step_back(self, basis: Basis, t: int) -> None:
         if not basis.columns.shape[1]:
@@ -648,7 +656,7 @@ class LinearProtocol(Protocol):
         if self.fresh_std and t < self.rounds - 1:
             pulled.append(self.fresh_std * state[: self.n])
         basis.columns = np.vstack([*pulled, rest])
-        basis.orthonormalise()
+        basis.orthonormalize()
 
     def _decode(self, observers: tuple[int, ...], own_noise: bool, seen: np.ndarray) -> np.ndarray:
         basis = self._pull_back(observers, own_noise, seen)
@@ -656,7 +664,7 @@ class LinearProtocol(Protocol):
 
     # ---- the peer --------------------------------------------------------------------------------
 
-    def local(self, node: int) -> Local:
+    def local(self, node: int) -> NodeState:
         """Return the state machine of one node."""
         (v,) = _validate.nodes(node, self.n, "node")
         return LinearLocal(self, v)
@@ -667,7 +675,7 @@ class LinearProtocol(Protocol):
         return tuple(int(v) for v in np.unique(to[source == node]))
 
 
-class LinearLocal(Local):
+class LinearLocal(NodeState):
     """The state machine of one node of a `LinearProtocol`."""
 
     def __init__(self, protocol: LinearProtocol, node: int) -> None:
@@ -751,7 +759,7 @@ def _copies(nodes: np.ndarray, coordinates: int, n: int) -> np.ndarray:
     return np.concatenate([nodes + k * n for k in range(coordinates // n)])
 
 
-def _without(columns: np.ndarray, known: np.ndarray, n: int, watch: Watch | None = None) -> np.ndarray:
+def _without(columns: np.ndarray, known: np.ndarray, n: int, watch: RankMonitor | None = None) -> np.ndarray:
     """Return an orthonormal basis of the span with the coordinates of the known nodes removed."""
     if not len(known):
         return columns

@@ -18,11 +18,11 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, takes_network
+from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols.base import LinearProtocol, Nodes
-from sottovoce.protocols.few_leaves import few_leaf_tree
-from sottovoce.protocols.views import GaussianView
+from sottovoce.protocols.spanning_trees import few_leaf_tree
 
-__all__ = ["ExactConsensus", "Exchange", "Tree", "spanning_tree"]
+__all__ = ["ExactConsensus", "HypercubeExchange", "Tree", "spanning_tree"]
 
 TreeKind = Literal["bfs", "capped", "uniform", "few-leaves"]
 
@@ -58,7 +58,7 @@ class ExactConsensus(LinearProtocol):
         Examples
         --------
         >>> import sottovoce as sv
-        >>> sv.protocols.Exchange(4).shares(0, noise_std=[1.0, 1.0, 2.0, 1.0]).tolist()
+        >>> sv.protocols.HypercubeExchange(4).shares(0, noise_std=[1.0, 1.0, 2.0, 1.0]).tolist()
         [0.0, 1.0, 0.8, 0.2]
         """
         variance = np.ones(self.n) if noise_std is None else np.square(np.asarray(noise_std, float))
@@ -79,7 +79,7 @@ class ExactConsensus(LinearProtocol):
         return self._as_view(chosen, own_noise, basis)
 
 
-class Exchange(ExactConsensus):
+class HypercubeExchange(ExactConsensus):
     """Hypercube exchange for n = 2^m: in round l node v swaps with ``v xor 2^l`` and both keep the mean.
 
     Each node sends m rows. The message of round l is the mean of a block of 2^l nodes, and the blocks are
@@ -88,7 +88,7 @@ class Exchange(ExactConsensus):
     Examples
     --------
     >>> import numpy as np, sottovoce as sv
-    >>> exchange = sv.protocols.Exchange(8)
+    >>> exchange = sv.protocols.HypercubeExchange(8)
     >>> exchange.apply(np.arange(8.0)).ravel().tolist()
     [3.5, 3.5, 3.5, 3.5, 3.5, 3.5, 3.5, 3.5]
     >>> exchange.view(0).leakage().round(9).tolist()
@@ -298,7 +298,7 @@ def spanning_tree(
             raise InvalidInput("The root of a tree with few leaves is its middle; leave root out.")
         return few_leaf_tree(network, rng)
     if root is None:
-        root = _centre(network) if rng is None else int(rng.integers(network.n))
+        root = _center(network) if rng is None else int(rng.integers(network.n))
     (root,) = _validate.nodes(root, network.n, "root")
     if kind == "bfs":
         return _bfs(network, root)
@@ -310,7 +310,7 @@ def spanning_tree(
     raise InvalidInput(f"kind must be bfs, capped, uniform or few-leaves, got {kind!r}.")
 
 
-def _centre(network: Network) -> int:
+def _center(network: Network) -> int:
     """Return a node of least eccentricity (node 0 on graphs too large to look)."""
     if network.n > 500:
         return 0
@@ -325,7 +325,7 @@ def _bfs(network: Network, root: int) -> np.ndarray:
 
 
 def _capped(network: Network, root: int, rng: np.random.Generator, most: int) -> np.ndarray:
-    """Breadth first over shuffled neighbours, at most ``most`` children each; leftovers join late."""
+    """Breadth first over shuffled neighbors, at most ``most`` children each; leftovers join late."""
     parents = np.full(network.n, -2)
     parents[root] = -1
     children = np.zeros(network.n, dtype=int)
@@ -333,12 +333,12 @@ def _capped(network: Network, root: int, rng: np.random.Generator, most: int) ->
     while layer:
         following = []
         for u in layer:
-            for w in rng.permutation(network.neighbours(u)):
+            for w in rng.permutation(network.neighbors(u)):
                 if parents[w] == -2 and children[u] < most:
                     parents[w] = u
                     children[u] += 1
                     following.append(int(w))
-        if not following:  # the cap left somebody out: attach one, to the least burdened reached neighbour
+        if not following:  # the cap left somebody out: attach one, to the least burdened reached neighbor
             following = _attach_one(network, parents, children)
         layer = following
     return parents
@@ -347,7 +347,7 @@ def _capped(network: Network, root: int, rng: np.random.Generator, most: int) ->
 def _attach_one(network: Network, parents: np.ndarray, children: np.ndarray) -> list[int]:
     best: tuple[int, int, int] | None = None
     for w in np.flatnonzero(parents == -2):
-        for u in network.neighbours(int(w)):
+        for u in network.neighbors(int(w)):
             if parents[u] != -2 and (best is None or children[u] < best[0]):
                 best = (int(children[u]), int(u), int(w))
     if best is None:

@@ -1,4 +1,4 @@
-"""Gossip with a fixed matrix: plain, Chebyshev-accelerated, refreshed, and one round of neighbour sums.
+"""Gossip with a fixed matrix: plain, Chebyshev-accelerated, refreshed, and one round of neighbor sums.
 
 .. math:: x^{k+1} = W x^k, \\qquad x^{k+1} = \\gamma W x^k + (1-\\gamma) x^{k-1}
 
@@ -19,14 +19,14 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
+from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols.base import LinearProtocol, Nodes
-from sottovoce.protocols.views import GaussianView
 
-__all__ = ["Chebyshev", "Gossip", "NeighbourSum", "Refreshed", "rounds_for"]
+__all__ = ["Chebyshev", "FreshNoiseGossip", "Gossip", "NeighborSum", "rounds_for"]
 
 
 class Gossip(LinearProtocol):
-    """Plain gossip: in every round each node replaces its row by the weighted mean of its neighbourhood.
+    """Plain gossip: in every round each node replaces its row by the weighted mean of its neighborhood.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class Gossip(LinearProtocol):
         return 2 * len(self.network.edges) * self.rounds
 
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
-        """Return the neighbours of the observers, sorted."""
+        """Return the neighbors of the observers, sorted."""
         return self._heard(_validate.nodes(observers, self.n))
 
     def _heard(self, observers: tuple[int, ...]) -> tuple[int, ...]:
@@ -128,7 +128,7 @@ class Chebyshev(Gossip):
         return 2
 
 
-class Refreshed(Gossip):
+class FreshNoiseGossip(Gossip):
     """Gossip with a little fresh noise at every node in every round, which restores pairwise decay.
 
     .. math:: y^0 = x + \\mathcal N(0, \\sigma^2), \\qquad y^{t+1} = W y^t + \\mathcal N(0, \\tau^2)
@@ -146,7 +146,7 @@ class Refreshed(Gossip):
     One per cent of fresh variance on a path of eight: distance now protects.
 
     >>> import sottovoce as sv
-    >>> view = sv.protocols.Refreshed(sv.graphs.path(8), rounds=10, tau=0.1).view(0)
+    >>> view = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds=10, tau=0.1).view(0)
     >>> view.leakage().round(3).tolist()
     [0.0, 1.0, 0.921, 0.616, 0.256, 0.086, 0.022, 0.006]
     """
@@ -160,11 +160,11 @@ class Refreshed(Gossip):
         self.sigma = _validate.positive(sigma, "sigma")
         self.fresh_std = self.tau / self.sigma
 
-    def scaled(self, noise_std: float) -> Refreshed:
+    def scaled(self, noise_std: float) -> FreshNoiseGossip:
         """Return refreshed gossip with its fresh noise in proportion to the first noise."""
         if self.sigma == noise_std:
             return self
-        return Refreshed(self.network, self.rounds, tau=self.fresh_std * noise_std, sigma=noise_std)
+        return FreshNoiseGossip(self.network, self.rounds, tau=self.fresh_std * noise_std, sigma=noise_std)
 
     def advance(
         self,
@@ -192,19 +192,19 @@ class Refreshed(Gossip):
         return LinearProtocol.view(self, observers, own_noise)
 
 
-class NeighbourSum(Gossip):
-    """One round in which each node receives its neighbours' rows and adds them up (no own row).
+class NeighborSum(Gossip):
+    """One round in which each node receives its neighbors' rows and adds them up (no own row).
 
-    It is not an averaging protocol; algorithms that penalise disagreement edge by edge (DiNNO) use it.
+    It is not an averaging protocol; algorithms that penalize disagreement edge by edge (DiNNO) use it.
 
     Examples
     --------
     >>> import numpy as np, sottovoce as sv
-    >>> sv.protocols.NeighbourSum(sv.graphs.path(3)).apply(np.array([1.0, 2.0, 4.0])).ravel().tolist()
+    >>> sv.protocols.NeighborSum(sv.graphs.path(3)).apply(np.array([1.0, 2.0, 4.0])).ravel().tolist()
     [2.0, 5.0, 2.0]
     """
 
-    name = "neighbour-sum"
+    name = "neighbor-sum"
 
     @takes_network
     def __init__(self, network: Network) -> None:
@@ -260,7 +260,7 @@ def rounds_for(
     elif kind == "randomized":
         length = wanted * network.n / (1 - network.second_eigenvalue)
     elif kind == "accelerated-randomized":
-        from sottovoce.protocols.varying import edge_intensities, momentum
+        from sottovoce.protocols.time_varying import edge_intensities, momentum
 
         length = wanted / momentum(network, edge_intensities(network))[0]
     elif kind == "descent":

@@ -13,7 +13,7 @@ the partner graph without the coalition. So those sums are its view, and `Masked
 
 Addition of integers modulo M is exact: every tree, order and runner gives the same bytes. The one
 division comes after the sum, in float64. Masks cancel bit for bit, so a simulation may leave them out;
-`sottovoce.privacy.masks` makes them for those who send rows to other machines.
+`sottovoce.secure_sum.masks` makes them for those who send rows to other machines.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
-from sottovoce.protocols.base import Local, Nodes
+from sottovoce.leakage.view import GaussianView
+from sottovoce.protocols.base import Nodes, NodeState
 from sottovoce.protocols.consensus import ExactConsensus, Tree
-from sottovoce.protocols.views import GaussianView
 
 __all__ = ["FINE", "Masked", "from_grid", "sum_of_rows", "to_grid"]
 
@@ -185,7 +185,7 @@ class Masked(ExactConsensus):
         other.grid_step = power_of_two(step)
         return other
 
-    def local(self, node: int) -> Local:
+    def local(self, node: int) -> NodeState:
         """Return the state machine of one node; start it with a float row or with a masked integer row."""
         return MaskedLocal(self, _validate.node(node, self.n))
 
@@ -382,7 +382,7 @@ class Masked(ExactConsensus):
         return np.square(std)
 
 
-class MaskedLocal(Local):
+class MaskedLocal(NodeState):
     """The state machine of one node: adds what its children send, hands on what its parent sends."""
 
     def __init__(self, protocol: Masked, node: int) -> None:
@@ -547,7 +547,7 @@ def _certify(edges: np.ndarray, n: int, tolerate: int) -> None:
     """Refuse a partner graph that some ``tolerate`` members can disconnect.
 
     Esfahanian's scheme: a separating set misses a node v of least degree, and then parts it from some
-    node; or contains it, and then parts two of its neighbours. Flows stop once they suffice.
+    node; or contains it, and then parts two of its neighbors. Flows stop once they suffice.
     """
     import networkx as nx
     from networkx.algorithms.connectivity import build_auxiliary_node_connectivity, local_node_connectivity

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.protocols.base import Local, Protocol
-from sottovoce.protocols.views import GaussianView
+from sottovoce.leakage.view import GaussianView
+from sottovoce.protocols.base import NodeState, Protocol
 
 __all__ = ["Replicated"]
 
@@ -21,7 +21,7 @@ class Replicated(Protocol):
     Examples
     --------
     >>> import numpy as np, sottovoce as sv
-    >>> two = Replicated(sv.protocols.Exchange(2), copies=2)
+    >>> two = Replicated(sv.protocols.HypercubeExchange(2), copies=2)
     >>> two.apply(np.array([[1.0], [3.0], [10.0], [20.0]])).ravel().tolist()
     [2.0, 2.0, 15.0, 15.0]
     """
@@ -61,7 +61,7 @@ class Replicated(Protocol):
         """Return what the final rows of one copy tell."""
         return self.protocol.output_view(nodes)
 
-    def local(self, node: int) -> Local:
+    def local(self, node: int) -> NodeState:
         """Return the state machine of a node of one copy."""
         return self.protocol.local(node % self.protocol.n)
 

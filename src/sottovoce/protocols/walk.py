@@ -2,7 +2,7 @@
 
 References: Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
 2024. Here the walk carries a running sum (averaging); random-walk SGD is built on the same path law, and
-its accountant is in `sottovoce.privacy.walks`.
+its accountant is in `sottovoce.accounting.walks`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, takes_network
-from sottovoce.protocols.base import LinearProtocol, Local, Nodes, Protocol
-from sottovoce.protocols.views import GaussianView
+from sottovoce.leakage.view import GaussianView
+from sottovoce.protocols.base import LinearProtocol, Nodes, NodeState, Protocol
 
-__all__ = ["Handover", "Walk", "draw_path"]
+__all__ = ["TokenPass", "Walk", "draw_path"]
 
 
 class Walk(Protocol):
@@ -179,13 +179,13 @@ class Walk(Protocol):
         listed = self.view(observers).messages
         return np.array([sums[t - 1] for t, _ in listed]).reshape(len(listed), values.shape[1])
 
-    def local(self, node: int) -> Local:
+    def local(self, node: int) -> NodeState:
         """Return the state machine of one node: it acts only when it holds the token."""
         (v,) = _validate.nodes(node, self.n, "node")
         return _WalkLocal(self, v)
 
 
-class _WalkLocal(Local):
+class _WalkLocal(NodeState):
     """Round t: the holder ``path[t]`` adds its contribution and passes the sum to ``path[t + 1]``."""
 
     def __init__(self, walk: Walk, node: int) -> None:
@@ -274,12 +274,12 @@ def _checked_path(path: np.ndarray, network: Network, steps: int) -> np.ndarray:
     return path
 
 
-class Handover(LinearProtocol):
+class TokenPass(LinearProtocol):
     """One round in which ``source`` hands its row to some nodes, who take it over; the others keep theirs.
 
     Examples
     --------
-    >>> Handover(3, source=0, to=[2]).apply(np.array([[1.0], [2.0], [3.0]])).ravel().tolist()
+    >>> TokenPass(3, source=0, to=[2]).apply(np.array([[1.0], [2.0], [3.0]])).ravel().tolist()
     [1.0, 2.0, 1.0]
     """
 
@@ -296,13 +296,13 @@ class Handover(LinearProtocol):
         return self._matrix
 
 
-class Spread(LinearProtocol):
+class Broadcast(LinearProtocol):
     """The row of ``source`` reaches everybody along edges of the network, by a tree of shortest paths.
 
     Examples
     --------
     >>> import sottovoce as sv
-    >>> spread = Spread(sv.graphs.path(3), source=0)
+    >>> spread = Broadcast(sv.graphs.path(3), source=0)
     >>> spread.rounds, spread.apply(np.array([[1.0], [2.0], [3.0]])).ravel().tolist()
     (2, [1.0, 1.0, 1.0])
     """
@@ -311,15 +311,15 @@ class Spread(LinearProtocol):
 
     def __init__(self, network: Network, source: int) -> None:
         self.n = network.n
-        neighbours: dict[int, list[int]] = {v: [] for v in range(network.n)}
+        neighbors: dict[int, list[int]] = {v: [] for v in range(network.n)}
         for u, v in network.edges:
-            neighbours[int(u)].append(int(v))
-            neighbours[int(v)].append(int(u))
+            neighbors[int(u)].append(int(v))
+            neighbors[int(v)].append(int(u))
         reached, layer, layers = {source}, [source], []
         while layer:
             parents: dict[int, int] = {}
             for u in layer:
-                for v in sorted(neighbours[u]):
+                for v in sorted(neighbors[u]):
                     if v not in reached:
                         reached.add(v)
                         parents[v] = u

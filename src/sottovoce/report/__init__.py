@@ -14,10 +14,11 @@ import importlib
 from typing import Any
 
 _NAMES = {
-    "Figure": "blocks", "Section": "blocks", "Table": "blocks",
+    "Figure": "elements", "Section": "elements", "Table": "elements",
     "build": "page", "html": "notebook", "plot": "notebook", "report": "notebook",
     "SECTIONS": "sections", "section_of": "sections",
-    "read_record": "records", "write_bytes": "records", "write_record": "records", "write_text": "records",
+    "read_result": "result_files", "write_bytes": "result_files", "write_result": "result_files",
+    "write_text": "result_files",
 }  # fmt: skip
 
 __all__ = list(_NAMES)

@@ -1,7 +1,7 @@
-"""How the figures of the experiments look: colours that the colour-blind tell apart, one marker per curve,
+"""How the figures of the experiments look: colors that the color-blind tell apart, one marker per curve,
 axes with words and units, what the paper prints as open points.
 
-The ink is one colour, near black, that the report page replaces by the colour of its own text.
+The ink is one color, near black, that the report page replaces by the color of its own text.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def error_bars(panel: Any, x: Any, y: Any, spread: Any, k: int, label: str, *, p
     ``spread`` is a symmetric width, or two rows (down, up); None leaves it out. Of many points the spread is
     a band: bars would stand too close to be read.
     """
-    colour, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+    color, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
     values = np.array([np.nan if v is None else v for v in y], dtype=float)
     widths = None
     if spread is not None:
@@ -234,12 +234,12 @@ def error_bars(panel: Any, x: Any, y: Any, spread: Any, k: int, label: str, *, p
     many = len(values) > MANY
     if many and widths is not None:
         panel.fill_between(
-            list(x), values - widths[0], values + widths[1], color=colour, alpha=0.2, lw=0, zorder=1
+            list(x), values - widths[0], values + widths[1], color=color, alpha=0.2, lw=0, zorder=1
         )
         widths = None
     panel.errorbar(
-        list(x), values, yerr=widths, color=colour, marker=marker, ms=3 if many else 5, capsize=3,
-        lw=1.2 if paper else 1.8, ls=":" if paper else "-", mfc="none" if paper else colour, label=label,
+        list(x), values, yerr=widths, color=color, marker=marker, ms=3 if many else 5, capsize=3,
+        lw=1.2 if paper else 1.8, ls=":" if paper else "-", mfc="none" if paper else color, label=label,
         elinewidth=1.0,
     )  # fmt: skip
 
@@ -307,7 +307,7 @@ def graph(
     labels: Sequence[str] | None = None,
     **scale: Any,
 ) -> Any:
-    """Draw a network whose nodes are coloured by a number; return the points, for a colour scale."""
+    """Draw a network whose nodes are colored by a number; return the points, for a color scale."""
     from matplotlib.collections import LineCollection
 
     segments = [positions[[u, v]] for u, v in edges]

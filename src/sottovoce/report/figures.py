@@ -1,4 +1,4 @@
-"""Figures as inline SVG: transparent, in the page's own text colour, the same bytes every time."""
+"""Figures as inline SVG: transparent, in the page's own text color, the same bytes every time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["bars", "curves", "graph_picture", "inline", "intervals", "layout"]
 # At least 3:1 against the light and the dark band of a page (a test computes it).
 EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#b8741a", "#7d8597", "#1d8a99", "#8d6cab"
 CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
-_INK = "#010203"  # stands for the page's text colour; `sottovoce.report.drawing.INK`
+_INK = "#010203"  # stands for the page's text color; `sottovoce.report.drawing.INK`
 _MARK = "figure-id-"
 SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")
 
@@ -38,7 +38,7 @@ def _new(width: float, height: float) -> tuple[Any, Any, Any]:
 
 
 def _svg(figure: Any, settings: Any, title: str) -> str:
-    """Return the figure as an <svg> element that takes the page's colour, font and width."""
+    """Return the figure as an <svg> element that takes the page's color, font and width."""
     import matplotlib
 
     buffer = io.StringIO()
@@ -94,9 +94,9 @@ def graph_picture(
     title: str = "network",
     scale_label: str | None = "share of local privacy lost",
 ) -> str:
-    """Return the network, every node coloured by a value in [0, 1]; observers are ringed.
+    """Return the network, every node colored by a value in [0, 1]; observers are ringed.
 
-    ``scale_label`` None leaves the colour scale out.
+    ``scale_label`` None leaves the color scale out.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def curves(
     xlabel: str,
     ylabel: str,
     title: str,
-    colours: Mapping[str, str] | None = None,
+    colors: Mapping[str, str] | None = None,
     log: bool = False,
     levels: Mapping[str, float] | None = None,
     markers: bool = True,
@@ -190,11 +190,11 @@ def curves(
     with matplotlib.rc_context(settings):
         for k, (name, values) in enumerate(series.items()):
             y = np.array([np.nan if v is None else v for v in values], dtype=float)
-            colour = (colours or {}).get(name, CYCLE[k % len(CYCLE)])
+            color = (colors or {}).get(name, CYCLE[k % len(CYCLE)])
             # wide below narrow: where two lines agree, both are seen
             wide, dash = 3.4 - 1.2 * min(k, 2), ("-", "--", ":", "-.")[k % 4]
             marker = "os^D"[k % 4] if markers else None
-            axes.plot(x, y, color=colour, lw=wide, ls=dash, marker=marker, ms=4.5, label=name)
+            axes.plot(x, y, color=color, lw=wide, ls=dash, marker=marker, ms=4.5, label=name)
         for name, value in (levels or {}).items():
             axes.axhline(value, color=LOCAL, lw=1.4, ls=(0, (5, 3)), label=name)
         if log:
@@ -218,7 +218,7 @@ def bars(
     xlabel: str,
     title: str,
     start: float = 0.0,
-    colours: Sequence[str] | None = None,
+    colors: Sequence[str] | None = None,
     form: str = "{:.3g}",
 ) -> str:
     """Return horizontal bars with their values written beside them, first name on top.
@@ -233,7 +233,7 @@ def bars(
     figure, axes, settings = _new(7.2, 0.46 * len(names) + 0.9)
     with matplotlib.rc_context(settings):
         y = range(len(names))[::-1]
-        shades = list(colours or [GOOD] * len(names))
+        shades = list(colors or [GOOD] * len(names))
         axes.barh(list(y), [v - start for v in values], left=start, color=shades, height=0.62)
         if spread is not None:
             axes.errorbar(
@@ -258,7 +258,7 @@ def intervals(
 
     Examples
     --------
-    >>> intervals(["neighbour"], [0.9], [1.0], xlabel="mu", title="audit")[:4]
+    >>> intervals(["neighbor"], [0.9], [1.0], xlabel="mu", title="audit")[:4]
     '<svg'
     """
     import matplotlib

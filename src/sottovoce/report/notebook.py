@@ -1,7 +1,7 @@
 """What a notebook shows of a network, a protocol, a view, a guarantee, a plan and a result.
 
 Every number comes from the object itself: a guarantee is asked for its epsilon, a plan for its price, a view
-for its leakage. All text is escaped. `sottovoce._shown` binds these as ``_repr_html_``, ``plot`` and
+for its leakage. All text is escaped. `sottovoce._hooks` binds these as ``_repr_html_``, ``plot`` and
 ``report``.
 """
 
@@ -17,15 +17,17 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting import wording
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.privacy import Guarantee, words
-from sottovoce.protocols import GaussianView, Protocol
+from sottovoce.leakage.view import GaussianView
+from sottovoce.protocols import Protocol
 from sottovoce.report import drawing
-from sottovoce.report.blocks import number
+from sottovoce.report.elements import number
 from sottovoce.report.figures import inline, placed
-from sottovoce.report.words import guarantee_row
+from sottovoce.report.wording import guarantee_row
 from sottovoce.runners import Result
 
 __all__ = ["html", "plot", "report"]
@@ -58,7 +60,7 @@ def html(thing: Any) -> str:
 @html.register
 def _(thing: Network) -> str:
     facts = {
-        "nodes": thing.n, "edges": len(thing.edges), "neighbours": _span(thing.degrees),
+        "nodes": thing.n, "edges": len(thing.edges), "neighbors": _span(thing.degrees),
         "spectral gap": thing.spectral_gap,
     }  # fmt: skip
     picture = _drawn(thing, thing.name) if thing.n <= DRAWN else ""
@@ -91,21 +93,21 @@ def _(thing: GaussianView) -> str:
 
 @html.register
 def _(thing: Guarantee) -> str:
-    verdict, meaning = words.verdict(thing.label)
+    verdict, meaning = wording.verdict(thing.label)
     uncharged = [said for said in thing.assumptions if said.startswith("not charged")]
     others = [said for said in thing.assumptions if said not in uncharged]
-    colour = _GOOD if thing.valid and not uncharged else _BAD
+    color = _GOOD if thing.valid and not uncharged else _BAD
     facts = {
         "against": str(thing.adversary),
         "epsilon": f"{_loss(thing.epsilon(DELTA))} at delta {DELTA:g}",
-        "best guess": words.guess(thing.best_guess),
-        "cannot be told apart": words.adjacency(thing.adjacency, thing.adversary.users),
+        "best guess": wording.guess(thing.best_guess),
+        "cannot be told apart": wording.adjacency(thing.adjacency, thing.adversary.users),
         "label": f"{thing.label}: {meaning}",
     }
     notes = "".join(f"<li>{_marked(said, _BAD)}</li>" for said in uncharged)
     notes += "".join(f"<li>{escape(said)}</li>" for said in others)
     told = f"<details><summary>Assumes</summary><ul>{notes}</ul></details>" if notes else ""
-    return _box(verdict, _facts(facts) + told, colour=colour)
+    return _box(verdict, _facts(facts) + told, color=color)
 
 
 @html.register
@@ -114,7 +116,7 @@ def _(thing: Plan) -> str:
         (
             str(g.adversary),
             _loss(g.epsilon(DELTA)),
-            words.guess(g.best_guess),
+            wording.guess(g.best_guess),
             g.label,
             "yes" if g.valid else "no",
         )
@@ -124,7 +126,7 @@ def _(thing: Plan) -> str:
     facts: dict[str, Any] = {
         "nodes": thing.n,
         "steps": thing.steps,
-        "hides": words.adjacency(thing.adjacency),
+        "hides": wording.adjacency(thing.adjacency),
     }
     facts |= {key.replace("_", " "): value for key, value in thing.cost().items()}
     worth = thing.usefulness()
@@ -157,7 +159,7 @@ def plot(thing: Any, ax: Any = None, **options: Any) -> Any:
 
     Parameters
     ----------
-    thing : a network (options ``values`` in [0, 1] that colour the nodes, ``observers`` that are ringed), a
+    thing : a network (options ``values`` in [0, 1] that color the nodes, ``observers`` that are ringed), a
         protocol (what each node learns of each other), a view (of each node), a guarantee (epsilon against
         delta), a plan (epsilon against each adversary; option ``delta``), a result (its history; option
         ``what``, one name or several).
@@ -181,7 +183,7 @@ def _(thing: Network, ax: Any = None, *, values: Any = None, observers: Iterable
     given = values is not None
     shown = np.asarray(values, dtype=float) if given else np.full(thing.n, 0.35)
     if shown.shape != (thing.n,):
-        raise InvalidInput(f"values colours one node each ({thing.n}), got shape {shown.shape}.")
+        raise InvalidInput(f"values colors one node each ({thing.n}), got shape {shown.shape}.")
     positions = drawing.layout(thing.edges.tolist(), thing.n)
     names = [str(thing.label(v)) for v in range(thing.n)] if thing.n <= 40 else None
     points = drawing.graph(ax, thing.edges, positions, shown, names, vmin=0.0, vmax=1.0)
@@ -209,8 +211,8 @@ def _(thing: Protocol, ax: Any = None) -> Any:
 @plot.register
 def _(thing: GaussianView, ax: Any = None) -> Any:
     ax = _axes(ax)
-    colours = [drawing.COLOURS[1] if thing.covers(u) else drawing.COLOURS[0] for u in range(thing.n)]
-    ax.bar(range(thing.n), thing.leakage(), color=colours)
+    colors = [drawing.COLOURS[1] if thing.covers(u) else drawing.COLOURS[0] for u in range(thing.n)]
+    ax.bar(range(thing.n), thing.leakage(), color=colors)
     who = ", ".join(map(str, thing.observers)) or "an outsider"
     ax.set(xlabel="node", ylabel="share of local privacy lost", title=f"seen by {who}; orange: computed")
     return ax
@@ -276,7 +278,7 @@ def report(result: Result, path: str | Path, title: str | None = None) -> Path:
     '<!doctype html>'
     """
     from sottovoce.report.page import build
-    from sottovoce.report.records import write_text
+    from sottovoce.report.result_files import write_text
 
     target = Path(path)
     if target.suffix not in (".html", ".htm"):
@@ -304,14 +306,14 @@ def _drawn(thing: Any, title: str) -> str:
     return f'<div style="max-width:36em">{placed(svg, f"sv-{mark}-")}</div>'
 
 
-def _marked(text: str, colour: str) -> str:
-    """Return a sentence beside a bar of colour: coloured text is hard to read on some pages."""
-    return f'<p style="border-left:4px solid {colour};padding-left:.5em;margin:.4em 0">{escape(text)}</p>'
+def _marked(text: str, color: str) -> str:
+    """Return a sentence beside a bar of color: colored text is hard to read on some pages."""
+    return f'<p style="border-left:4px solid {color};padding-left:.5em;margin:.4em 0">{escape(text)}</p>'
 
 
-def _box(title: str, *parts: str, colour: str = _GREY) -> str:
+def _box(title: str, *parts: str, color: str = _GREY) -> str:
     head = f'<div style="font-weight:600;margin-bottom:.3em">{escape(title)}</div>'
-    return f'<div style="border-left:4px solid {colour};padding:.3em .9em">{head}{"".join(parts)}</div>'
+    return f'<div style="border-left:4px solid {color};padding:.3em .9em">{head}{"".join(parts)}</div>'
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

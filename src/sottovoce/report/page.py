@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sottovoce import __version__
+from sottovoce.accounting import wording
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import words
-from sottovoce.report.blocks import fixed, number
+from sottovoce.report.elements import fixed, number
 from sottovoce.report.figures import placed
 from sottovoce.report.sections import section_of
-from sottovoce.report.words import guarantee_row
+from sottovoce.report.wording import guarantee_row
 
 __all__ = ["build", "said"]
 
@@ -60,9 +60,9 @@ def build(
         kinds=KINDS,
         said=said,
         share=_part,
-        colour=_colour(),
+        color=_color(),
         told=told,
-        labels=[(name, *words.verdict(name)) for name in words.LABELS if name in used],
+        labels=[(name, *wording.verdict(name)) for name in wording.LABELS if name in used],
         weak=any(g["verdict"].startswith("No protection") for t in told for g in t["guarantees"]),
         version=__version__,
         simulated=any("not protective" in str(r["provenance"].get("noise", "")) for r in listed),
@@ -91,8 +91,8 @@ def _part(value: Any, limit: Any, before: Any = 0.0) -> float:
     return max(0.0, reach - start)
 
 
-def _colour() -> Callable[[float], str]:
-    """Return the colour of a share of local privacy."""
+def _color() -> Callable[[float], str]:
+    """Return the color of a share of local privacy."""
     from matplotlib.colors import LinearSegmentedColormap, to_hex
 
     from sottovoce.report.figures import SCALE

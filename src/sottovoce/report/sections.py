@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from sottovoce.errors import DataError
-from sottovoce.report.blocks import Figure, Section, Table, number
+from sottovoce.report.elements import Figure, Section, Table, number
 
 __all__ = ["SECTIONS", "provenance", "scalars", "section_of"]
 
@@ -129,7 +129,7 @@ def _called(record: Mapping[str, Any], v: int) -> str:
 
 
 def account(record: Mapping[str, Any]) -> Section:
-    """The graph coloured by what one node learns, and the loss against distance."""
+    """The graph colored by what one node learns, and the loss against distance."""
     from sottovoce.report import figures
 
     config, found = record["config"], record["metrics"]
@@ -149,13 +149,13 @@ def account(record: Mapping[str, Any]) -> Section:
     if rows:
         largest, mean = ([r[key] for r in rows] for key in ("exact_max", "exact_mean"))
         series = {"exact, largest": largest, "exact, mean": mean} if largest != mean else {"exact": mean}
-        colours = {"exact": figures.EXACT, "exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
+        colors = {"exact": figures.EXACT, "exact, largest": figures.EXACT, "exact, mean": figures.OTHER}
         if rows[0]["published_mean"] is not None:
             series["published formula"] = [r["published_mean"] for r in rows]
-            colours["published formula"] = figures.PUBLISHED
+            colors["published formula"] = figures.PUBLISHED
         picture = figures.curves(
             [r["distance"] for r in rows], series, xlabel="distance in the network",
-            ylabel="share of local privacy lost", title="Loss against distance", colours=colours,
+            ylabel="share of local privacy lost", title="Loss against distance", colors=colors,
             levels={"local privacy (no network)": 1.0},
             limits=(0.0, 1.08),
         )  # fmt: skip
@@ -326,9 +326,9 @@ def reconstruction(record: Mapping[str, Any]) -> Section:
     found = record["metrics"]
     observer = found["observer"]
     rows = tuple((r["name"], r["true"], r["recovered"], r["error"]) for r in found["recovered"])
-    colours = [1.0 if v in found["reconstructed"] else 0.0 for v in range(found["n"])]
+    colors = [1.0 if v in found["reconstructed"] else 0.0 for v in range(found["n"])]
     picture = figures.graph_picture(
-        found["edge_list"], colours, observers=[observer], labels=record["config"].get("labels"),
+        found["edge_list"], colors, observers=[observer], labels=record["config"].get("labels"),
         title="Reconstructed without noise", scale_label=None,
     )  # fmt: skip
     return Section(
@@ -397,7 +397,7 @@ def training(record: Mapping[str, Any]) -> Section:
         [m["method"] for m in methods], [100 * m["accuracy"] for m in methods],
         spread=[100 * m["spread"] for m in methods],
         xlabel=f"accuracy on unseen patients, % (from {start:g}%)",
-        title="Accuracy", start=start, colours=shades, form="{:.1f}",
+        title="Accuracy", start=start, colors=shades, form="{:.1f}",
     )  # fmt: skip
     columns = ("method", "accuracy", "±", "epsilon", "against", "label")
     rows = tuple(
@@ -451,7 +451,7 @@ def audit(record: Mapping[str, Any]) -> Section:
     strong = tuple(k for k, (_, a) in enumerate(audits) if a["refuted"])
     return Section(
         "An attack on our own claims",
-        f"The averaging was run {found['runs']:,} times per view under two neighbouring data sets, and the "
+        f"The averaging was run {found['runs']:,} times per view under two neighboring data sets, and the "
         f"best test was asked to tell them apart. {verdict}",
         (Figure(picture, "A bar that passes its tick breaks the claim."), Table(columns, rows, "", strong)),
         (),

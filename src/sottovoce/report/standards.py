@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from sottovoce.accounting import wording
 from sottovoce.errors import DataError
-from sottovoce.privacy import words
 
 __all__ = ["nist", "registry"]
 
@@ -66,7 +66,7 @@ def registry(record: Mapping[str, Any]) -> dict[str, Any]:
                 "privacy_unit_description": front["hidden"],
                 "privacy_parameters": parameters,
                 "privacy_parameters_description": (
-                    f"Against {loss['against']}; {words.label(str(stated['label']))}. A guess improves "
+                    f"Against {loss['against']}; {wording.label(str(stated['label']))}. A guess improves "
                     f"{loss['guess']}."
                 ),
             },
@@ -173,9 +173,9 @@ def _composition(record: Mapping[str, Any], front: Mapping[str, Any]) -> str:
 def _mechanism(record: Mapping[str, Any]) -> str:
     config = record["config"]
     multiplier = config.get("noise_multiplier")
-    clip = config.get("clip", config.get("radius"))
+    clip_norm = config.get("clip_norm", config.get("radius"))
     noise = f", noise multiplier {multiplier:g}" if isinstance(multiplier, (int, float)) else ""
-    bound = f", contributions clipped to {clip:g}" if isinstance(clip, (int, float)) else ""
+    bound = f", contributions clipped to {clip_norm:g}" if isinstance(clip_norm, (int, float)) else ""
     protocol = config.get("protocol")
     over = protocol.get("name") if isinstance(protocol, dict) else protocol
     way = f", averaged over {over}" if over else ""
@@ -184,7 +184,7 @@ def _mechanism(record: Mapping[str, Any]) -> str:
 
 def _reads(front: Mapping[str, Any]) -> str:
     if front["uncharged"]:
-        listed = "; ".join(words.UNCHARGED.get(name, name) for name in front["uncharged"])
+        listed = "; ".join(wording.UNCHARGED.get(name, name) for name in front["uncharged"])
         return f"Read of private records and not charged: {listed}."
     return "Nothing was read of private records without being charged, as far as the plan says."
 

@@ -1,7 +1,7 @@
 """One algorithm text, three ways to run it."""
 
 from sottovoce.runners.base import Algorithm, Result, State
-from sottovoce.runners.cluster import Cluster, run_cluster
-from sottovoce.runners.stacked import run_stacked
+from sottovoce.runners.distributed import Cluster, run_cluster
+from sottovoce.runners.in_process import run_stacked
 
 __all__ = ["Algorithm", "Cluster", "Result", "State", "run_cluster", "run_stacked"]

@@ -19,9 +19,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-import sottovoce
-from sottovoce._files import digest, plain, write_whole
-from sottovoce._shown import Shown
+from sottovoce._hooks import NotebookDisplay, hook
+from sottovoce._io import atomic_write, digest, plain
 from sottovoce.errors import DataError, InvalidInput
 
 __all__ = ["Algorithm", "Result", "State"]
@@ -91,7 +90,7 @@ class Algorithm(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Result(Shown):
+class Result(NotebookDisplay):
     """What a run leaves: a small record, and the arrays it produced.
 
     Parameters
@@ -152,7 +151,7 @@ class Result(Shown):
         >>> Result("demo", metrics={"error": 0.5}).report(tempfile.mkdtemp() + "/demo.html").name
         'demo.html'
         """
-        page: Path = sottovoce.bound("Result.report")(self, path, title)
+        page: Path = hook("Result.report")(self, path, title)
         return page
 
     def save(self, folder: str | Path) -> Path:
@@ -175,10 +174,10 @@ class Result(Shown):
             if array.dtype.hasobject:
                 raise InvalidInput(f"Output {name!r} must be an array of numbers, got one of {array.dtype}.")
         stored = {f"output.{name}": array for name, array in arrays.items()}
-        write_whole(place / ARRAYS, lambda file: np.savez(file, **stored))
+        atomic_write(place / ARRAYS, lambda file: np.savez(file, **stored))
         # the digests tie the two files together: after a crash between them, the pair is refused
         record = {**self.record(), "outputs": {name: digest(array) for name, array in arrays.items()}}
-        write_whole(place / RECORD, json.dumps(record, indent=1) + "\n")
+        atomic_write(place / RECORD, json.dumps(record, indent=1) + "\n")
         return place
 
     @classmethod

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce._files import digest, locked, plain, write_whole
+from sottovoce._io import atomic_write, digest, locked, plain
 from sottovoce.errors import ConfigError, DataError, InvalidInput
 from sottovoce.protocols import LinearProtocol, Protocol
 from sottovoce.runners.state import leaves, rebuilt
@@ -174,7 +174,7 @@ class Checkpoint:
         arrays: dict[str, Any] = {f"leaf{k}": leaf for k, leaf in enumerate(leaves(state))}
         if any(leaf.dtype.hasobject for leaf in arrays.values()):
             raise InvalidInput("A checkpoint holds arrays and numbers only; this state holds other objects.")
-        write_whole(self.folder / name, lambda file: np.savez(file, agents=agents, **arrays))
+        atomic_write(self.folder / name, lambda file: np.savez(file, agents=agents, **arrays))
         return name
 
     def commit(self, step: int, files: Sequence[str], about: Mapping[str, Any] | None = None) -> None:
@@ -193,7 +193,7 @@ class Checkpoint:
             "files": list(files),
             "about": plain(about or {}),
         }
-        write_whole(self.folder / CURRENT, json.dumps(record, indent=1))
+        atomic_write(self.folder / CURRENT, json.dumps(record, indent=1))
         # older parts, and what a rank that died while it wrote has left
         for pattern in ("step-*.npz", ".step-*.npz.*", f".{CURRENT}.*"):
             for old in self.folder.glob(pattern):

@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce._files import digest
-from sottovoce.data.randomness import Random
+from sottovoce._io import digest
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.runners.base import Result, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
-from sottovoce.runners.cluster import Cluster, Hosted, run_cluster
-from sottovoce.runners.stacked import run_stacked
+from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
+from sottovoce.runners.in_process import run_stacked
 
 NO_PRIVACY = "none: no privacy"
 
@@ -57,14 +57,14 @@ def run(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.Exchange(2), noise_std=1.0, radius=1.0)
+    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(2), noise_std=1.0, radius=1.0)
     >>> run(plan, np.zeros((2, 3)), np.random.default_rng(0)).outputs["rows"].shape
     (2, 3)
     """
     from sottovoce.runners.progress import bar
 
     started = time.perf_counter()
-    data, random = plan.prepared(data), Random.of(rng)
+    data, random = plan.prepared(data), RunRandomness.of(rng)
     agents = range(plan.n)
     wanted = every is not None or evaluate is not None
     stretch = every or max(1, plan.steps // 50)
@@ -141,7 +141,7 @@ def run_on_ranks(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.Exchange(4), noise_std=1.0, radius=0.5)
+    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=0.5)
     >>> with Cluster.alone() as cluster:
     ...     result = run_on_ranks(cluster, plan, np.zeros((4, 2)), np.random.default_rng(0))
     >>> result.outputs["rows"].shape, result.provenance["ranks"]
@@ -151,14 +151,14 @@ def run_on_ranks(
     # Everybody must begin at the same point, also when no seed is given: rank 0 draws it.
     drawn = cluster.meet(int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) >> 2)[0]
 
-    def prepare() -> tuple[Any, Random]:
+    def prepare() -> tuple[Any, RunRandomness]:
         if plan.sequential:
             raise InvalidInput(
                 f"{plan.name} has one holder at a time, so ranks would only wait for each other; run it in "
                 "one process."
             )
-        random = Random.of(rng)
-        shared = Random(random.noise, random.lots, drawn) if random.protective else random
+        random = RunRandomness.of(rng)
+        shared = RunRandomness(random.noise, random.batches, drawn) if random.protective else random
         return plan.prepared(data), shared
 
     ready, random = cluster.agree("the plan", prepare, identity=lambda made: str(made[1].seeds))
@@ -207,7 +207,7 @@ def run_on_ranks(
     )
 
 
-def _identity(plan: Any, data: Any, random: Random, start: np.ndarray | None) -> str:
+def _identity(plan: Any, data: Any, random: RunRandomness, start: np.ndarray | None) -> str:
     """Name the run: the plan, its records, and what the noise is; another's checkpoint is not taken up."""
     held = [getattr(data, name, None) for name in ("X", "y", "inputs", "targets", "offsets")]
     about = {"plan": plan.describe(), "noise": repr(random.noise), "start": start, "data": held}

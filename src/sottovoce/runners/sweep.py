@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sottovoce._files import digest, plain, write_whole
+from sottovoce._io import atomic_write, digest, plain
 from sottovoce._validate import count
 from sottovoce.errors import ClusterError, ConfigError, InvalidInput, MissingDependency, SottovoceError
 from sottovoce.runners.base import Result
@@ -81,12 +81,12 @@ def read_trial(path: Path | None, **made_with: Any) -> dict[str, Any] | None:
     --------
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp()) / "trial.json"
-    >>> read_trial(path, clip=1.0) is None
+    >>> read_trial(path, clip_norm=1.0) is None
     True
-    >>> write_trial(path, {"clip": 1.0, "accuracy": 91.0})
-    >>> read_trial(path, clip=1.0)["accuracy"]
+    >>> write_trial(path, {"clip_norm": 1.0, "accuracy": 91.0})
+    >>> read_trial(path, clip_norm=1.0)["accuracy"]
     91.0
-    >>> read_trial(path, clip=2.0)
+    >>> read_trial(path, clip_norm=2.0)
     Traceback (most recent call last):
     ...
     sottovoce.errors.ConfigError: trial.json was made with other clip than asked for now; remove it or name \
@@ -113,7 +113,7 @@ another folder.
 def write_trial(path: Path | None, record: Mapping[str, Any]) -> None:
     """Write the record of a finished trial, whole or not at all; do nothing without a path."""
     if path is not None:
-        write_whole(path, json.dumps(plain(record), indent=1) + "\n")
+        atomic_write(path, json.dumps(plain(record), indent=1) + "\n")
 
 
 def seed_of(seed: int, name: str) -> int:

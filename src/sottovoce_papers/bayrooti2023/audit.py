@@ -6,7 +6,7 @@ iterations, 5,000 models with and 5,000 without a blank picture; epsilon lower b
 Departures: the network is `SmallNet` (195 parameters) so that a model takes milliseconds; its gradients
 have norms near 2, so records are clipped to 1 instead of 10; lots of 32 (the paper does not say); agents on
 a path of three, so that a distant node exists; both sides of the trade-off are used for the bound. Beside the
-loss of the trained model, the messages a neighbour, a distant node and two colluders see are tested.
+loss of the trained model, the messages a neighbor, a distant node and two colluders see are tested.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sottovoce_papers.registry import Experiment, Shown
 __all__ = ["EXPERIMENTS", "PRINTED", "make_plan"]
 
 PRINTED = {"dp-sgd": 0.230, "dp-dsgd": 0.173, "dp-dsgt": 0.129, "dp-dinno": 0.165}
-VIEWS = {"neighbour": (1,), "distant node": (2,), "two colluders": (1, 2)}
+VIEWS = {"neighbor": (1,), "distant node": (2,), "two colluders": (1, 2)}
 # a smaller rate keeps the model where the record pulls along one direction; chosen on other seeds, few models
 RATES = {"dp-sgd": 0.05, "dp-dsgd": 0.02, "dp-dsgt": 0.05, "dp-dinno": 0.005, "consensus-sgd": 0.02}
 
@@ -34,10 +34,10 @@ def table5(
     *,
     models: int = 20_000,
     steps: int = 100,
-    lot: int = 32,
+    batch_size: int = 32,
     epsilon: float = 1.0,
     delta: float = 1e-2,
-    clip: float = 1.0,
+    clip_norm: float = 1.0,
     algorithms: tuple[str, ...] = tuple(RATES),
     confidence: float = 0.95,
     seed: int = 0,
@@ -49,7 +49,7 @@ def table5(
 
     started = time.perf_counter()
     if quick:
-        models, steps, lot = 400, 5, 10
+        models, steps, batch_size = 400, 5, 10
     rng = np.random.default_rng(seed)
     problem = digits_problem(*_digits(quick), records=20 if quick else 100)
     net = SmallNet()
@@ -59,7 +59,15 @@ def table5(
         began = time.perf_counter()
         data = problem.merged() if name == "dp-sgd" else problem
         plan = make_plan(
-            name, net, start, data.sizes, steps=steps, lot=lot, epsilon=epsilon, delta=delta, clip=clip
+            name,
+            net,
+            start,
+            data.sizes,
+            steps=steps,
+            batch_size=batch_size,
+            epsilon=epsilon,
+            delta=delta,
+            clip_norm=clip_norm,
         )
         found, (inside, outside) = audit_membership(
             plan, net, data, models=models, start=start, rng=rng, delta=delta, level=1 - confidence,
@@ -77,8 +85,8 @@ def table5(
     return Result(
         "audit-table5",
         config={
-            "models": models, "steps": steps, "lot": lot, "epsilon": epsilon, "delta": delta,
-            "clip": clip, "confidence": confidence, "network": "SmallNet, 195 parameters",
+            "models": models, "steps": steps, "batch_size": batch_size, "epsilon": epsilon, "delta": delta,
+            "clip_norm": clip_norm, "confidence": confidence, "network": "SmallNet, 195 parameters",
             "records": sum(problem.sizes), "graph": "path:3",
         },
         metrics={
@@ -93,20 +101,26 @@ def table5(
 
 
 def make_plan(
-    name: str, net: Any, start: np.ndarray, sizes: list[int], *, steps: int, lot: int, epsilon: float,
-    delta: float, clip: float,
+    name: str, net: Any, start: np.ndarray, sizes: list[int], *, steps: int, batch_size: int, epsilon: float,
+    delta: float, clip_norm: float,
 ) -> Any:  # fmt: skip
     """Return the plan of one algorithm at this budget; every agent has the least noise that meets it."""
     from sottovoce import graphs
     from sottovoce.algorithms.registry import algorithm
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.objectives.nets.objective import NetObjective
 
-    objective = NetObjective(net.module(start), clip=clip)
+    objective = NetObjective(net.module(start), clip_norm=clip_norm)
     where = {} if name == "dp-sgd" else {"network": graphs.path(len(sizes)), "view": "local"}
     return algorithm(name).for_budget(
-        objective, sizes=sizes, steps=steps, lot=lot, learning_rate=RATES[name], epsilon=epsilon,
-        delta=delta, **where,
-    )  # fmt: skip
+        objective,
+        sizes=sizes,
+        steps=steps,
+        batch_size=batch_size,
+        learning_rate=RATES[name],
+        epsilon=epsilon,
+        delta=delta,
+        **where,
+    )
 
 
 def _digits(quick: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -3,7 +3,7 @@
 Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with Consensus Algorithms", 2023.
 Ten agents, 2,000 iterations, lot 256, delta 1e-5, record level add/remove, every message visible.
 
-A cell is (method, epsilon, normalised Fiedler value, data skew t); its trials differ in graph, split, start
+A cell is (method, epsilon, normalized Fiedler value, data skew t); its trials differ in graph, split, start
 and noise. Settings, as printed and tuned, stand in `b23_settings`; `b23_tables` makes tables of cells.
 """
 
@@ -28,7 +28,7 @@ from sottovoce_papers.bayrooti2023.settings import Settings, like, settings_of
 __all__ = ["COLOURED", "DELTA", "METHODS", "Cell", "cell_trial", "run_cell"]
 
 DELTA = 1e-5
-COLOURED = "coloured digits"  # a few of scikit-learn's in three channels: ResNet-9 on what is always there
+COLOURED = "colored digits"  # a few of scikit-learn's in three channels: ResNet-9 on what is always there
 METHODS = ("central", "dsgd", "dsgt", "dinno", "consensus", "masked")
 
 
@@ -48,7 +48,7 @@ class Cell:
     skew: float = 1.0
     data: str = "mnist"
     steps: int = 2000
-    lot: int = 256
+    batch_size: int = 256
     agents: int = 10
 
     def __post_init__(self) -> None:
@@ -167,7 +167,7 @@ def _images(name: str) -> Any:
 
 @cache
 def _tensors(name: str) -> tuple[Any, ...]:
-    """Normalised training and test tensors, kept: ten agents share one copy."""
+    """Normalized training and test tensors, kept: ten agents share one copy."""
     images = _images(name)
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -181,7 +181,7 @@ def _tensors(name: str) -> tuple[Any, ...]:
 
 
 def _split(cell: Cell, rng: np.random.Generator) -> Any:
-    from sottovoce.data.agents import AgentData
+    from sottovoce.data.agent_tensors import AgentData
     from sottovoce.data.partition import by_label
 
     images = _images(cell.data)
@@ -194,18 +194,18 @@ def _split(cell: Cell, rng: np.random.Generator) -> Any:
 
 
 def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray, device: str = "cpu") -> Any:
-    from sottovoce.algorithms.optimisers import Optimiser
+    from sottovoce.algorithms.optimizers import Optimizer
     from sottovoce.algorithms.registry import algorithm
 
     names = {"central": "dp-sgd", "consensus": "consensus-sgd", "masked": "consensus-sgd"}
     private = np.isfinite(cell.epsilon)
-    objective = _objective(cell, chosen.clip if private else INF, device)
+    objective = _objective(cell, chosen.clip_norm if private else INF, device)
     options: dict[str, Any] = {
-        "sizes": sizes, "steps": chosen.steps or cell.steps, "lot": cell.lot,
+        "sizes": sizes, "steps": chosen.steps or cell.steps, "batch_size": cell.batch_size,
         "learning_rate": (chosen.first, chosen.last), "accounting": "rdp",
     }  # fmt: skip
-    if chosen.optimiser is not None:
-        options["optimiser"] = Optimiser(chosen.optimiser)
+    if chosen.optimizer is not None:
+        options["optimizer"] = Optimizer(chosen.optimizer)
     if chosen.rho is not None:
         options["rho"] = chosen.rho
     if cell.method == "dinno" and cell.data in ("cifar100", COLOURED):
@@ -222,15 +222,18 @@ def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray, device:
     return make.for_budget(objective, epsilon=cell.epsilon, delta=DELTA, **options)
 
 
-def _objective(cell: Cell, clip: float, device: str = "cpu") -> Any:
-    from sottovoce.objectives import models, nets
+def _objective(cell: Cell, clip_norm: float, device: str = "cpu") -> Any:
+    from sottovoce.objectives.nets import objective as nets
+    from sottovoce.objectives.nets import zoo
     from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
     if cell.data in ("mnist", "fashion_mnist", "digits"):
-        return BayrootiObjective(clip=clip, initial="reset")
+        return BayrootiObjective(clip_norm=clip_norm, initial="reset")
     images = _images(cell.data)
-    net = models.resnet9(images.classes, images.x.shape[1])
-    return nets.NetObjective(net, clip=clip, physical_batch=50 * cell.agents, initial="reset", device=device)
+    net = zoo.resnet9(images.classes, images.x.shape[1])
+    return nets.NetObjective(
+        net, clip_norm=clip_norm, physical_batch=50 * cell.agents, initial="reset", device=device
+    )
 
 
 def cell_trial(*, cell: Mapping[str, Any], trial: int, **options: Any) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def histograms(
     *,
     models: int = 1000,
     steps: int = 100,
-    lot: int = 32,
+    batch_size: int = 32,
     epsilon: tuple[float, ...] = (math.inf, 1.0),
     delta: float = 1e-2,
     seed: int = 0,
@@ -36,13 +36,13 @@ def histograms(
     from sottovoce.algorithms.registry import algorithm
     from sottovoce.attacks.membership import digits_problem, train_models
     from sottovoce.attacks.small_net import SmallNet
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.objectives.nets.objective import NetObjective
 
     started = time.perf_counter()
     if any(not budget > 0 for budget in epsilon):
         raise InvalidInput(f"epsilon must be positive (inf for no privacy), got {min(epsilon):g}.")
     if quick:
-        models, steps, lot = 60, 5, 10
+        models, steps, batch_size = 60, 5, 10
     rng = np.random.default_rng(seed)
     problem = digits_problem(*_digits(quick), records=20 if quick else 100).merged()
     net = SmallNet()
@@ -51,10 +51,10 @@ def histograms(
     for budget in epsilon:
         if math.isinf(budget):
             plan: Any = algorithm("dp-sgd")(
-                NetObjective(net.module(start), clip=1e6),
+                NetObjective(net.module(start), clip_norm=1e6),
                 sizes=problem.sizes,
                 steps=steps,
-                lot=lot,
+                batch_size=batch_size,
                 learning_rate=0.05,
                 noise_multiplier=0.0,
             )
@@ -65,10 +65,10 @@ def histograms(
                 start,
                 problem.sizes,
                 steps=steps,
-                lot=lot,
+                batch_size=batch_size,
                 epsilon=budget,
                 delta=delta,
-                clip=1.0,
+                clip_norm=1.0,
             )
         sides = [
             train_models(plan, net, problem, member=member, models=models // 2, start=start, rng=rng).losses
@@ -83,7 +83,7 @@ def histograms(
         })  # fmt: skip
     return Result(
         "loss-histograms",
-        config={"models": models, "steps": steps, "lot": lot, "delta": delta, "seed": seed},
+        config={"models": models, "steps": steps, "batch_size": batch_size, "delta": delta, "seed": seed},
         history=rows,
         metrics={"histograms": found},
         provenance=provenance_now(started, seed=seed),

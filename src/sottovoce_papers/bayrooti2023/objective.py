@@ -26,8 +26,8 @@ from numba import njit, prange
 from torch import Tensor
 
 from sottovoce.objectives.clipping import clip_weights
-from sottovoce.objectives.nets import NetObjective
-from sottovoce.objectives.wide_sums import row_squares, weighted_products, weighted_rows
+from sottovoce.objectives.nets.float64_sums import row_squares, weighted_products, weighted_rows
+from sottovoce.objectives.nets.objective import NetObjective
 
 __all__ = ["BayrootiObjective"]
 
@@ -44,7 +44,7 @@ class BayrootiObjective(NetObjective):
 
     Examples
     --------
-    >>> objective = BayrootiObjective(clip=1.0)
+    >>> objective = BayrootiObjective(clip_norm=1.0)
     >>> objective.n_params
     38424
     >>> theta = objective.initial(np.random.default_rng(0), agents=2)
@@ -56,38 +56,38 @@ class BayrootiObjective(NetObjective):
     def __init__(
         self,
         *,
-        clip: float = 1.0,
+        clip_norm: float = 1.0,
         physical_batch: int | None = None,
         initial: Literal["keep", "reset"] = "keep",
     ) -> None:
-        from sottovoce.objectives.models import b23_mnist
+        from sottovoce.objectives.nets.zoo import b23_mnist
 
-        super().__init__(b23_mnist(), clip=clip, physical_batch=physical_batch, initial=initial)
+        super().__init__(b23_mnist(), clip_norm=clip_norm, physical_batch=physical_batch, initial=initial)
 
     def _stacked_sums(
         self, steps: Any, theta: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, sums: Tensor
     ) -> None:
-        agents, lot = present.shape
+        agents, batch_size = present.shape
         conv, conv_bias, w1, b1, w2, b2 = _split(theta)
-        images = inputs.reshape(agents * lot, SIDE * SIDE).contiguous().numpy()
-        features, slope, place = _buffers(agents * lot)
-        _conv_mish_pool(images, conv.numpy(), conv_bias.numpy(), lot, features, slope, place)
+        images = inputs.reshape(agents * batch_size, SIDE * SIDE).contiguous().numpy()
+        features, slope, place = _buffers(agents * batch_size)
+        _conv_mish_pool(images, conv.numpy(), conv_bias.numpy(), batch_size, features, slope, place)
 
-        p = torch.from_numpy(features).view(agents, lot, FEATURES)
+        p = torch.from_numpy(features).view(agents, batch_size, FEATURES)
         h = torch.baddbmm(b1[:, None], p, w1.mT)
         a, slope1 = _mish(h)
         out = torch.baddbmm(b2[:, None], a, w2.mT)
 
         g2 = torch.softmax(out, -1)
-        g2.view(-1, 10)[torch.arange(agents * lot), targets.reshape(-1)] -= 1
+        g2.view(-1, 10)[torch.arange(agents * batch_size), targets.reshape(-1)] -= 1
         g1 = torch.bmm(g2, w2) * slope1
-        gp = torch.bmm(g1, w1).view(agents * lot, FEATURES)
-        each = np.empty((agents * lot, 78), np.float32)
+        gp = torch.bmm(g1, w1).view(agents * batch_size, FEATURES)
+        each = np.empty((agents * batch_size, 78), np.float32)
         _conv_gradients(images, gp.numpy(), slope, place, each)
-        conv_each = torch.from_numpy(each).view(agents, lot, 78)
+        conv_each = torch.from_numpy(each).view(agents, batch_size, 78)
 
         squared = (_squares(a) + 1) * _squares(g2) + (_squares(p) + 1) * _squares(g1) + _squares(conv_each)
-        weights = torch.where(present, clip_weights(squared, self.clip), 0.0)
+        weights = torch.where(present, clip_weights(squared, self.clip_norm), 0.0)
         bad = ~torch.isfinite(squared)[..., None]
         if bad.any():
             g2, g1, a, p, conv_each = (torch.where(bad, 0.0, t) for t in (g2, g1, a, p, conv_each))
@@ -249,11 +249,11 @@ def _mish_of_ends(ends: Any, at: Any) -> None:
 
 @njit(parallel=True, cache=True, error_model="numpy", fastmath=_FAST)
 def _conv_mish_pool(
-    images: Any, weights: Any, biases: Any, lot: int, features: Any, slopes: Any, places: Any
+    images: Any, weights: Any, biases: Any, batch_size: int, features: Any, slopes: Any, places: Any
 ) -> None:
     """Features (samples, 588), the slope of Mish there, and the place of the winner in the 32-wide map."""
     for s in prange(images.shape[0]):
-        agent = s // lot
+        agent = s // batch_size
         parts, maps = np.empty(4 * QUARTER, np.float32), np.zeros(4 * WINDOWS, np.float32)
         ends, at = np.empty(4 * WINDOWS, np.float32), np.empty(2 * WINDOWS, np.int32)
         _quarters(images[s], parts)

@@ -22,7 +22,7 @@ WHICH = ("printed", "tuned")
 
 @dataclass(frozen=True)
 class Settings:
-    """What may be tuned: clip, first and last learning rate, steps, and DiNNO's optimiser and penalty.
+    """What may be tuned: clip, first and last learning rate, steps, and DiNNO's optimizer and penalty.
 
     Examples
     --------
@@ -30,18 +30,18 @@ class Settings:
     10.0
     """
 
-    clip: float
+    clip_norm: float
     first: float
     last: float
     steps: int | None = None
-    optimiser: Literal["sgd", "momentum", "adam"] | None = None
+    optimizer: Literal["sgd", "momentum", "adam"] | None = None
     rho: float | None = None
 
 
 # Where B23's own settings were not kept: (method, epsilon, on a dense graph?), chosen on training records
 # held out, never on the test set (`b23_tuning`). Those of dense graphs were found on the complete one and
-# serve all down to a normalised Fiedler value of .39, those of DP-DSGD, whose agents drift apart the more the
-# fewer neighbours they have, only that one: `MIDDLE` has others.
+# serve all down to a normalized Fiedler value of .39, those of DP-DSGD, whose agents drift apart the more the
+# fewer neighbors they have, only that one: `MIDDLE` has others.
 TUNED: dict[tuple[str, float, bool], Settings] = {
     ("central", 0.5, True): Settings(3.0, 0.25, 0.025),
     ("central", 1.0, True): Settings(1.0, 1.164, 0.1164),
@@ -97,7 +97,7 @@ def settings_of(method: str, epsilon: float, fiedler: float = 0.06, which: str =
     >>> settings_of("dinno", 100.0).last
     0.0005
     >>> settings_of("dsgt", 1.0, which="printed"), settings_of("dsgt", 1.0).steps
-    (Settings(clip=10.0, first=0.0602, last=0.005, steps=None, optimiser=None, rho=None), 500)
+    (Settings(clip_norm=10.0, first=0.0602, last=0.005, steps=None, optimizer=None, rho=None), 500)
     """
     if which not in WHICH:
         raise InvalidInput(f"settings must be printed or tuned, got {which!r}.")

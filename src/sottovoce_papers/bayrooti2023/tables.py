@@ -255,7 +255,7 @@ def _one_each(cells: Sequence[Cell]) -> list[Cell]:
 
 def _quick(cells: Sequence[Cell]) -> list[Cell]:
     """The same cells on scikit-learn's digits, a few steps: shows that everything runs, not how well."""
-    small: dict[str, Any] = {"data": "digits", "steps": 10, "lot": 32, "agents": 5}
+    small: dict[str, Any] = {"data": "digits", "steps": 10, "batch_size": 32, "agents": 5}
     return [replace(cell, **small) for cell in cells]
 
 
@@ -320,7 +320,7 @@ def table4(
 ) -> Result:
     """Run Table 4 and Figure 2: CIFAR-100, private and not; needs the official files.
 
-    The quick form takes one step of the same ResNet-9 on coloured digits, by DP-DiNNO with its two primal
+    The quick form takes one step of the same ResNet-9 on colored digits, by DP-DiNNO with its two primal
     steps. ``device`` is torch's name of where gradients are computed: cpu, cuda, cuda:1, mps.
 
     Departures from B23: one Poisson draw of 250 expected records per noisy step, computed in physical
@@ -330,7 +330,7 @@ def table4(
     cells = _wanted("table4", cells_of("table4", steps), method=method, epsilon=epsilon, skew=skew)
     _demand_device(device)
     if quick:
-        small: dict[str, Any] = {"data": COLOURED, "fiedler": 1.0, "steps": 1, "lot": 2, "agents": 2}
+        small: dict[str, Any] = {"data": COLOURED, "fiedler": 1.0, "steps": 1, "batch_size": 2, "agents": 2}
         first = next((c for c in cells if c.method == "dinno" and c.epsilon == 10), cells[0])
         cells, trials = [replace(first, **small)], 1
     else:
@@ -387,7 +387,7 @@ def table3(quick: bool = False, *, steps: int = 100, trials: int = 1) -> Result:
         for epsilon in (INF, 1.0):
             cell = Cell(method, epsilon, 0.39, steps=1 if quick else steps)
             if quick:
-                cell = replace(cell, data="digits", lot=32, agents=5)
+                cell = replace(cell, data="digits", batch_size=32, agents=5)
             seconds = []
             for trial in range(trials):
                 if not quick:  # data and kernels are ready after it
@@ -583,7 +583,7 @@ def plot_table1(record: dict[str, Any]) -> Any:
                 line.sort(key=lambda r: budgets.index(r["epsilon"]))
                 _curves(panel, line, lambda r: budgets.index(r["epsilon"]), k, NAMES[method])
             panel.set_xticks(range(len(budgets)), ["none" if e == "inf" else f"{e:g}" for e in budgets])
-            title = "central" if graph is None else f"normalised Fiedler value {graph:g}"
+            title = "central" if graph is None else f"normalized Fiedler value {graph:g}"
             drawing.names(
                 panel,
                 "privacy budget epsilon (none: not private)",
@@ -595,7 +595,7 @@ def plot_table1(record: dict[str, Any]) -> Any:
 
 
 def plot_figure1(record: dict[str, Any]) -> Any:
-    """Draw accuracy against the normalised Fiedler value, one panel per method."""
+    """Draw accuracy against the normalized Fiedler value, one panel per method."""
     rows = [row for row in _best(record["history"]) if row["fiedler"] is not None]
     methods = [m for m in METHODS if any(row["method"] == m for row in rows)]
     with drawing.figure_of(max(len(methods), 1), sharey=True) as (figure, panels):
@@ -606,7 +606,7 @@ def plot_figure1(record: dict[str, Any]) -> Any:
                 _curves(panel, line, lambda r: r["fiedler"], k, f"ε = {float(epsilon):g}")
             drawing.names(
                 panel,
-                "normalised Fiedler value (1: complete graph)",
+                "normalized Fiedler value (1: complete graph)",
                 "test accuracy (%)",
                 NAMES[method],
                 legend=panel is panels[0],
@@ -704,6 +704,6 @@ EXPERIMENTS = {
     "figure1": Experiment(
         "Accuracy against connectivity", f"{_PAPER}, Figure 1", figure1, plot_figure1,
         table=cell_table, held=flat_above,
-        claim="Accuracy does not depend on connectivity above a normalised Fiedler value of about .4.",
+        claim="Accuracy does not depend on connectivity above a normalized Fiedler value of about .4.",
     ),
 }  # fmt: skip

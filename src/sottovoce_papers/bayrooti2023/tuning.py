@@ -3,8 +3,8 @@
 The last 10,000 of MNIST's training records are kept apart; every setting of a grid fixed beforehand trains on
 the other 50,000 and is judged by its accuracy on those kept apart. Seeds are not those of any trial. There
 are two grids: one for central runs and for ten agents without noise, one for ten agents with noise. What is
-found for the complete graph serves all down to a normalised Fiedler value of .39, except for DP-DSGD, whose
-agents drift apart the more the fewer neighbours they have; what is found for .06 serves that one
+found for the complete graph serves all down to a normalized Fiedler value of .39, except for DP-DSGD, whose
+agents drift apart the more the fewer neighbors they have; what is found for .06 serves that one
 (`b23_settings`). The choice is not charged: rows made with it say ``accept = ["tuning"]``.
 """
 
@@ -54,8 +54,8 @@ GROUPS = (
 )
 # Ten agents with noise: (steps, clip, length of a step over that of B23's). With noise what counts is the way
 # that all steps go together, not their number, so most settings have few steps, which are cheap. The last
-# rate is a hundredth of the first: where neighbours are few, what agents differ by at the end grows with it.
-AGENTS = tuple((500, clip, length) for clip in (3.0, 1.0) for length in (2.0, 5.0))
+# rate is a hundredth of the first: where neighbors are few, what agents differ by at the end grows with it.
+AGENTS = tuple((500, clip_norm, length) for clip_norm in (3.0, 1.0) for length in (2.0, 5.0))
 LONGER, LONG_AT = (2000, 1.0, 2.5), 10.0  # also, where noise is small
 # A second look at epsilon 10: DP-DSGT, whose best steps were the longest, with longer ones and a last rate of
 # a tenth; DP-DiNNO, of which nothing came near what B23 prints for the complete graph, with B23's own.
@@ -91,18 +91,18 @@ def grid_of(cell: Cell) -> list[Settings]:
     """
     own = settings_of(cell.method, cell.epsilon, cell.fiedler, "printed")
     if (cell.method, cell.epsilon, cell.fiedler) == ("dsgd", INF, 0.39):
-        return [Settings(own.clip, round(own.first * f, 6), round(own.last * f, 6)) for f in FINER]
+        return [Settings(own.clip_norm, round(own.first * f, 6), round(own.last * f, 6)) for f in FINER]
     if cell.method != "central" and np.isfinite(cell.epsilon):
         return _with_noise(cell, own)
     more = FINER[2:] if cell.key in TWICE else ()
     clips = CLIPS if np.isfinite(cell.epsilon) else CLIPS[:1]
     found = [
-        Settings(own.clip * clip, own.first * factor, last * factor)
-        for clip in clips
+        Settings(own.clip_norm * clip_norm, own.first * factor, last * factor)
+        for clip_norm in clips
         for factor in FACTORS
         for last in (own.last, own.first / 10)
     ]
-    found += [Settings(own.clip, round(own.first * f, 6), round(own.last * f, 6)) for f in more]
+    found += [Settings(own.clip_norm, round(own.first * f, 6), round(own.last * f, 6)) for f in more]
     return list(dict.fromkeys(found))
 
 
@@ -114,15 +114,18 @@ def _with_noise(cell: Cell, own: Settings) -> list[Settings]:
         found = [_falling(own, *each) for each in tried]
         return found + [_falling(own, *each) for each in AGAIN if long and cell.method == "dsgt"]
     plain = settings_of("dsgd", cell.epsilon, cell.fiedler, "printed")
-    found = [_falling(replace(own, clip=clip), steps, clip, length) for steps, clip, length in tried]
-    found += [replace(_falling(plain, *each), optimiser="sgd", rho=PLAIN_RHO) for each in tried]
+    found = [
+        _falling(replace(own, clip_norm=clip_norm), steps, clip_norm, length)
+        for steps, clip_norm, length in tried
+    ]
+    found += [replace(_falling(plain, *each), optimizer="sgd", rho=PLAIN_RHO) for each in tried]
     return [*found, own] if long else found
 
 
-def _falling(like: Settings, steps: int, clip: float, length: float, fall: float = 100) -> Settings:
+def _falling(like: Settings, steps: int, clip_norm: float, length: float, fall: float = 100) -> Settings:
     """Return settings whose steps, rate times clip, are ``length`` times as long as those of ``like``."""
-    first = like.first * length * like.clip / clip
-    return Settings(clip, round(first, 6), round(first / fall, 8), steps)
+    first = like.first * length * like.clip_norm / clip_norm
+    return Settings(clip_norm, round(first, 6), round(first / fall, 8), steps)
 
 
 def _seeds(cell: Cell, place: int, seed: int) -> tuple[int, ...]:
@@ -142,7 +145,7 @@ def tuning_trial(
 
     A record already in ``results`` is read instead.
     """
-    from sottovoce.data.agents import AgentData
+    from sottovoce.data.agent_tensors import AgentData
     from sottovoce.data.partition import by_label
 
     at, tried = Cell(**cell), Settings(**settings)
@@ -186,7 +189,7 @@ def b23_tuning(
     started = time.perf_counter()
     groups, held_out = GROUPS, HELD_OUT
     if quick:
-        groups, held_out, results = (Cell("central", 1.0, data="digits", steps=2, lot=16),), 200, None
+        groups, held_out, results = (Cell("central", 1.0, data="digits", steps=2, batch_size=16),), 200, None
     jobs = [
         [
             Trial(
@@ -258,15 +261,15 @@ def table(record: dict[str, Any]) -> Shown:
     best = chosen(record)
     rows = tuple(
         (
-            row["cell"], row["settings"]["clip"] if row["epsilon"] != "inf" else None,
+            row["cell"], row["settings"]["clip_norm"] if row["epsilon"] != "inf" else None,
             row["settings"]["first"], row["settings"]["last"],
-            " ".join((str(row["settings"]["steps"] or STEPS), row["settings"]["optimiser"] or "")).strip(),
+            " ".join((str(row["settings"]["steps"] or STEPS), row["settings"]["optimizer"] or "")).strip(),
             row.get("seed"), row["held_out_accuracy"],
             "chosen" if best.get(row["cell"]) == Settings(**row["settings"]) else "",
         )
         for row in record["history"]
     )  # fmt: skip
-    columns = ("cell", "clip", "first rate", "last rate", "steps", "seed", "held-out accuracy", "")
+    columns = ("cell", "clip_norm", "first rate", "last rate", "steps", "seed", "held-out accuracy", "")
     return Shown(columns, rows, "Accuracy in percent on 10,000 training records kept apart.")
 
 
@@ -293,14 +296,14 @@ def plot(record: dict[str, Any]) -> Any:
         for panel, (title, rows) in zip(panels, kinds.items(), strict=False):
             for k, name in enumerate(dict.fromkeys(row["cell"] for row in rows)):
                 again, place = divmod(k, len(drawing.COLOURS))
-                colour, marker = drawing.COLOURS[place], drawing.MARKERS[place - again]
+                color, marker = drawing.COLOURS[place], drawing.MARKERS[place - again]
                 for row in (each for each in rows if each["cell"] == name):
                     settings, taken = row["settings"], best.get(name) == Settings(**row["settings"])
                     panel.plot(
-                        settings["first"], max(row["held_out_accuracy"], floor), marker, color=colour, ms=6,
-                        mfc=colour if taken else "none", zorder=3 if taken else 2,
+                        settings["first"], max(row["held_out_accuracy"], floor), marker, color=color, ms=6,
+                        mfc=color if taken else "none", zorder=3 if taken else 2,
                     )  # fmt: skip
-                panel.plot([], [], marker, color=colour, mfc="none", label=_label(row, title))
+                panel.plot([], [], marker, color=color, mfc="none", label=_label(row, title))
             said = f"held-out accuracy (%), at least {floor:g}"
             drawing.names(panel, "first learning rate", said, title, xscale="log")
             rates = [row["settings"]["first"] for row in rows]

@@ -263,7 +263,7 @@ def florentine_held(record: dict[str, Any]) -> bool:
 
 
 def plot_florentine(record: dict[str, Any]) -> Any:
-    """Draw the families coloured by success as attackers, and an example of what one of them sees."""
+    """Draw the families colored by success as attackers, and an example of what one of them sees."""
     from sottovoce import graphs
 
     found, network = record["metrics"], graphs.florentine()

@@ -149,7 +149,7 @@ def geometric_table(record: dict[str, Any]) -> Shown:
 
 
 def geometric_held(record: dict[str, Any]) -> bool:
-    """Whether reconstruction only grows with the rounds, and passes the neighbours."""
+    """Whether reconstruction only grows with the rounds, and passes the neighbors."""
     counts = list(record["metrics"]["count"].values())
     return counts == sorted(counts) and counts[-1] > counts[0]
 
@@ -232,7 +232,7 @@ def ego_held(record: dict[str, Any]) -> bool:
 
 
 def plot_ego(record: dict[str, Any]) -> Any:
-    """Draw every node coloured by how many it reconstructs, and the best placed attacker in detail."""
+    """Draw every node colored by how many it reconstructs, and the best placed attacker in detail."""
     config, found = record["config"], record["metrics"]
     positions = drawing.layout(config["edges"], config["n"])
     with drawing.figure_of(2, height=4.0, width=9.0) as (figure, panels):

@@ -30,7 +30,7 @@ def amplification(
     quick: bool = False, *, sizes: tuple[int, ...] = (64, 256, 1024, 4096), visits: int = 20
 ) -> Result:
     """Return network over local loss of a walk of ``visits * n`` hops, at order 2 and sigma^2 = visits."""
-    from sottovoce.privacy.walks import complete_passage, walk_loss
+    from sottovoce.accounting.walks import complete_passage, walk_loss
 
     started = time.perf_counter()
     rows = []
@@ -122,7 +122,7 @@ def against_local(quick: bool = False, **options: Any) -> Result:
     shards, hops, complete = Shards(X, y, np.arange(n + 1)), config.visits * n, graphs.complete(n)
     rows = []
     for loss in config.losses:
-        walked = {"clip": 1.0, "adjacency": "user", "steps": hops, "path": "secret"}
+        walked = {"clip_norm": 1.0, "adjacency": "user", "steps": hops, "path": "secret"}
         multipliers = {
             "walk, network DP": 2 * _walk_sigma(n, hops, loss),
             "walk, local DP": 2 * math.sqrt(config.visits * ALPHA / (2 * loss)),
@@ -140,9 +140,9 @@ def against_local(quick: bool = False, **options: Any) -> Result:
                         GLM("logistic"),
                         records=n,
                         steps=config.central_steps,
-                        lot=n,
+                        batch_size=n,
                         learning_rate=10 * rate,
-                        clip=1.0,
+                        clip_norm=1.0,
                         noise_multiplier=z,
                     )
                     return mean_accuracy(np.atleast_2d(made.run((X, y), rng).outputs["coef"]), data)
@@ -173,7 +173,7 @@ def against_local(quick: bool = False, **options: Any) -> Result:
 
 def _walk_sigma(n: int, hops: int, loss: float) -> float:
     """The least noise over the sensitivity at which the walk's network loss of order 2 is ``loss``."""
-    from sottovoce.privacy.walks import complete_passage, walk_loss
+    from sottovoce.accounting.walks import complete_passage, walk_loss
 
     passage = complete_passage(n, hops)
     low, high = 1e-3, 1e3
@@ -307,13 +307,13 @@ def averaging_table(record: dict[str, Any]) -> Shown:
         for method in ("walk", "gossip")
     )
     return Shown(
-        ("graph", "method", "hops or rounds", "mean loss", "neighbours", "furthest"), rows,
+        ("graph", "method", "hops or rounds", "mean loss", "neighbors", "furthest"), rows,
         "Losses at the same noise in the result, in units of gossip's local loss (1).",
     )  # fmt: skip
 
 
 def averaging_held(record: dict[str, Any]) -> bool:
-    """Whether neighbours learn less from the walk than from gossip, on every graph."""
+    """Whether neighbors learn less from the walk than from gossip, on every graph."""
     found = record["metrics"].values()
     return all(f["walk"]["loss"][0] <= f["gossip"]["loss"][0] for f in found)
 

@@ -35,7 +35,7 @@ class Config:
     visits: int = 5
     gammas: tuple[float, ...] = (0.3, 1.0, 3.0)
     relaxation: float = 0.8
-    clip: float = 1.0
+    clip_norm: float = 1.0
     runs: int = 5
     seed: int = 0
 
@@ -67,7 +67,7 @@ def run(quick: bool = False, **options: Any) -> Result:
     n = config.users
     shards = Shards(X, y, np.arange(n + 1))
     model = GLM("squared", l1=config.l1)
-    best = model.value(model.minimise(X, y), X, y)
+    best = model.value(model.minimize(X, y), X, y)
     worst = model.value(np.zeros(config.dim), X, y)
 
     def plans(epsilon: float, gamma: float) -> dict[str, tuple[Any, Any]]:
@@ -75,7 +75,7 @@ def run(quick: bool = False, **options: Any) -> Result:
             "objective": model,
             "gamma": gamma,
             "relaxation": config.relaxation,
-            "clip": config.clip,
+            "clip_norm": config.clip_norm,
         }
         spend: dict[str, Any] = {"epsilon": epsilon, "delta": config.delta}
         token: dict[str, Any] = {"users": n, "steps": config.visits * n, "cap": config.visits, **share}

@@ -1,7 +1,7 @@
-"""DP-CD against DP-SGD on electricity, raw and standardised: the talk's two pictures.
+"""DP-CD against DP-SGD on electricity, raw and standardized: the talk's two pictures.
 
-Bellet's 2024 talk on private optimisation (Mangold et al. 2022): l2-regularised logistic regression,
-n = 45,312, p = 8, epsilon 1, delta 1/n^2. On raw features DP-CD should largely win, on standardised ones it
+Bellet's 2024 talk on private optimization (Mangold et al. 2022): l2-regularized logistic regression,
+n = 45,312, p = 8, epsilon 1, delta 1/n^2. On raw features DP-CD should largely win, on standardized ones it
 should not lose. Both methods are tuned on the same grid of clips, relative steps and passes (DP-SGD also over
 lot sizes); the tuning is not charged, as in the paper. Both are accounted under add/remove; on raw data
 DP-CD also pays for its M_j.
@@ -32,13 +32,13 @@ class Config:
     clips: tuple[float, ...] = (1.0, 3.0, 10.0)
     steps: tuple[float, ...] = (0.03, 0.1, 0.3, 1.0, 2.0)
     passes: tuple[int, ...] = (5, 20, 50)
-    lots: tuple[float, ...] = (0.01, 0.1, 1.0)
+    batches: tuple[float, ...] = (0.01, 0.1, 1.0)
     runs: int = 5
     seed: int = 0
     records: int | None = None
 
 
-QUICK = Config(clips=(3.0,), steps=(0.3, 1.0), passes=(10,), lots=(1.0,), runs=2, records=4000)
+QUICK = Config(clips=(3.0,), steps=(0.3, 1.0), passes=(10,), batches=(1.0,), runs=2, records=4000)
 BOUNDS = (1.0, 7.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)  # the documented ranges: day is 1..7, the rest in [0, 1]
 
 
@@ -52,15 +52,15 @@ def run(quick: bool = False, **options: Any) -> Result:
         data = replace(data, X=data.X[rows], y=data.y[rows])
     metrics: dict[str, Any] = {}
     known: dict[tuple[int, float], Any] = {}
-    for form, prepared in (("raw", data), ("standardised", data.standardised())):
-        found = compare(prepared, config, None if form == "standardised" else BOUNDS, known)
+    for form, prepared in (("raw", data), ("standardized", data.standardized())):
+        found = compare(prepared, config, None if form == "standardized" else BOUNDS, known)
         metrics[form] = found
         metrics[f"{form}_ratio"] = found["dp-cd"]["median"] / found["dp-sgd"]["median"]
     return Result(
         name="dpcd-electricity",
         config=asdict(config),
         metrics=metrics,
-        provenance=provenance_now(started, paper="raw: DP-CD far below DP-SGD; standardised: still below"),
+        provenance=provenance_now(started, paper="raw: DP-CD far below DP-SGD; standardized: still below"),
     )
 
 
@@ -80,7 +80,7 @@ def compare(
 
     n, p = data.X.shape
     model = GLM("logistic", l2=1 / n)
-    best = model.value(model.minimise(data.X, data.y), data.X, data.y)
+    best = model.value(model.minimize(data.X, data.y), data.X, data.y)
     budget: dict[str, Any] = {"epsilon": config.epsilon, "delta": 1 / n**2, "objective": model, "records": n}
     known: dict[str, Any] = {"bounds": bounds} if bounds is not None else {"smoothness": (0.25,) * p}
     known["adjacency"] = "add-remove"  # as DP-SGD is accounted
@@ -95,19 +95,23 @@ def compare(
 
     plans: dict[str, list[Any]] = {"dp-cd": [], "dp-sgd": []}
     for passes in config.passes:
-        cd = DPCD.for_budget(steps=passes * p, clip=1.0, **known, **budget)
-        for share in config.lots:
+        cd = DPCD.for_budget(steps=passes * p, clip_norm=1.0, **known, **budget)
+        for share in config.batches:
             steps = max(1, round(passes / share))
             fixed: dict[str, Any] = {
-                "steps": steps, "lot": share * n, "learning_rate": 1.0, "clip": 1.0, "output": "mean",
-            }  # fmt: skip
+                "steps": steps,
+                "batch_size": share * n,
+                "learning_rate": 1.0,
+                "clip_norm": 1.0,
+                "output": "mean",
+            }
             if (steps, share) not in multipliers:
                 multipliers[steps, share] = DPSGD.for_budget(**fixed, **budget).noise_multiplier
             sgd = DPSGD(model, records=n, noise_multiplier=multipliers[steps, share], **fixed)
-            for clip, step in itertools.product(config.clips, config.steps):
-                plans["dp-sgd"].append(replace(sgd, clip=clip, learning_rate=step / beta))
-        for clip, step in itertools.product(config.clips, config.steps):
-            plans["dp-cd"].append(replace(cd, clip=clip, step_scale=step))
+            for clip_norm, step in itertools.product(config.clips, config.steps):
+                plans["dp-sgd"].append(replace(sgd, clip_norm=clip_norm, learning_rate=step / beta))
+        for clip_norm, step in itertools.product(config.clips, config.steps):
+            plans["dp-cd"].append(replace(cd, clip_norm=clip_norm, step_scale=step))
     found = {}
     for method, candidates in plans.items():
         tuned = [(gap, key, i) for i, plan in enumerate(candidates) for key, gap in gaps(plan, 0).items()]
@@ -126,10 +130,10 @@ def compare(
 
 
 def table(record: dict[str, Any]) -> Shown:
-    """Return the gaps of both methods, raw and standardised; the talk prints curves."""
+    """Return the gaps of both methods, raw and standardized; the talk prints curves."""
     rows = tuple(
         (form, method, found["median"], min(found["gaps"]), max(found["gaps"]), found["epsilon"])
-        for form in ("raw", "standardised")
+        for form in ("raw", "standardized")
         for method, found in record["metrics"][form].items()
     )
     return Shown(
@@ -140,13 +144,13 @@ def table(record: dict[str, Any]) -> Shown:
 
 def held(record: dict[str, Any]) -> bool:
     """Whether DP-CD ends below DP-SGD on both forms of the data."""
-    return record["metrics"]["raw_ratio"] < 0.5 and record["metrics"]["standardised_ratio"] <= 1
+    return record["metrics"]["raw_ratio"] < 0.5 and record["metrics"]["standardized_ratio"] <= 1
 
 
 def plot(record: dict[str, Any]) -> Any:
     """Draw the objective gap over the passes, or the end points of a record without curves."""
     with drawing.figure_of(2, sharey=True) as (figure, panels):
-        for panel, form in zip(panels, ("raw", "standardised"), strict=True):
+        for panel, form in zip(panels, ("raw", "standardized"), strict=True):
             for k, (method, found) in enumerate(record["metrics"][form].items()):
                 if "curve" in found:
                     curve = found["curve"]
@@ -166,13 +170,13 @@ def plot(record: dict[str, Any]) -> Any:
 
 EXPERIMENTS = {
     "dpcd-electricity": Experiment(
-        "DP-CD against DP-SGD on electricity, raw and standardised",
+        "DP-CD against DP-SGD on electricity, raw and standardized",
         "Bellet 2024 (talk); Mangold et al. 2022, figure on electricity",
         run,
         plot,
         table=table,
         held=held,
         config=Config,
-        claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardised ones still below.",
+        claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardized ones still below.",
     )
 }

@@ -1,10 +1,10 @@
 """DP-GCD where few coordinates matter: madelon (p = 501) and dorothea (p = 100,000, sparse).
 
-Bellet's 2024 talk on private optimisation (Mangold et al. 2023): on madelon, standardised, DP-GCD should
+Bellet's 2024 talk on private optimization (Mangold et al. 2023): on madelon, standardized, DP-GCD should
 reach a lower training objective than DP-CD and DP-SGD at epsilon 1, delta 1/n^2. All are accounted under
 add/remove and tuned on the same grid of clips and relative steps; the tuning is not charged, as in the paper.
 
-The talk says "regularised" and no more. With an l1 penalty the solution is sparse, the case DP-GCD is for;
+The talk says "regularized" and no more. With an l1 penalty the solution is sparse, the case DP-GCD is for;
 with a small l2 penalty it is dense. Both are run.
 """
 
@@ -38,13 +38,13 @@ class Config:
     steps: tuple[float, ...] = (0.01, 0.1, 0.3, 1.0)
     greedy: tuple[int, ...] = (1, 3, 5, 10)
     passes: tuple[float, ...] = (0.1, 1.0, 5.0)
-    lots: tuple[float, ...] = (0.1, 1.0)
+    batches: tuple[float, ...] = (0.1, 1.0)
     runs: int = 5
     seed: int = 0
 
 
 METHODS = ("dp-gcd", "dp-cd", "dp-sgd")
-QUICK = Config(clips=(0.3,), steps=(0.3,), greedy=(2,), passes=(0.1,), lots=(1.0,), runs=2)
+QUICK = Config(clips=(0.3,), steps=(0.3,), greedy=(2,), passes=(0.1,), batches=(1.0,), runs=2)
 
 
 def madelon(quick: bool = False, **options: Any) -> Result:
@@ -53,7 +53,7 @@ def madelon(quick: bool = False, **options: Any) -> Result:
 
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
-    data = load("madelon").standardised().with_intercept()
+    data = load("madelon").standardized().with_intercept()
     forms = {"l1": GLM("logistic", l1=config.l1), "l2": GLM("logistic", l2=config.l2)}
     metrics = {name: _compared(data, model, config) for name, model in forms.items()}
     return Result(
@@ -74,18 +74,20 @@ def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
     grid = list(itertools.product([c * math.sqrt(p) for c in config.clips], config.steps))
     plans: dict[str, list[Any]] = {"dp-gcd": [], "dp-cd": [], "dp-sgd": []}
     for steps in config.greedy:
-        plan = DPGCD.for_budget(steps=steps, clip=1.0, adjacency="add-remove", **budget)
-        plans["dp-gcd"] += [replace(plan, clip=C, step_scale=s) for C, s in grid]
+        plan = DPGCD.for_budget(steps=steps, clip_norm=1.0, adjacency="add-remove", **budget)
+        plans["dp-gcd"] += [replace(plan, clip_norm=C, step_scale=s) for C, s in grid]
     for passes in config.passes:
         steps = max(1, round(passes * p))
         other = DPCD.for_budget(
-            steps=steps, clip=1.0, smoothness=(0.25,) * p, adjacency="add-remove", **budget
+            steps=steps, clip_norm=1.0, smoothness=(0.25,) * p, adjacency="add-remove", **budget
         )
-        plans["dp-cd"] += [replace(other, clip=C, step_scale=s) for C, s in grid]
-        for share in config.lots:
+        plans["dp-cd"] += [replace(other, clip_norm=C, step_scale=s) for C, s in grid]
+        for share in config.batches:
             count = max(1, round(max(passes, 1.0) / share))
-            sgd = DPSGD.for_budget(steps=count, lot=share * n, learning_rate=1.0, clip=1.0, **budget)
-            plans["dp-sgd"] += [replace(sgd, clip=C, learning_rate=s / (0.25 * p)) for C, s in grid]
+            sgd = DPSGD.for_budget(
+                steps=count, batch_size=share * n, learning_rate=1.0, clip_norm=1.0, **budget
+            )
+            plans["dp-sgd"] += [replace(sgd, clip_norm=C, learning_rate=s / (0.25 * p)) for C, s in grid]
 
     def value(plan: Any, seed: int) -> float:
         w = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs["coef"]
@@ -93,9 +95,9 @@ def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
 
     # what of the data one step reads: greedy all of it, a coordinate step one column, DP-SGD its lot
     reads: dict[str, Callable[[Any], float]] = {
-        "dp-gcd": lambda _: 1.0, "dp-cd": lambda _: 1 / p, "dp-sgd": lambda plan: plan.lot / n
+        "dp-gcd": lambda _: 1.0, "dp-cd": lambda _: 1 / p, "dp-sgd": lambda plan: plan.batch_size / n
     }  # fmt: skip
-    best = model.value(model.minimise(data.X, data.y, iterations=5000), data.X, data.y)
+    best = model.value(model.minimize(data.X, data.y, iterations=5000), data.X, data.y)
     metrics: dict[str, Any] = {"optimum": best, "at_zero": math.log(2)}
     for method, candidates in plans.items():
         i = int(np.argmin([value(plan, 0) for plan in candidates]))
@@ -149,15 +151,15 @@ def dorothea(quick: bool = False, **options: Any) -> Result:
     for steps in config.greedy:
         plan = DPGCD.for_budget(
             steps=steps,
-            clip=1.0,
+            clip_norm=1.0,
             epsilon=config.epsilon,
             delta=1 / n**2,
             objective=model,
             records=n,
             adjacency="add-remove",
         )
-        for clip, scale in itertools.product(config.clips, config.steps):
-            made = replace(plan, clip=clip * math.sqrt(p), step_scale=scale)
+        for clip_norm, scale in itertools.product(config.clips, config.steps):
+            made = replace(plan, clip_norm=clip_norm * math.sqrt(p), step_scale=scale)
             tuned.append((value(made, 0)[0], len(tuned), made))
     chosen = min(tuned)[2]
     runs = [_run(chosen, data, model, [config.seed, 1 + k]) for k in range(config.runs)]

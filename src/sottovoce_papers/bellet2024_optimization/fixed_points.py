@@ -192,6 +192,6 @@ EXPERIMENTS = {
         table=table,
         held=held,
         config=Config,
-        claim="A contractive operator with noise converges to a neighbourhood of its fixed point.",
+        claim="A contractive operator with noise converges to a neighborhood of its fixed point.",
     )
 }

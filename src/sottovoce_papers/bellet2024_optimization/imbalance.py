@@ -42,7 +42,7 @@ def imbalanced(
     X = rng.uniform(-1, 1, size=(records, 2)) * np.array([1.0, scale])
     y = X @ np.array([1.0, 1.0 / scale]) + 0.05 * rng.standard_normal(records)
     model = GLM("squared")
-    best = model.minimise(X, y)
+    best = model.minimize(X, y)
     smooth = tuple(float(m) for m in model.coordinate_smoothness(X))
     budget: dict[str, Any] = {
         "epsilon": epsilon,
@@ -52,10 +52,20 @@ def imbalanced(
     }
     plans: dict[str, Any] = {
         "dp-sgd": DPSGD.for_budget(
-            steps=passes, lot=records, learning_rate=1.0 / sum(smooth), clip=scale, output="last", **budget
+            steps=passes,
+            batch_size=records,
+            learning_rate=1.0 / sum(smooth),
+            clip_norm=scale,
+            output="last",
+            **budget,
         ),
         "dp-cd": DPCD.for_budget(
-            steps=2 * passes, clip=scale, smoothness=smooth, adjacency="add-remove", output="last", **budget
+            steps=2 * passes,
+            clip_norm=scale,
+            smoothness=smooth,
+            adjacency="add-remove",
+            output="last",
+            **budget,
         ),
     }
     found: dict[str, Any] = {}
@@ -134,10 +144,13 @@ def plot_imbalanced(record: dict[str, Any]) -> Any:
 
 # what the grid of dp_cd chose: clip and step of each method, by form of the data
 CHOSEN: dict[str, dict[str, dict[str, Any]]] = {
-    "raw": {"dp-cd": {"clip": 10.0, "step_scale": 2.0}, "dp-sgd": {"clip": 3.0, "learning_rate": 0.3737942}},
-    "standardised": {
-        "dp-cd": {"clip": 3.0, "step_scale": 1.0},
-        "dp-sgd": {"clip": 10.0, "learning_rate": 0.15},
+    "raw": {
+        "dp-cd": {"clip_norm": 10.0, "step_scale": 2.0},
+        "dp-sgd": {"clip_norm": 3.0, "learning_rate": 0.3737942},
+    },
+    "standardized": {
+        "dp-cd": {"clip_norm": 3.0, "step_scale": 1.0},
+        "dp-sgd": {"clip_norm": 10.0, "learning_rate": 0.15},
     },
 }
 
@@ -151,7 +164,7 @@ def curves(
     runs: int = 3,
     seed: int = 0,
 ) -> Result:
-    """Return the relative objective gap after every fifth pass over electricity, raw and standardised."""
+    """Return the relative objective gap after every fifth pass over electricity, raw and standardized."""
     from sottovoce.algorithms.dp_cd import DPCD
     from sottovoce.algorithms.dp_sgd import DPSGD
     from sottovoce.data import load
@@ -163,10 +176,10 @@ def curves(
         passes, share, runs = 10, 0.1, 1
         data = replace(data, X=data.X[:2000], y=data.y[:2000])
     found: dict[str, Any] = {}
-    for form, one in (("raw", data), ("standardised", data.standardised())):
+    for form, one in (("raw", data), ("standardized", data.standardized())):
         n, p = one.X.shape
         model = GLM("logistic", l2=1 / n)
-        best = model.value(model.minimise(one.X, one.y), one.X, one.y)
+        best = model.value(model.minimize(one.X, one.y), one.X, one.y)
         budget: dict[str, Any] = {"epsilon": epsilon, "delta": 1 / n**2, "objective": model, "records": n}
         known: dict[str, Any] = {"bounds": dp_cd.BOUNDS} if form == "raw" else {"smoothness": (0.25,) * p}
         steps = round(passes / share)
@@ -184,7 +197,7 @@ def curves(
             ),
             "dp-sgd": (
                 DPSGD.for_budget(
-                    steps=steps, lot=share * n, output="last", **CHOSEN[form]["dp-sgd"], **budget
+                    steps=steps, batch_size=share * n, output="last", **CHOSEN[form]["dp-sgd"], **budget
                 ),
                 round(5 / share),
             ),
@@ -242,6 +255,6 @@ EXPERIMENTS = {
         dp_cd.plot,
         table=dp_cd.table,
         held=dp_cd.held,
-        claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardised ones still below.",
+        claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardized ones still below.",
     ),
 }

@@ -37,7 +37,7 @@ def excess_risk_order(
     """Return the excess risk of DP-SGD that O24 prints, without constants and further logarithms.
 
     Convex: ``sqrt(p ln(1/delta)) / (n epsilon) * lipschitz * distance``, the distance from the start to the
-    minimiser; strongly convex: ``p ln(1/delta) / (n epsilon)^2 * lipschitz^2 / mu``. (The source's slide sets
+    minimizer; strongly convex: ``p ln(1/delta) / (n epsilon)^2 * lipschitz^2 / mu``. (The source's slide sets
     the root over p alone; Bassily, Smith, Thakurta 2014 have it over both.)
 
     Examples
@@ -118,7 +118,7 @@ def _risk(X: np.ndarray, y: np.ndarray, mu: float, coef: np.ndarray) -> float:
     return float(np.logaddexp(0, -y * (X @ coef)).mean() + mu / 2 * coef @ coef)
 
 
-def _minimiser(X: np.ndarray, y: np.ndarray, mu: float) -> np.ndarray:
+def _minimizer(X: np.ndarray, y: np.ndarray, mu: float) -> np.ndarray:
     """Newton's method; a hundred steps are far more than it takes."""
     coef = np.zeros(X.shape[1])
     for _ in range(100):
@@ -143,10 +143,10 @@ def run_risk(quick: bool = False, **options: Any) -> Result:
     for problem, mu in (("convex", 0.0), ("strongly convex", config.strong_convexity)):
         for n in config.sizes:
             X, y = _records(np.random.default_rng([config.seed, n]), n, config.dim)
-            best = _minimiser(X, y, mu)
+            best = _minimizer(X, y, mu)
             steps = config.steps if mu else math.ceil(config.steps * n / min(config.sizes))
             plan = DPSGD.for_budget(
-                GLM(l2=mu, dim=config.dim), records=n, steps=steps, clip=1.0, learning_rate=2.0,
+                GLM(l2=mu, dim=config.dim), records=n, steps=steps, clip_norm=1.0, learning_rate=2.0,
                 epsilon=config.epsilon, delta=config.delta, output="last" if mu else "mean",
             )  # fmt: skip
             ends = [
@@ -181,14 +181,14 @@ def run_descent(quick: bool = False, **options: Any) -> Result:
             raise InvalidInput(f"sizes must be powers of two, the nodes of a hypercube, got {n}.")
         network = graphs.hypercube(n.bit_length() - 1)
         X, y = _records(np.random.default_rng([config.seed, n]), n * config.records, config.dim)
-        least = _risk(X, y, mu, _minimiser(X, y, mu))
+        least = _risk(X, y, mu, _minimizer(X, y, mu))
         steps = math.ceil(4 * smooth / mu * math.log(4 * n))  # O(kappa) up to a logarithm
         rate = min(1 / smooth, math.log(n * steps) / (mu * steps))
         rounds = protocols.rounds_for(
             network, kind="descent", noise_std=config.noise_std, variance=1.0, dim=config.dim
         )
         plan = MuffliatoSGD(
-            GLM(l2=mu, dim=config.dim), protocols.Chebyshev(network, rounds), steps=steps, clip=1.0,
+            GLM(l2=mu, dim=config.dim), protocols.Chebyshev(network, rounds), steps=steps, clip_norm=1.0,
             noise_multiplier=config.noise_std, learning_rate=rate, adjacency="user",
         )  # fmt: skip
         shards = Shards(X, y, np.arange(n + 1) * config.records)

@@ -38,7 +38,7 @@ B23_CENTRAL = {0.5: 90.82, 1.0: 92.04, 10.0: 94.73, 100.0: 96.16, INF: 98.22}
 B23_BEST = {0.5: 84.53, 1.0: 89.16, 10.0: 96.26, 100.0: 95.97, INF: 97.73}  # of three methods, this graph
 GRID = (
     "features: oriented filters (8 directions, stride 3 or 4) or first-order scattering (8 directions), raw, "
-    "centred or whitened with ridge .1; clip .5 or 1; 40 or 60 steps; learning rate 4, 8, 16, 32, 64; "
+    "centered or whitened with ridge .1; clip .5 or 1; 40 or 60 steps; learning rate 4, 8, 16, 32, 64; "
     "momentum .9; last iterate or mean of the second half"
 )
 
@@ -59,7 +59,7 @@ class Recipe:
     steps: int = 40
     rate: float = 12.0
     momentum: float = 0.9
-    clip: float = 1.0
+    clip_norm: float = 1.0
     average_from: float = 1.0
     drawings: int = 8000
 
@@ -112,10 +112,10 @@ def run_trial(
     from torch import nn
 
     from sottovoce import graphs
-    from sottovoce.algorithms import ConsensusSGD, Optimiser
-    from sottovoce.data.agents import AgentData
+    from sottovoce.algorithms import ConsensusSGD, Optimizer
+    from sottovoce.data.agent_tensors import AgentData
     from sottovoce.data.partition import by_label
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.objectives.nets.objective import NetObjective
 
     chosen, private = recipe or recipe_of(epsilon), bool(np.isfinite(epsilon))
     key = f"consensus_eps{epsilon:g}_fiedler{fiedler:g}_t{skew:g}_trial{trial}.json"
@@ -129,10 +129,12 @@ def run_trial(
     x, y, x_test, y_test = features(data, chosen.features, chosen.directions, chosen.ridge, chosen.drawings)
     parts = by_label(y, agents, skew, rng)
     records = AgentData(x, y, parts, test=(x_test, y_test), classes=10)
-    objective = NetObjective(nn.Linear(x.shape[1], 10, bias=False), clip=chosen.clip if private else INF)
+    objective = NetObjective(
+        nn.Linear(x.shape[1], 10, bias=False), clip_norm=chosen.clip_norm if private else INF
+    )
     options: dict[str, Any] = {
         "steps": chosen.steps, "sizes": records.sizes, "learning_rate": chosen.rate, "seed": trial,
-        "optimiser": Optimiser("momentum", beta=chosen.momentum), "average_from": chosen.average_from,
+        "optimizer": Optimizer("momentum", beta=chosen.momentum), "average_from": chosen.average_from,
     }  # fmt: skip
     if private:
         plan = ConsensusSGD.for_budget(

@@ -1,7 +1,7 @@
 """Attempts to refute every convex plan's statement on the data that make it tightest.
 
-Every algorithm of the registry is here, and averages as they are seen by a neighbour, a stranger and, where
-they are masked, by coalitions. For each plan two neighbouring data sets are chosen so that the changed record
+Every algorithm of the registry is here, and averages as they are seen by a neighbor, a stranger and, where
+they are masked, by coalitions. For each plan two neighboring data sets are chosen so that the changed record
 or user pulls in opposite directions in every step (or is there and is not); the score is the optimal linear
 test where the view is Gaussian. A lower bound above the claim would prove a mistake. The ratio of the two
 says how tight the claim is: about 1 minus what the number of runs costs, less where a claim covers more than
@@ -121,11 +121,11 @@ def _averages() -> dict[str, Case | Average]:
     masked = sv.protocols.Masked(sv.protocols.Tree(path), tolerate=3)
     gossip = sv.protocols.Gossip(ring, 3)
     return {
-        "averaging, gossip, a neighbour": Average(gossip, (0,), 1),
+        "averaging, gossip, a neighbor": Average(gossip, (0,), 1),
         "averaging, gossip, two far nodes": Average(gossip, (0, 5), 2),
-        "averaging, Chebyshev, a neighbour": Average(sv.protocols.Chebyshev(ring, 3), (0,), 1),
+        "averaging, Chebyshev, a neighbor": Average(sv.protocols.Chebyshev(ring, 3), (0,), 1),
         "averaging, tree, its root": Average(sv.protocols.Tree(path), (0,), 9),
-        "averaging, exchange, a partner": Average(sv.protocols.Exchange(8), (0,), 7),
+        "averaging, exchange, a partner": Average(sv.protocols.HypercubeExchange(8), (0,), 7),
         "averaging, masked, who taps every link": Average(masked, (), 9),
         "averaging, masked, 1 of 10": Average(masked, (0,), 9),
         "averaging, masked, 3 of 10": Average(masked, (0, 4, 7), 9),
@@ -146,13 +146,13 @@ def _central() -> dict[str, Case | Average]:
     from sottovoce.objectives import GLM
 
     model, one = GLM("squared"), np.ones((1, 1))
-    one_record: dict[str, Any] = {"records": 1, "clip": 1.0, "adjacency": "replace-one"}
+    one_record: dict[str, Any] = {"records": 1, "clip_norm": 1.0, "adjacency": "replace-one"}
     cd = DPCD(model, steps=4, noise_multiplier=4 / 3, smoothness=(1.0,), output="last", **one_record)
     gcd = DPGCD(model, steps=2, noise_ratio=1.0, smoothness=1.0, **one_record)
     admm = CentralADMM(model, steps=4, gamma=1.0, noise_std=4 / 3, **one_record)
-    places: dict[str, Any] = {"sizes": (2,), "steps": 4, "learning_rate": 1.0, "clip": 1.0}
-    full = DPSGD(model, lot=2, noise_multiplier=2 / 3, **places)
-    sampled = DPSGD(model, lot=1, noise_multiplier=1.0, **places)
+    places: dict[str, Any] = {"sizes": (2,), "steps": 4, "learning_rate": 1.0, "clip_norm": 1.0}
+    full = DPSGD(model, batch_size=2, noise_multiplier=2 / 3, **places)
+    sampled = DPSGD(model, batch_size=1, noise_multiplier=1.0, **places)
     pulled = FixedPoint(
         lambda u, data: u + data, sensitivity=1.0, noise_std=2 / 3, steps=4, start=np.zeros((1, 1))
     )
@@ -196,15 +196,22 @@ def _users() -> dict[str, Case | Average]:
     def two(side: bool) -> Shards:
         return Shards(np.array([[1.0], [0.0]]), np.array([_pull(side, 500.0)[0], 0.0]), np.arange(3))
 
-    common: dict[str, Any] = {"users": 2, "gamma": 1.0, "clip": 1.0}
+    common: dict[str, Any] = {"users": 2, "gamma": 1.0, "clip_norm": 1.0}
     rounds: dict[str, Any] = {"steps": 4, "sample_rate": 1.0, **common}
     fed = FederatedADMM(model, noise_std=8 / 3, secure_sum=False, **rounds)
     secure = FederatedADMM(model, noise_std=2.0, **rounds)
     token = TokenADMM(model, steps=8, noise_std=8 / 3, cap=4, **common)
     walk = RandomWalkSGD(
-        model, complete(2), steps=8, learning_rate=1.0, clip=1.0, noise_multiplier=4 / 3, adjacency="user",
-        path="secret", cap=4,
-    )  # fmt: skip
+        model,
+        complete(2),
+        steps=8,
+        learning_rate=1.0,
+        clip_norm=1.0,
+        noise_multiplier=4 / 3,
+        adjacency="user",
+        path="secret",
+        cap=4,
+    )
 
     def noise_known(plan: Any) -> Callable[[bool, np.random.Generator], float]:
         # everything but user 0's own data and noise is known; the sum of its releases is sufficient
@@ -219,13 +226,13 @@ def _users() -> dict[str, Case | Average]:
         return lambda side, rng: float(plan.run(two(side), rng).outputs["mean"][0])
 
     def visits(side: bool, rng: np.random.Generator) -> float:
-        from sottovoce.objectives.token_steps import holder_step
+        from sottovoce.mechanisms.random_walk import holder_step
 
         theta, total = np.zeros(1), 0.0
         shard = two(side).user(0)
         for _ in range(4):  # four contributions of user 0, every model before and after them seen
             after = holder_step(
-                model, *shard, theta, learning_rate=1.0, clip=1.0, noise=4 / 3 * rng.standard_normal(1)
+                model, *shard, theta, learning_rate=1.0, clip_norm=1.0, noise=4 / 3 * rng.standard_normal(1)
             )
             total, theta = total + float(after[0] - theta[0]), after
         return total
@@ -246,7 +253,7 @@ def _networks() -> dict[str, Case | Average]:
     from sottovoce.algorithms.mafalda import Mafalda
     from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
     from sottovoce.data import Shards
-    from sottovoce.data.randomness import Random
+    from sottovoce.noise.run_randomness import RunRandomness
     from sottovoce.objectives import GLM
 
     model, n, user = GLM("squared"), 4, 3
@@ -259,17 +266,19 @@ def _networks() -> dict[str, Case | Average]:
         X[user] = 1.0
         return Shards(X, y, np.arange(n + 1))
 
-    common: dict[str, Any] = {"steps": 4, "learning_rate": 1.0, "clip": 1.0, "adjacency": "user"}
+    common: dict[str, Any] = {"steps": 4, "learning_rate": 1.0, "clip_norm": 1.0, "adjacency": "user"}
     muffliato = MuffliatoSGD(model, ring, noise_multiplier=4 / 3, **common)
     consensus = ConsensusSGD(
-        model, sv.protocols.Exchange(n), noise_multiplier=1.0, **common | {"learning_rate": 0.1}
+        model, sv.protocols.HypercubeExchange(n), noise_multiplier=1.0, **common | {"learning_rate": 0.1}
     )
     decor = Decor(model, ring, noise_multiplier=1.0, pair_multiplier=1.0, **common)
     mafalda = Mafalda(model, ring, noise_multiplier=2 / 3, **common)
     plain: dict[str, Any] = {"network": sv.graphs.ring(n), "noise_multiplier": 4 / 3, **common}
     plain |= {"learning_rate": 0.1}
     taped: dict[str, Any] = {
-        "consensus-sgd, local": ConsensusSGD(model, sv.protocols.Exchange(n), **plain | {"network": None}),
+        "consensus-sgd, local": ConsensusSGD(
+            model, sv.protocols.HypercubeExchange(n), **plain | {"network": None}
+        ),
         "consensus-fedavg, local": ConsensusFedAvg(model, local_steps=3, **plain),
         "dp-dsgd, local": DPDSGD(model, **plain),
         "dp-dsgt, local": DPDSGT(model, **plain),
@@ -287,7 +296,7 @@ def _networks() -> dict[str, Case | Average]:
 
     def steps(plan: Any, side: bool, rng: np.random.Generator) -> Any:
         """Yield (state before the step, messages)."""
-        data, random = plan.prepared(shards(side)), Random.of(rng)
+        data, random = plan.prepared(shards(side)), RunRandomness.of(rng)
         gate = plan.source(data, range(n), random)
         text = plan.algorithm(gate, plan.starting(data, random, range(n)))
         state = text.init()
@@ -334,7 +343,7 @@ class Tape:
     protective = False
 
     def __init__(self, seed: int) -> None:
-        from sottovoce.privacy.noise import SimulatedNoise
+        from sottovoce.noise.samplers import SimulatedNoise
 
         self.source, self.out = SimulatedNoise(seed), []  # type: ignore[var-annotated]
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce._files import write_whole
+from sottovoce._io import atomic_write
 from sottovoce.errors import InvalidInput
 from sottovoce.report import drawing
 from sottovoce.runners.base import Result, provenance_now
@@ -219,7 +219,7 @@ def _pretrained_once(task: str, public: Any, epochs: int, seed: int, keep: str) 
         net, score = pretrained(task, public, epochs, seed)
         if keep:
             held = {name: value.numpy() for name, value in net.state_dict().items()}
-            write_whole(file, lambda out: np.savez(out, score=score, **held))
+            atomic_write(file, lambda out: np.savez(out, score=score, **held))
         return net, score
     net, _ = pretrained(task, (public[0][:0], public[1][:0]), 0, seed)
     with np.load(file, allow_pickle=False) as stored:
@@ -235,10 +235,10 @@ def fine_tuning(
     epsilons: tuple[float, ...] = (1.0, 3.0, 8.0),
     agents: int = 10,
     records: int = 6000,
-    lot: int = 60,
+    batch_size: int = 60,
     steps: int = 25,
     learning_rate: float = 2.0,
-    clip: float = 1.0,
+    clip_norm: float = 1.0,
     epochs: int = 2,
     pretrain: int = 6000,
     shown: int = 1000,
@@ -251,34 +251,43 @@ def fine_tuning(
     ``keep`` names a folder where finished cells are kept, so that an interrupted run goes on.
     """
     from sottovoce.algorithms import DPSGD, ConsensusSGD
-    from sottovoce.data.agents import AgentData
+    from sottovoce.data.agent_tensors import AgentData
     from sottovoce.graphs import complete
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.objectives.nets.objective import NetObjective
 
     started = time.perf_counter()
     if task not in TASKS:
         raise InvalidInput(f"task must be one of {', '.join(TASKS)}, got {task!r}.")
     if quick:
-        epsilons, agents, records, lot, steps, epochs = (8.0,), 3, 300, 30, 2, 0
+        epsilons, agents, records, batch_size, steps, epochs = (8.0,), 3, 300, 30, 2, 0
         pretrain, shown = 0, 40
     config: dict[str, Any] = {
-        "task": task, "epsilons": epsilons, "agents": agents, "records": records, "lot": lot, "steps": steps,
-        "learning_rate": learning_rate, "clip": clip, "epochs": epochs, "pretrain": pretrain, "delta": delta,
+        "task": task,
+        "epsilons": epsilons,
+        "agents": agents,
+        "records": records,
+        "batch_size": batch_size,
+        "steps": steps,
+        "learning_rate": learning_rate,
+        "clip_norm": clip_norm,
+        "epochs": epochs,
+        "pretrain": pretrain,
+        "delta": delta,
         "seed": seed,
-    }  # fmt: skip
+    }
     public, private, test = TASKS[task][0](records, seed, shown, pretrain)
     new = TASKS[task][3]
     net, public_score = _pretrained_once(task, public, epochs, seed, keep)
-    objective = NetObjective(net, clip=clip)
+    objective = NetObjective(net, clip_norm=clip_norm)
     x, y = private
     parts = np.array_split(np.random.default_rng(seed).permutation(len(y)), agents)
     sizes = tuple(len(part) for part in parts)
-    common: dict[str, Any] = {"steps": steps, "clip": clip, "learning_rate": learning_rate}
-    spread = {"network": complete(agents), "sizes": sizes, "lot": lot, **common}
+    common: dict[str, Any] = {"steps": steps, "clip_norm": clip_norm, "learning_rate": learning_rate}
+    spread = {"network": complete(agents), "sizes": sizes, "batch_size": batch_size, **common}
     ways: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
         "own noise": (ConsensusSGD, {**spread, "protocol": "tree"}, {"view": "local"}),
         "masked": (ConsensusSGD, {**spread, "protocol": "masked"}, {}),
-        "central": (DPSGD, {"records": len(y), "lot": lot * agents, **common}, {}),
+        "central": (DPSGD, {"records": len(y), "batch_size": batch_size * agents, **common}, {}),
     }
 
     def cell(way: str, epsilon: float | None) -> dict[str, float]:
@@ -298,7 +307,7 @@ def fine_tuning(
         if epsilon is not None:
             found["epsilon"] = plan.epsilon(delta, **view)
         if file is not None:
-            write_whole(file, json.dumps(found))
+            atomic_write(file, json.dumps(found))
         return found
 
     cells = {way: {f"{e:g}": cell(way, e) for e in epsilons} for way in WAYS}

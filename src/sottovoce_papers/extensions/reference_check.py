@@ -31,7 +31,7 @@ class Job(NamedTuple):
     noise_std: float
     seed: int
     momentum: float = 0.9
-    clip: float = 1.0
+    clip_norm: float = 1.0
 
 
 def accuracies(rows: Rows, jobs: Sequence[Job], classes: int = 10, block: int = 10_000) -> list[float]:
@@ -65,7 +65,7 @@ def accuracies(rows: Rows, jobs: Sequence[Job], classes: int = 10, block: int = 
             scores /= scores.sum(axis=2, keepdims=True)
             scores[np.arange(len(x)), :, y] -= 1
             norms = np.linalg.norm(scores, axis=2) * lengths[first : first + block, None]
-            clips = np.array([jobs[i].clip for i in alive], np.float32)
+            clips = np.array([jobs[i].clip_norm for i in alive], np.float32)
             scores *= np.minimum(1, clips / np.maximum(norms, 1e-12))[:, :, None]
             total += scores.reshape(len(x), -1).T @ x
         for place, i in enumerate(alive):

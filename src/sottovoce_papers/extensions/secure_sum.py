@@ -76,7 +76,7 @@ class Setting:
     steps: int
     rate: float
     momentum: float = 0.9
-    clip: float = 1.0
+    clip_norm: float = 1.0
 
 
 # (data, epsilon, whether the noise is one's own): that is sqrt(n) times as much, and wants a smaller rate
@@ -87,10 +87,10 @@ SETTINGS: dict[tuple[str, float, bool], Setting] = {
     ("mnist", 0.5, True): Setting("handwriting", 60, 4.0),
     ("mnist", 1.0, True): Setting("handwriting", 80, 8.0),
     ("mnist", 10.0, True): Setting("handwriting-fine", 200, 32.0),
-    ("fashion_mnist", 1.0, False): Setting("objects-mirrored", 160, 240.0, clip=0.1),
-    ("fashion_mnist", 3.0, False): Setting("objects-mirrored", 200, 640.0, clip=0.1),
-    ("cifar10", 1.0, False): Setting("photographs-mirrored", 60, 240.0, clip=0.1),
-    ("cifar10", 3.0, False): Setting("photographs-mirrored", 100, 240.0, clip=0.1),
+    ("fashion_mnist", 1.0, False): Setting("objects-mirrored", 160, 240.0, clip_norm=0.1),
+    ("fashion_mnist", 3.0, False): Setting("objects-mirrored", 200, 640.0, clip_norm=0.1),
+    ("cifar10", 1.0, False): Setting("photographs-mirrored", 60, 240.0, clip_norm=0.1),
+    ("cifar10", 3.0, False): Setting("photographs-mirrored", 100, 240.0, clip_norm=0.1),
 }
 
 
@@ -142,13 +142,13 @@ def plan_of(
     seed: int,
 ) -> Any:
     """Return the plan with the least noise that meets the budget against the adversary named."""
-    from sottovoce.algorithms import DPSGD, ConsensusSGD, Optimiser
+    from sottovoce.algorithms import DPSGD, ConsensusSGD, Optimizer
 
     options: dict[str, Any] = {
         "steps": setting.steps,
         "learning_rate": setting.rate,
-        "optimiser": Optimiser("momentum", beta=setting.momentum),
-        "clip": setting.clip,
+        "optimizer": Optimizer("momentum", beta=setting.momentum),
+        "clip_norm": setting.clip_norm,
         "epsilon": epsilon,
         "delta": DELTA,
     }
@@ -197,8 +197,8 @@ def run_trial(
         return stored
     from torch import nn
 
-    from sottovoce.data.agents import AgentData
-    from sottovoce.objectives.nets import NetObjective
+    from sottovoce.data.agent_tensors import AgentData
+    from sottovoce.objectives.nets.objective import NetObjective
 
     started = time.perf_counter()
     rng = np.random.default_rng([20261116, trial])
@@ -207,7 +207,7 @@ def run_trial(
     parts = [np.arange(len(rows.y))] if against == "central" else by_class(rows.y, agents, rng)
     classes = int(rows.y.max()) + 1
     records = AgentData(rows.x, rows.y, parts, test=(rows.x_test, rows.y_test), classes=classes)
-    objective = NetObjective(nn.Linear(rows.x.shape[1], classes, bias=False), clip=chosen.clip)
+    objective = NetObjective(nn.Linear(rows.x.shape[1], classes, bias=False), clip_norm=chosen.clip_norm)
     plan = plan_of(against, objective, records.sizes.tolist(), network, chosen, epsilon, trial)
     found = plan.run(records, rng, progress=progress, start=np.zeros(objective.n_params, np.float32))
     stated = _stated(plan, against)
@@ -272,26 +272,27 @@ GRID: dict[tuple[str, float, bool], tuple[Setting, ...]] = {
     ("fashion_mnist", 1.0, False): (
         *(Setting("objects", steps, rate) for steps, rate in ((60, 32.0), (80, 32.0), (120, 16.0))),
         *(
-            Setting("objects-mirrored", steps, rate, clip=0.1)
+            Setting("objects-mirrored", steps, rate, clip_norm=0.1)
             for steps, rate in ((80, 480.0), (80, 640.0), (120, 320.0), (160, 240.0))
         ),
     ),
     ("fashion_mnist", 3.0, False): (
         *(Setting("objects", steps, rate) for steps, rate in ((120, 48.0), (160, 32.0), (160, 48.0))),
         *(
-            Setting("objects-mirrored", steps, rate, clip=0.1)
+            Setting("objects-mirrored", steps, rate, clip_norm=0.1)
             for steps, rate in ((120, 480.0), (120, 800.0), (160, 640.0), (200, 640.0))
         ),
     ),
     ("cifar10", 1.0, False): (
         *(Setting("photographs", steps, rate) for steps, rate in ((40, 32.0), (60, 16.0), (60, 24.0))),
         *(
-            Setting("photographs-mirrored", steps, rate, clip=0.1)
+            Setting("photographs-mirrored", steps, rate, clip_norm=0.1)
             for steps, rate in ((60, 240.0), (100, 160.0))
         ),
     ),
     ("cifar10", 3.0, False): tuple(
-        Setting("photographs-mirrored", steps, rate, clip=0.1) for steps, rate in ((100, 240.0), (150, 160.0))
+        Setting("photographs-mirrored", steps, rate, clip_norm=0.1)
+        for steps, rate in ((100, 240.0), (150, 160.0))
     ),
 }
 
@@ -340,10 +341,10 @@ def tuning_cell(
             Job(
                 s.steps,
                 s.rate,
-                share * s.clip * sum_noise(epsilon, s.steps, agents, own),
+                share * s.clip_norm * sum_noise(epsilon, s.steps, agents, own),
                 seed,
                 s.momentum,
-                s.clip,
+                s.clip_norm,
             )
             for s in chosen
             for seed in seeds
@@ -537,7 +538,7 @@ def secure_sum_mean(
 ) -> Result:
     """Average numbers of a unit interval at epsilon 1 and measure the noise in the mean."""
     from sottovoce.algorithms import Muffliato
-    from sottovoce.data.randomness import Random
+    from sottovoce.noise.run_randomness import RunRandomness
     from sottovoce.privacy import ProtectiveNoise, gaussian_mu
 
     started = time.perf_counter()
@@ -562,7 +563,7 @@ def secure_sum_mean(
             drawn = ProtectiveNoise() if n <= 64 else np.random.default_rng(n)
             total = 0.0
             for _ in range(often):  # the plan has been priced: its runs need not price it again
-                gate = plan.source(zeros, range(n), Random.of(drawn))
+                gate = plan.source(zeros, range(n), RunRandomness.of(drawn))
                 total += float(np.square(plan.schedule(0).apply(gate.released(0))[0]).sum())
             share = {"local": 1.0, "central": 1 / n}.get(against, 1 / (n - many))
             formula = float(np.sqrt(share / n)) / gaussian_mu(1.0, DELTA)

@@ -54,7 +54,7 @@ def secure_sum_network(
     cells = [(Cell(m, float(e), FIEDLER), settings_of(m, float(e))) for m in method for e in epsilon]
     if quick:
         few = Settings(1.0, 0.5, 0.5, 2)
-        cells = [(Cell(m, 1.0, FIEDLER, data="digits", lot=16), few) for m in method]
+        cells = [(Cell(m, 1.0, FIEDLER, data="digits", batch_size=16), few) for m in method]
         trials, results = 1, None
     jobs = [
         [

@@ -1,6 +1,6 @@
 """Learning over networks on houses: Muffliato-GD, exact consensus, a trusted aggregator, a random walk.
 
-Muffliato (M22) figure 1(c): logistic regression on binarised California housing, features standardised and
+Muffliato (M22) figure 1(c): logistic regression on binarised California housing, features standardized and
 every record scaled to unit length, records dealt out to n = 2000 and 4000 users, a fresh Erdős-Rényi graph
 for every gradient step, against a trusted aggregator. `walk-vs-gossip` is the picture of Bellet's 2024 talk.
 
@@ -41,7 +41,7 @@ class Config:
     users: tuple[int, ...] = (2000, 4000)
     steps: int = 50
     learning_rates: tuple[float, ...] = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
-    clip: float = 1.0
+    clip_norm: float = 1.0
     density: float = 1.5
     short_rounds: tuple[int, ...] = (1, 4)
     mean_mu: float = 0.25
@@ -53,8 +53,8 @@ QUICK = Config(users=(128,), steps=8, learning_rates=(2.0,), runs=2, mean_mu=1.0
 
 
 def prepared(seed: int = 0) -> Dataset:
-    """Return houses as in the paper: standardised, unit records, 80 % for training."""
-    return load("houses").standardised().unit_rows().split(0.2, np.random.default_rng(seed))
+    """Return houses as in the paper: standardized, unit records, 80 % for training."""
+    return load("houses").standardized().unit_rows().split(0.2, np.random.default_rng(seed))
 
 
 def run(quick: bool = False, *, spread: Spread = in_turn, **options: Any) -> Result:
@@ -104,8 +104,11 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
         ranks = [sv.protocols.Gossip(graphs[k], schedule[0].rounds).view(k).rank for k in range(3)]
         shares[name] = float(np.mean(ranks)) / n
     common: dict[str, Any] = {
-        "objective": GLM("logistic"), "steps": config.steps, "clip": config.clip, "adjacency": "user",
-    }  # fmt: skip
+        "objective": GLM("logistic"),
+        "steps": config.steps,
+        "clip_norm": config.clip_norm,
+        "adjacency": "user",
+    }
     found: dict[str, Any] = {"rounds": rounds, "mean_degree": float(np.mean(graphs[0].degrees))}
     for method, share in shares.items():
         # mean over pairs of mu^2: steps * share * (2 / z)^2 = mean_mu^2
@@ -188,10 +191,10 @@ def walk(quick: bool = False, **options: Any) -> Result:
     of `run`.
     """
     import sottovoce as sv
+    from sottovoce.accounting.walks import complete_passage, first_passage, walk_loss
     from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
     from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
     from sottovoce.objectives import GLM
-    from sottovoce.privacy.walks import complete_passage, first_passage, walk_loss
 
     started = time.perf_counter()
     config = replace(WALK_QUICK if quick else WalkConfig(), **options)
@@ -226,7 +229,7 @@ def walk(quick: bool = False, **options: Any) -> Result:
 
     def one(method: str, step: float, seed: int) -> list[dict[str, float]]:
         rng = np.random.default_rng([config.seed, seed])
-        common: dict[str, Any] = {"learning_rate": step, "clip": 1.0, "adjacency": "user"}
+        common: dict[str, Any] = {"learning_rate": step, "clip_norm": 1.0, "adjacency": "user"}
         if method != "gossip":
             walked, z = (graph, z_walk) if method == "walk" else (complete, z_complete)
             plan: Any = RandomWalkSGD(model, walked, steps=hops, noise_multiplier=z, path="secret", **common)

@@ -68,7 +68,7 @@ def run(quick: bool = False, **options: Any) -> Result:
         common: dict[str, Any] = {
             "objective": GLM("logistic"),
             "steps": config.steps,
-            "clip": 1.0,
+            "clip_norm": 1.0,
             "adjacency": "user",
             "learning_rate": config.learning_rate,
         }

@@ -46,7 +46,7 @@ def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 398
         found["karate" if quick else f"ego-{ego}"] = {
             "n": network.n, "rounds": rounds, "user": user, "loss": loss, "edges": network.edges,
             "distances": far, "mean": float(np.delete(loss, user).mean()),
-            "mean_of_neighbours": float(loss[far == 1].mean()), "published": printed,
+            "mean_of_neighbors": float(loss[far == 1].mean()), "published": printed,
             "published_beyond_two_hops": float(printed[far > 2].mean()) if (far > 2).any() else None,
             "mean_beyond_two_hops": float(loss[far > 2].mean()) if (far > 2).any() else None,
         }  # fmt: skip
@@ -61,12 +61,12 @@ def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 398
 def ego_table(record: dict[str, Any]) -> Shown:
     """Return one line per graph."""
     rows = tuple(
-        (name, f["n"], f["rounds"], f["user"], f["mean_of_neighbours"], f["mean"], f["mean_beyond_two_hops"],
+        (name, f["n"], f["rounds"], f["user"], f["mean_of_neighbors"], f["mean"], f["mean_beyond_two_hops"],
          f["published_beyond_two_hops"])
         for name, f in record["metrics"].items()
     )  # fmt: skip
     columns = (
-        "graph", "nodes", "rounds", "user", "neighbours learn", "mean", "ours: beyond two hops (exact)",
+        "graph", "nodes", "rounds", "user", "neighbors learn", "mean", "ours: beyond two hops (exact)",
         "paper: beyond two hops, formula (6)",
     )  # fmt: skip
     return Shown(
@@ -78,13 +78,13 @@ def ego_table(record: dict[str, Any]) -> Shown:
 
 
 def ego_held(record: dict[str, Any]) -> bool:
-    """Whether nodes beyond two hops learn less than half of what neighbours learn, on every graph."""
+    """Whether nodes beyond two hops learn less than half of what neighbors learn, on every graph."""
     far = [f for f in record["metrics"].values() if f["mean_beyond_two_hops"] is not None]
-    return all(f["mean_beyond_two_hops"] < f["mean_of_neighbours"] / 2 for f in far)
+    return all(f["mean_beyond_two_hops"] < f["mean_of_neighbors"] / 2 for f in far)
 
 
 def plot_ego(record: dict[str, Any]) -> Any:
-    """Draw every graph twice, nodes coloured by what they learn of the starred user: (6), and exact."""
+    """Draw every graph twice, nodes colored by what they learn of the starred user: (6), and exact."""
     found = record["metrics"]
     columns = len(found)
     with drawing.figure_of(columns, 2, width=2.9 * columns + 0.8, height=2.9) as (figure, panels):
@@ -305,7 +305,7 @@ def dropout_table(record: dict[str, Any]) -> Shown:
         (
             "share of nodes silent",
             "mean loss",
-            "neighbours",
+            "neighbors",
             "furthest",
             "noise left, times n (1: exact mean)",
         ),

@@ -150,7 +150,7 @@ def table(record: dict[str, Any]) -> Shown:
 
 
 def held(record: dict[str, Any]) -> bool:
-    """Whether the mean loss at the furthest distance is below that of neighbours on every graph."""
+    """Whether the mean loss at the furthest distance is below that of neighbors on every graph."""
     return all(found["exact"][-1] < found["exact"][0] for found in record["metrics"].values())
 
 

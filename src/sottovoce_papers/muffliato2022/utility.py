@@ -90,7 +90,7 @@ def _graph(family: str, n: int) -> Any:
 
 def _one(family: str, n: int, algorithm: str, config: Config, rng: np.random.Generator) -> dict[str, Any]:
     from sottovoce import protocols
-    from sottovoce.privacy.published import published_utility
+    from sottovoce.accounting.published.formulas import published_utility
 
     network = _graph(family, n)
     randomized = algorithm != "synchronous"

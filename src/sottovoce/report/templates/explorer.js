@@ -42,7 +42,7 @@
   const plotView = viewOf(shown, plot) ?? [...shown][0];
   let busy = false;
 
-  function colours() {
+  function colors() {
     const style = getComputedStyle(document.documentElement);
     const of = name => style.getPropertyValue(name).trim();
     const ink = of("--ink"), soft = of("--soft"), band = of("--band"), line = of("--line");
@@ -369,7 +369,7 @@
   $("save-svg").addEventListener("click", () => picture("svg"));
   $("save-png").addEventListener("click", () => picture("png"));
 
-  dark.addEventListener("change", colours);
-  colours(); fill(); slider(); facts();
+  dark.addEventListener("change", colors);
+  colors(); fill(); slider(); facts();
   await refresh();
 })();

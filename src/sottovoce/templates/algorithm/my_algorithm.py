@@ -11,13 +11,13 @@ from typing import ClassVar
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.algorithms.plan import Learning
+from sottovoce.algorithms.plan import GradientPlan
 from sottovoce.privacy.laws import Consensus
 from sottovoce.runners import Algorithm, State
 
 
 @dataclass(frozen=True, repr=False)
-class SignDescent(Learning):
+class SignDescent(GradientPlan):
     """Options, price, budget, checkpoints and plan files come from Learning."""
 
     name: ClassVar[str] = "sign-descent"
@@ -25,7 +25,7 @@ class SignDescent(Learning):
     default_protocol: ClassVar[str] = "tree:kind=uniform"
     needs_exact: ClassVar[bool] = True
     maskable: ClassVar[bool] = True  # its message is a release, untouched
-    uses_optimiser: ClassVar[bool] = False
+    uses_optimizer: ClassVar[bool] = False
 
     @property
     def law(self):
@@ -53,7 +53,7 @@ def toy(sites=8, each=200, seed=3):
 if __name__ == "__main__":
     data = toy()
     plan = SignDescent.for_budget(
-        sv.objectives.GLM(dim=5), "masked", network="complete:8", steps=30, clip=1.0, learning_rate=(0.5, 0.05),
+        sv.objectives.GLM(dim=5), "masked", network="complete:8", steps=30, clip_norm=1.0, learning_rate=(0.5, 0.05),
         sizes=data.sizes.tolist(), epsilon=2.0, delta=1e-5,
     )
     result = plan.run(data, np.random.default_rng(0))

@@ -8,7 +8,7 @@ import sottovoce as sv
 
 def plan_for(data, **options):
     return SignDescent(
-        sv.objectives.GLM(dim=5), "masked", network="complete:8", steps=30, clip=1.0,
+        sv.objectives.GLM(dim=5), "masked", network="complete:8", steps=30, clip_norm=1.0,
         learning_rate=(0.5, 0.05), sizes=data.sizes.tolist(), **options,
     )
 
@@ -24,7 +24,7 @@ def test_it_learns_within_its_budget():
 def test_without_noise_the_first_step_is_the_sign_of_the_gradient():
     data = toy()
     plan = SignDescent(
-        sv.objectives.GLM(dim=5), "tree", network="complete:8", steps=1, clip=1.0, learning_rate=0.5,
+        sv.objectives.GLM(dim=5), "tree", network="complete:8", steps=1, clip_norm=1.0, learning_rate=0.5,
         sizes=data.sizes.tolist(),
     )
     gradient = -(data.y[:, None] * data.X / 2).mean(axis=0)  # of the logistic loss at zero

@@ -1,0 +1,40 @@
+"""Methods of lower packages that upper packages implement: notebook display, `Result.report`.
+
+These are the only upward references in the package. They are resolved by name on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["NotebookDisplay", "hook"]
+
+_HOOKS: dict[str, str] = {
+    "Plan.usefulness": "sottovoce.advice.usefulness:usefulness",
+    "Result.report": "sottovoce.report.notebook:report",
+    "NotebookDisplay.html": "sottovoce.report.notebook:html",
+    "NotebookDisplay.plot": "sottovoce.report.notebook:plot",
+}
+
+
+def hook(name: str) -> Callable[..., Any]:
+    """Return the function that implements the method ``name``."""
+    module, _, function = _HOOKS[name].partition(":")
+    implementation: Callable[..., Any] = getattr(importlib.import_module(module), function)
+    return implementation
+
+
+class NotebookDisplay:
+    """Mixin with `_repr_html_` and `plot`; rendering lives in `sottovoce.report`."""
+
+    def _repr_html_(self) -> str:
+        return str(hook("NotebookDisplay.html")(self))
+
+    def plot(self, ax: Any = None, **options: Any) -> Any:
+        """Draw into matplotlib axes (new ones if ``ax`` is None) and return them.
+
+        The options are those of `sottovoce.report.plot`.
+        """
+        return hook("NotebookDisplay.plot")(self, ax, **options)

@@ -1,0 +1,195 @@
+"""Files that are whole or absent, values as JSON knows them, and their digests."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from sottovoce.errors import DataError, InvalidInput
+
+__all__ = ["atomic_write", "digest", "locked", "plain", "sync_folder"]
+
+
+@contextlib.contextmanager
+def locked(path: str | Path, patience: float) -> Iterator[None]:
+    """Keep other processes out until the block ends; the lock goes with the process that holds it.
+
+    Raises BlockingIOError if another one holds it for longer than ``patience`` seconds, another OSError if
+    the file cannot be opened.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder) / "lock", 0.0):
+    ...     try:
+    ...         with locked(Path(folder) / "lock", 0.01):
+    ...             pass
+    ...     except BlockingIOError:
+    ...         print("held")
+    held
+    """
+    import fcntl  # where there is none, everything else here still works
+
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    until = time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.02)
+        yield
+    finally:
+        os.close(handle)
+
+
+def atomic_write(
+    path: str | Path,
+    content: bytes | str | Callable[[BinaryIO], Any],
+    *,
+    durable: bool = True,
+    mode: int = 0o666,
+) -> Path:
+    """Write a file so that a reader, or a crash at any moment, sees the old one or the new one, never half.
+
+    Parameters
+    ----------
+    path : the file; its folder is made if missing.
+    content : bytes, text (written as UTF-8), or a function that writes into the open file.
+    durable : whether to return only when file and name are on the disk; else a crash of the machine may
+        bring the old file back.
+    mode : rights of the file before the umask takes its part; 0o600 for the owner only.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     atomic_write(Path(folder) / "new" / "a.txt", "whole").read_text()
+    'whole'
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise DataError(f"{target} is a folder, expected a file name.")
+    # a random name: two writers of one file must not write into each other's half
+    beside = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content.encode() if isinstance(content, str) else content)
+                if durable:
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.replace(beside, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                beside.unlink(missing_ok=True)
+            raise
+        if durable:
+            sync_folder(target.parent)
+    except OSError as error:
+        raise DataError(f"{target} cannot be written: {error.strerror or error}.") from error
+    return target
+
+
+def sync_folder(folder: Path) -> None:
+    """Put the names in a folder on the disk: a rename alone may be forgotten by a crash.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     sync_folder(Path(folder))
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` with numpy scalars, arrays, tuples, sets and paths turned into what JSON knows.
+
+    NaN becomes None, infinities become the words "inf" and "-inf": JSON has no numbers for them.
+
+    Examples
+    --------
+    >>> plain({"h": np.array([0.5, np.inf]), 3: (1, {2})})
+    {'h': [0.5, 'inf'], '3': [1, [2]]}
+    """
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return plain(value.tolist())
+    if isinstance(value, np.generic):
+        return plain(value.item())
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, (set, frozenset)):  # in one order, which sets of words do not have by themselves
+        return sorted((plain(item) for item in value), key=repr)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, float) and not np.isfinite(value):
+        return None if np.isnan(value) else ("inf" if value > 0 else "-inf")
+    return value
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 of ``value`` as canonical JSON (sorted keys, `plain` values), in hexadecimal.
+
+    Arrays, sparse matrices and tensors in it count by type, shape and bytes. What is neither plain nor an
+    array is refused: its words would change from process to process.
+
+    Examples
+    --------
+    >>> digest({"steps": 3, "clip_norm": 1.0}) == digest({"clip_norm": np.float64(1.0), "steps": 3})
+    True
+    >>> digest(np.zeros(2)) == digest(np.zeros((2, 1))), digest(np.zeros(2)) == digest([0.0, 0.0])
+    (False, False)
+    >>> digest({"model": object})
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.InvalidInput: A digest needs plain values and arrays, got type; describe it by those.
+    """
+    text = json.dumps(plain(_arrays_named(value)), sort_keys=True, default=_refused)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _arrays_named(value: Any) -> Any:
+    """Return ``value`` with each array replaced by its type, shape and the digest of its bytes."""
+    if isinstance(value, Mapping):
+        return {str(key): _arrays_named(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_arrays_named(item) for item in value]
+    if hasattr(value, "tocsr"):  # a sparse matrix, without importing scipy
+        csr = value.tocsr()
+        return {"sparse": list(csr.shape), "parts": _arrays_named([csr.indptr, csr.indices, csr.data])}
+    if hasattr(value, "detach"):  # a tensor, without importing torch
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        raw = hashlib.sha256(np.ascontiguousarray(value).data).hexdigest()
+        return {"dtype": value.dtype.str, "shape": list(value.shape), "sha256": raw}
+    return value
+
+
+def _refused(value: Any) -> Any:
+    raise InvalidInput(
+        f"A digest needs plain values and arrays, got {type(value).__name__}; describe it by those."
+    )

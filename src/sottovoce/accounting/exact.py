@@ -1,0 +1,533 @@
+"""Exact pairwise accounting: what a node, or a colluding set, learns about each user.
+
+For averaging the loss is not a bound but the divergence itself: user ``u`` loses ``h(u)`` times the
+local-privacy loss to the observers, with ``h`` the squared length of ``e_u`` projected on the span of their
+messages. For learning there are two cases. Over *exact consensus* the model is common knowledge after every
+step, views compose, and the same number is a guarantee for any loss. Over plain gossip the linear formula
+ignores that honest nodes evaluate gradients at points the observer does not see; it is reported with the
+label ``conditional`` and never accepts a budget.
+
+References: the projector formula repairs equation (6) of Cyffers, Even, Bellet, Massoulié, "Muffliato",
+NeurIPS 2022, which adds the losses of messages whose noises are not independent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network, takes_network
+from sottovoce.leakage.exact_rank import (
+    AddNoise,
+    ApplyMatrix,
+    Event,
+    ExecutionTrace,
+    Observe,
+    Span,
+    decided,
+    exact_span,
+)
+from sottovoce.leakage.view import Basis, GaussianView
+from sottovoce.protocols import Gossip, LinearProtocol, Masked, Protocol
+from sottovoce.protocols.consensus import ExactConsensus
+
+__all__ = [
+    "LearningView",
+    "averaging_guarantee",
+    "consensus_guarantee",
+    "consensus_leakage",
+    "exact_loss",
+    "learning_guarantee",
+    "learning_view",
+]
+
+AVERAGING_ASSUMPTIONS = (
+    "observers are honest but curious and share what they see",
+    "the schedule is public and is the one that ran",
+    "other outputs of the protocol are not published",
+)
+CONSENSUS_ASSUMPTIONS = (
+    "every step ends in exact consensus and all nodes apply the same update",
+    "observers are honest but curious and share what they see",
+    "the schedules are public and are the ones that ran",
+)
+
+
+ROUNDED_UP = "rounded up where floating point could not decide"
+
+
+@takes_network
+def exact_loss(
+    source: Network | Protocol,
+    rounds: int | None = None,
+    observer: int | None = None,
+    colluders: Iterable[int] = (),
+    own_noise: bool = True,
+    progress: Callable[[int], None] | None = None,
+) -> np.ndarray:
+    """Return the exact share ``h`` of the local-privacy loss that observers obtain about every user.
+
+    The unit is ``alpha * Delta**2 / (2 * sigma**2)`` at Rényi order alpha; equivalently the pair is exactly
+    ``mu``-GDP with ``mu = (Delta / sigma) * sqrt(h)``.
+
+    Parameters
+    ----------
+    source : a network (gossip of ``rounds`` rounds on it; acceleration changes nothing) or a protocol.
+    rounds : number of gossip rounds, with a network.
+    observer : the curious node; None computes every node in turn.
+    colluders : further nodes that share all they see, and know, with the observer.
+    own_noise : whether observers know the noise they drew themselves (they do).
+    progress : called with the number of observers finished.
+
+    Returns
+    -------
+    (n,) array ``h[u]`` for one observer, else (n, n) array ``h[u, v]``, ``v`` the observer; the entries
+    of the observers about themselves are 0 when their noise is known. Where floating point could not decide,
+    they are rounded up (`GaussianView.rounded_up`).
+
+    Examples
+    --------
+    The published formula says 1/3 for the far end of a path of three; the truth is everything.
+
+    >>> import sottovoce as sv
+    >>> sv.privacy.exact_loss(sv.graphs.path(3), rounds=2, observer=2).round(6).tolist()
+    [1.0, 1.0, 0.0]
+    """
+    protocol = _as_protocol(source, rounds)
+    also = () if not list(colluders) else _validate.nodes(colluders, protocol.n, "colluders")
+    if observer is not None:
+        return protocol.view({*also, *_validate.nodes(observer, protocol.n, "observer")}, own_noise).leakage()
+    if not also and isinstance(protocol, Gossip):
+        by_symmetry = _by_symmetry(protocol, own_noise)
+        if by_symmetry is not None:
+            return by_symmetry
+    return _one_by_one(lambda v: protocol.view({v, *also}, own_noise).leakage(), protocol.n, progress)
+
+
+def _one_by_one(
+    column: Callable[[int], np.ndarray], n: int, progress: Callable[[int], None] | None
+) -> np.ndarray:
+    """Fill an (n, n) array column by column, one thread per core.
+
+    The matrices of one observer are small: BLAS threads would spend their time waiting for each other
+    (measured: twenty times slower on a busy machine), so each observer gets one.
+    """
+    from threadpoolctl import threadpool_limits
+
+    loss = np.empty((n, n))
+    with threadpool_limits(limits=1), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for v, found in enumerate(pool.map(column, range(n))):
+            loss[:, v] = found
+            if progress is not None:
+                progress(v + 1)
+    return loss
+
+
+def _as_protocol(source: Network | Protocol, rounds: int | None) -> Protocol:
+    if isinstance(source, Protocol):
+        if rounds is not None and rounds != source.rounds:
+            raise InvalidInput(f"The protocol has {source.rounds} rounds, got rounds={rounds}; leave it out.")
+        return source
+    if rounds is None:
+        raise InvalidInput(
+            "A network needs rounds=...; protocols.rounds_for(network) gives the theoretical number."
+        )
+    return Gossip(source, _validate.count(rounds, "rounds"))
+
+
+def _by_symmetry(protocol: Gossip, own_noise: bool) -> np.ndarray | None:
+    """All observers from one, when the graph's translations are verified symmetries of its matrix."""
+    network, n = protocol.network, protocol.n
+    if network.symmetry is None or n > 4096:
+        return None
+    shifts = np.array([network.symmetry(v) for v in range(n)])
+    dense = np.zeros((n, n))
+    entries = protocol.matrix(0).tocoo()
+    dense[entries.row, entries.col] = entries.data
+    wanted = dense[entries.row, entries.col]
+    for v, shift in enumerate(shifts):
+        if shift[0] != v or not np.array_equal(dense[shift[entries.row], shift[entries.col]], wanted):
+            return None
+    first = protocol.view(0, own_noise).leakage()
+    loss = np.empty((n, n))
+    loss[shifts, np.arange(n)[:, None]] = first
+    return loss
+
+
+# ---- averaging ------------------------------------------------------------------------------------
+
+
+def averaging_guarantee(
+    view: GaussianView, user: int | Iterable[int] | None, *, sensitivity: float, noise_std: float
+) -> Guarantee:
+    """Return the exact user-level guarantee of one averaging against a view.
+
+    ``user`` None takes the worst user; several users are accounted as a group that changes together.
+
+    Guarantees
+    ----------
+    Label ``exact``: the observers of ``view``, honest but curious, following the public schedule that ran.
+    Values are clipped to a ball of diameter ``sensitivity`` before the noise; noise is Gaussian with standard
+    deviation ``noise_std`` and independent between nodes. For masked sums the observers may also tap
+    every link and deviate, or hold no key at all (the outsider), as long as the keys hold; the
+    assumptions say so.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> view = sv.protocols.HypercubeExchange(8).view(0)
+    >>> g = sv.privacy.averaging_guarantee(view, 7, sensitivity=1.0, noise_std=1.0)
+    >>> g.label, g.mu
+    ('exact', 0.5)
+    """
+    delta = _validate.positive(sensitivity, "sensitivity")
+    sigma = _validate.positive(noise_std, "noise_std")
+    if user is None:
+        others = np.setdiff1d(np.arange(view.n), view.observers)
+        share = float(view.leakage()[others].max(initial=0.0))
+    elif isinstance(user, (int, np.integer)):
+        (u,) = _validate.nodes(user, view.n, "user")
+        share = float(view.leakage()[u])
+    else:
+        share = view.group_leakage(user)
+    return Guarantee(
+        adversary=_adversary(view.observers, user),
+        adjacency="user",
+        label="exact",
+        curve=Curve.gaussian(delta / sigma * float(np.sqrt(share))),
+        assumptions=(
+            *(view.assumptions or AVERAGING_ASSUMPTIONS),
+            *((ROUNDED_UP,) if view.rounded_up else ()),
+        ),
+    )
+
+
+def _adversary(observers: Sequence[int], user: Any) -> Adversary:
+    """Name observers and whom they look at; a group is not the worst of its members."""
+    if user is None:
+        about: tuple[int, ...] = ()
+    else:
+        about = (int(user),) if isinstance(user, (int, np.integer)) else tuple(user)
+    if len(observers) > 1:
+        return Adversary("colluders", observers=tuple(observers), users=about)
+    if not observers:
+        return Adversary("outsider", users=about)
+    return Adversary("pairwise" if len(about) == 1 else "network", observers=tuple(observers), users=about)
+
+
+# ---- learning over exact consensus -----------------------------------------------------------------
+
+
+def consensus_leakage(
+    protocols: Iterable[Protocol], observers: int | Iterable[int], noise_std: Any = None
+) -> np.ndarray:
+    """Return (steps, n): the share ``h`` of every step's release, per user.
+
+    ``noise_std``, one per node, is needed where nodes do not all add the same noise: ``h`` is then relative
+    to the user's own noise, and exceeds the equal-noise value when the others are quieter.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> sv.privacy.consensus_leakage([sv.protocols.HypercubeExchange(4)] * 2, 0).round(9).tolist()
+    [[0.0, 1.0, 0.5, 0.5], [0.0, 1.0, 0.5, 0.5]]
+    """
+    chosen = (observers,) if isinstance(observers, (int, np.integer)) else tuple(observers)
+    cache: dict[int, np.ndarray] = {}
+    rows = []
+    held = list(protocols)  # keeps every protocol alive, so that ids stay distinct
+    for protocol in held:
+        if id(protocol) not in cache:
+            cache[id(protocol)] = _step_leakage(protocol, chosen, noise_std)
+        rows.append(cache[id(protocol)])
+    return np.array(rows)
+
+
+def _step_leakage(protocol: Protocol, observers: tuple[int, ...], noise_std: Any) -> np.ndarray:
+    if len(observers) == 1 and isinstance(protocol, ExactConsensus):
+        (v,) = _validate.nodes(observers, protocol.n)
+        return protocol.shares(v, noise_std)
+    view = protocol.view(observers)
+    return (view if noise_std is None else view.with_noise(noise_std)).leakage()
+
+
+def consensus_guarantee(
+    shares: Any,
+    *,
+    sensitivity: float,
+    noise_std: float,
+    observers: Iterable[int],
+    user: int,
+    adjacency: Adjacency = "user",
+    sample_rate: float | None = None,
+    assumptions: Iterable[str] = (),
+) -> Guarantee:
+    """Return the guarantee of learning over exact consensus, for any loss.
+
+    Parameters
+    ----------
+    shares : (steps,) the share ``h`` of each step for this user, a column of `consensus_leakage`.
+    sensitivity : how far one change moves a node's message before noise, in L2 norm, under ``adjacency``.
+    noise_std : standard deviation of the noise the user adds to its message.
+    observers : the colluding observers for whom ``shares`` was computed; none is the outsider of masked sums.
+    user : the user whose shares these are; the statement is about nobody else.
+    adjacency : ``"user"``, ``"replace-one"`` or ``"add-remove"``.
+    sample_rate : Poisson rate of the node's lots (record level only); None: every record in every step.
+    assumptions : for masked sums, ``protocol.assumptions(observers)``: they take the place of the honesty of
+        the observers.
+
+    Guarantees
+    ----------
+    Label ``exact``. Given the view so far the model is a public constant, so step t is a Gaussian mechanism
+    with noise ``noise_std / sqrt(h_t)`` about the user's gradient and independent of it otherwise; steps
+    compose adaptively. It needs: every step ends in exact consensus, all nodes apply the same
+    update, schedules do not depend on data, and lots of different nodes are independent. Losses need not
+    be convex. A step with h = 0 costs nothing; empty lots are covered, since the divisor is fixed.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> shares = sv.privacy.consensus_leakage([sv.protocols.HypercubeExchange(4)] * 4, 0)[:, 3]
+    >>> g = sv.privacy.consensus_guarantee(shares, sensitivity=1.0, noise_std=2.0, observers=[0], user=3)
+    >>> g.label, round(g.mu, 6)
+    ('exact', 0.707107)
+    """
+    if user is None:
+        raise InvalidInput("shares are those of one user, so the statement must name it; pass user=....")
+    h = np.clip(np.asarray(shares, dtype=float).ravel(), 0.0, None)
+    delta = _validate.positive(sensitivity, "sensitivity")
+    sigma = _validate.positive(noise_std, "noise_std")
+    if sample_rate is None or sample_rate >= 1:
+        curve = Curve.gaussian(delta / sigma * float(np.sqrt(h.sum())))
+    elif adjacency == "user":
+        raise InvalidInput("Sampling records does not amplify user-level privacy; leave sample_rate out.")
+    else:
+        rate = _validate.probability(sample_rate, "sample_rate", zero=False)
+        # The sampled curve takes noise over clip norm; replacing a record moves the sum by twice that norm.
+        multiplier = sigma / (delta / 2 if adjacency == "replace-one" else delta)
+        curve = Curve.none()
+        values, counts = np.unique(_upwards(h), return_counts=True)
+        for value, count in zip(values, counts, strict=True):
+            if value > 0:
+                curve = curve + Curve.sampled_gaussian(
+                    rate, multiplier / float(np.sqrt(value)), int(count), adjacency=adjacency
+                )
+    listed, said = tuple(observers), tuple(assumptions)
+    if not listed and not said:
+        raise InvalidInput(
+            "observers must name at least one node, got none; only masked sums state what an outsider sees: "
+            "pass assumptions=protocol.assumptions()."
+        )
+    return Guarantee(
+        adversary=_adversary(_validate.nodes(listed, 1 << 62) if listed else (), user),
+        adjacency=adjacency,
+        label="exact",
+        curve=curve,
+        assumptions=(CONSENSUS_ASSUMPTIONS[0], *said, *CONSENSUS_ASSUMPTIONS[2:])
+        if said
+        else CONSENSUS_ASSUMPTIONS,
+    )
+
+
+def _upwards(h: np.ndarray, most: int = 64) -> np.ndarray:
+    """Return shares rounded upwards: a little, or to whole percents where too many values would differ."""
+    fine = np.ceil(h * 1e12) / 1e12
+    if len(np.unique(fine)) <= most:
+        return fine
+    with np.errstate(divide="ignore"):
+        return np.where(fine > 0, 1.01 ** np.ceil(np.log(fine) / np.log(1.01)), 0.0)
+
+
+# ---- learning over gossip: the linear formula ----------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LearningView(GaussianView):
+    """What observers see of many gradient steps, were the gradients fixed numbers.
+
+    Coordinates are (step, node). `leakage` is the loss of a change that is the same in every step;
+    `worst_case` bounds any change of at most one unit per step.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> gossip = sv.protocols.Gossip(sv.graphs.path(5), rounds=1)
+    >>> view = sv.privacy.learning_view(gossip, steps=5, observers=0)
+    >>> view.worst_case().round(3).tolist()
+    [0.0, 4.866, 0.713, 0.087, 0.007]
+    """
+
+    steps: int = 1
+
+    def block(self, user: int) -> np.ndarray:
+        """Return the (steps, steps) matrix H of one user: the projector restricted to its coordinates."""
+        (u,) = _validate.nodes(user, self.n, "user")
+        rows = self.basis[np.flatnonzero(self.owners == u)]
+        return rows @ rows.T
+
+    def worst_case(self, participation: Sequence[Sequence[int]] | None = None) -> np.ndarray:
+        """Return (n,) upper bounds on the loss of any change of at most one unit in each step, per user.
+
+        ``participation`` lists the sets of steps in which a record may take part (all steps by default);
+        the worst set is taken. Never above the number of steps, which is the local-privacy value.
+        """
+        sets = [range(self.steps)] if participation is None else participation
+        most = max((len(s) for s in sets), default=0)
+        out = np.zeros(self.n)
+        for u in range(self.n):
+            if u in self.observers and self.own_noise:
+                continue
+            H = self.block(u)
+            worst = max(_ball_maximum(H[np.ix_(list(s), list(s))]) for s in sets)
+            out[u] = min(worst + self.slack, most)
+        return out
+
+
+def _ball_maximum(H: np.ndarray) -> float:
+    """Bound max sum H[s, t] <d_s, d_t> over unit vectors d; exact when H has no negative entry."""
+    if not H.size:
+        return 0.0
+    return float(min(np.abs(H).sum(), len(H) * max(np.linalg.eigvalsh(H)[-1], 0.0), len(H)))
+
+
+def learning_view(
+    protocol: LinearProtocol | Sequence[LinearProtocol],
+    steps: int,
+    observers: int | Iterable[int],
+    own_noise: bool = True,
+) -> LearningView:
+    """Return the linear view of ``steps`` gradient steps, each followed by the rounds of a protocol.
+
+    Parameters
+    ----------
+    protocol : the averaging of every step, or one per step.
+    steps : number of noisy gradients.
+    observers, own_noise : as for `Protocol.view`.
+
+    Examples
+    --------
+    A path of five seen from its end, five steps, one round each: distance protects.
+
+    >>> import sottovoce as sv
+    >>> view = sv.privacy.learning_view(sv.protocols.Gossip(sv.graphs.path(5), rounds=1), 5, observers=0)
+    >>> view.worst_case().round(3).tolist()
+    [0.0, 4.866, 0.713, 0.087, 0.007]
+    """
+    steps = _validate.count(steps, "steps")
+    each = list(protocol) if isinstance(protocol, Sequence) else [protocol] * steps
+    if len(each) != steps:
+        raise InvalidInput(f"protocol must be one, or one per step ({steps}), got {len(each)}.")
+    n = each[0].n
+    if any(isinstance(p, Masked) for p in each):
+        raise InvalidInput(
+            "Masked rows end in exact consensus, whose price is exact; use consensus_leakage instead."
+        )
+    if any(p.memory > 1 or p.fresh_std for p in each):
+        raise InvalidInput(
+            "The linear view of learning takes protocols without memory or fresh noise; "
+            "plain gossip has the same span as Chebyshev."
+        )
+    chosen = _validate.nodes(observers, n)
+    basis = Basis(n)
+    for p in reversed(each):
+        # The state before the rounds is the model after the last step plus this step's noisy gradient:
+        # its functionals are functionals of both.
+        injected = _rounds_back(p, basis, chosen, own_noise)
+        basis.columns = np.vstack([injected, injected, basis.columns[n:]])
+        basis.orthonormalize()
+    columns = basis.columns.copy()
+    columns[:n] = 0.0  # the first model is public
+    owners = np.concatenate([np.full(n, -1), np.tile(np.arange(n), steps)])
+    if own_noise:
+        columns[np.isin(owners, chosen)] = 0.0
+    basis.columns = columns
+    basis.orthonormalize()
+    span = Span(basis.columns[n:])
+    if not basis.watch.settled:
+        course = _learning_course(each, chosen, own_noise)
+        rank = basis.columns.shape[1]
+        if not decided(basis.watch, course, rank, faint=any(p.faint for p in each)):
+            # Where exact arithmetic would take too long: all of the local-privacy loss, as slack.
+            span = exact_span(course, rank) or Span(span.basis, slack=float(steps) ** 2, rounded_up=True)
+    return LearningView(
+        n=n,
+        observers=chosen,
+        basis=span.basis,
+        owners=owners[n:],
+        messages=(),
+        own_noise=own_noise,
+        steps=steps,
+        slack=span.slack,
+        rounded_up=span.rounded_up,
+    )
+
+
+def _learning_course(
+    each: Sequence[LinearProtocol], observers: tuple[int, ...], own_noise: bool
+) -> ExecutionTrace:
+    """Return the steps forwards: each node adds a noisy gradient, then the rounds of the step's protocol."""
+    n = each[0].n
+    own = set(observers) if own_noise else set()
+    events: list[Event] = []
+    for step, protocol in enumerate(each):
+        events.append(AddNoise(step * n, n, 1.0))
+        for t in range(protocol.rounds):
+            seen = tuple(sorted(own | set(protocol.senders(t, observers))))
+            events += [Observe(seen), ApplyMatrix(protocol.matrix(t))]
+    known = tuple(step * n + v for step in range(len(each)) for v in sorted(own))
+    return ExecutionTrace(n, n * len(each), tuple(events), known)
+
+
+def _rounds_back(
+    protocol: LinearProtocol, basis: Basis, observers: tuple[int, ...], own_noise: bool
+) -> np.ndarray:
+    """Pull the basis back through the rounds of one step, adding what is seen; return the state part."""
+    n = protocol.n
+    own = set(observers) if own_noise else set()
+    for t in reversed(range(protocol.rounds)):
+        basis.columns = np.vstack([protocol.matrix(t).T @ basis.columns[:n], basis.columns[n:]])
+        basis.orthonormalize()
+        basis.add_unit(sorted(own | set(protocol.senders(t, observers))))
+    return basis.columns[:n]
+
+
+def learning_guarantee(
+    view: LearningView, user: int | None, *, sensitivity: float, noise_std: float
+) -> Guarantee:
+    """Return the linear-formula number for learning over gossip, labeled ``conditional``.
+
+    Guarantees
+    ----------
+    None in general: it is a guarantee only if every honest gradient is a function of data and of what the
+    observers already see. The label says so and no budget accepts it. The local guarantee always holds.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> view = sv.privacy.learning_view(sv.protocols.Gossip(sv.graphs.path(5), rounds=1), 5, observers=0)
+    >>> sv.privacy.learning_guarantee(view, 4, sensitivity=1.0, noise_std=1.0).label
+    'conditional'
+    """
+    delta = _validate.positive(sensitivity, "sensitivity")
+    sigma = _validate.positive(noise_std, "noise_std")
+    worst = view.worst_case()
+    share = float(worst.max()) if user is None else float(worst[_validate.nodes(user, view.n, "user")[0]])
+    return Guarantee(
+        adversary=_adversary(view.observers, user),
+        adjacency="user",
+        label="conditional",
+        curve=Curve.gaussian(delta / sigma * float(np.sqrt(share))),
+        assumptions=(
+            "gradients of honest nodes depend only on data and on what the observers see",
+            *((ROUNDED_UP,) if view.rounded_up else ()),
+        ),
+    )

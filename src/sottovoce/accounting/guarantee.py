@@ -1,0 +1,372 @@
+"""Guarantees: a privacy loss together with what it is about.
+
+A number alone is not a promise. A :class:`Guarantee` says against whom (:class:`Adversary`), between which
+data sets (adjacency), how it is known (label), how much (:class:`~sottovoce.accounting.curve.Curve`) and what
+was assumed. Guarantees compose like with like and refuse anything else.
+
+Labels, and which of them may accept a budget:
+
+============  ==================================================================  =======
+label         how the number is known                                             accepts
+============  ==================================================================  =======
+ldp           local differential privacy: holds whatever the others see or do     yes
+exact         computed from the joint law of everything the adversary sees        yes
+conditional   exact for the linear system, not shown for the learning run         no
+published     a formula as printed in a paper, for reproduction                   no
+============  ==================================================================  =======
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from sottovoce import _validate
+from sottovoce._hooks import NotebookDisplay
+from sottovoce.accounting import wording
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.loss_parts import SampledGaussian
+from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
+
+__all__ = ["Adjacency", "Adversary", "Guarantee", "Label"]
+
+MechanismKey = Literal["central", "local", "outsider", "network", "pairwise", "colluders"]
+Adjacency = Literal["user", "replace-one", "add-remove"]
+Label = Literal["ldp", "exact", "conditional", "published"]
+
+# Divisors and sampling rates are set by the number of records. Were it to change with a record, the shares of
+# all others would change too, and what is released would move by up to twice the clip instead of once.
+EMPTY_PLACE = (
+    "the number of records is public: a record removed leaves an empty place, and the number stays as it was"
+)
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """Who looks, and about whom.
+
+    Parameters
+    ----------
+    kind : ``"local"`` (own noise is all that protects, whatever the others do), ``"outsider"`` (taps every
+        link, holds no key), ``"network"`` (one node), ``"pairwise"`` (one node about one user),
+        ``"colluders"`` (a set of nodes together) or ``"central"`` (only the released result).
+    observers : node numbers. None named means the worst node (network, pairwise) or, for colluders, any
+        ``count`` nodes.
+    user : the node the statement is about; None for whichever node loses most.
+    users : a group of nodes whose data change together, in place of ``user``.
+    count : how many nodes collude, where any so many may.
+
+    Examples
+    --------
+    >>> print(Adversary("pairwise", observers=(3,), user=0))
+    node 3, about node 0
+    >>> print(Adversary("local"))
+    anyone who sees every message
+    >>> print(Adversary("colluders", count=2))
+    any 2 nodes together
+    >>> print(Adversary("network", 0, users=(2, 3)))
+    node 0, about nodes 2 and 3 as a group
+    """
+
+    kind: MechanismKey
+    observers: tuple[int, ...] = ()
+    users: tuple[int, ...] = ()
+    count: int | None = None
+
+    def __init__(
+        self,
+        kind: MechanismKey,
+        observers: int | Iterable[int] = (),
+        user: int | None = None,
+        *,
+        users: Iterable[int] = (),
+        count: int | None = None,
+    ) -> None:
+        if kind not in get_args(MechanismKey):
+            raise InvalidInput(f"an adversary is one of {', '.join(get_args(MechanismKey))}, got {kind!r}.")
+        listed: Iterable[int] = observers if isinstance(observers, Iterable) else (observers,)
+        nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in listed}))
+        about = tuple(sorted({_validate.count(u, "user", minimum=0) for u in users}))
+        if user is not None:
+            if about:
+                raise InvalidInput("an adversary looks at one user or at users, got both; leave one out.")
+            about = (_validate.count(user, "user", minimum=0),)
+        if kind in ("central", "local", "outsider") and nodes:
+            raise InvalidInput(f"a {kind} adversary has no observers, got {nodes}.")
+        if kind in ("network", "pairwise") and len(nodes) > 1:
+            raise InvalidInput(f"a {kind} adversary is one node, got {nodes}; use colluders for a set.")
+        if count is not None and (kind != "colluders" or nodes):
+            raise InvalidInput("a count is for colluders that are not named; leave it out.")
+        if kind == "colluders" and not nodes and count is None:
+            raise InvalidInput("colluders must name at least one node, got none.")
+        both = next((v for v in about if v in nodes), None)
+        if both is not None:
+            raise InvalidInput(f"node {both} cannot be both observer and user.")
+        object.__setattr__(self, "kind", kind)
+        object.__setattr__(self, "observers", nodes)
+        object.__setattr__(self, "users", about)
+        object.__setattr__(
+            self, "count", None if count is None else _validate.count(count, "the number of colluders")
+        )
+
+    @property
+    def user(self) -> int | None:
+        """The one node looked at; None for the worst, and for a group."""
+        return self.users[0] if len(self.users) == 1 else None
+
+    def __str__(self) -> str:
+        return wording.adversary(self.kind, self.observers, self.users, self.count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready description.
+
+        >>> Adversary("local").to_dict()
+        {'kind': 'local', 'observers': [], 'user': None}
+        """
+        record: dict[str, Any] = {
+            "kind": self.kind,
+            "observers": list(self.observers),
+            "user": self.user,
+        }
+        if len(self.users) > 1:
+            record["users"] = list(self.users)
+        return record if self.count is None else record | {"count": self.count}
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Adversary:
+        """Read what :meth:`to_dict` wrote.
+
+        >>> Adversary.from_dict({"kind": "pairwise", "observers": [1], "user": 0}).user
+        0
+        """
+        user, users = record["user"], tuple(record.get("users", ()))
+        return cls(record["kind"], tuple(record["observers"]), user, users=users, count=record.get("count"))
+
+
+@dataclass(frozen=True)
+class Guarantee(NotebookDisplay):
+    """A privacy loss with adversary, adjacency, label and assumptions.
+
+    Guarantees
+    ----------
+    ``valid`` is true for the labels ``ldp`` and ``exact`` only, and only those pass :meth:`require`. ``+``
+    composes mechanisms with independent noise, adaptively chosen or not; it refuses another adversary,
+    another adjacency, and another label, with one exception: ``ldp + exact`` about the same adversary is
+    allowed, because each part is an upper bound on what that adversary learns from it, so their composition
+    is one too. The sum is labeled ``exact`` (it holds for that adversary, which is all that the weaker
+    of the two claims) and carries the remark that it is an upper bound.
+
+    >>> view = Adversary("pairwise", observers=1, user=0)
+    >>> one = Guarantee(view, "user", "exact", Curve.gaussian(0.5))
+    >>> (one * 4).mu, round((one * 4).epsilon(1e-5), 4)
+    (1.0, 4.3772)
+    >>> one + Guarantee(view, "user", "published", Curve.gaussian(0.1))
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.CannotCompose: cannot add a published number to an exact guarantee; only equal labels, or ldp with exact, compose.
+    """  # noqa: E501
+
+    adversary: Adversary
+    adjacency: Adjacency
+    label: Label
+    curve: Curve
+    assumptions: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.adversary, Adversary):
+            raise InvalidInput(
+                f'adversary must be an Adversary, got {self.adversary!r}; try Adversary("local").'
+            )
+        if self.adjacency not in get_args(Adjacency):
+            raise InvalidInput(
+                f"adjacency must be one of {', '.join(get_args(Adjacency))}, got {self.adjacency!r}."
+            )
+        if self.label not in get_args(Label):
+            raise InvalidInput(f"label must be one of {', '.join(get_args(Label))}, got {self.label!r}.")
+        if not isinstance(self.curve, Curve):
+            raise InvalidInput(f"curve must be a Curve, got {self.curve!r}; try Curve.gaussian(mu).")
+        object.__setattr__(self, "assumptions", tuple(dict.fromkeys(map(str, self.assumptions))))
+        needed = "add-remove" if self.adjacency == "add-remove" else "replace-one"
+        for part, _ in (pair for one in self.curve.alternatives for pair in one.parts):
+            if isinstance(part, SampledGaussian) and part.adjacency != needed:
+                raise InvalidInput(
+                    f"a guarantee under {self.adjacency} adjacency needs sampled steps booked as {needed}, "
+                    f'got {part.adjacency}; build the curve with adjacency="{needed}".'
+                )
+
+    # -- reading ----------------------------------------------------------------------------------------
+
+    @property
+    def valid(self) -> bool:
+        """Whether this is a guarantee at all: only ``ldp`` and ``exact`` are."""
+        return self.label in ("ldp", "exact")
+
+    @property
+    def mu(self) -> float:
+        """The GDP parameter, where the curve is Gaussian."""
+        return self.curve.mu
+
+    def epsilon(self, delta: float) -> float:
+        """Return epsilon at ``delta``.
+
+        >>> round(Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).epsilon(1e-5), 4)
+        4.3772
+        """
+        return self.curve.epsilon(delta)
+
+    def delta(self, epsilon: float) -> float:
+        """Return delta at ``epsilon``."""
+        return self.curve.delta(epsilon)
+
+    def rdp(self, alpha: float) -> float:
+        """Return the Rényi loss of order ``alpha``."""
+        return self.curve.renyi(alpha)
+
+    @property
+    def best_guess(self) -> float:
+        """How often the best attacker tells two neighboring worlds apart, given even odds: 0.5 to 1.
+
+        It is (1 + TV) / 2 with the total variation TV = delta(0) of the whole curve: Phi(mu / 2) for Gaussian
+        loss, an upper bound where the curve is one.
+
+        >>> from sottovoce.privacy import gaussian_mu
+        >>> of = lambda mu: Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(mu)).best_guess
+        >>> round(of(gaussian_mu(1.0, 1e-5)), 3), round(of(gaussian_mu(5.0, 1e-5)), 3)
+        (0.553, 0.712)
+        """
+        return (1 + self.curve.delta(0.0)) / 2
+
+    def require(self, epsilon: float, delta: float) -> Guarantee:
+        """Return self if it is a guarantee within (epsilon, delta); raise otherwise.
+
+        >>> Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).require(1.0, 1e-5)
+        Traceback (most recent call last):
+        ...
+        sottovoce.errors.BudgetExceeded: epsilon may be at most 1 at delta 1e-05, got 4.37718; more noise or fewer steps lower it.
+        """  # noqa: E501
+        epsilon = _validate.non_negative(epsilon, "epsilon")
+        delta = _validate.delta(delta)
+        if not self.valid:
+            raise NotAGuarantee(
+                "only the labels ldp and exact accept a budget, "
+                f"got {self.label}: {wording.label(self.label)}."
+            )
+        found = self.epsilon(delta)
+        if not found <= epsilon:
+            raise BudgetExceeded(
+                f"epsilon may be at most {epsilon:.6g} at delta {delta:.6g}, got {found:.6g}; "
+                "more noise or fewer steps lower it."
+            )
+        return self
+
+    def against(self, adversary: Adversary) -> Guarantee:
+        """Restate a local guarantee against a weaker adversary, who sees less than every message.
+
+        >>> local = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+        >>> str(local.against(Adversary("pairwise", 1, 0)).adversary)
+        'node 1, about node 0'
+        """
+        same_users = not self.adversary.users or self.adversary.users == adversary.users
+        if self.adversary.kind != "local" or self.label != "ldp" or not same_users:
+            raise CannotCompose(
+                f"only an ldp guarantee against every message can be restated against {adversary}, "
+                f'got "{self.label}" against {self.adversary}.'
+            )
+        return replace(self, adversary=adversary)
+
+    # -- composing --------------------------------------------------------------------------------------
+
+    def __add__(self, other: Guarantee) -> Guarantee:
+        if not isinstance(other, Guarantee):
+            return NotImplemented
+        if self.adversary != other.adversary:
+            raise CannotCompose(
+                f"cannot add guarantees against different adversaries ({self.adversary}; {other.adversary}); "
+                "restate a local one with against()."
+            )
+        if self.adjacency != other.adjacency:
+            raise CannotCompose(
+                f"cannot add guarantees under different adjacencies ({self.adjacency}; {other.adjacency})."
+            )
+        label: Label = self.label
+        remark: tuple[str, ...] = ()
+        if self.label != other.label:
+            if not (self.valid and other.valid):
+                raise CannotCompose(
+                    f"cannot add {_with_article(other.label)} to {_with_article(self.label)}; "
+                    "only equal labels, or ldp with exact, compose."
+                )
+            label, remark = "exact", ("upper bound: one part is known by local privacy only",)
+        return Guarantee(
+            self.adversary, self.adjacency, label, self.curve + other.curve,
+            (*self.assumptions, *other.assumptions, *remark),
+        )  # fmt: skip
+
+    def __mul__(self, count: int) -> Guarantee:
+        return replace(self, curve=self.curve * count)
+
+    __rmul__ = __mul__
+
+    # -- saying -----------------------------------------------------------------------------------------
+
+    def __str__(self) -> str:
+        return f"[{self.label}] {self.adjacency}, against {self.adversary}: {self.curve}"
+
+    def statement(self, delta: float) -> str:
+        """Return one paragraph that says everything: loss, adversary, adjacency, label, assumptions.
+
+        >>> print(Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).statement(1e-5))
+        epsilon = 4.37718 at delta = 1e-05, against anyone who sees every message, when the whole data set of
+        one user is replaced. Label ldp: holds locally, whatever the others see or do. Mechanism: Gaussian,
+        mu = 1. Assumes: nothing further.
+        """
+        return (
+            f"epsilon = {self.epsilon(delta):.6g} at delta = {delta:g}, against {self.adversary}, "
+            f"when {wording.adjacency(self.adjacency, self.adversary.users)}. "
+            f"Label {self.label}: {wording.label(self.label)}. "
+            f"Mechanism: {self.curve}. Assumes: {'; '.join(self.assumptions) or 'nothing further'}."
+        )
+
+    def to_dict(self, delta: float | None = None) -> dict[str, Any]:
+        """Return a JSON-ready record; with ``delta`` it also holds epsilon.
+
+        >>> one = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+        >>> Guarantee.from_dict(one.to_dict(delta=1e-5)) == one
+        True
+        """
+        record: dict[str, Any] = {
+            "adversary": self.adversary.to_dict(),
+            "adjacency": self.adjacency,
+            "label": self.label,
+            "valid": self.valid,
+            "curve": self.curve.to_dict(),
+            "assumptions": list(self.assumptions),
+        }
+        if self.curve.is_gaussian:
+            record["mu"] = _finite(self.mu)
+        if delta is not None:
+            record |= {"delta": delta, "epsilon": _finite(self.epsilon(delta))}
+        return record
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Guarantee:
+        """Read what :meth:`to_dict` wrote; derived numbers in it are ignored, not trusted."""
+        try:
+            adversary = Adversary.from_dict(record["adversary"])
+            curve = Curve.from_dict(record["curve"])
+            return cls(adversary, record["adjacency"], record["label"], curve, tuple(record["assumptions"]))
+        except (KeyError, TypeError) as problem:
+            raise InvalidInput(
+                f"this is not a stored guarantee: {problem!r} is missing or malformed."
+            ) from None
+
+
+def _with_article(label: str) -> str:
+    noun = "guarantee" if label in ("ldp", "exact") else "number"
+    return f"{'an' if label[0] in 'aeiou' or label == 'ldp' else 'a'} {label} {noun}"
+
+
+def _finite(value: float) -> float | str:
+    return "inf" if math.isinf(value) else value

@@ -1,0 +1,1 @@
+"""Observation models: what an adversary observes of a plan's releases."""

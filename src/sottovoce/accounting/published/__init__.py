@@ -1,0 +1,1 @@
+"""Published formulas: numbers as printed in the literature, never a guarantee."""

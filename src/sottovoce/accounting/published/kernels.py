@@ -1,0 +1,50 @@
+"""Compiled loops of :mod:`sottovoce.accounting.published.formulas`; they release the interpreter lock."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+
+@numba.njit(nogil=True, cache=True)
+def accumulate(indptr, indices, data, nodes, rounds, out):  # type: ignore[no-untyped-def]
+    """Add to ``out`` (n, block) the squares of M^t e_w, normalized, for t < rounds; M in CSR form."""
+    n, block = out.shape
+    x = np.zeros((n, block))
+    y = np.empty((n, block))
+    norm = np.empty(block)
+    for j in range(block):
+        x[nodes[j], j] = 1.0
+        norm[j] = 1.0
+    for t in range(rounds):
+        for j in range(block):
+            norm[j] = 1.0 / norm[j]
+        for i in range(n):
+            for j in range(block):
+                out[i, j] += x[i, j] * x[i, j] * norm[j]
+        if t == rounds - 1:
+            break
+        norm[:] = 0.0
+        for i in range(n):
+            row = y[i]
+            row[:] = 0.0
+            for k in range(indptr[i], indptr[i + 1]):
+                weight = data[k]
+                other = x[indices[k]]
+                for j in range(block):
+                    row[j] += weight * other[j]
+            for j in range(block):
+                norm[j] += row[j] * row[j]
+        x, y = y, x
+
+
+@numba.njit(nogil=True, cache=True)
+def sum_rows(indptr, indices, shares, out, start, stop):  # type: ignore[no-untyped-def]
+    """Set out[v] to the sum of ``shares`` over v's neighbors, for columns start..stop-1."""
+    for v in range(out.shape[0]):
+        for u in range(start, stop):
+            out[v, u] = 0.0
+        for k in range(indptr[v], indptr[v + 1]):
+            w = indices[k]
+            for u in range(start, stop):
+                out[v, u] += shares[w, u]

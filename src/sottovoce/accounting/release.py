@@ -1,0 +1,312 @@
+"""What leaves, and what it may cost together: releases, budgets, and the account that refuses to overspend.
+
+A `Release` stands between what runs and what is priced. A plan lists the releases of every agent before
+anything runs; the accountant prices the list, the gate compares every draw with it, a peer's ledger
+stores what was drawn and the wire names it. A release holds everything an accountant needs about one noisy
+publication, or a run of equal ones, and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+from sottovoce import _validate
+from sottovoce.accounting.curve import Curve, Method
+from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
+
+__all__ = ["MOVES", "Budget", "MechanismKey", "Release", "Spending", "compose", "draws", "epsilon_of"]
+
+Mechanism = Literal["gaussian", "laplace", "noisy-max"]
+ADJACENCIES = ("user", "replace-one", "add-remove")
+MOVES = {"add-remove": 1.0, "replace-one": 2.0, "user": 2.0}  # how many clips one change moves a release
+PRELIMINARY = 1  # the stream of what is released before the first step, where streams 0 are the steps' own
+
+
+@dataclass(frozen=True)
+class Release:
+    """One noisy publication, or a run of equal ones: who publishes what, when, and under which noise.
+
+    Parameters
+    ----------
+    sender : number of the agent whose data it is about.
+    step : the first step in which it happens.
+    sensitivity : how far one user or record can move the value, in the norm of the mechanism (L2 for Gaussian
+        noise, the largest entry for noisy-max, L1 for Laplace). 0 is cover noise: drawn and checked, free.
+    noise_std : standard deviation of the Gaussian noise per coordinate; the scale of Laplace noise.
+    adjacency : ``"user"``, ``"replace-one"`` or ``"add-remove"``.
+    sample_rate : probability with which each *record* is in the lot (Poisson); 1 without sampling. It
+        amplifies at record level only.
+    user_rate : probability with which the *agent* takes part (Poisson); it amplifies at user level, where who
+        took part stays hidden.
+    mechanism : ``"gaussian"``, ``"laplace"`` or ``"noisy-max"``; an accountant refuses what it does not know.
+    steps : how many steps in a row it happens in.
+    count : how many such noisy values a step holds (the inner steps of DiNNO), streams 0, 1, ...
+    joint : the steps are one mechanism (noise correlated over time): all draws together cost one release.
+    stream : number of its first stream, where a step holds releases of several kinds (a choice and a value).
+
+    Examples
+    --------
+    >>> release = Release(sender=2, step=0, sensitivity=2.0, noise_std=4.0, steps=10)
+    >>> release.ratio, release.draws
+    (2.0, 10)
+    >>> Release.from_bytes(release.to_bytes()) == release
+    True
+    """
+
+    sender: int
+    step: int
+    sensitivity: float
+    noise_std: float
+    adjacency: str = "user"
+    sample_rate: float = 1.0
+    user_rate: float = 1.0
+    mechanism: str = "gaussian"
+    steps: int = 1
+    count: int = 1
+    joint: bool = False
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        _validate.count(self.sender, "the sender", minimum=0)
+        _validate.count(self.step, "the step", minimum=0)
+        _validate.count(self.steps, "the number of steps")
+        _validate.count(self.count, "the count")
+        _validate.count(self.stream, "the stream", minimum=0)
+        for name in ("sensitivity", "noise_std"):
+            object.__setattr__(self, name, _validate.non_negative(getattr(self, name), name))
+        for name in ("sample_rate", "user_rate"):
+            rate = _validate.probability(getattr(self, name), name, zero=False)
+            object.__setattr__(self, name, rate)
+        if self.adjacency not in ADJACENCIES:
+            raise InvalidInput(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {self.adjacency!r}.")
+        if self.mechanism not in get_args(Mechanism):
+            raise InvalidInput(
+                f"mechanism must be one of {', '.join(get_args(Mechanism))}, got {self.mechanism!r}."
+            )
+        if self.mechanism != "gaussian" and (self.sample_rate < 1 or self.user_rate < 1 or self.joint):
+            raise InvalidInput(f"sampling is accounted for Gaussian noise only, got {self.mechanism}.")
+
+    @property
+    def ratio(self) -> float:
+        """Noise over sensitivity; infinite for cover noise. (A plan's noise multiplier is over the clip.)"""
+        if not self.sensitivity:
+            return float("inf")
+        return self.noise_std / self.sensitivity
+
+    @property
+    def draws(self) -> int:
+        """How many noisy values it stands for."""
+        return self.steps * self.count
+
+    def covers(self, step: int, stream: int = 0) -> bool:
+        """Whether the draw of this step and stream belongs to it."""
+        return self.step <= step < self.step + self.steps and self.stream <= stream < self.stream + self.count
+
+    def at(self, step: int, count: int = 1) -> Release:
+        """Return the part of it that happens in one step: what a ledger charges when that step is drawn."""
+        return replace(self, step=step, steps=1, count=count)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name, ready for JSON."""
+        return asdict(self)
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical form: JSON, sorted keys, no spaces, shortest floats that read back exactly."""
+        return json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Release:
+        """Read the canonical form back; anything else is refused."""
+        try:
+            fields = json.loads(raw)
+            release = cls(**fields) if isinstance(fields, dict) else None
+        except (ValueError, TypeError) as error:
+            raise LedgerError(f"A release cannot be read: {error}.") from None
+        if release is None or release.to_bytes() != raw:
+            raise LedgerError("A release is not in its canonical form; the ledger was changed by hand.")
+        return release
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the canonical form, in hex."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+
+def draws(releases: Iterable[Release]) -> Iterator[tuple[int, int, Release]]:
+    """Yield (step, stream, release) of every single draw of a run-length coded list, in order of the list.
+
+    Examples
+    --------
+    >>> listed = [Release(0, 3, sensitivity=1.0, noise_std=1.0, steps=2, count=2)]
+    >>> [(step, stream) for step, stream, _ in draws(listed)]
+    [(3, 0), (3, 1), (4, 0), (4, 1)]
+    """
+    for release in releases:
+        for step in range(release.step, release.step + release.steps):
+            for stream in range(release.stream, release.stream + release.count):
+                yield step, stream, release
+
+
+class MechanismKey(NamedTuple):
+    """Releases of one kind cost the same: mechanism, adjacency, noise over sensitivity, sampling."""
+
+    mechanism: str
+    adjacency: str
+    ratio: float
+    sample_rate: float
+    user_rate: float
+
+    @classmethod
+    def of(cls, release: Release) -> MechanismKey:
+        """Return the kind of a release."""
+        return cls(
+            release.mechanism, release.adjacency, release.ratio, release.sample_rate, release.user_rate
+        )
+
+    def curve(self, count: int, share: float = 1.0, method: Method = "pld") -> Curve:
+        """Return the loss of ``count`` such releases of which an observer learns the share h = ``share``.
+
+        Sampling of records amplifies nothing at user level, and sampling of users nothing at record level.
+        """
+        if share <= 0 or count == 0 or self.ratio == float("inf"):
+            return Curve.none()
+        noise = self.ratio / share**0.5
+        if self.mechanism == "laplace":
+            return Curve.laplace(1 / noise if noise else float("inf"), count)
+        if self.mechanism == "noisy-max":
+            # the two tails of the noise inside the absolute value shift by at most one sensitivity each
+            return Curve.pure(2 / noise if noise else float("inf"), count)
+        rate = self.user_rate if self.adjacency == "user" else self.sample_rate
+        if rate == 1.0 or noise == 0:
+            plain = Curve.gaussian(1 / noise if noise else float("inf"), count)
+            return replace(plain, method=method)
+        if self.adjacency == "add-remove":
+            return Curve.sampled_gaussian(rate, noise, count, method=method)
+        # a record (or user) replaced moves the sum by twice the clip, and sampled curves count in clips
+        return Curve.sampled_gaussian(rate, 2 * noise, count, adjacency="replace-one", method=method)
+
+
+def kinds(releases: Iterable[Release]) -> Counter[MechanismKey]:
+    """Return how many releases of each kind there are; cover noise is left out, a joint one counts once."""
+    counted: Counter[MechanismKey] = Counter()
+    for release in releases:
+        if release.sensitivity:
+            counted[MechanismKey.of(release)] += 1 if release.joint else release.draws
+    return counted
+
+
+def compose(
+    releases: Iterable[Release] | Mapping[MechanismKey, int], *, share: float = 1.0, method: Method = "pld"
+) -> Curve:
+    """Return the loss of all ``releases`` together, each seen to the share ``share`` (1: all of it).
+
+    Guarantees
+    ----------
+    An upper bound for adaptive composition, exact for Gaussian releases. Unlike adjacencies are refused.
+
+    Examples
+    --------
+    >>> compose([Release(0, 0, sensitivity=1.0, noise_std=2.0, steps=4)]).mu
+    1.0
+    """
+    counts = releases if isinstance(releases, Mapping) else kinds(releases)
+    if len({kind.adjacency for kind in counts}) > 1:
+        raise CannotCompose("Releases under unlike adjacencies cannot be added; keep one account for each.")
+    return Curve.total(kind.curve(count, share, method) for kind, count in counts.items())
+
+
+def epsilon_of(counts: Mapping[MechanismKey, int], delta: float) -> float:
+    """Return epsilon at ``delta`` of all ``counts`` together, under the local view (everything is seen)."""
+    return compose(counts).epsilon(delta) if counts else 0.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that may be spent: epsilon at delta, under one adjacency.
+
+    Examples
+    --------
+    >>> Budget(epsilon=2.0, delta=1e-5).adjacency
+    'user'
+    """
+
+    epsilon: float
+    delta: float
+    adjacency: str = "user"
+
+    def __post_init__(self) -> None:
+        _validate.positive(self.epsilon, "epsilon")
+        _validate.delta(self.delta)
+        if self.adjacency not in ADJACENCIES:
+            raise InvalidInput(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {self.adjacency!r}.")
+
+
+Price = Callable[[Mapping[MechanismKey, int], float], float]
+
+
+class Spending:
+    """Counts of releases against a budget; knows whether one more fits.
+
+    Counts that once fitted are remembered, and fewer of each kind then fit without a new computation: a
+    plan priced before the run costs nothing per step.
+
+    Guarantees
+    ----------
+    A release that would pass the budget is refused by `require`, and nothing is counted then.
+
+    Examples
+    --------
+    >>> spending = Spending(Budget(1.0, 1e-5), price=lambda counts, delta: 0.4 * sum(counts.values()))
+    >>> release = Release(sender=0, step=0, sensitivity=1.0, noise_std=3.0)
+    >>> spending.add(release); spending.add(release); spending.fits(release)
+    False
+    """
+
+    def __init__(self, budget: Budget | None = None, *, price: Price = epsilon_of) -> None:
+        self.budget = budget
+        self.counts: Counter[MechanismKey] = Counter()
+        self._price = price
+        self._fitted: list[Counter[MechanismKey]] = []
+
+    def epsilon(self, delta: float | None = None) -> float:
+        """Return what has been spent."""
+        if delta is None:
+            if self.budget is None:
+                raise InvalidInput("Without a budget the spend needs a delta; pass one, 1e-5 for instance.")
+            delta = self.budget.delta
+        return self._price(self.counts, delta) if self.counts else 0.0
+
+    def fits(self, *releases: Release) -> bool:
+        """Return whether ``releases`` can be charged on top of what was."""
+        if self.budget is None:
+            return True
+        total = self.counts + kinds(releases)
+        if any(kind.adjacency != self.budget.adjacency for kind in total):
+            raise CannotCompose(
+                f"The budget is for adjacency {self.budget.adjacency!r}; a release under another cannot be "
+                "charged to it."
+            )
+        if any(all(total[kind] <= known[kind] for kind in total) for known in self._fitted):
+            return True
+        if not self._price(total, self.budget.delta) <= self.budget.epsilon:
+            return False
+        self._fitted.append(total)
+        return True
+
+    def require(self, *releases: Release) -> None:
+        """Raise `BudgetExceeded` if ``releases`` do not fit."""
+        if not self.fits(*releases):
+            assert self.budget is not None
+            raise BudgetExceeded(
+                f"The budget of epsilon {self.budget.epsilon:g} at delta {self.budget.delta:g} allows no "
+                "further release, so nothing was sent; agree on a larger budget or on fewer steps."
+            )
+
+    def add(self, *releases: Release) -> None:
+        """Count ``releases`` without asking whether they fit."""
+        self.counts += kinds(releases)

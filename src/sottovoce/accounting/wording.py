@@ -1,0 +1,215 @@
+"""Guarantees in words: against whom, about what, how it is known. The only place where they become prose.
+
+Statements speak of nodes; a page for people passes the participants' names, or another noun, and gets the
+same sentences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from sottovoce.leakage.view import DETERMINED
+
+__all__ = [
+    "UNCHARGED",
+    "adjacency",
+    "adversary",
+    "guess",
+    "label",
+    "learned",
+    "not_covered",
+    "uncharged",
+    "verdict",
+]
+
+# what may be read of private records without being charged, by the name under which a user accepts it
+UNCHARGED = {
+    "standardize": "the mean and deviation of every feature of the private records",
+    "held-out score": "a score on private records that were held out",
+    "class names": "the names of the classes, from the private labels",
+    "tuning": "settings that were chosen on the private records",
+}
+
+_LABELS = {
+    "ldp": "holds locally, whatever the others see or do",
+    "exact": "computed from everything this adversary sees",
+    "conditional": "exact for the linear system only: not a guarantee for this run",
+    "published": "a formula as printed: not a guarantee",
+}
+LABELS = tuple(_LABELS)
+# the same for somebody who reads one page and no paper
+_VERDICTS = {
+    "ldp": ("Guarantee", "Holds even if every message is read by everybody."),
+    "exact": ("Guarantee", "Computed exactly from everything this observer receives."),
+    "conditional": ("Not a guarantee", "Exact for a simplified (linear) system; not shown for this run."),
+    "published": ("Not a guarantee", "A formula as printed in a paper; it can understate the loss."),
+}
+
+
+def label(name: str) -> str:
+    """Return what a label says about how a number is known.
+
+    >>> label("ldp")
+    'holds locally, whatever the others see or do'
+    """
+    return _LABELS[name]
+
+
+def verdict(name: str) -> tuple[str, str]:
+    """Return whether a label is a guarantee, and what it means, for a reader of reports.
+
+    >>> verdict("published")[0]
+    'Not a guarantee'
+    """
+    return _VERDICTS.get(name, ("Unknown", "This label is not known to this version."))
+
+
+def guess(best: float) -> str:
+    """Return a best guess (`Guarantee.best_guess`) in words: how often a fair coin is guessed right.
+
+    >>> guess(0.553), guess(0.50004), guess(0.9996), guess(1.0)
+    ('from 50 to 55 in 100', 'from 50 to 50.01 in 100', 'from 50 to 99.96 in 100', 'from 50 to 100 in 100')
+    """
+    if best <= 0.5:
+        return "stays at 50 in 100"
+    # never below the truth: what is shown is rounded upwards, finely where whole numbers would mislead
+    places = 0 if 0.51 <= best <= 0.99 or best >= 1 else 2
+    shown = math.ceil(100 * best * 10**places - 0.5 * (places == 0) - 1e-9) / 10**places
+    return f"from 50 to {shown:.{places}f} in 100"
+
+
+def learned(share: float, best: float) -> str:
+    """Return in words what an observer learns of a user: a share of local privacy, and its best guess.
+
+    >>> learned(0.0, 0.5)
+    'nothing: its guess stays at 50 in 100'
+    >>> learned(1.0, 0.69)
+    'can compute its noisy value: only its own noise protects it, a guess improves from 50 to 69 in 100'
+    """
+    if share <= 0:
+        return "nothing: its guess stays at 50 in 100"
+    if share > 1 - DETERMINED:
+        only = "only its own noise protects it, a guess improves"
+        return f"can compute its noisy value: {only} {guess(best)}"
+    return f"a guess improves {guess(best)}"
+
+
+def not_covered(
+    kind: str,
+    adjacency: str,
+    *,
+    count: int | None = None,
+    accepted: Iterable[str] = (),
+    assumptions: Iterable[str] = (),
+    simulated: bool = False,
+    booked: bool = False,
+) -> list[str]:
+    """Return what a statement does not protect against, for the page that an officer signs, worst first.
+
+    ``kind`` and ``count`` are those of the adversary that was priced; ``booked`` says that a book adds up
+    all runs on the same records.
+
+    >>> not_covered("local", "user", booked=True)
+    []
+    >>> not_covered("network", "add-remove", accepted=["standardize"])[0]
+    'Read of private records and not charged: the mean and deviation of every feature of the private records.'
+    """
+    said = [f"Read of private records and not charged: {UNCHARGED.get(name, name)}." for name in accepted]
+    if simulated:
+        said.append("The noise can be reproduced from a public seed: it protects nobody.")
+    if kind in ("network", "pairwise", "observer"):
+        said.append("Members who share what they see: against them only the price against everybody holds.")
+    elif kind == "colluders":
+        many = "More members than were priced" if count is None else f"More than {count} members"
+        said.append(f"{many} who share what they see: against them only the price against everybody holds.")
+    elif kind == "central":
+        said.append("The curator who holds the records, and whoever reads messages on their way.")
+    if adjacency != "user":
+        said.append("Everything that one member or person has in several records: one record is hidden.")
+    if any("honest but curious" in line for line in assumptions):
+        said.append("Members who do not follow the protocol: they are taken to be honest but curious.")
+    if not booked:
+        said.append("Other runs on the same records: what they cost is added, and is not on this page.")
+    return said
+
+
+def uncharged(name: str) -> str:
+    """Return the remark that a statement carries about something read, not charged, and accepted by name.
+
+    >>> uncharged("standardize")
+    'not charged, accepted by name: the mean and deviation of every feature of the private records'
+    """
+    return f"not charged, accepted by name: {UNCHARGED[name]}"
+
+
+def adversary(
+    kind: str,
+    observers: Iterable[int] = (),
+    users: Iterable[int] = (),
+    count: int | None = None,
+    *,
+    names: Sequence[str] | None = None,
+    noun: str = "node",
+) -> str:
+    """Return an adversary in words; ``names`` are the participants' own, by node number.
+
+    >>> adversary("pairwise", [1], [0])
+    'node 1, about node 0'
+    >>> adversary("colluders", [0, 2], names=["Ada", "Bo", "Cy"])
+    'Ada and Cy together'
+    >>> adversary("outsider")
+    'anyone who taps every link and holds no key'
+    """
+    listed, about = list(observers), list(users)
+    one = _called(listed, names, noun) if listed else f"any one {noun}"
+    text = {
+        "central": "anyone who sees the released output",
+        "local": "anyone who sees every message",
+        "outsider": "anyone who taps every link and holds no key",
+    }.get(kind, one)
+    if kind == "colluders":
+        if count is not None:
+            text = f"any {count} {noun}s together" if count > 1 else f"any one {noun}"
+        elif len(listed) > 1:
+            text = f"{one} together"
+    if not about:
+        return text
+    group = " as a group" if len(about) > 1 else ""
+    return f"{text}, about {_called(about, names, noun)}{group}"
+
+
+def adjacency(
+    name: str, users: Iterable[int] = (), *, names: Sequence[str] | None = None, noun: str = "node"
+) -> str:
+    """Return what two neighboring data sets differ in; ``users`` are those the statement is about.
+
+    >>> adjacency("user")
+    'the whole data set of one user is replaced'
+    >>> adjacency("user", [3])
+    'the whole data set of node 3 is replaced'
+    >>> adjacency("user", [3, 5])
+    'the whole data sets of nodes 3 and 5 are replaced together'
+    """
+    about = list(users)
+    whose = _called(about, names, noun) if about else ""
+    if name == "user":
+        if len(about) > 1:
+            return f"the whole data sets of {whose} are replaced together"
+        one = f"one {'user' if noun == 'node' else noun}"
+        return f"the whole data set of {whose or one} is replaced"
+    change = {"replace-one": "replaced", "add-remove": "added or removed"}.get(name)
+    if change is None:
+        return name
+    if len(about) > 1:
+        return f"one record of each of {whose} is {change}, together"
+    return f"one record of {whose} is {change}" if whose else f"one record is {change}"
+
+
+def _called(nodes: list[int], names: Sequence[str] | None, noun: str) -> str:
+    if names is not None:
+        found = [names[v] if 0 <= v < len(names) else f"{noun} {v}" for v in nodes]
+        return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    if len(nodes) == 1:
+        return f"{noun} {nodes[0]}"
+    return f"{noun}s " + " and ".join([", ".join(map(str, nodes[:-1])), str(nodes[-1])])

@@ -1,0 +1,363 @@
+"""Reconstruction of decentralized gradient descent: from the models received to everybody's gradients.
+
+Every step a node adds :math:`g_v^t = -\\nu \\nabla\\ell_v(\\theta_v^t)` to its model and averages with the
+protocol. Gradients move slowly, so the attackers model them as :math:`g_v^t = g_v + N_v^t`. What they
+receive, after removing what they contributed themselves, is linear in the unknown :math:`g`:
+
+.. math:: \\hat Y = K g + F N, \\qquad K = F (1 \\otimes I), \\qquad \\mathrm{Cov} = \\sigma^2 F F^\\top
+
+with one column block of :math:`F` per step. For one gossip round a step the row of ``(t, w)`` is
+:math:`(\\sum_{i \\le t} W_{TT}^i)_w` over the targets :math:`T`. Generalized least squares solves it.
+
+References: [1] El Mrini, Cyffers, Bellet 2024; Bellet, talk "Privacy in decentralized machine learning",
+2024, slides "Knowledge matrix and observation vector for decentralized GD".
+Departures from [1]: any linear protocol and any number of rounds a step; the covariance uses the targets'
+own numbering (the published code indexes it by unshifted node numbers); identifiable nodes are decided in
+exact arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from sottovoce import _validate
+from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network
+from sottovoce.leakage import modular_linalg
+from sottovoce.protocols import Gossip, LinearProtocol, Masked
+
+__all__ = ["GradientAttack", "Transcript", "gradient_attack", "run_descent"]
+
+
+@dataclass(frozen=True, eq=False)
+class Transcript:
+    """What a set of attackers saw of a descent.
+
+    Attributes
+    ----------
+    received : ``(messages, dim)`` in the order of `GradientAttack.messages`.
+    own : ``(steps, rounds, attackers, dim)``, the attackers' own rows at the start of every round.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> attack = gradient_attack(sv.graphs.path(3), attackers=0, steps=2)
+    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), learning_rate=0.1)
+    >>> seen.received.shape, seen.own.shape
+    ((2, 1), (2, 1, 1, 1))
+    """
+
+    received: np.ndarray
+    own: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class GradientAttack:
+    """The linear system behind a descent, as a set of attackers sees it.
+
+    Attributes
+    ----------
+    protocol : the averaging of one step.
+    attackers, targets : the nodes that share what they see, and all others.
+    steps : number of gradient steps observed.
+    messages : ``(step, round, sender)`` of every row received from a target.
+    response : ``(messages, steps, targets)``, how a target's contribution at a step enters a message.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> attack = gradient_attack(sv.graphs.path(4), attackers=0, steps=3)
+    >>> attack.identifiable
+    (1, 2, 3)
+    >>> gradients = np.array([[0.0], [1.0], [2.0], [3.0]])
+    >>> seen = run_descent(attack, lambda theta, t: gradients, np.zeros((4, 1)), learning_rate=0.1)
+    >>> attack.gradients(seen, np.zeros(1), learning_rate=0.1).round(6).ravel().tolist()
+    [nan, 1.0, 2.0, 3.0]
+    """
+
+    protocol: LinearProtocol
+    attackers: tuple[int, ...]
+    targets: tuple[int, ...]
+    steps: int
+    messages: tuple[tuple[int, int, int], ...]
+    response: np.ndarray
+
+    @property
+    def knowledge(self) -> np.ndarray:
+        """The matrix ``(messages, targets)`` applied to constant gradients."""
+        return self.response.sum(axis=1)
+
+    @property
+    def covariance(self) -> np.ndarray:
+        """Covariance ``(messages, messages)`` of the messages for fluctuations of variance one."""
+        flat = self.response.reshape(len(self.messages), -1)
+        return flat @ flat.T
+
+    @cached_property
+    def identifiable(self) -> tuple[int, ...]:
+        """The targets whose constant gradient is determined, by exact arithmetic modulo two primes."""
+        answers = [self._identifiable(prime) for prime in modular_linalg.PRIMES[:3]]
+        best = max(rank for rank, _ in answers)
+        return next(nodes for rank, nodes in answers if rank == best)
+
+    def gradients(
+        self,
+        seen: Transcript,
+        initial: np.ndarray,
+        learning_rate: float,
+        method: Literal["gls", "ls"] = "gls",
+        ridge: float = 0.0,
+    ) -> np.ndarray:
+        """Return the estimated gradients ``(n, dim)``; NaN for attackers and for unidentifiable nodes.
+
+        Parameters
+        ----------
+        seen : what the attackers received and computed.
+        initial : the common first model ``(dim,)``.
+        learning_rate : the learning rate.
+        method : "gls" weighs the messages by the right covariance, "ls" treats them alike.
+        ridge : relative cut below which a direction of the system is left out.
+        """
+        nu = _validate.positive(learning_rate, "learning_rate")
+        clean = self._without_own(seen, np.asarray(initial, dtype=np.float64))
+        estimate = np.full((self.protocol.n, clean.shape[1]), np.nan)
+        estimate[list(self.targets)] = self.solver(method, ridge) @ clean / -nu
+        hidden = sorted(set(range(self.protocol.n)) - set(self.identifiable))
+        estimate[hidden] = np.nan
+        return estimate
+
+    def solver(self, method: Literal["gls", "ls"] = "gls", ridge: float = 0.0) -> np.ndarray:
+        """Return the matrix ``(targets, messages)`` that maps clean messages to contributions."""
+        if method == "ls":
+            return np.linalg.pinv(self.knowledge, rcond=max(ridge, 1e-14))
+        if method != "gls":
+            raise InvalidInput(f"method must be 'gls' or 'ls', got {method!r}.")
+        left, size, right = self._factors
+        whitened = right.reshape(len(size), self.steps, -1).sum(axis=1)
+        return np.linalg.pinv(whitened, rcond=max(ridge, 1e-13)) @ (left / size).T
+
+    def variance(self, noise_std: float = 1.0) -> np.ndarray:
+        """Return the variance ``(n,)`` of the estimate of each contribution per coordinate.
+
+        ``noise_std`` is that of the fluctuations of one contribution; infinite where not identifiable,
+        zero for the attackers themselves.
+        """
+        _, size, right = self._factors
+        whitened = right.reshape(len(size), self.steps, -1).sum(axis=1)
+        out = np.full(self.protocol.n, np.inf)
+        spread = np.linalg.pinv(whitened, rcond=1e-13)
+        out[list(self.targets)] = np.sum(spread**2, axis=1) * noise_std**2
+        hidden = sorted(set(self.targets) - set(self.identifiable))
+        out[hidden], out[list(self.attackers)] = np.inf, 0.0
+        return out
+
+    def information(self) -> np.ndarray:
+        """Return ``k_u^T S^+ k_u`` per node: mu^2 for a constant unit shift, the other gradients known.
+
+        It is what the accountant calls ``1^T H 1``; attack and accountant must agree on it.
+        """
+        _, size, right = self._factors
+        whitened = right.reshape(len(size), self.steps, -1).sum(axis=1)
+        out = np.zeros(self.protocol.n)
+        out[list(self.targets)] = np.sum(whitened**2, axis=0)
+        return out
+
+    @cached_property
+    def _factors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Singular factors of the response: the covariance without squaring its condition number."""
+        flat = self.response.reshape(len(self.messages), -1)
+        left, size, right = np.linalg.svd(flat, full_matrices=False)
+        keep = size > 1e-13 * size[0]
+        return left[:, keep], size[keep], right[keep]
+
+    def _without_own(self, seen: Transcript, initial: np.ndarray) -> np.ndarray:
+        received, own = np.asarray(seen.received, np.float64), np.asarray(seen.own, np.float64)
+        expected = (self.steps, self.protocol.rounds, len(self.attackers))
+        if received.shape[0] != len(self.messages) or own.shape[:3] != expected:
+            raise InvalidInput(
+                f"the transcript must hold {len(self.messages)} received rows and own rows of shape "
+                f"{(*expected, 'dim')}, got {received.shape[0]} and {own.shape}."
+            )
+        position = {node: i for i, node in enumerate(self.targets)}
+        removed = np.zeros((len(self.targets), received.shape[1]))
+        clean = received - initial
+        row = 0
+        for t in range(self.steps):
+            for k in range(self.protocol.rounds):
+                while row < len(self.messages) and self.messages[row][:2] == (t, k):
+                    clean[row] -= removed[position[self.messages[row][2]]]
+                    row += 1
+                matrix = self.protocol.matrix(k)[list(self.targets)]
+                removed = matrix[:, list(self.targets)] @ removed
+                removed += matrix[:, list(self.attackers)] @ (own[t, k] - initial)
+        return clean
+
+    def _identifiable(self, prime: int) -> tuple[int, tuple[int, ...]]:
+        blocks = [_block(self.protocol, k, self.targets, prime) for k in range(self.protocol.rounds)]
+        space = modular_linalg.RowSpace(len(self.targets), prime)
+        position = {node: i for i, node in enumerate(self.targets)}
+        total = np.zeros((len(self.targets), len(self.targets)), dtype=np.uint64)
+        diagonal = np.arange(len(self.targets))
+        row = 0
+        for t in range(self.steps):
+            total[diagonal, diagonal] = (total[diagonal, diagonal] + np.uint64(1)) % np.uint64(prime)
+            for k in range(self.protocol.rounds):
+                start = row
+                while row < len(self.messages) and self.messages[row][:2] == (t, k):
+                    row += 1
+                if row > start and not space.full:
+                    space.add(total[[position[w] for _, _, w in self.messages[start:row]]])
+                total = modular_linalg.sparse_times(*blocks[k], total, prime)
+        return space.rank, tuple(self.targets[i] for i in space.determined())
+
+
+def gradient_attack(
+    averaging: Network | LinearProtocol, attackers: int | Iterable[int], steps: int
+) -> GradientAttack:
+    """Set up the attack on ``steps`` gradient steps, each followed by one averaging.
+
+    Parameters
+    ----------
+    averaging : a network (one gossip round a step), or the protocol of one step.
+    attackers : one node or several that share what they see.
+    steps : number of gradient steps observed.
+
+    Examples
+    --------
+    Seven steps on a ring of six, two attackers:
+
+    >>> import sottovoce as sv
+    >>> gradient_attack(sv.graphs.ring(6), attackers=(0, 3), steps=7).identifiable
+    (1, 2, 4, 5)
+    """
+    protocol = Gossip(averaging, 1) if isinstance(averaging, Network) else averaging
+    if isinstance(protocol, Masked):
+        raise InvalidInput(
+            "the attack on descent reads rows in clear, masked ones tell nothing but sums; attack the "
+            "same plan over its tree, or use gossip_attack."
+        )
+    if not isinstance(protocol, LinearProtocol) or protocol.memory > 1 or protocol.fresh_std:
+        raise InvalidInput(
+            "the attack on descent needs a linear protocol without memory or fresh noise, got "
+            f"{getattr(protocol, 'name', type(protocol).__name__)!r}; plain gossip has the same span as "
+            "Chebyshev."
+        )
+    total = _validate.count(steps, "steps")
+    chosen = _validate.nodes(attackers, protocol.n, "attackers")
+    targets = tuple(sorted(set(range(protocol.n)) - set(chosen)))
+    if not targets:
+        raise InvalidInput(f"attackers names all {protocol.n} nodes, so there is nobody left to attack.")
+    if protocol.rounds < 1:
+        raise InvalidInput("an attack needs at least 1 round a step, got a protocol of 0 rounds.")
+    messages, response = _responses(protocol, chosen, targets, total)
+    return GradientAttack(protocol, chosen, targets, total, messages, response)
+
+
+def run_descent(
+    attack: GradientAttack,
+    gradients: Callable[[np.ndarray, int], np.ndarray],
+    models: np.ndarray,
+    learning_rate: float,
+    rng: np.random.Generator | None = None,
+    noise_std: float = 0.0,
+) -> Transcript:
+    """Run decentralized gradient descent, by Muffliato-SGD's text, and return what the attackers see of it.
+
+    Parameters
+    ----------
+    gradients : a function of the models ``(n, dim)`` and the step that gives one gradient per node.
+    models : the first models ``(n, dim)``.
+    rng, noise_std : Gaussian noise added to every gradient; a simulation, not protection.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> attack = gradient_attack(sv.graphs.path(3), attackers=0, steps=2)
+    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), learning_rate=0.1)
+    >>> seen.received.round(6).ravel().tolist()
+    [-0.1, -0.2]
+    """
+    protocol, own = attack.protocol, list(attack.attackers)
+    start = _validate.rows(models, protocol.n, "models").astype(np.float64)
+    if noise_std > 0 and rng is None:
+        raise InvalidInput("noise needs a generator, give rng=np.random.default_rng(seed).")
+    wanted: dict[tuple[int, int], list[int]] = {}
+    for t, k, w in attack.messages:
+        wanted.setdefault((t, k), []).append(w)
+    received, mine = [], []
+    text = muffliato_sgd(_Asked(gradients, rng, noise_std), start, lambda t: learning_rate)
+    state = text.init()
+    for t in range(attack.steps):
+        rows = text.message(state, t)
+        for k in range(protocol.rounds):
+            received.append(rows[wanted.get((t, k), [])])
+            mine.append(rows[own])
+            rows = protocol.matrix(k) @ rows
+        state = text.update(state, rows, t)
+    shape = (attack.steps, protocol.rounds, len(own), start.shape[1])
+    return Transcript(np.concatenate(received), np.reshape(mine, shape))
+
+
+class _Asked:
+    """The victims' gradients for the library's text; no gate: nobody is protected here."""
+
+    def __init__(
+        self,
+        gradients: Callable[[np.ndarray, int], np.ndarray],
+        rng: np.random.Generator | None,
+        noise_std: float,
+    ) -> None:
+        self._gradients, self._rng, self._std = gradients, rng, noise_std
+
+    def full(self, theta: np.ndarray, step: int) -> np.ndarray:
+        """Return one gradient per node, with simulated noise where some is asked for."""
+        found = np.asarray(self._gradients(theta, step), dtype=np.float64)
+        if self._rng is not None and self._std > 0:
+            found = found + self._rng.normal(0.0, self._std, found.shape)
+        return found
+
+
+def _responses(
+    protocol: LinearProtocol, attackers: tuple[int, ...], targets: tuple[int, ...], steps: int
+) -> tuple[tuple[tuple[int, int, int], ...], np.ndarray]:
+    position = {node: i for i, node in enumerate(targets)}
+    inner = [protocol.matrix(k)[list(targets)][:, list(targets)] for k in range(protocol.rounds)]
+    heard = [[w for w in protocol.senders(k, attackers) if w in position] for k in range(protocol.rounds)]
+    # Only the age of a contribution matters: after[a][k] is what a contribution of age a steps has
+    # become in round k, as rows of the senders.
+    after: list[list[np.ndarray]] = []
+    state = np.eye(len(targets))
+    for _ in range(steps):
+        rows = []
+        for k in range(protocol.rounds):
+            rows.append(state[[position[w] for w in heard[k]]])
+            state = inner[k] @ state
+        after.append(rows)
+    messages, response = [], []
+    for t in range(steps):
+        for k in range(protocol.rounds):
+            for i, w in enumerate(heard[k]):
+                messages.append((t, k, w))
+                row = np.zeros((steps, len(targets)))
+                for s in range(t + 1):
+                    row[s] = after[t - s][k][i]
+                response.append(row)
+    if not messages:
+        return (), np.zeros((0, steps, len(targets)))
+    return tuple(messages), np.array(response)
+
+
+def _block(protocol: LinearProtocol, k: int, targets: tuple[int, ...], prime: int) -> modular_linalg.Residues:
+    """Return the targets' block of round ``k`` as residues of the rational weights."""
+    matrix = protocol.matrix(k)
+    residues = modular_linalg.residues(modular_linalg.rational_entries(matrix), prime)
+    marks = matrix.copy()
+    marks.data = np.arange(1.0, matrix.nnz + 1)
+    inner = marks[list(targets)][:, list(targets)]
+    return inner.indptr, inner.indices, residues[inner.data.astype(np.int64) - 1]

@@ -1,0 +1,99 @@
+"""Records of several agents as tensors, for networks. Needs torch, so it is imported where it is used."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sottovoce.errors import DataError
+
+__all__ = ["AgentData"]
+
+
+class AgentData:
+    """The records of every agent, laid end to end, and a public test set.
+
+    Parameters
+    ----------
+    inputs, targets : records; the first axis is the record.
+    parts : one array of row numbers per agent; an agent may not share a record with another.
+    test : public ``(inputs, targets)`` for evaluation, or None.
+    classes : number of classes, where targets are labels; they are checked here, once.
+
+    Examples
+    --------
+    >>> data = AgentData(np.zeros((4, 2), np.float32), [0, 1, 0, 1], [[0, 1, 2], [3]], classes=2)
+    >>> data.n, data.sizes.tolist()
+    (2, [3, 1])
+    """
+
+    def __init__(
+        self,
+        inputs: Any,
+        targets: Any,
+        parts: Sequence[Any],
+        *,
+        test: tuple[Any, Any] | None = None,
+        classes: int | None = None,
+    ) -> None:
+        rows = [np.asarray(part, dtype=np.int64) for part in parts]
+        self.sizes = np.array([len(part) for part in rows])
+        if len(rows) == 0 or (self.sizes == 0).any():
+            raise DataError("every agent needs at least one record; leave the empty ones out.")
+        order = np.concatenate(rows)
+        if len(np.unique(order)) != len(order):
+            raise DataError("a record is given to two agents; the parts must be disjoint.")
+        labels = np.asarray(targets)
+        for where, y in (("record", labels), ("test record", None if test is None else np.asarray(test[1]))):
+            if y is not None and classes is not None and ((y < 0) | (y >= classes)).any():
+                i = int(np.flatnonzero((y < 0) | (y >= classes))[0])
+                raise DataError(f"{where} {i} has label {y[i]}, but the classes are 0 to {classes - 1}.")
+        whole = len(order) == len(inputs) and bool((np.diff(order) == 1).all())
+        picked = inputs if whole else np.asarray(inputs)[order]
+        self.inputs = torch.as_tensor(np.ascontiguousarray(picked))
+        self.targets = torch.as_tensor(np.ascontiguousarray(labels[order]))
+        self.offsets = np.concatenate([[0], np.cumsum(self.sizes)])
+        self.test = None if test is None else (torch.as_tensor(test[0]), torch.as_tensor(np.asarray(test[1])))
+        self._whole: tuple[Tensor, Tensor, Tensor] | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return len(self.sizes)
+
+    def take(self, agents: Sequence[int]) -> AgentData:
+        """Return the records of some agents, in the order given; of all in their own order, itself."""
+        chosen = [int(a) for a in agents]
+        if chosen == list(range(self.n)):
+            return self
+        part = copy.copy(self)
+        order = np.concatenate([np.arange(self.offsets[a], self.offsets[a + 1]) for a in chosen])
+        at = torch.from_numpy(order)
+        part.inputs, part.targets = self.inputs.index_select(0, at), self.targets.index_select(0, at)
+        part.sizes = self.sizes[chosen]
+        part.offsets = np.concatenate([[0], np.cumsum(part.sizes)])
+        part._whole = None
+        return part
+
+    def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return inputs, targets (agents, longest lot, ...) and which places hold a record."""
+        sizes = np.array([len(batch) for batch in batches])
+        full = bool((sizes == self.sizes[list(agents)]).all())
+        if full and self._whole is not None and len(batches) == self.n:
+            return self._whole
+        longest = -(-int(sizes.max(initial=0)) // 8) * 8  # a few lengths only, so that buffers are reused
+        index = np.zeros((len(batches), longest), np.int64)
+        for row, batch, a in zip(index, batches, agents, strict=True):
+            row[: len(batch)] = self.offsets[a] + batch
+        present = torch.from_numpy(np.arange(longest) < sizes[:, None])
+        at = torch.from_numpy(index.ravel())
+        x = self.inputs.index_select(0, at).view(len(batches), longest, *self.inputs.shape[1:])
+        y = self.targets.index_select(0, at).view(len(batches), longest, *self.targets.shape[1:])
+        if full and len(batches) == self.n:
+            self._whole = (x, y, present)  # full lots are the same in every step
+        return x, y, present

@@ -1,0 +1,130 @@
+"""The one lot sampler: Poisson lots that can be drawn again.
+
+A lot depends on (key, agent, step, stream) and on nothing else, so a stacked run, a rank and a peer draw the
+same one. With a whole number as key (a simulation) the bits are Philox; with bytes as key (a run that
+protects people) they are AES-256-CTR, because which records were in a lot must stay secret.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sottovoce import _validate
+
+__all__ = ["PoissonSampler"]
+
+# Below this rate the gaps between members are drawn instead of one number per record: the work is then
+# that of the lot and not that of the records.
+_SPARSE = 0.2
+_MANY = 8192
+
+
+class PoissonSampler:
+    """Poisson lots of several agents.
+
+    Parameters
+    ----------
+    sizes : number of records of each hosted agent.
+    rates : probability with which a record of each enters a lot.
+    key : a whole number (simulation) or 32 secret bytes (protective).
+    numbers : what keys the lots of each hosted agent; by default its place.
+
+    Guarantees
+    ----------
+    Each record of agent ``i`` is in a lot independently with probability ``rates[i]`` (protective: never
+    above it, below it by less than 2^-63): the sampler that is accounted is the sampler that runs. A rate of
+    1 takes every record. An empty lot is a lot.
+
+    Examples
+    --------
+    >>> lots = PoissonSampler([1000, 500], [0.1, 1.0], key=3)
+    >>> [len(lot) for lot in lots.draw([0, 1], step=0)][1]
+    500
+    >>> bool((lots.draw([0], 7)[0] == PoissonSampler([1000], [0.1], key=3).draw([0], 7)[0]).all())
+    True
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[int] | np.ndarray,
+        rates: Sequence[float],
+        key: int | bytes,
+        numbers: Sequence[int] | None = None,
+    ) -> None:
+        self.sizes = [_validate.count(int(size), "an agent's number of records") for size in sizes]
+        self.rates = [_validate.probability(rate, "sample_rate", zero=False) for rate in rates]
+        self.numbers = list(range(len(self.sizes))) if numbers is None else [int(v) for v in numbers]
+        self.key = key if isinstance(key, bytes) else _validate.count(key, "the key of the lots", minimum=0)
+        # whole lots are made once, and for the same agents are the same list: thousands of agents ask again
+        # in every step
+        self._whole: dict[int, np.ndarray] = {}
+        self._everybody: tuple[tuple[int, ...], list[np.ndarray]] = ((), [])
+        self._always = all(rate == 1 for rate in self.rates)
+        if isinstance(self.key, int):
+            words = np.random.SeedSequence([self.key, 0x107]).generate_state(2, np.uint64)
+            # one generator, set to the counter of each lot: making one takes longer than drawing a small lot
+            self._bits = np.random.Philox(key=words)
+            self._fresh: Any = self._bits.state
+            self._rng = np.random.Generator(self._bits)
+
+    def draw(self, places: Sequence[int], step: int, stream: int = 0) -> list[np.ndarray]:
+        """Return, for the agents at some places, the rows of its lot within the agent's own records."""
+        if not self._always:
+            return [self._one(int(place), step, stream) for place in places]
+        asked = tuple(places)
+        if self._everybody[0] != asked:
+            self._everybody = (asked, [self._all(self.sizes[place]) for place in asked])
+        return self._everybody[1]
+
+    def _one(self, place: int, step: int, stream: int) -> np.ndarray:
+        size, rate, number = self.sizes[place], self.rates[place], self.numbers[place]
+        if rate == 1:
+            return self._all(size)
+        if isinstance(self.key, bytes):
+            return np.flatnonzero(self._secret(size, number, step, stream) < _threshold(rate))
+        self._fresh["state"]["counter"] = np.array([0, number, step, stream], np.uint64)
+        self._bits.state = self._fresh
+        rng = self._rng
+        if rate < _SPARSE and size >= _MANY:
+            return _by_gaps(rng, size, rate)
+        return np.flatnonzero(rng.random(size) < rate)
+
+    def _all(self, size: int) -> np.ndarray:
+        """Return every row; agents with as many records share one array, which nobody may change."""
+        if size not in self._whole:
+            self._whole[size] = np.arange(size)
+            self._whole[size].flags.writeable = False
+        return self._whole[size]
+
+    def _secret(self, count: int, number: int, step: int, stream: int) -> np.ndarray:
+        from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+        assert isinstance(self.key, bytes)
+        label = b"batch_size" + struct.pack("<QQQ", number, step, stream)
+        once = hmac.new(self.key, label, hashlib.sha256).digest()
+        stream_of = Cipher(algorithms.AES(once), modes.CTR(bytes(16))).encryptor()
+        return np.frombuffer(stream_of.update(bytes(8 * count)), np.uint64)
+
+
+def _threshold(rate: float) -> np.uint64:
+    return np.uint64(min(int(rate * 2**64), 2**64 - 1))
+
+
+def _by_gaps(rng: np.random.Generator, size: int, rate: float) -> np.ndarray:
+    """Members of a Poisson sample by the geometric gaps between them."""
+    places: list[np.ndarray] = []
+    last = -1
+    while last < size:
+        wanted = int((size - last) * rate + 6 * math.sqrt(size * rate) + 16)
+        gaps = np.cumsum(rng.geometric(rate, size=wanted)) + last
+        places.append(gaps)
+        last = int(gaps[-1])
+    members = np.concatenate(places)
+    return members[members < size]

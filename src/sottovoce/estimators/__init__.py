@@ -1,0 +1,1 @@
+"""Estimators: `fit` and the scikit-learn estimators."""

@@ -1,0 +1,1 @@
+"""Leakage: exact linear algebra of what an observer learns from matrices and traces."""

@@ -1,0 +1,1 @@
+"""Mechanisms: sample, clip, add noise, check against the plan, record the release."""

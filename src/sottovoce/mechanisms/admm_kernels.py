@@ -1,0 +1,162 @@
+"""Compiled proximal moves of private ADMM on generalized linear models; numpy twins live in the tests."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from sottovoce.objectives.clipping import clip_in_place
+from sottovoce.objectives.kernels import logistic_margin, on_grid, prox_in_place, slope
+
+__all__ = ["client_move", "client_moves", "prox_rows", "record_moves", "token_hops"]
+
+
+@njit(cache=True)
+def record_moves(kind, width, X, y, u, z, gamma, clip_norm):
+    """clip_C(prox_{gamma f_i}(2z - u_i) - z) for every record."""
+    n, p = X.shape
+    out = np.empty((n, p))
+    for i in range(n):
+        out[i] = client_move(kind, width, X[i : i + 1], y[i : i + 1], u[i], z, gamma, clip_norm)
+    return out
+
+
+@njit(cache=True)
+def client_moves(kind, width, X, y, offsets, u, z, gamma, clip_norm, chosen):
+    n, p = u.shape
+    out = np.zeros((n, p))
+    for i in range(n):
+        if chosen[i]:
+            a, b = offsets[i], offsets[i + 1]
+            out[i] = client_move(kind, width, X[a:b], y[a:b], u[i], z, gamma, clip_norm)
+    return out
+
+
+@njit(cache=True)
+def client_move(kind, width, X, y, u, z, gamma, clip_norm):
+    """clip_C(prox_{gamma f}(2z - u) - z), f the mean loss of the rows; not finite counts as zero."""
+    move = prox_rows(kind, width, X, y, 2.0 * z - u, gamma) - z
+    clip_in_place(move, clip_norm)
+    return move
+
+
+@njit(cache=True)
+def prox_rows(kind, width, X, y, v, gamma):
+    """prox_{gamma f}(v): a scalar equation for one row, damped Newton for several."""
+    m, p = X.shape
+    if m == 1:
+        x = X[0]
+        a = 0.0
+        b = 0.0
+        for j in range(p):
+            a += x[j] * v[j]
+            b += x[j] * x[j]
+        weight = gamma * b
+        if kind == 0:
+            margin = logistic_margin(y[0] * a, weight) * y[0]
+        else:
+            margin = (a + weight * y[0]) / (1.0 + weight)
+            if kind == 2 and abs(margin - y[0]) > width:
+                margin = a - weight * math.copysign(width, a - y[0])
+        return v - gamma * slope(kind, width, margin, y[0]) * x
+    w = v.copy()
+    H = np.empty((p, p))
+    for _ in range(50):
+        g = w - v
+        H[:] = 0.0
+        for j in range(p):
+            H[j, j] = 1.0
+        for i in range(m):
+            a = 0.0
+            for j in range(p):
+                a += X[i, j] * w[j]
+            s = slope(kind, width, a, y[i]) * gamma / m
+            c = gamma / m
+            if kind == 0:
+                q = abs(slope(kind, width, a, y[i]))
+                c *= q * (1.0 - q)
+            elif kind == 2 and abs(a - y[i]) > width:
+                c = 0.0
+            for j in range(p):
+                g[j] += s * X[i, j]
+                for l in range(p):
+                    H[j, l] += c * X[i, j] * X[i, l]
+        if not math.isfinite(H.sum() + g.sum()):
+            return np.full(p, np.nan)  # a record overflows; the caller counts it as no move
+        step = np.linalg.solve(H, g)
+        largest = 0.0
+        for j in range(p):
+            largest = max(largest, abs(step[j]))
+        before = _envelope(kind, width, X, y, v, gamma, w)
+        scale = 1.0
+        trial = w - step
+        while scale > 1e-10 and not _envelope(kind, width, X, y, v, gamma, trial) <= before + 1e-15 * abs(
+            before
+        ):
+            scale *= 0.5
+            trial = w - scale * step
+        w = trial
+        if not largest > 1e-13 * (1.0 + np.abs(w).max()):
+            break
+    return w
+
+
+@njit(cache=True)
+def _envelope(kind, width, X, y, v, gamma, w):
+    """gamma * mean loss + |w - v|^2 / 2, what the prox minimizes."""
+    m, p = X.shape
+    total = 0.0
+    for i in range(m):
+        a = 0.0
+        for j in range(p):
+            a += X[i, j] * w[j]
+        if kind == 0:
+            t = y[i] * a
+            total += math.log1p(math.exp(-t)) if t > 0 else -t + math.log1p(math.exp(t))
+        else:
+            r = abs(a - y[i])
+            total += 0.5 * r * r if kind == 1 or r <= width else width * (r - 0.5 * width)
+    value = gamma * total / m
+    for j in range(p):
+        value += 0.5 * (w[j] - v[j]) ** 2
+    return value
+
+
+@njit(cache=True)
+def token_hops(
+    kind,
+    width,
+    X,
+    y,
+    offsets,
+    u,
+    zh,
+    counts,
+    cap,
+    holders,
+    noise,
+    grid,
+    gamma,
+    relaxation,
+    clip_norm,
+    l1,
+    l2,
+    box,
+    ball,
+):
+    """Hops of token ADMM along given holders with given noise; u, zh and counts move in place."""
+    n = len(offsets) - 1
+    for k in range(len(holders)):
+        i = holders[k]
+        a, b = offsets[i], offsets[i + 1]
+        z = zh.copy()
+        prox_in_place(z, gamma, l1, l2, box, ball)
+        limit = clip_norm if counts[i] < cap else 0.0
+        counts[i] += 1
+        move = client_move(kind, width, X[a:b], y[a:b], u[i], z, gamma, limit)
+        for j in range(len(zh)):
+            released = relaxation * on_grid(2.0 * move[j], noise[k, j], grid)
+            u[i, j] += released
+            zh[j] += released / n

@@ -1,0 +1,74 @@
+"""Compiled steps of a token that walks over the records of generalized linear models."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+
+from sottovoce.objectives.clipping import clip_in_place
+from sottovoce.objectives.kernels import on_grid, slope
+
+__all__ = ["holder_moves", "walk"]
+
+
+@njit(cache=True)
+def holder_moves(kind, width, theta, X, y, clip_norm, noise, grid, nu, l2, g):
+    """theta -= nu (clip_C(mean gradient + l2 theta) + noise), in place."""
+    m, p = X.shape
+    if m == 1:
+        a = 0.0
+        for j in range(p):
+            a += X[0, j] * theta[j]
+        s = slope(kind, width, a, y[0])
+        for j in range(p):
+            g[j] = s * X[0, j] + l2 * theta[j]
+    else:
+        for j in range(p):
+            g[j] = l2 * theta[j]
+        for i in range(m):
+            a = 0.0
+            for j in range(p):
+                a += X[i, j] * theta[j]
+            s = slope(kind, width, a, y[i]) / m
+            if math.isfinite(s):
+                for j in range(p):
+                    g[j] += s * X[i, j]
+    clip_in_place(g, clip_norm)
+    if grid == 0.0:
+        for j in range(p):
+            theta[j] -= nu * (g[j] + noise[j])
+    else:
+        for j in range(p):
+            theta[j] -= nu * on_grid(g[j], noise[j], grid)
+
+
+@njit(cache=True)
+def walk(
+    kind, width, theta, X, y, offsets, indptr, indices, cumulative, uniform, holders, counts, cap, noise,
+    draws, grid, clip_norm, rates, l2,
+):  # fmt: skip
+    n, p = len(offsets) - 1, theta.shape[1]
+    g = np.empty(p)
+    for k in range(len(rates)):
+        for token in range(len(holders)):
+            holder = holders[token]
+            a, b = offsets[holder], offsets[holder + 1]
+            limit = clip_norm if counts[holder] < cap else 0.0
+            counts[holder] += 1
+            holder_moves(
+                kind, width, theta[token], X[a:b], y[a:b], limit, noise[token, k], grid, rates[k], l2, g
+            )  # fmt: skip
+            r = draws[token, k]
+            if uniform:
+                holders[token] = int(r * n)
+            else:
+                low, high = indptr[holder], indptr[holder + 1] - 1
+                while low < high:
+                    middle = (low + high) // 2
+                    if cumulative[middle] > r:
+                        high = middle
+                    else:
+                        low = middle + 1
+                holders[token] = indices[low]

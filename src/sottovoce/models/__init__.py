@@ -1,0 +1,1 @@
+"""Models: adapters for torch, scikit-learn and linear models, and saved models."""

@@ -1,0 +1,198 @@
+"""Random records of the true shapes: what a network accepts, and alarms for samples that act on each other.
+
+Construction (`per_sample_trace`, `nets_single`) bounds the influence of a record. The alarms here find what
+construction would hide: a network made for whole lots is of no use one record at a time, so it is refused
+with a reason. They see random numbers only, never a record.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from sottovoce.errors import InvalidInput, SottovoceError
+from sottovoce.objectives.nets.vmap_gradients import OneByOne, fresh_loss
+
+__all__ = ["explained", "random_inputs", "random_targets", "refuse_memory", "refuse_mixing"]
+
+
+def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Return random inputs; whole numbers are tokens that every embedding of ``module`` knows.
+
+    Examples
+    --------
+    >>> random_inputs(nn.Embedding(5, 2), (3, 4), torch.long).max().item() < 5
+    True
+    """
+    g = torch.Generator().manual_seed(seed)
+    tables = (m.num_embeddings for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
+    known = min(tables, default=2)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return torch.randint(0, known, shape, generator=g).to(dtype)
+    numbers = torch.randn(shape, generator=g).to(dtype)
+    tokens = getattr(module, "token_columns", None)  # some columns of a row are tokens (`nets_inputs`)
+    if tokens is not None and shape[1:] == tokens.shape:
+        whole = torch.randint(0, known, (shape[0], int(tokens.sum())), generator=g)
+        numbers[:, tokens] = whole.to(dtype)
+    return numbers
+
+
+def random_targets(outputs: Any, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
+    """Return random targets: numbers in [0, 1), or labels 0 and 1 (0 where there is one class).
+
+    Examples
+    --------
+    >>> random_targets(torch.zeros(9, 1), (9,), torch.long).tolist() == [0] * 9
+    True
+    """
+    g = torch.Generator().manual_seed(seed)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.rand(shape, generator=g).to(dtype)
+    one = isinstance(outputs, Tensor) and outputs.ndim > 1 and outputs.shape[1] == 1
+    return torch.randint(0, 1 if one else 2, shape, generator=g).to(dtype)
+
+
+def explained(
+    module: nn.Module, loss: Callable[..., Any], x: Tensor, make_targets: Callable[[Any], Tensor]
+) -> Any:
+    """Return ``loss(module(x), y)``, or raise one sentence that names the layer at fault and the cure.
+
+    Examples
+    --------
+    >>> explained(nn.Sequential(nn.Linear(3, 2)), lambda out, y: out, torch.ones(1, 4), lambda out: out)
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.InvalidInput: layer '0' (Linear) cannot use an input of shape (1, 4), float32: ...
+    """
+    stack: list[tuple[str, nn.Module, Any]] = []
+    copied = copy.deepcopy(module)
+    hooks = []
+    for name, layer in copied.named_modules():
+        enter = lambda m, args, name=name: stack.append((name, m, args))  # noqa: E731
+        hooks += [
+            layer.register_forward_pre_hook(enter),
+            layer.register_forward_hook(lambda m, args, out: stack.pop() and None),
+        ]
+    record = f"a record here is {_described(x[0])}"
+    try:
+        with torch.no_grad():
+            outputs = copied(x)
+    except SottovoceError:
+        raise
+    except Exception as error:
+        name, layer, args = stack[-1] if stack else ("", module, (x,))
+        given = next((_described(a) for a in pytree.tree_leaves(args) if isinstance(a, Tensor)), "this input")
+        where = (
+            f"layer '{name}' ({type(layer).__name__})" if name else f"the network ({type(layer).__name__})"
+        )
+        raise InvalidInput(
+            f"{where} cannot use an input of {given}: {_first_line(error)}; {record}, so give records of the "
+            "shape and type the network takes (first axis: one sample), or change the layer."
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+    targets = make_targets(outputs)
+    try:
+        with torch.no_grad():
+            return fresh_loss(loss)(outputs, targets)
+    except SottovoceError:
+        raise
+    except Exception as error:
+        shapes = ", ".join(_described(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor))
+        raise InvalidInput(
+            f"the loss cannot use outputs of {shapes} with targets of {_described(targets)}: "
+            f"{_first_line(error)}; give targets of the shape and type it takes, or another loss."
+        ) from error
+
+
+def refuse_mixing(module: nn.Module, loss: Callable[..., Any], x: Tensor, y: Tensor) -> None:
+    """Raise if changing some rows moves the output or the loss of any other row.
+
+    Examples
+    --------
+    >>> share = lambda out, y: out.sum(1) / out.sum()
+    >>> refuse_mixing(nn.Linear(2, 2), share, torch.rand(4, 2), torch.zeros(4))
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.InvalidInput: the loss of one sample changes with the other samples of the lot, ...
+    """
+    rows = len(x)
+    moved = torch.zeros(rows, dtype=torch.bool)
+    moved[[0, rows // 2, rows - 1]] = True
+    if moved.all():
+        moved[0] = False
+    other = x.clone()
+    if x.is_floating_point():
+        changed = 3 - 2 * x[moved].flip(0)
+        tokens = getattr(module, "token_columns", None)
+        if tokens is not None and x.shape[1:] == tokens.shape:
+            changed[:, tokens] = x[moved].flip(0)[:, tokens]
+        other[moved] = changed
+    else:  # another token that is known to be one
+        other[moved] = torch.where(x[moved] == 0, x.max(), torch.zeros_like(x[moved]))
+    try:
+        first, second = (_one_pass(module, loss, inputs, y) for inputs in (x, other))
+    except Exception:
+        return  # a module that takes one sample at a time only has nothing to mix
+    for what, a, b in zip(("network's output for", "loss of"), first, second, strict=True):
+        for one, two in zip(a, b, strict=True):
+            if not one.ndim or len(one) != rows or one.shape != two.shape:
+                continue
+            if not torch.allclose(one[~moved], two[~moved], rtol=1e-4, atol=1e-5, equal_nan=True):
+                raise InvalidInput(
+                    f"the {what} one sample changes with the other samples of the lot, so a per-sample "
+                    "gradient does not exist; replace the step that mixes samples (GroupNorm for a batch "
+                    "statistic, a loss of each sample alone)."
+                )
+
+
+def _one_pass(
+    module: nn.Module, loss: Callable[..., Any], x: Tensor, y: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        outputs = copy.deepcopy(module)(x)
+        losses = fresh_loss(loss)(outputs, y)
+    kept = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+    return kept, [losses]
+
+
+def refuse_memory(each: OneByOne, row: Tensor, x: Tensor, y: Tensor) -> bool:
+    """Raise if a record's gradient changes after other records; return whether gradients are random.
+
+    Examples
+    --------
+    >>> module = nn.Linear(1, 1, bias=False)
+    >>> each = OneByOne(module, lambda out, y: out[:, 0], lambda row: {"weight": row[None]})
+    >>> refuse_memory(each, torch.ones(1), torch.ones(3, 1), torch.ones(3))
+    False
+    """
+
+    def gradient(at: int, seed: int) -> Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return each.loop(row, x[at : at + 1], y[at : at + 1])
+
+    first = gradient(0, 0)
+    for at in range(1, len(x)):
+        gradient(at, at)
+    if not torch.allclose(first, gradient(0, 0), rtol=1e-4, atol=1e-6, equal_nan=True):
+        raise InvalidInput(
+            "the gradient of one record changes with the records seen before it, so its influence cannot be "
+            "clipped; keep nothing between passes (a global list, a counter) in the network or the loss."
+        )
+    return not torch.equal(first.nan_to_num(), gradient(0, 1).nan_to_num())
+
+
+def _described(tensor: Tensor) -> str:
+    return f"shape {tuple(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".;")

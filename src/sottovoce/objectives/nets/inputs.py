@@ -1,0 +1,172 @@
+"""Records made of several tensors (tokens and a mask, an image and its age), as one row of numbers.
+
+Lots, clipping and checks know one tensor of inputs with the record on its first axis. A record of several
+parts is laid out as one row, and the network is wrapped so that it sees its parts again. Whole numbers up to
+2^24 survive the row exactly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sottovoce.errors import DataError
+
+__all__ = ["Layout", "Part", "Unpacking"]
+
+EXACT = 1 << 24  # whole numbers that float32 holds
+
+
+class Part(NamedTuple):
+    """One tensor of a record: its name (or place), its shape, and what its numbers are.
+
+    Examples
+    --------
+    >>> Part("mask", (4,), "bool").size
+    4
+    """
+
+    name: str | int
+    shape: tuple[int, ...]
+    kind: str  # "number", "whole" or "bool"
+
+    @property
+    def size(self) -> int:
+        """Numbers in it."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts of a record lie in its row.
+
+    Examples
+    --------
+    >>> batch = {"tokens": torch.ones(2, 3, dtype=torch.long), "weight": torch.ones(2)}
+    >>> layout = Layout.of(batch)
+    >>> layout.pack(batch).shape, [part.kind for part in layout.parts]
+    (torch.Size([2, 4]), ['whole', 'number'])
+    """
+
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, batch: Mapping[str, Any] | Sequence[Any]) -> Layout:
+        """Return the layout of records given as a mapping or sequence of arrays, first axis the record."""
+        named = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+        parts = []
+        for name, value in named:
+            tensor = as_tensor(value, name)
+            if not tensor.ndim:
+                raise DataError(f"the input {name!r} must have one entry per record, got a single number.")
+            whole = "bool" if tensor.dtype == torch.bool else "whole"
+            kind = "number" if tensor.is_floating_point() else whole
+            parts.append(Part(name, tuple(tensor.shape[1:]), kind))
+        if not parts:
+            raise DataError("a record needs at least one input, got none.")
+        return cls(tuple(parts))
+
+    @property
+    def named(self) -> bool:
+        """Whether the network takes its parts by name."""
+        return isinstance(self.parts[0].name, str)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all parts are whole numbers."""
+        return all(part.kind != "number" for part in self.parts)
+
+    def pack(self, batch: Mapping[str, Any] | Sequence[Any]) -> Tensor:
+        """Return the records as rows, (records, numbers)."""
+        given: Mapping[Any, Any] = batch if isinstance(batch, Mapping) else dict(enumerate(batch))
+        columns = []
+        for part in self.parts:
+            if part.name not in given:
+                raise DataError(f"the records have no input {part.name!r}; give {self.words}.")
+            tensor = as_tensor(given[part.name], part.name)
+            if tuple(tensor.shape[1:]) != part.shape:
+                raise DataError(
+                    f"the input {part.name!r} of a record must have shape {part.shape}, got "
+                    f"{tuple(tensor.shape[1:])}; pad or crop it."
+                )
+            if part.kind == "whole" and not self.whole and bool((tensor.abs() >= EXACT).any()):
+                raise DataError(f"the whole numbers of input {part.name!r} must be below 2^24.")
+            columns.append(tensor.reshape(len(tensor), -1).to(torch.int64 if self.whole else torch.float64))
+        if len({len(column) for column in columns}) > 1:
+            raise DataError(
+                f"all inputs need the same number of records, got {[len(column) for column in columns]}."
+            )
+        return torch.cat(columns, dim=1)
+
+    @property
+    def words(self) -> str:
+        """The names of the parts, for sentences."""
+        return " and ".join(repr(part.name) for part in self.parts)
+
+    def tokens(self) -> Tensor:
+        """Return which columns hold whole numbers, (numbers,)."""
+        return torch.cat([torch.full((part.size,), part.kind != "number") for part in self.parts])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {"parts": [[part.name, list(part.shape), part.kind] for part in self.parts]}
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Layout:
+        """Read what `to_dict` wrote."""
+        return cls(tuple(Part(name, tuple(shape), kind) for name, shape, kind in record["parts"]))
+
+
+class Unpacking(nn.Module):
+    """A network that takes rows, and hands the parts of each record to the network inside.
+
+    Examples
+    --------
+    >>> class AveragePair(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.layer = nn.Linear(2, 1)
+    ...
+    ...     def forward(self, left, right):
+    ...         return self.layer(left + right)
+    >>> batch = {"left": torch.ones(3, 2), "right": torch.ones(3, 2)}
+    >>> layout = Layout.of(batch)
+    >>> Unpacking(AveragePair(), layout)(layout.pack(batch).float()).shape
+    torch.Size([3, 1])
+    """
+
+    def __init__(self, module: nn.Module, layout: Layout) -> None:
+        super().__init__()
+        self.module, self.layout = module, layout
+        self.token_columns = layout.tokens()
+
+    def forward(self, rows: Tensor) -> Any:
+        parts: dict[Any, Tensor] = {}
+        at = 0
+        for part in self.layout.parts:
+            columns = rows[:, at : at + part.size]
+            at += part.size
+            value = columns.reshape(rows.shape[0], *part.shape)
+            if part.kind == "whole":
+                value = value.long()
+            elif part.kind == "bool":
+                value = value.bool()
+            parts[part.name] = value
+        return self.module(**parts) if self.layout.named else self.module(*parts.values())
+
+
+def as_tensor(value: Any, name: str | int) -> Tensor:
+    """Return an array, a list or a tensor as a tensor, or raise one sentence."""
+    try:
+        tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"the input {name!r} must be an array of numbers, one entry per record: {error}."
+        ) from None
+    return tensor.detach()

@@ -1,0 +1,689 @@
+"""Layers whose weights differ from agent to agent, and the norms and sums of their per-sample gradients.
+
+A twin stands in for one layer. Its call takes the lots of all agents laid end to end, (agents * lot, ...),
+and uses the weights of row ``a`` for the samples of agent ``a``. In the backward pass it keeps the input and
+the gradient of its output; from these come, per sample, the squared norm of the weight gradient, and then
+the weighted sum over the lot. With T positions, D inputs and p outputs a sample's gradient
+``sum_t g_t x_t^T`` has p D numbers and comes from T (D + p). Where it is not several times larger than
+these it is formed, in float32, measured and kept; the sum over the lot, in float64 (`wide_sums`), adds the
+very numbers that were measured, and the whole costs little more than a gradient without clipping. Where
+it is larger, its ghost norm ``sum_{t,s} <g_t, g_s> <x_t, x_s>`` is taken and the lot is summed by one
+product in float64.
+
+A record is free to make two positions nearly cancel: its gradient is then short while the terms it is added
+up from are huge. In float32 the ghost norm of such a record would be rounding. It is therefore taken in
+float64, where products of float32 numbers are exact, and enlarged by the most that float64 may have taken
+from it.
+"""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn import grad as convolution
+
+from sottovoce.objectives.nets.float64_sums import (
+    add_weighted_rows,
+    row_squares,
+    weighted_products,
+    weighted_rows,
+)
+from sottovoce.objectives.nets.recurrence import Recurrence, recur
+
+__all__ = [
+    "Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedRecurrence", "StackedScale",
+    "StackedSlope", "StackedVolume", "stacked_twin",
+]  # fmt: skip
+
+_FEW = 16  # roundings beside one per position
+_FORMED = 4  # gradients of single samples are kept where they need at most so many times what they come from
+_SUM_FLOATS = 2_000_000  # and for the sum over a lot in pieces that let large sums be touched seldom
+_PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
+
+
+class Seen(NamedTuple):
+    """What one call of a layer left behind, one row per sample.
+
+    Examples
+    --------
+    >>> Seen(torch.zeros(2, 3), torch.zeros(2, 1), None).inputs.shape
+    torch.Size([2, 3])
+    """
+
+    inputs: Tensor
+    gradient: Tensor  # of the layer's output
+    weight_gradient: Tensor | None  # per sample, where it is the smaller form
+
+
+class Stacked:
+    """What the twins share: weights by agent, a record of the backward pass.
+
+    Examples
+    --------
+    >>> layer = nn.Linear(3, 2, bias=False)
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> [type(twin).__name__ for twin in NetObjective(layer)._twins]
+    ['StackedLinear']
+    """
+
+    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+        self.layer = layer
+        self.slots = slots
+        self.seen: list[Seen] = []
+        self._room: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_room": None}
+
+    def room(self, like: Tensor, *shape: int) -> Tensor:
+        """Return memory for numbers like those of ``like``, kept from lot to lot: fresh pages cost time."""
+        count = math.prod(shape)
+        if self._room is None or self._room.numel() < count or self._room.dtype != like.dtype:
+            self._room = like.new_empty(count)
+        return self._room[:count].view(shape)
+
+    def load(self, theta: Tensor, anchor: Tensor) -> None:
+        """Take the weights of every agent from the rows of ``theta`` (views, no copy)."""
+        self.agents = theta.shape[0]
+        self.anchor = anchor
+        self.weights = {
+            key: theta[:, slot.start : slot.stop].view(-1, *slot.shape) for key, slot in self.slots.items()
+        }
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what the last lot left."""
+        self.seen = []
+
+    def __call__(self, inputs: Tensor) -> Any:
+        return _Recorded.apply(self.anchor, inputs, self)
+
+    def by_agent(self, tensor: Tensor) -> Tensor:
+        """Return ``(agents * lot, ...)`` as ``(agents, lot, ...)``."""
+        return tensor.reshape(self.agents, -1, *tensor.shape[1:])
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        self.seen.append(Seen(inputs, gradient, None))
+
+    def _add(self, sums: Tensor, key: str, value: Tensor) -> None:
+        slot = self.slots[key]
+        sums[:, slot.start : slot.stop] += value.reshape(self.agents, -1)
+
+    def _add_rows(self, sums: Tensor, weights: Tensor, rows: tuple[Tensor, ...]) -> None:
+        """Add the weighted sums of per-sample gradients of weight and bias, (agents * lot, numbers) each."""
+        for key, each in zip(("weight", "bias"), rows, strict=True):
+            if key in self.slots:
+                start = self.slots[key].start
+                add_weighted_rows(sums, start, self.by_agent(weights), self.by_agent(each))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the layer's output."""
+        raise AssertionError("each twin has its own")
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        """Return the gradient of the input from that of the output."""
+        raise AssertionError("each twin has its own")
+
+    def squared_norms(self) -> Tensor:
+        """Return the squared norm of each sample's gradient of this layer, (agents * lot,)."""
+        raise AssertionError("each twin has its own")
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        """Add the weighted sum over each lot to this layer's columns; ``bad`` samples count zero."""
+        raise AssertionError("each twin has its own")
+
+
+class _Recorded(torch.autograd.Function):
+    """One call of a twin; the anchor makes autograd come by although no weight asks for a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, inputs: Tensor, twin: Stacked) -> Tensor:
+        ctx.twin = twin
+        ctx.save_for_backward(inputs)
+        return twin.forward(inputs)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (inputs,) = ctx.saved_tensors
+        twin = ctx.twin
+        gradient = gradient.contiguous()
+        twin.record(inputs, gradient)
+        wanted = ctx.needs_input_grad[1]
+        return torch.zeros_like(twin.anchor), twin.input_gradient(inputs, gradient) if wanted else None, None
+
+
+class StackedLinear(Stacked):
+    """``y = x W_a^T + b_a``; positions between the first and the last axis are summed over.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> objective = NetObjective(nn.Linear(3, 2), "squared_error", clip_norm=0.5)
+    >>> sums = objective.clipped_sums(objective.start(1), torch.ones(1, 1, 3), torch.full((1, 1, 2), 9.0))
+    >>> round(sums.norm().item(), 6)
+    0.5
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        weight, bias = self.weights["weight"], self.weights.get("bias")
+        rows = inputs.reshape(self.agents, -1, inputs.shape[-1])
+        out = torch.bmm(rows, weight.mT) if bias is None else torch.baddbmm(bias[:, None], rows, weight.mT)
+        return out.view(*inputs.shape[:-1], -1)
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        rows = gradient.reshape(self.agents, -1, gradient.shape[-1])
+        return torch.bmm(rows, self.weights["weight"]).view(inputs.shape)
+
+    def squared_norms(self) -> Tensor:
+        x, g = self._positions()
+        positions, inputs, outputs = x.shape[1], x.shape[2], g.shape[2]
+        if positions > 1 and inputs * outputs <= _FORMED * positions * (inputs + outputs):
+            each = self.room(x, len(x), outputs, inputs)
+            torch.bmm(g.mT, x, out=each)
+            each, shift = each.flatten(1), g.sum(1)
+            self.seen = [Seen(x.new_empty(0), shift, each)]  # measured here, added up later: the same numbers
+            squared = row_squares(each)
+            return squared + row_squares(shift) if "bias" in self.slots else squared
+        squared = _matrix_norms(x, g)
+        return squared + _sum_norms(g) if "bias" in self.slots else squared
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        formed = self.seen[0].weight_gradient
+        if formed is not None:
+            self._add_rows(sums, weights, _without(bad, formed, self.seen[0].gradient))
+            return
+        x, g = _without(bad, *self._positions())
+        each = self.by_agent(weights[:, None].expand(-1, x.shape[1]).flatten())
+        g, x = (t.reshape(self.agents, -1, t.shape[-1]) for t in (g, x))
+        self._add(sums, "weight", weighted_products(each, g, x))
+        if "bias" in self.slots:
+            self._add(sums, "bias", weighted_rows(each, g))
+
+    def _positions(self) -> tuple[Tensor, Tensor]:
+        """Inputs and output gradients as (samples, positions, channels), calls laid after one another."""
+        x = [s.inputs.reshape(s.inputs.shape[0], -1, s.inputs.shape[-1]) for s in self.seen]
+        g = [s.gradient.reshape(s.gradient.shape[0], -1, s.gradient.shape[-1]) for s in self.seen]
+        return _joined(x), _joined(g)
+
+
+class StackedRecurrence(StackedLinear):
+    """The state's part of a recurrent layer: a linear layer whose input is the state before each position.
+
+    Examples
+    --------
+    >>> stacked_twin(Recurrence("gru", nn.Parameter(torch.ones(6, 2)), None), {"weight": None}).seen
+    []
+    """
+
+    def __call__(self, inputs: Tensor) -> Any:
+        bias = self.weights.get("bias")
+        return recur(
+            self.layer.kind, self.layer.backwards, inputs, self.weights["weight"], bias,
+            self.anchor, self.record,
+        )  # fmt: skip
+
+
+class StackedConv(Stacked):
+    """Convolution in one or two dimensions; agent after agent, since each has its own kernel.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    >>> NetObjective(net).clipped_sums(
+    ...     NetObjective(net).start(2), torch.ones(2, 3, 1, 4, 4), torch.zeros(2, 3, dtype=torch.long)
+    ... ).shape
+    torch.Size([2, 38])
+    """
+
+    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+        super().__init__(layer, slots)
+        flat = isinstance(layer, nn.Conv1d)
+        one, none = ((1,), (0,)) if flat else ((), ())  # a sequence is an image of height one
+        self.kernel, self.stride = one + tuple(layer.kernel_size), one + tuple(layer.stride)
+        self.dilation, self.padding = one + tuple(layer.dilation), none + tuple(layer.padding)
+        self.options: dict[str, Any] = {
+            "stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": layer.groups
+        }  # fmt: skip
+        self.flat = flat
+
+    def __call__(self, inputs: Tensor) -> Any:
+        if not self.flat:
+            return super().__call__(inputs)
+        return super().__call__(inputs.unsqueeze(2)).squeeze(2)
+
+    def _kernel(self, a: int) -> Tensor:
+        weight = self.weights["weight"][a]
+        return weight.unsqueeze(2) if self.flat else weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        bias = self.weights.get("bias")
+        parts = [
+            F.conv2d(part, self._kernel(a), None if bias is None else bias[a], **self.options)
+            for a, part in enumerate(inputs.chunk(self.agents))
+        ]
+        return parts[0] if self.agents == 1 else torch.cat(parts)
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        pairs = zip(inputs.chunk(self.agents), gradient.chunk(self.agents), strict=True)
+        parts = [
+            convolution.conv2d_input(part.shape, self._kernel(a), g, **self.options)
+            for a, (part, g) in enumerate(pairs)
+        ]
+        return parts[0] if self.agents == 1 else torch.cat(parts)
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        positions = gradient.shape[2] * gradient.shape[3]
+        outputs, per_patch = self._kernel(0).shape[0] // self.layer.groups, self._kernel(0)[0].numel()
+        small = outputs * per_patch <= positions * (outputs + per_patch)
+        weight_gradient = self._each(inputs, gradient, keep=True) if small or self.seen else None
+        if weight_gradient is not None:
+            # the input is not needed again: the small gradients serve both the norm and the sum
+            self.seen.append(Seen(inputs.new_empty(0), gradient.sum((2, 3)), weight_gradient))
+        else:
+            self.seen.append(Seen(inputs, gradient, None))
+
+    def _each(self, inputs: Tensor, gradient: Tensor, *, keep: bool) -> Tensor:
+        """Per-sample weight gradients (samples, p D) if ``keep``, else their squared norms (samples,)."""
+        groups, step, numbers = self.layer.groups, self._step(gradient), self._kernel(0).numel()
+        if keep:  # a second call in one pass must not write over the first
+            shape = (len(inputs), numbers)
+            whole = inputs.new_empty(shape) if self.seen else self.room(inputs, *shape)
+        norms = []
+        for first in range(0, len(inputs), step):
+            x, g = inputs[first : first + step], gradient[first : first + step]
+            patches = self._patches(x)
+            patches = patches.view(x.shape[0] * groups, -1, patches.shape[-1])
+            g = g.reshape(x.shape[0] * groups, -1, patches.shape[-1])
+            if keep:
+                out = whole[first : first + step].view(len(g), g.shape[1], patches.shape[1])
+                torch.bmm(g, patches.mT, out=out)
+            else:
+                norms.append(_matrix_norms(patches.mT, g.mT).view(-1, groups).sum(1))
+        return whole if keep else torch.cat(norms)
+
+    def _patches(self, x: Tensor, by_position: bool = False) -> Tensor:
+        """(samples, inputs per patch, positions), or the last two the other way round.
+
+        Rows are copied whole, several times faster than im2col.
+        """
+        if self.dilation != (1, 1):
+            patches = F.unfold(x, self.kernel, self.dilation, self.padding, self.stride)
+            return patches.mT if by_position else patches
+        (up, left), (k, m) = self.padding, self.kernel
+        if up or left:
+            x = F.pad(x, (left, left, up, up))
+        windows = x.unfold(2, k, self.stride[0]).unfold(3, m, self.stride[1])
+        if by_position:
+            return windows.permute(0, 2, 3, 1, 4, 5).reshape(x.shape[0], -1, x.shape[1] * k * m)
+        return windows.permute(0, 1, 4, 5, 2, 3).reshape(x.shape[0], x.shape[1] * k * m, -1)
+
+    def squared_norms(self) -> Tensor:
+        if len(self.seen) > 1:
+            self._merge()
+        seen = self.seen[0]
+        if seen.weight_gradient is None:
+            squared = self._each(seen.inputs, seen.gradient, keep=False)
+            bias = _sum_norms(seen.gradient.flatten(2).mT)
+        else:  # the numbers that are added up later are the ones measured here
+            squared, bias = row_squares(seen.weight_gradient), row_squares(seen.gradient)
+        return squared + bias if "bias" in self.slots else squared
+
+    def _merge(self) -> None:
+        """A layer called several times: add up each sample's gradients."""
+        weight: Any = 0
+        bias: Any = 0
+        for seen in self.seen:
+            each = seen.weight_gradient
+            weight = weight + (self._each(seen.inputs, seen.gradient, keep=True) if each is None else each)
+            bias = bias + (seen.gradient if seen.gradient.ndim == 2 else seen.gradient.sum((2, 3)))
+        self.seen = [Seen(self.seen[0].inputs, bias, weight)]
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        seen = self.seen[0]
+        if seen.weight_gradient is not None:
+            self._add_rows(sums, weights, _without(bad, seen.weight_gradient, seen.gradient))
+            return
+        x, g = _without(bad, seen.inputs, seen.gradient)
+        parts = zip(*(self.by_agent(t) for t in (x, g, weights)), strict=True)
+        self._add(sums, "weight", torch.stack([self._weighted(*part) for part in parts]))
+        if "bias" in self.slots:
+            each = g.sum((2, 3), dtype=torch.float64)
+            self._add(sums, "bias", weighted_rows(self.by_agent(weights), self.by_agent(each)))
+
+    def _weighted(self, x: Tensor, g: Tensor, weights: Tensor) -> Tensor:
+        """The weighted sum of one agent's weight gradients, (groups, p, D): a product over all positions."""
+        groups, positions = self.layer.groups, g[0, 0].numel()
+        outputs, inputs = len(self._kernel(0)) // groups, self._kernel(0)[0].numel()
+        total = torch.zeros(groups, outputs, inputs, dtype=torch.float64, device=x.device)
+        step = max(1, _SUM_FLOATS // (groups * inputs * positions))
+        for part in range(0, len(x), step):
+            rows = slice(part, part + step)
+            patches = self._patches(x[rows], by_position=True)
+            each = weights[rows, None].expand(-1, positions).flatten().expand(groups, -1)
+            gs = g[rows].reshape(len(patches), groups, outputs, positions).permute(1, 0, 3, 2)
+            wide = patches.reshape(len(patches) * positions, groups, inputs).transpose(0, 1)
+            weighted_products(each, gs.flatten(1, 2), wide, total)
+        return total
+
+    def _step(self, gradient: Tensor) -> int:
+        """How many samples are unfolded at a time."""
+        patch_floats = gradient[0, 0].numel() * self._kernel(0)[0].numel() * self.layer.groups
+        return max(1, _PATCH_FLOATS // patch_floats)
+
+
+class _Formed(Stacked):
+    """A twin whose per-sample gradients are formed in the backward pass: measured and added as they are."""
+
+    def squared_norms(self) -> Tensor:
+        squared = row_squares(self.seen[0].inputs)
+        return squared + row_squares(self.seen[0].gradient) if "bias" in self.slots else squared
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        self._add_rows(sums, weights, _without(bad, self.seen[0].inputs, self.seen[0].gradient))
+
+
+class StackedScale(_Formed):
+    """The affine part of GroupNorm, InstanceNorm, LayerNorm and RMSNorm; the rest has no parameters.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    >>> NetObjective(net, "squared_error").clipped_sums(
+    ...     NetObjective(net).start(1), torch.ones(1, 2, 4), torch.zeros(1, 2, 4)
+    ... ).shape
+    torch.Size([1, 28])
+    """
+
+    def __call__(self, inputs: Tensor) -> Any:
+        layer = self.layer
+        if isinstance(layer, nn.GroupNorm):
+            normal = F.group_norm(inputs, layer.num_groups, eps=layer.eps)
+        elif isinstance(layer, nn.RMSNorm):
+            normal = F.rms_norm(inputs, layer.normalized_shape, eps=layer.eps)
+        elif isinstance(layer, nn.modules.instancenorm._InstanceNorm):
+            normal = F.instance_norm(inputs, eps=layer.eps)
+        else:
+            normal = F.layer_norm(inputs, layer.normalized_shape, eps=layer.eps)
+        return super().__call__(normal)
+
+    @property
+    def by_channel(self) -> bool:
+        """Whether there is one weight per channel, not one per place."""
+        return not isinstance(self.layer, (nn.LayerNorm, nn.RMSNorm))
+
+    def _spread(self, key: str, like: Tensor) -> Tensor:
+        """The weights of every agent, broadcast against (agents, lot, ...)."""
+        weight = self.weights[key]
+        if self.by_channel:
+            return weight.view(self.agents, 1, -1, *[1] * (like.ndim - 2))
+        return weight.view(self.agents, *[1] * (like.ndim - weight.ndim + 1), *weight.shape[1:])
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        out = self.by_agent(inputs) * self._spread("weight", inputs)
+        if "bias" in self.weights:
+            out += self._spread("bias", inputs)
+        return out.view(inputs.shape)
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        return (self.by_agent(gradient) * self._spread("weight", inputs)).view(inputs.shape)
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        """Keep the sums over positions: they are the per-sample gradients, and small."""
+        per_sample = [self._reduce(inputs * gradient), self._reduce(gradient)]
+        if self.seen:
+            per_sample = [old + new for old, new in zip(self.seen[0][:2], per_sample, strict=True)]
+        self.seen = [Seen(per_sample[0], per_sample[1], None)]
+
+    def _reduce(self, product: Tensor) -> Tensor:
+        if self.by_channel:
+            return product.flatten(2).sum(2) if product.ndim > 2 else product
+        size = self.weights["weight"][0].numel()
+        return product.reshape(product.shape[0], -1, size).sum(1)
+
+
+class StackedEmbedding(Stacked):
+    """Table look-up: tokens that repeat within a sample add up before the norm is taken.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> net = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
+    >>> tokens = torch.tensor([[[1, 1, 3]]])
+    >>> NetObjective(net).clipped_sums(NetObjective(net).start(1), tokens, torch.tensor([[0]])).shape
+    torch.Size([1, 24])
+    """
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        tokens = self.by_agent(inputs)
+        table = self.weights["weight"]
+        agent = torch.arange(self.agents, device=inputs.device).view(-1, *[1] * (tokens.ndim - 1))
+        return table[agent, tokens].view(*inputs.shape, table.shape[-1])
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        raise AssertionError("tokens have no gradient")
+
+    def _tokens(self) -> tuple[Tensor, Tensor]:
+        size = self.weights["weight"].shape[-1]
+        tokens = _joined([s.inputs.reshape(s.inputs.shape[0], -1) for s in self.seen])
+        g = _joined([s.gradient.reshape(s.gradient.shape[0], -1, size) for s in self.seen])
+        if self.layer.padding_idx is not None:
+            g = torch.where((tokens == self.layer.padding_idx)[..., None], 0.0, g)
+        return tokens, g
+
+    def squared_norms(self) -> Tensor:
+        tokens, g = self._tokens()
+        samples, positions = tokens.shape
+        first = (tokens[:, :, None] == tokens[:, None]).byte().argmax(2)  # where a token occurs first
+        place = first + positions * torch.arange(samples, device=g.device)[:, None]
+        sums = torch.zeros(samples * positions, g.shape[2], dtype=torch.float64, device=g.device)
+        sums.index_add_(0, place.flatten(), g.double().flatten(0, 1))
+        return _enlarged(row_squares(sums.view(samples, -1)), torch.linalg.vector_norm(g, dim=2))
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        tokens, g = self._tokens()
+        (g,) = _without(bad, g)
+        vocabulary, size = self.weights["weight"].shape[1:]
+        row = self.by_agent(tokens) + vocabulary * torch.arange(self.agents, device=g.device)[:, None, None]
+        table = sums.new_zeros(self.agents * vocabulary, size)
+        table.index_add_(0, row.flatten(), (g * weights.double()[:, None, None]).reshape(-1, size))
+        self._add(sums, "weight", table)
+
+
+class StackedVolume(_Formed):
+    """Convolutions in three dimensions, and transposed ones in any: each sample's weight gradient is formed.
+
+    The samples become groups of one large convolution, so that its weight gradient is theirs.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> net = nn.Sequential(nn.ConvTranspose1d(2, 3, 2), nn.Flatten(), nn.Linear(15, 2))
+    >>> objective = NetObjective(net)
+    >>> objective.explain(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, dtype=torch.long))
+    'fast: all records at once'
+    """
+
+    def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
+        super().__init__(layer, slots)
+        self.axes, self.transposed = len(layer.kernel_size), bool(layer.transposed)
+        self.options: dict[str, Any] = {
+            "stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation,
+        }  # fmt: skip
+
+    def _function(self, transposed: bool) -> Any:
+        kind = "conv_transpose" if transposed else "conv"
+        return getattr(F, f"{kind}{self.axes}d")
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        bias, more = self.weights.get("bias"), {}
+        if self.transposed:
+            more["output_padding"] = self.layer.output_padding
+        parts = [
+            self._function(self.transposed)(
+                part, self.weights["weight"][a], None if bias is None else bias[a], **self.options, **more,
+                groups=self.layer.groups,
+            )
+            for a, part in enumerate(inputs.chunk(self.agents))
+        ]  # fmt: skip
+        return parts[0] if self.agents == 1 else torch.cat(parts)
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        parts = []
+        pairs = zip(inputs.chunk(self.agents), gradient.chunk(self.agents), strict=True)
+        for a, (part, g) in enumerate(pairs):
+            weight, groups = self.weights["weight"][a], self.layer.groups
+            if self.transposed:
+                parts.append(self._function(False)(g, weight, None, **self.options, groups=groups))
+            else:
+                back = getattr(convolution, f"conv{self.axes}d_input")
+                parts.append(back(part.shape, weight, g, **self.options, groups=groups))
+        return parts[0] if self.agents == 1 else torch.cat(parts)
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        weight = self.weights["weight"][0]
+        samples = len(inputs)
+        one, other = (gradient, inputs) if self.transposed else (inputs, gradient)
+        back = getattr(convolution, f"conv{self.axes}d_weight")
+        each = back(
+            one.reshape(1, -1, *one.shape[2:]), (samples * weight.shape[0], *weight.shape[1:]),
+            other.reshape(1, -1, *other.shape[2:]), **self.options, groups=samples * self.layer.groups,
+        ).view(samples, -1)  # fmt: skip
+        bias = gradient.flatten(2).sum(2)
+        if self.seen:
+            each, bias = self.seen[0].inputs + each, self.seen[0].gradient + bias
+        self.seen = [Seen(each, bias, None)]
+
+
+class StackedSlope(Stacked):
+    """PReLU: one slope for all channels, or one each.
+
+    Examples
+    --------
+    >>> from sottovoce.objectives.nets import NetObjective
+    >>> objective = NetObjective(nn.Sequential(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2)))
+    >>> objective.explain(torch.zeros(1, 1, 3), torch.zeros(1, 1, dtype=torch.long))
+    'fast: all records at once'
+    """
+
+    def _slopes(self, inputs: Tensor) -> Tensor:
+        slopes = self.weights["weight"].view(self.agents, 1, -1, *[1] * (inputs.ndim - 2))
+        return slopes.expand(-1, len(inputs) // self.agents, *slopes.shape[2:]).flatten(0, 1)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.where(inputs > 0, inputs, inputs * self._slopes(inputs))
+
+    def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        return torch.where(inputs > 0, gradient, gradient * self._slopes(inputs))
+
+    def record(self, inputs: Tensor, gradient: Tensor) -> None:
+        product = torch.where(inputs > 0, 0.0, inputs * gradient)
+        size = self.weights["weight"].shape[1]
+        each = (
+            product.flatten(1).sum(1, keepdim=True)
+            if size == 1
+            else product.flatten(2).sum(2)
+            if (product.ndim > 2)
+            else product
+        )
+        if self.seen:
+            each = self.seen[0].inputs + each
+        self.seen = [Seen(each, each, None)]
+
+    def squared_norms(self) -> Tensor:
+        return row_squares(self.seen[0].inputs)
+
+    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
+        (each,) = _without(bad, self.seen[0].inputs)
+        self._add(sums, "weight", weighted_rows(self.by_agent(weights), self.by_agent(each)))
+
+
+def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
+    """Return the twin of ``layer``, or None where there is none (`torch.func` serves then).
+
+    Examples
+    --------
+    >>> stacked_twin(nn.Bilinear(2, 2, 2), {}) is None
+    True
+    """
+    kind = type(layer)
+    if kind is nn.Linear:
+        return StackedLinear(layer, slots)
+    if kind is Recurrence:
+        return StackedRecurrence(layer, slots)
+    if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and kind in (nn.Conv1d, nn.Conv2d):
+        plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+        return StackedConv(layer, slots) if plain else None
+    if kind in (
+        nn.GroupNorm,
+        nn.LayerNorm,
+        nn.RMSNorm,
+        nn.InstanceNorm1d,
+        nn.InstanceNorm2d,
+        nn.InstanceNorm3d,
+    ):
+        return StackedScale(layer, slots)
+    if kind is nn.Embedding:
+        return StackedEmbedding(layer, slots)
+    if kind in (nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
+        known: Any = layer
+        plain = known.padding_mode == "zeros" and not isinstance(known.padding, str)
+        return StackedVolume(layer, slots) if plain else None
+    if kind is nn.PReLU:
+        return StackedSlope(layer, slots)
+    return None
+
+
+def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:
+    """Return ``|sum_t g_t x_t^T|^2`` per sample for x (N, T, D), g (N, T, p), without keeping the sums."""
+    if x.shape[1] == 1:
+        return row_squares(x) * row_squares(g)
+    lengths = torch.linalg.vector_norm(x, dim=2) * torch.linalg.vector_norm(g, dim=2)
+    if g.dtype == torch.float32:
+        xs, gs = x.double(), g.double()
+        squared = (torch.bmm(xs, xs.mT) * torch.bmm(gs, gs.mT)).sum((1, 2))
+        return _ghost(squared, lengths, x.shape[2] + g.shape[2])
+    # of float64 terms that cancel no wider type could take the ghost norm
+    return _enlarged(row_squares(torch.bmm(g.mT, x)), lengths)
+
+
+def _sum_norms(terms: Tensor) -> Tensor:
+    """Return the squared norms of the sums of ``terms`` (N, T, p) over positions, taken in float64."""
+    squared = row_squares(terms.sum(1, dtype=torch.float64))
+    return squared if terms.shape[1] == 1 else _enlarged(squared, torch.linalg.vector_norm(terms, dim=2))
+
+
+def _ghost(squared: Tensor, lengths: Tensor, width: int) -> Tensor:
+    """Return the most that ghost norms may truly be, of float32 terms of such ``lengths`` (N, T).
+
+    A scalar product of two rows is off by at most half a unit of float64 for each of its ``width`` numbers,
+    the sum over all pairs of positions by one for each pair, of the product of the lengths.
+    """
+    roundings = (width + lengths.shape[1] ** 2 + _FEW) * torch.finfo(torch.float64).eps
+    return squared.clamp(min=0) + roundings * lengths.double().sum(1).square()
+
+
+def _enlarged(squared: Tensor, lengths: Tensor) -> Tensor:
+    """Return the most that squared norms of sums, in float64, of terms of such ``lengths`` may truly be."""
+    roundings = (lengths.shape[1] + _FEW) * torch.finfo(torch.float64).eps / 2
+    return (squared.clamp(min=0).sqrt() + roundings * lengths.double().sum(1)).square()
+
+
+def _joined(calls: list[Tensor]) -> Tensor:
+    """Positions of several calls after one another."""
+    return calls[0] if len(calls) == 1 else torch.cat(calls, 1)
+
+
+def _without(bad: Tensor | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors with the rows of bad samples set to zero (0 times NaN would be NaN)."""
+    if bad is None:
+        return tensors
+    return tuple(torch.where(bad.view(-1, *[1] * (t.ndim - 1)), 0.0, t) for t in tensors)

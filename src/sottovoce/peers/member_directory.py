@@ -1,0 +1,333 @@
+"""A member's home: one folder per organization, with everything that outlives a run.
+
+::
+
+    home.json       format, name, where the second copy lies
+    identity/       the key and the certificate
+    addresses/      pinned certificates of the others
+    book.jsonl      every release ever started, per population
+    key             for the digest of records, never leaves
+    runs/HASH/      ledger, model and statement of one run
+
+Outside it, in another place of the machine, lie a second copy of the book and the newest head of every ledger
+(the ``copy`` folder): a home, run or book restored from a backup is older than these, and nothing is sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sottovoce._io import atomic_write
+from sottovoce.accounting.release import Release
+from sottovoce.errors import ConfigError, IdentityError, LedgerError
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.identity import Identity, make_identity, read_identity
+from sottovoce.peers.lifetime_ledger import (
+    LifetimeBudget,
+    LifetimeLedger,
+    RunCharge,
+    RunClosure,
+    charge_act,
+    view_name,
+)
+from sottovoce.peers.member_data import Records
+from sottovoce.peers.pinned_certificates import Addresses
+from sottovoce.peers.run_ledger import LEDGER, SqliteLedger, at_rest, read_charge, read_ledger
+
+__all__ = ["ASSUMPTIONS", "MemberDirectory", "find_home"]
+
+MARK, KEY, BOOK = "home.json", "key", "book.jsonl"
+VARIABLE = "SOTTOVOCE_HOME"
+_FORMAT = 1
+ASSUMPTIONS = (
+    "home and second copy were never set back together (a snapshot of the whole machine does that)",
+    "the populations of this home have no person in common",
+)
+
+
+class MemberDirectory:
+    """An organization's folder.
+
+    `MemberDirectory.create` makes one, `MemberDirectory(folder)` opens it, `find_home` looks for this
+    machine's.
+
+    Guarantees
+    ----------
+    A run is started through `start` once in its life, whatever folder is asked for: it is charged to the book
+    before its ledger exists, and a run that is known goes on in its own folder or is refused. A ledger that
+    is missing, or older than its head in the copy, is refused.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> home = MemberDirectory.create(folder + "/home", "north", population="patients", copy=folder + "/copy",
+    ...                    budgets=[LifetimeBudget(5.0, 1e-5, "replace-one")])
+    >>> MemberDirectory(folder + "/home").name, home.book.charges
+    ('north', [])
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser().absolute()
+        try:
+            facts = json.loads((self.folder / MARK).read_text())
+            form, self.name, self.copy = facts["format"], str(facts["name"]), Path(facts["copy"])
+        except OSError:
+            raise ConfigError(f"{self.folder} is not a home; `sottovoce peer home` makes one.") from None
+        except (ValueError, KeyError, TypeError):
+            raise LedgerError(f"The home's file {self.folder / MARK} is damaged; restore it.") from None
+        if form != _FORMAT:
+            raise ConfigError(
+                f"The home {self.folder} has format {form!r}, this program reads {_FORMAT}; upgrade it."
+            )
+        if self.folder.stat().st_mode & 0o077:
+            raise LedgerError(f"The home {self.folder} is open to others; run chmod 700 on it.")
+        self.book = LifetimeLedger(self.folder / BOOK, self.copy / BOOK, self.folder / "lock")
+        self.addresses = Addresses(self.folder / "addresses", self.book)
+
+    @classmethod
+    def create(
+        cls,
+        folder: str | Path,
+        name: str,
+        *,
+        population: str,
+        budgets: Iterable[LifetimeBudget],
+        copy: str | Path | None = None,
+        why: str = "the home was made",
+        days: float = 730.0,
+    ) -> MemberDirectory:
+        """Make a home with an identity, an empty book and its first population.
+
+        Parameters
+        ----------
+        folder : new; for the owner only.
+        name : the member's name in agreements.
+        population : whose records are used here; every file is charged to it unless another is opened.
+        budgets : its lifetime budgets.
+        copy : a folder outside the home, best on another disk; by default in this user's state folder.
+        why : the officer's words for the book.
+        days : how long the certificate is valid.
+        """
+        folder, budgets = Path(folder).expanduser().absolute(), tuple(budgets)
+        if (folder / MARK).exists():
+            raise ConfigError(f"{folder} is a home already; keep it.")
+        place = Path(copy).expanduser().absolute() if copy is not None else _default_copy(name)
+        if place == folder or folder in place.parents:
+            raise ConfigError(f"The second copy must lie outside the home, got {place}.")
+        try:
+            for each in (folder, place):
+                each.mkdir(mode=0o700, parents=True, exist_ok=True)
+                os.chmod(each, 0o700)
+        except OSError as error:
+            raise ConfigError(f"The home cannot be made ({error.strerror}: {error.filename}).") from None
+        make_identity(folder / "identity", name, days=days)
+        atomic_write(folder / KEY, secrets.token_bytes(32), mode=0o600)
+        book = LifetimeLedger(folder / BOOK, place / BOOK, folder / "lock")
+        book.create(name)
+        book.open_population(population, budgets, why)
+        facts = {"format": _FORMAT, "name": name, "copy": str(place)}
+        atomic_write(folder / MARK, json.dumps(facts, indent=1) + "\n", mode=0o600)  # last: now it is one
+        return cls(folder)
+
+    @property
+    def identity_folder(self) -> Path:
+        """Where the key lies."""
+        return self.folder / "identity"
+
+    @property
+    def identity(self) -> Identity:
+        """The organization's key and certificate."""
+        return read_identity(self.identity_folder)
+
+    def witness(self, run: bytes) -> Path:
+        """Return the file, outside the home, that holds the newest head of a run's ledger."""
+        return self.copy / "heads" / run.hex()
+
+    def digest(self, records: Records) -> str:
+        """Return the keyed digest of records: equal for equal records in equal order, and no use to others.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import numpy as np
+        >>> folder = tempfile.mkdtemp()
+        >>> home = MemberDirectory.create(folder + "/home", "north", population="patients",
+        ...                    copy=folder + "/copy", budgets=[LifetimeBudget(5.0, 1e-5, "user")])
+        >>> rows = Records(np.zeros((2, 1)), np.zeros(2))
+        >>> home.digest(rows) == home.digest(Records(np.zeros((2, 1)), np.ones(2)))
+        False
+        """
+        path = self.folder / KEY
+        try:
+            mode, key = stat.S_IMODE(path.stat().st_mode), path.read_bytes()
+        except OSError as error:
+            raise IdentityError(
+                f"The home's key {path} cannot be read ({error.strerror}); restore it."
+            ) from None
+        if mode & 0o077 or len(key) != 32:
+            raise IdentityError(f"The home's key {path} must have 32 bytes that only its owner can read.")
+        total = hmac.new(key, b"sottovoce records 1\n", hashlib.sha256)
+        for part in records:
+            total.update(f"{part.dtype.str} {part.shape}\n".encode())
+            total.update(part.tobytes())
+        return total.hexdigest()
+
+    def charge_of(
+        self, job: AgreedRun, node: int, *, population: str | None = None, continues: Iterable[str] = ()
+    ) -> RunCharge:
+        """Return what an agreed run would cost this home; an epoch names the runs it ``continues``."""
+        # what is promised of a masked plan is against as many members as it tolerates
+        asked = [job.network(node), job.promised(node)]
+        views = {view_name(guarantee): guarantee for guarantee in asked if guarantee.label == "exact"}
+        said = job.agreement.continues
+        earlier = tuple(dict.fromkeys([*([said] if said else []), *continues]))
+        return RunCharge(population or "", job.agreement.title, tuple(job.releases(node)), views,
+                      run=job.agreement.run.hex(), continues=earlier)  # fmt: skip
+
+    def start(
+        self,
+        new: RunCharge,
+        records: Records,
+        *,
+        state: str | Path | None = None,
+        new_records: str = "",
+        closing: Iterable[RunClosure] = (),
+    ) -> tuple[Path, RunCharge]:
+        """Charge a run, or find it; return its folder and its place in the book.
+
+        ``state`` is where a new run keeps its ledger, by default ``runs/HASH``; a known one stays there. The
+        runs that an epoch continues are closed (``closing``) in the same writing.
+        """
+        strays = self.strays()
+        if strays:
+            raise LedgerError(
+                f"The book does not know the run in {strays[0]}, so it is older than its runs; "
+                "`peer book --restore` charges for it."
+            )
+        place = Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run
+        inside = self.folder in place.parents
+        named = str(place.relative_to(self.folder)) if inside else str(place)
+        filled = replace(new, records=self.digest(records), state=named)
+        known = self.book.start(filled, new_records=new_records, closing=closing)
+        place = self.folder / known.state
+        if known.status != "started" and not (place / LEDGER).exists():
+            raise LedgerError(
+                f"The run {new.run[:16]} began on {known.since[:10]} and its ledger in {place} is missing; a "
+                "run is never repeated: find the folder, or give the run up with `peer book --close`."
+            )
+        return place, known
+
+    def open_run(
+        self,
+        new: RunCharge,
+        records: Records,
+        *,
+        node: int,
+        session: bytes | None = None,
+        about: dict[str, Any] | None = None,
+        state: str | Path | None = None,
+        new_records: str = "",
+        closing: Iterable[RunClosure] = (),
+    ) -> SqliteLedger:
+        """Charge the book, then make or find the ledger, then say in the book that it exists; then send.
+
+        ``session`` names the ledger where the run's hash alone does not (masked sums name their keys too).
+        Whatever stops in between, the book holds the run before its ledger can hold a row, and holds that the
+        ledger exists before that row can leave.
+        """
+        place, known = self.start(new, records, state=state, new_records=new_records, closing=closing)
+        run = bytes.fromhex(known.run)
+        ledger = SqliteLedger(
+            place,
+            run=session or run,
+            node=node,
+            about={**(about or {}), "book": charge_act(known, "start")},
+            witness=self.witness(run),
+            witnessed=known.status != "started",
+        )
+        try:
+            self.book.begun(known.run)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def close(self, run: str, why: str) -> RunCharge:
+        """Give a run up for good; it costs what its ledger lists, or everything planned if that is lost."""
+        known = self.book.runs.get(run)
+        if known is None:
+            raise ConfigError(f"The book knows no run {run[:16]}; `peer book` lists those it knows.")
+        with at_rest(self.folder / known.state):  # a running peer would release more than is counted here
+            self.book.close(run, self._left(known), why)
+        return self.book.runs[run]
+
+    def restore(self, why: str) -> str:
+        """Take the longer copy of the ledger; charge runs it does not know; see `LifetimeLedger.restore`."""
+        missing = []
+        for folder in self._run_folders():
+            stored = read_charge(folder)
+            if stored is not None:
+                missing.append(stored)
+        return self.book.restore(why, missing)
+
+    def strays(self) -> list[Path]:
+        """Return the folders of runs that were started from this home and that the book does not know."""
+        known = set(self.book.runs)
+        return [folder for folder in self._run_folders() if folder.name not in known]
+
+    def _run_folders(self) -> list[Path]:
+        runs = self.folder / "runs"
+        return sorted(each for each in runs.iterdir() if (each / LEDGER).exists()) if runs.is_dir() else []
+
+    def _left(self, known: RunCharge) -> Iterable[Release] | None:
+        """Return what a ledger lists, if it is whole and no older than its head in the copy."""
+        if known.status == "started":
+            return []  # nothing may be sent before the book says that the ledger exists
+        try:
+            stored = read_ledger(self.folder / known.state, witness=self.witness(bytes.fromhex(known.run)))
+        except LedgerError:
+            return None
+        left: list[Release] = stored["saved"].releases
+        return left
+
+
+def find_home(
+    folder: str | Path | None = None, *, identity: str | Path | None = None
+) -> MemberDirectory | None:
+    """Return the home that is meant, or None if this machine has none.
+
+    The folder named; else the one around an identity; else the variable ``SOTTOVOCE_HOME``; else
+    ``~/.sottovoce``. Whoever uses the identity of a home is charged to its book, named or not.
+
+    Examples
+    --------
+    >>> find_home("/nowhere")
+    Traceback (most recent call last):
+    sottovoce.errors.ConfigError: /nowhere is not a home; `sottovoce peer home` makes one.
+    """
+    around = Path(identity).expanduser().resolve().parent if identity is not None else None
+    if around is not None and (around / MARK).exists():
+        if folder is not None and Path(folder).expanduser().resolve() != around:
+            raise ConfigError(f"The identity {identity} belongs to the home {around}, not to {folder}.")
+        return MemberDirectory(around)
+    if folder is None:
+        folder = os.environ.get(VARIABLE) or None
+    if folder is not None:
+        return MemberDirectory(folder)
+    usual = Path.home() / ".sottovoce"
+    return MemberDirectory(usual) if (usual / MARK).exists() else None
+
+
+def _default_copy(name: str) -> Path:
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "sottovoce" / f"{name}-{secrets.token_hex(4)}"

@@ -1,0 +1,254 @@
+"""What one node computes: an algorithm and its protocols, cut into numbered rounds.
+
+`StepProgram` drives the same `Algorithm` that the stacked runner drives, hosting one agent, over
+``protocol.local(node)`` of every step. Rounds are counted through the whole run: step k begins at round
+``starts[k]``. The gate that the algorithm was built with writes down every draw, so the ledger charges what
+was drawn, not what was planned.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from sottovoce import protocols
+from sottovoce.accounting.release import Release
+from sottovoce.errors import DataError, LedgerError, PeerError
+from sottovoce.peers.masking import MaskedRows
+from sottovoce.peers.run_keys import RunKeys
+from sottovoce.protocols.registry import is_exact
+from sottovoce.runners.base import Algorithm
+from sottovoce.runners.state import pack, unpack
+
+__all__ = ["RecordsReleases", "StepProgram"]
+
+
+Rounds = list[tuple[tuple[int, ...], tuple[int, ...]]]  # per round: who is sent to, who is heard
+
+
+class RecordsReleases(Protocol):
+    """A gate that writes down its draws (see `sottovoce.mechanisms.gradient`)."""
+
+    random: Any
+
+    def take(self) -> tuple[Release, ...]:
+        """Return the releases since the last call."""
+
+
+class StepProgram:
+    """An `Algorithm` hosting one agent, over the local side of one protocol per step.
+
+    Parameters
+    ----------
+    algorithm : its functions get and return arrays with one row.
+    schedule : the protocol of step k; a public function, equal at all members.
+    steps, node : as in the stacked runner; which agent is hosted.
+    source : the metered gate the algorithm was built with. Its noise source also serves protocols that add
+        fresh noise in a round; that noise carries no data and costs nothing.
+    masked : grid, keys and chain, where sums are masked.
+    keys : the key of the run, where noise and lots are functions of one; its noise is the source's.
+    steady : whether every step talks as the first does; then only that one is looked at.
+    beside : members to be in contact with though no row goes to them: heads of ledgers pass from contact to
+        contact, so a member that a drawn schedule leaves out must still be reached.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> from sottovoce.data.randomness import RunRandomness
+    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(2), noise_std=2.0, radius=1.0)
+    >>> gate = plan.source(np.zeros((1, 1)), [0], RunRandomness.of(np.random.default_rng(0))).metered()
+    >>> program = StepProgram(plan.algorithm(gate, np.zeros((1, 1))), plan.schedule, 1, node=0, source=gate)
+    >>> program.begin(); program.sends(0), program.contacts, program.rounds
+    ((1,), (1,), 1)
+    >>> [(release.sensitivity, release.noise_std) for release in program.take_releases()]
+    [(2.0, 2.0)]
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        schedule: Callable[[int], protocols.Protocol],
+        steps: int,
+        *,
+        node: int,
+        source: RecordsReleases,
+        masked: MaskedRows | None = None,
+        keys: RunKeys | None = None,
+        steady: bool = False,
+        beside: Sequence[int] = (),
+    ) -> None:
+        self.algorithm, self.schedule, self.steps, self.node = algorithm, schedule, steps, node
+        self.source, self.masked, self.keys = source, masked, keys
+        # who talks to whom in every round is asked for often, and of old rounds too: it is read off once
+        self._talks: list[Rounds] = []
+        last = None
+        for protocol in map(schedule, range(min(steps, 1) if steady else steps)):
+            self._talks.append(self._talks[-1] if protocol is last else _talks(protocol, node))
+            last = protocol
+        lengths = [len(step) for step in self._talks]
+        # where each step begins, and where the last ends; every step is as long as the first if steady
+        whole = range(0, (steps + 1) * lengths[0], lengths[0]) if steady and any(lengths) else None
+        starts = np.concatenate([[0], np.cumsum(lengths)]).astype(int).tolist()
+        self.starts: Sequence[int] = starts if whole is None else whole
+        self.rounds: int = self.starts[-1]
+        self.window = 2 * max(lengths, default=1) + 1
+        met = {s for step in self._talks for to, whence in step for s in (*to, *whence)}
+        self.contacts = tuple(sorted(met | set(beside)))
+        self.begun = False
+        self._step = self._round = 0
+        self._state: Any = None
+        self._local: protocols.NodeState | None = None
+        # over exact consensus all members receive the same bytes, and their chains must be equal
+        self._common = steps > 0 and is_exact(schedule(0))
+        self._chain = bytes(32)
+
+    def progress(self) -> tuple[int, bytes]:
+        """Return the steps done and, where all members must agree, the chain over what they received."""
+        return self._step, self._chain if self._common and self._step else bytes(32)
+
+    @property
+    def at(self) -> int:
+        """The round of the run this node is in."""
+        return self.starts[self._step] + self._round
+
+    def begin(self) -> None:
+        """Make the first row."""
+        self._rekey()
+        self._state = self.algorithm.init()
+        self.begun = True
+        self._open()
+
+    def sends(self, r: int) -> tuple[int, ...]:
+        """Return who gets this node's row in round ``r``."""
+        k, t = self._place(r)
+        return self._talks[k % len(self._talks)][t][0]
+
+    def expects(self, r: int) -> tuple[int, ...]:
+        """Return whose rows this node needs in round ``r``."""
+        k, t = self._place(r)
+        return self._talks[k % len(self._talks)][t][1]
+
+    def message(self) -> np.ndarray:
+        """Return the row of the present round."""
+        assert self._local is not None
+        return self._local.message(self._round)
+
+    def receive(self, rows: Mapping[int, np.ndarray]) -> None:
+        """Take the rows of the present round and go to the next."""
+        assert self._local is not None
+        self._local.receive(self._round, rows, noise=self._round_noise, step=self._step)
+        self._round += 1
+        if self._round == self._local.rounds:
+            self._close()
+            self._open()
+
+    def take_releases(self) -> tuple[Release, ...]:
+        """Return what was drawn since the last call."""
+        return self.source.take()
+
+    def result(self) -> np.ndarray:
+        """Return the output row; before the end, that of the last finished step."""
+        if not self.begun:
+            raise PeerError("The run has not begun, so there is no model yet.")
+        return np.asarray(self.algorithm.output(self._state))[0]
+
+    def snapshot(self) -> bytes:
+        """Return everything needed to go on from here: keys of lots and masks too, until the last step."""
+        local = {} if self._local is None else _variables(self._local)
+        return pack((self._step, self._round, self._state, local, self._secrets()))
+
+    def _secrets(self) -> dict[str, Any]:
+        batches = self.source.random.batches if self._step < self.steps and self.keys is None else None
+        return {
+            "batches": batches.hex() if isinstance(batches, bytes) else batches,
+            "keys": None if self.keys is None else self.keys.to_dict(),
+            "masked": None if self.masked is None else self.masked.to_dict(),
+            "chain": self._chain.hex(),
+        }
+
+    def restore(self, state: bytes) -> None:
+        """Go on from a snapshot."""
+        template = self.algorithm.init()
+        try:
+            self._step, self._round, self._state, local, kept = unpack(state, (0, 0, template, {}, {}))
+        except (DataError, ValueError) as error:
+            raise LedgerError(str(error)) from None
+        batches = kept["batches"]
+        if batches is not None and hasattr(self.source, "keyed"):
+            # a step that is done again must take the same records: two lots under one label tell them apart
+            self.source.keyed(bytes.fromhex(batches) if isinstance(batches, str) else batches)
+        if self.keys is not None:
+            self.keys.restore(kept["keys"])
+        if self.masked is not None:
+            self.masked.restore(kept["masked"])
+        self._chain = bytes.fromhex(kept["chain"])
+        self.begun = True
+        if self._step < self.steps:
+            self._local = self.schedule(self._step).local(self.node)
+            vars(self._local).update(local)
+
+    def _open(self) -> None:
+        """Begin the present step; steps without rounds (a single member) end at once."""
+        while self._step < self.steps:
+            protocol = self.schedule(self._step)
+            row = np.asarray(self.algorithm.message(self._state, self._step))[0]
+            if self.masked is not None:
+                row = self.masked.hide(row, self._step)
+            if self.keys is not None:
+                self.keys.turn_over()
+            self._local = protocol.local(self.node)
+            self._local.start(row, noise=self._round_noise, step=self._step)
+            if protocol.rounds:
+                return
+            self._close()
+        self._local = None
+        if self.masked is not None:
+            self.masked.erase()
+        if self.keys is not None:
+            self.keys.erase()
+
+    @property
+    def _round_noise(self) -> Any:
+        return self.source.random.noise if self.keys is None else self.keys.round_noise
+
+    def _rekey(self) -> None:
+        """Take the lots and hidden choices of this turn from the run's key."""
+        if self.keys is not None and hasattr(self.source, "keyed"):
+            self.source.keyed(self.keys.batches)
+
+    def _close(self) -> None:
+        assert self._local is not None
+        received = self._local.result()
+        said = self._step.to_bytes(8, "little") + np.ascontiguousarray(received).tobytes()
+        self._chain = hashlib.sha256(self._chain + said).digest()
+        if self.keys is not None:
+            self.keys.received(np.ascontiguousarray(received).tobytes())
+            self._rekey()
+        if self.masked is not None:
+            received = self.masked.mean(received, self._step)
+        self._state = self.algorithm.update(self._state, received[None], self._step)
+        self._step, self._round = self._step + 1, 0
+
+    def _place(self, r: int) -> tuple[int, int]:
+        k = bisect.bisect_right(self.starts, r) - 1
+        return k, r - self.starts[k]
+
+
+def _talks(protocol: protocols.Protocol, node: int) -> Rounds:
+    """Return (sends, expects) of every round of one step."""
+    local = protocol.local(node)
+    return [(local.sends(t), local.expects(t)) for t in range(protocol.rounds)]
+
+
+def _variables(local: protocols.NodeState) -> dict[str, Any]:
+    """Return the variables of a local state machine, without the protocol it belongs to."""
+    fixed = ("node", "rounds")
+    return {
+        name: value
+        for name, value in vars(local).items()
+        if name not in fixed and not isinstance(value, protocols.Protocol)
+    }

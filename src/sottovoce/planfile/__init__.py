@@ -1,0 +1,1 @@
+"""Plan files: schema, reading and writing."""

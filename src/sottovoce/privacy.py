@@ -1,0 +1,61 @@
+"""Privacy: guarantees, privacy curves, exact leakage, published formulas, calibration and noise.
+
+This module is the public entry to `sottovoce.accounting`, `sottovoce.leakage`, `sottovoce.noise` and
+`sottovoce.secure_sum`. Names are imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_MODULES: dict[str, tuple[str, ...]] = {
+    "accounting.accountant": ("AccountablePlan", "account", "account_each"),
+    "accounting.calibration": ("calibrate", "noise_for_budget", "noise_multiplier_for_budget"),
+    "accounting.correlated": ("decor_bound", "decor_guarantee", "decor_variances",),
+    "noise.time_correlation": ("TimeCorrelation", "mafalda", "mafalda_gram", "time_correlation",),
+    "accounting.curve": ("Curve",),
+    "accounting.exact": (
+        "LearningView", "averaging_guarantee", "consensus_guarantee", "consensus_leakage", "exact_loss",
+        "learning_guarantee", "learning_view",
+    ),
+    "accounting.gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_epsilons", "gaussian_mu"),
+    "accounting.guarantee": ("Adjacency", "Adversary", "Guarantee", "Label"),
+    "secure_sum.masks": (
+        "GridNoise", "MaskGrid", "MaskKey", "PairMasks", "SummedNoise", "counted_variance", "grid_noise",
+        "mask_grid", "mask_label", "next_chain", "pair_key", "session_hash", "simulated_masks", "sum_range",
+    ),
+    "accounting.release": ("Budget", "Release"),
+    "noise.samplers": ("NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise"),
+    "accounting.published.bounds": ("published_bounds", "published_error"),
+    "accounting.published.formulas": (
+        "corollary_loss", "erdos_renyi_loss", "erdos_renyi_published_loss", "mean_loss",
+        "published_guarantee", "published_loss", "published_mean_loss", "published_sgd_loss",
+        "published_utility",
+        "published_walk_guarantee", "published_walk_loss",
+    ),
+    "accounting.renyi": (
+        "laplace_rdp", "mixture_rdp", "pure_rdp", "rdp_delta", "rdp_epsilon", "sampled_gaussian_rdp",
+        "zcdp_epsilon",
+    ),
+    "accounting.sampling": ("sampled_gaussian",),
+    "accounting.tree_noise": (
+        "few_leaf_tree", "fresh_tree_noise", "least_tree_noise", "optimal_noise", "tree_blocks",
+        "tree_hiding", "tree_noise_program", "worst_tree_coalitions", "worst_tree_share",
+    ),
+    "accounting.walks": ("FirstPassage", "complete_passage", "first_passage", "walk_guarantee", "walk_loss"),
+}  # fmt: skip
+_NAMES = {name: f"sottovoce.{module}" for module, names in _MODULES.items() for name in names}
+_NAMES["GaussianView"] = "sottovoce.leakage.view"
+
+__all__ = list(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NAMES:
+        return getattr(importlib.import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'sottovoce.privacy' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,516 @@
+"""Protocols whose matrix changes from round to round: given lists, fresh graphs, dropout, random edges.
+
+References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Algorithm 2 (randomized),
+Remark 1 (accelerated) and Section 3.3 (time-varying graphs). [2] Even, Berthier, Bach, Flammarion,
+Gaillard, Hendrikx, Massoulié, Taylor, "Continuized accelerations of deterministic and stochastic gradient
+descents, and of gossip algorithms", NeurIPS 2021. Departures from [1]: an edge tick that is not an edge (the
+missing mass of the edge probabilities) is an idle tick, not a redraw.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from sottovoce import _validate
+from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.graphs import Network, erdos_renyi, takes_network
+from sottovoce.graphs.network import FAINTEST
+from sottovoce.leakage.exact_rank import AveragePair, Event
+from sottovoce.leakage.view import TOLERANCE, Basis, GaussianView
+from sottovoce.protocols.base import LinearProtocol, Nodes
+
+__all__ = ["AcceleratedRandomized", "Dropout", "Randomized", "TimeVarying", "fresh_erdos_renyi"]
+
+
+class TimeVarying(LinearProtocol):
+    """Gossip with one public matrix per round, given as networks or as symmetric stochastic matrices.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> ring, star = sv.graphs.ring(4), sv.graphs.star(4)
+    >>> protocol = sv.protocols.TimeVarying([ring, star, ring])
+    >>> protocol.rounds, float(protocol.apply(np.arange(4.0)).mean())
+    (3, 1.5)
+    """
+
+    name = "time-varying"
+
+    def __init__(self, matrices: Sequence[Network | sparse.csr_array]) -> None:
+        if not len(matrices):
+            raise InvalidInput("A time-varying protocol needs at least one matrix, got none.")
+        self._matrices = [m.W if isinstance(m, Network) else _checked(m, t) for t, m in enumerate(matrices)]
+        self.n = int(self._matrices[0].shape[0])
+        self.rounds = len(self._matrices)
+        for t, matrix in enumerate(self._matrices):
+            if matrix.shape[0] != self.n:
+                raise GraphError(f"Round {t} has {matrix.shape[0]} nodes, expected {self.n} as in round 0.")
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the matrix of round ``t``."""
+        return self._matrices[t]
+
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
+        """Return what a set of colluding nodes sees; by the Krylov recursion where all rounds are equal."""
+        first = self._matrices[0]
+        if all(m is first or _same(m, first) for m in self._matrices):
+            return self._krylov_view(_validate.nodes(observers, self.n), own_noise)
+        return super().view(observers, own_noise)
+
+
+def fresh_erdos_renyi(n: int, rounds: int, rng: np.random.Generator, c: float = 1.5) -> TimeVarying:
+    """Return gossip over a fresh connected Erdős-Rényi graph in every round, edge probability c ln(n)/n.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> sv.protocols.fresh_erdos_renyi(20, rounds=3, rng=np.random.default_rng(0)).rounds
+    3
+    """
+    return TimeVarying([erdos_renyi(n, c, rng) for _ in range(_validate.count(rounds, "rounds"))])
+
+
+class Dropout(TimeVarying):
+    """Gossip in which some edges and nodes are silent in some rounds, at both ends.
+
+    The weight of a silent edge moves to the diagonal of both its ends, so every round's matrix stays
+    symmetric and stochastic and the mean is kept. A silent node keeps its row.
+
+    Parameters
+    ----------
+    network, rounds : the gossip that would run without faults.
+    nodes : round -> nodes silent in it.
+    edges : round -> edges (u, v) silent in it.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> protocol = sv.protocols.Dropout(sv.graphs.ring(4), rounds=2, nodes={0: [1]})
+    >>> protocol.apply(np.array([0.0, 9.0, 0.0, 0.0]))[:, 0].round(6).tolist()
+    [3.0, 3.0, 3.0, 0.0]
+    """
+
+    name = "dropout"
+
+    @takes_network
+    def __init__(
+        self,
+        network: Network,
+        rounds: int,
+        *,
+        nodes: Mapping[int, Iterable[int]] | None = None,
+        edges: Mapping[int, Iterable[tuple[int, int]]] | None = None,
+    ) -> None:
+        self.network = network
+        rounds = _validate.count(rounds, "rounds")
+        quiet_nodes, quiet_edges = dict(nodes or {}), dict(edges or {})
+        for t in [*quiet_nodes, *quiet_edges]:
+            if not 0 <= t < rounds:
+                raise InvalidInput(f"Dropout names round {t}, but the rounds are 0 to {rounds - 1}.")
+        super().__init__(
+            [
+                silenced(network, quiet_nodes[t] if t in quiet_nodes else (), quiet_edges.get(t, ()))
+                if t in quiet_nodes or t in quiet_edges
+                else network
+                for t in range(rounds)
+            ]
+        )
+
+    @classmethod
+    def random(
+        cls,
+        network: Network,
+        rounds: int,
+        rng: np.random.Generator,
+        *,
+        node_rate: float = 0.0,
+        edge_rate: float = 0.0,
+    ) -> Dropout:
+        """Draw faults independently: each node, and each edge, silent in each round with its rate.
+
+        Examples
+        --------
+        >>> import numpy as np, sottovoce as sv
+        >>> rng = np.random.default_rng(0)
+        >>> sv.protocols.Dropout.random(sv.graphs.ring(6), 4, rng, node_rate=0.2).rounds
+        4
+        """
+        node_rate = _validate.probability(node_rate, "node_rate")
+        edge_rate = _validate.probability(edge_rate, "edge_rate")
+        nodes, edges = {}, {}
+        for t in range(rounds):
+            nodes[t] = np.flatnonzero(rng.random(network.n) < node_rate).tolist()
+            lost = network.edges[rng.random(len(network.edges)) < edge_rate]
+            edges[t] = [(int(u), int(v)) for u, v in lost]
+        return cls(network, rounds, nodes=nodes, edges=edges)
+
+
+def silenced(network: Network, nodes: Iterable[int], edges: Iterable[tuple[int, int]]) -> sparse.csr_array:
+    """Return the gossip matrix with some nodes and edges silent, their weight moved to the diagonal."""
+    quiet = np.zeros(network.n, dtype=bool)
+    listed = list(nodes)
+    if listed:
+        quiet[list(_validate.nodes(listed, network.n, "dropped nodes"))] = True
+    entries = network.W.tocoo()
+    off = entries.row != entries.col
+    lost = off & (quiet[entries.row] | quiet[entries.col])
+    pairs = np.array([(min(e), max(e)) for e in edges], dtype=np.int64).reshape(-1, 2)
+    if len(pairs):
+        known = {(int(u), int(v)) for u, v in network.edges}
+        for u, v in pairs:
+            if (int(u), int(v)) not in known:
+                raise GraphError(f"Dropout names ({u}, {v}), which is not an edge of {network.name}.")
+        low, high = np.minimum(entries.row, entries.col), np.maximum(entries.row, entries.col)
+        lost |= off & np.isin(low * network.n + high, pairs[:, 0] * network.n + pairs[:, 1])
+    kept = off & ~lost
+    matrix = sparse.csr_array(
+        (entries.data[kept], (entries.row[kept], entries.col[kept])), shape=network.W.shape
+    )
+    diagonal = 1.0 - np.asarray(matrix.sum(axis=1)).ravel()
+    return _sorted(matrix + sparse.diags_array(diagonal))
+
+
+class Randomized(LinearProtocol):
+    """Randomized gossip: in every tick one edge is drawn and its two ends keep their mean.
+
+    Edges are drawn with probability ``2 W_uv / n``, or with the ``intensities`` given; the rest of the mass
+    is an idle tick. The drawn edges are public, and part of the protocol: what is accounted is what runs.
+
+    Parameters
+    ----------
+    network : the graph and its weights.
+    ticks : number of ticks.
+    rng : draws the edges; or give ``edges``, an integer (ticks, 2) array with (-1, -1) for idle ticks.
+    intensities : the probability of each edge in a tick, in the order of ``network.edges`` and in all at
+        most 1; or ``"weights"``, as above, or ``"uniform"``, every edge alike.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> protocol = sv.protocols.Randomized(sv.graphs.ring(4), 200, np.random.default_rng(0))
+    >>> bool(np.abs(protocol.apply(np.arange(4.0)) - 1.5).max() < 1e-6)
+    True
+    """
+
+    name = "randomized"
+
+    @takes_network
+    def __init__(
+        self,
+        network: Network,
+        ticks: int,
+        rng: np.random.Generator | None = None,
+        *,
+        edges: Any = None,
+        intensities: Any = "weights",
+    ) -> None:
+        self.network = network
+        self.n = network.n
+        self.rounds = _validate.count(ticks, "ticks", minimum=0)
+        self.intensities = edge_intensities(network, intensities)
+        if edges is None:
+            if rng is None:
+                raise InvalidInput("Randomized gossip needs rng=... to draw its edges, or edges=... drawn.")
+            edges = draw_edges(network, self.rounds, rng, self.intensities)
+        self.edges = np.array(edges, dtype=np.int64).reshape(-1, 2)
+        if len(self.edges) != self.rounds:
+            raise InvalidInput(f"edges must hold one row per tick ({self.rounds}), got {len(self.edges)}.")
+        active = self.edges[self.edges[:, 0] >= 0]
+        low, high = active.min(axis=1, initial=self.n), active.max(axis=1, initial=-1)
+        known = network.edges[:, 0] * self.n + network.edges[:, 1]
+        foreign = ~np.isin(low * self.n + high, known)
+        if foreign.any():
+            u, v = active[np.flatnonzero(foreign)[0]]
+            raise GraphError(f"Randomized gossip was given ({u}, {v}), not an edge of {network.name}.")
+        self.edges.setflags(write=False)
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the pair average of tick ``t``, or the identity when idle."""
+        u, v = (int(x) for x in self.edges[t])
+        identity = sparse.eye_array(self.n, format="csr")
+        if u < 0:
+            return sparse.csr_array(identity)
+        pair = sparse.csr_array(
+            ([-0.5, 0.5, 0.5, -0.5], ([u, u, v, v], [u, v, u, v])), shape=(self.n, self.n)
+        )
+        return _sorted(identity + pair)
+
+    @property
+    def messages(self) -> int:
+        """Two rows per tick that is not idle."""
+        return 2 * int((self.edges[:, 0] >= 0).sum())
+
+    def _states(self, state: np.ndarray, noise: Any = None, step: int = 0) -> Iterable[np.ndarray]:
+        return super()._states(state.copy(), noise, step)
+
+    def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
+        """Average one pair, in place: a tick costs two rows, however many nodes there are."""
+        u, v = self.edges[t]
+        if u >= 0:
+            half = state.dtype.type(0.5)
+            state[u] = state[v] = half * state[u] + half * state[v]
+        return state
+
+    def senders(self, t: int, observers: Any) -> tuple[int, ...]:
+        """Return the ends of this tick's edge whose partner observes."""
+        chosen = set(_validate.nodes(observers, self.n))
+        u, v = (int(x) for x in self.edges[t])
+        return tuple(sorted(w for w, partner in ((u, v), (v, u)) if partner in chosen)) if u >= 0 else ()
+
+    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
+        """Own rows are listed at the start; later ones follow from them and the messages."""
+        own = [(0, v) for v in observers] if own_noise and self.rounds else []
+        heard = [(t, w) for t in range(self.rounds) for w in self.senders(t, observers)]
+        return tuple(sorted(set(own) | set(heard)))
+
+    _faint = False
+
+    def _events(self, t: int) -> tuple[Event, ...]:
+        u, v = (int(x) for x in self.edges[t])
+        return (AveragePair(u, v),) if u >= 0 else ()
+
+    def _step_back(self, basis: Basis, t: int) -> None:
+        """Pull the basis back through one pair average, in time proportional to its size.
+
+        A reflection gathers the difference of the two rows in the first column; all other columns are
+        then untouched by the average, so only the first has to be normalized again, or dropped.
+        """
+        u, v = self.edges[t]
+        if u < 0 or not basis.columns.shape[1]:
+            return
+        basis.columns, basis.values = _gather(
+            basis.columns, basis.values, basis.columns[u] - basis.columns[v]
+        )
+        first = basis.columns[:, 0]
+        first[u] = first[v] = 0.5 * (first[u] + first[v])
+        size = float(np.linalg.norm(first))
+        basis.watch.note(np.array([size]))
+        if size > TOLERANCE:
+            first /= size
+            basis.values[0] /= size
+        else:
+            basis.columns, basis.values = basis.columns[:, 1:], basis.values[1:]
+
+
+class AcceleratedRandomized(Randomized):
+    r"""Randomized gossip with momentum: errors that fall like exp(-theta t), not like exp(-lambda t).
+
+    Besides its row x every node remembers a second one, z, which nobody else sees. Between two ticks, for a
+    time drawn from the exponential law, both move towards each other; in a tick the two ends of the drawn
+    edge exchange x and
+
+    .. math:: x_u \leftarrow \tfrac12 (x_u + x_v), \qquad z_u \leftarrow z_u - \tfrac g2 (x_u - x_v)
+
+    With L the Laplacian of the intensities, R the largest effective resistance of an edge in it and lambda
+    its smallest positive eigenvalue, theta = sqrt(lambda / 2 R) and g = sqrt(2 / lambda R) ([2], with the
+    condition numbers 2 / lambda and R); plain randomized gossip has lambda / 2 in place of theta. Ticks,
+    edges and times are public, and part of the protocol.
+
+    Parameters
+    ----------
+    network, ticks, rng, edges, intensities : as in `Randomized`.
+    waits : the times before each tick, an array of ``ticks`` numbers; drawn by ``rng`` by default.
+
+    Examples
+    --------
+    On a ring the same ticks bring the values closer together.
+
+    >>> import numpy as np, sottovoce as sv
+    >>> ring, values = sv.graphs.ring(64), np.arange(64.0)
+    >>> fast = sv.protocols.AcceleratedRandomized(ring, 20_000, np.random.default_rng(0))
+    >>> plain = sv.protocols.Randomized(ring, 20_000, edges=fast.edges)
+    >>> [bool(np.abs(p.apply(values) - 31.5).max() < 0.01) for p in (fast, plain)]
+    [True, False]
+    """
+
+    name = "accelerated-randomized"
+
+    @takes_network
+    def __init__(
+        self,
+        network: Network,
+        ticks: int,
+        rng: np.random.Generator | None = None,
+        *,
+        edges: Any = None,
+        waits: Any = None,
+        intensities: Any = "weights",
+    ) -> None:
+        super().__init__(network, ticks, rng, edges=edges, intensities=intensities)
+        if waits is None:
+            if rng is None:
+                raise InvalidInput("Accelerated gossip needs rng=... to draw its times, or waits=... drawn.")
+            waits = rng.exponential(size=self.rounds)
+        self.waits = np.array(waits, dtype=np.float64).reshape(-1)
+        if len(self.waits) != self.rounds or not (np.isfinite(self.waits).all() and (self.waits >= 0).all()):
+            raise InvalidInput(f"waits must hold one time of at least 0 per tick ({self.rounds}).")
+        self.waits.setflags(write=False)
+
+    @cached_property
+    def momentum(self) -> tuple[float, float]:
+        """The pair (theta, g): how fast x and z attract each other, and by how much more z moves than x."""
+        return momentum(self.network, self.intensities)
+
+    @property
+    def memory(self) -> int:
+        """The rows, and what each node remembers: ``z - g x``, which a tick changes by mixed rows alone."""
+        return 2
+
+    @property
+    def first_memory(self) -> float:  # type: ignore[override]
+        """At the start z = x."""
+        return 1 - self.momentum[1]
+
+    def _met(self, t: int) -> float:
+        """Return the share of the way x and z go to each other before tick ``t + 1``: none at the end."""
+        if t + 1 >= self.rounds:
+            return 0.0
+        return -math.expm1(-2 * self.momentum[0] * self.waits[t + 1]) / 2
+
+    def advance(
+        self,
+        t: int,
+        mixed: np.ndarray,
+        previous: np.ndarray,
+        *,
+        agents: Any,
+        noise: Any = None,
+        step: int = 0,
+    ) -> np.ndarray:
+        """Return x as it is sent in the next tick: after this one, and some way towards z."""
+        real, share, g = mixed.dtype.type, self._met(t), self.momentum[1]
+        return np.asarray(real(1 - share + share * g) * mixed + real(share) * previous)
+
+    def remember(self, t: int, mixed: np.ndarray, present: np.ndarray, previous: np.ndarray) -> np.ndarray:
+        """Return ``z - g x`` after tick ``t`` and the wait that follows."""
+        real, share, g = mixed.dtype.type, self._met(t), self.momentum[1]
+        of_mixed = (1 - share) * g + share - g * (1 - share + share * g)
+        return np.asarray(real(of_mixed) * mixed + real(1 - share - g * share) * previous)
+
+    def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
+        return super()._mix(t, state.copy())  # the present rows are needed beside the mixed ones
+
+    def _states(self, state: np.ndarray, noise: Any = None, step: int = 0) -> Iterable[np.ndarray]:
+        return LinearProtocol._states(self, state, noise, step)
+
+    @cached_property
+    def _faint(self) -> bool:  # type: ignore[override]
+        return True  # the shares of a short wait are faint: nothing is dropped without exact arithmetic
+
+    def _events(self, t: int) -> tuple[Event, ...]:
+        return LinearProtocol._events(self, t)
+
+    def _step_back(self, basis: Basis, t: int) -> None:
+        LinearProtocol._step_back(self, basis, t)
+
+
+def momentum(network: Network, intensities: np.ndarray) -> tuple[float, float]:
+    """Return (theta, g) of accelerated randomized gossip for the intensities of the edges."""
+    low, high = network.edges.T
+    laplacian = np.zeros((network.n, network.n))
+    laplacian[low, high] = laplacian[high, low] = -intensities
+    np.fill_diagonal(laplacian, -laplacian.sum(axis=1))
+    values, vectors = np.linalg.eigh(laplacian)
+    # over an edge, the squared difference of every eigenvector divided by its value
+    resistance = ((vectors[low, 1:] - vectors[high, 1:]) ** 2 / values[1:]).sum(axis=1).max()
+    return math.sqrt(values[1] / (2 * resistance)), math.sqrt(2 / (values[1] * resistance))
+
+
+def _gather(columns: np.ndarray, values: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rotate the basis by a Householder reflection that maps ``row`` to a multiple of the first column."""
+    mirror = row.copy()
+    mirror[0] += math.copysign(float(np.linalg.norm(row)), row[0])
+    size = float(mirror @ mirror)
+    if size == 0.0:
+        return columns.copy(), values.copy()
+    return (
+        columns - np.outer(columns @ mirror, mirror * (2 / size)),
+        values - np.outer(mirror * (2 / size), mirror @ values),
+    )
+
+
+@takes_network
+def edge_intensities(network: Network, given: Any = "weights") -> np.ndarray:
+    """Return the probability of every edge in a tick, checked: from the weights, alike, or as given.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> edge_intensities(sv.graphs.ring(4), "uniform").tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+    count = len(network.edges)
+    if isinstance(given, str):
+        if given == "weights":
+            weights = np.asarray(network.W[network.edges[:, 0], network.edges[:, 1]]).ravel()
+            return weights * (2 / network.n)
+        if given == "uniform":
+            return np.full(count, 1 / max(count, 1))
+        raise InvalidInput(f"intensities must be weights, uniform or one number per edge, got {given!r}.")
+    wanted = np.array(given, dtype=np.float64)
+    if wanted.shape != (count,):
+        raise InvalidInput(
+            f"intensities must hold one number per edge ({count}, in the order of network.edges), "
+            f"got shape {wanted.shape}."
+        )
+    if not (np.isfinite(wanted).all() and (wanted > 0).all() and wanted.sum() <= 1 + 1e-9):
+        raise InvalidInput(
+            f"intensities must be positive and at most 1 in all, got {wanted.min():g} as the least "
+            f"and {wanted.sum():g} in all; divide them by their sum."
+        )
+    return wanted
+
+
+@takes_network
+def draw_edges(
+    network: Network, ticks: int, rng: np.random.Generator, intensities: np.ndarray | None = None
+) -> np.ndarray:
+    """Draw one edge per tick, by default with probability ``2 W_uv / n``; (-1, -1) marks an idle tick."""
+    steps = np.cumsum(edge_intensities(network) if intensities is None else intensities)
+    picked = np.searchsorted(steps, rng.random(ticks), side="right")
+    listed = np.vstack([network.edges, [[-1, -1]]])
+    return np.asarray(listed[np.minimum(picked, len(network.edges))])
+
+
+def _checked(matrix: Any, t: int) -> sparse.csr_array:
+    """Return a symmetric, non-negative, stochastic csr matrix, or say what is wrong with it."""
+    csr = _sorted(sparse.csr_array(matrix, dtype=np.float64))
+    if csr.shape[0] != csr.shape[1]:
+        raise GraphError(f"The matrix of round {t} must be square, got shape {csr.shape}.")
+    sums = np.asarray(csr.sum(axis=1)).ravel()
+    off = np.flatnonzero(np.abs(sums - 1) > 1e-9)
+    if len(off):
+        raise GraphError(
+            f"Row {off[0]} of the matrix of round {t} sums to {sums[off[0]]:.6g}, expected 1; "
+            "metropolis(graph) builds valid weights."
+        )
+    if (csr.data < 0).any() or abs(csr - csr.T).max() > 1e-12:
+        raise GraphError(f"The matrix of round {t} must be symmetric without negative entries.")
+    entries = csr.tocoo()
+    faint = (entries.row != entries.col) & (entries.data > 0) & (entries.data < FAINTEST)
+    if faint.any():
+        raise GraphError(
+            f"The matrix of round {t} has the weight {entries.data[faint][0]:g}, expected 0 or at least "
+            f"{FAINTEST:g}; metropolis(graph) builds valid weights."
+        )
+    return csr
+
+
+def _same(one: sparse.csr_array, other: sparse.csr_array) -> bool:
+    return one.nnz == other.nnz and all(
+        np.array_equal(a, b)
+        for a, b in ((one.indptr, other.indptr), (one.indices, other.indices), (one.data, other.data))
+    )
+
+
+def _sorted(matrix: Any) -> sparse.csr_array:
+    csr = sparse.csr_array(matrix)
+    csr.eliminate_zeros()
+    csr.sort_indices()
+    return csr

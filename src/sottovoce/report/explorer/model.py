@@ -1,0 +1,685 @@
+"""What the explorer shows: settings in, numbers and sentences out, all of them from the one accountant.
+
+A `ExplorerSettings` is what a person chooses on the page: graph, protocol, rounds, noise. A `ExplorerModel`
+is the plan it stands for, and answers what the page asks: what a coalition learns of everybody, the matrix
+of who learns what of whom, the course over rounds, error, cost and the plan file. Numbers become text here,
+so that the page has nothing to compute.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sottovoce import graphs
+from sottovoce.accounting import wording
+from sottovoce.accounting.accountant import account_each
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.gaussian import gaussian_epsilons
+from sottovoce.accounting.observation.models import Averaging, Consensus
+from sottovoce.accounting.published.assessment import PUBLISHED_FOR, missing_links
+from sottovoce.accounting.published.formulas import published_loss
+from sottovoce.algorithms import Muffliato
+from sottovoce.errors import ConfigError, InvalidInput, Refused, SottovoceError
+from sottovoce.graphs import Network
+from sottovoce.leakage.view import DETERMINED
+from sottovoce.protocols import Protocol, parse, rounds_for
+from sottovoce.report.elements import fixed, number
+from sottovoce.report.figures import layout
+
+__all__ = ["ExplorerModel", "ExplorerSettings", "Opened", "offline"]
+
+PAIRS = 32  # nodes up to which an offline page holds every pair of colluders
+COMBINED = 32  # nodes up to which the combinations that are known are listed
+NODES = 600  # nodes that a page draws
+ROUNDS = 400
+_ROUNDED = ("gossip", "chebyshev", "refreshed", "randomized")  # whose rounds are chosen
+GRAPHS = (
+    "florentine", "karate", "path:8", "ring:16", "grid:4:4", "torus:4:4", "complete:8", "star:9",
+    "hypercube:4", "exponential:16", "regular:24:4:seed=1", "er:40:1.5:seed=3", "geometric:40:0.3:seed=1",
+    "small_world:40:4:0.1:seed=1",
+)  # fmt: skip
+
+
+class ExplorerSettings(BaseModel):
+    """What is chosen on the page.
+
+    ``edges`` (with ``names``) is a graph that was drawn; ``graph`` a graph by name; neither of them the
+    graph of the file that was opened.
+
+    Examples
+    --------
+    >>> ExplorerSettings(graph="ring:5").protocol
+    'gossip'
+    >>> ExplorerSettings.read({"graph": "ring:5", "noise": -1})
+    Traceback (most recent call last):
+    sottovoce.errors.ConfigError: noise: input should be greater than 0, got -1.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    graph: str | None = Field(None, max_length=200)
+    edges: tuple[tuple[int, int], ...] | None = None
+    names: tuple[str, ...] | None = None
+    positions: tuple[tuple[float, float], ...] | None = None
+    protocol: str = Field("gossip", max_length=40)
+    rounds: int | None = Field(None, ge=1, le=ROUNDS)
+    tree: str = Field("bfs", max_length=20)
+    fresh: float = Field(0.1, gt=0, le=100)
+    partners: int | None = Field(None, ge=1)
+    tolerate: int = Field(1, ge=1)
+    seed: int = Field(0, ge=0)
+    noise: float = Field(2.0, gt=0)
+    delta: float = Field(1e-5, gt=0, lt=1)
+
+    @classmethod
+    def read(cls, values: Any) -> ExplorerSettings:
+        """Return what a page sent, or say in one sentence what does not fit."""
+        if not isinstance(values, Mapping):
+            raise ConfigError(f"a setting is an object, got {type(values).__name__}.")
+        if str(values.get("graph") or "").strip().lower().startswith("file"):
+            raise ConfigError("A page opens no files; start it with `sottovoce explore file:...` instead.")
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"])
+            message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
+            raise ConfigError(f"{place}: input {message}, got {first['input']!r}.") from None
+
+    @property
+    def named(self) -> str:
+        """The protocol as `sottovoce.protocols.parse` reads it."""
+        parts = [self.protocol]
+        if self.rounds is not None and self.protocol in _ROUNDED:
+            parts.append(str(self.rounds))
+        if self.protocol in ("tree", "masked") and self.tree != "bfs":
+            parts.append(f"kind={self.tree}")
+        if self.protocol == "refreshed":
+            parts.append(f"fresh={self.fresh:g}")
+        if self.protocol == "masked":
+            parts.append(f"tolerate={self.tolerate}")
+            parts += [] if self.partners is None else [f"partners={self.partners}"]
+        return ":".join(parts)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A plan that was opened from a file, with the tables of the file where it is a plan file.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> ring = sv.graphs.ring(4)
+    >>> Opened(sv.Muffliato("tree", network=ring, noise_std=1.0, radius=0.5), ring).setting().noise
+    2.0
+    """
+
+    plan: Any
+    network: Network
+    title: str = ""
+    delta: float = 1e-5
+    tables: Mapping[str, Any] | None = None
+    protocol: str | None = None
+
+    def setting(self) -> ExplorerSettings:
+        """Return the setting of the page as the file has it."""
+        noise = self.plan.noise_multiplier
+        options: dict[str, Any] = {"delta": self.delta, "seed": int(getattr(self.plan, "seed", 0) or 0)}
+        if isinstance(noise, (int, float)) and noise > 0:
+            options["noise"] = float(noise)
+        named = parse(self.protocol) if self.protocol else None
+        protocol = self.plan.schedule(0)
+        if protocol.adds_noise:
+            raise ConfigError(
+                f"The explorer shows protocols in which a row enters once, not a {protocol.name}; sottovoce "
+                "plan prices an average by it."
+            )
+        options["protocol"] = protocol.name if named is None else named.name
+        if options["protocol"] in _ROUNDED:
+            options["rounds"] = min(protocol.rounds, ROUNDS)
+        for key, value in () if named is None else named.options:
+            known = {"kind": ("tree", str), "fresh": ("fresh", float), "tolerate": ("tolerate", int),
+                     "partners": ("partners", int)}  # fmt: skip
+            if key in known:
+                name, kind = known[key]
+                options[name] = kind(value)
+        return ExplorerSettings(**options)
+
+
+@dataclass(frozen=True)
+class ExplorerModel:
+    """The plan that a setting stands for, and what the page shows of it.
+
+    Examples
+    --------
+    Node 2 of a path of three learns everything, where the printed formula says a third.
+
+    >>> study = ExplorerModel(ExplorerSettings(graph="path:3", rounds=2))
+    >>> seen = study.view([2])
+    >>> [row["share"] for row in seen["rows"]], [row["published"] for row in seen["rows"]]
+    (['1.000', '1.000', '–'], ['0.333', '1.333', '–'])
+    """
+
+    setting: ExplorerSettings
+    opened: Opened | None = field(default=None, repr=False)
+
+    # ---- the plan -----------------------------------------------------------------------------------------
+
+    @cached_property
+    def network(self) -> Network:
+        """The graph, with the members' names."""
+        chosen = self.setting
+        if chosen.edges is not None:
+            made = graphs.parse("edges:" + ",".join(f"{u}-{v}" for u, v in chosen.edges))
+        elif chosen.graph is not None:
+            made = graphs.parse(chosen.graph)
+        elif self.opened is not None:
+            made = self.opened.network
+        else:
+            raise ConfigError('A setting needs a graph by name, such as "ring:8", or edges.')
+        if made.n > NODES:
+            raise Refused(f"A page draws at most {NODES} nodes, got {made.n:,}; use `sottovoce account`.")
+        if chosen.names is not None:
+            if len(chosen.names) != made.n:
+                raise ConfigError(f"There are {made.n} nodes and {len(chosen.names)} names; give one each.")
+            made = replace(made, labels=chosen.names)
+        return made
+
+    @cached_property
+    def names(self) -> list[str]:
+        """What the nodes are called."""
+        labels = self.network.labels
+        return [f"node {v}" if labels is None else str(labels[v]) for v in range(self.network.n)]
+
+    @cached_property
+    def plan(self) -> Any:
+        """The plan: that of the file, as the page changed it, or an average of values in [0, 1]."""
+        chosen, opened = self.setting, self.opened
+        if opened is not None and chosen == opened.setting():
+            return opened.plan
+        if opened is not None and opened.plan.query != "value":
+            changed: dict[str, Any] = {}
+            if chosen.graph is not None or chosen.edges is not None:
+                changed["network"] = self.network
+            first = opened.setting()
+            if changed or chosen.model_copy(update={"noise": first.noise}) != first:
+                changed |= {"protocol": chosen.named, "network": self.network, "seed": chosen.seed}
+            try:
+                return replace(opened.plan, **changed).with_noise(chosen.noise)
+            except TypeError:
+                raise ConfigError(f"{opened.plan.name} has no protocol that could be changed.") from None
+        base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
+        if opened is not None:
+            base = {key: getattr(opened.plan, key) for key in ("radius", "center", "dim", "adjacency")}
+        return Muffliato(
+            chosen.named, network=self.network, noise_std=chosen.noise * base["radius"], seed=chosen.seed,
+            **base,
+        )  # fmt: skip
+
+    @property
+    def protocol(self) -> Protocol:
+        """The averaging of the (first) step."""
+        protocol: Protocol = self.plan.schedule(0)
+        return protocol
+
+    def at(self, rounds: int | None) -> ExplorerModel:
+        """Return the study after so many rounds, where rounds are chosen."""
+        if rounds is None or not self.adjustable or rounds == self.protocol.rounds:
+            return self
+        if rounds not in self._others:
+            changed = ExplorerSettings.read(self.setting.model_dump() | {"rounds": rounds})
+            self._others[rounds] = ExplorerModel(changed, self.opened)
+        return self._others[rounds]
+
+    @cached_property
+    def _others(self) -> dict[int, ExplorerModel]:
+        return {}
+
+    @property
+    def adjustable(self) -> bool:
+        """Whether the number of rounds is a choice."""
+        return self.protocol.name in _ROUNDED and self.setting.protocol in _ROUNDED
+
+    @property
+    def most_rounds(self) -> int:
+        """The end of the slider: where the theory stops, or what was asked for."""
+        if not self.adjustable:
+            return self.protocol.rounds
+        kind = "randomized" if self.protocol.name == "randomized" else "gossip"
+        theory = rounds_for(self.network, kind=kind) if kind == "randomized" else rounds_for(self.network)
+        return int(min(ROUNDS, max(theory, self.protocol.rounds)))
+
+    # ---- what is shown ------------------------------------------------------------------------------------
+
+    def scene(self) -> dict[str, Any]:
+        """Return the graph and what is true for every observer: error, cost, the local price."""
+        plan, delta = self.plan, self.setting.delta
+        local = plan.privacy("local")
+        useful = plan.usefulness()
+        cost = dict(plan.cost())
+        protocol = self.protocol
+        partners = getattr(protocol, "partner_edges", None)
+        positions = self.setting.positions
+        if positions is None or len(positions) != self.network.n:
+            positions = layout(self.network.edges.tolist(), self.network.n).round(5).tolist()
+        averaged = plan.query == "value"
+        return {
+            "setting": self.setting.model_dump(mode="json", exclude={"positions"}),
+            "title": self.opened.title if self.opened is not None else "",
+            "graph": self.network.name,
+            "n": self.network.n,
+            "names": self.names,
+            "edges": self.network.edges.tolist(),
+            "partners": None if partners is None or len(partners) > 2000 else np.asarray(partners).tolist(),
+            "positions": [list(point) for point in positions],
+            "protocol": protocol.name,
+            "algorithm": plan.name,
+            "steps": plan.steps,
+            "rounds": protocol.rounds,
+            "most_rounds": self.most_rounds,
+            "adjustable": self.adjustable,
+            "can_draw": averaged and (self.opened is None or self.opened.tables is not None),
+            "delta": number(delta),
+            "adjacency": wording.adjacency(plan.adjacency, noun="participant"),
+            "local": {
+                "epsilon": fixed(_epsilon(local.curve, delta)),
+                "words": wording.guess(local.best_guess),
+            },
+            "useful": {"verdict": useful.verdict, "words": useful.sentence},
+            "noise": number(float(self.setting.noise)),
+            "error": None if useful.error is None else number(float(math.hypot(useful.error, useful.bias))),
+            "cost": _cost(cost),
+            "notes": missing_links(self.network, protocol),
+            "by_hand": self.savable,
+        }
+
+    @property
+    def savable(self) -> bool:
+        """Whether a plan file can say this plan: an agreement of training has no plan file."""
+        return self.opened is None or self.plan.query == "value" or self.opened.tables is not None
+
+    def view(self, observers: Iterable[int], rounds: int | None = None) -> dict[str, Any]:
+        """Return what a coalition learns of everybody: one row per node, and the whole in a sentence.
+
+        Parameters
+        ----------
+        observers : one node, or several that collude.
+        rounds : after so many rounds instead of the plan's own.
+        """
+        if rounds is not None and self.at(rounds) is not self:
+            return self.at(rounds).view(observers)
+        who = tuple(sorted(set(observers)))
+        if len(who) >= self.network.n:
+            raise InvalidInput("Everybody colludes, so nobody is left to protect; let fewer collude.")
+        return self.views([who])[0]
+
+    def views(self, groups: Sequence[tuple[int, ...]]) -> list[dict[str, Any]]:
+        """Return `view` of several coalitions; their epsilons are computed together."""
+        delta, ratio = self.setting.delta, self._ratio
+        looked, curves, mus = [], [], []
+        for who in groups:
+            each, formula = account_each(self.plan, who), self._published(who)
+            if ratio is not None and all(g.label == "exact" and g.curve.is_gaussian for g in each.values()):
+                shares = np.zeros(self.network.n)  # the accountant's own, without a second view
+                shares[list(each)] = [(g.mu / ratio) ** 2 for g in each.values()]
+            else:
+                shares = self._shares(who)
+            looked.append((who, each, shares, formula))
+            curves += [stated.curve for stated in each.values()]
+            if formula is not None and ratio is not None:
+                mus.append(ratio * np.sqrt(np.maximum(formula[list(each)], 0.0)))
+        exact = iter(_epsilons(curves, delta))
+        printed = iter(gaussian_epsilons(np.concatenate(mus), delta).tolist() if mus else ())
+        found = []
+        for who, each, shares, formula in looked:
+            losses = {u: next(exact) for u in each}
+            formulas = {u: next(printed) for u in each} if formula is not None and mus else {}
+            found.append(self._shown(who, each, shares, formula, losses, formulas))
+        return found
+
+    def _shown(
+        self,
+        who: tuple[int, ...],
+        each: Mapping[int, Any],
+        shares: np.ndarray,
+        formula: np.ndarray | None,
+        losses: Mapping[int, float],
+        printed: Mapping[int, float],
+    ) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = []
+        for u, name in enumerate(self.names):
+            if u in who:
+                rows.append({"name": name, "looks": True, **_NOTHING})
+                continue
+            stated, share = each[u], float(shares[u])
+            rows.append(
+                {
+                    "name": name,
+                    "looks": False,
+                    "value": round(min(share, 1.0), 4),
+                    "share": fixed(share),
+                    "epsilon": fixed(losses[u]),
+                    "label": stated.label,
+                    "words": wording.learned(share, stated.best_guess),
+                    "determined": share > 1 - DETERMINED,
+                    "published": "–" if formula is None else fixed(float(formula[u])),
+                    "published_epsilon": fixed(printed.get(u)),
+                }
+            )
+        return {
+            "observers": list(who),
+            "rounds": self.protocol.rounds,
+            "rows": rows,
+            **self._told(who, rows, shares, each, losses),
+        }
+
+    def matrix(self) -> dict[str, Any]:
+        """Return who learns what of whom: shares as text and as numbers, ``[user][observer]``."""
+        n = self.network.n
+        table = np.array([self._shares((v,)) for v in range(n)]).T
+        return {
+            "values": [
+                [None if u == v else round(float(min(table[u, v], 1.0)), 4) for v in range(n)]
+                for u in range(n)
+            ],
+            "shown": [["–" if u == v else fixed(float(table[u, v])) for v in range(n)] for u in range(n)],
+        }
+
+    def course(self, observers: Iterable[int]) -> dict[str, Any]:
+        """Return the worst and the mean share against rounds, beside the formula's mean."""
+        who = tuple(sorted(set(observers)))
+        if not self.adjustable:
+            return {"rounds": [], "worst": [], "mean": [], "published": None, "words": ""}
+        rounds = sorted(set(np.linspace(1, self.most_rounds, min(self.most_rounds, 40)).astype(int).tolist()))
+        others = [u for u in range(self.network.n) if u not in who]
+        found: dict[str, Any] = {"rounds": rounds, "worst": [], "mean": [], "published": []}
+        for t in rounds:
+            then = self.at(t)
+            h, formula = then._shares(who)[others], then._published(who)
+            found["worst"].append(round(float(h.max(initial=0.0)), 5))
+            found["mean"].append(round(float(h.mean()), 5))
+            if formula is None:
+                found["published"] = None
+            else:
+                found["published"].append(round(float(np.minimum(formula[others], 1.0).mean()), 5))
+        said = f"After {rounds[-1]} rounds the worst share is {fixed(found['worst'][-1])}, the mean "
+        said += fixed(found["mean"][-1])
+        if found["published"] is not None:
+            said += f", and the published formula (shown at most as 1) says {fixed(found['published'][-1])}"
+        return found | {"words": said + "."}
+
+    def plan_text(self) -> str:
+        """Return the plan file that prices the same; ``sottovoce plan`` reads it.
+
+        Examples
+        --------
+        >>> settings = ExplorerSettings(graph="ring:4", protocol="tree")
+        >>> print(ExplorerModel(settings).plan_text().splitlines()[4])
+        graph = "ring:4"
+        """
+        if not self.savable:
+            raise ConfigError("An agreement of training has no plan file: its records stay with the members.")
+        chosen, opened = self.setting, self.opened
+        tables: dict[str, Any] = {} if opened is None or opened.tables is None else dict(opened.tables)
+        tables = {"version": 1, "title": tables.get("title") or "From the explorer"} | tables
+        network = dict(tables.get("network") or {})
+        if chosen.edges is not None or chosen.graph is not None:
+            network = {}
+        if chosen.edges is not None:
+            network["graph"] = "edges:" + ",".join(f"{u}-{v}" for u, v in chosen.edges)
+        elif chosen.graph is not None:
+            network["graph"] = chosen.graph
+        elif not network and opened is not None:  # an agreement of averages
+            network["graph"] = "edges:" + ",".join(f"{u}-{v}" for u, v in opened.network.edges.tolist())
+            network["names"] = [str(opened.network.label(v)) for v in range(opened.network.n)]
+        if chosen.names is not None:
+            network["names"] = list(chosen.names)
+        tables["network"] = network
+        protocol: dict[str, Any] = {"name": chosen.named, "seed": chosen.seed}
+        if chosen.protocol in _ROUNDED:
+            protocol = {"name": chosen.protocol, "rounds": self.protocol.rounds, "seed": chosen.seed}
+            if chosen.protocol == "refreshed":
+                protocol["fresh"] = chosen.fresh
+        tables["protocol"] = protocol
+        seed = (tables.get("noise") or {}).get("seed")
+        tables["noise"] = {"multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
+        if self.plan.query == "value" and "average" not in tables:
+            center: Any = self.plan.center
+            tables["average"] = {"radius": self.plan.radius, "center": center, "adjacency": "user"}
+            if self.plan.dim != 1:
+                tables["average"]["dim"] = self.plan.dim
+        return _toml_file(tables)
+
+    # ---- inside -------------------------------------------------------------------------------------------
+
+    def _shares(self, who: tuple[int, ...]) -> np.ndarray:
+        """Return (n,) the share of (one step's) local privacy that is lost; 1 where nothing hides it."""
+        if isinstance(self.plan.law, (Averaging, Consensus)):
+            if who not in self._looked:
+                self._looked[who] = np.asarray(self.protocol.view(set(who)).leakage())
+            return self._looked[who]
+        h = np.ones(self.network.n)
+        h[list(who)] = 0.0
+        return h
+
+    @cached_property
+    def _looked(self) -> dict[tuple[int, ...], np.ndarray]:
+        return {}
+
+    def _published(self, who: Sequence[int]) -> np.ndarray | None:
+        """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
+        if self.protocol.name not in PUBLISHED_FOR or not isinstance(self.plan.law, Averaging):
+            return None
+        if len({release.noise_std for u in range(self.plan.n) for release in self.plan.releases(u)}) > 1:
+            return None  # the formula is for one noise for all
+        table = _published_table(self.protocol, self.network)
+        return np.asarray(table[:, list(who)].sum(axis=1))
+
+    @property
+    def _ratio(self) -> float | None:
+        """Sensitivity over noise of one release, where there is one."""
+        if self.plan.query == "value":
+            return float(self.plan.sensitivity / self.plan.noise_std)
+        return None
+
+    def _told(
+        self,
+        who: tuple[int, ...],
+        rows: list[dict[str, Any]],
+        shares: np.ndarray,
+        each: Mapping[int, Any],
+        lost: Mapping[int, float],
+    ) -> dict[str, Any]:
+        names, delta = self.names, self.setting.delta
+        looking = " and ".join(names[v] for v in who)
+        known = [u for u in each if rows[u]["determined"]]
+        order = sorted(each, key=lambda u: (lost[u], shares[u]))
+        worst, typical = order[-1], order[(len(order) - 1) // 2]
+        computes = (
+            "can compute the noisy value of " + _listed([names[u] for u in known])
+            if known
+            else "can compute nobody's noisy value"
+        )
+        learns = "learn" if len(who) > 1 else "learns"
+        mixed = self._combined(who)
+        summary = (
+            f"{looking}{' together' if len(who) > 1 else ''} {learns} most of {names[worst]}: epsilon "
+            f"{rows[worst]['epsilon']} at delta {number(delta)} ({rows[worst]['label']}), a guess "
+            f"{_improves(each[worst].best_guess)}. Of a typical participant, {names[typical]}: epsilon "
+            f"{rows[typical]['epsilon']}, a guess {_improves(each[typical].best_guess)}."
+        )
+        return {
+            "looking": looking,
+            "summary": summary,
+            "computes": f"{looking} {computes}" + ("." if not mixed else f", and {mixed}."),
+            "known": known,
+            "worst": worst,
+            "typical": typical,
+            "mean": fixed(float(np.mean([shares[u] for u in each]))),
+        }
+
+    def _combined(self, who: tuple[int, ...]) -> str:
+        """Return the combinations of several values that one observer knows, the shortest first, in words."""
+        if len(who) > 1 or self.network.n > COMBINED or not isinstance(self.plan.law, Averaging):
+            return ""
+        if self.protocol.name not in ("gossip", "chebyshev", "tree", "exchange"):
+            return ""
+        from sottovoce.attacks.gossip import gossip_attack
+
+        found = sorted(gossip_attack(self.protocol, who).combinations, key=lambda c: len(c.coefficients))
+        if not found:
+            return ""
+        shown = []
+        for one in found[:3]:
+            text = str(one)
+            for u in sorted(one.nodes, reverse=True):
+                text = _renamed(text, u, self.names[u])
+            shown.append(text)
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        kinds = "combination" if len(found) == 1 else "combinations"
+        return f"{len(found)} {kinds} of the others ({'; '.join(shown)}{more})"
+
+
+_NOTHING = {
+    "value": None, "share": "–", "epsilon": "–", "label": "", "words": "looks", "determined": False,
+    "published": "–", "published_epsilon": "–",
+}  # fmt: skip
+
+
+def offline(study: ExplorerModel, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+    """Return everything an offline page shows: all observers and rounds, up to 32 nodes all pairs too.
+
+    Rows that are equal are held once; a view is a list of their numbers.
+
+    Examples
+    --------
+    >>> page = offline(ExplorerModel(ExplorerSettings(graph="path:3", rounds=2)))
+    >>> sorted(page["views"])[:4], page["rows"][page["views"]["2|2"]["rows"][0]]["share"]
+    (['1|0', '1|0,1', '1|0,2', '1|1'], '1.000')
+    """
+    n = study.network.n
+    groups: list[tuple[int, ...]] = [(v,) for v in range(n)]
+    if 2 < n <= PAIRS:
+        groups += list(combinations(range(n), 2))
+    rounds = range(1, study.most_rounds + 1) if study.adjustable else [study.protocol.rounds]
+    rows: dict[str, int] = {}
+    kept: list[dict[str, Any]] = []
+    views: dict[str, Any] = {}
+    matrices: dict[str, Any] = {}
+    for done, t in enumerate(rounds, 1):
+        then = study.at(t) if study.adjustable else study
+        for who, found in zip(groups, then.views(groups), strict=True):
+            numbers = []
+            for row in found["rows"]:
+                said = {key: value for key, value in row.items() if key not in ("name", "looks")}
+                key = repr(sorted(said.items(), key=lambda item: item[0]))
+                if key not in rows:
+                    rows[key] = len(kept)
+                    kept.append(said)
+                numbers.append(rows[key])
+            short = {key: found[key] for key in ("observers", "rounds", "summary", "computes", "looking")}
+            views[f"{t}|{','.join(map(str, who))}"] = short | {"rows": numbers}
+        matrices[str(t)] = then.matrix() if n <= 64 else None
+        if progress is not None:
+            progress(done)
+    return {
+        "scene": study.scene(),
+        "rows": kept,
+        "views": views,
+        "matrices": matrices,
+        "courses": {str(v): study.course([v]) for v in range(n)} if study.adjustable else {},
+        "plan": study.plan_text() if study.savable else None,
+    }
+
+
+@lru_cache(maxsize=4096)
+def _epsilon(curve: Curve, delta: float) -> float:
+    return float(curve.epsilon(delta))
+
+
+def _epsilons(curves: Sequence[Curve], delta: float) -> list[float]:
+    """Return every epsilon; those of Gaussian curves together, which is a hundred times quicker."""
+    if all(curve.is_gaussian for curve in curves):
+        found: list[float] = gaussian_epsilons([curve.mu for curve in curves], delta).tolist()
+        return found
+    return [_epsilon(curve, delta) for curve in curves]
+
+
+@lru_cache(maxsize=64)
+def _published_table(protocol: Protocol, network: Network) -> np.ndarray:
+    # accelerated gossip has the messages of plain gossip, recombined: the formula is evaluated on those
+    if protocol.name == "randomized":
+        return np.asarray(published_loss(protocol))
+    return np.asarray(published_loss(network, rounds=protocol.rounds))
+
+
+def _improves(best: float) -> str:
+    said = wording.guess(best)
+    return said if said.startswith("stays") else f"improves {said}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def _renamed(text: str, node: int, name: str) -> str:
+    import re
+
+    return re.sub(rf"\bx{node}\b", name.replace("\\", r"\\"), text)
+
+
+def _cost(cost: Mapping[str, Any]) -> str:
+    said = f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages"
+    return said + (f", {number(cost['bytes'])} bytes" if "bytes" in cost else "")
+
+
+def _toml_file(tables: Mapping[str, Any]) -> str:
+    lines = [f"{key} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, Mapping)]
+    for key, table in tables.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    import json
+
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_toml(item) for item in value) + "]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def answered(study: ExplorerModel, what: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return one answer of a live page: scene, view, course, matrix or plan.
+
+    >>> answered(ExplorerModel(ExplorerSettings(graph="ring:4")), "view", {"observers": [1]})["looking"]
+    'node 1'
+    """
+    if what == "scene":
+        return study.scene()
+    if what == "plan":
+        return {"text": study.plan_text()}
+    if what == "matrix":
+        if study.network.n > 256:
+            raise Refused(f"The matrix of {study.network.n:,} nodes is too large for a page; at most 256.")
+        return study.matrix()
+    observers = asked.get("observers")
+    if not isinstance(observers, list) or not observers or not all(type(v) is int for v in observers):
+        raise InvalidInput(f"observers are node numbers, got {str(observers)[:80]}.")
+    if what == "view":
+        return study.view(observers)
+    if what == "course":
+        return study.course(observers)
+    raise SottovoceError(f"There is nothing called {what[:40]!r} here.")

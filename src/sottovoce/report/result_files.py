@@ -1,0 +1,94 @@
+"""Result records on disk: small JSON files, written whole or not at all.
+
+A record is what `Result.record` gives: name, config, metrics, history, guarantees, provenance. The report
+reads records and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sottovoce._io import atomic_write
+from sottovoce.errors import DataError
+
+__all__ = ["read_result", "write_bytes", "write_result", "write_text"]
+
+_FIELDS: dict[str, type] = {
+    "name": str, "config": dict, "metrics": dict, "history": list, "guarantees": list, "provenance": dict,
+}  # fmt: skip
+
+
+def write_bytes(path: str | Path, content: bytes) -> Path:
+    """Write a file so that a reader sees the old one or the new one, never half of one.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_bytes(Path(folder) / "new" / "a.txt", b"whole").read_bytes()
+    b'whole'
+    """
+    return atomic_write(path, content)
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write text as `write_bytes` does, in UTF-8.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_text(Path(folder) / "page.html", "<p>done</p>").name
+    'page.html'
+    """
+    return atomic_write(path, text)
+
+
+def write_result(path: str | Path, record: Mapping[str, Any]) -> Path:
+    """Write one result record as JSON.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sottovoce.runners import Result
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     file = write_result(Path(folder) / "r.json", Result("demo", metrics={"error": 0.5}).record())
+    ...     read_result(file)["metrics"]
+    {'error': 0.5}
+    """
+    return write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+
+
+def read_result(path: str | Path) -> dict[str, Any]:
+    """Read a result record; anything else is refused with a sentence.
+
+    Examples
+    --------
+    >>> read_result("none.json")
+    Traceback (most recent call last):
+    sottovoce.errors.DataError: There is no file none.json; --out FILE.json of a command writes a record.
+    """
+    source = Path(path)
+    try:
+        record = json.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"There is no file {source}; --out FILE.json of a command writes a record.") from None
+    except OSError as error:
+        raise DataError(f"Cannot read {source}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise DataError(f"{source} is not text; expected a result record in JSON.") from None
+    except (json.JSONDecodeError, RecursionError) as error:
+        line = getattr(error, "lineno", 1)
+        raise DataError(f"{source} is not JSON (line {line}); expected a result record.") from None
+    if not isinstance(record, dict) or not isinstance(record.get("name"), str):
+        raise DataError(f"{source} is not a result record: it has no name; --out FILE.json writes one.")
+    for field, kind in _FIELDS.items():
+        if not isinstance(record.setdefault(field, kind()), kind):
+            raise DataError(
+                f"{field!r} of {source} must be {'an object' if kind is dict else 'a list'}, "
+                f"got {type(record[field]).__name__}."
+            )
+    return record

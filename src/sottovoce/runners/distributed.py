@@ -1,0 +1,581 @@
+"""Many machines of one owner: each rank hosts a slice of the agents, and only rows on cut edges travel.
+
+The algorithm texts are those of the stacked runner. A rank asks for the text of its own agents, and for every
+round of the protocol sends its border rows point to point (torch.distributed; gloo on processors, nccl
+on graphics cards), multiplies what needs nobody else meanwhile, and finishes when the rows of the others are
+there. Start the ranks with ``torchrun`` or `sottovoce.runners.launch`.
+
+A cluster is one owner's: ranks trust each other and rows travel unencrypted. Parties that do not trust each
+other run `sottovoce.peers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from sottovoce._io import digest, plain
+from sottovoce._validate import positive
+from sottovoce.errors import ClusterError, InvalidInput, LostRank, MissingDependency, SottovoceError
+from sottovoce.protocols import LinearProtocol, Protocol
+from sottovoce.runners.base import Algorithm
+from sottovoce.runners.checkpoint import Checkpoint, identity_of
+from sottovoce.runners.matrix_partition import MatrixPartition, cut_matrix, slices
+from sottovoce.runners.threads import limit_threads, threads_said
+
+__all__ = ["Cluster", "Hosted", "Traffic", "run_cluster"]
+
+T = TypeVar("T")
+_GRACE = 15.0  # seconds in which the ranks of a failed run still find each other to say why
+_CUTS_KEPT = 256
+
+
+@dataclass
+class Traffic:
+    """What one rank has sent: rounds, rows, bytes; and the cut edges those rows served.
+
+    A row that several agents of the same rank need travels to that rank once, so ``rows`` is at most
+    ``cut_edges``.
+
+    Examples
+    --------
+    >>> Traffic(rounds=2, rows=3, bytes=24, cut_edges=4).record()["bytes"]
+    24
+    """
+
+    rounds: int = 0
+    rows: int = 0
+    bytes: int = 0
+    cut_edges: int = 0
+
+    def record(self) -> dict[str, int]:
+        """Return the figures as plain values."""
+        return dict(vars(self))
+
+
+class Hosted(NamedTuple):
+    """What a rank holds: the rank of every agent, its own agents, their state and output rows.
+
+    State and rows are None where nobody is hosted.
+    """
+
+    owner: np.ndarray
+    agents: np.ndarray
+    state: Any
+    rows: np.ndarray | None
+
+
+class _Transfer(NamedTuple):
+    """Rows on their way: the tensor must live until they have left or come."""
+
+    rank: int
+    work: Any
+    tensor: Any
+    into: Any
+
+
+class Cluster:
+    """The ranks that work on one run together, seen from one of them.
+
+    Use `join` in a process that torchrun (or `launch`) has started, `alone` for a single process. All ranks
+    call the same methods in the same order.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> with Cluster.alone() as cluster:
+    ...     cluster.rank, cluster.size, cluster.agree("a plan", lambda: 3)
+    (0, 1, 3)
+    """
+
+    def __init__(self, rank: int, size: int, store: Any, *, timeout: float, device: Any = None) -> None:
+        self.rank, self.size, self.timeout = rank, size, timeout
+        self.traffic = Traffic()
+        self.lost: int | None = None
+        self._store, self._device = store, device
+        self._meetings = 0
+
+    @classmethod
+    def alone(cls) -> Cluster:
+        """Return a cluster of this process only; torch is not needed."""
+        return cls(0, 1, None, timeout=60.0)
+
+    @classmethod
+    def join(cls, *, timeout: float = 60.0, backend: str = "gloo") -> Cluster:
+        """Meet the other ranks, as the environment says (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT).
+
+        ``timeout`` is how many seconds any wait may last before the rank waited for counts as lost.
+        """
+        positive(timeout, "timeout")
+        if backend not in ("gloo", "nccl"):
+            raise InvalidInput(f"backend must be gloo or nccl, got {backend!r}.")
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            raise ClusterError(
+                "This process is not a rank: RANK and WORLD_SIZE are not set; start it with torchrun, "
+                "or `sottovoce train FILE.toml --ranks 2`."
+            )
+        try:
+            import torch
+            import torch.distributed as dist
+        except ImportError:
+            raise MissingDependency(
+                "A cluster needs torch; install it with `pip install 'sottovoce[deep]'`."
+            ) from None
+        threads = threads_said(os.environ.get("OMP_NUM_THREADS"))
+        if threads is not None:  # torchrun's share of this machine; it says nothing to the other pools
+            limit_threads(threads)
+        patience = timedelta(seconds=timeout)
+        try:
+            store, rank, size = next(iter(dist.rendezvous("env://", timeout=patience)))
+            store.set_timeout(patience)
+            # torchrun keeps its meeting point over restarts; what an earlier attempt left there is not ours
+            store = dist.PrefixStore(f"attempt-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+            dist.init_process_group(
+                backend,
+                store=dist.PrefixStore("group", store),
+                rank=rank,
+                world_size=size,
+                timeout=patience,
+            )
+        except (RuntimeError, ValueError) as error:
+            raise ClusterError(
+                f"Not all {os.environ['WORLD_SIZE']} ranks met at {os.environ.get('MASTER_ADDR')}:"
+                f"{os.environ.get('MASTER_PORT')} within {timeout:g} s ({_first_line(error)})."
+            ) from None
+        device = None
+        if backend == "nccl":
+            device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        return cls(rank, size, dist.PrefixStore("sottovoce", store), timeout=timeout, device=device)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        told = self._announce(error) if isinstance(error, Exception) else error
+        self._leave(told)
+        if told is not None and told is not error:
+            raise told from error
+
+    # ---- small talk: everybody says a few bytes, everybody hears all ------------------------------------
+
+    def agree(
+        self,
+        what: str,
+        build: Callable[[], T],
+        *,
+        identity: Callable[[T], str] | None = None,
+        failing: str = "cannot begin",
+    ) -> T:
+        """Return ``build()`` if every rank can build it and has the same ``identity``; else raise everywhere.
+
+        A rank on which it fails (a file is missing there) makes all ranks raise one sentence that names it
+        and says what it is ``failing`` to do.
+        """
+        value: Any = None
+        try:
+            value = build()
+            said = {"same": identity(value) if identity else ""}
+        except Exception as error:
+            said = {"error": _sentence(error)}
+            if self.size == 1:
+                raise
+        heard = self.meet(said)
+        for rank, answer in enumerate(heard):
+            if "error" in answer:
+                if all(other.get("error") == answer["error"] for other in heard):
+                    raise ClusterError(answer["error"])
+                raise ClusterError(f"Rank {rank} {failing}: {answer['error']}")
+        first = heard[0]["same"]
+        others = [rank for rank, answer in enumerate(heard) if answer["same"] != first]
+        if others:
+            raise ClusterError(
+                f"The ranks disagree on {what}: rank 0 has {_short(first)}, rank {others[0]} has "
+                f"{_short(heard[others[0]]['same'])}; start all ranks with the same files and versions."
+            )
+        return value
+
+    def meet(self, said: Any = None) -> list[Any]:
+        """Wait for all ranks, and return what each of them said (plain values)."""
+        if self._store is None:
+            return [plain(said)]
+        number = self._meetings
+        self._meetings += 1
+        keys = [f"meeting/{number}/{rank}" for rank in range(self.size)]
+        try:
+            self._store.set(keys[self.rank], json.dumps(plain(said)))
+            deadline = time.monotonic() + self.timeout
+            while not self._store.check(keys):
+                if self._store.check(["failed"]):
+                    raise self._failure(self.rank, "")
+                if time.monotonic() > deadline:
+                    late = next(r for r, key in enumerate(keys) if not self._store.check([key]))
+                    raise self._failure(late, f"did not come within {self.timeout:g} s")
+                time.sleep(0.002)
+            heard = [json.loads(self._store.get(key)) for key in keys]
+        except RuntimeError:
+            raise self._failure(0, "closed the meeting point") from None
+        if number > 1:  # everybody has read the meeting before the last one
+            with contextlib.suppress(RuntimeError):
+                self._store.delete_key(f"meeting/{number - 2}/{self.rank}")
+        return heard
+
+    # ---- rows ------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def exchange(self, cut: MatrixPartition, state: np.ndarray, where: str = "") -> Iterator[np.ndarray]:
+        """Send this round's rows and yield the array that others' rows arrive in, filled at the end."""
+        came = np.empty((sum(cut.receives.values()), state.shape[1]), state.dtype)
+        transfers, start = [], 0
+        for rank, count in cut.receives.items():
+            transfers.append(self._receive(came[start : start + count], rank, where))
+            start += count
+        for rank, rows in cut.sends.items():
+            transfers.append(self._send(state[rows], rank, where))
+        self.traffic.rounds += 1
+        self.traffic.rows += cut.rows_sent
+        self.traffic.bytes += cut.rows_sent * state.shape[1] * state.itemsize
+        self.traffic.cut_edges += cut.cut_edges
+        yield came
+        for transfer in transfers:
+            self._finish(transfer, where)
+
+    def gather(self, hosted: Hosted) -> np.ndarray | None:
+        """Return the output rows of all agents on rank 0, None elsewhere."""
+        mine = None if hosted.rows is None else np.ascontiguousarray(hosted.rows)
+        heard = self.meet(None if mine is None else {"shape": mine.shape, "dtype": mine.dtype.str})
+        if self.rank != 0:
+            if mine is not None:
+                self._finish(self._send(mine, 0, "the end"), "the end")
+            return None
+        like = next(h for h in heard if h is not None)
+        out = np.empty((len(hosted.owner), *like["shape"][1:]), like["dtype"])
+        if mine is not None:
+            out[hosted.agents] = mine
+        for rank, said in enumerate(heard):
+            if rank and said is not None:
+                part = np.empty(said["shape"], said["dtype"])
+                self._finish(self._receive(part, rank, "the end"), "the end")
+                out[hosted.owner == rank] = part
+        return out
+
+    def _send(self, rows: np.ndarray, rank: int, where: str) -> _Transfer:
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.from_numpy(rows).to(self._device) if self._device else torch.from_numpy(rows)
+        with self._noticing(rank, where):
+            return _Transfer(rank, dist.isend(tensor, rank), tensor, None)
+
+    def _receive(self, rows: np.ndarray, rank: int, where: str) -> _Transfer:
+        import torch
+        import torch.distributed as dist
+
+        into = torch.from_numpy(rows)
+        tensor = into.to(self._device) if self._device else into
+        with self._noticing(rank, where):
+            return _Transfer(rank, dist.irecv(tensor, rank), tensor, into)
+
+    def _finish(self, transfer: _Transfer, where: str) -> None:
+        with self._noticing(transfer.rank, where):
+            transfer.work.wait(timedelta(seconds=self.timeout))
+        if self._device and transfer.into is not None:
+            transfer.into.copy_(transfer.tensor)
+
+    @contextlib.contextmanager
+    def _noticing(self, rank: int, where: str) -> Iterator[None]:
+        """Say which rank was lost, and where, when what is done with it fails."""
+        try:
+            yield
+        except RuntimeError as error:
+            frozen = "imed out" in str(error) or "imeout" in str(error)
+            how = f"did not answer within {self.timeout:g} s" if frozen else "closed its connection"
+            raise self._failure(rank, f"{how} in {where}" if where else how) from None
+
+    # ---- when it goes wrong ---------------------------------------------------------------------------
+
+    @property
+    def speaks(self) -> bool:
+        """Whether this rank tells the person what went wrong: rank 0, or 1 when 0 is the lost one."""
+        return self.rank == (1 if self.lost == 0 else 0)
+
+    def _failure(self, rank: int, how: str) -> LostRank:
+        """Return what to raise when ``rank`` seems lost: the first failure anybody noticed, if told in time.
+
+        A rank that noticed a loss leaves, which its own neighbors then notice; the one that was lost first
+        is the one to name.
+        """
+        told = self._first_failure({"rank": rank, "how": how, "lost": True}, wait=rank != self.rank)
+        self.lost = told["rank"] if told["lost"] else None
+        if told["lost"]:
+            return LostRank(
+                f"Rank {told['rank']} was lost: it {told['how']}; start the same command again to go on "
+                "from the last checkpoint."
+            )
+        return LostRank(f"Rank {told['rank']} failed: {told['how']}")
+
+    def _announce(self, error: Exception) -> Exception:
+        """Tell the others why this rank stops, unless it stops because of them."""
+        if isinstance(error, ClusterError) or self._store is None:
+            return error
+        told = self._first_failure({"rank": self.rank, "how": _sentence(error), "lost": False}, wait=False)
+        if told["rank"] == self.rank:
+            if self.rank == 0:
+                return error
+            return LostRank(f"Rank {self.rank} failed: {_sentence(error)}")
+        return self._failure(told["rank"], told["how"])
+
+    def _first_failure(self, mine: dict[str, Any], wait: bool) -> dict[str, Any]:
+        try:
+            deadline = time.monotonic() + (min(1.0, self.timeout) if wait else 0.0)
+            while time.monotonic() < deadline and not self._store.check(["failed"]):
+                time.sleep(0.02)
+            if not self._store.check(["failed"]):
+                said = self._store.compare_set("failed", "", json.dumps(mine))
+            else:
+                said = self._store.get("failed")
+            return dict(json.loads(said))
+        except RuntimeError:  # the meeting point lives on rank 0
+            return {"rank": 0, "how": "closed the meeting point", "lost": True}
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Part: rank 0 stays until the others have heard, because the meeting point is with it."""
+        if self._store is None:
+            return
+        import torch.distributed as dist
+
+        # ranks that wait for this one notice at once, while the meeting point still answers; for that the
+        # connections must close, which the transfers that the error's frames remember keep open
+        if error is not None:
+            _forget(error)
+            with contextlib.suppress(RuntimeError, ValueError):
+                dist.destroy_process_group()
+        with contextlib.suppress(RuntimeError):
+            self._store.add("left", 1)
+            deadline = time.monotonic() + (_GRACE if error is not None else self.timeout)
+            absent = 1 if self.lost is not None else 0
+            while self.rank == 0 and self._store.add("left", 0) < self.size - absent:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(0.01)
+        if error is None:
+            dist.destroy_process_group()
+        self._store = None
+
+
+def run_cluster(
+    cluster: Cluster,
+    make: Callable[[np.ndarray], Algorithm],
+    schedule: Protocol | Callable[[int], Protocol],
+    steps: int,
+    *,
+    noise: Any = None,
+    owner: np.ndarray | None = None,
+    checkpoint: str | Path | None = None,
+    every: int = 0,
+    plan: Mapping[str, Any] | None = None,
+    after_step: Callable[[int, Hosted], None] | None = None,
+    about: Callable[[int], Mapping[str, Any]] | None = None,
+) -> Hosted:
+    """Run ``steps`` steps on all ranks and return what this rank ends with.
+
+    Parameters
+    ----------
+    cluster : this rank's membership.
+    make : called with the numbers of the agents hosted here (sorted), gives their algorithm text.
+    schedule : one protocol for every step, or a function of the step that is the same on all ranks.
+    steps : number of steps.
+    noise : a noise source, for protocols that add fresh noise in every round.
+    owner : (n,) rank of every agent; even consecutive slices by default. A rank may host nobody.
+    checkpoint, every : folder, and after how many steps it is written; the run goes on from what is there,
+        written by any number of ranks or by one process.
+    plan : plain values that describe what is run; hashed together with the protocol, and the ranks compare.
+    after_step : called on every rank with (step, what it hosts).
+    about : called on rank 0 with the step to do next when a checkpoint is written, gives its notes; by
+        default those of the checkpoint gone on from are kept.
+
+    Guarantees
+    ----------
+    The rows, and therefore the privacy statement of the plan, are those of `run_stacked` with the same noise
+    source: bit for bit where the algorithm's own sums do not depend on how many agents are hosted.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> values = np.array([[1.0], [3.0]])
+    >>> def make(agents):
+    ...     return Algorithm(lambda: values[agents], lambda s, k: s, lambda s, r, k: r, lambda s: s)
+    >>> with Cluster.alone() as cluster:
+    ...     run_cluster(cluster, make, sv.protocols.HypercubeExchange(2), steps=1).rows.ravel().tolist()
+    [2.0, 2.0]
+    """
+    protocol_of = schedule if callable(schedule) else lambda k: schedule
+    cluster.agree("the packages", _versions, identity=str)
+
+    def prepare() -> tuple[np.ndarray, str]:
+        first = _linear(protocol_of(0))
+        where = (
+            slices(first.n, cluster.size) if owner is None else _checked_owner(owner, first.n, cluster.size)
+        )
+        return where, identity_of(plan, schedule, steps, noise=noise)
+
+    where, identity = cluster.agree("the plan", prepare, identity=lambda made: made[1] + digest(made[0]))
+    agents = np.flatnonzero(where == cluster.rank)
+    text = cluster.agree("the data", lambda: make(agents) if len(agents) else None)
+    folder = None if checkpoint is None else Checkpoint(checkpoint, identity)
+    with contextlib.ExitStack() as until_the_end:
+
+        def hold() -> None:
+            if folder is not None and cluster.rank == 0:
+                until_the_end.enter_context(folder.held(min(5.0, cluster.timeout / 2)))
+
+        cluster.agree("the checkpoint", hold)
+        start, state, notes = _resumed(cluster, folder, text, agents)
+        mixer = _Mixer(cluster, where, agents, noise)
+        for k in range(start, steps):
+            rows = None if text is None else text.message(state, k)
+            received = mixer.apply(_linear(protocol_of(k)), rows, k)
+            if text is not None:
+                state = text.update(state, received, k)
+            if after_step is not None:
+                after_step(k, Hosted(where, agents, state, None if text is None else text.output(state)))
+            if folder is not None and every and ((k + 1) % every == 0 or k + 1 == steps):
+                if about is not None and cluster.rank == 0:
+                    notes = about(k + 1)
+                _save(cluster, folder, k + 1, agents, state, notes)
+    return Hosted(where, agents, state, None if text is None else text.output(state))
+
+
+class _Mixer:
+    """Runs protocols on the hosted rows, remembering the cuts of the matrices it has met."""
+
+    def __init__(self, cluster: Cluster, owner: np.ndarray, agents: np.ndarray, noise: Any) -> None:
+        self.cluster, self.owner, self.agents, self.noise = cluster, owner, agents, noise
+        self.cuts: OrderedDict[tuple[int, str], tuple[Any, MatrixPartition]] = OrderedDict()
+
+    def apply(self, protocol: LinearProtocol, rows: Any, step: int) -> np.ndarray | None:
+        """Return the hosted rows that `Protocol.apply` gives; None where nobody is hosted."""
+        if rows is None:
+            return None
+        checked = self._checked(rows)
+        state = protocol.entering(checked)
+        previous = protocol._remembered(state)
+        for t in range(protocol.rounds):
+            cut = self.cut(protocol.matrix(t), state.dtype)
+            mixed = np.empty_like(state)
+            with self.cluster.exchange(cut, state, f"step {step}, round {t}") as came:
+                cut.multiply_inner(state, mixed)
+            cut.multiply_border(state, came, mixed)
+            after = protocol.advance(t, mixed, previous, agents=self.agents, noise=self.noise, step=step)
+            previous, state = protocol.remember(t, mixed, state, previous), after
+        return protocol.leaving(state, checked.dtype)
+
+    def cut(self, matrix: Any, dtype: Any) -> MatrixPartition:
+        key = (id(matrix), np.dtype(dtype).str)
+        held, cut = self.cuts.get(key, (None, None))
+        if cut is None or held is not matrix:
+            cut = cut_matrix(matrix, self.owner, self.cluster.rank, dtype)
+            self.cuts[key] = (matrix, cut)
+            if len(self.cuts) > _CUTS_KEPT:
+                self.cuts.popitem(last=False)
+        return cut
+
+    def _checked(self, rows: Any) -> np.ndarray:
+        array = np.asarray(rows)
+        if array.dtype not in (np.float32, np.float64):
+            array = array.astype(np.float64)
+        array = array.reshape(len(array), -1)
+        if len(array) != len(self.agents):
+            raise InvalidInput(
+                f"{len(self.agents)} agents are hosted here, their message has {len(array)} rows."
+            )
+        if not np.isfinite(array).all():
+            bad = int(self.agents[np.flatnonzero(~np.isfinite(array).all(axis=1))[0]])
+            raise InvalidInput(f"The message of agent {bad} holds NaN or infinity.")
+        return array
+
+
+def _linear(protocol: Protocol) -> LinearProtocol:
+    if not isinstance(protocol, LinearProtocol):
+        raise InvalidInput(
+            f"The {protocol.name} protocol passes one token from node to node, so ranks would only wait for "
+            "each other; run it in one process."
+        )
+    return protocol
+
+
+def _checked_owner(owner: Any, n: int, ranks: int) -> np.ndarray:
+    array = np.asarray(owner, dtype=np.int64)
+    if array.shape != (n,) or array.min() < 0 or array.max() >= ranks:
+        raise InvalidInput(f"owner must name a rank below {ranks} for each of {n} agents.")
+    return array
+
+
+def _resumed(
+    cluster: Cluster, folder: Checkpoint | None, text: Algorithm | None, agents: np.ndarray
+) -> tuple[int, Any, Mapping[str, Any]]:
+    """Return where to begin, the state there and the notes about it, the same step on every rank."""
+
+    def load() -> tuple[int, Any, Mapping[str, Any]]:
+        fresh = None if text is None else text.init()
+        saved = None if folder is None else folder.found()
+        if folder is None or saved is None:
+            return 0, fresh, {}
+        return saved.step, None if text is None else folder.read(agents, fresh), saved.about
+
+    return cluster.agree("the checkpoint", load, identity=lambda found: f"step {found[0]}")
+
+
+def _save(
+    cluster: Cluster, folder: Checkpoint, step: int, agents: np.ndarray, state: Any, notes: Mapping[str, Any]
+) -> None:
+    failing = "could not write the checkpoint"
+    name = cluster.agree(
+        "the checkpoint", lambda: folder.write(step, agents, state, cluster.rank), failing=failing
+    )
+    names = cluster.meet(name)
+    commit = (lambda: folder.commit(step, names, notes)) if cluster.rank == 0 else lambda: None
+    cluster.agree("the checkpoint", commit, failing=failing)
+
+
+def _forget(error: BaseException | None) -> None:
+    """Drop what the finished frames of an error, and of those it came from, still hold."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
+def _versions() -> str:
+    """Return the versions on which the rows depend."""
+    import scipy
+
+    from sottovoce import __version__
+
+    found = f"sottovoce {__version__}, numpy {np.__version__}, scipy {scipy.__version__}"
+    torch = sys.modules.get("torch")
+    return found if torch is None else f"{found}, torch {torch.__version__}"
+
+
+def _short(identity: str) -> str:
+    """Return a digest's first characters, other words in full."""
+    return identity if " " in identity else identity[:12]
+
+
+def _sentence(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    return line if isinstance(error, (SottovoceError, OSError)) else f"{type(error).__name__}: {line}"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0]

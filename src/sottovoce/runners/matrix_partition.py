@@ -1,0 +1,155 @@
+"""How a round of a linear protocol is cut between ranks: who sends which rows, and what is multiplied where.
+
+Nothing here talks to anybody. The protocol is public, so every rank computes the same cut by itself. A row of
+the product ``matrix(t) @ state`` is always summed by one rank, in the order in which the stacked product sums
+it; that is why a split run gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from sottovoce.errors import InvalidInput
+
+__all__ = ["MatrixPartition", "cut_matrix", "slices"]
+
+
+def slices(n: int, ranks: int) -> np.ndarray:
+    """Return the rank of every agent: consecutive slices whose sizes differ by at most one.
+
+    Examples
+    --------
+    >>> slices(5, 2).tolist()
+    [0, 0, 0, 1, 1]
+    >>> slices(2, 3)
+    Traceback (most recent call last):
+    ...
+    sottovoce.errors.InvalidInput: 3 ranks cannot share 2 agents; start at most 2 ranks.
+    """
+    if ranks > n:
+        raise InvalidInput(f"{ranks} ranks cannot share {n} agents; start at most {n} ranks.")
+    sizes = np.full(ranks, n // ranks)
+    sizes[: n % ranks] += 1
+    return np.repeat(np.arange(ranks), sizes)
+
+
+class MatrixPartition(NamedTuple):
+    """One rank's part of one round.
+
+    Attributes
+    ----------
+    inner, inner_rows : product over hosted rows alone, and the rows it gives: done while rows travel.
+    border, border_rows : product that needs rows of others; its columns are ``gathered`` and what came.
+    gathered : hosted rows that the border product reads.
+    sends : rank -> hosted rows that go to it; each row goes to a rank once, however many edges are cut.
+    receives : rank -> number of rows that come from it, in the order of the border's columns.
+    cut_edges : non-zero entries of the matrix from other ranks' nodes to hosted ones.
+    """
+
+    inner: sparse.csr_array
+    inner_rows: np.ndarray
+    border: sparse.csr_array
+    border_rows: np.ndarray
+    gathered: np.ndarray
+    sends: dict[int, np.ndarray]
+    receives: dict[int, int]
+    cut_edges: int
+
+    @property
+    def rows_sent(self) -> int:
+        """Number of rows this rank sends."""
+        return sum(len(rows) for rows in self.sends.values())
+
+    def product(self, state: np.ndarray, came: np.ndarray) -> np.ndarray:
+        """Return this rank's rows of the product at once; the runner does the two parts itself."""
+        out = np.empty_like(state)
+        self.multiply_inner(state, out)
+        self.multiply_border(state, came, out)
+        return out
+
+    def multiply_inner(self, state: np.ndarray, out: np.ndarray) -> None:
+        """Write the rows that need nobody else."""
+        if len(self.inner_rows):
+            out[self.inner_rows] = self.inner @ state
+
+    def multiply_border(self, state: np.ndarray, came: np.ndarray, out: np.ndarray) -> None:
+        """Write the rows that needed the rows which came."""
+        if len(self.border_rows):
+            out[self.border_rows] = self.border @ np.concatenate([state[self.gathered], came])
+
+
+def cut_matrix(
+    matrix: sparse.csr_array, owner: np.ndarray, rank: int, dtype: Any = np.float64
+) -> MatrixPartition:
+    """Return ``rank``'s part of the product with ``matrix``, when agent i lives on rank ``owner[i]``.
+
+    Examples
+    --------
+    A path of four nodes, cut in the middle: one row goes each way.
+
+    >>> import numpy as np, sottovoce as sv
+    >>> W = sv.graphs.path(4).W
+    >>> left = cut_matrix(W, np.array([0, 0, 1, 1]), rank=0)
+    >>> left.sends, left.receives
+    ({1: array([1])}, {1: 1})
+    >>> state = np.array([[1.0], [2.0], [3.0], [4.0]])
+    >>> bool((left.product(state[:2], came=state[2:3]) == (W @ state)[:2]).all())
+    True
+    """
+    mine = owner == rank
+    hosted = np.flatnonzero(mine)
+    position = np.cumsum(mine) - 1  # agent -> its row here, where it lives here
+    block = matrix[hosted].astype(dtype, copy=False)
+    block.eliminate_zeros()
+    local = mine[block.indices]
+    lines = np.repeat(np.arange(len(hosted)), np.diff(block.indptr))
+    on_border = np.zeros(len(hosted), dtype=bool)
+    on_border[lines[~local]] = True
+
+    foreign = np.unique(block.indices[~local])
+    foreign = foreign[np.argsort(owner[foreign], kind="stable")]  # by rank, then by number
+    inner = block[~on_border]
+    inner.indices = position[inner.indices].astype(inner.indices.dtype)
+    inner = _reshaped(inner, len(hosted))
+
+    border = block[on_border]
+    known = mine[border.indices]
+    gathered = np.unique(position[border.indices[known]])
+    columns = np.empty(len(matrix.indptr) - 1, dtype=border.indices.dtype)
+    columns[hosted[gathered]] = np.arange(len(gathered))
+    columns[foreign] = len(gathered) + np.arange(len(foreign))
+    border.indices = columns[border.indices]
+    border = _reshaped(border, len(gathered) + len(foreign))
+
+    return MatrixPartition(
+        inner=inner,
+        inner_rows=np.flatnonzero(~on_border),
+        border=border,
+        border_rows=np.flatnonzero(on_border),
+        gathered=gathered,
+        sends=_sends(matrix, owner, rank, position),
+        receives={
+            int(r): int(c) for r, c in zip(*np.unique(owner[foreign], return_counts=True), strict=True)
+        },
+        cut_edges=int((~local).sum()),
+    )
+
+
+def _sends(
+    matrix: sparse.csr_array, owner: np.ndarray, rank: int, position: np.ndarray
+) -> dict[int, np.ndarray]:
+    """Return, per other rank, the hosted rows that one of its agents reads."""
+    readers = np.repeat(owner, np.diff(matrix.indptr))
+    travels = (owner[matrix.indices] == rank) & (readers != rank) & (matrix.data != 0)
+    ranks, rows = readers[travels], matrix.indices[travels]
+    return {int(r): position[np.unique(rows[ranks == r])] for r in np.unique(ranks)}
+
+
+def _reshaped(matrix: sparse.csr_array, columns: int) -> sparse.csr_array:
+    """Return the same entries in the same order with another number of columns."""
+    return sparse.csr_array(
+        (matrix.data, matrix.indices, matrix.indptr), shape=(matrix.shape[0], columns), copy=False
+    )

@@ -1,0 +1,1 @@
+"""Secure sum: mask keys, pair masks and the common integer grid."""
