@@ -35,7 +35,7 @@ from sottovoce.peers.wire_format import (
     FrameCodec,
     HeadReceipt,
     LedgerHead,
-    OpenSeal,
+    OpenSigner,
     Position,
 )
 from verification.simulator import Faults, World
@@ -50,7 +50,7 @@ def sealed(body):
     if len(body) >= HEADER.size and body[5] in SIGNED:
         sender, number = struct.unpack_from("<IQ", body, 8)
         said = b"sottovoce frame\n" + body[36:68] + struct.pack("<BIQ", body[5], sender, number) + digest
-        signature = OpenSeal(sender).sign(said)
+        signature = OpenSigner(sender).sign(said)
     return body + digest + signature
 
 

@@ -22,7 +22,7 @@ from sottovoce.peers.wire_format import (
     FrameCodec,
     HeadReceipt,
     LedgerHead,
-    OpenSeal,
+    OpenSigner,
     Position,
     digest_of,
 )
@@ -96,12 +96,12 @@ BAD = {
     + CONTROL.pack(1, -1, NOTHING, UNSIGNED, NOTHING, 0)
     + bytes(96),
     "signature": sealed(header() + GOOD)[:-64] + bytes(64),
-    "signature of another": sealed(header() + GOOD)[:-64] + OpenSeal(2).sign(b"x"),
+    "signature of another": sealed(header() + GOOD)[:-64] + OpenSigner(2).sign(b"x"),
     "signed position": sealed(
         header(kind=2, dtype=0, rows=0, dim=0, round=0, length=CONTROL.size)
         + CONTROL.pack(1, -1, NOTHING, UNSIGNED, NOTHING, 0)
     )[:-64]
-    + OpenSeal(1).sign(b"x"),
+    + OpenSigner(1).sign(b"x"),
     "head of another inside": WIRE.witnessed(HeadReceipt(2, 0, 0, NOTHING, NOTHING, HEAD_FRAME), sender=3),
     "head inside with another signature": sealed(
         WIRE.witnessed(HeadReceipt(1, 0, 0, NOTHING, NOTHING, HEAD_FRAME), sender=3)[:-97] + b"x"

@@ -3,8 +3,8 @@
 `member_directory` is an organization's folder, `lifetime_ledger` everything released about a population,
 `pinned_certificates` certificates of other members, `agreement` what all members sign, `identity` keys
 and certificates, `wire_format` the bytes, `run_ledger` the durable record of one run, `core` the state
-machine of a peer without IO, `agreement_plan`, `node_program` and `agreed_run` the agreed plan in rounds, `transport`
-and `runtime` the process. Names are imported on first use.
+machine of a peer without IO, `agreement_plan`, `node_program` and `agreed_run` the agreed plan in rounds,
+`transport` and `runtime` the process. Names are imported on first use.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ import numpy as np
 
 from sottovoce.errors import FrameError
 
-__all__ = ["Frame", "FrameCodec", "HeadReceipt", "LedgerHead", "OpenSeal", "Position", "Signer", "digest_of"]
+__all__ = ["Frame", "FrameCodec", "HeadReceipt", "LedgerHead", "OpenSigner", "Position", "Signer", "digest_of"]
 
 MAGIC = b"SVOC"
 VERSION = 1
@@ -79,10 +79,10 @@ class Signer(Protocol):
         """Return whether a member signed ``content``."""
 
 
-class OpenSeal:
+class OpenSigner:
     """Signatures that anybody can make: for simulations, where nobody forges them.
 
-    >>> seal = OpenSeal(2)
+    >>> seal = OpenSigner(2)
     >>> seal.verify(2, b"yes", seal.sign(b"yes")), seal.verify(1, b"yes", seal.sign(b"yes"))
     (True, False)
     """
@@ -374,7 +374,7 @@ class FrameCodec:
         return b"".join((head, content, digest, signature))
 
     def _seal(self, sender: int) -> Signer:
-        return OpenSeal(sender) if self.seal is None else self.seal
+        return OpenSigner(sender) if self.seal is None else self.seal
 
     def _said(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
         """Return what is signed: a digest alone, so that it can be shown without what it is of."""
