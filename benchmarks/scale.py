@@ -23,13 +23,13 @@ RANK = """
 import json, sys, time
 import numpy as np, torch
 import sottovoce as sv
-from sottovoce.data.agents import AgentData
-from sottovoce.objectives.models import resnet9
+from sottovoce.data.agent_tensors import AgentData
+from sottovoce.objectives.nets.zoo import resnet9
 from sottovoce.objectives.nets import NetObjective
-from sottovoce.runners.cluster import Cluster
+from sottovoce.runners.distributed import Cluster
 from sottovoce.runners.run import run_on_ranks
 torch.set_num_threads(1)
-agents, lot, steps = 10, int(sys.argv[2]), int(sys.argv[3])
+agents, batch_size, steps = 10, int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)
 x = rng.normal(size=(agents * 4 * lot, 3, 32, 32)).astype(np.float32)
 y = rng.integers(0, 10, len(x))
@@ -37,7 +37,7 @@ data = AgentData(x, y, np.split(np.arange(len(x)), agents), classes=10)
 torch.manual_seed(0)
 plan = sv.algorithms.DPDSGD(NetObjective(resnet9(classes=10), clip_norm=1.0), sv.graphs.ring(agents),
                             steps=steps,
-                            sizes=data.sizes, batch_size=lot, noise_multiplier=1.0)
+                            sizes=data.sizes, batch_size=batch_size, noise_multiplier=1.0)
 times = []
 with Cluster.join(timeout=300) as cluster:
     result = run_on_ranks(cluster, plan, data, np.random.default_rng(1),
@@ -52,7 +52,7 @@ AVERAGE = """
 import json, sys, time
 import numpy as np
 import sottovoce as sv
-from sottovoce.runners.cluster import Cluster
+from sottovoce.runners.distributed import Cluster
 from sottovoce.runners.run import run_on_ranks
 n, rounds = int(sys.argv[2]), 10
 with Cluster.join(timeout=300) as cluster:
@@ -151,7 +151,7 @@ def audits(trials: int = 64, runs: int = 400_000, rounds: int = 2) -> dict:
 def start() -> dict:
     """Seconds from nothing to the first result of each engine that is installed."""
     nothing = (
-        "from sottovoce.runners.cluster import Cluster\nimport json, sys\n"
+        "from sottovoce.runners.distributed import Cluster\nimport json, sys\n"
         "with Cluster.join() as c: c.meet()\nif c.rank == 0: json.dump({}, open(sys.argv[1], 'w'))"
     )
     found = {}

@@ -64,10 +64,10 @@ while True:
 FLOODER = """
 import asyncio, os, socket, sys, time
 from sottovoce.peers.agreement import read_agreement
-from sottovoce.peers.frames import NOTHING, UNSIGNED, Position
+from sottovoce.peers.wire_format import NOTHING, UNSIGNED, Position
 from sottovoce.peers.identity import read_identity
-from sottovoce.peers.jobs import Job
-from sottovoce.peers.links import HEAD, client_context, read_message, shake, write_message
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.connection import HEAD, client_context, read_message, shake, write_message
 from sottovoce.peers.transport import Hello
 file, key, flag, rate = *sys.argv[1:4], int(sys.argv[4])
 agreed, own = read_agreement(file), read_identity(key)

@@ -183,13 +183,13 @@ def screenshots() -> None:
     from playwright.sync_api import sync_playwright
 
     from sottovoce.cli.report import report
-    from sottovoce.report.explorer.model import Setting, Study
+    from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
     from sottovoce.report.explorer.server import ExplorerServer
 
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("There is no chromium on this machine; apt-get install chromium.")
-        study = Study(Setting(graph="florentine"))
+        study = ExplorerModel(ExplorerSettings(graph="florentine"))
     with tempfile.TemporaryDirectory() as name, ExplorerServer(study) as server, sync_playwright() as driver:
         folder = Path(name)
         (folder / "plan.toml").write_text(PLAN, encoding="utf-8")

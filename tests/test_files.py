@@ -136,7 +136,7 @@ def test_what_has_no_stable_words_is_refused():
 
 def test_digests_are_the_same_in_every_process():
     value = "{'s': {'one', 'two', 'three'}, 'a': np.arange(3)}"
-    program = f"import numpy as np; from sottovoce._files import digest; print(digest({value}))"
+    program = f"import numpy as np; from sottovoce._io import digest; print(digest({value}))"
     said = {
         subprocess.run(
             [sys.executable, "-c", program],

@@ -746,7 +746,7 @@ def poisoned():
         (mlp(), (X, Y), {"group": [0, 1] * 20}, "the graph has 4 nodes, but the records come from 2 sites"),
         (mlp(), (X, Y), {"delta": None}, "a budget is epsilon and delta"),
         (mlp(), (X, Y), {"epsilon": None, "delta": None}, "give epsilon"),
-        (mlp(), (X, Y), {"max_grad_norm": 1.0}, "max_grad_norm is called clip here"),
+        (mlp(), (X, Y), {"max_grad_norm": 1.0}, "max_grad_norm is called clip_norm here"),
         (mlp(), (X, Y), {"learnig_rate": 1.0}, "try learning_rate"),
         (mlp(), (X, Y), {"loss": "hinge"}, "loss must be one of"),
         (mlp(), (X, Y), {"initial": "pretrained"}, "initial must be"),

@@ -8,7 +8,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _SUBPACKAGES = (
-    "advice", "algorithms", "attacks", "data", "errors", "graphs", "objectives", "peers",
+    "accounting", "advice", "algorithms", "attacks", "data", "errors", "graphs", "objectives", "peers",
     "privacy", "protocols", "report", "runners", "sklearn",
 )  # fmt: skip
 _NAMES: dict[str, str] = {  # public name -> module that defines it

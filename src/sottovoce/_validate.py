@@ -32,7 +32,9 @@ def clip(value: float, *, noisy: bool = False) -> float:
     """Return the bound of one contribution: positive, and finite where noise is measured against it."""
     number = _number(value, "clip_norm")
     if not number > 0 or (noisy and number == math.inf):
-        raise InvalidInput(f"clip must be positive, and finite where noise is added, got {shown(value)}.")
+        raise InvalidInput(
+            f"clip_norm must be positive, and finite where noise is added, got {shown(value)}."
+        )
     return number
 
 

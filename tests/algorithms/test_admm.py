@@ -10,6 +10,7 @@ from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput, NotAGuarantee, ReleaseMismatch
 from sottovoce.mechanisms.admm_kernels import client_move, prox_rows, record_moves
+from sottovoce.noise import samplers
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM, clip_rows, prox_logistic, prox_squared, prox_squared_batch
 from sottovoce.runners.in_process import run_stacked
@@ -310,7 +311,7 @@ def test_the_token_s_block_equals_its_steps(noise, monkeypatch):
     assert (begin.own.u == 0).all()
     assert (begin.own.counts == 0).all()
     if noise == "protective":  # every number that leaves is on the grid of the noise
-        grid = sv.privacy.noise.grid_step(0.2)
+        grid = samplers.grid_step(0.2)
         whole = block.own.u / (0.4 * grid)
         assert np.abs(whole - np.rint(whole)).max() < 1e-4
 

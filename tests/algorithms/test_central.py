@@ -645,7 +645,7 @@ def test_bad_plans_and_data_are_refused():
         sgd().run(None, rng)
     with pytest.raises(DataError, match=r"Expected features \(n, p\)"):
         cd().run((X, y[1:]), rng)
-    with pytest.raises(DataError, match="lot of at most 60"):
+    with pytest.raises(DataError, match="take at most 60"):
         sgd(batch_size=61)
     with pytest.raises(InvalidInput, match="one holder"):
         sgd(network="ring:4")

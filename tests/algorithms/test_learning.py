@@ -594,7 +594,7 @@ def test_bad_plans_are_refused_with_one_sentence():
     refused(InvalidInput, "adjacency of dp-dsgd", lambda: DPDSGD(GLM(), RING, **{**COMMON, "adjacency": "x"}))
     refused(InvalidInput, "needs a network", lambda: DPDSGD(GLM(), **COMMON))
     refused(
-        DataError, "agent 1 holds 30 records, fewer than the lot of 50",
+        DataError, "agent 1 holds 30 records, fewer than batch_size 50",
         lambda: DPDSGD(net(), FOUR, steps=10, sizes=[500, 30, 500, 500], batch_size=50),
     )  # fmt: skip
     refused(InvalidInput, "8 nodes, but sizes are given for 4", lambda: DPDSGD(net(), RING, sizes=[500] * 4))

@@ -61,7 +61,7 @@ def expected(plan, network, observers, rounds):
         stated = plan.privacy("colluders", colluders=observers, user=u)
         printed = sv.privacy.gaussian_epsilon(plan.sensitivity / plan.noise_std * formula[u] ** 0.5, DELTA)
         numbers = [fixed(shares[u]), fixed(stated.epsilon(DELTA)), fixed(formula[u]), fixed(printed), local]
-        found.append([name, sv.privacy.words.learned(shares[u], stated.best_guess), *numbers])
+        found.append([name, sv.accounting.wording.learned(shares[u], stated.best_guess), *numbers])
     return found
 
 

@@ -379,7 +379,7 @@ def test_the_worst_neighbor_hears_the_first_row_in_clear(kind, stds):
 
 def test_one_view_tells_of_all_others_also_where_gossip_learns_in_one_step():
     priced = plan(LinearGossip(), every(1.0, 1.0, steps=1), steps=1, schedule=sv.protocols.Gossip(RING, 3))
-    each = sv.privacy.accountant.account_each(priced, [0])
+    each = sv.privacy.account_each(priced, [0])
     for u in (1, 4):
         assert each[u] == account(priced, "network", observer=0, user=u)
     assert each[4].label == "exact"

@@ -112,7 +112,7 @@ def account(
     --------
     >>> from types import SimpleNamespace
     >>> import sottovoce as sv
-    >>> from sottovoce.privacy.laws import Averaging
+    >>> from sottovoce.accounting.observation.models import Averaging
     >>> plan = SimpleNamespace(
     ...     n=8, steps=1, law=Averaging(), adjacency="user", assumptions=(),
     ...     schedule=lambda k: sv.protocols.HypercubeExchange(8),

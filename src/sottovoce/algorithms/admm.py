@@ -517,7 +517,7 @@ def central_admm(
 
     Examples
     --------
-    >>> from sottovoce.objectives.prox_moves import Answer
+    >>> from sottovoce.mechanisms.admm import Answer
     >>> class Half:
     ...     def answer(self, u, z, k):
     ...         return Answer(u, (1.0 - z)[None])
@@ -553,7 +553,7 @@ def federated_admm(
 
     Examples
     --------
-    >>> from sottovoce.objectives.prox_moves import Answer
+    >>> from sottovoce.mechanisms.admm import Answer
     >>> class Pull:
     ...     def answer(self, u, z, k):
     ...         return Answer(2.0 * (1.0 - z) + 0.0 * u, 2.0 * (1.0 - z) + 0.0 * u)

@@ -51,7 +51,7 @@ def draft_of(built: LoadedPlan, where: str = "the plan") -> str:
 
     Examples
     --------
-    >>> from sottovoce.cli.config import check_plan_file
+    >>> from sottovoce.planfile.schema import check_plan_file
     >>> from sottovoce.cli.plan import built_plan
     >>> tables = {"version": 1, "network": {"graph": "complete:4"}, "protocol": {"name": "masked"},
     ...           "average": {"radius": 0.5, "adjacency": "user"},

@@ -62,7 +62,7 @@ def built_plan(settings: PlanFile, folder: Path, where: str, **changed: Any) -> 
 
     Examples
     --------
-    >>> from sottovoce.cli.config import check_plan_file
+    >>> from sottovoce.planfile.schema import check_plan_file
     >>> tables = {"version": 1, "network": {"graph": "ring:4"}, "noise": {"multiplier": 4.0},
     ...           "average": {"radius": 1.0, "adjacency": "user"}}
     >>> plan = built_plan(check_plan_file(tables, "plan"), Path(), "plan").plan

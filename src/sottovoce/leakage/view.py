@@ -15,7 +15,7 @@ How the span is computed matters. Powers of a gossip matrix become parallel, so 
 explicit powers loses directions and *understates* the loss. Here messages are never formed: a block Krylov
 recursion serves a fixed matrix, and a backward (Horner) recursion any sequence of matrices; both keep
 an orthonormal basis at every step. What a step shrinks to the size of rounding is dropped; whether it was
-rounding is decided in exact arithmetic (`protocols.spans`) wherever floating point cannot tell, and where
+rounding is decided in exact arithmetic (`leakage.exact_rank`) wherever floating point cannot tell, and where
 that would take too long a wider span takes its place: a real direction is never dropped, the loss is only
 rounded up, and the view says so.
 """

@@ -54,7 +54,7 @@ class ModelAdapter:
 
     Examples
     --------
-    >>> from sottovoce.data.own import ingest
+    >>> from sottovoce.data.ingest import ingest
     >>> own = ingest(([[0.5], [-0.5]], [1, 0]))
     >>> brought = adapt_model("logistic", own, None, [np.array([0]), np.array([1])], ModelOptions())
     >>> brought.model(np.array([2.0, 1.0])).scores([[3.0]]).tolist()
@@ -102,7 +102,7 @@ def adapt_model(
     Examples
     --------
     >>> import torch
-    >>> from sottovoce.data.own import ingest
+    >>> from sottovoce.data.ingest import ingest
     >>> own = ingest((np.eye(2), [1, 0]))
     >>> brought = adapt_model(torch.nn.Linear(2, 2), own, None, [np.array([0, 1])], ModelOptions())
     >>> brought.target.task, brought.data.sizes.tolist()

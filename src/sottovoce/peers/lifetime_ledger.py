@@ -231,7 +231,7 @@ def charge(
     Examples
     --------
     >>> import tempfile
-    >>> from sottovoce.peers.home import MemberDirectory
+    >>> from sottovoce.peers.member_directory import MemberDirectory
     >>> folder = tempfile.mkdtemp()
     >>> home = MemberDirectory.create(folder + "/home", "north", population="patients", copy=folder + "/copy",
     ...                    budgets=[LifetimeBudget(3.0, 1e-5, "replace-one")])

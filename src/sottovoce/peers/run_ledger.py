@@ -71,7 +71,7 @@ class SqliteLedger:
     >>> import tempfile
     >>> import numpy as np
     >>> from sottovoce.peers.core import Entry
-    >>> from sottovoce.peers.frames import FrameCodec
+    >>> from sottovoce.peers.wire_format import FrameCodec
     >>> folder = tempfile.mkdtemp()
     >>> ledger = SqliteLedger(folder, run=bytes(32), node=0)
     >>> release = Release(sender=0, step=0, sensitivity=1.0, noise_std=2.0)

@@ -25,7 +25,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     Examples
     --------
     >>> import tempfile
-    >>> from sottovoce.peers.ledger import SqliteLedger
+    >>> from sottovoce.peers.run_ledger import SqliteLedger
     >>> about = {"members": ["alice", "bob"], "rounds": 3, "epsilon": 1.0, "delta": 1e-5, "adjacency": "user"}
     >>> folder = tempfile.mkdtemp()
     >>> SqliteLedger(folder, run=bytes(32), node=1, about=about).close()

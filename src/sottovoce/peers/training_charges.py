@@ -82,7 +82,7 @@ def charge_training(
     --------
     >>> import tempfile
     >>> import sottovoce as sv
-    >>> from sottovoce.peers.book import LifetimeBudget
+    >>> from sottovoce.peers.lifetime_ledger import LifetimeBudget
     >>> folder = tempfile.mkdtemp()
     >>> home = MemberDirectory.create(folder + "/home", "north", population="patients", copy=folder + "/copy",
     ...                    budgets=[LifetimeBudget(3.0, 1e-5, "user", "local")])

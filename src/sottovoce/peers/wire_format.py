@@ -27,7 +27,16 @@ import numpy as np
 
 from sottovoce.errors import FrameError
 
-__all__ = ["Frame", "FrameCodec", "HeadReceipt", "LedgerHead", "OpenSigner", "Position", "Signer", "digest_of"]
+__all__ = [
+    "Frame",
+    "FrameCodec",
+    "HeadReceipt",
+    "LedgerHead",
+    "OpenSigner",
+    "Position",
+    "Signer",
+    "digest_of",
+]
 
 MAGIC = b"SVOC"
 VERSION = 1

@@ -28,7 +28,7 @@ def registry(record: Mapping[str, Any]) -> dict[str, Any]:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> from sottovoce.report.front import of_plan
+    >>> from sottovoce.report.summary_page import of_plan
     >>> plan = sv.Muffliato("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
     >>> record = {"name": "plan", "config": plan.describe(), "metrics": {}, "provenance": {},
     ...           "guarantees": [plan.privacy().to_dict(delta=1e-5)], "front": of_plan(plan, title="Mean")}
@@ -99,7 +99,7 @@ def nist(record: Mapping[str, Any]) -> list[dict[str, str]]:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> from sottovoce.report.front import of_plan
+    >>> from sottovoce.report.summary_page import of_plan
     >>> plan = sv.Muffliato("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
     >>> record = {"name": "plan", "config": plan.describe(), "metrics": {}, "provenance": {},
     ...           "guarantees": [plan.privacy().to_dict(delta=1e-5)], "front": of_plan(plan, title="Mean")}

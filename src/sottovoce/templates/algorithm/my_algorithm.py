@@ -12,7 +12,7 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.algorithms.plan import GradientPlan
-from sottovoce.privacy.laws import Consensus
+from sottovoce.accounting.observation.models import Consensus
 from sottovoce.runners import Algorithm, State
 
 
