@@ -209,7 +209,7 @@ def test_bad_plans_are_refused():
         FederatedADMM(GLM(), 9, 3, 1.0, 1.0, 1.0, 0.5, adjacency="add-remove")
     with pytest.raises(InvalidInput, match="noise_in"):
         CentralADMM(GLM(), 9, 3, 1.0, 1.0, 0.5, noise_in="nowhere")
-    with pytest.raises(InvalidInput, match="clip must be positive, and finite"):
+    with pytest.raises(InvalidInput, match="clip_norm must be positive, and finite"):
         TokenADMM(GLM(), 9, 3, 1.0, math.inf, 0.5)
     X, y = problem(n=8)
     with pytest.raises(InvalidInput, match="9 records"):

@@ -6,7 +6,7 @@ matrix :math:`K`, that is, when the reduced row echelon form of :math:`K` has th
 other rows of that form are combinations of several values that the attackers know. On a noisy run the
 same attack returns value plus noise, exactly where the accountant says ``h = 1``.
 
-The row space is found in exact arithmetic (`leakage.modular_linalg`) where the weights are known and the graph
+The row space is found in exact arithmetic (`modular_linalg`) where the weights are known and the graph
 is small enough, and from the orthonormal basis of the protocol's `GaussianView` elsewhere.
 
 References: [1] El Mrini, Cyffers, Bellet 2024, "Privacy attacks in decentralized learning"; Bellet, talk

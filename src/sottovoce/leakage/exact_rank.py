@@ -2,7 +2,7 @@
 
 A message through a faint weight still reveals its sender exactly, but a recursion in double precision may
 take its direction for rounding and drop it, and then the loss is understated. Weights are rational numbers,
-so whether a direction is there is decided here modulo primes (`leakage.modular_linalg`), and the directions are
+so whether a direction is there is decided here modulo primes (`modular_linalg`), and the directions are
 computed in as many binary digits as the weights need, by the Gram-Schmidt process on whole numbers.
 """
 
