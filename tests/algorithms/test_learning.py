@@ -586,7 +586,9 @@ def test_bad_plans_are_refused_with_one_sentence():
     refused(InvalidInput, "divisor is public", lambda: DPDSGD(GLM(), RING, **record))
     refused(InvalidInput, "needs clip", lambda: DPDSGD(GLM(), RING, adjacency="user"))
     refused(
-        InvalidInput, "clip_norm must be positive", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": 0.0})
+        InvalidInput,
+        "clip_norm must be positive",
+        lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": 0.0}),
     )
     refused(
         InvalidInput, "finite where noise", lambda: DPDSGD(GLM(), RING, **{**COMMON, "clip_norm": math.inf})
