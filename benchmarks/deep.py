@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from sottovoce.objectives.nets.objective import NetObjective
-from sottovoce.objectives.nets.zoo import b23_mnist, resnet9
+from sottovoce.objectives.nets.zoo import bayrooti_mnist, resnet9
 from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
 
@@ -86,7 +86,7 @@ def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
 
 def mnist_sums(repeats: int, agents: int = 10, batch_size: int = 256) -> dict[str, object]:
     """Ten agents, 256 samples each, the network of B23."""
-    fast, generic = BayrootiObjective(clip_norm=10.0), NetObjective(b23_mnist(), clip_norm=10.0)
+    fast, generic = BayrootiObjective(clip_norm=10.0), NetObjective(bayrooti_mnist(), clip_norm=10.0)
     theta = fast.initial(np.random.default_rng(0), agents)
     x, y = torch.randn(agents, batch_size, 1, 32, 32), torch.randint(0, 10, (agents, batch_size))
     hooks = [opacus_hooks(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]

@@ -56,11 +56,11 @@ def step(dim: int = 38_424, partners: int = 9, batch_size: int = 256) -> dict[st
     import torch
 
     from sottovoce.objectives.nets.objective import NetObjective
-    from sottovoce.objectives.nets.zoo import b23_mnist
+    from sottovoce.objectives.nets.zoo import bayrooti_mnist
     from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
     torch.set_num_threads(1)
-    objective, generic = BayrootiObjective(clip_norm=1.0), NetObjective(b23_mnist(), clip_norm=1.0)
+    objective, generic = BayrootiObjective(clip_norm=1.0), NetObjective(bayrooti_mnist(), clip_norm=1.0)
     theta = objective.initial(np.random.default_rng(0), 1)
     x, y = torch.randn(1, batch_size, 1, 32, 32), torch.zeros(1, batch_size, dtype=torch.long)
     grid = mask_grid(

@@ -8,6 +8,8 @@ import types
 from pathlib import Path
 from typing import Any
 
+import result_tables  # beside this file
+
 FOLDER = "_generated"
 # the packages of the reference, in the order of the house, and what each is about
 PACKAGES = {
@@ -36,6 +38,8 @@ def write(docs: Path) -> None:
     for package, pages in reference().items():
         _write(folder / "api" / f"{package}.rst", pages)
     gallery(docs / "results", folder / "gallery")
+    for name, table in result_tables.tables().items():
+        _write(folder / "tables" / f"{name}.txt", table)
     _write(folder / "more.txt", more(docs))
 
 
@@ -163,26 +167,21 @@ def formula(translator: Any, node: Any) -> None:
 
 def gallery(results: Path, folder: Path) -> None:
     """Draw every stored record that has a figure, and write what the paper says and whether it held."""
-    from sottovoce.errors import DataError
     from sottovoce.report.drawing import save
-    from sottovoce.report.result_files import read_result
-    from sottovoce_papers.registry import registry
+    from sottovoce_papers.paper_index import stored_results
+    from sottovoce_papers.registry import find
 
-    known, told = registry(), []
-    for path in sorted(results.glob("*.json")):
-        try:
-            record = read_result(path)
-        except DataError:
-            continue  # benchmarks lie beside the records of experiments
-        found = known.get(record["name"])
-        if found is None or found.plot is None:
+    sections = []
+    for name, result in sorted(stored_results(results).items()):
+        experiment, picture = find(name), folder / f"{name}.svg"
+        if experiment.plot is None:
             continue
-        picture = folder / f"{record['name']}.svg"
-        if not picture.exists() or picture.stat().st_mtime < path.stat().st_mtime:
+        source = results / f"{'table1' if name == 'figure1' else name}.json"
+        if not picture.exists() or picture.stat().st_mtime < source.stat().st_mtime:
             folder.mkdir(parents=True, exist_ok=True)
-            save(found.plot(dict(record)), picture)
-        told.append(_told(record["name"], found, record))
-    _write(folder / "all.txt", "\n".join(told))
+            save(experiment.plot(result), picture)
+        sections.append(_told(name, experiment, result))
+    _write(folder / "all.txt", "\n".join(sections))
 
 
 def _told(name: str, found: Any, record: dict[str, Any]) -> str:

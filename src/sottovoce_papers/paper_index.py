@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.report.result_files import read_result
+from sottovoce_papers.bayrooti2023.tables import figure1_of
 
 __all__ = ["ITEMS", "Item", "lasted", "stored_results"]
 
@@ -76,6 +77,8 @@ def stored_results(folder: Path) -> dict[str, dict[str, Any]]:
         path = folder / f"{name}.json"
         if path.is_file():
             results[name] = read_result(path)
+        elif name == "figure1" and "table1" in results:
+            results[name] = figure1_of(results["table1"])
     return results
 
 

@@ -311,6 +311,8 @@ def _run(
     came = record["provenance"]
     if earlier:
         came["assembled_from"] = earlier[0]
+    from sottovoce_papers.common import commit
+
     came["commit"] = commit()
     return record
 
@@ -365,7 +367,7 @@ def _spread(
     """Return what runs the trials of an experiment, here or as a sweep; None where it has none."""
     from sottovoce.errors import InvalidInput
     from sottovoce.runners.sweep import sweep
-    from sottovoce_papers.trials import has_trials, takes_seed
+    from sottovoce_papers.sweep_targets import has_trials, takes_seed
 
     alone = (jobs, backend, folder) == (None, None, None)
     if not has_trials(name):
@@ -395,17 +397,6 @@ def _spread(
         return [record["value"] for record in records]
 
     return here if alone else spread
-
-
-def commit() -> str | None:
-    """Return the commit of the checkout that this package runs from; None for an installed package."""
-    import subprocess
-
-    here = Path(__file__).parent
-    if not (here.parents[1] / ".git").exists():
-        return None
-    answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True)
-    return answer.stdout.strip() or None
 
 
 # ---- what a person sees ----------------------------------------------------------------------------------

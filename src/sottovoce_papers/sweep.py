@@ -42,7 +42,7 @@ def sweep(
     """
     from sottovoce.errors import InvalidInput
     from sottovoce.runners import sweep as trials_of
-    from sottovoce_papers.trials import takes_seed, target
+    from sottovoce_papers.sweep_targets import takes_seed, target
 
     function, fixed = target(what, quick)
     if repeats > 1 and what != "audit" and not takes_seed(what):

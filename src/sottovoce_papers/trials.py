@@ -1,114 +1,163 @@
-"""What a sweep can run by name, experiments and audits of averaging; and what its trials average to."""
+"""Run the long tables of Bayrooti et al. 2023, one trial at a time on each core.
+
+    nice python -m sottovoce_papers.trials --jobs 2    all of Tables 1 and 2, printed then tuned, on two cores
+    python -m sottovoce_papers.trials --list           what is missing, and about how long it takes
+    python -m sottovoce_papers.trials --tables table1 --settings printed --trials 3
+    python -m sottovoce_papers.trials --assemble       only assemble the tables
+
+Every trial leaves one file in build/trials when it ends; stored trials (docs/results) are not run again, so
+the command can be stopped and started again at any time. Trial 0 of every cell comes first, so that a table
+is complete early and gains trials later. At its end, and when stopped, the tables are written to
+docs/results/NAME.json with their trials.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from sottovoce.errors import DataError
+from sottovoce_papers.bayrooti2023.cells import Cell, run_cell, trial_key
+from sottovoce_papers.bayrooti2023.settings import settings_of
+from sottovoce_papers.bayrooti2023.tables import beyond, cells_of, from_trials, tuned_apart
+from sottovoce_papers.common import commit, unpack, write_result
 
-from sottovoce.runners import Result
+__all__ = ["assemble", "main", "pending"]
 
-__all__ = ["accuracy_of", "audit_trial", "experiment_trial", "has_trials", "takes_seed", "target"]
-
-
-def target(what: str, quick: bool = False) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the function that ``sottovoce sweep WHAT`` runs, and the options it always gets.
-
-    Examples
-    --------
-    >>> target("audit")[0].__name__
-    'audit_trial'
-    """
-    if what == "audit":
-        return audit_trial, {}
-    from sottovoce_papers.registry import find
-
-    find(what)
-    return experiment_trial, {"experiment": what, "quick": quick}
+Job = tuple[Cell, str, int]
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
+RESULTS, FOLDER = Path("docs/results"), Path("build/trials")
+SECONDS_PER_STEP = {
+    "central": 0.007, "dsgd": 0.073, "dsgt": 0.072, "dinno": 0.068, "consensus": 0.06, "masked": 0.06,
+}  # fmt: skip
 
 
-def experiment_trial(*, seed: int, experiment: str, quick: bool = False, **options: Any) -> Result:
-    """Run one registered experiment with a derived seed; a job for `sweep`."""
-    from sottovoce_papers.registry import find
-
-    if takes_seed(experiment):
-        options["seed"] = seed % 2**31
-    return find(experiment).run(quick=quick, **options)
-
-
-def takes_seed(experiment: str) -> bool:
-    """Whether another seed makes the experiment another one; else repeating it would show nothing.
-
-    Examples
-    --------
-    >>> takes_seed("attack-geometric"), takes_seed("attack-ego414")
-    (True, False)
-    """
-    given = _options(experiment)
-    return "seed" in given or any(option.kind is option.VAR_KEYWORD for option in given.values())
-
-
-def has_trials(experiment: str) -> bool:
-    """Whether the experiment is made of independent trials, which it then lets others run (``spread=``).
-
-    Examples
-    --------
-    >>> has_trials("table1"), has_trials("admm-lasso")
-    (True, False)
-    """
-    return "spread" in _options(experiment)
-
-
-def _options(experiment: str) -> Mapping[str, Any]:
-    from inspect import signature
-
-    from sottovoce_papers.registry import find
-
-    return signature(find(experiment).run).parameters
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the missing trials; return 0 when none is missing, 130 when stopped."""
+    options = _options(arguments)
+    unpack(options.results, options.folder)
+    if options.assemble:
+        assemble(options.folder, options.results)
+        return 0
+    missing = pending(options.folder, options.tables, options.settings, options.trials, options.consensus)
+    missing = [job for job in missing if re.search(options.cells, job[0].key)]
+    if options.list:
+        hours = sum(estimate(cell, which) for cell, which, _ in missing) / 3600
+        print(f"{len(missing)} trials are missing, about {hours:.1f} hours on one quiet core.")
+        for cell, which, trial in missing[: options.show]:
+            print(f"  {cell.key} {which} trial {trial}")
+        return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    began, done = time.time(), 0
+    try:
+        for cell, which, trial in _finished(missing, options.folder, options.jobs):
+            done += 1
+            left = (time.time() - began) / done * (len(missing) - done) / 3600
+            print(f"{time.strftime('%H:%M')} {cell.key} {which} trial {trial}: {done} of {len(missing)}, "
+                  f"{left:.1f} h left", flush=True)  # fmt: skip
+    except KeyboardInterrupt:
+        print(f"Stopped after {done} trials; the same command goes on.", flush=True)
+        return 130
+    finally:
+        assemble(options.folder, options.results)
+    return 0
 
 
-def audit_trial(
-    *,
-    seed: int,
-    graph: str,
-    rounds: int = 3,
-    user: int = 0,
-    observer: int | None = None,
-    noise_multiplier: float = 0.5,
-    runs: int = 20_000,
-    delta: float = 1e-2,
-    level: float = 1e-3,
-    repeat: int = 0,
-) -> dict[str, Any]:
-    """Audit what one node (the furthest by default) claims to learn of ``user`` by gossip; a job for `sweep`.
-
-    Examples
-    --------
-    >>> audit_trial(seed=1, graph="path:3", runs=200)["refuted"]
-    False
-    """
-    from sottovoce import graphs
-    from sottovoce.attacks.audit import audit_averaging
-    from sottovoce.protocols import Gossip
-
-    network = graphs.parse(graph)
-    who = int(np.argmax(network.distances_from(user))) if observer is None else observer
-    found = audit_averaging(
-        Gossip(network, rounds), user=user, observers=(who,), sensitivity=1.0, noise_std=noise_multiplier,
-        runs=runs, rng=np.random.default_rng(seed), delta=delta, level=level,
-    )  # fmt: skip
-    return {"observer": who, **found.to_dict(), "refuted": found.refuted}
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m sottovoce_papers.trials",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--tables", nargs="+", default=["table1", "table2"], choices=["table1", "table2", "table4"])
+    add("--settings", nargs="+", default=["printed", "tuned"], choices=["printed", "tuned"])
+    add("--trials", type=int, default=3)
+    add("--consensus", action="store_true", help="also exact consensus and masked sums on the same network")
+    add("--results", type=Path, default=RESULTS, help="folder of the stored results")
+    add("--folder", type=Path, default=FOLDER, help="folder with one file per trial")
+    add("--cells", default="", help="only cells whose name this regular expression finds")
+    add("--jobs", type=int, default=1, help="trials run side by side, one core each")
+    add("--list", action="store_true")
+    add("--show", type=int, default=10, help="how many trials --list names")
+    add("--assemble", action="store_true")
+    return parser.parse_args(arguments)
 
 
-def accuracy_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean and standard deviation of the accuracy, and how many trials they are of.
+def pending(
+    folder: Path, tables: Sequence[str], settings: Sequence[str], trials: int, consensus: bool = False
+) -> list[Job]:
+    """Return the trials without a file in ``folder``: (cell, settings, trial), trial 0 of all cells first."""
+    cells = {cell.key: cell for table in reversed(tables) for cell in reversed(cells_of(table))}
+    cells = dict(reversed(cells.items()))
+    if consensus:
+        cells |= {cell.key: cell for cell in beyond(cells.values())}
+    return [
+        (cell, which, trial)
+        for trial in range(trials)
+        for which in settings
+        for cell in cells.values()
+        if not (folder / f"{trial_key(cell, which, trial)}.json").exists()
+        and (which == "printed" or tuned_apart(cell))  # where nothing was tuned one run serves both
+    ]
 
-    Examples
-    --------
-    >>> accuracy_of([{"accuracy": 90.0}, {"accuracy": 92.0}])
-    {'accuracy': 91.0, 'std': 1.41, 'trials': 2}
-    """
-    values = np.array([record["accuracy"] for record in records])
-    spread = round(float(values.std(ddof=1)), 2) if len(values) > 1 else None
-    return {"accuracy": round(float(values.mean()), 2), "std": spread, "trials": len(values)}
+
+def estimate(cell: Cell, which: str) -> float:
+    """Return about how many seconds a trial takes on a quiet core."""
+    steps = settings_of(cell.method, cell.epsilon, cell.fiedler, which).steps or cell.steps
+    return steps * SECONDS_PER_STEP[cell.method] + 3
+
+
+def _finished(missing: Sequence[Job], folder: Path, jobs: int) -> Iterator[Job]:
+    """Run the trials, ``jobs`` at a time, and yield each when its file is written."""
+    run = partial(_run, folder=folder)
+    if jobs == 1:
+        yield from map(run, missing)
+        return
+    for pool in THREADS:  # read by the libraries when the worker processes load them
+        os.environ.setdefault(pool, "1")
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN)) as workers:
+        yield from workers.imap_unordered(run, missing)
+
+
+def _run(job: Job, folder: Path) -> Job:
+    cell, which, trial = job
+    run_cell(cell, trial, which=which, results=folder)
+    return job
+
+
+def assemble(folder: Path, results: Path) -> None:
+    """Write Tables 1 and 2 from the trials in ``folder``; a trial is stored with one table."""
+    cells = [*cells_of("table1"), *beyond(cells_of("table1"))]
+    first = {cell.key for cell in cells}
+    rows: dict[str, list[dict[str, Any]]] = {"table1": [], "table2": []}
+    for path in sorted(folder.glob("*.json")):
+        trial = json.loads(path.read_text(encoding="utf-8"))
+        if trial.get("name") == "bayrooti2023-trial" and trial["cell"]["data"] == "mnist":
+            cell = Cell(**{**trial["cell"], "epsilon": float(trial["cell"]["epsilon"])})
+            rows["table1" if cell.key in first else "table2"].append({"key": path.stem, **trial})
+    for name, trials in rows.items():
+        try:
+            result = from_trials(name, folder).record()
+        except DataError:
+            continue
+        result["provenance"] |= {
+            "commit": commit(),
+            "command": "python -m sottovoce_papers.trials --assemble",
+        }
+        write_result(results / f"{name}.json", result, trials)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from sottovoce.objectives.nets.objective import NetObjective
-from sottovoce.objectives.nets.zoo import b23_mnist
+from sottovoce.objectives.nets.zoo import bayrooti_mnist
 from sottovoce_papers.bayrooti2023.objective import BayrootiObjective
 
 
 def both(clip_norm=0.8):
-    return BayrootiObjective(clip_norm=clip_norm), NetObjective(b23_mnist(), clip_norm=clip_norm)
+    return BayrootiObjective(clip_norm=clip_norm), NetObjective(bayrooti_mnist(), clip_norm=clip_norm)
 
 
 def batch_size(agents=3, size=7, seed=0):

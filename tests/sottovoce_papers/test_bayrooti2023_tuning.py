@@ -27,7 +27,7 @@ def test_the_grid_is_one_rule_and_begins_with_what_was_printed():
         grid, own = grid_of(cell), settings_of(cell.method, cell.epsilon, cell.fiedler, "printed")
         assert grid[0] == own
         assert len(set(grid)) == len(grid)
-        rates = {round(setting.first / own.first, 9) for setting in grid}
+        rates = {round(setting.first_rate / own.first_rate, 9) for setting in grid}
         looked_twice = {1.0, 1.8, 2.5, 6.0} if cell.key in TWICE else {1.0, 2.5, 6.0}
         assert rates == ({1.0, 1.4, 1.8} if cell.fiedler == 0.39 else looked_twice)
         clips = {round(setting.clip_norm / own.clip_norm, 6) for setting in grid}
@@ -43,7 +43,7 @@ def test_with_noise_one_grid_serves_all_methods_in_lengths_of_their_own_steps():
             assert grid.pop() == settings_of("dinno", 10.0, cell.fiedler, "printed")
         if (cell.method, cell.epsilon) == ("dsgt", 10.0):
             longer = [grid.pop(), grid.pop()]
-            assert [(s.steps, s.clip_norm, round(s.first / s.last)) for s in longer] == [
+            assert [(s.steps, s.clip_norm, round(s.first_rate / s.last_rate)) for s in longer] == [
                 (2000, 1, 10),
                 (2000, 1, 100),
             ]
@@ -51,10 +51,10 @@ def test_with_noise_one_grid_serves_all_methods_in_lengths_of_their_own_steps():
         for setting in grid:
             like = "dsgd" if setting.optimizer == "sgd" else cell.method
             own = settings_of(like, cell.epsilon, cell.fiedler, "printed")
-            length = setting.first / own.first
+            length = setting.first_rate / own.first_rate
             if like != "dinno":  # without Adam a step is as long as rate times clip
                 length *= setting.clip_norm / own.clip_norm
-            assert setting.last == pytest.approx(setting.first / 100, rel=1e-4)
+            assert setting.last_rate == pytest.approx(setting.first_rate / 100, rel=1e-4)
             seen.setdefault(setting.optimizer, set()).add(
                 (setting.steps, setting.clip_norm, round(length, 3))
             )
@@ -137,7 +137,7 @@ def test_the_settings_used_are_those_the_record_chose():
     assert set(best) == {cell.key for cell in GROUPS}
     for cell in GROUPS:
         used = settings_of(cell.method, cell.epsilon, cell.fiedler)
-        for name in ("clip_norm", "first", "last", "steps", "rho"):
+        for name in ("clip_norm", "first_rate", "last_rate", "steps", "rho"):
             assert getattr(used, name) == pytest.approx(getattr(best[cell.key], name)), cell.key
         assert used.optimizer == best[cell.key].optimizer
         tried = [row["settings"] for row in record["history"] if row["cell"] == cell.key]

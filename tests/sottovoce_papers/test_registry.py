@@ -1,7 +1,5 @@
 """Every table and figure of the sources is named, drawn and kept; printed tables are those of the records."""
 
-import importlib
-import importlib.util
 import json
 import math
 import os
@@ -15,10 +13,12 @@ from sottovoce.accounting.published.formulas import published_utility
 from sottovoce.errors import InvalidInput
 from sottovoce.report import drawing
 from sottovoce.report.sections import section_of
-from sottovoce_papers.bayrooti2023.cells import Cell
+from sottovoce_papers import trials
+from sottovoce_papers.bayrooti2023.cells import Cell, trial_key
 from sottovoce_papers.bayrooti2023.printed import printed
 from sottovoce_papers.bayrooti2023.settings import settings_of
 from sottovoce_papers.bayrooti2023.tables import cells_of, from_trials, tuned_apart
+from sottovoce_papers.common import unpack
 from sottovoce_papers.option_help import MEANINGS, OWN, meaning
 from sottovoce_papers.paper_index import ITEMS, stored_results
 from sottovoce_papers.registry import Option, find, options_of, registry
@@ -29,15 +29,8 @@ STORED = stored_results(RESULTS)
 STATES = {"done", "partly", "runnable", "cannot be drawn"}
 
 
-def script(name="run_papers"):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def record_of(name):
-    return json.loads((RESULTS / f"{name}.json").read_text())
+    return json.loads(json.dumps(STORED[name]))
 
 
 # ---- the list ------------------------------------------------------------------------------------------
@@ -187,7 +180,7 @@ def test_every_option_says_what_it_means_and_its_default_is_taken(name):
         assert all(value is None or option.fits(value) for value in given)
 
 
-# ---- B23 ---------------------------------------------------------------------------------------------------
+# ---- Bayrooti et al. 2023 ------------------------------------------------------------------------------
 
 
 def test_every_printed_cell_is_known():
@@ -208,7 +201,12 @@ def test_printed_settings_are_the_papers():
         ("dinno", 1.0, 0.01, 0.0005),
     ):
         chosen = settings_of(method, epsilon, which="printed")
-        assert (chosen.clip_norm, chosen.first, chosen.last, chosen.steps) == (10.0, first, last, None)
+        assert (chosen.clip_norm, chosen.first_rate, chosen.last_rate, chosen.steps) == (
+            10.0,
+            first,
+            last,
+            None,
+        )
     assert settings_of("central", 1.0, which="printed").clip_norm == 1.0
     assert tuned_apart(Cell("dsgd", 1.0, 0.06))
     with pytest.raises(InvalidInput, match="printed or tuned"):
@@ -241,20 +239,44 @@ def test_what_a_table_has_not_is_refused_with_what_it_has(wrong, said):
         find("table1").run(quick=True, **wrong)
 
 
-def test_the_stored_table_is_that_of_its_trials():
-    kept = record_of("table1")
-    made = from_trials("table1", RESULTS / "b23").record()
-    assert kept["history"] == made["history"]
-    trials = {}
-    for path in (RESULTS / "b23").glob("*.json"):  # by hand, from the files themselves
-        record = json.loads(path.read_text())
-        if record["name"] == "b23-trial" and record.get("which", "tuned") == "tuned":
-            trials.setdefault(path.name.rpartition("_trial")[0], []).append(record["accuracy"])
-    for row in kept["history"]:
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """Stored trials, one file each."""
+    folder = tmp_path_factory.mktemp("trials")
+    unpack(RESULTS, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "figure1"])
+def test_the_stored_table_is_that_of_its_trials(name, unpacked):
+    stored = record_of(name)
+    assert from_trials(name, unpacked).record()["history"] == stored["history"]
+    accuracies = {}
+    for row in record_of("table1")["trials"] + record_of("table2")["trials"]:
+        if row["which"] == "tuned":
+            accuracies.setdefault(row["key"].rpartition("_trial")[0], []).append(row["accuracy"])
+    for row in stored["history"]:
         if row["settings"] == "tuned" and row["trials"]:
-            values = trials[row.get("trials_of", row["cell"])]
+            values = accuracies[row.get("trials_of", row["cell"])]
             assert row["accuracy"] == round(float(np.mean(values)), 2)
             assert row["trials"] == len(values)
+
+
+def test_assembling_the_stored_trials_gives_the_stored_files(unpacked, tmp_path):
+    trials.assemble(unpacked, tmp_path)
+    for name in ("table1", "table2"):
+        result = json.loads((tmp_path / f"{name}.json").read_text())
+        stored = record_of(name)
+        assert result.get("trials") == stored.get("trials")
+        assert result["metrics"] == stored["metrics"]
+
+
+def test_every_stored_trial_names_version_and_commit():
+    rows = [row for result in STORED.values() for row in result.get("trials", ())]
+    assert len(rows) == 640
+    for row in rows:
+        assert len(row["provenance"]["commit"]) == 40
+        assert row["provenance"]["version"] == "0.1.0"
 
 
 def test_an_exact_sum_stands_beside_every_graph_and_is_no_cell_of_the_paper(tmp_path):
@@ -296,21 +318,19 @@ def test_a_claim_is_not_said_to_hold_before_its_cells_are_run():
 
 
 def test_the_runner_asks_for_what_is_missing_and_no_more(tmp_path):
-    runner = script()
-    everything = runner.pending(tmp_path, ["table1"], ["printed", "tuned"], 2)
+    everything = trials.pending(tmp_path, ["table1"], ["printed", "tuned"], 2)
     tuned = [cell for cell in cells_of("table1") if tuned_apart(cell)]
     assert len(everything) == 2 * (65 + len(tuned))
     assert [trial for *_, trial in everything] == sorted(trial for *_, trial in everything)
     cell, which, trial = everything[0]
-    (tmp_path / runner._file(cell, which, trial)).write_text("{}")
-    assert runner.pending(tmp_path, ["table1"], ["printed", "tuned"], 2) == everything[1:]
+    (tmp_path / f"{trial_key(cell, which, trial)}.json").write_text("{}")
+    assert trials.pending(tmp_path, ["table1"], ["printed", "tuned"], 2) == everything[1:]
 
 
 def test_the_runner_writes_where_it_looks(tmp_path):
-    runner = script()
     cell = Cell("dsgd", 10.0, 0.39, data="digits", steps=2, batch_size=16, agents=5)
-    assert list(runner._ended([(cell, "printed", 0)], tmp_path, 1)) == [(cell, "printed", 0)]
-    assert [path.name for path in tmp_path.iterdir()] == [runner._file(cell, "printed", 0)]
+    assert list(trials._finished([(cell, "printed", 0)], tmp_path, 1)) == [(cell, "printed", 0)]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{trial_key(cell, 'printed', 0)}.json"]
 
 
 # ---- new tables and figures --------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
+from sottovoce_papers.common import unpack
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -178,7 +180,8 @@ def test_a_record_of_another_experiment_is_not_redrawn(refused):
 
 
 def test_a_table_is_read_from_its_trials(call, tmp_path):
-    kept = ROOT / "docs" / "results" / "b23"
+    kept = tmp_path / "kept"
+    unpack(ROOT / "docs" / "results", kept)
     trials = sorted(kept.glob("dsgt_eps1_fiedler0.06_t1_trial*.json"))
     reached = [json.loads(path.read_text())["accuracy"] for path in trials]
     assert len(reached) >= 3
@@ -205,7 +208,8 @@ def test_a_result_of_stored_trials_names_their_folder(call, tmp_path):
 
 
 def test_a_trial_has_a_page(call, tmp_path):
-    kept = ROOT / "docs" / "results" / "b23" / "dsgt_eps1_fiedler0.06_t1_trial0.json"
+    unpack(ROOT / "docs" / "results", tmp_path)
+    kept = tmp_path / "dsgt_eps1_fiedler0.06_t1_trial0.json"
     assert call("report", kept).code == 0
     page = (tmp_path / "report.html").read_text()
     assert f"{json.loads(kept.read_text())['accuracy']:.2f}" in page

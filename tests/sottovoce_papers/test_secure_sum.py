@@ -14,10 +14,9 @@ from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.privacy import gaussian_epsilon
-from sottovoce_papers.extensions import secure_sum, secure_sum_network
+from sottovoce_papers.extensions import secure_sum
 from sottovoce_papers.extensions.reference_check import Job, accuracies
 from sottovoce_papers.extensions.secure_sum import (
-    ANCHORS,
     GRID,
     QUICK,
     SETTINGS,
@@ -108,7 +107,7 @@ def test_what_was_tried_is_kept_and_only_what_is_missing_is_run(tmp_path, monkey
 
     def cell(*, data, epsilon, own, listed):
         ran.append(list(listed))
-        return [{**dataclasses.asdict(s), "held_out_accuracy": s.rate, "seeds": [1]} for s in listed]
+        return [{**dataclasses.asdict(s), "held_out_accuracy": s.learning_rate, "seeds": [1]} for s in listed]
 
     monkeypatch.setattr(secure_sum, "tuning_cell", cell)
     stored = str(tmp_path / "tuning.jsonl")
@@ -116,7 +115,7 @@ def test_what_was_tried_is_kept_and_only_what_is_missing_is_run(tmp_path, monkey
         monkeypatch.setattr(secure_sum, "GRID", {("mnist", 1.0, False): grid})
         found = secure_sum.secure_sum_tuning(stored=stored)
     assert ran == [[one], [two]]
-    assert [row["rate"] for row in found.history] == [4.0, 8.0]
+    assert [row["learning_rate"] for row in found.history] == [4.0, 8.0]
 
 
 def test_held_out_records_are_not_trained_on():
@@ -149,53 +148,6 @@ def test_quick_forms_run_and_show(name):
     assert experiment.plot(record) is not None
 
 
-# ---- the document ---------------------------------------------------------------------------------------
-
-
-def cell(row):
-    if row is None or row["accuracy"] is None:
-        return "-"
-    spread = "" if row["std"] is None else f" ± {row['std']:.2f}"
-    return f"{row['accuracy']:.2f}{spread} ({row['trials']})"
-
-
-def lines_of(record):
-    """The rows of the document's table of a record."""
-    history = record["history"]
-    if record["name"] == "secure-sum-mean":
-        return [
-            f"| {r['members']} | {r['against']} | {r['formula']:.4g} | {r['measured']:.4g} |" for r in history
-        ]
-    if record["name"] == "secure-sum-network":
-        found = {(r["method"], r["epsilon"]): r for r in history}
-        return [
-            f"| {secure_sum_network.WORDS[method]} | "
-            + " | ".join(cell(found.get((method, epsilon))) for epsilon in (0.5, 1.0, 10.0, 100.0)) + " |"
-            for method in ("consensus", "masked")
-        ]  # fmt: skip
-    if record["name"] == "secure-sum-agents":
-        found = {(r["agents"], r["against"]): r for r in history}
-        return [
-            f"| {n} | " + " | ".join(cell(found.get((n, who))) for who in ("one", "tree", "local")) + " |"
-            for n in dict.fromkeys(agents for agents, _ in found)
-        ]
-    found = {(r["data"], r["epsilon"], r["against"]): r for r in history}
-    listed = (
-        ("outsiders", "one", "three", "local", "central")
-        if record["name"] == "secure-sum-mnist"
-        else ("one",)
-    )
-    lines = []
-    for data, epsilon in dict.fromkeys((r["data"], r["epsilon"]) for r in history):
-        cells = " | ".join(cell(found.get((data, epsilon, who))) for who in listed)
-        anchors = ", ".join(f"{k} {v:.2f}" for k, v in ANCHORS[data][epsilon].items())
-        lines.append(f"| {data} | {epsilon:g} | {cells} | {anchors} |")
-    return lines
-
-
-STORED = sorted(path.stem for path in RESULTS.glob("secure-sum-*.json") if path.stem != "secure-sum-tuning")
-
-
 def test_stored_trials_were_made_with_the_settings_that_were_chosen():
     tried = json.loads((RESULTS / "secure-sum-tuning.json").read_text())["history"]
     best = {}
@@ -207,11 +159,11 @@ def test_stored_trials_were_made_with_the_settings_that_were_chosen():
             row["held_out_accuracy"]
             for row in tried
             if (row["data"], row["epsilon"], row["own"]) == (data, epsilon, own)
-            and (row["features"], row["steps"], row["rate"])
-            == (setting.features, setting.steps, setting.rate)
+            and (row["features"], row["steps"], row["learning_rate"])
+            == (setting.features, setting.steps, setting.learning_rate)
         ]
         assert reached == [best[data, epsilon, own]]
-    for name in set(STORED) & {"secure-sum-mnist", "secure-sum-images"}:
+    for name in ("secure-sum-mnist", "secure-sum-images"):
         for row in json.loads((RESULTS / f"{name}.json").read_text())["history"]:
             if row["trials"]:
                 own = row["against"] == "local"

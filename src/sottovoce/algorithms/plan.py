@@ -541,7 +541,7 @@ class GradientPlan(Plan):
     sample_rate : Poisson rate of the lots; by default lot over size.
     optimizer : applied to the noisy gradients, where the algorithm allows.
     network, seed : graph for protocols given by name, and the public seed of their draws.
-    accounting : ``"pld"`` (tight) or ``"rdp"`` (as B23).
+    accounting : ``"pld"`` (tight) or ``"rdp"`` (as Bayrooti et al. 2023).
 
     Examples
     --------

@@ -99,7 +99,7 @@ class Trained:
 def digits_problem(
     images: np.ndarray, labels: np.ndarray, *, records: int = 100, side: int = 14, canary: str = "blank"
 ) -> MembershipProblem:
-    """Return the setting of B23, Appendix D, from grey pictures in [0, 1].
+    """Return the setting of Bayrooti et al. 2023, Appendix D, from grey pictures in [0, 1].
 
     The first ``records`` pictures of each of the classes 0, 1, 2 go to agents 0, 1, 2; pictures are averaged
     down (or cut up) to ``side`` pixels and normalized by MNIST's public constants. The canary is a blank

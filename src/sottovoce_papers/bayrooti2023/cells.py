@@ -1,10 +1,10 @@
-"""One cell of B23's tables, and one trial of it as a record.
+"""One cell of the paper's tables, and one trial of it as a record.
 
 Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with Consensus Algorithms", 2023.
-Ten agents, 2,000 iterations, lot 256, delta 1e-5, record level add/remove, every message visible.
+Ten agents, 2,000 iterations, batch size 256, delta 1e-5, record level add/remove, every message visible.
 
 A cell is (method, epsilon, normalized Fiedler value, data skew t); its trials differ in graph, split, start
-and noise. Settings, as printed and tuned, stand in `b23_settings`; `b23_tables` makes tables of cells.
+and noise. Settings, as printed and tuned, stand in `settings`; `tables` makes tables of cells.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sottovoce.runners.sweep import read_trial, write_trial
 from sottovoce_papers.bayrooti2023.printed import INF, RATES, printed
 from sottovoce_papers.bayrooti2023.settings import Settings, like, settings_of
 
-__all__ = ["COLOURED", "DELTA", "METHODS", "Cell", "cell_trial", "run_cell"]
+__all__ = ["COLOURED", "DELTA", "METHODS", "Cell", "cell_trial", "run_cell", "trial_key"]
 
 DELTA = 1e-5
 COLOURED = "colored digits"  # a few of scikit-learn's in three channels: ResNet-9 on what is always there
@@ -67,7 +67,7 @@ class Cell:
         return parts if self.data == "mnist" else f"{self.data}_{parts}"
 
     def printed(self, table: int | None = None) -> tuple[float, float] | None:
-        """Mean and standard deviation printed in B23's table (by default the first that has the cell)."""
+        """Mean and standard deviation that the paper prints (by default in the first table with the cell)."""
         if self.data not in ("mnist", "cifar100"):
             return None
         tables = (4,) if self.data == "cifar100" else (1, 2)
@@ -76,6 +76,17 @@ class Cell:
             for number in ((table,) if table else tables)
         )
         return next((value for value in found if value is not None), None)
+
+
+def trial_key(cell: Cell, which: str, trial: int) -> str:
+    """Return the name of a trial, and of its file.
+
+    Examples
+    --------
+    >>> trial_key(Cell("dsgt", 1.0, 0.06), "printed", 0)
+    'dsgt_eps1_fiedler0.06_t1_printed_trial0'
+    """
+    return f"{cell.key}{'_printed' if which == 'printed' else ''}_trial{trial}"
 
 
 def run_cell(
@@ -91,11 +102,11 @@ def run_cell(
 ) -> dict[str, Any]:
     """Run one trial of one cell and return its record; a record already in ``results`` is read instead.
 
-    ``device`` is where the gradients of the ResNet are computed; B23's small network has a kernel of its own.
+    ``device`` is where the gradients of the ResNet are computed; the paper's small network has a kernel of
+    its own.
     """
     chosen = settings or _settings(cell, which)
-    suffix = "_printed" if which == "printed" else ""
-    path = None if results is None else Path(results) / f"{cell.key}{suffix}_trial{trial}.json"
+    path = None if results is None else Path(results) / f"{trial_key(cell, which, trial)}.json"
     named = {**asdict(cell), "epsilon": cell.epsilon if np.isfinite(cell.epsilon) else "inf"}
     stored = read_trial(path, cell=named, settings=asdict(chosen))
     if stored is not None:
@@ -202,7 +213,7 @@ def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray, device:
     objective = _objective(cell, chosen.clip_norm if private else INF, device)
     options: dict[str, Any] = {
         "sizes": sizes, "steps": chosen.steps or cell.steps, "batch_size": cell.batch_size,
-        "learning_rate": (chosen.first, chosen.last), "accounting": "rdp",
+        "learning_rate": (chosen.first_rate, chosen.last_rate), "accounting": "rdp",
     }  # fmt: skip
     if chosen.optimizer is not None:
         options["optimizer"] = Optimizer(chosen.optimizer)

@@ -1,4 +1,4 @@
-"""B23 Figure 3: the loss of trained models on one record, with and without it, for SGD and for DP-SGD.
+"""Figure 3: the loss of trained models on one record, with and without it, for SGD and for DP-SGD.
 
 The setting is that of Table 5 (`audit_table5`), centrally trained. Left: no noise and no clipping, the models
 of a side differ in their lots only. Right: DP-SGD at the nominal budget.

@@ -1,9 +1,9 @@
-"""Clipped sums for the MNIST network of B23, written out by hand.
+"""Clipped sums for the paper's MNIST network, written out by hand.
 
 Conv 1->3 5x5, Mish, max-pool 2, linear 588->64, Mish, linear 64->10 on 32x32 images: 38,424 parameters.
-The same numbers as `NetObjective` on `models.b23_mnist`, several times faster: convolution, Mish and pooling
-of a sample are one pass in the cache (numba), the linear layers are batched products over agents, and only
-the 78 convolution gradients of a sample are ever formed.
+The same numbers as `NetObjective` on `models.bayrooti_mnist`, several times faster: convolution, Mish and
+pooling of a sample are one pass in the cache (numba), the linear layers are batched products over agents, and
+only the 78 convolution gradients of a sample are ever formed.
 
 Three facts carry the kernels. An image row is 32 wide, a convolution row 28; a map kept at the width of the
 image lets a tap be one shift of the flat image, so the inner loops run over contiguous memory. Split by the
@@ -40,7 +40,7 @@ _CUTS = np.cumsum([0, 75, 3, HIDDEN * FEATURES, HIDDEN, 10 * HIDDEN, 10])
 
 
 class BayrootiObjective(NetObjective):
-    """`NetObjective` for the network of `models.b23_mnist`, with hand-written sums.
+    """`NetObjective` for the network of `models.bayrooti_mnist`, with hand-written sums.
 
     Examples
     --------
@@ -60,9 +60,11 @@ class BayrootiObjective(NetObjective):
         physical_batch: int | None = None,
         initial: Literal["keep", "reset"] = "keep",
     ) -> None:
-        from sottovoce.objectives.nets.zoo import b23_mnist
+        from sottovoce.objectives.nets.zoo import bayrooti_mnist
 
-        super().__init__(b23_mnist(), clip_norm=clip_norm, physical_batch=physical_batch, initial=initial)
+        super().__init__(
+            bayrooti_mnist(), clip_norm=clip_norm, physical_batch=physical_batch, initial=initial
+        )
 
     def _stacked_sums(
         self, steps: Any, theta: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, sums: Tensor

@@ -1,4 +1,4 @@
-"""What B23 prints: its tables, and the settings behind them.
+"""What the paper prints: its tables, and the settings behind them.
 
 Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with Consensus Algorithms", 2023.
 """
@@ -49,7 +49,7 @@ TABLE4: dict[tuple[str, float], tuple[tuple[float, float], ...]] = {
     ("dsgt", INF): ((56.6, 0.11), (56.35, 1.26), (56.9, 0.77), (56.71, 0.86), (57.92, 0.08)),
     ("dinno", INF): ((52.01, 0.7), (51.76, 0.67), (52.16, 0.75), (51.54, 0.48), (48.73, 2.3)),
 }
-# B23's learning rates, first and last, by epsilon in the order .5, 1, 10, 100, none.
+# The paper's learning rates, first and last, by epsilon in the order .5, 1, 10, 100, none.
 RATES: dict[str, dict[float, tuple[float, float]]] = {
     "dsgd": {
         0.5: (0.02, 0.005), 1.0: (0.0365, 0.005), 10.0: (0.113, 0.005), 100.0: (0.2, 0.0005),
@@ -71,7 +71,7 @@ RATES: dict[str, dict[float, tuple[float, float]]] = {
 def printed(
     table: int, method: str, epsilon: float, fiedler: float = 1.0, skew: float = 1.0
 ) -> tuple[float, float] | None:
-    """Return mean and standard deviation that a table of B23 prints for a cell, None where it prints none.
+    """Return mean and standard deviation that a table prints for a cell, None where it prints none.
 
     Table 1 and Table 2 share cells at t = 1 and do not always agree: at epsilon 10 on the sparsest graph
     DP-DSGD has 84.12 in the first and 84.92 in the second.

@@ -1,8 +1,8 @@
-"""The settings of B23's cells: as printed, and tuned, where tuning found others.
+"""The settings of the paper's cells: as printed, and tuned, where tuning found others.
 
 Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with Consensus Algorithms", 2023.
-``printed`` is B23's own clip, learning rates and 2,000 steps, ``tuned`` what `TUNED` says where it says
-anything; `GRID` and `b23_tuning` say what was tried.
+``printed`` is the paper's own clip, learning rates and 2,000 steps, ``tuned`` what `TUNED` says where it says
+anything; `GRID` and `tuning` say what was tried.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ class Settings:
 
     Examples
     --------
-    >>> settings_of("dsgd", 100.0).clip
+    >>> settings_of("dsgd", 100.0).clip_norm
     10.0
     """
 
     clip_norm: float
-    first: float
-    last: float
+    first_rate: float
+    last_rate: float
     steps: int | None = None
     optimizer: Literal["sgd", "momentum", "adam"] | None = None
     rho: float | None = None
 
 
-# Where B23's own settings were not kept: (method, epsilon, on a dense graph?), chosen on training records
-# held out, never on the test set (`b23_tuning`). Those of dense graphs were found on the complete one and
+# Where the paper's own settings were not kept: (method, epsilon, on a dense graph?), chosen on training
+# records held out, never on the test set (`tuning`). Those of dense graphs were found on the complete one and
 # serve all down to a normalized Fiedler value of .39, those of DP-DSGD, whose agents drift apart the more the
 # fewer neighbors they have, only that one: `MIDDLE` has others.
 TUNED: dict[tuple[str, float, bool], Settings] = {
@@ -78,26 +78,28 @@ MIDDLE = {
 }
 GRID = (
     "chosen on 10,000 training records held out. With noise: 500 steps, clip 3 or 1, steps 2 or 5 times as "
-    "long as B23's, last rate a hundredth; at epsilon 10 also 2,000 steps, clip 1, 2.5 times as long "
+    "long as the paper's, last rate a hundredth; at epsilon 10 also 2,000 steps, clip 1, 2.5 times as long "
     "(DP-DSGT: 5, and a last rate of a tenth); DP-DiNNO by Adam, by plain steps with rho .1, at epsilon 10 "
-    "B23's own. "
-    "Central and without noise: B23's first rate times 1, 2.5, 6, two ways to fall, clip times 1, 3, 1/3"
+    "the paper's own. "
+    "Central and without noise: the paper's first rate times 1, 2.5, 6, two ways to fall, clip times "
+    "1, 3, 1/3"
 )
 
 
 def settings_of(method: str, epsilon: float, fiedler: float = 0.06, which: str = "tuned") -> Settings:
     """Return clip, learning rates and steps of a method at a budget, as printed or tuned.
 
-    Where nothing was tuned the two are the same. Exact consensus and masked sums, which B23 has not, have
-    DP-DSGD's as printed, and tuned those of the central run: they compute what a curator would. Without noise
-    they have DP-DSGD's on the complete graph: the central rate, found with lots of a tenth, diverged there.
+    Where nothing was tuned the two are the same. Exact consensus and masked sums, which the paper has not,
+    have DP-DSGD's as printed, and tuned those of the central run: they compute what a curator would. Without
+    noise they have DP-DSGD's on the complete graph: the central rate, found with batches of a tenth, diverged
+    there.
 
     Examples
     --------
-    >>> settings_of("dinno", 100.0).last
+    >>> settings_of("dinno", 100.0).last_rate
     0.0005
     >>> settings_of("dsgt", 1.0, which="printed"), settings_of("dsgt", 1.0).steps
-    (Settings(clip_norm=10.0, first=0.0602, last=0.005, steps=None, optimizer=None, rho=None), 500)
+    (Settings(clip_norm=10.0, first_rate=0.0602, last_rate=0.005, steps=None, optimizer=None, rho=None), 500)
     """
     if which not in WHICH:
         raise InvalidInput(f"settings must be printed or tuned, got {which!r}.")
@@ -115,5 +117,5 @@ def settings_of(method: str, epsilon: float, fiedler: float = 0.06, which: str =
 
 
 def like(method: str) -> str:
-    """The method of B23 whose printed rates one that B23 has not starts from."""
+    """The method of the paper whose printed rates one that the paper has not starts from."""
     return "dsgd" if method in ("consensus", "masked") else method

@@ -1,10 +1,10 @@
-"""B23's Tables 1, 2, 3 and 4 and Figures 1 and 2: cells run or read, ours beside the paper's.
+"""The paper's Tables 1, 2, 3 and 4 and Figures 1 and 2: cells run or read, ours beside the paper's.
 
-Every table has two settings, ``printed`` (B23's own) and ``tuned``; ``both`` runs them side by side. How
-the tuned ones were chosen `b23_settings` says; that choice is not charged: rows made with them say
-``accept = ["tuning"]``. Exact consensus and masked sums on B23's network, which B23 has not, stand beside its
-methods; an exact sum is the same on every graph, so trials on one graph serve all. How records are dealt out
-matters a little even to it: the lots of all agents are as large, however many records each has.
+Every table has two settings, ``printed`` (the paper's own) and ``tuned``; ``both`` runs them side by side.
+How the tuned ones were chosen `settings` says; that choice is not charged: rows made with them say ``accept =
+["tuning"]``. Exact consensus and masked sums on the paper's network, which the paper has not, stand beside
+its methods; an exact sum is the same on every graph, so trials on one graph serve all. How records are dealt
+out matters a little even to it: the batches of all agents are as large, however many records each has.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from sottovoce_papers.bayrooti2023.cells import (
 )
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
 from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
+from sottovoce_papers.common import accuracy_of
 from sottovoce_papers.registry import Experiment, Shown
-from sottovoce_papers.trials import accuracy_of
 
-__all__ = ["EXPERIMENTS", "beyond", "cells_of", "from_trials", "tuned_apart"]
+__all__ = ["EXPERIMENTS", "beyond", "cells_of", "figure1_of", "from_trials", "tuned_apart"]
 
 NAMES = {
     "central": "DP-SGD, central",
@@ -73,7 +73,7 @@ def cells_of(name: str, steps: int = 20_000) -> list[Cell]:
 
 
 def beyond(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the same cells with exact consensus and with masked sums, which B23 has not.
+    """Return the same cells with exact consensus and with masked sums, which the paper has not.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def _table(
     settings: str,
     options: dict[str, Any],
 ) -> Result:
-    """Run the cells and put ours beside B23's."""
+    """Run the cells and put ours beside the paper's."""
     started = time.perf_counter()
     given = {key: value for key, value in options.items() if value}
     pairs = [(cell, which) for cell in cells for which in _which(settings)]
@@ -238,7 +238,7 @@ def from_trials(name: str, folder: str | Path) -> Result:
                 if key != cell.key:
                     rows[-1]["trials_of"] = key
     if not any(row["trials"] for row in rows):
-        raise DataError(f"{folder} holds no trial of {name}; scripts/run_papers.py makes them.")
+        raise DataError(f"{folder} holds no trial of {name}; python -m sottovoce_papers.trials makes them.")
     most = max(row["trials"] for row in rows)
     ran = [r["provenance"] for records in found.values() for r in records]
     came = provenance_now(
@@ -246,6 +246,14 @@ def from_trials(name: str, folder: str | Path) -> Result:
         trial_seconds=round(sum(p["seconds"] for p in ran), 1), trials=len(ran),
     )  # fmt: skip
     return _result(name, rows, most, False, "both", came)
+
+
+def figure1_of(table1: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of Figure 1, which draws the noisy decentralized cells of Table 1."""
+    rows = [row for row in table1["history"] if row["epsilon"] != "inf" and row["method"] != "central"]
+    drawn = len({row["cell"] for row in rows if row["trials"] and row["method"] not in BEYOND})
+    metrics = {"cells": drawn, "cells_in_the_paper": len(cells_of("figure1"))}
+    return {**table1, "name": "figure1", "history": rows, "metrics": metrics, "trials": []}
 
 
 def _one_each(cells: Sequence[Cell]) -> list[Cell]:
@@ -323,7 +331,7 @@ def table4(
     The quick form takes one step of the same ResNet-9 on colored digits, by DP-DiNNO with its two primal
     steps. ``device`` is torch's name of where gradients are computed: cpu, cuda, cuda:1, mps.
 
-    Departures from B23: one Poisson draw of 250 expected records per noisy step, computed in physical
+    Departures from the paper: one Poisson draw of 250 expected records per noisy step, computed in physical
     batches, where their code sums five draws and books one; DP-DiNNO's two primal steps are two releases,
     where their code books one.
     """
@@ -377,7 +385,7 @@ def figure1(
 
 
 def table3(quick: bool = False, *, steps: int = 100, trials: int = 1) -> Result:
-    """Time ``steps`` steps of every method, private and not, and say what B23's 2,000 would take.
+    """Time ``steps`` steps of every method, private and not, and say what the paper's 2,000 would take.
 
     What a run costs besides its steps (pricing, the test set) is timed by a run of one step.
     """
@@ -635,14 +643,14 @@ def plot_skew(record: dict[str, Any]) -> Any:
 
 
 def hours_table(record: dict[str, Any]) -> Shown:
-    """Return hours for 2,000 steps, ours beside B23's."""
+    """Return hours for 2,000 steps, ours beside the paper's."""
     rows = tuple(
         (NAMES[r["method"]], "yes" if r["private"] else "no", r["paper_hours"], r["hours"])
         for r in record["history"]
     )
     return Shown(
         ("method", "private", "paper: hours, 4 GPUs", "ours: hours, this machine"), rows,
-        f"MNIST, ten agents, 2,000 steps of lot 256, from {record['config']['steps']} steps measured.",
+        f"MNIST, ten agents, 2,000 steps of batch size 256, from {record['config']['steps']} steps measured.",
     )  # fmt: skip
 
 
@@ -657,7 +665,7 @@ def many_times_central(record: dict[str, Any]) -> bool | None:
 
 
 def plot_hours(record: dict[str, Any]) -> Any:
-    """Draw hours for 2,000 steps on a logarithmic axis, ours beside B23's."""
+    """Draw hours for 2,000 steps on a logarithmic axis, ours beside the paper's."""
     rows = record["history"]
     with drawing.figure_of() as (figure, (axes,)):
         x = np.arange(len(rows))

@@ -1,11 +1,11 @@
-"""The choice of settings for B23's cells, on training records held out, never on the test set.
+"""The choice of settings for the paper's cells, on training records held out, never on the test set.
 
 The last 10,000 of MNIST's training records are kept apart; every setting of a grid fixed beforehand trains on
 the other 50,000 and is judged by its accuracy on those kept apart. Seeds are not those of any trial. There
 are two grids: one for central runs and for ten agents without noise, one for ten agents with noise. What is
 found for the complete graph serves all down to a normalized Fiedler value of .39, except for DP-DSGD, whose
 agents drift apart the more the fewer neighbors they have; what is found for .06 serves that one
-(`b23_settings`). The choice is not charged: rows made with it say ``accept = ["tuning"]``.
+(`settings`). The choice is not charged: rows made with it say ``accept = ["tuning"]``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]  # fmt: skip
 
 HELD_OUT = 10_000
-STEPS = 2000  # B23's
+STEPS = 2000  # The paper's
 TITLES = {"central": "central", "dsgd": "DP-DSGD", "dsgt": "DP-DSGT", "dinno": "DP-DiNNO"}
 TICKS = (0.01, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 DIVERGED = 50.0  # percent; every setting that ends well is above 80
@@ -52,17 +52,19 @@ GROUPS = (
         for fiedler in ((1.0, 0.39, 0.06) if method == "dsgd" else (1.0, 0.06))
     ),
 )
-# Ten agents with noise: (steps, clip, length of a step over that of B23's). With noise what counts is the way
-# that all steps go together, not their number, so most settings have few steps, which are cheap. The last
-# rate is a hundredth of the first: where neighbors are few, what agents differ by at the end grows with it.
+# Ten agents with noise: (steps, clip, length of a step over that of the paper's). With noise what counts is
+# the way that all steps go together, not their number, so most settings have few steps, which are cheap. The
+# last rate is a hundredth of the first: where neighbors are few, what agents differ by at the end grows with
+# it.
 AGENTS = tuple((500, clip_norm, length) for clip_norm in (3.0, 1.0) for length in (2.0, 5.0))
 LONGER, LONG_AT = (2000, 1.0, 2.5), 10.0  # also, where noise is small
 # A second look at epsilon 10: DP-DSGT, whose best steps were the longest, with longer ones and a last rate of
-# a tenth; DP-DiNNO, of which nothing came near what B23 prints for the complete graph, with B23's own.
+# a tenth; DP-DiNNO, of which nothing came near what the paper prints for the complete graph, with the paper's
+# own.
 AGAIN = ((2000, 1.0, 5.0, 100), (2000, 1.0, 2.5, 10))  # the fourth: the first rate over the last
-PLAIN_RHO = 0.1  # DP-DiNNO's penalty with plain gradient steps; B23's .5 is for Adam
+PLAIN_RHO = 0.1  # DP-DiNNO's penalty with plain gradient steps; the paper's .5 is for Adam
 # A second look at DP-DSGD without noise on the middle graphs: what was found on the complete one does not
-# serve them, and between B23's rate and 2.5 times it, which diverged, the grid has nothing.
+# serve them, and between the paper's rate and 2.5 times it, which diverged, the grid has nothing.
 FINER = (1.0, 1.4, 1.8)
 # A second look at DP-DSGT without noise on the complete graph: with what was found one of three trials broke.
 # A rate below it, and it again, on three seeds each; what counts is the worst of a setting's seeds.
@@ -73,12 +75,12 @@ TWICE = {"dsgt_epsinf_fiedler1_t1": (2, 6), "dsgd_eps1_fiedler0.39_t1": (0, 1, 2
 
 
 def grid_of(cell: Cell) -> list[Settings]:
-    """Return the settings tried for a cell: B23's own first rate times `FACTORS`, clip times `CLIPS`.
+    """Return the settings tried for a cell: the paper's own first rate times `FACTORS`, clip times `CLIPS`.
 
-    The last rate keeps B23's ratio to the first, or is a tenth of it. Without noise nothing is clipped, and
-    the clip is not varied. Ten agents with noise have `AGENTS` instead, and DP-DiNNO, whose Adam knows no
-    clip, these also with plain steps of DP-DSGD's length. B23's own settings come first; with noise they are
-    not tried again (but see `AGAIN`), they stand beside the tuned ones in every table.
+    The last rate keeps the paper's ratio to the first, or is a tenth of it. Without noise nothing is clipped,
+    and the clip is not varied. Ten agents with noise have `AGENTS` instead, and DP-DiNNO, whose Adam knows no
+    clip, these also with plain steps of DP-DSGD's length. The paper's own settings come first; with noise
+    they are not tried again (but see `AGAIN`), they stand beside the tuned ones in every table.
 
     Examples
     --------
@@ -91,18 +93,22 @@ def grid_of(cell: Cell) -> list[Settings]:
     """
     own = settings_of(cell.method, cell.epsilon, cell.fiedler, "printed")
     if (cell.method, cell.epsilon, cell.fiedler) == ("dsgd", INF, 0.39):
-        return [Settings(own.clip_norm, round(own.first * f, 6), round(own.last * f, 6)) for f in FINER]
+        return [
+            Settings(own.clip_norm, round(own.first_rate * f, 6), round(own.last_rate * f, 6)) for f in FINER
+        ]
     if cell.method != "central" and np.isfinite(cell.epsilon):
         return _with_noise(cell, own)
     more = FINER[2:] if cell.key in TWICE else ()
     clips = CLIPS if np.isfinite(cell.epsilon) else CLIPS[:1]
     found = [
-        Settings(own.clip_norm * clip_norm, own.first * factor, last * factor)
+        Settings(own.clip_norm * clip_norm, own.first_rate * factor, last * factor)
         for clip_norm in clips
         for factor in FACTORS
-        for last in (own.last, own.first / 10)
+        for last in (own.last_rate, own.first_rate / 10)
     ]
-    found += [Settings(own.clip_norm, round(own.first * f, 6), round(own.last * f, 6)) for f in more]
+    found += [
+        Settings(own.clip_norm, round(own.first_rate * f, 6), round(own.last_rate * f, 6)) for f in more
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -124,7 +130,7 @@ def _with_noise(cell: Cell, own: Settings) -> list[Settings]:
 
 def _falling(like: Settings, steps: int, clip_norm: float, length: float, fall: float = 100) -> Settings:
     """Return settings whose steps, rate times clip, are ``length`` times as long as those of ``like``."""
-    first = like.first * length * like.clip_norm / clip_norm
+    first = like.first_rate * length * like.clip_norm / clip_norm
     return Settings(clip_norm, round(first, 6), round(first / fall, 8), steps)
 
 
@@ -182,7 +188,7 @@ def tuning_trial(
     return record
 
 
-def b23_tuning(
+def run_tuning(
     quick: bool = False, *, seed: int = 1001, results: str | None = None, spread: Spread = in_turn
 ) -> Result:
     """Try every setting of the grid for every group of cells on the held-out records."""
@@ -241,13 +247,13 @@ def chosen(record: Mapping[str, Any]) -> dict[str, Settings]:
     each by its worst seed.
     """
     risky = {
-        (row["cell"], row["settings"]["first"])
+        (row["cell"], row["settings"]["first_rate"])
         for row in record["history"]
         if row["held_out_accuracy"] < DIVERGED
     }
     seen: dict[str, dict[Settings, list[float]]] = {}
     for row in record["history"]:
-        if (row["cell"], row["settings"]["first"]) not in risky:
+        if (row["cell"], row["settings"]["first_rate"]) not in risky:
             of_cell = seen.setdefault(row["cell"], {})
             of_cell.setdefault(Settings(**row["settings"]), []).append(row["held_out_accuracy"])
     return {
@@ -262,7 +268,7 @@ def table(record: dict[str, Any]) -> Shown:
     rows = tuple(
         (
             row["cell"], row["settings"]["clip_norm"] if row["epsilon"] != "inf" else None,
-            row["settings"]["first"], row["settings"]["last"],
+            row["settings"]["first_rate"], row["settings"]["last_rate"],
             " ".join((str(row["settings"]["steps"] or STEPS), row["settings"]["optimizer"] or "")).strip(),
             row.get("seed"), row["held_out_accuracy"],
             "chosen" if best.get(row["cell"]) == Settings(**row["settings"]) else "",
@@ -300,20 +306,20 @@ def plot(record: dict[str, Any]) -> Any:
                 for row in (each for each in rows if each["cell"] == name):
                     settings, taken = row["settings"], best.get(name) == Settings(**row["settings"])
                     panel.plot(
-                        settings["first"], max(row["held_out_accuracy"], floor), marker, color=color, ms=6,
-                        mfc=color if taken else "none", zorder=3 if taken else 2,
+                        settings["first_rate"], max(row["held_out_accuracy"], floor), marker, color=color,
+                        ms=6, mfc=color if taken else "none", zorder=3 if taken else 2,
                     )  # fmt: skip
                 panel.plot([], [], marker, color=color, mfc="none", label=_label(row, title))
             said = f"held-out accuracy (%), at least {floor:g}"
             drawing.names(panel, "first learning rate", said, title, xscale="log")
-            rates = [row["settings"]["first"] for row in rows]
+            rates = [row["settings"]["first_rate"] for row in rows]
             places = [x for x in TICKS if min(rates) / 1.1 < x < 1.1 * max(rates)]
             panel.set_xticks(places, [f"{x:g}" for x in places])
     return figure
 
 
 def others_are_better(record: dict[str, Any]) -> bool | None:
-    """Whether no group keeps B23's own settings; a quick run cannot say."""
+    """Whether no group keeps the paper's own settings; a quick run cannot say."""
     if record["config"]["quick"]:
         return None
     own = {
@@ -325,8 +331,9 @@ def others_are_better(record: dict[str, Any]) -> bool | None:
 
 EXPERIMENTS = {
     "bayrooti2023-tuning": Experiment(
-        "Settings of B23's cells, chosen on training records held out", "beyond B23, Table 1", b23_tuning,
+        "Settings of the paper's cells, chosen on training records held out",
+        "beyond Bayrooti et al. 2023, Table 1", run_tuning,
         plot, table=table, held=others_are_better,
-        claim="B23 tuned its settings; other settings of a small grid around them are better in every group.",
+        claim="The authors tuned their settings; others of a small grid are better in every group.",
     ),
 }  # fmt: skip

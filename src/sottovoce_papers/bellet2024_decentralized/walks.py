@@ -1,8 +1,8 @@
 """Walks in the talks: amplification with n, against local and central DP, against gossip for averaging.
 
-T23: a token on the complete graph; its network loss falls like ln^2 n / n against the local one, so that the
-walk recovers the trade-off of central DP-SGD up to logarithms. T24: the walk against gossip for averaging,
-loss by distance at equal noise in the result, on several graphs.
+Bellet 2023: a token on the complete graph; its network loss falls like ln^2 n / n against the local one, so
+that the walk recovers the trade-off of central DP-SGD up to logarithms. Bellet 2024: the walk against gossip
+for averaging, loss by distance at equal noise in the result, on several graphs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["EXPERIMENTS", "LocalConfig"]
 ALPHA = 2.0
 
 
-# ---- T23: amplification ----------------------------------------------------------------------------------
+# ---- Bellet 2023: amplification ----------------------------------------------------------------------------
 
 
 def amplification(
@@ -84,7 +84,7 @@ def plot_amplification(record: dict[str, Any]) -> Any:
     return figure
 
 
-# ---- T23: against local and central DP-SGD ---------------------------------------------------------------
+# ---- Bellet 2023: against local and central DP-SGD ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def plot_local(record: dict[str, Any]) -> Any:
     return figure
 
 
-# ---- T24: averaging against gossip -----------------------------------------------------------------------
+# ---- Bellet 2024: averaging against gossip -----------------------------------------------------------------
 
 
 def averaging(

@@ -1,4 +1,4 @@
-"""O24, utility of noisy fixed-point iterations: equation (2) and the ADMM corollaries beside measured errors.
+"""Utility of noisy fixed-point iterations: equation (2) and the ADMM corollaries beside measured errors.
 
 The operator is a gradient step on a strongly convex quadratic, R(u) = u - (2 / (beta + mu)) grad f(u), which
 is tau-contractive with tau = (beta - mu) / (beta + mu). The bound promises that *some* relaxation lambda does
@@ -48,7 +48,7 @@ def fixed_point_bound(
     q: float = 1.0,
     inexact: float = 0.0,
 ) -> float:
-    """Return O24 (2), as printed: a bound on E |u_k - u*|^2 after ``steps`` noisy fixed-point iterations.
+    """Return equation (2) as printed: a bound on E |u_k - u*|^2 after ``steps`` noisy iterations.
 
     ``distance`` is |u_0 - u*|^2, ``q`` the probability that a block moves, ``inexact`` bounds
     E |e_k|^2 by its square.
@@ -77,7 +77,7 @@ def admm_order(
     gamma: float = 1.0,
     sample_rate: float = 1.0,
 ) -> float:
-    """Return the order of private ADMM's error as O24's corollaries print it, without constants.
+    """Return the order of private ADMM's error as the talk's corollaries print it, without constants.
 
     ``sample_rate`` 1 is the centralized form, less the federated one.
 

@@ -1,4 +1,4 @@
-"""O24: why DP-SGD fails on imbalanced features, and DP-CD and DP-SGD as curves over the passes.
+"""Why DP-SGD fails on imbalanced features, and DP-CD and DP-SGD as curves over the passes.
 
 ``imbalanced`` is the talk's picture: two features of unequal scale, one step size for both, the path of each
 method. ``dpcd-curves`` runs electricity at the settings that `dp_cd` found best on its grid (see

@@ -1,4 +1,4 @@
-"""Printed rates beside measured ones: excess risk of DP-SGD (O24) and of Muffliato-GD (M22, Theorem 5).
+"""Printed rates beside measured ones: excess risk of DP-SGD, and of Muffliato-GD (Cyffers et al. 2022).
 
 Rates have no constants and no logarithms, so what is compared is how the error falls with the number of
 records or nodes. The problem is logistic regression on unit vectors, whose gradients have length 1 at most,
@@ -34,7 +34,7 @@ def excess_risk_order(
     distance: float = 1.0,
     strong_convexity: float | None = None,
 ) -> float:
-    """Return the excess risk of DP-SGD that O24 prints, without constants and further logarithms.
+    """Return the excess risk of DP-SGD that the talk prints, without constants and further logarithms.
 
     Convex: ``sqrt(p ln(1/delta)) / (n epsilon) * lipschitz * distance``, the distance from the start to the
     minimizer; strongly convex: ``p ln(1/delta) / (n epsilon)^2 * lipschitz^2 / mu``. (The source's slide sets
@@ -63,7 +63,7 @@ def descent_order(
     *,
     gradient_variance: float = 0.0,
 ) -> float:
-    """Return the excess risk of Muffliato-SGD by M22's Theorem 5: (D sigma^2 + rho^2) / (mu n T).
+    """Return Theorem 5 of Cyffers et al. 2022: excess risk of Muffliato-SGD, (D sigma^2 + rho^2) / (mu n T).
 
     Examples
     --------

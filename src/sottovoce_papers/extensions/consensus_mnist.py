@@ -1,14 +1,14 @@
-"""Beyond B23: exact-consensus DP-SGD on full MNIST, one digit per agent, on the sparsest graph.
+"""Beyond Bayrooti et al.: exact-consensus DP-SGD on full MNIST, one digit per agent, on the sparsest graph.
 
-Ten agents, record-level (epsilon, 1e-5) add/remove against anyone who sees every message, as B23 accounts.
-The model is linear on fixed, data-independent features (oriented filters or first-order scattering, whitened
-on random pen strokes), every step uses all records, and the mean of the ten noisy gradients is exact after
-one pass over a fresh public spanning tree. So neither the graph nor the split enters the result, except
+Ten agents, record-level (epsilon, 1e-5) add/remove against anyone who sees every message, as Bayrooti et al.
+accounts. The model is linear on fixed, data-independent features (oriented filters or first-order scattering,
+whitened on random pen strokes), every step uses all records, and the mean of the ten noisy gradients is exact
+after one pass over a fresh public spanning tree. So neither the graph nor the split enters the result, except
 through rounding.
 
 Learning rate, steps, clip, ridge and feature size were chosen on MNIST itself, with a seed that is not among
-the trials, and are not charged, as B23 did; `GRID` lists what was tried. Other budgets, and runs without
-noise and clip, take what was chosen for the nearest.
+the trials, and are not charged, as Bayrooti et al. did; `GRID` lists what was tried. Other budgets, and runs
+without noise and clip, take what was chosen for the nearest.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
+from sottovoce_papers.common import accuracy_of
 from sottovoce_papers.registry import Experiment, Shown
-from sottovoce_papers.trials import accuracy_of
 
 __all__ = ["EXPERIMENTS", "Recipe", "run_trial"]
 
 DELTA = 1e-5
 INF = float("inf")
 BUDGETS = (0.5, 1.0, 10.0, 100.0, INF)
-B23_CENTRAL = {0.5: 90.82, 1.0: 92.04, 10.0: 94.73, 100.0: 96.16, INF: 98.22}
-B23_BEST = {0.5: 84.53, 1.0: 89.16, 10.0: 96.26, 100.0: 95.97, INF: 97.73}  # of three methods, this graph
+PAPER_CENTRAL = {0.5: 90.82, 1.0: 92.04, 10.0: 94.73, 100.0: 96.16, INF: 98.22}
+PAPER_BEST = {0.5: 84.53, 1.0: 89.16, 10.0: 96.26, 100.0: 95.97, INF: 97.73}  # of three methods, this graph
 GRID = (
     "features: oriented filters (8 directions, stride 3 or 4) or first-order scattering (8 directions), raw, "
     "centered or whitened with ridge .1; clip .5 or 1; 40 or 60 steps; learning rate 4, 8, 16, 32, 64; "
@@ -57,7 +57,7 @@ class Recipe:
     directions: int = 8
     ridge: float = 0.1
     steps: int = 40
-    rate: float = 12.0
+    learning_rate: float = 12.0
     momentum: float = 0.9
     clip_norm: float = 1.0
     average_from: float = 1.0
@@ -65,9 +65,9 @@ class Recipe:
 
 
 RECIPES: dict[float, Recipe] = {
-    0.5: Recipe(rate=8.0),
-    1.0: Recipe(rate=16.0),
-    10.0: Recipe("scattering", rate=64.0, steps=60),
+    0.5: Recipe(learning_rate=8.0),
+    1.0: Recipe(learning_rate=16.0),
+    10.0: Recipe("scattering", learning_rate=64.0, steps=60),
 }
 
 
@@ -76,7 +76,7 @@ def recipe_of(epsilon: float) -> Recipe:
 
     Examples
     --------
-    >>> recipe_of(float("inf")) == recipe_of(10.0) == recipe_of(8.0), recipe_of(0.6).rate
+    >>> recipe_of(float("inf")) == recipe_of(10.0) == recipe_of(8.0), recipe_of(0.6).learning_rate
     (True, 8.0)
     """
     near = min(RECIPES, key=lambda known: abs(np.log(known) - np.log(min(epsilon, 1e6))))
@@ -133,7 +133,7 @@ def run_trial(
         nn.Linear(x.shape[1], 10, bias=False), clip_norm=chosen.clip_norm if private else INF
     )
     options: dict[str, Any] = {
-        "steps": chosen.steps, "sizes": records.sizes, "learning_rate": chosen.rate, "seed": trial,
+        "steps": chosen.steps, "sizes": records.sizes, "learning_rate": chosen.learning_rate, "seed": trial,
         "optimizer": Optimizer("momentum", beta=chosen.momentum), "average_from": chosen.average_from,
     }  # fmt: skip
     if private:
@@ -183,7 +183,7 @@ def consensus_mnist(
     progress: bool = False,
     spread: Spread = in_turn,
 ) -> Result:
-    """Run B23's five budgets, none among them, five trials each, and put its central run beside them."""
+    """Run the paper's five budgets, none among them, five trials each; its central run stands beside them."""
     started = time.perf_counter()
     options: dict[str, Any] = {"fiedler": fiedler, "skew": skew, "results": results, "progress": progress}
     if quick:
@@ -205,8 +205,8 @@ def consensus_mnist(
             {
                 "epsilon": budget if np.isfinite(budget) else "inf",
                 **accuracy_of(records),
-                "paper_central": None if quick else B23_CENTRAL.get(budget),
-                "paper_best": None if quick else B23_BEST.get(budget),
+                "paper_central": None if quick else PAPER_CENTRAL.get(budget),
+                "paper_best": None if quick else PAPER_BEST.get(budget),
                 "epsilon_spent": max(record["epsilon_spent"] for record in records),
                 "epsilon_of_the_worst_pair": max(r["epsilon_of_the_worst_pair"] for r in records),
             }
@@ -221,7 +221,7 @@ def consensus_mnist(
 
 
 def table(record: dict[str, Any]) -> Shown:
-    """Return ours beside B23's central and best decentralized accuracy."""
+    """Return ours beside Bayrooti et al.'s central and best decentralized accuracy."""
     rows = tuple(
         (
             "none" if row["epsilon"] == "inf" else row["epsilon"], row.get("paper_central"),
@@ -237,19 +237,19 @@ def table(record: dict[str, Any]) -> Shown:
     return Shown(
         columns,
         rows,
-        "Test accuracy in percent; the model differs from B23's, see table1 for theirs. Epsilon none: not "
+        "Test accuracy in percent; the model is not that of the paper, see table1. Epsilon none: not "
         "private.",
     )
 
 
 def held(record: dict[str, Any]) -> bool | None:
-    """Whether every budget, all but none at all, is above B23's central run."""
+    """Whether every budget, all but none at all, is above Bayrooti et al.'s central run."""
     rows = [r for r in record["history"] if r.get("paper_central") is not None and r["epsilon"] != "inf"]
     return all(row["accuracy"] > row["paper_central"] for row in rows) if rows else None
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw ours beside B23's central and best decentralized accuracy."""
+    """Draw ours beside Bayrooti et al.'s central and best decentralized accuracy."""
     rows = record["history"]
     x = list(range(len(rows)))
     with drawing.figure_of() as (figure, (axes,)):
@@ -258,8 +258,8 @@ def plot(record: dict[str, Any]) -> Any:
             axes, x, [row["accuracy"] for row in rows], spread, 0, "exact consensus, fixed features"
         )
         for k, key, label in (
-            (1, "paper_central", "B23: central DP-SGD"),
-            (2, "paper_best", "B23: best decentralized, same graph"),
+            (1, "paper_central", "Bayrooti et al.: central DP-SGD"),
+            (2, "paper_best", "Bayrooti et al.: best decentralized, same graph"),
         ):
             if any(row.get(key) is not None for row in rows):
                 drawing.error_bars(axes, x, [row.get(key) for row in rows], None, k, label, paper=True)
@@ -272,8 +272,9 @@ def plot(record: dict[str, Any]) -> Any:
 
 EXPERIMENTS = {
     "consensus-mnist": Experiment(
-        "Exact consensus and fixed features, ten agents, MNIST", "beyond B23, Table 1", consensus_mnist, plot,
+        "Exact consensus and fixed features, ten agents, MNIST",
+        "beyond Bayrooti et al. 2023, Table 1", consensus_mnist, plot,
         table=table, held=held,
-        claim="With exact consensus decentralized learning is above B23's central DP-SGD.",
+        claim="With exact consensus decentralized learning is above Bayrooti et al.'s central DP-SGD.",
     ),
 }  # fmt: skip

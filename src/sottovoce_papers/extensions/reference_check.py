@@ -27,7 +27,7 @@ class Job(NamedTuple):
     """
 
     steps: int
-    rate: float
+    learning_rate: float
     noise_std: float
     seed: int
     momentum: float = 0.9
@@ -74,7 +74,7 @@ def accuracies(rows: Rows, jobs: Sequence[Job], classes: int = 10, block: int = 
             velocity[i] = job.momentum * velocity[i] + (
                 total[place * classes : (place + 1) * classes] + noise
             ) / np.float32(n)
-            theta[i] -= np.float32(job.rate) * velocity[i]
+            theta[i] -= np.float32(job.learning_rate) * velocity[i]
             if k + 1 == job.steps:
                 guess = (rows.x_test @ theta[i].T).argmax(axis=1)
                 found[i] = round(100 * float((guess == rows.y_test).mean()), 2)

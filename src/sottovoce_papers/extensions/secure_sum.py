@@ -1,4 +1,4 @@
-"""Beyond B23: a curator's accuracy with nobody to trust, by masked sums over a sparse graph.
+"""Beyond Bayrooti et al.: a curator's accuracy with nobody to trust, by masked sums over a sparse graph.
 
 A linear model on fixed, data-independent features (`sottovoce.data.image_features`), all records in every
 step, momentum after the mean. Agents hold one class each. What differs between rows of the table is who must
@@ -27,10 +27,10 @@ from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
+from sottovoce_papers.common import accuracy_of
 from sottovoce_papers.extensions.reference_check import Job, accuracies
 from sottovoce_papers.feature_rows import rows_of
 from sottovoce_papers.registry import Experiment, Shown
-from sottovoce_papers.trials import accuracy_of
 
 __all__ = ["AGAINST", "ANCHORS", "EXPERIMENTS", "SETTINGS", "Setting", "run_trial", "setting_of"]
 
@@ -44,12 +44,13 @@ WORDS = {
     "local": "own noise, everybody else",
     "central": "trusted curator",
 }
-# Central figures at delta 1e-5 from scratch: Table 2 of the DPSUR paper (Fu et al. 2024), and B23's own.
+# Central figures at delta 1e-5 from scratch: Table 2 of the DPSUR paper (Fu et al. 2024), and Bayrooti et
+# al.'s own.
 ANCHORS: dict[str, dict[float, dict[str, float]]] = {
     "mnist": {
-        0.5: {"B23 central": 90.82},
-        1.0: {"DPSUR": 97.93, "DPIS": 97.79, "ScatterNet": 97.78, "B23 central": 92.04},
-        10.0: {"B23 central": 94.73},
+        0.5: {"Bayrooti et al., central": 90.82},
+        1.0: {"DPSUR": 97.93, "DPIS": 97.79, "ScatterNet": 97.78, "Bayrooti et al., central": 92.04},
+        10.0: {"Bayrooti et al., central": 94.73},
     },
     "fashion_mnist": {
         1.0: {"DPSUR": 88.38, "ScatterNet": 85.54},
@@ -68,13 +69,13 @@ class Setting:
 
     Examples
     --------
-    >>> Setting("handwriting", 80, 8.0).clip
+    >>> Setting("handwriting", 80, 8.0).clip_norm
     1.0
     """
 
     features: str
     steps: int
-    rate: float
+    learning_rate: float
     momentum: float = 0.9
     clip_norm: float = 1.0
 
@@ -146,7 +147,7 @@ def plan_of(
 
     options: dict[str, Any] = {
         "steps": setting.steps,
-        "learning_rate": setting.rate,
+        "learning_rate": setting.learning_rate,
         "optimizer": Optimizer("momentum", beta=setting.momentum),
         "clip_norm": setting.clip_norm,
         "epsilon": epsilon,
@@ -169,7 +170,7 @@ def plan_of(
 
 
 def network_of(agents: int, rng: np.random.Generator) -> Any:
-    """Return the sparsest graph of B23 for ten agents, a random 4-regular one for more."""
+    """Return the sparsest graph of Bayrooti et al. for ten agents, a random 4-regular one for more."""
     from sottovoce import graphs
 
     if agents <= 10:
@@ -340,7 +341,7 @@ def tuning_cell(
         jobs = [
             Job(
                 s.steps,
-                s.rate,
+                s.learning_rate,
                 share * s.clip_norm * sum_noise(epsilon, s.steps, agents, own),
                 seed,
                 s.momentum,
@@ -641,10 +642,10 @@ def tuning_table(record: dict[str, Any]) -> Shown:
     """Return what was tried."""
     rows = tuple(
         (row["data"], row["epsilon"], "own" if row["own"] else "any one member", row["features"],
-         row["steps"], row["rate"], row["held_out_accuracy"])
+         row["steps"], row["learning_rate"], row["held_out_accuracy"])
         for row in record["history"]
     )  # fmt: skip
-    columns = ("data", "epsilon", "noise", "features", "steps", "rate", "accuracy, held out")
+    columns = ("data", "epsilon", "noise", "features", "steps", "learning rate", "accuracy, held out")
     return Shown(
         columns, rows, "Held-out training records, noise of the summed law, seeds outside the trials."
     )
@@ -729,27 +730,32 @@ def as_good_as_ten(record: dict[str, Any]) -> bool | None:
 
 EXPERIMENTS = {
     "secure-sum-mnist": Experiment(
-        "Masked sums and fixed features, ten agents, MNIST", "beyond B23, Table 1", secure_sum_mnist, plot,
+        "Masked sums and fixed features, ten agents, MNIST",
+        "beyond Bayrooti et al. 2023, Table 1", secure_sum_mnist, plot,
         table=table, held=above_central,
         claim="Against any one member, masked sums are above every central figure known.",
     ),
     "secure-sum-images": Experiment(
-        "Masked sums on Fashion-MNIST and CIFAR-10", "beyond B23", secure_sum_images, plot, table=table,
+        "Masked sums on Fashion-MNIST and CIFAR-10",
+        "beyond Bayrooti et al. 2023", secure_sum_images, plot, table=table,
         held=above_central,
         claim="Against any one member, masked sums are above the best central figures from scratch.",
     ),
     "secure-sum-agents": Experiment(
-        "Accuracy against the number of agents, by kind of noise", "beyond B23", secure_sum_agents,
+        "Accuracy against the number of agents, by kind of noise",
+        "beyond Bayrooti et al. 2023", secure_sum_agents,
         agents_plot, table=agents_table, held=as_good_as_ten,
         claim="With masked sums a thousand agents learn as well as ten; own noise costs points at a hundred.",
     ),
     "secure-sum-mean": Experiment(
-        "The noise in a mean of n numbers, by who must not learn more", "beyond B23", secure_sum_mean,
+        "The noise in a mean of n numbers, by who must not learn more",
+        "beyond Bayrooti et al. 2023", secure_sum_mean,
         mean_plot, table=mean_table, held=within_a_hundredth,
         claim="A mean of masked rows carries the noise of the formula, within one part in a hundred.",
     ),
     "secure-sum-tuning": Experiment(
-        "Which steps and rates were tried for the secure-sum tables", "beyond B23", secure_sum_tuning,
+        "Which steps and rates were tried for the secure-sum tables",
+        "beyond Bayrooti et al. 2023", secure_sum_tuning,
         tuning_plot, table=tuning_table,
         claim="Settings come from held-out training records and other seeds.",
     ),

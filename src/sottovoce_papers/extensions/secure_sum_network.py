@@ -1,10 +1,10 @@
-"""B23's own network with exact consensus and with masked sums, beside the methods of B23.
+"""The network of Bayrooti et al. 2023 with exact consensus and with masked sums, beside their methods.
 
-Model, lots, graphs and split are those of B23's Table 1 (`deep_b23`); what differs is how gradients are
-averaged, and against whom the budget holds: everybody else together (own noise, over a tree) or any one
-member who taps every link (masked sums). Settings are those found for the central run at the same budget on
-training records held out (`b23_tuning`), which is not charged: ``accept = ["tuning"]``; none were tried for
-these sums themselves. An exact sum does not depend on the graph: the trials of Table 1 serve.
+Model, batches, graphs and split are those of Bayrooti et al.'s Table 1 (`cells`); what differs is how
+gradients are averaged, and against whom the budget holds: everybody else together (own noise, over a tree) or
+any one member who taps every link (masked sums). Settings are those found for the central run at the same
+budget on training records held out (`tuning`), which is not charged: ``accept = ["tuning"]``; none were tried
+for these sums themselves. An exact sum does not depend on the graph: the trials of Table 1 serve.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from sottovoce.runners.sweep import Spread, Trial, in_turn, run_cells
 from sottovoce_papers.bayrooti2023.cells import DELTA, Cell, cell_trial
 from sottovoce_papers.bayrooti2023.printed import printed
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
+from sottovoce_papers.common import accuracy_of
 from sottovoce_papers.registry import Experiment, Shown
-from sottovoce_papers.trials import accuracy_of
 
 __all__ = ["EXPERIMENTS", "FIEDLER", "WORDS"]
 
@@ -49,7 +49,7 @@ def secure_sum_network(
     progress: bool = False,
     spread: Spread = in_turn,
 ) -> Result:
-    """Run B23's network with exact sums, one digit per agent."""
+    """Run Bayrooti et al.'s network with exact sums, one digit per agent."""
     started = time.perf_counter()
     cells = [(Cell(m, float(e), FIEDLER), settings_of(m, float(e))) for m in method for e in epsilon]
     if quick:
@@ -80,7 +80,7 @@ def secure_sum_network(
             "noise_multiplier": max(records[0]["noise_multiplier"]),
             "epsilon_spent": max(record["epsilon_spent"] for record in records),
             "accept": ["tuning"],
-            "b23": {
+            "printed": {
                 name: pair[0]
                 for name in BESIDE
                 if (pair := printed(1, name, cell.epsilon, FIEDLER, 1.0)) is not None
@@ -101,18 +101,18 @@ def secure_sum_network(
 
 
 def table(record: dict[str, Any]) -> Shown:
-    """Return the accuracies beside those that B23 printed for its methods."""
+    """Return the accuracies beside those that Bayrooti et al. printed for its methods."""
     rows = tuple(
         (WORDS[row["method"]], row["epsilon"], row["accuracy"], row["std"], row["trials"],
-         ", ".join(f"{BESIDE[name]} {value:.2f}" for name, value in row["b23"].items()))
+         ", ".join(f"{BESIDE[name]} {value:.2f}" for name, value in row["printed"].items()))
         for row in record["history"]
     )  # fmt: skip
-    columns = ("average", "epsilon", "accuracy", "± std", "trials", "B23, same network and graph")
+    columns = ("average", "epsilon", "accuracy", "± std", "trials", "Bayrooti et al., same network and graph")
     return Shown(columns, rows, "Test accuracy in percent at delta 1e-5, lots of 256, ten agents.")
 
 
 def plot(record: dict[str, Any]) -> Any:
-    """Draw accuracy against the budget, with B23's methods as open points."""
+    """Draw accuracy against the budget, with Bayrooti et al.'s methods as open points."""
     rows = record["history"]
     with drawing.figure_of() as (figure, (panel,)):
         for k, method in enumerate(dict.fromkeys(row["method"] for row in rows)):
@@ -121,28 +121,33 @@ def plot(record: dict[str, Any]) -> Any:
                 panel, [r["epsilon"] for r in line], [r["accuracy"] for r in line],
                 [r["std"] or 0.0 for r in line], k, WORDS[method],
             )  # fmt: skip
-        beside = {row["epsilon"]: row["b23"] for row in rows}
+        beside = {row["epsilon"]: row["printed"] for row in rows}
         for k, name in enumerate(BESIDE, start=2):
             at = [e for e, values in beside.items() if name in values]
             drawing.error_bars(panel, at, [beside[e][name] for e in at], None, k, BESIDE[name], paper=True)
         drawing.names(
-            panel, "privacy budget epsilon", "test accuracy (%)", "MNIST, B23's network", xscale="log"
+            panel,
+            "privacy budget epsilon",
+            "test accuracy (%)",
+            "MNIST, Bayrooti et al.'s network",
+            xscale="log",
         )
     return figure
 
 
-def above_b23(record: dict[str, Any]) -> bool | None:
-    """Whether masked sums are above all methods of B23 and its central run; a quick run cannot say."""
-    rows = [row for row in record["history"] if row["method"] == "masked" and row["b23"]]
+def above_the_paper(record: dict[str, Any]) -> bool | None:
+    """Whether masked sums are above all methods of the paper; a quick run cannot say."""
+    rows = [row for row in record["history"] if row["method"] == "masked" and row["printed"]]
     if record["config"]["quick"] or not rows:
         return None
-    return all(row["accuracy"] > max(row["b23"].values()) for row in rows)
+    return all(row["accuracy"] > max(row["printed"].values()) for row in rows)
 
 
 EXPERIMENTS = {
     "secure-sum-network": Experiment(
-        "B23's network with exact consensus and with masked sums", "beyond B23, Table 1", secure_sum_network,
-        plot, table=table, held=above_b23,
-        claim="With masked sums B23's network is above every method of B23, its central run among them.",
+        "The network of Bayrooti et al. with exact consensus and with masked sums",
+        "beyond Bayrooti et al. 2023, Table 1", secure_sum_network,
+        plot, table=table, held=above_the_paper,
+        claim="With masked sums the network is above every method of the paper, its central run among them.",
     ),
 }  # fmt: skip

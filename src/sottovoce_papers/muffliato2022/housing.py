@@ -1,6 +1,6 @@
 """Learning over networks on houses: Muffliato-GD, exact consensus, a trusted aggregator, a random walk.
 
-Muffliato (M22) figure 1(c): logistic regression on binarised California housing, features standardized and
+Muffliato figure 1(c): logistic regression on binarised California housing, features standardized and
 every record scaled to unit length, records dealt out to n = 2000 and 4000 users, a fresh Erdős-Rényi graph
 for every gradient step, against a trusted aggregator. `walk-vs-gossip` is the picture of Bellet's 2024 talk.
 
@@ -9,7 +9,7 @@ loss per order). Per gradient step and in units of (2C/sigma)^2 it is, for
 
 - trees: 2 (n - 1) / n^2, exact, a guarantee (a fresh uniform spanning tree of the step's graph);
 - Muffliato: rank of a node's view over n, at most (messages received) / n; the value of the linear
-  system for one step, "conditional" for learning. Equation (9) of M22 prints the same mean. With the
+  system for one step, "conditional" for learning. Equation (9) of the paper prints the same mean. With the
   theoretical number of rounds, and (muffliato-1, muffliato-4) with fewer;
 - the aggregator: 1 / n, what everybody learns from the released mean.
 """

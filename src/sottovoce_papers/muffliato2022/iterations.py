@@ -1,4 +1,4 @@
-"""M22 Figure 1(c), bottom: accuracy over iterations, gossip and an aggregator with the same parameters.
+"""Figure 1(c), bottom: accuracy over iterations, gossip and an aggregator with the same parameters.
 
 Houses as in `houses`; every step draws a fresh Erdős-Rényi graph. ``same`` gives both the same noise, as the
 paper does; ``equal loss`` gives gossip the noise at which its mean loss per step is the aggregator's.

@@ -1,6 +1,6 @@
 """What single nodes learn in Muffliato: ego graphs, geometric graphs by distance, dropout, fresh graphs.
 
-M22 Figure 1(b), Figure 1(c, top) and Appendix H. All losses are exact, as a share of the local loss: 1 is
+Figure 1(b), Figure 1(c, top) and Appendix H. All losses are exact, as a share of the local loss: 1 is
 what local privacy alone would give.
 """
 
@@ -19,7 +19,7 @@ from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS"]
 
-M22 = "Cyffers et al. 2022"
+PAPER = "Cyffers et al. 2022"
 
 
 # ---- Figure 1(b): ego graphs -----------------------------------------------------------------------------
@@ -416,7 +416,7 @@ def plot_histogram(record: dict[str, Any]) -> Any:
 EXPERIMENTS = {
     "ego-loss": Experiment(
         "Loss towards every other node from one user of a Facebook ego graph",
-        f"{M22}, figure 1(b), appendix H",
+        f"{PAPER}, figure 1(b), appendix H",
         ego_loss,
         plot_ego,
         table=ego_table,
@@ -425,7 +425,7 @@ EXPERIMENTS = {
     ),
     "geometric-distance": Experiment(
         "Loss by hops and by Euclidean distance on a geometric graph",
-        f"{M22}, appendix H",
+        f"{PAPER}, appendix H",
         geometric_distance,
         plot_distance,
         table=distance_table,
@@ -434,7 +434,7 @@ EXPERIMENTS = {
     ),
     "muffliato-dropout": Experiment(
         "Loss by distance when nodes drop out",
-        f"{M22}, appendix H",
+        f"{PAPER}, appendix H",
         dropout,
         plot_dropout,
         table=dropout_table,
@@ -442,7 +442,7 @@ EXPERIMENTS = {
     ),
     "muffliato-histogram": Experiment(
         "Pairwise loss with a fresh Erdős-Rényi graph in every step",
-        f"{M22}, figure 1(c), top",
+        f"{PAPER}, figure 1(c), top",
         histogram,
         plot_histogram,
         table=histogram_table,

@@ -1,8 +1,8 @@
 """Privacy loss by distance: synthetic graphs and the Facebook ego networks.
 
-Muffliato (M22) figures 1(a) and 1(b): one averaging with the theoretical number of rounds, sigma 1; the loss
-of node u towards an observer v, by their distance. M22 plots its equation (6); here the exact loss stands
-beside it, in units of the local loss, with the share of pairs the equation understates.
+Muffliato figures 1(a) and 1(b): one averaging with the theoretical number of rounds, sigma 1; the loss
+of node u towards an observer v, by their distance. The paper plots its equation (6); here the exact loss
+stands beside it, in units of the local loss, with the share of pairs the equation understates.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ EGOS = (0, 107, 348, 414, 686, 698, 1684, 3437, 3980)
 class Config:
     """Graph sizes; ``egos`` are read from the data folder when it is there.
 
-    Of Erdős-Rényi graphs ``draws`` are taken, as M22 averages over 5; ``observers`` is per graph.
+    Of Erdős-Rényi graphs ``draws`` are taken, as the paper averages over 5; ``observers`` is per graph.
     """
 
     dimension: int = 11

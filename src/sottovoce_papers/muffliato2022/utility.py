@@ -1,4 +1,4 @@
-"""M22 Table 1, Theorems 2 and 3, Remark 1: errors of Muffliato at one mean loss, predicted and measured.
+"""Table 1, Theorems 2 and 3, Remark 1: errors of Muffliato at one mean loss, predicted and measured.
 
 For every graph and size the noise is set so that the exact mean loss of the protocol's view (order alpha,
 over sampled observers) is epsilon; then values in [-1/2, 1/2] are averaged many times. Table 1 has orders
@@ -47,7 +47,7 @@ QUICK = Config(sizes=(16, 64), randomized_sizes=(16,), observers=1, runs=20)
 
 
 def error_bound(noise_std: float, n: int, *, randomized: bool = False) -> float:
-    """Return M22's bound on half the mean squared error after T_stop rounds: Theorem 2, or Theorem 3.
+    """Return the paper's bound on half the mean squared error after T_stop rounds: Theorem 2, or Theorem 3.
 
     Examples
     --------
@@ -102,7 +102,7 @@ def _one(family: str, n: int, algorithm: str, config: Config, rng: np.random.Gen
             network, seed=int(rng.integers(2**32))
         )
     who = rng.choice(n, size=min(config.observers, n), replace=False)
-    # (1/n) sum over others of the exact share, as M22 defines the mean loss
+    # (1/n) sum over others of the exact share, as the paper defines the mean loss
     share = float(np.mean([np.delete(protocol.view(int(v)).leakage(), v).sum() / n for v in who]))
     sigma = math.sqrt(config.alpha * share / (2 * config.epsilon))
     values = rng.uniform(-0.5, 0.5, size=(n, config.runs))

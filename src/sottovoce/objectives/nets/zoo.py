@@ -1,4 +1,4 @@
-"""Networks: the two of B23, and a small zoo that trains well under noise.
+"""Networks: two of Bayrooti et al. 2023, and a small zoo that trains well under noise.
 
 Bounded activations and group norms are the known friends of per-sample clipping (Papernot et al. 2021,
 "Tempered Sigmoid Activations"); none of these has a layer that mixes samples.
@@ -13,15 +13,17 @@ from torch import Tensor, nn
 
 from sottovoce.errors import InvalidInput
 
-__all__ = ["MODELS", "b23_mnist", "build", "linear", "mlp", "resnet9", "tanh_cnn"]
+__all__ = ["MODELS", "bayrooti_mnist", "build", "linear", "mlp", "resnet9", "tanh_cnn"]
 
 
-def b23_mnist() -> nn.Module:
-    """Return the MNIST network of B23: conv 1->3, linear 588->64, linear 64->10, Mish; 32x32 inputs.
+def bayrooti_mnist() -> nn.Module:
+    """Return the MNIST network of Bayrooti et al. 2023, for 32x32 inputs.
+
+    conv 1->3, linear 588->64, linear 64->10, Mish.
 
     Examples
     --------
-    >>> sum(p.numel() for p in b23_mnist().parameters())
+    >>> sum(p.numel() for p in bayrooti_mnist().parameters())
     38424
     """
     return nn.Sequential(
@@ -40,7 +42,7 @@ class _Residual(nn.Module):
 
 
 def resnet9(classes: int = 100, channels: int = 3) -> nn.Module:
-    """Return the ResNet-9 of B23, batch norms replaced by GroupNorm(16); 32x32 inputs.
+    """Return the ResNet-9 of Bayrooti et al. 2023, batch norms replaced by GroupNorm(16); 32x32 inputs.
 
     Examples
     --------
@@ -104,7 +106,7 @@ def linear(inputs: int, classes: int = 10) -> nn.Module:
 
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
-    "b23_mnist": b23_mnist, "resnet9": resnet9, "tanh_cnn": tanh_cnn, "mlp": mlp, "linear": linear,
+    "bayrooti_mnist": bayrooti_mnist, "resnet9": resnet9, "tanh_cnn": tanh_cnn, "mlp": mlp, "linear": linear,
 }  # fmt: skip
 
 

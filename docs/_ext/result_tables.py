@@ -1,0 +1,269 @@
+"""Tables of numbers for the pages, made from docs/results when the site is built."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parents[1] / "results"
+LEARNING = (
+    "dpcd-electricity", "dpgcd-madelon", "dpgcd-dorothea", "muffliato-houses", "walk-vs-gossip", "admm-lasso",
+    "topologies", "convex-audits",
+)  # fmt: skip
+# the column of an experiment's table that matters: the first of these words that a heading has
+KEYS = (
+    "ours tuned", "tuned (median)", "ours", "accuracy", "mean loss", "median", "success", "share of", "ratio",
+)  # fmt: skip
+METHODS = {"dsgd": "DP-DSGD", "dsgt": "DP-DSGT", "dinno": "DP-DiNNO"}
+BUDGETS = (0.5, 1.0, 10.0)
+PAPER = "Bayrooti et al."
+
+
+def result(name: str) -> dict[str, Any]:
+    """Return a stored result."""
+    stored: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return stored
+
+
+def markdown(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table in Markdown."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "".join(
+        "| " + " | ".join(str(cell).replace("|", r"\|") for cell in line) + " |\n" for line in lines
+    )
+
+
+def tables() -> dict[str, str]:
+    """Return every table by the name of its file."""
+    makers: tuple[Callable[[], str], ...] = (
+        experiments, learning, table1, consensus, steps, overview, speed, trust, masked_mnist, masked_images,
+        masked_agents, masked_network, fine_tuning, ranks,
+    )  # fmt: skip
+    return {maker.__name__.replace("_", "-"): maker() for maker in makers}
+
+
+# ---- experiments -----------------------------------------------------------------------------------------
+
+
+def experiments(names: Sequence[str] | None = None) -> str:
+    """Every stored result: the claim, whether it held, numbers."""
+    from sottovoce_papers.paper_index import stored_results
+    from sottovoce_papers.registry import find
+
+    rows = []
+    for name, stored in sorted(stored_results(RESULTS).items()):
+        if names is not None and name not in names:
+            continue
+        experiment = find(name)
+        held = None if experiment.held is None else experiment.held(stored)
+        word = {True: "held", False: "did not hold", None: "cannot say"}[held]
+        numbers = "" if experiment.table is None else _numbers(experiment.table(stored))
+        rows.append((f"`{name}`", experiment.claim, word, numbers))
+    return markdown(("name", "the source says", "here", "from the result"), rows)
+
+
+def learning() -> str:
+    """The results on convex problems."""
+    return experiments(LEARNING)
+
+
+def _numbers(shown: Any) -> str:
+    """Return the column that matters, in the first, a middle and the last row that have it."""
+    named = (
+        k for word in KEYS for k, c in enumerate(shown.columns) if k and re.search(rf"\b{re.escape(word)}", c)
+    )
+    key = next(named, len(shown.columns) - 1)
+    rows = [row for row in shown.rows if row[key] not in (None, "", "not run")]
+    chosen = [rows[k] for k in dict.fromkeys((0, len(rows) // 2, len(rows) - 1))] if rows else []
+    texts = []
+    for row in chosen:
+        label = ", ".join(_short(cell) for cell in row[: min(key, 4)] if cell not in (None, ""))
+        texts.append(f"{label}: {_short(row[key])}")
+    return f"{shown.columns[key]}: " + "; ".join(texts)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+# ---- networks --------------------------------------------------------------------------------------------
+
+
+def _mean(row: dict[str, Any] | None, trials: bool = False) -> str:
+    if row is None or row["accuracy"] is None:
+        return "–"
+    spread = f" ± {row['std']:.2f}" if row["std"] is not None else ""
+    return f"{row['accuracy']:.2f}{spread}" + (f" ({row['trials']})" if trials else "")
+
+
+def _printed(row: dict[str, Any]) -> str:
+    return f"{row['paper']:.2f} ± {row['paper_std']:.2f}"
+
+
+def _tuned() -> dict[tuple[str, float, Any], dict[str, Any]]:
+    """The cells of Table 1 by method, budget and graph; tuned settings where there are some."""
+    rows = [row for row in result("table1")["history"] if row["trials"]]
+    return {(row["method"], row["epsilon"], row["fiedler"]): row for row in rows}  # tuned come last
+
+
+def table1() -> str:
+    """Table 1 on the densest and the sparsest graph."""
+    cells, rows = _tuned(), []
+    for graph, fiedler in (("complete", 1.0), (".06", 0.06)):
+        for method, name in METHODS.items():
+            found = [cells[method, epsilon, fiedler] for epsilon in BUDGETS]
+            rows.append([graph, name, *(text for row in found for text in (_mean(row), _printed(row)))])
+    heads = [text for e in BUDGETS for text in (f"epsilon {e:g}", PAPER)]
+    return markdown(("graph", "method", *heads), rows)
+
+
+def consensus() -> str:
+    """Exact consensus with fixed features."""
+    rows = result("consensus-mnist")["history"]
+    heads = ["none" if row["epsilon"] == "inf" else f"{row['epsilon']:g}" for row in rows]
+    return markdown(
+        ("epsilon", *heads),
+        (
+            ("exact consensus", *map(_mean, rows)),
+            (f"{PAPER}, central DP-SGD", *(row["paper_central"] for row in rows)),
+            (f"{PAPER}, best decentralized on this graph", *(row["paper_best"] for row in rows)),
+        ),
+    )
+
+
+def overview() -> str:
+    """The sparsest graph: exact consensus, the paper's methods, the paper's numbers."""
+    cells = _tuned()
+    exact = {row["epsilon"]: row for row in result("consensus-mnist")["history"]}
+    rows = [["**exact consensus, linear on fixed features**", *(_mean(exact[e]) for e in BUDGETS)]]
+    for method in ("dsgt", "dinno", "dsgd"):
+        rows.append([f"{METHODS[method]} (ours)", *(_mean(cells[method, e, 0.06]) for e in BUDGETS)])
+    best = [max((cells[m, e, 0.06] for m in METHODS), key=lambda row: row["paper"]) for e in BUDGETS]
+    central = [cells["central", e, None] for e in BUDGETS]
+    rows.append([f"{PAPER}, best decentralized", *map(_printed, best)])
+    rows.append([f"{PAPER}, central DP-SGD", *map(_printed, central)])
+    return markdown(("", *(f"epsilon {e:g}" for e in BUDGETS)), rows)
+
+
+def fine_tuning() -> str:
+    """A transformer fine-tuned by ten agents."""
+    from sottovoce_papers.registry import find
+
+    shown = find("fine-tuning-text").table(result("fine-tuning-text"))  # type: ignore[misc]
+    return markdown(shown.columns, ([_short(cell) for cell in row] for row in shown.rows))
+
+
+# ---- masked sums -----------------------------------------------------------------------------------------
+
+
+def _masked(name: str, adversaries: dict[str, str]) -> str:
+    history = result(name)["history"]
+    found = {(row["data"], row["epsilon"], row["against"]): row for row in history}
+    rows = []
+    for data, epsilon in dict.fromkeys((row["data"], row["epsilon"]) for row in history):
+        anchors = next(row["anchors"] for row in history if (row["data"], row["epsilon"]) == (data, epsilon))
+        elsewhere = ", ".join(f"{key} {value:.2f}" for key, value in anchors.items())
+        cells = (_mean(found.get((data, epsilon, who)), trials=True) for who in adversaries)
+        rows.append((data, f"{epsilon:g}", *cells, elsewhere))
+    return markdown(("data", "epsilon", *adversaries.values(), "central, elsewhere"), rows)
+
+
+def masked_mnist() -> str:
+    """Masked sums on MNIST, by adversary."""
+    adversaries = {
+        "outsiders": "masked: outsiders", "one": "masked: any one member", "three": "masked: any three",
+        "local": "own noise only", "central": "trusted curator",
+    }  # fmt: skip
+    return _masked("secure-sum-mnist", adversaries)
+
+
+def masked_images() -> str:
+    """Masked sums on other images."""
+    return _masked("secure-sum-images", {"one": "masked: any one member"})
+
+
+def masked_agents() -> str:
+    """Masked sums by number of agents."""
+    found = {(row["agents"], row["against"]): row for row in result("secure-sum-agents")["history"]}
+    adversaries = {
+        "one": "masked: any one member", "tree": "tree without masks: any one member",
+        "local": "own noise only",
+    }  # fmt: skip
+    rows = (
+        (n, *(_mean(found.get((n, who)), trials=True) for who in adversaries))
+        for n in dict.fromkeys(n for n, _ in found)
+    )
+    return markdown(("agents", *adversaries.values()), rows)
+
+
+def masked_network() -> str:
+    """Masked sums and exact consensus with the network of Bayrooti et al."""
+    from sottovoce_papers.extensions.secure_sum_network import WORDS
+
+    found = {(row["method"], row["epsilon"]): row for row in result("secure-sum-network")["history"]}
+    budgets = (*BUDGETS, 100.0)
+    rows = (
+        (WORDS[method], *(_mean(found.get((method, epsilon)), trials=True) for epsilon in budgets))
+        for method in ("consensus", "masked")
+    )
+    return markdown(("average and adversary", *(f"epsilon {e:g}" for e in budgets)), rows)
+
+
+# ---- benchmarks ------------------------------------------------------------------------------------------
+
+
+def steps() -> str:
+    """Where the time of a step goes."""
+    parts = result("bench-deep")["whole_steps"]
+    first, second = (parts[method]["share_of_a_step"] for method in ("dp-dsgt", "dp-dinno"))
+    rows = ((name, first[name], second[name]) for name in first)
+    return markdown(("part of a step", "DP-DSGT", "DP-DiNNO"), rows)
+
+
+def speed() -> str:
+    """Times faster than named rivals."""
+    deep, convex = result("bench-deep"), result("bench-convex")
+    net = deep["mnist_10x256"]
+    rows = (
+        ("clipped gradients, MNIST net, 10 x 256 records", "Opacus, hooks", net["fast_over_opacus_hooks"]),
+        ("the same", "Opacus, ghost clipping", net["fast_over_opacus_ghost"]),
+        ("ResNet-9, 50 records", "Opacus, hooks", deep["resnet9_batch50"]["over_opacus_hooks"]),
+        ("equation (6), all pairs of 2,048 nodes", "scipy sparse products",
+         result("bench-foundation")["published"]["times_faster"]),
+        ("random walk, 8 features", "a loop in numpy", convex["random_walk"]["complete_against_numpy"]),
+        ("two ranks against one, ResNet-9", "one process", result("bench-scale")["resnet"]["ratio"]),
+    )  # fmt: skip
+    return markdown(("what", "rival", "ours, times faster"), ((*row[:2], f"{row[2]:.4g}") for row in rows))
+
+
+def trust() -> str:
+    """Attempts to break peers."""
+    peers = result("peers")
+    kills, worlds, fuzz = peers["kills"], peers["worlds"], peers["fuzz"]
+    rows = (
+        ("killing a peer during a run", f"{kills['kills']:,}",
+         f"{kills['undercounts']} rows sent that the ledger does not have"),
+        ("simulated loss, copies, power cuts", f"{worlds['worlds']:,}", f"{worlds['violations']} violations"),
+        ("mutated frames", f"{fuzz['frames']:,}", f"{fuzz['state_changes']} changes of state"),
+    )  # fmt: skip
+    return markdown(("what was tried", "how often", "outcome"), rows)
+
+
+def ranks() -> str:
+    """Several processes for one run, and workers for many."""
+    stored = result("bench-scale")
+    resnet, audits, start = stored["resnet"], stored["audits"], stored["start"]
+    seconds = resnet["seconds_per_step_2_ranks"], resnet["seconds_per_step_1_rank"]
+    rows = (
+        ("ResNet-9, ten agents on a ring, 2 ranks of one thread against 1",
+         f"{resnet['ratio']} times ({seconds[0]:.1f} s against {seconds[1]:.1f} s a step)"),
+        ("bytes sent in a round of that run", f"{resnet['bytes_sent_per_round']:,}"),
+        ("64 audits of 400,000 runs, 2 workers against 1", f"{audits['ratio_median']} times"),
+        ("the same with the start of the workers counted", f"{audits['ratio_with_start_median']} times"),
+        ("from nothing to the first result of a sweep of two trials",
+         ", ".join(f"{name} {value:.1f} s" for name, value in start.items() if "," in name)),
+    )  # fmt: skip
+    return markdown(("what", "figure"), rows)

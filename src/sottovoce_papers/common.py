@@ -1,0 +1,64 @@
+"""What experiments share: the mean of trials, result files that hold their trials, the commit of the code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sottovoce.report.result_files import write_text
+from sottovoce.runners.sweep import write_trial
+
+__all__ = ["accuracy_of", "commit", "unpack", "write_result"]
+
+
+def accuracy_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean and standard deviation of the accuracy, and how many trials they are of.
+
+    Examples
+    --------
+    >>> accuracy_of([{"accuracy": 90.0}, {"accuracy": 92.0}])
+    {'accuracy': 91.0, 'std': 1.41, 'trials': 2}
+    """
+    values = np.array([record["accuracy"] for record in records])
+    spread = round(float(values.std(ddof=1)), 2) if len(values) > 1 else None
+    return {"accuracy": round(float(values.mean()), 2), "std": spread, "trials": len(values)}
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout that this package runs from; None for an installed package."""
+    import subprocess
+
+    here = Path(__file__).parent
+    if not (here.parents[1] / ".git").exists():
+        return None
+    answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True)
+    return answer.stdout.strip() or None
+
+
+def write_result(path: Path, result: Mapping[str, Any], trials: Iterable[Mapping[str, Any]] = ()) -> Path:
+    """Write a result with its trials, one line each."""
+    rows = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in trials)
+    text = json.dumps({key: value for key, value in result.items() if key != "trials"}, indent=1)
+    return write_text(path, f'{text[:-2]},\n "trials": [\n{rows}\n ]\n}}\n' if rows else f"{text}\n")
+
+
+def unpack(results: Path, folder: Path) -> list[Path]:
+    """Write every trial of the stored results as a file of its own, where experiments look for it.
+
+    A file that is there already is left alone.
+    """
+    written = []
+    for path in sorted(results.glob("*.json")):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        for row in result.get("trials", ()) if isinstance(result, dict) else ():
+            trial = dict(row)
+            target = folder / f"{trial.pop('key')}.json"
+            if not target.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                write_trial(target, trial)
+                written.append(target)
+    return written
