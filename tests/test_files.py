@@ -6,13 +6,14 @@ import os
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from sottovoce._io import atomic_write, digest, plain
+from sottovoce._io import atomic_write, digest, plain, to_toml
 from sottovoce.errors import DataError, InvalidInput
 
 
@@ -148,3 +149,16 @@ def test_digests_are_the_same_in_every_process():
         for seed in ("1", "2", "3")
     }
     assert said == {digest({"s": {"three", "two", "one"}, "a": np.arange(3)})}
+
+
+def test_tables_are_written_as_toml_and_read_back():
+    tables = {
+        "version": 1, "title": 'a "title"\u2028', "text": "two\nlines",
+        "network": {"graph": "ring:4", "names": ["ä", "b c"], "odd key": {"x": (1, 2.5, True)}},
+        "members": [{"name": "ada", "certificate": "-----\n" + "A" * 120 + "\n"}],
+    }  # fmt: skip
+    text = to_toml(tables, ["first", "second"])
+    assert text.startswith("# first\n# second\nversion = 1\n")
+    read = tomllib.loads(text)
+    tables["network"]["odd key"]["x"] = [1, 2.5, True]
+    assert read == tables

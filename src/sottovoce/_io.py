@@ -1,4 +1,4 @@
-"""Files that are whole or absent, values as JSON knows them, and their digests."""
+"""Files that are whole or absent, values as JSON and TOML know them, and their digests."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import tomli_w
 
 from sottovoce.errors import DataError, InvalidInput
 
-__all__ = ["atomic_write", "digest", "locked", "plain", "sync_folder"]
+__all__ = ["atomic_write", "digest", "locked", "plain", "sync_folder", "to_toml"]
 
 
 @contextlib.contextmanager
@@ -149,6 +150,11 @@ def plain(value: Any) -> Any:
     if isinstance(value, float) and not np.isfinite(value):
         return None if np.isnan(value) else ("inf" if value > 0 else "-inf")
     return value
+
+
+def to_toml(tables: Mapping[str, Any], comments: Iterable[str] = ()) -> str:
+    """Return tables as the text of a TOML file, with comments at its head."""
+    return "".join(f"# {line}\n" for line in comments) + tomli_w.dumps(tables, multiline_strings=True)
 
 
 def digest(value: Any) -> str:

@@ -8,13 +8,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from sottovoce._io import atomic_write, plain
+from sottovoce._io import atomic_write, plain, to_toml
 from sottovoce.advice.candidates import net_words
 from sottovoce.advice.comparison import PlanSummary
 from sottovoce.advice.requirements import Requirements
 from sottovoce.errors import InvalidInput
 
-__all__ = ["agreement_draft", "plan_file", "to_toml"]
+__all__ = ["agreement_draft", "plan_file"]
 
 
 def plan_file(wish: Requirements, row: PlanSummary) -> str:
@@ -45,11 +45,7 @@ def plan_file(wish: Requirements, row: PlanSummary) -> str:
     else:
         tables |= _training(wish, plan, notes)
     tables["budget"] = {"epsilon": wish.epsilon, "delta": wish.delta, **_view(wish, row)}
-    lines = ["version = 1", f"title = {to_toml(_title(wish))}"]
-    lines += [f"# {note}" for note in notes]
-    for name, table in tables.items():
-        lines += ["", f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
+    return to_toml({"version": 1, "title": _title(wish), **tables}, notes)
 
 
 def _training(wish: Requirements, plan: Any, notes: list[str]) -> dict[str, dict[str, Any]]:
@@ -145,17 +141,16 @@ def agreement_draft(wish: Requirements, row: PlanSummary) -> str:
         said = "what is charged, below, is a member's own noise alone, as if all others colluded"
     whom = against(wish)
     labels = wish.network.labels
-    lines = [
-        f"# epsilon {wish.epsilon:g} at delta {wish.delta:g} against {whom}; {said}.",
-        "version = 1",
-        f"title = {to_toml(_title(wish))}",
-        *([] if labels is None else [f"# nodes 0 to {wish.n - 1} are {', '.join(map(str, labels))}"]),
-        f"graph = {to_toml(_graph(wish, inline=True))}",
-    ]
-    budget = {"epsilon": float(epsilon), "delta": wish.delta}
-    for name, table in (("algorithm", algorithm), ("model", model), ("budget", budget)):
-        lines += ["", f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
+    comments = [f"epsilon {wish.epsilon:g} at delta {wish.delta:g} against {whom}; {said}."]
+    if labels is not None:
+        comments.append(f"nodes 0 to {wish.n - 1} are {', '.join(map(str, labels))}")
+    tables = {
+        "algorithm": algorithm,
+        "model": model,
+        "budget": {"epsilon": float(epsilon), "delta": wish.delta},
+    }
+    head = {"version": 1, "title": _title(wish), "graph": _graph(wish, inline=True)}
+    return to_toml({**head, **tables}, comments)
 
 
 def _model(wish: Requirements, plan: Any) -> dict[str, Any]:
@@ -253,22 +248,3 @@ def _view(wish: Requirements, row: PlanSummary) -> dict[str, Any]:
 def _title(wish: Requirements) -> str:
     what = {"mean": "mean", "logistic": "logistic model", "linear": "linear model", "net": "network"}
     return f"{what[wish.compute].capitalize()} of {wish.n} members, epsilon {wish.epsilon:g}"
-
-
-def to_toml(value: Any) -> str:
-    """Return a plain value as TOML writes it.
-
-    Examples
-    --------
-    >>> to_toml({"a": [1, True], "b": "c"})
-    '{ a = [1, true], b = "c" }'
-    """
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        return json.dumps(value)
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(to_toml, value))}]"
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {to_toml(item)}" for key, item in value.items()) + " }"
-    return repr(value)

@@ -37,8 +37,10 @@ PACKAGES = (
     Package("jinja2", "reports"),
     Package("matplotlib", "figures"),
     Package("cryptography", "protective noise, certificates"),
+    Package("tomli-w", "plan files, agreements"),
     Package("torch", "neural networks", "pip install 'sottovoce[deep]'"),
     Package("safetensors", "model files", "pip install 'sottovoce[deep]'"),
+    Package("tensorboard", "logs of training", "pip install 'sottovoce[tensorboard]'"),
     Package("bokeh", "the explorer's page", "pip install 'sottovoce[explore]'"),
 )
 

@@ -60,7 +60,7 @@ def draft_of(built: LoadedPlan, where: str = "the plan") -> str:
     >>> print(draft.split("[model]")[1].split())
     ['kind', '=', '"mean"', 'parameters', '=', '1', '[budget]', 'epsilon', '=', '3.0', 'delta', '=', '1e-05']
     """
-    from sottovoce.advice.files import to_toml
+    from sottovoce._io import to_toml
     from sottovoce.errors import ConfigError
 
     plan: Any = built.plan
@@ -104,15 +104,8 @@ def draft_of(built: LoadedPlan, where: str = "the plan") -> str:
         if model["kind"] == "softmax" or len(classes) > 2:
             model |= {"kind": "logistic", "classes": len(classes)}
     tables = {"algorithm": algorithm, "model": model, "data": data, "budget": _budget(built)}
-    lines = [
-        "version = 1",
-        f"title = {to_toml(settings.title or where)}",
-        f"graph = {to_toml(settings.network.graph)}",
-    ]
-    for name, table in tables.items():
-        if table:
-            lines += ["", f"[{name}]", *(f"{key} = {to_toml(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
+    head = {"version": 1, "title": settings.title or where, "graph": settings.network.graph}
+    return to_toml({**head, **{name: table for name, table in tables.items() if table}})
 
 
 def _protocol(built: LoadedPlan, where: str) -> str:

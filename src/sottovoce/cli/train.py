@@ -84,6 +84,10 @@ def train(
       delta = 1e-5
       view = "network"
     """
+    if logs is not None:
+        from sottovoce.report.tensorboard import require_tensorboard
+
+        require_tensorboard()  # before anything is charged
     if ranks is not None and not inside():
         start(ranks)
         return

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from sottovoce import graphs
-from sottovoce._io import atomic_write
+from sottovoce._io import atomic_write, to_toml
 from sottovoce.accounting.release import Budget
 from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
@@ -570,10 +570,9 @@ def _with_signatures(
 ) -> Agreement:
     signed, keys = {**agreement.signatures, **more}, {**agreement.mask_keys, **more_keys}
     body = path.read_text(encoding="utf-8").split("\n[signatures]")[0].rstrip("\n")
-    lines = [body, "", "[signatures]", *[f'{name} = "{value}"' for name, value in sorted(signed.items())], ""]
-    if keys:
-        lines += ["[mask_keys]", *[f'{name} = "{value}"' for name, value in sorted(keys.items())], ""]
-    text = "\n".join(lines).encode()
+    tables = {"signatures": dict(sorted(signed.items())), "mask_keys": dict(sorted(keys.items()))}
+    written = to_toml({name: table for name, table in tables.items() if table})
+    text = f"{body}\n\n{written}".encode()
     again = parse_agreement(text, str(path))
     if again.run != agreement.run or again.signatures != signed or again.mask_keys != keys:
         raise ConfigError(f"{path} could not be signed: its layout is unusual; put [signatures] last.")
@@ -583,13 +582,7 @@ def _with_signatures(
 
 def write_agreement(path: str | Path, draft: dict[str, Any], members: list[dict[str, str]]) -> Agreement:
     """Write ``draft`` (title, graph, algorithm, model, ...) and the members as an agreement file."""
-    lines = [f"{key} = {_toml(value)}" for key, value in draft.items() if not isinstance(value, dict)]
-    for key, value in draft.items():
-        if isinstance(value, dict):
-            lines += ["", f"[{key}]", *[f"{name} = {_toml(item)}" for name, item in value.items()]]
-    for member in members:
-        lines += ["", "[[members]]", *[f"{name} = {_toml(item)}" for name, item in member.items()]]
-    text = "\n".join([*lines, ""])
+    text = to_toml({**draft, "members": list(members)})
     agreement = parse_agreement(text.encode(), str(path))
     try:
         atomic_write(path, text)
@@ -668,21 +661,6 @@ def _version_error(version: Any) -> str:
     if isinstance(version, int) and version > 1:
         return f"it is of version {version}, and this program reads version 1; upgrade sottovoce."
     return f"version must be 1, got {version!r}; this program reads agreements of version 1 only."
-
-
-def _key(name: str) -> str:
-    """A key of a table: bare where TOML allows it, else in quotes."""
-    return name if re.fullmatch("[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, str) and "\n" in value:
-        return f'"""\n{value}"""'
-    if isinstance(value, dict):
-        return "{ " + ", ".join(f"{_key(name)} = {_toml(item)}" for name, item in value.items()) + " }"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    return json.dumps(value, ensure_ascii=False)  # TOML knows no pairs of surrogates
 
 
 def _sentence(error: ValidationError) -> str:

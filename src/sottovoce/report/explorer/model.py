@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce import graphs
+from sottovoce._io import to_toml
 from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
@@ -456,7 +457,7 @@ class ExplorerModel:
             tables["average"] = {"radius": self.plan.radius, "center": center, "adjacency": "user"}
             if self.plan.dim != 1:
                 tables["average"]["dim"] = self.plan.dim
-        return _toml_file(tables)
+        return to_toml(tables)
 
     # ---- inside -------------------------------------------------------------------------------------------
 
@@ -639,26 +640,6 @@ def _renamed(text: str, node: int, name: str) -> str:
 def _cost(cost: Mapping[str, Any]) -> str:
     said = f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages"
     return said + (f", {number(cost['bytes'])} bytes" if "bytes" in cost else "")
-
-
-def _toml_file(tables: Mapping[str, Any]) -> str:
-    lines = [f"{key} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, Mapping)]
-    for key, table in tables.items():
-        if isinstance(table, Mapping):
-            lines += ["", f"[{key}]", *(f"{name} = {_toml(value)}" for name, value in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    import json
-
-    if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{json.dumps(k)} = {_toml(v)}" for k, v in value.items()) + " }"
-    if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(item) for item in value) + "]"
-    if isinstance(value, float):
-        return repr(value)
-    return json.dumps(value, ensure_ascii=False)
 
 
 def answered(study: ExplorerModel, what: str, asked: Mapping[str, Any]) -> dict[str, Any]:
