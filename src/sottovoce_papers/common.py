@@ -12,7 +12,7 @@ import numpy as np
 from sottovoce.report.result_files import write_text
 from sottovoce.runners.sweep import write_trial
 
-__all__ = ["accuracy_of", "commit", "unpack", "write_result"]
+__all__ = ["accuracy_of", "commit", "differences", "unpack", "write_result"]
 
 
 def accuracy_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -62,3 +62,26 @@ def unpack(results: Path, folder: Path) -> list[Path]:
                 write_trial(target, trial)
                 written.append(target)
     return written
+
+
+def differences(ours: Any, theirs: Any, place: str = "") -> list[str]:
+    """Return the places where two results differ by more than rounding; times are not compared.
+
+    Examples
+    --------
+    >>> differences({"a": [1.0, 2.0], "seconds": 3.0}, {"a": [1.0, 2.5], "seconds": 4.0})
+    ['a.1']
+    """
+    if any(word in place.rpartition(".")[2] for word in ("seconds", "hours")):
+        return []
+    if isinstance(ours, dict) and isinstance(theirs, dict) and set(ours) == set(theirs):
+        pairs: Iterable[tuple[Any, Any, Any]] = ((key, ours[key], theirs[key]) for key in ours)
+    elif isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        pairs = ((k, *pair) for k, pair in enumerate(zip(ours, theirs, strict=True)))
+    elif isinstance(ours, float) and isinstance(theirs, (int, float)):
+        return [] if np.isclose(ours, theirs, rtol=1e-9, atol=0) else [place]
+    else:
+        return [] if ours == theirs else [place]
+    return [
+        name for key, mine, other in pairs for name in differences(mine, other, f"{place}.{key}".lstrip("."))
+    ]

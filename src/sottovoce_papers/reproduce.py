@@ -34,6 +34,9 @@ def reproduce(
             help="Run nothing: show and draw this result, or a folder of trials.",
         ),
     ] = None,
+    check: Annotated[
+        Path | None, typer.Option("--check", help="Run again and compare with this result.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", help="Run the experiment's trials on this many workers.")
     ] = None,
@@ -66,6 +69,7 @@ def reproduce(
     Examples:
       sottovoce reproduce list
       sottovoce reproduce admm-lasso --quick
+      sottovoce reproduce admm-lasso --quick --check admm-lasso-quick.json
       sottovoce reproduce dpcd-electricity --help
       sottovoce reproduce table1 --method dsgt --epsilon 1,inf --fiedler 0.06 --settings printed
       sottovoce reproduce table2 --method dsgt --skew 0.5 --jobs 2 --out table2.json
@@ -111,6 +115,9 @@ def reproduce(
         record = _run(name, found, quick, options, json, sweeps)
         record["provenance"]["command"] = _command(name, quick, words, settings or [])
         _refuse_unless(*_as_asked(record, options))
+    if check is not None:
+        _compare(name, record, _read(name, check), check, json)
+        return
     try:
         written = _write(name, found, record, quick, out, plot, bool(json), stored is not None)
         emit(_without_pictures(record), json, lambda screen: _show(screen, found, record, written))
@@ -397,6 +404,21 @@ def _spread(
         return [record["value"] for record in records]
 
     return here if alone else spread
+
+
+def _compare(name: str, record: Mapping[str, Any], stored: Mapping[str, Any], path: Path, json: bool) -> None:
+    """Say whether a run gave the numbers of a stored result; raise if it did not."""
+    from sottovoce._io import plain
+    from sottovoce_papers.common import differences
+
+    parts = ("config", "metrics", "history")
+    wrong = differences({key: plain(record[key]) for key in parts}, {key: stored[key] for key in parts})
+    more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+    _refuse_unless(
+        not wrong, f"this run differs from {path} in {', '.join(wrong[:3])}{more}; times are not compared."
+    )
+    text = f"{name}: the same numbers as {path}."
+    emit({"name": name, "same": True}, json, lambda screen: screen.print(safe(text)))
 
 
 # ---- what a person sees ----------------------------------------------------------------------------------

@@ -214,3 +214,16 @@ def test_a_trial_has_a_page(call, tmp_path):
     page = (tmp_path / "report.html").read_text()
     assert f"{json.loads(kept.read_text())['accuracy']:.2f}" in page
     assert "<svg" in page
+
+
+def test_check_compares_a_run_with_a_stored_result(call, tmp_path):
+    call("reproduce", "attack-geometric", "--quick")
+    stored = tmp_path / "attack-geometric-quick.json"
+    words = ("reproduce", "attack-geometric", "--quick", "--check", stored)
+    assert "the same numbers" in call(*words).out
+    changed = json.loads(stored.read_text())
+    changed["config"]["seed"] = 12345
+    stored.write_text(json.dumps(changed))
+    answer = call(*words)
+    assert answer.code == 1
+    assert "differs from" in answer.err
