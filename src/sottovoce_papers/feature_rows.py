@@ -18,13 +18,7 @@ SIDES = {"digits": 28, "cifar10": 32}  # others as they come
 
 
 class Rows(NamedTuple):
-    """Training rows and labels, test rows and labels.
-
-    Examples
-    --------
-    >>> Rows(np.zeros((2, 3)), np.zeros(2), np.zeros((1, 3)), np.zeros(1)).x.shape
-    (2, 3)
-    """
+    """Training rows and labels, test rows and labels."""
 
     x: np.ndarray
     y: np.ndarray
@@ -53,11 +47,6 @@ def rows_of(data: str, features: str) -> Rows:
     """Return a set of images as rows of the fixed features called ``features``.
 
     Rows of full data sets are kept on disk.
-
-    Examples
-    --------
-    >>> rows_of("digits", "handwriting").x.shape
-    (1437, 392)
     """
     from sottovoce.data.images import load_images
 

@@ -88,20 +88,10 @@ _ITEMS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("Table 1", "accuracy by method, budget and graph, MNIST: 65 cells", "table1"),
         ("Table 2", "accuracy by data skew, MNIST, sparse graph: 25 cells", "table2"),
         ("Table 3", "training hours of every method", "table3"),
-        (
-            "Table 4",
-            "accuracy by data skew, CIFAR-100: 40 cells",
-            "table4",
-            _CIFAR,
-        ),
+        ("Table 4", "accuracy by data skew, CIFAR-100: 40 cells", "table4", _CIFAR),
         ("Table 5", "lower bounds by membership inference", "audit-table5"),
         ("Figure 1", "accuracy against connectivity", "figure1"),
-        (
-            "Figure 2",
-            "CIFAR-100 accuracy against data skew, private and not",
-            "table4",
-            _CIFAR,
-        ),
+        ("Figure 2", "CIFAR-100 accuracy against data skew, private and not", "table4", _CIFAR),
         ("Figure 3", "losses on one record, SGD against DP-SGD", "loss-histograms"),
     ),
     "Cyffers et al. 2022": (
@@ -146,11 +136,7 @@ _ITEMS: dict[str, tuple[tuple[str, ...], ...]] = {
     "beyond": (
         ("Table 1 of Bayrooti et al.", "exact consensus with fixed features", "consensus-mnist"),
         ("Table 1 of Bayrooti et al.", "masked sums: every adversary, MNIST", "secure-sum-mnist"),
-        (
-            "the network of Bayrooti et al.",
-            "exact consensus and masked sums",
-            "secure-sum-network",
-        ),
+        ("the network of Bayrooti et al.", "exact consensus and masked sums", "secure-sum-network"),
         ("images", "masked sums on Fashion-MNIST and CIFAR-10", "secure-sum-images"),
         ("agents", "accuracy against the number of agents", "secure-sum-agents"),
         ("averages", "noise in a mean of masked rows", "secure-sum-mean"),

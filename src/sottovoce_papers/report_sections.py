@@ -15,13 +15,7 @@ __all__ = ["experiment", "section_for", "trial"]
 
 
 def section_for(name: str) -> Callable[[Mapping[str, Any]], Section] | None:
-    """Return the section of results called ``name``; None for results of other programs.
-
-    Examples
-    --------
-    >>> section_for("table1").__name__, section_for("account")
-    ('experiment', None)
-    """
+    """Return the section of results called ``name``; None for results of other programs."""
     if name == "bayrooti2023-trial":
         return trial
     return experiment if name in registry() else None

@@ -29,10 +29,7 @@ def reproduce(
     ] = None,
     stored: Annotated[
         Path | None,
-        typer.Option(
-            "--from",
-            help="Run nothing: show and draw this result, or a folder of trials.",
-        ),
+        typer.Option("--from", help="Run nothing: show and draw this result, or a folder of trials."),
     ] = None,
     check: Annotated[
         Path | None, typer.Option("--check", help="Run again and compare with this result.")

@@ -13,13 +13,7 @@ __all__ = ["audit_trial", "experiment_trial", "has_trials", "takes_seed", "targe
 
 
 def target(what: str, quick: bool = False) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the function that ``sottovoce sweep WHAT`` runs, and the options it always gets.
-
-    Examples
-    --------
-    >>> target("audit")[0].__name__
-    'audit_trial'
-    """
+    """Return the function that ``sottovoce sweep WHAT`` runs, and the options it always gets."""
     if what == "audit":
         return audit_trial, {}
     from sottovoce_papers.registry import find
@@ -38,25 +32,13 @@ def experiment_trial(*, seed: int, experiment: str, quick: bool = False, **optio
 
 
 def takes_seed(experiment: str) -> bool:
-    """Whether another seed makes the experiment another one; else repeating it would show nothing.
-
-    Examples
-    --------
-    >>> takes_seed("attack-geometric"), takes_seed("attack-ego414")
-    (True, False)
-    """
+    """Whether another seed makes the experiment another one; else repeating it would show nothing."""
     given = _options(experiment)
     return "seed" in given or any(option.kind is option.VAR_KEYWORD for option in given.values())
 
 
 def has_trials(experiment: str) -> bool:
-    """Whether the experiment is made of independent trials, which it then lets others run (``spread=``).
-
-    Examples
-    --------
-    >>> has_trials("table1"), has_trials("admm-lasso")
-    (True, False)
-    """
+    """Whether the experiment is made of independent trials, which it then lets others run (``spread=``)."""
     return "spread" in _options(experiment)
 
 
@@ -81,13 +63,7 @@ def audit_trial(
     level: float = 1e-3,
     repeat: int = 0,
 ) -> dict[str, Any]:
-    """Audit what one node (the furthest by default) claims to learn of ``user`` by gossip; a job for `sweep`.
-
-    Examples
-    --------
-    >>> audit_trial(seed=1, graph="path:3", runs=200)["refuted"]
-    False
-    """
+    """Audit what one node (the furthest by default) claims to learn of ``user`` by gossip; a job for `sweep`."""
     from sottovoce import graphs
     from sottovoce.attacks.audit import audit_averaging
     from sottovoce.protocols import Gossip

@@ -34,13 +34,7 @@ METHODS = ("central", "dsgd", "dsgt", "dinno", "consensus", "masked")
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of a table.
-
-    Examples
-    --------
-    >>> Cell("dsgt", 1.0, 0.06).key
-    'dsgt_eps1_fiedler0.06_t1'
-    """
+    """One cell of a table."""
 
     method: str
     epsilon: float
@@ -79,13 +73,7 @@ class Cell:
 
 
 def trial_key(cell: Cell, which: str, trial: int) -> str:
-    """Return the name of a trial, and of its file.
-
-    Examples
-    --------
-    >>> trial_key(Cell("dsgt", 1.0, 0.06), "printed", 0)
-    'dsgt_eps1_fiedler0.06_t1_printed_trial0'
-    """
+    """Return the name of a trial, and of its file."""
     return f"{cell.key}{'_printed' if which == 'printed' else ''}_trial{trial}"
 
 

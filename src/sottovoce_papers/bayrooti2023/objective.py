@@ -40,18 +40,7 @@ _CUTS = np.cumsum([0, 75, 3, HIDDEN * FEATURES, HIDDEN, 10 * HIDDEN, 10])
 
 
 class BayrootiObjective(NetObjective):
-    """`NetObjective` for the network of `models.bayrooti_mnist`, with hand-written sums.
-
-    Examples
-    --------
-    >>> objective = BayrootiObjective(clip_norm=1.0)
-    >>> objective.n_params
-    38424
-    >>> theta = objective.initial(np.random.default_rng(0), agents=2)
-    >>> x, y = torch.randn(2, 3, 1, 32, 32), torch.zeros(2, 3, dtype=torch.long)
-    >>> objective.clipped_sums(theta, x, y).shape
-    torch.Size([2, 38424])
-    """
+    """`NetObjective` for the network of `models.bayrooti_mnist`, with hand-written sums."""
 
     def __init__(
         self,

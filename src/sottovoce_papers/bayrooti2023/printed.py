@@ -75,11 +75,6 @@ def printed(
 
     Table 1 and Table 2 share cells at t = 1 and do not always agree: at epsilon 10 on the sparsest graph
     DP-DSGD has 84.12 in the first and 84.92 in the second.
-
-    Examples
-    --------
-    >>> printed(1, "dsgd", 10.0, 0.06), printed(2, "dsgd", 10.0, 0.06), printed(1, "dsgd", 3.0)
-    ((84.12, 2.49), (84.92, 2.26), None)
     """
     if table == 1:
         row = TABLE1.get((method, 1.0 if method == "central" else fiedler))

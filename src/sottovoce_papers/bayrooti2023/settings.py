@@ -22,13 +22,7 @@ WHICH = ("printed", "tuned")
 
 @dataclass(frozen=True)
 class Settings:
-    """What may be tuned: clip, first and last learning rate, steps, and DiNNO's optimizer and penalty.
-
-    Examples
-    --------
-    >>> settings_of("dsgd", 100.0).clip_norm
-    10.0
-    """
+    """What may be tuned: clip, first and last learning rate, steps, and DiNNO's optimizer and penalty."""
 
     clip_norm: float
     first_rate: float
@@ -93,13 +87,6 @@ def settings_of(method: str, epsilon: float, fiedler: float = 0.06, which: str =
     have DP-DSGD's as printed, and tuned those of the central run: they compute what a curator would. Without
     noise they have DP-DSGD's on the complete graph: the central rate, found with batches of a tenth, diverged
     there.
-
-    Examples
-    --------
-    >>> settings_of("dinno", 100.0).last_rate
-    0.0005
-    >>> settings_of("dsgt", 1.0, which="printed"), settings_of("dsgt", 1.0).steps
-    (Settings(clip_norm=10.0, first_rate=0.0602, last_rate=0.005, steps=None, optimizer=None, rho=None), 500)
     """
     if which not in WHICH:
         raise InvalidInput(f"settings must be printed or tuned, got {which!r}.")

@@ -23,15 +23,7 @@ from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, run_cells
-from sottovoce_papers.bayrooti2023.cells import (
-    COLOURED,
-    DELTA,
-    METHODS,
-    Cell,
-    _images,
-    cell_trial,
-    run_cell,
-)
+from sottovoce_papers.bayrooti2023.cells import COLOURED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
 from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
 from sottovoce_papers.common import accuracy_of
@@ -52,13 +44,7 @@ NUMBER = {"table1": 1, "figure1": 1, "table2": 2, "table4": 4}
 
 
 def cells_of(name: str, steps: int = 20_000) -> list[Cell]:
-    """Return every cell that a table or figure prints.
-
-    Examples
-    --------
-    >>> [len(cells_of(name)) for name in ("table1", "table2", "table4")]
-    [65, 25, 40]
-    """
+    """Return every cell that a table or figure prints."""
     if name in ("table1", "figure1"):
         central = [] if name == "figure1" else [Cell("central", e) for e in EPSILONS]
         budgets = EPSILONS if name == "table1" else EPSILONS[1:]
@@ -73,13 +59,7 @@ def cells_of(name: str, steps: int = 20_000) -> list[Cell]:
 
 
 def beyond(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the same cells with exact consensus and with masked sums, which the paper has not.
-
-    Examples
-    --------
-    >>> [cell.key for cell in beyond([Cell("dsgd", 1.0, 0.39), Cell("dsgt", 1.0, 0.39)])]
-    ['consensus_eps1_fiedler0.39_t1', 'masked_eps1_fiedler0.39_t1']
-    """
+    """Return the same cells with exact consensus and with masked sums, which the paper has not."""
     return [replace(cell, method=method) for method in BEYOND for cell in cells if cell.method == "dsgd"]
 
 
@@ -112,13 +92,7 @@ def _wanted(name: str, cells: list[Cell], **filters: Any) -> list[Cell]:
 
 
 def tuned_apart(cell: Cell) -> bool:
-    """Whether a cell has tuned settings that differ from the printed ones.
-
-    Examples
-    --------
-    >>> tuned_apart(Cell("dsgt", 1.0, 0.06)), tuned_apart(Cell("dsgt", 100.0, 0.06))
-    (True, False)
-    """
+    """Whether a cell has tuned settings that differ from the printed ones."""
     tuned, printed = (
         settings_of(cell.method, cell.epsilon, cell.fiedler, which) for which in ("tuned", "printed")
     )

@@ -81,15 +81,6 @@ def grid_of(cell: Cell) -> list[Settings]:
     and the clip is not varied. Ten agents with noise have `AGENTS` instead, and DP-DiNNO, whose Adam knows no
     clip, these also with plain steps of DP-DSGD's length. The paper's own settings come first; with noise
     they are not tried again (but see `AGAIN`), they stand beside the tuned ones in every table.
-
-    Examples
-    --------
-    >>> len(grid_of(Cell("central", 1.0))), len(grid_of(Cell("dsgd", float("inf"))))
-    (18, 6)
-    >>> len(grid_of(Cell("dsgt", 10.0))), len(grid_of(Cell("dinno", 1.0)))
-    (7, 8)
-    >>> grid_of(Cell("central", 1.0))[0] == settings_of("central", 1.0, which="printed")
-    True
     """
     own = settings_of(cell.method, cell.epsilon, cell.fiedler, "printed")
     if (cell.method, cell.epsilon, cell.fiedler) == ("dsgd", INF, 0.39):

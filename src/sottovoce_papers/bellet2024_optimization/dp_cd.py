@@ -65,10 +65,7 @@ def run(quick: bool = False, **options: Any) -> Result:
 
 
 def compare(
-    data: Dataset,
-    config: Config,
-    bounds: tuple[float, ...] | None,
-    multipliers: dict[tuple[int, float], Any],
+    data: Dataset, config: Config, bounds: tuple[float, ...] | None, multipliers: dict[tuple[int, float], Any]
 ) -> dict[str, Any]:
     """Return, per method, the best grid point and the gaps of fresh runs there.
 

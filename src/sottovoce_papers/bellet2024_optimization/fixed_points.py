@@ -52,11 +52,6 @@ def fixed_point_bound(
 
     ``distance`` is |u_0 - u*|^2, ``q`` the probability that a block moves, ``inexact`` bounds
     E |e_k|^2 by its square.
-
-    Examples
-    --------
-    >>> round(fixed_point_bound(100, 1.0, 10, 0.01, 0.5), 4)
-    0.5715
     """
     if not 0 <= tau < 1 or not 0 < q <= 1:
         raise InvalidInput(f"tau must be in [0, 1) and q in (0, 1], got tau = {tau:g} and q = {q:g}.")
@@ -80,11 +75,6 @@ def admm_order(
     """Return the order of private ADMM's error as the talk's corollaries print it, without constants.
 
     ``sample_rate`` 1 is the centralized form, less the federated one.
-
-    Examples
-    --------
-    >>> admm_order(1000, 10, 1.0, 0.5) < admm_order(100, 10, 1.0, 0.5)
-    True
     """
     if not 0 <= tau < 1 or not 0 < sample_rate <= 1:
         raise InvalidInput(

@@ -45,13 +45,7 @@ GRID = (
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that was chosen, per budget.
-
-    Examples
-    --------
-    >>> Recipe().momentum
-    0.9
-    """
+    """Everything that was chosen, per budget."""
 
     features: str = "oriented"
     directions: int = 8
@@ -72,13 +66,7 @@ RECIPES: dict[float, Recipe] = {
 
 
 def recipe_of(epsilon: float) -> Recipe:
-    """Return what was chosen for a budget, or for the nearest.
-
-    Examples
-    --------
-    >>> recipe_of(float("inf")) == recipe_of(10.0) == recipe_of(8.0), recipe_of(0.6).learning_rate
-    (True, 8.0)
-    """
+    """Return what was chosen for a budget, or for the nearest."""
     near = min(RECIPES, key=lambda known: abs(np.log(known) - np.log(min(epsilon, 1e6))))
     return RECIPES[near]
 

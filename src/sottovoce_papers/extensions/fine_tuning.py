@@ -43,11 +43,6 @@ def source_lines(package: str, kind: str, lines: int, seed: int = 0) -> list[str
     """Return lines of one kind from an installed package's files, different ones, drawn by a public seed.
 
     Nothing is imported; files are read one after the other until three times as many lines are there.
-
-    Examples
-    --------
-    >>> len(source_lines("networkx", "comment", 5))
-    5
     """
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
@@ -79,13 +74,7 @@ def _lines(folder: Path, kind: str) -> Iterator[str]:
 
 
 def characters(lines: list[str]) -> np.ndarray:
-    """Return lines as (lines, 32) whole numbers: printable characters from 1, padding 0.
-
-    Examples
-    --------
-    >>> characters(["AB"])[0, :3].tolist()
-    [34, 35, 0]
-    """
+    """Return lines as (lines, 32) whole numbers: printable characters from 1, padding 0."""
     out = np.zeros((len(lines), LENGTH), np.int64)
     for row, line in zip(out, lines, strict=True):
         codes = [ord(c) - 31 if 32 <= ord(c) < 127 else 95 for c in line[:LENGTH]]

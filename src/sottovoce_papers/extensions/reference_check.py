@@ -18,13 +18,7 @@ __all__ = ["Job", "accuracies"]
 
 
 class Job(NamedTuple):
-    """One run: steps, learning rate, standard deviation of the noise on the sum of clipped gradients, seed.
-
-    Examples
-    --------
-    >>> Job(40, 8.0, 12.0, seed=1).momentum
-    0.9
-    """
+    """One run: steps, learning rate, standard deviation of the noise on the sum of clipped gradients, seed."""
 
     steps: int
     learning_rate: float
@@ -39,14 +33,6 @@ def accuracies(rows: Rows, jobs: Sequence[Job], classes: int = 10, block: int = 
 
     Rows have unit length or less, so the norm of a record's gradient is that of its residual times that of
     its row, and is clipped without being formed.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> x = np.eye(2, dtype=np.float32)[[0, 1] * 50]
-    >>> rows = Rows(x, np.array([0, 1] * 50), x[:4], np.array([0, 1, 0, 1]))
-    >>> accuracies(rows, [Job(10, 1.0, 0.1, seed=0)], classes=2)
-    [100.0]
     """
     n, width = rows.x.shape
     lengths = np.linalg.norm(rows.x, axis=1)

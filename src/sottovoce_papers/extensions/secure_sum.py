@@ -65,13 +65,7 @@ ANCHORS: dict[str, dict[float, dict[str, float]]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """Everything that was chosen for a data set, a budget and an amount of noise.
-
-    Examples
-    --------
-    >>> Setting("handwriting", 80, 8.0).clip_norm
-    1.0
-    """
+    """Everything that was chosen for a data set, a budget and an amount of noise."""
 
     features: str
     steps: int
@@ -96,13 +90,7 @@ SETTINGS: dict[tuple[str, float, bool], Setting] = {
 
 
 def setting_of(data: str, epsilon: float, against: str) -> Setting:
-    """Return what was chosen for a cell of the table.
-
-    Examples
-    --------
-    >>> setting_of("mnist", 1.0, "local").features
-    'handwriting'
-    """
+    """Return what was chosen for a cell of the table."""
     key = (data, float(epsilon), against in ("local", "tree"))
     if key not in SETTINGS:
         known = sorted({f"{name} at {eps:g}" for name, eps, own in SETTINGS if own == key[2]})
@@ -114,14 +102,7 @@ def setting_of(data: str, epsilon: float, against: str) -> Setting:
 
 
 def by_class(y: np.ndarray, agents: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Deal each class out evenly to the agents that are its own: agent i holds records of class i mod 10.
-
-    Examples
-    --------
-    >>> parts = by_class(np.array([0, 1, 0, 1]), 4, np.random.default_rng(0))
-    >>> [len(part) for part in parts], [len(set(part % 2)) for part in parts]
-    ([1, 1, 1, 1], [1, 1, 1, 1])
-    """
+    """Deal each class out evenly to the agents that are its own: agent i holds records of class i mod 10."""
     classes = np.unique(y)
     if agents % len(classes):
         raise InvalidInput(f"{len(classes)} classes are dealt to a multiple of as many agents, got {agents}.")
@@ -303,13 +284,7 @@ KEPT = {"fashion_mnist": 15_000, "cifar10": 10_000}
 
 
 def sum_noise(epsilon: float, steps: int, agents: int, own: bool) -> float:
-    """Return the noise multiplier of the sum of all rows: of any one member's view, or of own noise only.
-
-    Examples
-    --------
-    >>> round(sum_noise(1.0, 1, 10, own=True) / sum_noise(1.0, 1, 10, own=False), 6)
-    3.0
-    """
+    """Return the noise multiplier of the sum of all rows: of any one member's view, or of own noise only."""
     from sottovoce.privacy import gaussian_mu
 
     curator = float(np.sqrt(steps)) / gaussian_mu(epsilon, DELTA)

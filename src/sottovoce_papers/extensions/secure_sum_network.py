@@ -26,10 +26,7 @@ from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "FIEDLER", "WORDS"]
 
-WORDS = {
-    "consensus": "exact consensus, own noise: everybody else",
-    "masked": "masked sums: any one member",
-}
+WORDS = {"consensus": "exact consensus, own noise: everybody else", "masked": "masked sums: any one member"}
 BESIDE = {"dsgd": "DP-DSGD", "dsgt": "DP-DSGT", "dinno": "DP-DiNNO", "central": "DP-SGD, central"}
 FIEDLER = 0.39
 

@@ -74,15 +74,7 @@ def run(quick: bool = False, **options: Any) -> Result:
 
 
 def by_distance(networks: Sequence[Any], observers: int, rng: np.random.Generator) -> dict[str, Any]:
-    """Return rounds and, per distance, the mean exact and published loss over graphs and a few observers.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> found = by_distance([sv.graphs.hypercube(4)], 1, np.random.default_rng(0))
-    >>> found["distances"], [round(h, 3) for h in found["exact"]]
-    ([1, 2, 3, 4], [1.0, 0.667, 1.0, 1.0])
-    """
+    """Return rounds and, per distance, the mean exact and published loss over graphs and a few observers."""
     import sottovoce as sv
 
     rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []

@@ -47,13 +47,7 @@ QUICK = Config(sizes=(16, 64), randomized_sizes=(16,), observers=1, runs=20)
 
 
 def error_bound(noise_std: float, n: int, *, randomized: bool = False) -> float:
-    """Return the paper's bound on half the mean squared error after T_stop rounds: Theorem 2, or Theorem 3.
-
-    Examples
-    --------
-    >>> error_bound(1.0, 16), error_bound(1.0, 16, randomized=True)
-    (0.1875, 0.125)
-    """
+    """Return the paper's bound on half the mean squared error after T_stop rounds: Theorem 2, or Theorem 3."""
     if n < 1:
         raise InvalidInput(f"n must be at least 1, got {n}.")
     return (2 if randomized else 3) * noise_std**2 / n
