@@ -63,7 +63,7 @@ def audit_trial(
     level: float = 1e-3,
     repeat: int = 0,
 ) -> dict[str, Any]:
-    """Audit what one node (the furthest by default) claims to learn of ``user`` by gossip; a job for `sweep`."""
+    """Audit what one node (the furthest by default) learns of ``user`` by gossip; a job for `sweep`."""
     from sottovoce import graphs
     from sottovoce.attacks.audit import audit_averaging
     from sottovoce.protocols import Gossip

@@ -17,33 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["demo"]
 
-LEAD = (
-    "Sixteen clinics want a common answer and a common model, and no clinic may learn another's patients. "
-    "There is "
-    "no server. The clinics are invented; the patients are those of a public data set."
-)
-
-# a plan of one's own to begin with: the clinics' first question, with nobody to trust
-PLAN = """version = 1
-title = "Sixteen clinics: share of malignant tumours"
-
-[network]
-graph = "hypercube:4"         # every clinic talks to four others
-
-[protocol]
-name = "masked"               # clinics learn the sum, and no single row
-
-[average]
-radius = 0.5                  # shares lie in [0, 1]: half a unit around
-center = 0.5                  # one half
-adjacency = "user"            # hide everything a clinic holds
-values = {values}
-
-[budget]
-epsilon = 2.0
-delta = 1e-5
-"""
-
 
 def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the report and the records.")] = Path(
@@ -63,68 +36,50 @@ def demo(
     Example:
       sottovoce demo --out tour
     """
-    from sottovoce.report.result_files import write_result, write_text
+    from sottovoce.demo import tour
 
     started = time.perf_counter()
     screen = console()
-    quiet = json
-    if not quiet:
+    if not json:
         _opening(screen)
-    with progress("reading the clinics' data", None, quiet=quiet):
-        from sottovoce.demo import clinics as parts
-
-        clinics = parts.consortium()
-    told: dict[str, dict[str, Any]] = {}
-
-    told["reconstruction"] = parts.reconstruction(clinics).record()
-    if not quiet:
-        _show_reconstruction(screen, told["reconstruction"])
-    told["account"] = _account(clinics)
-    if not quiet:
-        _show_account(screen, told["account"])
-    with progress("private averages", 4, quiet=quiet) as tick:
-        told["averages"] = parts.averages(clinics, runs=200 if quick else 2000, tick=tick).record()
-    if not quiet:
-        _show_averages(screen, told["averages"])
-    with progress("private training", 5, quiet=quiet) as tick:
-        told["training"] = parts.training(clinics, repeats=3 if quick else 20, tick=tick).record()
-    if not quiet:
-        _show_training(screen, told["training"])
-    with progress("attacking the claims", 7, quiet=quiet) as tick:
-        told["audit"] = parts.audit(clinics, runs=8_000 if quick else 60_000, tick=tick).record()
-    if not quiet:
-        _show_audit(screen, told["audit"])
-    with progress("drawing the report", None, quiet=quiet):
-        from sottovoce.report.page import build
-
-        page = build(told.values(), "Sixteen clinics, no server", LEAD)
-    for name, record in told.items():
-        write_result(out / "records" / f"{name}.json", plain(record))
-    written = write_text(out / "report.html", page)
-    shares = [round(share, 4) for share in clinics.shares().tolist()]
-    plan = write_text(out / "plan.toml", PLAN.format(values=shares))
+    with progress("reading the clinics' data", None, quiet=json):
+        clinics = tour.consortium()
+    records: dict[str, dict[str, Any]] = {}
+    show = {
+        "reconstruction": _show_reconstruction, "account": _show_account, "averages": _show_averages,
+        "training": _show_training, "audit": _show_audit,
+    }  # fmt: skip
+    for part in tour.parts(quick):
+        if part.name == "account":
+            records[part.name] = _account(clinics)
+        else:
+            with progress(part.title, part.ticks, quiet=json) as tick:
+                records[part.name] = part.run(clinics, tick).record()
+        if not json:
+            show[part.name](screen, records[part.name])
+    with progress("drawing the report", None, quiet=json):
+        report, plan = tour.write(out, clinics, {name: plain(record) for name, record in records.items()})
     seconds = time.perf_counter() - started
     if json:
         import json as json_module
 
-        kept = {name: record["metrics"] for name, record in told.items()}
-        summary = plain(kept) | {"report": str(written), "seconds": round(seconds, 1)}
-        print(json_module.dumps(summary, indent=1))
+        metrics = {name: record["metrics"] for name, record in records.items()}
+        print(
+            json_module.dumps(
+                plain(metrics) | {"report": str(report), "seconds": round(seconds, 1)}, indent=1
+            )
+        )
     else:
-        _closing(screen, written, plan, seconds)
+        _closing(screen, report, plan, seconds)
 
 
 def _account(clinics: Consortium) -> dict[str, Any]:
-    """Return the plan's account: gossip with noise, seen by the first clinic."""
-    from sottovoce.accounting.published.assessment import assess
+    """Return the account of gossip with noise, as the first clinic sees it."""
     from sottovoce.cli.account import record
-    from sottovoce.demo.clinics import promises
-    from sottovoce.protocols import Gossip, rounds_for
+    from sottovoce.demo import tour
 
-    network = clinics.network
-    protocol = Gossip(network, rounds_for(network))
-    found = assess(network, protocol, observer=0)
-    return record(network, protocol, found | {"guarantees": promises(protocol, 0)})
+    protocol, assessment = tour.account(clinics)
+    return record(clinics.network, protocol, assessment)
 
 
 # ---- telling it ----------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def excess_risk_order(
 def descent_order(
     n: int, dim: int, noise_std: float, steps: int, strong_convexity: float, *, gradient_variance: float = 0.0
 ) -> float:
-    """Return Theorem 5 of Cyffers et al. 2022: excess risk of Muffliato-SGD, (D sigma^2 + rho^2) / (mu n T)."""
+    """Return the excess risk by Theorem 5 of Cyffers et al. 2022: (D sigma^2 + rho^2) / (mu n T)."""
     noise = _validate.count(dim, "dim") * _validate.positive(noise_std, "noise_std") ** 2
     noise += _validate.non_negative(gradient_variance, "gradient_variance")
     every = _validate.count(n, "n") * _validate.count(steps, "steps")

@@ -18,7 +18,7 @@ __all__ = ["Job", "accuracies"]
 
 
 class Job(NamedTuple):
-    """One run: steps, learning rate, standard deviation of the noise on the sum of clipped gradients, seed."""
+    """One run: steps, learning rate, noise (standard deviation) on the sum of clipped gradients, seed."""
 
     steps: int
     learning_rate: float

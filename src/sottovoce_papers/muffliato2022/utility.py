@@ -47,7 +47,7 @@ QUICK = Config(sizes=(16, 64), randomized_sizes=(16,), observers=1, runs=20)
 
 
 def error_bound(noise_std: float, n: int, *, randomized: bool = False) -> float:
-    """Return the paper's bound on half the mean squared error after T_stop rounds: Theorem 2, or Theorem 3."""
+    """Return the bound on half the mean squared error after T_stop rounds: Theorem 2 or 3."""
     if n < 1:
         raise InvalidInput(f"n must be at least 1, got {n}.")
     return (2 if randomized else 3) * noise_std**2 / n
