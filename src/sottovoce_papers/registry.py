@@ -22,6 +22,7 @@ MODULES = (
     "bayrooti2023.loss_histograms",
     "bayrooti2023.tables",
     "bayrooti2023.tuning",
+    "bellet2023",
     "bellet2024_decentralized.attack_descent",
     "bellet2024_decentralized.attack_graphs",
     "bellet2024_decentralized.walks",

@@ -1,1 +1,1 @@
-"""Bellet 2023 and 2024, talks on private decentralized learning: attacks and random walks."""
+"""Bellet 2024, talk "Privacy in decentralized machine learning": attacks and random walks."""

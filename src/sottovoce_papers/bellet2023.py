@@ -1,0 +1,252 @@
+"""Bellet 2023, talk on private decentralized learning: a walk's amplification, local and central DP-SGD.
+
+A token on the complete graph; its network loss falls like ln^2 n / n against the local one, so that the walk
+recovers the trade-off of central DP-SGD up to logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sottovoce.report import drawing
+from sottovoce.runners.base import Result, provenance_now
+from sottovoce_papers.registry import Experiment, Shown
+
+__all__ = ["EXPERIMENTS", "LocalConfig"]
+
+ALPHA = 2.0
+
+
+# ---- amplification ----------------------------------------------------------------------------
+
+
+def amplification(
+    quick: bool = False, *, sizes: tuple[int, ...] = (64, 256, 1024, 4096), visits: int = 20
+) -> Result:
+    """Return network over local loss of a walk of ``visits * n`` hops, at order 2 and sigma^2 = visits."""
+    from sottovoce.accounting.walks import complete_passage, walk_loss
+
+    started = time.perf_counter()
+    rows = []
+    for n in sizes[:2] if quick else sizes:
+        network = float(walk_loss(complete_passage(n, visits * n), ALPHA, math.sqrt(visits))[0])
+        local = visits * ALPHA / (2 * visits)  # every expected visit in full
+        rows.append({"n": n, "network": network, "local": local, "printed": math.log(n) ** 2 / n})
+    return Result(
+        "walk-amplification", config={"visits": visits, "alpha": ALPHA}, history=rows,
+        metrics={"sizes": len(rows)}, provenance=provenance_now(started),
+    )  # fmt: skip
+
+
+def amplification_table(record: dict[str, Any]) -> Shown:
+    """Return the ratio beside ln^2 n / n."""
+    rows = tuple(
+        (r["n"], r["local"], r["network"], r["network"] / r["local"], r["printed"]) for r in record["history"]
+    )
+    return Shown(
+        ("users n", "local loss", "network loss", "ours: network / local", "paper: ln^2 n / n"), rows,
+        f"Rényi loss of order 2, complete graph, {record['config']['visits']} visits a user.",
+    )  # fmt: skip
+
+
+def amplification_held(record: dict[str, Any]) -> bool:
+    """Whether the ratio is below ln^2 n / n at every n."""
+    return all(r["network"] / r["local"] <= r["printed"] for r in record["history"])
+
+
+def plot_amplification(record: dict[str, Any]) -> Any:
+    """Draw the ratio over n beside ln^2 n / n and 1 / n."""
+    rows = record["history"]
+    x = [r["n"] for r in rows]
+    with drawing.figure_of() as (figure, (axes,)):
+        drawing.error_bars(
+            axes, x, [r["network"] / r["local"] for r in rows], None, 0, "walk: network over local loss"
+        )
+        drawing.error_bars(
+            axes, x, [r["printed"] for r in rows], None, 1, "ln^2 n / n (printed order)", paper=True
+        )
+        drawing.error_bars(axes, x, [1 / n for n in x], None, 2, "1 / n (central)", paper=True)
+        drawing.level(axes, 1.0, "local privacy")
+        drawing.names(
+            axes,
+            "number of users n",
+            "loss (local = 1)",
+            "random walk, complete graph",
+            xscale="log",
+            yscale="log",
+        )
+    return figure
+
+
+# ---- against local and central DP-SGD ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LocalConfig:
+    """One record per user; losses are Rényi losses of order 2, for replaced records."""
+
+    users: int = 2000
+    visits: int = 10
+    losses: tuple[float, ...] = (0.05, 0.2, 1.0, 5.0)
+    learning_rates: tuple[float, ...] = (0.02, 0.1, 0.5, 2.0)
+    central_steps: int = 50
+    runs: int = 5
+    seed: int = 0
+
+
+LOCAL_QUICK = LocalConfig(
+    users=100, visits=3, losses=(0.2, 5.0), learning_rates=(0.1, 1.0), central_steps=5, runs=2
+)
+
+
+def against_local(quick: bool = False, **options: Any) -> Result:
+    """Return accuracies of a walk priced in the network, one priced locally, and central DP-SGD."""
+    from sottovoce import graphs
+    from sottovoce.algorithms.dp_sgd import DPSGD
+    from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
+    from sottovoce.data import Shards
+    from sottovoce.objectives import GLM
+    from sottovoce_papers.muffliato2022.housing import mean_accuracy, prepared
+
+    started = time.perf_counter()
+    config = replace(LOCAL_QUICK if quick else LocalConfig(), **options)
+    n, data = config.users, prepared(config.seed)
+    chosen = np.random.default_rng(config.seed).permutation(data.n)[:n]
+    X, y = data.X[chosen], data.y[chosen]
+    shards, hops, complete = Shards(X, y, np.arange(n + 1)), config.visits * n, graphs.complete(n)
+    rows = []
+    for loss in config.losses:
+        walked = {"clip_norm": 1.0, "adjacency": "user", "steps": hops, "path": "secret"}
+        multipliers = {
+            "walk, network DP": 2 * _walk_sigma(n, hops, loss),
+            "walk, local DP": 2 * math.sqrt(config.visits * ALPHA / (2 * loss)),
+            "central DP-SGD": 2 * math.sqrt(config.central_steps * ALPHA / (2 * loss)),
+        }
+        for name, z in multipliers.items():
+
+            def accuracy(
+                rate: float, seed: int, name: str = name, z: float = z, walked: Any = walked
+            ) -> float:
+                rng = np.random.default_rng([config.seed, seed])
+                if name == "central DP-SGD":
+                    # steps of 10 times the walk's rate: one step reads all records, a hop one
+                    made: Any = DPSGD(
+                        GLM("logistic"),
+                        records=n,
+                        steps=config.central_steps,
+                        batch_size=n,
+                        learning_rate=10 * rate,
+                        clip_norm=1.0,
+                        noise_multiplier=z,
+                    )
+                    return mean_accuracy(np.atleast_2d(made.run((X, y), rng).outputs["coef"]), data)
+                made = RandomWalkSGD(
+                    GLM("logistic"), complete, learning_rate=rate, noise_multiplier=z, **walked
+                )
+                return mean_accuracy(made.run(shards, rng).outputs["rows"], data)
+
+            rate = max(config.learning_rates, key=lambda r: accuracy(r, 0))
+            values = [accuracy(rate, 1 + k) for k in range(config.runs)]
+            rows.append(
+                {
+                    "loss": loss,
+                    "method": name,
+                    "noise_multiplier": z,
+                    "learning_rate": rate,
+                    "accuracies": values,
+                }
+            )
+    return Result(
+        "walk-vs-local",
+        config=asdict(config),
+        history=rows,
+        metrics={"losses": len(config.losses)},
+        provenance=provenance_now(started, seed=config.seed),
+    )
+
+
+def _walk_sigma(n: int, hops: int, loss: float) -> float:
+    """The least noise over the sensitivity at which the walk's network loss of order 2 is ``loss``."""
+    from sottovoce.accounting.walks import complete_passage, walk_loss
+
+    passage = complete_passage(n, hops)
+    low, high = 1e-3, 1e3
+    for _ in range(30):
+        middle = math.sqrt(low * high)
+        if walk_loss(passage, ALPHA, middle, final_public=True)[0] > loss:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def local_table(record: dict[str, Any]) -> Shown:
+    """Return accuracies by loss and method."""
+    rows = tuple(
+        (r["loss"], r["method"], r["noise_multiplier"], r["learning_rate"], float(np.median(r["accuracies"])),
+         min(r["accuracies"]), max(r["accuracies"]))
+        for r in record["history"]
+    )  # fmt: skip
+    columns = (
+        "Rényi loss (order 2)",
+        "method",
+        "noise multiplier",
+        "learning rate",
+        "accuracy, tuned (median)",
+        "least",
+        "most",
+    )
+    return Shown(
+        columns, rows, f"houses, {record['config']['users']:,} users with one record each, complete graph."
+    )
+
+
+def local_held(record: dict[str, Any]) -> bool:
+    """Whether the network-priced walk is at or above the locally priced one, clearly so at some loss."""
+    by: dict[str, list[float]] = {}
+    for r in record["history"]:
+        by.setdefault(r["method"], []).append(float(np.median(r["accuracies"])))
+    gains = np.array(by["walk, network DP"]) - np.array(by["walk, local DP"])
+    return bool((gains > -0.02).all() and gains.max() > 0.02)
+
+
+def plot_local(record: dict[str, Any]) -> Any:
+    """Draw accuracy over the privacy loss, one curve per method."""
+    with drawing.figure_of() as (figure, (axes,)):
+        for k, name in enumerate(dict.fromkeys(r["method"] for r in record["history"])):
+            line = [r for r in record["history"] if r["method"] == name]
+            spreads = [drawing.spread_of([100 * a for a in r["accuracies"]]) for r in line]
+            bars = [[s[1] for s in spreads], [s[2] for s in spreads]]
+            drawing.error_bars(axes, [r["loss"] for r in line], [s[0] for s in spreads], bars, k, name)
+        drawing.names(
+            axes, "Rényi loss of order 2", "test accuracy (%)", "houses: median, least and most", xscale="log"
+        )
+    return figure
+
+
+EXPERIMENTS = {
+    "walk-amplification": Experiment(
+        "Network over local loss of a random walk, against ln^2 n / n",
+        "Bellet 2023 (talk); Cyffers, Bellet 2022",
+        amplification,
+        plot_amplification,
+        table=amplification_table,
+        held=amplification_held,
+        claim="Limited views amplify privacy by a factor of order ln^2 n / n.",
+    ),
+    "walk-vs-local": Experiment(
+        "Network DP-SGD by a walk against local and central DP-SGD",
+        "Bellet 2023 (talk); Cyffers, Bellet 2022",
+        against_local,
+        plot_local,
+        table=local_table,
+        held=local_held,
+        config=LocalConfig,
+        claim="Network DP-SGD significantly amplifies privacy guarantees compared with local DP-SGD.",
+    ),
+}
