@@ -11,12 +11,12 @@ from typing import Any
 
 _MODULES: dict[str, tuple[str, ...]] = {
     "accounting.accountant": ("AccountablePlan", "account", "account_each"),
-    "accounting.calibration": ("calibrate", "noise_for_budget", "noise_multiplier_for_budget"),
-    "accounting.correlated": ("decor_bound", "decor_guarantee", "decor_variances",),
+    "accounting.calibration": ("calibrate",),
+    "accounting.correlated": ("decor_variances",),
     "noise.time_correlation": ("TimeCorrelation", "mafalda", "mafalda_gram", "time_correlation",),
     "accounting.curve": ("Curve",),
     "accounting.exact": (
-        "LearningView", "averaging_guarantee", "consensus_guarantee", "consensus_leakage", "exact_loss",
+        "LearningView", "averaging_guarantee", "consensus_leakage", "exact_loss",
         "learning_guarantee", "learning_view",
     ),
     "accounting.gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_epsilons", "gaussian_mu"),
@@ -30,18 +30,17 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "accounting.published.bounds": ("published_bounds", "published_error"),
     "accounting.published.formulas": (
         "corollary_loss", "erdos_renyi_loss", "erdos_renyi_published_loss", "mean_loss",
-        "published_guarantee", "published_loss", "published_mean_loss", "published_sgd_loss",
+        "published_loss", "published_mean_loss", "published_sgd_loss",
         "published_utility",
         "published_walk_guarantee", "published_walk_loss",
     ),
     "accounting.renyi": (
-        "laplace_rdp", "mixture_rdp", "pure_rdp", "rdp_delta", "rdp_epsilon", "sampled_gaussian_rdp",
-        "zcdp_epsilon",
+        "laplace_rdp", "pure_rdp", "rdp_delta", "rdp_epsilon", "sampled_gaussian_rdp",
     ),
     "accounting.sampling": ("sampled_gaussian",),
     "accounting.tree_noise": (
         "few_leaf_tree", "fresh_tree_noise", "least_tree_noise", "optimal_noise", "tree_blocks",
-        "tree_hiding", "tree_noise_program", "worst_tree_coalitions", "worst_tree_share",
+        "tree_hiding", "tree_noise_program", "worst_tree_coalitions",
     ),
     "accounting.walks": ("FirstPassage", "complete_passage", "first_passage", "walk_guarantee", "walk_loss"),
 }  # fmt: skip

@@ -12,8 +12,10 @@ from sottovoce.errors import InvalidInput, NotAGuarantee, ReleaseMismatch
 from sottovoce.mechanisms.admm_kernels import client_move, prox_rows, record_moves
 from sottovoce.noise import samplers
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.objectives import GLM, clip_rows, prox_logistic, prox_squared, prox_squared_batch
+from sottovoce.objectives import GLM, clip_rows
 from sottovoce.runners.in_process import run_stacked
+
+from .proximal import prox_logistic, prox_squared, prox_squared_batch
 
 MODELS = [GLM("squared", l1=0.1), GLM("logistic", l2=0.05), GLM("huber", l1=0.02, width=0.4)]
 

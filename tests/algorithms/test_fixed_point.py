@@ -13,8 +13,9 @@ from sottovoce.mechanisms.gradient import AnnouncedReleases
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import perturb_steps
 from sottovoce.objectives import GLM
-from sottovoce.objectives.prox import prox_squared
 from sottovoce.runners import run_stacked
+
+from .proximal import prox_squared
 
 
 def problem(seed=0, n=30, p=3):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import sottovoce as sv
 from sottovoce.attacks import one_run
 from sottovoce.errors import InvalidInput
 from sottovoce.privacy import Adversary, Curve, Guarantee
@@ -22,43 +21,6 @@ def test_right_claims_hold_in_many_audits_and_a_tenth_of_the_noise_is_found():
     assert not any(audit.refuted for audit in found)
     assert np.median([audit.epsilon for audit in found]) > 0.5
     assert np.mean([audit.refuted for audit in weak]) > 0.9
-
-
-def test_users_as_canaries_of_gossip_and_tree():
-    rng = np.random.default_rng(1)
-    network = sv.graphs.hypercube(6)
-    for protocol in (
-        sv.protocols.Gossip(network, 6),
-        sv.protocols.Tree(network),
-        sv.protocols.HypercubeExchange(64),
-    ):
-        found = one_run.one_run_averaging(
-            protocol, 0, sensitivity=2.0, noise_std=1.0, dim=300, rng=rng, level=0.001
-        )
-        assert found.canaries == 63
-        assert not found.refuted
-
-
-def test_training_with_many_canaries_once():
-    pytest.importorskip("torch")
-    from sklearn.datasets import load_digits
-
-    from sottovoce.attacks.membership import digits_problem
-    from sottovoce.attacks.small_net import SmallNet
-    from sottovoce_papers.bayrooti2023.audit import make_plan
-
-    digits, net, rng = load_digits(), SmallNet(), np.random.default_rng(2)
-    problem = digits_problem(digits.images / 16, digits.target, records=40)
-    start = net.initial(rng)
-    plan = make_plan(
-        "dp-dsgd", net, start, problem.sizes, steps=30, batch_size=20, epsilon=4.0, delta=1e-2, clip_norm=1.0
-    )
-    canaries = rng.normal(size=(60, 14, 14)).astype(np.float32) * 3
-    found = one_run.one_run_training(
-        plan, net, problem, canaries, rng.integers(0, 3, 60), start=start, rng=rng, level=0.001
-    )
-    assert found.guesses == 60
-    assert not found.refuted
 
 
 def test_bad_input():

@@ -10,7 +10,6 @@ import scipy.sparse as sp
 
 from sottovoce.data import (
     Dataset,
-    NonPrivateWarning,
     Shards,
     bound_features,
     by_column,
@@ -18,7 +17,6 @@ from sottovoce.data import (
     dirichlet,
     equal,
     load,
-    read_bounds,
     read_file,
     signed_labels,
     skew_matrix,
@@ -133,8 +131,6 @@ def test_bounds_that_do_not_hold():
         bound_features([[0.0], [2.0]], -1, 1)
     with pytest.raises(DataError, match="one number or one per feature"):
         bound_features([[0.0], [2.0]], [0, 0], [1, 1])
-    with pytest.warns(NonPrivateWarning):
-        read_bounds([[0.0], [2.0]])
 
 
 def test_standardizing_is_noted_as_not_private():

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.objectives import GLM, Regularizer, clip_rows, prox_logistic, prox_squared, prox_squared_batch
+from sottovoce.mechanisms.admm_kernels import prox_rows
+from sottovoce.objectives import GLM, Regularizer, clip_rows
 from sottovoce.objectives.kernels import add_clipped, batch_sums
 
 MODELS = [GLM("logistic"), GLM("squared"), GLM("huber", width=0.7)]
@@ -132,13 +133,12 @@ def test_record_proxes_are_stationary_and_move_at_most_the_step():
     for _ in range(200):
         x, v = rng.normal(size=3) * 10 ** rng.uniform(-2, 2), rng.normal(size=3)
         y, step = float(rng.choice([-1, 1])), 10 ** rng.uniform(-2, 2)
-        w = prox_logistic(v, x, y, step)
+        w = prox_rows(0, 1.0, x[None], np.array([y]), v, step)
         gradient = -y * x / (1 + np.exp(np.clip(y * (x @ w), -700, 700)))
         assert np.allclose(w - v + step * gradient, 0, atol=1e-9 * (1 + step * np.linalg.norm(x)))
         assert np.linalg.norm(w - v) <= step * np.linalg.norm(x) * (1 + 1e-9)
-        u = prox_squared(v, x, y, step)
+        u = prox_rows(1, 1.0, x[None], np.array([y]), v, step)
         assert np.allclose(u - v + step * (x @ u - y) * x, 0, atol=1e-8 * (1 + step * (x @ x)))
-        assert np.allclose(u, prox_squared_batch(v, x[None], np.array([y]), step), atol=1e-7)
 
 
 def test_minimizers_agree_with_scikit_learn():

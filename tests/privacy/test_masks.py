@@ -27,7 +27,6 @@ from sottovoce.privacy import (
     mask_grid,
     mask_label,
     next_chain,
-    noise_for_budget,
     pair_key,
     session_hash,
     simulated_masks,
@@ -641,12 +640,17 @@ SD_OF_THE_MEAN = {  # n: (local, any one, half, curator), epsilon 1, delta 1e-5,
 }
 
 
+def noise_for_share(share):
+    """Noise of a row that moves by 1, of whose information a share is seen, at epsilon 1 and delta 1e-5."""
+    return math.sqrt(share) / sv.privacy.gaussian_mu(1.0, 1e-5)
+
+
 @pytest.mark.parametrize("n", SD_OF_THE_MEAN)
 def test_noise_of_the_mean_at_epsilon_one(n):
     local, single, half, curator = SD_OF_THE_MEAN[n]
 
     def sd(leakage):
-        return noise_for_budget(1.0, 1e-5, sensitivity=1.0, leakage=leakage) / math.sqrt(n)
+        return noise_for_share(leakage) / math.sqrt(n)
 
     digits = 4 if n == 1024 else 3
     assert sd(1.0) == pytest.approx(local, abs=0.6 * 10**-digits)
@@ -657,7 +661,7 @@ def test_noise_of_the_mean_at_epsilon_one(n):
         assert share == pytest.approx(1 / (n - c))
         assert sd(share) == pytest.approx(printed, abs=0.6 * 10 ** -(4 if n > 10 else 3))
         # and as drawn: integer widths on a power-of-two grid cost less than one in a hundred
-        std = noise_for_budget(1.0, 1e-5, sensitivity=1.0, leakage=share)
+        std = noise_for_share(share)
         grid = mask_grid(bound=0.5, sensitivity=1.0, noise_std=[std] * n, dim=1, steps=1)
         assert 1 <= math.sqrt((grid.stds**2).sum()) / n / sd(share) < 1.005
         hidden = grid.hiding_std(protocol, coalition)[[u for u in range(n) if u not in coalition]]
@@ -667,7 +671,7 @@ def test_noise_of_the_mean_at_epsilon_one(n):
 def test_average_with_masks_and_noise_has_the_planned_spread():
     n, dim = 10, 20_000
     protocol = Masked(sv.graphs.grid(2, 5))
-    std = noise_for_budget(1.0, 1e-5, sensitivity=1.0, leakage=1 / 9)
+    std = noise_for_share(1 / 9)
     grid = mask_grid(bound=0.5, sensitivity=1.0, noise_std=[std] * n, dim=dim, steps=1)
     clean = np.tile(np.linspace(-0.5, 0.5, n)[:, None], (1, dim))
     noisy = grid.add_noise(grid.integers(clean), range(n))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.accounting.calibration import calibrate, noise_for_budget
+from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.disclosure import charge
 from sottovoce.accounting.observation.models import (
     Averaging,
@@ -23,7 +23,7 @@ from sottovoce.accounting.query import POISSON
 from sottovoce.accounting.release import MechanismKey
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import network_of
-from sottovoce.privacy import Curve, Release, account, account_each, gaussian_mu
+from sottovoce.privacy import Curve, Release, account, account_each
 from sottovoce.protocols import Gossip, HypercubeExchange, Masked, Tree
 
 
@@ -192,23 +192,6 @@ def test_half_of_the_tolerance_stays_unspent_where_the_price_is_a_power_of_the_n
     noise = calibrate(lambda noise: Curve.pure(3.0 / noise), epsilon, 1e-13, **options)
     half = options.get("tolerance", 1e-6) / 2
     assert noise == pytest.approx(3.0 / epsilon * math.exp(half), rel=half * 1e-2)
-
-
-@pytest.mark.parametrize(
-    ("epsilon", "delta", "steps"),
-    [
-        (1.46037712142472, 4.758611582402833e-06, 7),
-        (3.9955486845931105, 1.472083221868978e-10, 367),  # one last place is not enough
-        (0.1551906186268055, 7.690736065926592e-05, 24),
-    ],
-)
-def test_noise_by_the_closed_form_is_raised_by_last_places_until_the_budget_is_met(epsilon, delta, steps):
-    """Here the inverse, rounded, would cost a last place more than the budget."""
-    rounded = math.sqrt(steps) / gaussian_mu(epsilon, delta)
-    assert Curve.gaussian(1 / rounded, steps).epsilon(delta) > epsilon
-    noise = noise_for_budget(epsilon, delta, steps=steps)
-    assert Curve.gaussian(1 / noise, steps).epsilon(delta) <= epsilon
-    assert rounded < noise < rounded * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("law", [Averaging(), Consensus()])

@@ -16,13 +16,11 @@ from sottovoce.privacy import (
     Curve,
     gaussian_epsilon,
     laplace_rdp,
-    mixture_rdp,
     pure_rdp,
     rdp_delta,
     rdp_epsilon,
     sampled_gaussian,
     sampled_gaussian_rdp,
-    zcdp_epsilon,
 )
 
 
@@ -104,32 +102,6 @@ def test_laplace_by_quadrature():
         assert laplace_rdp(ratio, alpha) == pytest.approx(float(mp.log(moment) / (alpha - 1)), rel=1e-12)
     assert laplace_rdp(ratio, 1e6) == pytest.approx(ratio, rel=1e-3)
     assert pure_rdp(0.2, 3.0) == pytest.approx(0.06)
-
-
-def test_mixture_against_the_printed_example_and_weak_convexity():
-    # equality when the index is visible: the moment generating function of the losses
-    weights, values, alpha = [0.7, 0.2, 0.1], [0.0, 0.3, 1.0], 3.0
-    moment = sum(p * math.exp((alpha - 1) * e) for p, e in zip(weights, values, strict=True))
-    assert mixture_rdp(weights, values, alpha) == pytest.approx(math.log(moment) / (alpha - 1), rel=1e-13)
-    assert mixture_rdp([0.5, 0.5], [0.0, math.inf], 2.0) == math.inf
-    assert mixture_rdp([1.0, 0.0], [0.0, math.inf], 2.0) == 0.0
-    assert mixture_rdp([0.5, 0.5], [900.0, 0.0], 2.0) == pytest.approx(900 - math.log(2))
-    with pytest.raises(InvalidInput):
-        mixture_rdp([0.5, 0.6], [0, 0], 2.0)
-
-
-@given(
-    weights=st.lists(st.floats(0.01, 1), min_size=2, max_size=6),
-    losses_=st.lists(st.floats(0, 0.4), min_size=6, max_size=6),
-    alpha=st.floats(1.1, 3),
-)
-@settings(deadline=None)
-def test_mixture_is_never_above_weak_convexity(weights, losses_, alpha):
-    p = np.array(weights) / np.sum(weights)
-    values = np.array(losses_[: len(p)])
-    c = (alpha - 1) * values.max()
-    if c <= 1:
-        assert mixture_rdp(p, values, alpha) <= (1 + c) * float(p @ values) + 1e-12
 
 
 # ---- privacy loss distributions ------------------------------------------------------------------------
@@ -270,7 +242,6 @@ def test_edges_and_label():
 
 
 def test_conversions():
-    assert zcdp_epsilon(0.5, 1e-5) == pytest.approx(0.5 + 2 * math.sqrt(0.5 * math.log(1e5)))
     table = ([2.0, 8.0, 32.0], [1.0, 4.0, 16.0])
     assert rdp_epsilon(table, 1e-5) >= rdp_epsilon(lambda a: a / 2, 1e-5)
     assert rdp_epsilon(lambda a: math.inf, 1e-5) == math.inf

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 from sottovoce import _validate
-from sottovoce.accounting.curve import Curve, Method
-from sottovoce.accounting.gaussian import gaussian_mu
+from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.sampling import sampled_gaussian
 from sottovoce.errors import BudgetInfeasible, InvalidInput, NotAGuarantee
 
-__all__ = ["calibrate", "noise_for_budget", "noise_multiplier_for_budget"]
+__all__ = ["calibrate"]
 
 _FAR = 1e12  # how far from the start a search looks
 _STRAIGHT = 12  # lines it draws before it halves
@@ -102,68 +99,3 @@ def calibrate(
             low, above = middle, trial
         tried += 1
     return high
-
-
-def noise_for_budget(
-    epsilon: float, delta: float, sensitivity: float = 1.0, *, steps: int = 1, leakage: float = 1.0
-) -> float:
-    """Return the noise standard deviation of ``steps`` Gaussian releases that share a budget.
-
-    ``leakage`` is the share h in [0, 1] of each release that the adversary sees (1 for local privacy). The
-    closed-form inverse of the exact conversion, rounded upwards.
-
-    Guarantees
-    ----------
-    ``Curve.gaussian(sensitivity * sqrt(leakage) / noise, steps).epsilon(delta) <= epsilon`` as evaluated.
-
-    >>> noise = noise_for_budget(1.0, 1e-5, sensitivity=2.0)
-    >>> round(noise, 2), Curve.gaussian(2.0 / noise).epsilon(1e-5) <= 1.0
-    (7.46, True)
-    """
-    sensitivity = _validate.non_negative(sensitivity, "sensitivity")
-    leakage = _validate.non_negative(leakage, "leakage")
-    steps = _validate.count(steps, "steps")
-    mu = gaussian_mu(epsilon, delta)
-    if mu == 0:
-        raise BudgetInfeasible(
-            f"no noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger delta."
-        )
-    shift = sensitivity * math.sqrt(leakage)
-    noise = shift * math.sqrt(steps) / mu
-    for k in range(48):
-        if noise == 0 or Curve.gaussian(shift / noise, steps).epsilon(delta) <= epsilon:
-            break
-        noise = math.nextafter(noise * (1 + 2.0**k * 1e-16), math.inf)
-    return noise
-
-
-def noise_multiplier_for_budget(
-    epsilon: float,
-    delta: float,
-    sample_rate: float,
-    steps: int,
-    method: Method = "pld",
-    *,
-    adjacency: Literal["add-remove", "replace-one"] = "add-remove",
-    tolerance: float = 1e-5,
-) -> float:
-    """Return the smallest noise multiplier for ``steps`` Poisson-sampled Gaussian steps within a budget.
-
-    Guarantees
-    ----------
-    ``sampled_gaussian(sample_rate, result, steps, method).epsilon(delta) <= epsilon`` as evaluated.
-
-    >>> z = noise_multiplier_for_budget(1.0, 1e-5, sample_rate=0.01, steps=1000, method="rdp")
-    >>> round(z, 2), sampled_gaussian(0.01, z, 1000, "rdp").epsilon(1e-5) <= 1.0
-    (1.51, True)
-    """
-    steps = _validate.count(steps, "steps")
-    rate = _validate.probability(sample_rate, "sample_rate", zero=False)
-
-    def forward(noise: float, how: Method = method) -> Guarantee:
-        return sampled_gaussian(rate, noise, steps, how, adjacency=adjacency)
-
-    start = 1.0
-    if method == "pld":  # the quick Rényi answer is an upper bound: begin there
-        start = calibrate(lambda noise: forward(noise, "rdp"), epsilon, delta, tolerance=1e-2)
-    return calibrate(forward, epsilon, delta, start=start, tolerance=tolerance)

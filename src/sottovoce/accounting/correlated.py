@@ -31,12 +31,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce import _validate
-from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 
-__all__ = ["decor_bound", "decor_guarantee", "decor_variances"]
+__all__ = ["decor_variances"]
 
 # ---- between neighbors: DECOR ------------------------------------------------------------------------
 
@@ -62,68 +60,6 @@ def decor_variances(
     out = np.full(network.n, math.inf)
     out[honest] = np.diagonal(np.linalg.inv(private**2 * np.eye(len(honest)) + shared**2 * L.toarray()))
     return out
-
-
-@takes_network
-def decor_bound(
-    network: Network, private_std: float, shared_std: float, colluders: Iterable[int] = ()
-) -> float:
-    """Return the bound of [2] on the largest entry, from the connectivity of the honest graph alone.
-
-    >>> import sottovoce as sv
-    >>> round(decor_bound(sv.graphs.ring(16), 0.5, 3.0), 4)
-    0.8286
-    """
-    private, shared = (
-        _validate.positive(private_std, "private_std"),
-        _validate.non_negative(shared_std, "shared_std"),
-    )
-    honest = _honest(network, colluders)
-    m = len(honest)
-    second = float(np.linalg.eigvalsh(_laplacian(network, honest).toarray())[1]) if m > 1 else 0.0
-    if m > 1 and second < 1e-12:
-        raise InvalidInput("the bound needs a connected graph of honest nodes, got a disconnected one.")
-    return 1 / (m * private**2) + (1 - 1 / m) / (private**2 + second * shared**2)
-
-
-@takes_network
-def decor_guarantee(
-    network: Network,
-    steps: int,
-    *,
-    clip_norm: float,
-    private_std: float,
-    shared_std: float,
-    colluders: Iterable[int] = (),
-    user: int | None = None,
-) -> Guarantee:
-    """Return the user-level guarantee of DECOR against an outsider, or against colluders with their seeds.
-
-    An outsider sees every message and no seed: a weaker adversary than any one neighbor.
-
-    Guarantees
-    ----------
-    Exact for the view stated: all messages of all steps, and everything the colluders know, their shared
-    seeds included. Honest neighbors' seeds must stay secret between the two of them. ``user=None`` is the
-    worst honest node.
-
-    >>> import sottovoce as sv
-    >>> one = decor_guarantee(sv.graphs.ring(16), 1, clip_norm=1.0, private_std=0.5, shared_std=3.0)
-    >>> round(one.rdp(2.0), 4)
-    1.5278
-    """
-    against = tuple(colluders)
-    variances = decor_variances(network, private_std, shared_std, against)
-    honest = _honest(network, against)
-    if user is not None and user not in honest:
-        raise InvalidInput(f"user must be an honest node, got {user}.")
-    worst = float(variances[honest].max()) if user is None else float(variances[user])
-    mu = 2 * _validate.positive(clip_norm, "clip_norm") * math.sqrt(worst)
-    adversary = Adversary("colluders", against, user) if against else Adversary("outsider", user=user)
-    return Guarantee(
-        adversary, "user", "exact", Curve.gaussian(mu, _validate.count(steps, "steps")),
-        ("every message is seen", "seeds shared by two honest neighbors are known to them only"),
-    )  # fmt: skip
 
 
 def _honest(network: Network, colluders: Iterable[int]) -> np.ndarray:

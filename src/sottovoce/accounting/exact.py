@@ -23,7 +23,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee
+from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.exact_rank import (
@@ -43,7 +43,6 @@ from sottovoce.protocols.consensus import ExactConsensus
 __all__ = [
     "LearningView",
     "averaging_guarantee",
-    "consensus_guarantee",
     "consensus_leakage",
     "exact_loss",
     "learning_guarantee",
@@ -258,93 +257,6 @@ def _step_leakage(protocol: Protocol, observers: tuple[int, ...], noise_std: Any
         return protocol.shares(v, noise_std)
     view = protocol.view(observers)
     return (view if noise_std is None else view.with_noise(noise_std)).leakage()
-
-
-def consensus_guarantee(
-    shares: Any,
-    *,
-    sensitivity: float,
-    noise_std: float,
-    observers: Iterable[int],
-    user: int,
-    adjacency: Adjacency = "user",
-    sample_rate: float | None = None,
-    assumptions: Iterable[str] = (),
-) -> Guarantee:
-    """Return the guarantee of learning over exact consensus, for any loss.
-
-    Parameters
-    ----------
-    shares : (steps,) the share ``h`` of each step for this user, a column of `consensus_leakage`.
-    sensitivity : how far one change moves a node's message before noise, in L2 norm, under ``adjacency``.
-    noise_std : standard deviation of the noise the user adds to its message.
-    observers : the colluding observers for whom ``shares`` was computed; none is the outsider of masked sums.
-    user : the user whose shares these are; the statement is about nobody else.
-    adjacency : ``"user"``, ``"replace-one"`` or ``"add-remove"``.
-    sample_rate : Poisson rate of the node's lots (record level only); None: every record in every step.
-    assumptions : for masked sums, ``protocol.assumptions(observers)``: they take the place of the honesty of
-        the observers.
-
-    Guarantees
-    ----------
-    Label ``exact``. Given the view so far the model is a public constant, so step t is a Gaussian mechanism
-    with noise ``noise_std / sqrt(h_t)`` about the user's gradient and independent of it otherwise; steps
-    compose adaptively. It needs: every step ends in exact consensus, all nodes apply the same
-    update, schedules do not depend on data, and lots of different nodes are independent. Losses need not
-    be convex. A step with h = 0 costs nothing; empty lots are covered, since the divisor is fixed.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> shares = sv.privacy.consensus_leakage([sv.protocols.HypercubeExchange(4)] * 4, 0)[:, 3]
-    >>> g = sv.privacy.consensus_guarantee(shares, sensitivity=1.0, noise_std=2.0, observers=[0], user=3)
-    >>> g.label, round(g.mu, 6)
-    ('exact', 0.707107)
-    """
-    if user is None:
-        raise InvalidInput("shares are those of one user, so the statement must name it; pass user=....")
-    h = np.clip(np.asarray(shares, dtype=float).ravel(), 0.0, None)
-    delta = _validate.positive(sensitivity, "sensitivity")
-    sigma = _validate.positive(noise_std, "noise_std")
-    if sample_rate is None or sample_rate >= 1:
-        curve = Curve.gaussian(delta / sigma * float(np.sqrt(h.sum())))
-    elif adjacency == "user":
-        raise InvalidInput("Sampling records does not amplify user-level privacy; leave sample_rate out.")
-    else:
-        rate = _validate.probability(sample_rate, "sample_rate", zero=False)
-        # The sampled curve takes noise over clip norm; replacing a record moves the sum by twice that norm.
-        multiplier = sigma / (delta / 2 if adjacency == "replace-one" else delta)
-        curve = Curve.none()
-        values, counts = np.unique(_upwards(h), return_counts=True)
-        for value, count in zip(values, counts, strict=True):
-            if value > 0:
-                curve = curve + Curve.sampled_gaussian(
-                    rate, multiplier / float(np.sqrt(value)), int(count), adjacency=adjacency
-                )
-    listed, said = tuple(observers), tuple(assumptions)
-    if not listed and not said:
-        raise InvalidInput(
-            "observers must name at least one node, got none; only masked sums state what an outsider sees: "
-            "pass assumptions=protocol.assumptions()."
-        )
-    return Guarantee(
-        adversary=_adversary(_validate.nodes(listed, 1 << 62) if listed else (), user),
-        adjacency=adjacency,
-        label="exact",
-        curve=curve,
-        assumptions=(CONSENSUS_ASSUMPTIONS[0], *said, *CONSENSUS_ASSUMPTIONS[2:])
-        if said
-        else CONSENSUS_ASSUMPTIONS,
-    )
-
-
-def _upwards(h: np.ndarray, most: int = 64) -> np.ndarray:
-    """Return shares rounded upwards: a little, or to whole percents where too many values would differ."""
-    fine = np.ceil(h * 1e12) / 1e12
-    if len(np.unique(fine)) <= most:
-        return fine
-    with np.errstate(divide="ignore"):
-        return np.where(fine > 0, 1.01 ** np.ceil(np.log(fine) / np.log(1.01)), 0.0)
 
 
 # ---- learning over gossip: the linear formula ----------------------------------------------------------

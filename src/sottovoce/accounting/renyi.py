@@ -31,12 +31,10 @@ from sottovoce.errors import InvalidInput
 
 __all__ = [
     "laplace_rdp",
-    "mixture_rdp",
     "pure_rdp",
     "rdp_delta",
     "rdp_epsilon",
     "sampled_gaussian_rdp",
-    "zcdp_epsilon",
 ]
 
 Conversion = Literal["better", "simple"]
@@ -108,16 +106,6 @@ def rdp_delta(
     return math.exp(min(0.0, _least(loss, at)))
 
 
-def zcdp_epsilon(rho: float, delta: float) -> float:
-    """Return rho + 2 sqrt(rho ln(1/delta)): the simple conversion of rho-zCDP, in closed form [4].
-
-    >>> round(zcdp_epsilon(0.5, 1e-5), 4)
-    5.2985
-    """
-    rho = _validate.non_negative(rho, "rho")
-    return rho + 2 * math.sqrt(rho * -math.log(_validate.delta(delta)))
-
-
 def pure_rdp(epsilon: float, alpha: float) -> float:
     """Return the loss of order ``alpha`` that pure epsilon-DP implies: min(eps, alpha eps^2 / 2).
 
@@ -139,35 +127,6 @@ def laplace_rdp(ratio: float, alpha: float) -> float:
     second = math.log((alpha - 1) / (2 * alpha - 1)) - alpha * ratio
     total = float(np.logaddexp(first, second))
     return max(0.0, total / (alpha - 1))
-
-
-def mixture_rdp(weights: Sequence[float], losses: Sequence[float], alpha: float) -> float:
-    """Bound the loss of a mixture with data-independent ``weights`` by its components' ``losses``.
-
-    .. math:: D_\\alpha(\\sum_i p_i P_i \\| \\sum_i p_i Q_i)
-        \\le \\frac{1}{\\alpha-1}\\ln\\sum_i p_i e^{(\\alpha-1)\\varepsilon_i}
-
-    Joint convexity; an equality when the adversary sees which component was drawn. It needs no condition
-    on the noise and is never above the "weak convexity" form of the papers.
-
-    >>> round(mixture_rdp([0.99, 0.01], [0.0, 1.0], 2.0), 6)
-    0.017037
-    """
-    p = np.asarray(weights, dtype=np.float64)
-    values = np.asarray(losses, dtype=np.float64)
-    if p.shape != values.shape or p.ndim != 1 or not (p >= 0).all() or abs(p.sum() - 1) > 1e-9:
-        raise InvalidInput(
-            f"weights must be non-negative, sum to 1 and match the {values.size} losses, "
-            f"got sum {p.sum():.6g}; divide them by their sum."
-        )
-    if alpha <= 1:
-        raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
-    with np.errstate(divide="ignore"):
-        exponents = np.where(p > 0, np.log(np.maximum(p, 1e-320)) + (alpha - 1) * values, -np.inf)
-    top = exponents.max()
-    if np.isinf(top):
-        return math.inf
-    return max(0.0, float((top + np.log(np.exp(exponents - top).sum())) / (alpha - 1)))
 
 
 @lru_cache(maxsize=65536)

@@ -39,7 +39,7 @@ from sottovoce.protocols import Tree, few_leaf_tree
 
 __all__ = [
     "few_leaf_tree", "fresh_tree_noise", "least_tree_noise", "optimal_noise", "tree_blocks", "tree_hiding",
-    "tree_noise_program", "worst_tree_coalitions", "worst_tree_share",
+    "tree_noise_program", "worst_tree_coalitions",
 ]  # fmt: skip
 
 _MOST_SEEN = 2_000_000  # members times coalitions times steps of fresh trees
@@ -67,7 +67,7 @@ def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarr
     tree : the tree, the same in every step.
     tolerate : the size c of the coalitions against which the guarantee holds.
     floor : the variance everybody takes at least, in [0, 1]. A member with none has no guarantee of its own
-        once more than c collude; `worst_tree_share` says what c + 1 learn.
+        once more than c collude.
 
     Guarantees
     ----------
@@ -276,23 +276,6 @@ def _optimal(
         variances = fresh_tree_noise(schedule, tolerate, required=needs, floor=floor)
     grid = 1024 / max(needs)
     return tuple(np.sqrt(np.ceil(variances * grid - 1e-6) / grid).tolist())
-
-
-def worst_tree_share(tree: Tree, variances: Any, colluders: int = 1) -> float:
-    """Return the largest ``(mu / mu_local)**2`` over coalitions of ``colluders`` and everybody else.
-
-    ``variances`` are in units of what local privacy takes; infinity says that somebody's row is in clear.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> path = sv.protocols.Tree(sv.graphs.path(10))
-    >>> noise = least_tree_noise(path, 1, floor=0.125)
-    >>> worst_tree_share(path, noise, 1), worst_tree_share(path, noise, 2)
-    (1.0, 8.0)
-    """
-    least = tree_hiding(tree, variances, colluders).min()
-    return 1 / float(least) if least > 0 else math.inf
 
 
 def tree_hiding(tree: Tree, variances: Any, colluders: int = 1) -> np.ndarray:

@@ -8,8 +8,7 @@ after which all agents hold bit-identical numbers. The model is then common know
 steps compose, and what one agent learns of another's records is known exactly, for any loss: step k costs
 SGM(q, z / sqrt(h)) with h the share of the schedule used, instead of SGM(q, z).
 
-References: finite-time averaging by trees and by hypercube exchange is folklore; the guarantee is that of
-`sottovoce.privacy.consensus_guarantee`.
+References: finite-time averaging by trees and by hypercube exchange is folklore.
 Departures: none; not one of the published algorithms. Iterate averaging is post-processing.
 """
 

@@ -38,8 +38,6 @@ _MODULES = {
     "masked_views": "audit",
     "mu_lower": "bounds",
     "one_run_epsilon": "bounds",
-    "one_run_averaging": "one_run",
-    "one_run_training": "one_run",
     "psnr": "inversion",
     "reconstruct_gossip": "gossip",
     "reconstructed_by_each": "gossip",

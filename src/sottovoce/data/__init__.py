@@ -1,14 +1,13 @@
 """Data sets, files of one's own, and how records are dealt out to users."""
 
 from sottovoce.data.base import Dataset, Shards, signed_labels
-from sottovoce.data.bounds import NonPrivateWarning, bound_features, read_bounds
+from sottovoce.data.bounds import bound_features
 from sottovoce.data.files import read_arff, read_columns, read_csv, read_file, read_libsvm, read_npz
 from sottovoce.data.loaders import data_folder, load, names
 from sottovoce.data.partition import by_column, by_label, by_size, dirichlet, equal, skew_matrix
 
 __all__ = [
     "Dataset",
-    "NonPrivateWarning",
     "Shards",
     "bound_features",
     "by_column",
@@ -20,7 +19,6 @@ __all__ = [
     "load",
     "names",
     "read_arff",
-    "read_bounds",
     "read_columns",
     "read_csv",
     "read_file",

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, Literal
 
 import numpy as np
 
 from sottovoce.errors import DataError
 
-__all__ = ["NonPrivateWarning", "bound_features", "read_bounds"]
-
-
-class NonPrivateWarning(UserWarning):
-    """Something was read from private records without being charged."""
+__all__ = ["bound_features"]
 
 
 def bound_features(
@@ -52,28 +47,3 @@ def bound_features(
             'widen the bounds or pass outside="clip_norm".'
         )
     return X
-
-
-def read_bounds(X: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest and largest value of each feature, with a loud warning.
-
-    Guarantees
-    ----------
-    None: the extremes are single records. Use it for public data and for simulations only.
-
-    Examples
-    --------
-    >>> import warnings
-    >>> with warnings.catch_warnings():
-    ...     warnings.simplefilter("ignore", NonPrivateWarning)
-    ...     [b.tolist() for b in read_bounds([[1.0], [5.0]])]
-    [[1.0], [5.0]]
-    """
-    warnings.warn(
-        "Bounds are read from the records themselves: they reveal single records and are not charged; "
-        "pass public bounds for a private run.",
-        NonPrivateWarning,
-        stacklevel=2,
-    )
-    X = np.asarray(X, dtype=np.float64)
-    return np.nanmin(X, axis=0), np.nanmax(X, axis=0)

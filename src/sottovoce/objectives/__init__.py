@@ -14,7 +14,7 @@ from sottovoce.objectives.glm import GLM
 _MODULES = {
     "clipping": ("clip_around", "clip_rows"),
     "softmax": ("Softmax",),
-    "prox": ("Regularizer", "prox_logistic", "prox_squared", "prox_squared_batch"),
+    "prox": ("Regularizer",),
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -1,11 +1,10 @@
 """Proximal maps: prox_h(v) = argmin_w h(w) + |w - v|^2 / (2 step).
 
-The regularizers are read by every solver; the maps of single records serve private ADMM.
+The regularizers are read by every solver.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from sottovoce._validate import non_negative, positive
 from sottovoce.errors import InvalidInput
 
-__all__ = ["Regularizer", "prox_logistic", "prox_squared", "prox_squared_batch"]
+__all__ = ["Regularizer"]
 
 
 @dataclass(frozen=True)
@@ -61,43 +60,3 @@ class Regularizer:
             norm = np.linalg.norm(w, axis=-1, keepdims=True)
             w = np.where(norm > self.ball, w * (self.ball / np.maximum(norm, self.ball)), w)
         return w
-
-
-def prox_squared(v: np.ndarray, x: np.ndarray, y: float, step: float) -> np.ndarray:
-    """Return prox of (1/2)(x.w - y)^2 at ``v``.
-
-    Examples
-    --------
-    >>> prox_squared(np.zeros(1), np.ones(1), 2.0, step=1.0).tolist()
-    [1.0]
-    """
-    return v - x * (step * (x @ v - y) / (1.0 + step * (x @ x)))
-
-
-def prox_squared_batch(v: np.ndarray, X: np.ndarray, y: np.ndarray, step: float) -> np.ndarray:
-    """Return prox of (1/2m)|Xw - y|^2 at ``v``: solve (I + step X'X/m) w = v + step X'y/m.
-
-    Examples
-    --------
-    >>> prox_squared_batch(np.zeros(1), np.ones((2, 1)), np.array([2.0, 2.0]), step=1.0).tolist()
-    [1.0]
-    """
-    m = len(y)
-    return np.linalg.solve(np.eye(len(v)) + (step / m) * (X.T @ X), v + (step / m) * (X.T @ y))
-
-
-def prox_logistic(v: np.ndarray, x: np.ndarray, y: float, step: float) -> np.ndarray:
-    """Return prox of ln(1 + exp(-y x.w)) at ``v``.
-
-    The margin solves a scalar equation with a strictly increasing left side (safeguarded Newton).
-
-    Examples
-    --------
-    >>> w = prox_logistic(np.zeros(1), np.ones(1), 1.0, step=1.0)
-    >>> bool(abs(w[0] - 1 / (1 + np.exp(w[0]))) < 1e-12)  # w = v - step * gradient at w
-    True
-    """
-    from sottovoce.objectives.kernels import logistic_margin
-
-    m = logistic_margin(y * float(x @ v), step * float(x @ x))
-    return v + (step * y / (1.0 + math.exp(min(m, 700.0)))) * x

@@ -42,7 +42,6 @@ __all__ = [
     "erdos_renyi_loss",
     "erdos_renyi_published_loss",
     "mean_loss",
-    "published_guarantee",
     "published_loss",
     "published_mean_loss",
     "published_sgd_loss",
@@ -159,25 +158,6 @@ def mean_loss(loss: np.ndarray) -> np.ndarray:
     if values.ndim != 2 or values.shape[0] != values.shape[1]:
         raise InvalidInput(f"loss must be an (n, n) array over pairs [u, v], got shape {values.shape}.")
     return (values.sum(axis=0) - np.diagonal(values)) / values.shape[0]
-
-
-def published_guarantee(
-    share: float, *, sensitivity: float, noise_std: float, observer: int, user: int, source: str
-) -> Guarantee:
-    """Return a published loss as a `Guarantee` object whose label refuses every budget.
-
-    ``share`` is in the unit of local privacy; as the papers do, it is capped at 1 there.
-
-    >>> one = published_guarantee(1 / 3, sensitivity=1, noise_std=1, observer=2, user=0, source="(6)")
-    >>> one.label, one.valid, round(one.rdp(2.0), 6)
-    ('published', False, 0.333333)
-    """
-    share = min(1.0, _validate.non_negative(share, "share"))
-    mu = _validate.non_negative(sensitivity, "sensitivity") / _validate.positive(noise_std, "noise_std")
-    return Guarantee(
-        Adversary("pairwise", observer, user), "user", "published", Curve.gaussian(mu * math.sqrt(share)),
-        (f"{source} as printed",),
-    )  # fmt: skip
 
 
 # ---- Erdős-Rényi graphs that the observer does not know -----------------------------------------------
