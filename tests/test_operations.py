@@ -38,7 +38,7 @@ delta = 1e-5
 # these wait for other machines; everything else on the pages is run
 WAITING = ("peer run", "relay", "peer status --watch", "peer check")
 # these go on with a run of several steps, which the average of the trial is not; tests/peers/test_epochs.py
-EPOCHS = ("peer epoch", "peer agree next.toml")
+EPOCHS = ("peer membership", "peer agree next.toml")
 
 
 def commands(page):
@@ -67,7 +67,7 @@ def house(tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
     people = ("north", "south")
     for name in people:
-        words = f"peer home {name}-home --name {name} --epsilon 30 --adjacency add-remove --copy copy-{name}"
+        words = f"peer init {name}-home --name {name} --epsilon 30 --adjacency add-remove --copy copy-{name}"
         assert call([*words.split(), "--view", "local"], capsys)[0] == 0
         shutil.copy(f"{name}-home/identity/certificate.pem", f"{name}.pem")
     for name, other in (people, people[::-1]):
@@ -141,14 +141,14 @@ def test_the_commands_of_a_page_run(page, house, capsys):
     for who, line in lines:
         text = line.replace("HASH", run).replace("FINGERPRINT", "0" * 64).partition(" > ")[0]
         words = shlex.split(text)[1:]
-        if words[:2] == ["peer", "home"]:
+        if words[:2] == ["peer", "init"]:
             words[2] = "fresh-home"  # the one of the trial has signed already
         name = " ".join(words)
         home = "north-home" if who == "relay" else f"{who}-home"
         if any(name.startswith(w) for w in (*WAITING, *EPOCHS)) or "--watch" in words:
             parse(words)
             continue
-        needs = words[:2] in (["peer", "book"], ["peer", "trust"], ["peer", "agree"], ["peer", "service"])
+        needs = words[:2] in (["peer", "budget"], ["peer", "trust"], ["peer", "agree"], ["peer", "service"])
         if needs and "--sign" not in words and "-m" not in words:
             words += ["--home", home]
         code, said = call(words, capsys)

@@ -167,7 +167,7 @@ class Consortium:
     def next(self, what: str, *words: object) -> dict[str, Any]:
         """Draft the next epoch, have it forecast, signed and run; return what was forecast."""
         last, self.file = self.file, self.folder / f"epoch{len(self.files)}.toml"
-        self.command("epoch", last, "--home", self.homes["m0"].folder, "-o", self.file, *words)
+        self.command("membership", last, "--home", self.homes["m0"].folder, "-o", self.file, *words)
         self.files.append(self.file)
         self.sign()
         told = self.command(
@@ -237,7 +237,7 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
 
     # leave
     run = group.agreement.run.hex()
-    group.command("book", "--home", group.homes["m4"].folder, "--close", run, "--why", "m4 leaves")
+    group.command("budget", "--home", group.homes["m4"].folder, "--close", run, "--why", "m4 leaves")
     codes = step("m4 leaves", "--without", "m4")
     seen["leave"] = {"exit_codes": sorted(set(codes.values())),
                      "noise_multiplier": group.agreement.algorithm.noise_multiplier}  # fmt: skip

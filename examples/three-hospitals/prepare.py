@@ -37,7 +37,7 @@ def main(shared: Path, homes: list[Path], owner: int, hosts: list[str] | None = 
     draft = shared / "draft.toml"
     draft.write_text(DRAFT.format(steps=STEPS, features=", ".join(f'"{n}"' for n in names)))
     unsigned = shared / "unsigned.toml"
-    print(peer("agree", draft, *members, "--output", unsigned))
+    print(peer("agree", draft, *members, "--out", unsigned))
     for home in homes:
         peer("agree", unsigned, "--sign", home / "identity")
     for place in (*homes, shared):

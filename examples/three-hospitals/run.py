@@ -66,7 +66,7 @@ def main(folder: Path) -> None:
     members = []
     for name, port in zip(HOSPITALS, free_ports(len(HOSPITALS)), strict=True):
         members += ["--member", f"{folder / name / 'identity' / 'certificate.pem'}@127.0.0.1:{port}"]
-    print(peer("agree", folder / "draft.toml", *members, "--output", agreement))
+    print(peer("agree", folder / "draft.toml", *members, "--out", agreement))
     for name in HOSPITALS:
         peer("agree", agreement, "--sign", folder / name / "identity")
     say("3. Each starts its peer. They find each other and train.")

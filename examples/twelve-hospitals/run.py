@@ -41,7 +41,7 @@ def main(folder: Path) -> dict[str, float]:
     ]
     agreement = folder / "agreement.toml"
     draft = folder / "advice" / "agreement-draft.toml"
-    sottovoce("peer", "agree", draft, *members, "--output", agreement)
+    sottovoce("peer", "agree", draft, *members, "--out", agreement)
     for name in HOSPITALS:
         sottovoce("peer", "agree", agreement, "--sign", folder / name)
     say("3. Twelve peers run.")

@@ -118,4 +118,4 @@ def test_what_an_agreement_cannot_say_is_refused_and_nothing_is_written(call, tm
     (tmp_path / "plan.toml").write_text(text)
     assert call("peer", "draft", "plan.toml").code == 0
     again = call("peer", "draft", "plan.toml")
-    assert (again.code, "is there already" in again.err) == (1, True)
+    assert (again.code, "exists already" in again.err) == (1, True)

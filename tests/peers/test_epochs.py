@@ -295,7 +295,7 @@ def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
     group.run(stop_at=6)
     out = group.folder / "next.toml"
     with pytest.raises(SystemExit) as stopped:
-        main(["peer", "epoch", str(group.file), "--home", str(group.homes["m0"].folder), "--moved",
+        main(["peer", "membership", str(group.file), "--home", str(group.homes["m0"].folder), "--moved",
               "m2=elsewhere.example:2", "-o", str(out), "--json"])  # fmt: skip
     assert not stopped.value.code
     said = json.loads(capsys.readouterr().out)
@@ -305,7 +305,7 @@ def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
     total = math.hypot(spent, 2 / Z * math.sqrt(said["steps"]))
     assert said["members"][0]["total"] == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     with pytest.raises(SystemExit) as stopped:
-        main(["peer", "epoch", str(group.file), "--home", str(group.homes["m0"].folder), "--moved", "m2",
+        main(["peer", "membership", str(group.file), "--home", str(group.homes["m0"].folder), "--moved", "m2",
               "-o", str(out)])  # fmt: skip
     assert stopped.value.code == 1
 

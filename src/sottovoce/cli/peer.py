@@ -6,9 +6,9 @@ import typer
 
 from sottovoce.cli.peer_agree import agree
 from sottovoce.cli.peer_check import check, service
+from sottovoce.cli.peer_directory import budget, init, keygen, trust
 from sottovoce.cli.peer_draft import draft
-from sottovoce.cli.peer_home import book, home, keygen, trust
-from sottovoce.cli.peer_membership import epoch
+from sottovoce.cli.peer_membership import membership
 from sottovoce.cli.peer_run import compare, ledger, run, status
 
 __all__ = ["peer"]
@@ -18,9 +18,9 @@ peer = typer.Typer(
 
 \b
 Examples:
-    sottovoce peer home ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
+    sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
     sottovoce peer trust south.pem --why "read aloud by Dr. Sud"
-    sottovoce peer book
+    sottovoce peer budget
     sottovoce peer keygen identity --name north
     sottovoce peer draft plan.toml -o draft.toml
     sottovoce peer agree agreement.toml --sign identity
@@ -30,5 +30,20 @@ Examples:
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (home, trust, book, keygen, draft, agree, check, run, status, ledger, compare, service, epoch):
+COMMANDS = (
+    init,
+    trust,
+    budget,
+    keygen,
+    draft,
+    agree,
+    check,
+    run,
+    status,
+    ledger,
+    compare,
+    service,
+    membership,
+)
+for command in COMMANDS:
     peer.command()(command)

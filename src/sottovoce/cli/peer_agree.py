@@ -24,11 +24,11 @@ __all__ = ["agree"]
 
 
 def agree(
-    file: Annotated[Path, typer.Argument(help="A draft (with --member and --output) or an agreement.")],
+    file: Annotated[Path, typer.Argument(help="A draft (with --member and --out) or an agreement.")],
     member: Annotated[
         list[str] | None, typer.Option("--member", "-m", help="CERTIFICATE@HOST:PORT, in the graph's order.")
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the agreement here.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the agreement here.")] = None,
     sign: Annotated[Path | None, typer.Option(help="Sign with the identity in this folder.")] = None,
     merge: Annotated[
         list[Path] | None, typer.Option(help="Take over the signatures in another member's copy.")
@@ -72,9 +72,9 @@ def agree(
 
     own = find_home(home, identity=sign)
     if member:
-        if output is None:
-            raise ConfigError("Building an agreement needs --output, the file to write.")
-        agreement, file = _build(file, member, output), output
+        if out is None:
+            raise ConfigError("Building an agreement needs --out, the file to write.")
+        agreement, file = _build(file, member, out), out
     else:
         agreement = read_agreement(file)
     pairs = len(agreement.members) * (len(agreement.members) - 1)
@@ -293,5 +293,5 @@ def _refuse_overdraft(rows: list[dict[str, Any]]) -> None:
             raise BudgetExceeded(
                 f"Spent so far {row['spent']:.4g}, this adds {row['adds']:.4g}, total {row['total']:.4g} of "
                 f"a lifetime budget of {row['epsilon']:g} ({row['adjacency']}, {row['view']}), so it is not "
-                "signed; agree on more noise or fewer steps, or raise the budget with `peer book --raise`."
+                "signed; agree on more noise or fewer steps, or raise the budget with `peer budget --raise`."
             )

@@ -69,7 +69,7 @@ def check(
     with exit_codes():
         at = find_home(home, identity=identity)
         if at is None and identity is None:
-            raise ConfigError("Without a home a check needs --identity; `peer home` makes a home.")
+            raise ConfigError("Without a home a check needs --identity; `peer init` makes a home.")
         key = identity if identity is not None or at is None else at.identity_folder
         assert key is not None
         way = parse_proxy(proxy) if proxy else None
@@ -123,7 +123,7 @@ def service(
     agreed = read_agreement(agreement)
     at = find_home(home, identity=identity)
     if at is None and (identity is None or state is None):
-        raise ConfigError("Without a home a unit needs --identity and --state; `peer home` makes a home.")
+        raise ConfigError("Without a home a unit needs --identity and --state; `peer init` makes a home.")
     own = read_identity(identity if identity is not None else at.identity_folder)  # type: ignore[union-attr]
     member = agreed.members[agreed.index(own.name)]
     program = Path(sys.argv[0]).resolve()

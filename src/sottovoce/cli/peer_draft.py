@@ -18,9 +18,7 @@ __all__ = ["draft", "draft_of"]
 
 def draft(
     plan: Annotated[Path, typer.Argument(help="A plan file that sottovoce plan calls private and useful.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Write the draft here.")] = Path(
-        "draft.toml"
-    ),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Write the draft here.")] = Path("draft.toml"),
     json: Json = False,
 ) -> None:
     """Write the draft of an agreement that says what a plan file says; peer agree adds the members.
@@ -38,12 +36,12 @@ def draft(
     from sottovoce.errors import ConfigError
     from sottovoce.planfile.schema import read_plan
 
-    if output.exists():
-        raise ConfigError(f"{output} is there already; name another file with --output.")
+    if out.exists():
+        raise ConfigError(f"{out} exists already; name another file with --out.")
     text = draft_of(built_plan(read_plan(plan), plan.parent, plan.name), plan.name)
-    atomic_write(output, text)
-    said = f"Written to {safe(output)}; sottovoce peer agree {safe(output)} -m CERTIFICATE@HOST:PORT is next."
-    emit({"draft": str(output)}, json, lambda out: out.print(said))
+    atomic_write(out, text)
+    next_step = f"Written to {safe(out)}. Next: sottovoce peer agree {safe(out)} -m CERTIFICATE@HOST:PORT ..."
+    emit({"draft": str(out)}, json, lambda screen: screen.print(next_step))
 
 
 def draft_of(built: LoadedPlan, where: str = "the plan") -> str:

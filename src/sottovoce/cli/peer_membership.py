@@ -1,4 +1,4 @@
-"""`sottovoce peer epoch`: the next agreement of a run that goes on with other members, addresses or keys."""
+"""`sottovoce peer membership`: the agreement by which a run continues with other members or keys."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from sottovoce.cli.output import Json, emit
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["epoch"]
+__all__ = ["membership"]
 
 
-def epoch(
+def membership(
     agreement: Annotated[Path, typer.Argument(help="The agreement of the run that is to go on.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Write the next epoch's agreement here.")],
     state: Annotated[
@@ -37,7 +37,7 @@ def epoch(
 
     \b
     Example:
-        sottovoce peer epoch agreement.toml --without east -o next.toml
+        sottovoce peer membership agreement.toml --without east -o next.toml
     """
     from sottovoce.accounting.curve import Curve
     from sottovoce.errors import ConfigError

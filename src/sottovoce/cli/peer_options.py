@@ -77,5 +77,5 @@ def this_home(folder: Path | None) -> MemberDirectory:
 
     own = find_home(folder)
     if own is None:
-        raise ConfigError("This machine has no home yet; `sottovoce peer home` makes one, --home names one.")
+        raise ConfigError("This machine has no home yet; `sottovoce peer init` makes one, --home names one.")
     return own

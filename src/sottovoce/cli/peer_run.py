@@ -122,7 +122,7 @@ def _run(
     agreed.require_signatures(where=str(agreement))
     at = find_home(home, identity=identity)
     if at is None and (identity is None or state is None):
-        raise ConfigError("Without a home a run needs --identity and --state; `peer home` makes a home.")
+        raise ConfigError("Without a home a run needs --identity and --state; `peer init` makes a home.")
     key = identity if identity is not None or at is None else at.identity_folder
     assert key is not None
     own = read_identity(key)

@@ -57,7 +57,7 @@ def train(
     the file where none is given.
     With --checkpoint an interrupted run goes on where it was; a simulation
     (\\[noise] seed) ends in the same bytes as if it had not been interrupted.
-    On a machine with a home (sottovoce peer home) protective noise is charged
+    On a machine with a home (sottovoce peer init) protective noise is charged
     to its book first, once, and refused beyond the lifetime budget.
 
     \b

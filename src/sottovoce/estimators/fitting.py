@@ -134,7 +134,7 @@ def fit(
     records stands in the statement. Test records are taken as public. A fit that is refused because of a
     value in the records may tell something about them. With a Generator nobody is protected, and the
     statement says so. Starting weights are public: pretrain on public data. On a machine with a home
-    (`sottovoce peer home`) protective noise is charged to its book before any is drawn, refused beyond the
+    (`sottovoce peer init`) protective noise is charged to its book before any is drawn, refused beyond the
     lifetime budget, and a fit that goes on from its ``checkpoint`` is not charged again.
 
     Examples

@@ -515,7 +515,7 @@ def parse_agreement(raw: bytes, where: str) -> Agreement:
         if "members" not in content:
             raise ConfigError(
                 "it has no [[members]], so it is a draft or a plan file; `peer agree` with --member "
-                "and --output makes an agreement of a draft."
+                "and --out makes an agreement of a draft."
             )
         return Agreement.model_validate(content)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

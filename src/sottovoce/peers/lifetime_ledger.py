@@ -241,7 +241,7 @@ def charge(
     [1.993]
     >>> charge(home, None, [release] * 4, "four more")
     Traceback (most recent call last):
-    sottovoce.errors.BudgetExceeded: patients: spent so far 1.993, this adds 4.377, together 4.983 of epsilon 3 at delta 1e-05 (replace-one, network), so nothing was charged or sent; take more noise or fewer steps, or raise the budget with `peer book --raise`.
+    sottovoce.errors.BudgetExceeded: patients: spent so far 1.993, this adds 4.377, together 4.983 of epsilon 3 at delta 1e-05 (replace-one, network), so nothing was charged or sent; take more noise or fewer steps, or raise the budget with `peer budget --raise`.
     """  # noqa: E501
     return home.book.charge(population, releases, what, views)
 
@@ -512,7 +512,7 @@ class LifetimeLedger:
                 raise BudgetExceeded(
                     f"{new.population}: spent so far {row['spent']:.4g}, this adds {row['adds']:.4g}, "
                     f"together {row['total']:.4g} of {limit}, so nothing was charged or sent; take more "
-                    "noise or fewer steps, or raise the budget with `peer book --raise`."
+                    "noise or fewer steps, or raise the budget with `peer budget --raise`."
                 )
         self._write([*rows, _row(rows, charge_act(new, act))])
         return {"population": new.population, "budgets": budgets}
@@ -548,7 +548,7 @@ class LifetimeLedger:
         if len(copied) > len(rows) and copied[: len(rows)] == rows:
             raise LedgerError(
                 f"The book {self.path} is older than its copy {self.copy} ({len(rows)} rows against "
-                f"{len(copied)}): it comes from a backup; `peer book --restore` takes the newer one."
+                f"{len(copied)}): it comes from a backup; `peer budget --restore` takes the newer one."
             )
         if copied != rows[: len(copied)]:
             raise LedgerError(
@@ -603,21 +603,21 @@ class _State:
 
     def run(self, run: str) -> RunCharge:
         if run not in self.runs:
-            raise ConfigError(f"The book knows no run {run[:16]}; `peer book` lists those it knows.")
+            raise ConfigError(f"The book knows no run {run[:16]}; `peer budget` lists those it knows.")
         return self.runs[run]
 
     def named(self, population: str | None) -> str:
         """Return the population meant; every file is charged to the first unless another is named."""
         if not self.populations:
             raise ConfigError(
-                "The book has no population yet; the officer opens one with `peer book --open`."
+                "The book has no population yet; the officer opens one with `peer budget --open`."
             )
         if population is None:
             return next(iter(self.populations))
         if population not in self.populations:
             raise ConfigError(
                 f"The book has no population {population!r}, only {', '.join(self.populations)}; opening "
-                "another is a recorded act of the officer, `peer book --open`."
+                "another is a recorded act of the officer, `peer budget --open`."
             )
         return population
 
@@ -739,7 +739,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         text = path.read_bytes()
     except FileNotFoundError:
         raise LedgerError(
-            f"The book {path} is missing although the home was used; `peer book --restore` takes the other "
+            f"The book {path} is missing although the home was used; `peer budget --restore` takes the other "
             "copy."
         ) from None
     except OSError as error:
@@ -771,7 +771,7 @@ def _read(path: Path) -> list[dict[str, Any]]:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration, SottovoceError) as error:
         raise LedgerError(
-            f"The book {path} is damaged ({error}), so nothing was sent; `peer book --restore` takes the "
+            f"The book {path} is damaged ({error}), so nothing was sent; `peer budget --restore` takes the "
             "other copy."
         ) from None
     return rows

@@ -82,7 +82,7 @@ class MemberDirectory:
             facts = json.loads((self.folder / MARK).read_text())
             form, self.name, self.copy = facts["format"], str(facts["name"]), Path(facts["copy"])
         except OSError:
-            raise ConfigError(f"{self.folder} is not a home; `sottovoce peer home` makes one.") from None
+            raise ConfigError(f"{self.folder} is not a home; `sottovoce peer init` makes one.") from None
         except (ValueError, KeyError, TypeError):
             raise LedgerError(f"The home's file {self.folder / MARK} is damaged; restore it.") from None
         if form != _FORMAT:
@@ -212,7 +212,7 @@ class MemberDirectory:
         if strays:
             raise LedgerError(
                 f"The book does not know the run in {strays[0]}, so it is older than its runs; "
-                "`peer book --restore` charges for it."
+                "`peer budget --restore` charges for it."
             )
         place = Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run
         inside = self.folder in place.parents
@@ -223,7 +223,7 @@ class MemberDirectory:
         if known.status != "started" and not (place / LEDGER).exists():
             raise LedgerError(
                 f"The run {new.run[:16]} began on {known.since[:10]} and its ledger in {place} is missing; a "
-                "run is never repeated: find the folder, or give the run up with `peer book --close`."
+                "run is never repeated: find the folder, or give the run up with `peer budget --close`."
             )
         return place, known
 
@@ -266,7 +266,7 @@ class MemberDirectory:
         """Give a run up for good; it costs what its ledger lists, or everything planned if that is lost."""
         known = self.book.runs.get(run)
         if known is None:
-            raise ConfigError(f"The book knows no run {run[:16]}; `peer book` lists those it knows.")
+            raise ConfigError(f"The book knows no run {run[:16]}; `peer budget` lists those it knows.")
         with at_rest(self.folder / known.state):  # a running peer would release more than is counted here
             self.book.close(run, self._left(known), why)
         return self.book.runs[run]
@@ -313,7 +313,7 @@ def find_home(
     --------
     >>> find_home("/nowhere")
     Traceback (most recent call last):
-    sottovoce.errors.ConfigError: /nowhere is not a home; `sottovoce peer home` makes one.
+    sottovoce.errors.ConfigError: /nowhere is not a home; `sottovoce peer init` makes one.
     """
     around = Path(identity).expanduser().resolve().parent if identity is not None else None
     if around is not None and (around / MARK).exists():

@@ -163,7 +163,7 @@ def _book(home: MemberDirectory, agreed: Agreement, population: str | None) -> s
         if not row["total"] <= row["epsilon"]:
             raise SottovoceError(
                 f"spent {row['spent']:.4g}, this adds {row['adds']:.4g}: {row['total']:.4g} of a lifetime "
-                f"budget of {row['epsilon']:g}; `peer book --raise` is the officer's act"
+                f"budget of {row['epsilon']:g}; `peer budget --raise` is the officer's act"
             )
     shown = "; ".join(f"{row['total']:.4g} of {row['epsilon']:g} after it ({row['view']})" for row in rows)
     return f"all certificates are pinned; {shown}"

@@ -391,8 +391,8 @@ class Peer:
                 self.core.failed = IdentityError(
                     f"The certificate of {name} expired during the run, which ends at round "
                     f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; renew it "
-                    "(`peer keygen --renew`) and go on in a new epoch (`peer epoch --certificate`), or set "
-                    "this machine's clock right."
+                    "(`peer keygen --renew`) and continue with `peer membership --certificate`, or correct "
+                    "this machine's clock."
                 )
                 return
             if self.core.finished:

@@ -95,7 +95,7 @@ def charge_training(
     if home is None:
         if population is not None:
             raise ConfigError(
-                f"There is no home on this machine to charge {population!r} in; `sottovoce peer home` makes "
+                f"There is no home on this machine to charge {population!r} in; `sottovoce peer init` makes "
                 "one, or leave the population out."
             )
         return None

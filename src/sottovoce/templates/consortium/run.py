@@ -34,7 +34,7 @@ def main(folder=HERE / "run"):
         each.close()
     # 2. One agreement: its price is shown, and every member signs it.
     agreement = folder / "agreement.toml"
-    subprocess.run(peer("agree", HERE / "draft.toml", *with_ports, "--output", agreement), check=True)
+    subprocess.run(peer("agree", HERE / "draft.toml", *with_ports, "--out", agreement), check=True)
     for name in MEMBERS:
         subprocess.run(
             peer("agree", agreement, "--sign", folder / name), check=True, stdout=subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""`sottovoce peer home, trust, book, keygen`: who an organization is, whom it trusts, what it has spent."""
+"""`sottovoce peer init, trust, book, keygen`: who an organization is, whom it trusts, what it has spent."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-__all__ = ["book", "home", "keygen", "trust"]
+__all__ = ["budget", "init", "keygen", "trust"]
 
 
-def home(
+def init(
     folder: Annotated[Path, typer.Argument(help="The home: a new folder, or one to look at.")],
     name: Annotated[str | None, typer.Option(help="Make a home for the member of this name.")] = None,
     population: Annotated[str, typer.Option(help="Whose records are used here.")] = "patients",
@@ -45,7 +45,7 @@ def home(
 
     \b
     Example:
-        sottovoce peer home ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
+        sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
     """
     from sottovoce.errors import ConfigError
     from sottovoce.peers.identity import CERTIFICATE
@@ -111,7 +111,7 @@ def trust(
     emit(found, json, lambda out: out.print(f"{name} is pinned: {found['words']}"))
 
 
-def book(
+def budget(
     home: HomeOption = None,
     population: Population = None,
     open_: Annotated[str | None, typer.Option("--open", help="Open another population.")] = None,
@@ -133,11 +133,11 @@ def book(
 
     \b
     Examples:
-        sottovoce peer book
-        sottovoce peer book --raise 8 --adjacency add-remove --why "vote of 3 May"
-        sottovoce peer book --open staff --epsilon 1 --adjacency user --why "vote of 4 May"
-        sottovoce peer book --close 3f54dcc1 --why "south has left"
-        sottovoce peer book --restore --why "the disk was replaced"
+        sottovoce peer budget
+        sottovoce peer budget --raise 8 --adjacency add-remove --why "vote of 3 May"
+        sottovoce peer budget --open staff --epsilon 1 --adjacency user --why "vote of 4 May"
+        sottovoce peer budget --close 3f54dcc1 --why "south has left"
+        sottovoce peer budget --restore --why "the disk was replaced"
     """
     from sottovoce.errors import ConfigError
     from sottovoce.peers.lifetime_ledger import LifetimeBudget

@@ -1,4 +1,4 @@
-"""`sottovoce peer home, trust, book, agree, run`: one book for an organization, from the command line."""
+"""`sottovoce peer init, trust, book, agree, run`: one book for an organization, from the command line."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def sottovoce(capsys, monkeypatch, tmp_path):
 def homes(sottovoce, tmp_path):
     for name in ("north", "south"):
         code, said = sottovoce(
-            "peer", "home", tmp_path / name, "--name", name, "--epsilon", 6, "--adjacency", "add-remove",
+            "peer", "init", tmp_path / name, "--name", name, "--epsilon", 6, "--adjacency", "add-remove",
             "--view", "local", "--copy", tmp_path / f"copy-{name}", "--json",
         )  # fmt: skip
         assert code == 0, said
@@ -99,7 +99,7 @@ def test_the_sheet_shows_what_is_signed_and_the_records_are_checked_before(sotto
     assert "features of shape (4, 3)" in said
     code, said = sottovoce("peer", "agree", file)
     line = " ".join(said.split())
-    for part in ("127.0.0.1:4401", "north - south", "clip = 1.0", "lot = 20.0", "parameters = 2"):
+    for part in ("127.0.0.1:4401", "north - south", "clip_norm = 1.0", "batch_size = 20.0", "parameters = 2"):
         assert part in line
     page = json.loads(sottovoce("peer", "agree", file, "--json")[1])["sheet"]
     assert page["connections"] == [["north", "south"]]
@@ -131,12 +131,12 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, homes, 
     assert code == 1
     assert "this adds 3.549, total 6.735 of a lifetime budget of 6" in said
     assert not read_agreement(file).signatures
-    code, said = sottovoce("peer", "book", "--home", north, "--json")
+    code, said = sottovoce("peer", "budget", "--home", north, "--json")
     (entry,) = json.loads(said)["populations"]
     assert [each["what"] for each in entry["charges"]] == ["first", "second"]
     assert round(entry["budgets"][0]["total"], 3) == 5.3
     code, said = sottovoce(
-        "peer", "book", "--home", north, "--raise", 7, "--adjacency", "add-remove", "--view", "local",
+        "peer", "budget", "--home", north, "--raise", 7, "--adjacency", "add-remove", "--view", "local",
         "--why", "vote",
     )  # fmt: skip
     assert code == 0
@@ -177,18 +177,18 @@ def test_an_unpinned_member_is_not_signed_with(sottovoce, homes, drafted, tmp_pa
 
 def test_acts_need_their_reason_and_their_numbers(sottovoce, homes):
     north = homes[0]
-    code, said = sottovoce("peer", "book", "--home", north, "--raise", 7, "--adjacency", "user")
+    code, said = sottovoce("peer", "budget", "--home", north, "--raise", 7, "--adjacency", "user")
     assert (code, "the reason must be one line" in said) == (1, True)
-    code, said = sottovoce("peer", "book", "--home", north, "--raise", 7, "--why", "vote")
+    code, said = sottovoce("peer", "budget", "--home", north, "--raise", 7, "--why", "vote")
     assert (code, "--adjacency" in said) == (1, True)
-    code, said = sottovoce("peer", "book", "--home", north, "--close", "abc", "--why", "vote")
+    code, said = sottovoce("peer", "budget", "--home", north, "--close", "abc", "--why", "vote")
     assert (code, "0 runs" in said) == (1, True)
-    code, said = sottovoce("peer", "book", "--home", north, "--restore", "--open", "x", "--why", "vote")
+    code, said = sottovoce("peer", "budget", "--home", north, "--restore", "--open", "x", "--why", "vote")
     assert (code, "one act at a time" in said) == (1, True)
-    code, said = sottovoce("peer", "book")
+    code, said = sottovoce("peer", "budget")
     assert (code, "no home yet" in said) == (1, True)
     opened = ("--open", "staff", "--epsilon", 1, "--adjacency", "user", "--why", "vote")
-    assert sottovoce("peer", "book", "--home", north, *opened)[0] == 0
+    assert sottovoce("peer", "budget", "--home", north, *opened)[0] == 0
     assert list(MemberDirectory(north).book.populations) == ["patients", "staff"]
 
 
