@@ -32,7 +32,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sottovoce import graphs, protocols
-from sottovoce.accounting.release import Budget, Spending
+from sottovoce.accounting.budget import Budget
+from sottovoce.accounting.release import Spending
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.data.base import Shards

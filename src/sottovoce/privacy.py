@@ -25,7 +25,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "GridNoise", "MaskGrid", "MaskKey", "PairMasks", "SummedNoise", "counted_variance", "grid_noise",
         "mask_grid", "mask_label", "next_chain", "pair_key", "session_hash", "simulated_masks", "sum_range",
     ),
-    "accounting.release": ("Budget", "Release"),
+    "accounting.budget": ("Budget",),
+    "accounting.release": ("Release",),
     "noise.samplers": ("NoiseSource", "ProtectiveNoise", "RecordedNoise", "SimulatedNoise", "as_noise"),
     "accounting.published.bounds": ("published_bounds", "published_error"),
     "accounting.published.formulas": (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.accounting.release import Budget
+from sottovoce.accounting.budget import Budget
 from sottovoce.errors import (
     BudgetExceeded,
     ConfigError,
@@ -128,7 +128,11 @@ def test_the_statement_is_what_the_ledger_holds(tmp_path):
 def test_a_budget_refuses_before_anything_is_sent(tmp_path):
     one = plan_of(CONFIG).privacy("local", participations=1).epsilon(1e-5)
     with ClientSide(
-        plan_of(CONFIG), *shards().user(3), user=3, folder=tmp_path, budget=Budget(1.01 * one, 1e-5)
+        plan_of(CONFIG),
+        *shards().user(3),
+        user=3,
+        folder=tmp_path,
+        budget=Budget(1.01 * one, 1e-5, adjacency="user"),
     ) as client:
         client.answer(0, np.zeros(3))
         with pytest.raises(BudgetExceeded):
@@ -191,6 +195,6 @@ def test_who_starts_a_run_cannot_choose_the_noise_or_the_ledger_of_a_client():
     assert flower._agreed_seed(context({"num-partitions": 2}, seeded)) == 3
     assert flower._folder(context({"num-partitions": 2}, seeded), 0).parts[0] == "elsewhere"
     own = {"budget-epsilon": 1.0, "budget-delta": 1e-6}
-    assert flower._own_budget(context(own, {"budget-epsilon": 100.0})) == Budget(1.0, 1e-6)
-    assert flower._own_budget(context(own, {})) == Budget(1.0, 1e-6)
-    assert flower._own_budget(context({}, {"budget-epsilon": 2.0})) == Budget(2.0, 1e-5)
+    assert flower._own_budget(context(own, {"budget-epsilon": 100.0})) == Budget(1.0, 1e-6, adjacency="user")
+    assert flower._own_budget(context(own, {})) == Budget(1.0, 1e-6, adjacency="user")
+    assert flower._own_budget(context({}, {"budget-epsilon": 2.0})) == Budget(2.0, 1e-5, adjacency="user")

@@ -5,7 +5,7 @@ import pytest
 from verification.simulator import Faults, Shape, SimulatedStore, World, shapes
 
 from sottovoce import graphs, protocols
-from sottovoce.accounting.release import Budget
+from sottovoce.accounting.budget import Budget
 from sottovoce.errors import BudgetExceeded
 from sottovoce.peers.wire_format import ROW, FrameCodec
 from verification import liars, simulator
@@ -85,7 +85,7 @@ def test_the_budget_ends_a_run_before_anything_more_is_sent():
     from sottovoce.accounting.gaussian import gaussian_epsilon
 
     two = float(gaussian_epsilon(np.sqrt(2) * 2 / simulator.NOISE_MULTIPLIER, 1e-5))
-    world = World(seed, Faults.none(), budget=Budget(two * 1.0001, 1e-5))
+    world = World(seed, Faults.none(), budget=Budget(two * 1.0001, 1e-5, adjacency="user"))
     with pytest.raises(BudgetExceeded):
         world.run()
     assert world.violations == []

@@ -30,10 +30,11 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.loss_parts import SampledGaussian
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGuarantee
 
-__all__ = ["Adjacency", "Adversary", "Guarantee", "Label"]
+__all__ = ["Adjacency", "Adversary", "Guarantee", "Label", "View"]
 
 MechanismKey = Literal["central", "local", "outsider", "network", "pairwise", "colluders"]
 Adjacency = Literal["user", "replace-one", "add-remove"]
+View = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
 Label = Literal["ldp", "exact", "conditional", "published"]
 
 # Divisors and sampling rates are set by the number of records. Were it to change with a record, the shares of

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import combinations
 from operator import attrgetter
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.curve import Curve, Method
-from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee, Label
+from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee, Label, View
 from sottovoce.accounting.observation.models import (
     Averaging,
     Consensus,
@@ -27,8 +27,6 @@ from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Protocol as Averager
 
 __all__ = ["AccountablePlan", "Query", "View", "question"]
-
-View = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
 
 POISSON = "Poisson sampling: every record enters every lot independently"
 _COALITIONS = 4096  # more coalitions than this are not tried one by one

@@ -16,10 +16,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from sottovoce import _validate
+from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, LedgerError
 
-__all__ = ["MOVES", "Budget", "MechanismKey", "Release", "Spending", "compose", "draws", "epsilon_of"]
+__all__ = ["MOVES", "MechanismKey", "Release", "Spending", "compose", "draws", "epsilon_of"]
 
 Mechanism = Literal["gaussian", "laplace", "noisy-max"]
 ADJACENCIES = ("user", "replace-one", "add-remove")
@@ -225,27 +226,6 @@ def epsilon_of(counts: Mapping[MechanismKey, int], delta: float) -> float:
     return compose(counts).epsilon(delta) if counts else 0.0
 
 
-@dataclass(frozen=True)
-class Budget:
-    """The most that may be spent: epsilon at delta, under one adjacency.
-
-    Examples
-    --------
-    >>> Budget(epsilon=2.0, delta=1e-5).adjacency
-    'user'
-    """
-
-    epsilon: float
-    delta: float
-    adjacency: str = "user"
-
-    def __post_init__(self) -> None:
-        _validate.positive(self.epsilon, "epsilon")
-        _validate.delta(self.delta)
-        if self.adjacency not in ADJACENCIES:
-            raise InvalidInput(f"adjacency must be one of {', '.join(ADJACENCIES)}, got {self.adjacency!r}.")
-
-
 Price = Callable[[Mapping[MechanismKey, int], float], float]
 
 
@@ -261,7 +241,8 @@ class Spending:
 
     Examples
     --------
-    >>> spending = Spending(Budget(1.0, 1e-5), price=lambda counts, delta: 0.4 * sum(counts.values()))
+    >>> budget = Budget(1.0, 1e-5, adjacency="user")
+    >>> spending = Spending(budget, price=lambda counts, delta: 0.4 * sum(counts.values()))
     >>> release = Release(sender=0, step=0, sensitivity=1.0, noise_std=3.0)
     >>> spending.add(release); spending.add(release); spending.fits(release)
     False

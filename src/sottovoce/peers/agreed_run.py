@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 
 from sottovoce.accounting.accountant import account
+from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.models import Consensus, LocalOnly, ObservationModel
-from sottovoce.accounting.release import Budget, Release, Spending
+from sottovoce.accounting.release import Release, Spending
 from sottovoce.errors import BudgetExceeded, DataError
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource

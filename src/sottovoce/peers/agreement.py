@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from sottovoce import graphs
 from sottovoce._io import atomic_write, to_toml
-from sottovoce.accounting.release import Budget
+from sottovoce.accounting.budget import Budget
 from sottovoce.data.tables import Columns, Scale
 from sottovoce.errors import ConfigError, DataError, IdentityError, SottovoceError
 from sottovoce.peers.agreement_plan import agreed_plan
@@ -427,7 +427,7 @@ class Agreement(_Part):
     @property
     def member_budget(self) -> Budget:
         """The budget of every member: local view, with masks against as many members as are tolerated."""
-        return Budget(self.budget.epsilon, self.budget.delta, self.algorithm.adjacency)
+        return Budget(self.budget.epsilon, self.budget.delta, adjacency=self.algorithm.adjacency)
 
     @property
     def witness(self) -> int:

@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce._io import digest
-from sottovoce.accounting.release import Budget, Spending
+from sottovoce.accounting.budget import Budget
+from sottovoce.accounting.release import Spending
 from sottovoce.algorithms.admm import FederatedADMM
 from sottovoce.data import Shards
 from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency, ReleaseMismatch
@@ -404,7 +405,7 @@ def _own_budget(context: Any) -> Budget | None:
     own, said = _budget(context.node_config), _budget(context.run_config)
     if own is None or said is None:
         return own or said
-    return Budget(min(own.epsilon, said.epsilon), min(own.delta, said.delta))
+    return Budget(min(own.epsilon, said.epsilon), min(own.delta, said.delta), adjacency="user")
 
 
 def _seed(config: Mapping[str, Any]) -> int | None:
@@ -414,7 +415,8 @@ def _seed(config: Mapping[str, Any]) -> int | None:
 
 def _budget(config: Mapping[str, Any]) -> Budget | None:
     epsilon = float(config.get("budget-epsilon", 0.0))
-    return Budget(epsilon, float(config.get("budget-delta", 1e-5))) if epsilon > 0 else None
+    delta = float(config.get("budget-delta", 1e-5))
+    return Budget(epsilon, delta, adjacency="user") if epsilon > 0 else None
 
 
 def _flower() -> Any:

@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sottovoce.accounting.release import Budget, Spending
+from sottovoce.accounting.budget import Budget
+from sottovoce.accounting.release import Spending
 from sottovoce.errors import LedgerError
 from sottovoce.peers.run_ledger import LOCK, read_ledger
 
@@ -37,7 +38,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     about, saved = stored["about"], stored["saved"]
     try:
         names = about["members"]
-        budget = Budget(about["epsilon"], about["delta"], about["adjacency"])
+        budget = Budget(about["epsilon"], about["delta"], adjacency=about["adjacency"])
         rounds, member = int(about["rounds"]), names[stored["node"]]
     except (KeyError, IndexError, TypeError) as error:
         raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None

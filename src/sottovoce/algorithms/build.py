@@ -1,0 +1,119 @@
+"""From the name of an algorithm and its options to a plan.
+
+Plan files, `fit`, the scikit-learn estimators and agreements build their plans here. The fields of an
+algorithm's plan class are its options; there is no other list of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import MISSING, Field, fields
+from typing import Any
+
+from sottovoce.accounting.budget import Budget
+from sottovoce.accounting.calibration import calibrate
+from sottovoce.algorithms import registry
+from sottovoce.algorithms.plan import UNSPENT, Plan
+from sottovoce.errors import ConfigError, InvalidInput
+from sottovoce.graphs import Network
+
+__all__ = ["build_plan", "frozen", "missing_options", "plan_options", "suggestion", "unknown_option"]
+
+
+def build_plan(
+    name: str,
+    options: Mapping[str, Any],
+    *,
+    objective: Any = None,
+    network: Network | None = None,
+    budget: Budget | None = None,
+    fits: int | None = None,
+) -> Plan:
+    """Return the plan of an algorithm, with the least noise that meets the budget where one is given.
+
+    Parameters
+    ----------
+    name : the algorithm's name in the registry.
+    options : options of its plan; without a budget the noise is among them.
+    objective, network : what is minimized, and who talks to whom, where the algorithm takes them.
+    budget : the noise is calibrated to it; its adjacency is not read, the plan has its own.
+    fits : how many such runs the budget is for; None for one.
+
+    Guarantees
+    ----------
+    The returned plan was accounted itself: its epsilon against the budget's view is at most the budget.
+
+    Examples
+    --------
+    >>> from sottovoce import graphs
+    >>> plan = build_plan("averaging", {"protocol": "tree", "radius": 0.5}, network=graphs.ring(4),
+    ...                   budget=Budget(2.0, 1e-5))
+    >>> round(plan.epsilon(1e-5), 3)
+    2.0
+    """
+    plan_class = registry.algorithm(name)
+    arguments = dict(options)
+    if objective is not None:
+        arguments["objective"] = objective
+    if network is not None:
+        arguments["network"] = network
+    if budget is not None:
+        arguments[plan_class.noise_field] = 1.0
+    try:
+        plan: Plan = plan_class(**arguments)
+    except (TypeError, OverflowError) as error:
+        raise ConfigError(f"{name} cannot be built from these options: {error}.") from None
+    if budget is None:
+        return plan
+    if fits is None:
+        return plan.within(budget.epsilon, budget.delta, **budget.adversary)
+    noise = calibrate(
+        lambda z: plan.with_noise(z).privacy(**budget.adversary) * fits,
+        budget.epsilon,
+        budget.delta,
+        tolerance=UNSPENT,
+    )
+    return plan.with_noise(noise)
+
+
+def plan_options(name: str) -> dict[str, Field[Any]]:
+    """Return the options of an algorithm's plan by name.
+
+    >>> "steps" in plan_options("dp-sgd")
+    True
+    """
+    return {item.name: item for item in fields(registry.algorithm(name)) if item.init}
+
+
+def missing_options(name: str, options: Collection[str]) -> list[str]:
+    """Return the options without a default that are not among ``options``; the noise is not one of them."""
+    noise = registry.algorithm(name).noise_field
+    return [
+        key
+        for key, item in plan_options(name).items()
+        if item.default is MISSING and item.default_factory is MISSING and key not in (*options, noise)
+    ]
+
+
+def unknown_option(name: str, option: str, elsewhere: Collection[str] = ()) -> InvalidInput:
+    """Return the error about an option that the algorithm does not have; others are offered."""
+    offered = [key for key in plan_options(name) if key not in elsewhere]
+    return ConfigError(
+        f"{name} has no option {option!r}{suggestion(option, offered)}; it knows {', '.join(offered)}."
+    )
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return a known word that is close to ``word``, as a parenthesis for a message; empty without one.
+
+    >>> suggestion("stepz", ["steps", "seed"])
+    " (did you mean 'steps'?)"
+    """
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def frozen(value: Any) -> Any:
+    """Return a list of a file as the tuple that a plan holds."""
+    return tuple(frozen(item) for item in value) if isinstance(value, list) else value
