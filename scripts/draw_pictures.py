@@ -56,63 +56,65 @@ def loss_by_distance(path: Path) -> Path:
     return drawing.save(figure, path)
 
 
-# floors from the roof down: a module imports only from floors below its own
-FLOORS = (
-    ("cli", "arguments in, one call, text out; plan files"),
-    ("fitting, sklearn", "a model and its price come home"),
-    ("report", "pages, pictures, notebooks: reads records only"),
-    ("experiments", "one file per table or figure of a paper"),
-    ("peers", "one organization, one process: agreement, ledger, wire"),
-    ("advice", "which plan to take"),
-    ("attacks", "what an observer computes; audits"),
-    ("algorithms", "one file per algorithm, and the plan that prices it"),
-    ("runners", "one process, ranks of a cluster, sweeps, checkpoints"),
-    ("objectives", "what is minimized; the gate: clip, lot, noise, charge"),
-    ("data", "records, partitions, lots, randomness"),
-    ("privacy", "accountant, guarantees, noise"),
-    ("protocols", "who sends which sum to whom"),
-    ("graphs", "who can talk"),
+# packages in the order in which they may import from one another, and what each is for
+PACKAGES = (
+    ("graphs", "networks and gossip weights"),
+    ("noise", "samplers for simulation and protection"),
+    ("leakage", "exact linear algebra of what is observed"),
+    ("protocols", "schedules of linear messages"),
+    ("secure_sum", "keys and masks"),
+    ("accounting, privacy", "releases, observation models, guarantees"),
+    ("ledger", "durable records of what was released"),
+    ("data", "data sets, tables, Poisson sampling"),
+    ("objectives", "models and per-example gradients"),
+    ("mechanisms", "sample, clip, add noise, check, record"),
+    ("runners", "one process, several ranks, checkpoints"),
+    ("algorithms", "plans, one file per published algorithm"),
+    ("attacks", "reconstruction, membership, audits"),
+    ("models, planfile", "saved models, plan files"),
+    ("advice, estimators", "recommendations, fit, scikit-learn"),
+    ("peers", "the runtime of one member"),
+    ("report, cli", "pages, command line"),
 )
-# one number on its way: the floor, and what happens there
-WALK = (
-    ("data", "a record"), ("objectives", "clipped, summed, noised, compared"),
-    ("algorithms", "a row to send"), ("protocols", "a part of a sum"),
-    ("peers", "in the ledger, then on the wire"), ("privacy", "its price"),
-    ("report", "the page"),
+# the way of one record: the package, and what happens there
+STATIONS = (
+    ("data", "a record is sampled"), ("objectives", "its gradient is clipped"),
+    ("mechanisms", "a noisy sum, checked against the plan"), ("algorithms", "a row to send"),
+    ("protocols", "part of a sum"), ("ledger", "on the disk before it leaves"),
+    ("accounting, privacy", "its guarantee"), ("report, cli", "the page"),
 )  # fmt: skip
 
 
-def house(path: Path) -> Path:
-    """Draw the floors of the package, and the walk of one number through them."""
-    from matplotlib.patches import FancyBboxPatch, Polygon
+def architecture(path: Path) -> Path:
+    """Draw the packages in layers, and the way of one record through them."""
+    from matplotlib.patches import FancyBboxPatch
 
+    order = {name: k for k, (name, _) in enumerate(STATIONS, start=1)}
     with drawing.figure_of(width=9.2, height=6.6) as (figure, panels):
         ax = panels[0]
-        top = len(FLOORS)
-        place = {name: top - k - 1 for k, (name, _) in enumerate(FLOORS)}
-        ax.add_patch(
-            Polygon(
-                [(-0.15, top + 0.08), (3.05, top + 1.25), (6.25, top + 0.08)], fc="#e9eef2", ec=drawing.INK
-            )
-        )
-        ax.text(3.05, top + 0.4, "sottovoce", ha="center", weight="bold", size=12)
-        for name, about in FLOORS:
-            y = place[name]
-            strong = name in ("objectives", "protocols", "algorithms")
-            shape, fill = "round,pad=0.0,rounding_size=0.08", "#dcebf5" if strong else "#f5f7f9"
+        for k, (name, purpose) in enumerate(PACKAGES):
+            y = len(PACKAGES) - 1 - k
+            fill = "#dcebf5" if name in order else "#f5f7f9"
+            shape = "round,pad=0.0,rounding_size=0.08"
             ax.add_patch(
-                FancyBboxPatch((0, y + 0.06), 6.1, 0.84, shape, fc=fill, ec=drawing.COLOURS[6], lw=0.8)
+                FancyBboxPatch((0, y + 0.06), 6.1, 0.84, shape, fc=fill, ec=drawing.COLORS[6], lw=0.8)
             )
-            ax.text(0.12, y + 0.48, name, va="center", weight="bold", size=9.5)
-            ax.text(1.75, y + 0.48, about, va="center", size=8.8)
-        for k, (name, what) in enumerate(WALK, start=1):
-            y = place[name] + 0.48
-            ax.plot([6.1, 6.62], [y, y], color=drawing.COLOURS[1], lw=1.2)
-            ax.scatter([6.8], [y], s=210, color=drawing.COLOURS[1], zorder=3)
-            ax.text(6.8, y, str(k), ha="center", va="center", color="white", weight="bold", size=9, zorder=4)
-            ax.text(7.08, y, what, va="center", size=9)
-        ax.text(6.62, top + 0.55, "the walk of one number", size=10, weight="bold", color=drawing.COLOURS[1])
-        ax.set(xlim=(-0.3, 9.9), ylim=(-0.2, top + 1.35))
+            ax.text(0.12, y + 0.48, name, va="center", weight="bold", size=9)
+            ax.text(2.05, y + 0.48, purpose, va="center", size=8.5)
+            if name in order:
+                ax.scatter([6.6], [y + 0.48], s=190, color=drawing.COLORS[1], zorder=3)
+                ax.text(
+                    6.6,
+                    y + 0.48,
+                    str(order[name]),
+                    ha="center",
+                    va="center",
+                    color="white",
+                    weight="bold",
+                    size=8,
+                )
+                ax.text(6.95, y + 0.48, dict(STATIONS)[name], va="center", size=8.8)
+        ax.set(xlim=(-0.2, 10.4), ylim=(-0.2, len(PACKAGES) + 0.1))
         ax.set_axis_off()
     figure.patch.set_facecolor("white")
     return drawing.save(figure, path)
@@ -217,7 +219,7 @@ def main() -> None:
         return
     for name in SCREENS:
         print(screen(name, FOLDER / f"terminal-{name}.svg"))
-    print(house(FOLDER / "house.svg"))
+    print(architecture(FOLDER / "architecture.svg"))
     for suffix in (".svg", ".png"):
         print(loss_by_distance(FOLDER / f"loss-by-distance{suffix}"))
 

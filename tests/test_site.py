@@ -89,7 +89,7 @@ def test_the_search_finds_every_public_name(pages):
     assert not missing
 
 
-def test_every_page_of_the_house_is_there(pages):
+def test_every_page_is_built(pages):
     built = {path.relative_to(PLACE).as_posix() for path in pages}
     docs = Path(__file__).parents[1] / "docs"
     written = {

@@ -114,7 +114,7 @@ class Folder:
 PAGES = [
     *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
     ROOT / "docs" / "published-formula.md",
-    ROOT / "docs" / "house.md",
+    ROOT / "docs" / "architecture.md",
 ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import result_tables  # beside this file
 
 FOLDER = "_generated"
-# the packages of the reference, in the order of the house, and what each is about
+# the packages of the reference, in the order of the layers, and what each is about
 PACKAGES = {
     "sottovoce": "The names one needs first",
     "sottovoce.graphs": "Who can talk to whom",
@@ -45,8 +45,7 @@ def write(docs: Path) -> None:
 
 def more(docs: Path) -> str:
     """Return a list of the pages that no other list names, so that a new guide is found at once."""
-    lists = [docs / f"{name}.md" for name in ("index", "start", "guides", "research")]
-    named = {line.strip() for page in lists for line in page.read_text(encoding="utf-8").splitlines()}
+    named = {line.strip() for line in (docs / "index.md").read_text(encoding="utf-8").splitlines()}
     found = (page.relative_to(docs) for page in docs.rglob("*.md"))
     kept = (page for page in found if not page.parts[0].startswith("_") and page.parts[0] != "results")
     # the first page of a folder comes before its others
@@ -55,7 +54,7 @@ def more(docs: Path) -> str:
         key=lambda name: name.removesuffix("index"),
     )
     left = [page for page in pages if page not in named and page != "index"]
-    return "\n".join(["```{toctree}", ":maxdepth: 1", "", *left, "```", ""]) if left else ""
+    return "\n".join(["```{toctree}", ":hidden:", ":maxdepth: 1", "", *left, "```", ""]) if left else ""
 
 
 def _write(path: Path, text: str) -> None:

@@ -471,15 +471,15 @@ class StrokeWhitening(Whitened):
 
 _FIRST = Scattering(second=False)
 _GREY = Joined((_FIRST, OrientedFeatures(), PooledPixels(2)))
-_COLOUR = Joined((Opponent(_FIRST), Opponent(OrientedFeatures()), Opponent(PooledPixels(4))))
+_COLOR = Joined((Opponent(_FIRST), Opponent(OrientedFeatures()), Opponent(PooledPixels(4))))
 FEATURES: dict[str, Callable[[], Whitened]] = {
     "handwriting": lambda: Whitened(Deskewed(OrientedFeatures()), "strokes"),
     "handwriting-fine": lambda: Whitened(Deskewed(OrientedFeatures(stride=3)), "strokes"),
     "objects": lambda: Whitened(_GREY, "shapes", drawings=6000),
     "objects-mirrored": lambda: Whitened(Mirrored(_GREY), "shapes", drawings=6000, ridge=0.01, keep=640),
-    "photographs": lambda: Whitened(_COLOUR, "leaves", drawings=4000),
+    "photographs": lambda: Whitened(_COLOR, "leaves", drawings=4000),
     "photographs-mirrored": lambda: Whitened(
-        Mirrored(_COLOUR), "leaves", drawings=4000, ridge=0.01, keep=2000
+        Mirrored(_COLOR), "leaves", drawings=4000, ridge=0.01, keep=2000
     ),
     "photographs-fine": lambda: Whitened(
         Joined((Opponent(Scattering(), _FIRST), Opponent(PooledPixels(4)))), "leaves", drawings=4000

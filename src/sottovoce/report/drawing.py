@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 __all__ = [
-    "COLOURS",
+    "COLORS",
     "INK",
     "MARKERS",
     "SETTINGS",
@@ -34,7 +34,7 @@ __all__ = [
 
 INK = "#010203"
 # Okabe and Ito's palette without yellow and black
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")
 MANY = 15  # points of a curve that still have room for bars
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SETTINGS: Any = {
@@ -220,7 +220,7 @@ def error_bars(panel: Any, x: Any, y: Any, spread: Any, k: int, label: str, *, p
     ``spread`` is a symmetric width, or two rows (down, up); None leaves it out. Of many points the spread is
     a band: bars would stand too close to be read.
     """
-    color, marker = COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)]
+    color, marker = COLORS[k % len(COLORS)], MARKERS[k % len(MARKERS)]
     values = np.array([np.nan if v is None else v for v in y], dtype=float)
     widths = None
     if spread is not None:
@@ -246,13 +246,13 @@ def error_bars(panel: Any, x: Any, y: Any, spread: Any, k: int, label: str, *, p
 
 def level(panel: Any, value: float, label: str, k: int = 6) -> None:
     """Draw a horizontal line with a name."""
-    panel.axhline(value, color=COLOURS[k % len(COLOURS)], lw=1.3, ls=(0, (5, 3)), label=label)
+    panel.axhline(value, color=COLORS[k % len(COLORS)], lw=1.3, ls=(0, (5, 3)), label=label)
 
 
 def names(panel: Any, xlabel: str, ylabel: str, title: str = "", *, legend: bool = True, **more: Any) -> None:
     """Name the axes (with units), set scales and limits, and explain the curves."""
     panel.set(xlabel=xlabel, ylabel=ylabel, title=title, **more)
-    panel.grid(axis="y", color=COLOURS[6], alpha=0.25, lw=0.7)
+    panel.grid(axis="y", color=COLORS[6], alpha=0.25, lw=0.7)
     if panel.get_xscale() == "log":
         from matplotlib.ticker import NullFormatter
 
@@ -311,7 +311,7 @@ def graph(
     from matplotlib.collections import LineCollection
 
     segments = [positions[[u, v]] for u, v in edges]
-    panel.add_collection(LineCollection(segments, colors=COLOURS[6], linewidths=0.7, alpha=0.5, zorder=1))
+    panel.add_collection(LineCollection(segments, colors=COLORS[6], linewidths=0.7, alpha=0.5, zorder=1))
     size = 120 if len(positions) <= 60 else 26
     points = panel.scatter(
         *positions.T, c=np.asarray(values, dtype=float), cmap="cividis", s=size, zorder=2, **scale
@@ -330,7 +330,7 @@ def attacked(panel: Any, edges: Any, positions: np.ndarray, attacker: int, known
     from matplotlib.collections import LineCollection
 
     segments = [positions[[u, v]] for u, v in edges]
-    panel.add_collection(LineCollection(segments, colors=COLOURS[6], linewidths=0.7, alpha=0.5, zorder=1))
+    panel.add_collection(LineCollection(segments, colors=COLORS[6], linewidths=0.7, alpha=0.5, zorder=1))
     size = 45 if len(positions) <= 60 else 20
     others = sorted(set(range(len(positions))) - set(known) - {attacker})
     for chosen, k, label in (
@@ -338,7 +338,7 @@ def attacked(panel: Any, edges: Any, positions: np.ndarray, attacker: int, known
     ):  # fmt: skip
         marked = "*" if label == "attacker" else MARKERS[k]
         panel.scatter(*positions[chosen].T, s=size * (4 if marked == "*" else 1), marker=marked,
-                      color=COLOURS[k], label=label, zorder=3)  # fmt: skip
+                      color=COLORS[k], label=label, zorder=3)  # fmt: skip
     panel.set_axis_off()
 
 

@@ -211,7 +211,7 @@ def _(thing: Protocol, ax: Any = None) -> Any:
 @plot.register
 def _(thing: GaussianView, ax: Any = None) -> Any:
     ax = _axes(ax)
-    colors = [drawing.COLOURS[1] if thing.covers(u) else drawing.COLOURS[0] for u in range(thing.n)]
+    colors = [drawing.COLORS[1] if thing.covers(u) else drawing.COLORS[0] for u in range(thing.n)]
     ax.bar(range(thing.n), thing.leakage(), color=colors)
     who = ", ".join(map(str, thing.observers)) or "an outsider"
     ax.set(xlabel="node", ylabel="share of local privacy lost", title=f"seen by {who}; orange: computed")
@@ -225,7 +225,7 @@ def _(thing: Guarantee, ax: Any = None) -> Any:
     losses = [thing.epsilon(float(delta)) for delta in deltas]
     kept = [(d, e) for d, e in zip(deltas, losses, strict=True) if math.isfinite(e)]
     if kept:
-        ax.plot(*zip(*kept, strict=True), marker="o", color=drawing.COLOURS[0])
+        ax.plot(*zip(*kept, strict=True), marker="o", color=drawing.COLORS[0])
     ax.set_xscale("log")
     ax.set(xlabel="delta", ylabel="epsilon", title=f"{thing.label}, against {thing.adversary}")
     return ax
@@ -238,7 +238,7 @@ def _(thing: Plan, ax: Any = None, *, delta: float = DELTA) -> Any:
     losses = [g.epsilon(delta) for g in stated]
     bars = ax.barh(
         [f"{g.adversary} [{g.label}]" for g in stated], losses,
-        color=[drawing.COLOURS[0] if g.valid else drawing.COLOURS[6] for g in stated],
+        color=[drawing.COLORS[0] if g.valid else drawing.COLORS[6] for g in stated],
     )  # fmt: skip
     ax.bar_label(bars, [_loss(loss) for loss in losses], padding=3)
     ax.invert_yaxis()
@@ -260,7 +260,7 @@ def _(thing: Result, ax: Any = None, *, what: str | Sequence[str] | None = None)
             raise InvalidInput(f"the history has {', '.join(series)}, got what={name!r}.")
     ax = _axes(ax)
     for k, name in enumerate(chosen):
-        ax.plot(*series[name], marker="o", ms=4, color=drawing.COLOURS[k % 7], label=name)
+        ax.plot(*series[name], marker="o", ms=4, color=drawing.COLORS[k % 7], label=name)
     ax.set(xlabel=axis, ylabel=chosen[0] if len(chosen) == 1 else "", title=thing.name)
     if len(chosen) > 1:
         ax.legend()

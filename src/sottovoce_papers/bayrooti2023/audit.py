@@ -184,18 +184,18 @@ def plot(record: dict[str, Any]) -> Any:
         for k, look in enumerate(looks):
             found = [(listed.index(h["algorithm"]), h["epsilon_lower"]) for h in history if h["look"] == look]
             top.bar([x + 0.18 * (k - len(looks) / 2) for x, _ in found], [y for _, y in found], width=0.17,
-                    color=drawing.COLOURS[k], label=f"ours: {look}")  # fmt: skip
+                    color=drawing.COLORS[k], label=f"ours: {look}")  # fmt: skip
         printed = [(listed.index(a), v) for a, v in record["metrics"]["printed"].items() if a in listed]
         top.plot([x for x, _ in printed], [y for _, y in printed], ls="none", marker="D", mfc="none", ms=8,
-                 color=drawing.COLOURS[4], label="paper")  # fmt: skip
+                 color=drawing.COLORS[4], label="paper")  # fmt: skip
         drawing.level(top, record["config"]["epsilon"], "claimed")
         top.set_xticks(range(len(listed)), listed)
         drawing.names(top, "algorithm", "epsilon, at least", "membership inference")
         for panel, (name, bins) in zip(panels[columns:], histograms.items(), strict=False):
             panel.stairs(
-                bins["with"], bins["edges"], fill=True, color=drawing.COLOURS[1], alpha=0.5, label="with"
+                bins["with"], bins["edges"], fill=True, color=drawing.COLORS[1], alpha=0.5, label="with"
             )
-            panel.stairs(bins["without"], bins["edges"], fill=True, color=drawing.COLOURS[0], alpha=0.5,
+            panel.stairs(bins["without"], bins["edges"], fill=True, color=drawing.COLORS[0], alpha=0.5,
                          label="without the record")  # fmt: skip
             drawing.names(panel, "loss on the record", "models", name, legend=name == next(iter(histograms)))
     return figure

@@ -25,10 +25,10 @@ from sottovoce.runners.sweep import read_trial, write_trial
 from sottovoce_papers.bayrooti2023.printed import INF, RATES, printed
 from sottovoce_papers.bayrooti2023.settings import Settings, like, settings_of
 
-__all__ = ["COLOURED", "DELTA", "METHODS", "Cell", "cell_trial", "run_cell", "trial_key"]
+__all__ = ["COLORED", "DELTA", "METHODS", "Cell", "cell_trial", "run_cell", "trial_key"]
 
 DELTA = 1e-5
-COLOURED = "colored digits"  # a few of scikit-learn's in three channels: ResNet-9 on what is always there
+COLORED = "colored digits"  # a few of scikit-learn's in three channels: ResNet-9 on what is always there
 METHODS = ("central", "dsgd", "dsgt", "dinno", "consensus", "masked")
 
 
@@ -157,11 +157,11 @@ def _graph(cell: Cell, rng: np.random.Generator) -> Any:
 def _images(name: str) -> Any:
     from sottovoce.data.images import load_images
 
-    if name != COLOURED:
+    if name != COLORED:
         return load_images(name)
     grey = load_images("digits")
     x, x_test = (np.repeat(each, 3, axis=1) for each in (grey.x[:20], grey.x_test[:6]))
-    return replace(grey, name=COLOURED, x=x, y=grey.y[:20], x_test=x_test, y_test=grey.y_test[:6])
+    return replace(grey, name=COLORED, x=x, y=grey.y[:20], x_test=x_test, y_test=grey.y_test[:6])
 
 
 @cache
@@ -207,7 +207,7 @@ def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray, device:
         options["optimizer"] = Optimizer(chosen.optimizer)
     if chosen.rho is not None:
         options["rho"] = chosen.rho
-    if cell.method == "dinno" and cell.data in ("cifar100", COLOURED):
+    if cell.method == "dinno" and cell.data in ("cifar100", COLORED):
         options["primal_steps"] = 2  # as printed for CIFAR-100; both releases are paid for
     if cell.method != "central":
         options["network"] = network

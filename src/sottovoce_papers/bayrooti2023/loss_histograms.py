@@ -122,7 +122,7 @@ def plot(record: dict[str, Any]) -> Any:
         for panel, (name, bins) in zip(panels, found.items(), strict=True):
             for k, side, label in ((1, "with", "with the record"), (0, "without", "without it")):
                 panel.stairs(
-                    bins[side], bins["edges"], fill=True, color=drawing.COLOURS[k], alpha=0.5, label=label
+                    bins[side], bins["edges"], fill=True, color=drawing.COLORS[k], alpha=0.5, label=label
                 )
             drawing.names(panel, "loss on the record", "models", name)
     return figure

@@ -23,7 +23,7 @@ from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, run_cells
-from sottovoce_papers.bayrooti2023.cells import COLOURED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
+from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
 from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
 from sottovoce_papers.common import accuracy_of
@@ -312,7 +312,7 @@ def table4(
     cells = _wanted("table4", cells_of("table4", steps), method=method, epsilon=epsilon, skew=skew)
     _demand_device(device)
     if quick:
-        small: dict[str, Any] = {"data": COLOURED, "fiedler": 1.0, "steps": 1, "batch_size": 2, "agents": 2}
+        small: dict[str, Any] = {"data": COLORED, "fiedler": 1.0, "steps": 1, "batch_size": 2, "agents": 2}
         first = next((c for c in cells if c.method == "dinno" and c.epsilon == 10), cells[0])
         cells, trials = [replace(first, **small)], 1
     else:
@@ -644,13 +644,13 @@ def plot_hours(record: dict[str, Any]) -> Any:
     with drawing.figure_of() as (figure, (axes,)):
         x = np.arange(len(rows))
         axes.bar(
-            x - 0.2, [r["hours"] for r in rows], 0.38, color=drawing.COLOURS[0], label="ours, this machine"
+            x - 0.2, [r["hours"] for r in rows], 0.38, color=drawing.COLORS[0], label="ours, this machine"
         )
         axes.bar(
             x + 0.2,
             [r["paper_hours"] or 0 for r in rows],
             0.38,
-            color=drawing.COLOURS[1],
+            color=drawing.COLORS[1],
             label="paper, 4 GPUs",
         )
         axes.set_xticks(

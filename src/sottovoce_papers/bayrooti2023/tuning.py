@@ -292,8 +292,8 @@ def plot(record: dict[str, Any]) -> Any:
             panel.remove()
         for panel, (title, rows) in zip(panels, kinds.items(), strict=False):
             for k, name in enumerate(dict.fromkeys(row["cell"] for row in rows)):
-                again, place = divmod(k, len(drawing.COLOURS))
-                color, marker = drawing.COLOURS[place], drawing.MARKERS[place - again]
+                again, place = divmod(k, len(drawing.COLORS))
+                color, marker = drawing.COLORS[place], drawing.MARKERS[place - again]
                 for row in (each for each in rows if each["cell"] == name):
                     settings, taken = row["settings"], best.get(name) == Settings(**row["settings"])
                     panel.plot(

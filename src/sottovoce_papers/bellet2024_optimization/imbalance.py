@@ -124,13 +124,11 @@ def plot_imbalanced(record: dict[str, Any]) -> Any:
         margin = 0.15 * (high - low) + 1e-6
         a, b = (np.linspace(low[k] - margin[k], high[k] + margin[k], 80) for k in (0, 1))
         height = smooth[0] * (a[None, :] - best[0]) ** 2 / 2 + smooth[1] * (b[:, None] - best[1]) ** 2 / 2
-        axes.contour(a, b, height, levels=12, colors=drawing.COLOURS[6], linewidths=0.6)
+        axes.contour(a, b, height, levels=12, colors=drawing.COLORS[6], linewidths=0.6)
         for k, name in enumerate(("dp-cd", "dp-sgd")):
             path = np.array(found[name]["path"])
-            axes.plot(
-                *path.T, color=drawing.COLOURS[k], marker=drawing.MARKERS[k], ms=3.5, lw=1.2, label=name
-            )
-        axes.scatter(*best, marker="*", s=160, color=drawing.COLOURS[2], zorder=4, label="optimum")
+            axes.plot(*path.T, color=drawing.COLORS[k], marker=drawing.MARKERS[k], ms=3.5, lw=1.2, label=name)
+        axes.scatter(*best, marker="*", s=160, color=drawing.COLORS[2], zorder=4, label="optimum")
         drawing.names(
             axes,
             "weight of the small feature",

@@ -390,7 +390,7 @@ def plot(record: dict[str, Any]) -> Any:
     with drawing.figure_of(height=0.3 * len(listed) + 1.2, width=7.2) as (figure, (axes,)):
         rows = [record["metrics"][name] for name in listed]
         y = list(range(len(listed)))[::-1]
-        axes.barh(y, [r["lower_bound"] for r in rows], height=0.5, color=drawing.COLOURS[0],
+        axes.barh(y, [r["lower_bound"] for r in rows], height=0.5, color=drawing.COLORS[0],
                   label="shown by the attack, at least")  # fmt: skip
         axes.plot(
             [r["claimed"] for r in rows],
@@ -399,7 +399,7 @@ def plot(record: dict[str, Any]) -> Any:
             marker="|",
             ms=14,
             mew=2.2,
-            color=drawing.COLOURS[1],
+            color=drawing.COLORS[1],
             label="claimed, at most",
         )
         axes.set_yticks(y, listed)

@@ -641,7 +641,7 @@ def plot(record: dict[str, Any]) -> Any:
                 )  # fmt: skip
             for k, name in enumerate(dict.fromkeys(name for row in here for name in row["anchors"])):
                 known = {row["epsilon"]: row["anchors"][name] for row in here if name in row["anchors"]}
-                marker, grey = drawing.MARKERS[-1 - k], drawing.COLOURS[6]
+                marker, grey = drawing.MARKERS[-1 - k], drawing.COLORS[6]
                 panel.plot(
                     list(known), list(known.values()), marker=marker, ls=":", mfc="none", color=grey,
                     label=f"{name} (central)" if "central" not in name else name,
@@ -678,7 +678,7 @@ def tuning_plot(record: dict[str, Any]) -> Any:
                 if line:  # points: one setting each, nothing between them
                     panel.plot(
                         [r["epsilon"] for r in line], [r["held_out_accuracy"] for r in line], ls="none",
-                        marker=drawing.MARKERS[k], color=drawing.COLOURS[k], mfc="none",
+                        marker=drawing.MARKERS[k], color=drawing.COLORS[k], mfc="none",
                         label="own noise" if own else "any one member",
                     )  # fmt: skip
             title = f"{data}: settings tried"

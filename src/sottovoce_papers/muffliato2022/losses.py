@@ -96,7 +96,7 @@ def plot_ego(record: dict[str, Any]) -> Any:
             ):
                 points = drawing.graph(panel, one["edges"], positions, values, vmin=0, vmax=1)
                 panel.scatter(
-                    *positions[one["user"]], marker="*", s=160, color=drawing.COLOURS[1], zorder=4,
+                    *positions[one["user"]], marker="*", s=160, color=drawing.COLORS[1], zorder=4,
                     label="the user",
                 )  # fmt: skip
                 panel.set_title(f"{name}, n = {one['n']}, {one['rounds']} rounds: {kind}", fontsize=9)
@@ -224,7 +224,7 @@ def plot_distance(record: dict[str, Any]) -> Any:
                     y,
                     s=5,
                     alpha=0.35,
-                    color=drawing.COLOURS[k],
+                    color=drawing.COLORS[k],
                     marker=drawing.MARKERS[k],
                     label=name,
                 )
@@ -402,7 +402,7 @@ def plot_histogram(record: dict[str, Any]) -> Any:
                 share,
                 f["edges"],
                 fill=True,
-                color=drawing.COLOURS[k],
+                color=drawing.COLORS[k],
                 alpha=0.55,
                 label=f"{n}: mean {f['mean']:.3f}",
             )
