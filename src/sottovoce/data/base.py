@@ -147,7 +147,7 @@ class Dataset:
             raise DataError("Bounds must have low < high in every feature.")
 
         def scaled(X: Any) -> Any:
-            return 2 * (bound_features(X, low, high, outside="clip_norm") - np.asarray(low)) / width - 1
+            return 2 * (bound_features(X, low, high, outside="clip") - np.asarray(low)) / width - 1
 
         return replace(self, X=scaled(self.X), X_test=None if self.X_test is None else scaled(self.X_test))
 

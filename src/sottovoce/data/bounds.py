@@ -12,7 +12,7 @@ __all__ = ["bound_features"]
 
 
 def bound_features(
-    X: Any, low: Any, high: Any, *, outside: Literal["refuse", "clip_norm"] = "refuse"
+    X: Any, low: Any, high: Any, *, outside: Literal["refuse", "clip"] = "refuse"
 ) -> np.ndarray:
     """Return the features, all inside public bounds.
 
@@ -20,12 +20,12 @@ def bound_features(
     ----------
     X : (n, p) features.
     low, high : numbers, or one per feature; public.
-    outside : "refuse" raises at the first value outside, "clip_norm" moves it to the bound. Clipping treats
+    outside : "refuse" raises at the first value outside, "clip" moves it to the bound. Clipping treats
         every record alone and tells nobody anything; refusing does, so it is for data at rest.
 
     Examples
     --------
-    >>> bound_features([[0.5, 3.0]], 0.0, [1.0, 2.0], outside="clip_norm").tolist()
+    >>> bound_features([[0.5, 3.0]], 0.0, [1.0, 2.0], outside="clip").tolist()
     [[0.5, 2.0]]
     """
     X = np.asarray(X, dtype=np.float64)
@@ -37,13 +37,13 @@ def bound_features(
         raise DataError(f"Bounds must be one number or one per feature ({X.shape[1]}).") from None
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low <= high).all()):
         raise DataError("Bounds must be finite with low <= high in every feature.")
-    if outside == "clip_norm":
+    if outside == "clip":
         return np.clip(X, low, high)
     bad = (X < low) | (X > high)
     if bad.any():
         i, j = (int(k[0]) for k in np.nonzero(bad))
         raise DataError(
             f"Row {i}, feature {j} lies outside its public bounds [{low[j]:g}, {high[j]:g}]; "
-            'widen the bounds or pass outside="clip_norm".'
+            'widen the bounds or pass outside="clip".'
         )
     return X

@@ -107,7 +107,7 @@ class PoissonSampler:
         from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
         assert isinstance(self.key, bytes)
-        label = b"batch_size" + struct.pack("<QQQ", number, step, stream)
+        label = b"lot" + struct.pack("<QQQ", number, step, stream)
         once = hmac.new(self.key, label, hashlib.sha256).digest()
         stream_of = Cipher(algorithms.AES(once), modes.CTR(bytes(16))).encryptor()
         return np.frombuffer(stream_of.update(bytes(8 * count)), np.uint64)

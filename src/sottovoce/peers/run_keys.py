@@ -60,7 +60,7 @@ class RunKeys:
     @property
     def batches(self) -> bytes:
         """The key of this turn's lots and hidden choices."""
-        return self._derive(self._key, b"batches")
+        return self._derive(self._key, b"lots")
 
     def received(self, row: bytes) -> None:
         """Lengthen the chain by what a step received."""
