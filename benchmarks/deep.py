@@ -87,7 +87,7 @@ def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
 def mnist_sums(repeats: int, agents: int = 10, batch_size: int = 256) -> dict[str, object]:
     """Ten agents, 256 samples each, the network of B23."""
     fast, generic = BayrootiObjective(clip_norm=10.0), NetObjective(bayrooti_mnist(), clip_norm=10.0)
-    theta = fast.initial(np.random.default_rng(0), agents)
+    theta = fast.random_init(np.random.default_rng(0), agents)
     x, y = torch.randn(agents, batch_size, 1, 32, 32), torch.randint(0, 10, (agents, batch_size))
     hooks = [opacus_hooks(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]
     ghost = [opacus_ghost(fast.module(theta[a]), x[a], y[a], 10.0) for a in range(agents)]
@@ -153,7 +153,7 @@ def a_step(
         objective, network, steps=2000, sizes=data.sizes, batch_size=batch_size, noise_multiplier=1.0
     )
     gate = plan.source(data, range(agents), RunRandomness.of(rng))
-    start = objective.initial(rng, agents)
+    start = objective.random_init(rng, agents)
     text = plan.algorithm(gate, start)
     gossip, state = plan.schedule(0), text.init()
     held = data.gather(gate.batches.draw(range(agents), 0), range(agents))

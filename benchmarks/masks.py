@@ -61,7 +61,7 @@ def step(dim: int = 38_424, partners: int = 9, batch_size: int = 256) -> dict[st
 
     torch.set_num_threads(1)
     objective, generic = BayrootiObjective(clip_norm=1.0), NetObjective(bayrooti_mnist(), clip_norm=1.0)
-    theta = objective.initial(np.random.default_rng(0), 1)
+    theta = objective.random_init(np.random.default_rng(0), 1)
     x, y = torch.randn(1, batch_size, 1, 32, 32), torch.zeros(1, batch_size, dtype=torch.long)
     grid = mask_grid(
         bound=1.0, sensitivity=1.0 / batch_size, noise_std=[3.0 / batch_size] * 10, dim=dim, steps=2000
@@ -102,7 +102,7 @@ def whole_step(objective: Any, batch_size: int, records: int = 6000) -> Callable
     x = rng.standard_normal((records, 1, 32, 32), dtype=np.float32)
     data = objective.prepared(AgentData(x, rng.integers(0, 10, records), [np.arange(records)]))
     source = plan.source(data, [0], RunRandomness.of(sv.privacy.ProtectiveNoise()))
-    text = plan.algorithm(source, objective.initial(rng, 1))
+    text = plan.algorithm(source, objective.random_init(rng, 1))
     state, taken = text.init(), iter(range(plan.steps))
     assert plan.grid is not None
     grid = plan.grid

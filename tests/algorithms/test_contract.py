@@ -53,7 +53,7 @@ def tensors(data=None):
 
 def text_of(plan, data, random, agents=None, start=None):
     hosted = list(range(plan.n)) if agents is None else list(agents)
-    part = data.take(hosted)
+    part = data.subset(hosted)
     source = plan.source(plan.objective.prepared(part), hosted, random)
     rows = plan.starting(part, random, hosted) if start is None else start
     return plan.algorithm(source, rows), source
@@ -115,7 +115,7 @@ def minimizer(model, data):
 def test_renaming_the_agents_renames_the_result(case, kind):
     turn = [1, 2, 3, 0]  # a symmetry of the ring; noise follows an agent's number, so it is off
     data = shards()
-    turned = data.take(turn)
+    turned = data.subset(turn)
     if kind == "net":
         plan, data, turned = case.plan(net(0.5), clip_norm=None), tensors(data), tensors(turned)
         start, close = plan.objective.start(1)[0], 2e-5
@@ -389,7 +389,7 @@ def test_what_is_common_is_the_same_wherever_agents_are_hosted_and_slices_are_th
     ready, random = plan.prepared(data), RunRandomness.of(np.random.default_rng(5))
 
     def text(agents):
-        part = ready[agents] if isinstance(ready, np.ndarray) else ready.take(agents)
+        part = ready[agents] if isinstance(ready, np.ndarray) else ready.subset(agents)
         return plan.algorithm(plan.source(part, agents, random), plan.starting(part, random, agents))
 
     slices = ([0, 1], [2, 3])
@@ -548,7 +548,7 @@ def test_records_in_another_order_and_agents_by_other_names_learn_the_same(case)
         other, back = Shards(data.X[order], data.y[order], data.offsets), slice(None)
     else:
         back = [1, 2, 3, 0]  # a symmetry of the ring
-        other = data.take(back)
+        other = data.subset(back)
     before, after = (quiet(case).run(d, np.random.default_rng(2)).outputs[case.coef] for d in (data, other))
     np.testing.assert_allclose(after, before[back] if before.ndim == 2 else before, atol=1e-12)
 

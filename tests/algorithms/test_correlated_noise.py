@@ -74,7 +74,7 @@ def test_texts_are_pure_and_slices_equal_the_stacked_run(name):
     plan, data = plans()[name], shards()
     random = RunRandomness.of(np.random.default_rng(2))
     whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
-    texts = [plan.algorithm(plan.source(data.take([v]), [v], random), np.zeros((1, P))) for v in range(N)]
+    texts = [plan.algorithm(plan.source(data.subset([v]), [v], random), np.zeros((1, P))) for v in range(N)]
     states = [text.init() for text in texts]
     for k in range(8):
         before = [state.own[0].copy() for state in states]

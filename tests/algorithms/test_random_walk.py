@@ -345,7 +345,7 @@ def test_hosted_slices_equal_the_stacked_run():
     )  # record level, Poisson lots
     random = RunRandomness.of(np.random.default_rng(2))
     start = np.zeros((6, 3))
-    texts = [plan.algorithm(plan.source(data.take([v]), [v], random), start[[v]]) for v in range(6)]
+    texts = [plan.algorithm(plan.source(data.subset([v]), [v], random), start[[v]]) for v in range(6)]
     states = [text.init() for text in texts]
     for k in range(30):
         sent = np.concatenate([t.message(s, k) for t, s in zip(texts, states, strict=True)])
@@ -376,7 +376,7 @@ def test_bad_walks_are_refused_in_one_sentence():
         RandomWalkSGD(GLM(), "gossip:1", 3, network=ring, **user)
     plan = RandomWalkSGD(GLM(), ring, 3, path="secret", **user)
     with pytest.raises(InvalidInput, match="one process"):
-        plan.source(shards().take([1]), [1], RunRandomness.of(np.random.default_rng(0)))
+        plan.source(shards().subset([1]), [1], RunRandomness.of(np.random.default_rng(0)))
     assert RandomWalkSGD.sequential
 
 

@@ -43,11 +43,14 @@ class Recorder:
 class Sums:
     """A query whose records are vectors, clipped and added."""
 
-    width, dtype = 2, np.float64
+    width, dtype, compiled_descent = 2, np.float64, None
 
     def __init__(self, records, decay=0.0):
         self.records, self.decay = [np.array(r, float) for r in records], decay
         self.sizes = np.array([len(r) for r in self.records])
+
+    def reseed(self, seeds):
+        pass
 
     def sums(self, theta, batches, places, clip_norm):
         chosen = [self.records[p][batch_size] for p, batch_size in zip(places, batches, strict=True)]
@@ -363,7 +366,7 @@ def test_only_one_agent_at_record_level_descends():
             divisors=[1.0] * n, **common,
         ).descends  # fmt: skip
 
-    alone, both = GLM("squared").query(data.take([0])), GLM("squared").query(data)
+    alone, both = GLM("squared").query(data.subset([0])), GLM("squared").query(data)
     assert descends(alone, [0], "add-remove")
     assert not descends(alone, [0], "user")
     assert not descends(both, [0, 1], "add-remove")
@@ -549,6 +552,9 @@ def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
 
     class Wide:
         width, dtype, sizes, decay = 300, np.float32, np.array([1]), 0.0
+
+        def reseed(self, seeds):
+            pass
 
         def sums(self, theta, batches, places, clip_norm):
             return np.full((1, 300), 2.0**24 + 1)  # no float32

@@ -135,7 +135,7 @@ def test_random_networks(data):
     layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.LayerNorm(4 * c), nn.Linear(4 * c, 3)]
     objective = NetObjective(nn.Sequential(*layers), clip_norm=data.draw(st.sampled_from([0.1, 1.0, 100.0])))
     x, y = torch.randn(2, 4, channels, 6, 6), torch.randint(0, 3, (2, 4))
-    theta = objective.initial(np.random.default_rng(data.draw(st.integers(0, 99))), agents=2)
+    theta = objective.random_init(np.random.default_rng(data.draw(st.integers(0, 99))), agents=2)
     expected = reference(objective, theta, x, y, objective.clip_norm)
     assert close(objective.clipped_sums(theta, x, y), expected, 2e-5)
 
@@ -163,7 +163,7 @@ def test_padding_and_chunks_change_nothing():
 
 def test_agents_permute():
     objective, x, y = small()
-    theta = objective.initial(np.random.default_rng(0), 2)
+    theta = objective.random_init(np.random.default_rng(0), 2)
     theta[1] *= 1.5
     sums = objective.clipped_sums(theta, x, y)
     swapped = objective.clipped_sums(theta[::-1].copy(), x.flip(0), y.flip(0))
@@ -195,7 +195,7 @@ def test_influence_on_random_batches(seed, scale):
     objective, _, _ = small()
     g = torch.Generator().manual_seed(seed)
     x, y = scale * torch.randn(1, 5, 1, 6, 6, generator=g), torch.randint(0, 3, (1, 5), generator=g)
-    theta = objective.initial(np.random.default_rng(seed))
+    theta = objective.random_init(np.random.default_rng(seed))
     change = objective.clipped_sums(theta, x, y) - objective.clipped_sums(theta, x[:, :4], y[:, :4])
     assert change.norm() <= 0.7 * (1 + 1e-4)
 

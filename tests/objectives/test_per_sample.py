@@ -972,6 +972,6 @@ def test_masks_of_dropout_are_an_agents_own_whoever_is_hosted_beside_it():
     theta = rows(objective, 3)
     random = RunRandomness.of(np.random.default_rng(3))
     together = plan.source(data, [0, 1, 2], random)(theta, 1)
-    slices = [plan.source(data.take([a]), [a], random)(theta[[a]], 1) for a in range(3)]
+    slices = [plan.source(data.subset([a]), [a], random)(theta[[a]], 1) for a in range(3)]
     np.testing.assert_array_equal(np.concatenate(slices), together)
     assert not np.array_equal(together, plan.source(data, [0, 1, 2], random)(theta, 0))

@@ -24,7 +24,7 @@ def batch_size(agents=3, size=7, seed=0):
 @pytest.mark.parametrize("scale", [1.0, 4.0])
 def test_equals_the_generic_sums(clip_norm, scale):
     fast, generic = both(clip_norm)
-    theta = fast.initial(np.random.default_rng(1), agents=3)
+    theta = fast.random_init(np.random.default_rng(1), agents=3)
     theta = (scale * theta + 0.03 * np.random.default_rng(2).normal(size=theta.shape)).astype(np.float32)
     x, y = batch_size()
     present = torch.rand(3, 7, generator=torch.Generator().manual_seed(3)) > 0.3
@@ -36,7 +36,7 @@ def test_equals_the_generic_sums(clip_norm, scale):
 @pytest.mark.parametrize("place", [(0, 0), (15, 15), (31, 31)])
 def test_a_bad_record_moves_nothing_else(value, place):
     fast, _ = both()
-    theta = fast.initial(np.random.default_rng(1), agents=3)
+    theta = fast.random_init(np.random.default_rng(1), agents=3)
     x, y = batch_size()
     without = fast.clipped_sums(theta, x[:, 1:], y[:, 1:])
     x[1, 0, 0, place[0], place[1]] = value
@@ -49,7 +49,7 @@ def test_a_bad_record_moves_nothing_else(value, place):
 
 def test_outputs_equal_the_module():
     fast, generic = both()
-    theta = fast.initial(np.random.default_rng(1), agents=2)
+    theta = fast.random_init(np.random.default_rng(1), agents=2)
     theta[1] *= 2
     x, y = batch_size(1, 9)
     ours, theirs = fast.losses(theta, x[0], y[0]), generic.losses(theta, x[0], y[0])
@@ -59,7 +59,7 @@ def test_outputs_equal_the_module():
 
 def test_chunks_are_one_lot():
     fast, _ = both()
-    theta = fast.initial(np.random.default_rng(1), agents=3)
+    theta = fast.random_init(np.random.default_rng(1), agents=3)
     x, y = batch_size()
     whole = fast.clipped_sums(theta, x, y)
     fast.physical_batch = 6

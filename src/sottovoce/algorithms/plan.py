@@ -597,8 +597,8 @@ class GradientPlan(Plan):
         self._settle_protocol(put)
         self._settle_sizes(put)
         put("noise_multiplier", self._checked_noise())
-        regularized = [getattr(self.objective, key, None) for key in ("l1", "box", "ball")]
-        if any(regularized) and not self.proximal:
+        regularizer = self.objective.regularizer
+        if any((regularizer.l1, regularizer.box, regularizer.ball)) and not self.proximal:
             raise InvalidInput(f"{self.name} takes l2 only; use ADMM for l1, box or ball.")
 
     def _checked_rate(self) -> Rate:
@@ -727,7 +727,7 @@ class GradientPlan(Plan):
     @property
     def bytes_per_number(self) -> int:
         """Networks send float32, linear models float64."""
-        return 8 if hasattr(self.objective, "loss") and isinstance(self.objective.loss, str) else 4
+        return int(self.objective.bytes_per_number)
 
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of step ``k``: a pure function of the public seed and the step."""
@@ -922,8 +922,7 @@ class GradientPlan(Plan):
         """Return the public starting rows, alike for everybody: a network's own, or the objective's draw."""
         rng = np.random.default_rng(random.start)
         dim = self.objective.query(data).width
-        starting = getattr(self.objective, "starting", self.objective.initial)
-        return np.asarray(starting(rng, len(list(agents)), dim))
+        return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))
 
     def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
         """Return the disagreement of the rows, and what the objective says of them on public records."""

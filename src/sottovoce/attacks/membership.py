@@ -125,7 +125,7 @@ def digits_problem(
 
 
 class CopiesQuery:
-    """Clipped sums of many copies of one problem (see `sottovoce.mechanisms.gradient.Query`).
+    """Clipped sums of many copies of one problem (see `GradientQuery`).
 
     Row r belongs to agent ``r % agents`` of copy ``r // agents``. All copies share the records; each has lots
     and noise of its own, which the gate keys by the rows' numbers.
@@ -133,6 +133,7 @@ class CopiesQuery:
 
     dtype = np.float32
     decay = 0.0
+    compiled_descent = None
 
     def __init__(
         self, net: SmallNet, problem: MembershipProblem, *, member: bool, copies: int, guard: bool = True
@@ -152,6 +153,9 @@ class CopiesQuery:
     def sizes(self) -> np.ndarray:
         """Places of records of every row, held or not."""
         return np.full(len(self.agents), self.held.shape[1])
+
+    def reseed(self, seeds: Callable[[int], int]) -> None:
+        """Do nothing: these sums draw no random numbers."""
 
     def add_records(self, owner: int, images: np.ndarray, labels: np.ndarray, held: np.ndarray) -> None:
         """Give further records to one agent, those that ``held`` marks."""

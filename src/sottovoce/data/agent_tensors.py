@@ -66,7 +66,7 @@ class AgentData:
         """Number of agents."""
         return len(self.sizes)
 
-    def take(self, agents: Sequence[int]) -> AgentData:
+    def subset(self, agents: Sequence[int]) -> AgentData:
         """Return the records of some agents, in the order given; of all in their own order, itself."""
         chosen = [int(a) for a in agents]
         if chosen == list(range(self.n)):

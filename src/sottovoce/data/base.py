@@ -246,7 +246,7 @@ class Shards:
         rows = slice(self.offsets[i], self.offsets[i + 1])
         return self.X[rows], self.y[rows]
 
-    def take(self, users: Sequence[int]) -> Shards:
+    def subset(self, users: Sequence[int]) -> Shards:
         """Return the shards of some users, in the order given."""
         parts = [np.arange(self.offsets[i], self.offsets[i + 1]) for i in users]
         return Shards.from_parts(self.X, self.y, parts)

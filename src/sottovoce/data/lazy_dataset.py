@@ -57,7 +57,7 @@ class LazyData(AgentData):
         first = read(int(self.order[0]))
         self.like = tuple((tuple(part.shape), part.dtype) for part in first)  # shapes and types are public
 
-    def take(self, agents: Sequence[int]) -> LazyData:
+    def subset(self, agents: Sequence[int]) -> LazyData:
         """Return the records of some agents, in the order given."""
         part = copy.copy(self)
         part.order = np.concatenate([self.order[self.offsets[a] : self.offsets[a + 1]] for a in agents])

@@ -6,9 +6,9 @@ r"""The one gate: where records become numbers that leave.
 at record level; at user level the agent's mean gradient is clipped as a whole and gets noise z C. The divisor
 L is fixed and public, whatever the lot turned out to be: dividing by its real size would tell it.
 
-A *query* touches the records: it answers with a sum of clipped contributions (`Query`). The gate draws the
-lot, hands it to the query, adds the noise, divides, and compares what it drew with what the plan said
-it would draw. It computes clip and noise from the plan's options and never reads them from the plan's
+A *query* touches the records: it answers with a sum of clipped contributions (`GradientQuery`). The gate
+draws the lot, hands it to the query, adds the noise, divides, and compares what it drew with what the plan
+said it would draw. It computes clip and noise from the plan's options and never reads them from the plan's
 releases, so the comparison can fail; a difference stops the run.
 """
 
@@ -18,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,34 +27,13 @@ from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of, perturb_steps
+from sottovoce.objectives.base import GradientQuery
 from sottovoce.objectives.clipping import clip_around, clip_rows
 
-__all__ = ["AnnouncedReleases", "GradientMechanism", "Query", "RecordsReleases", "ValueMechanism"]
+__all__ = ["AnnouncedReleases", "GradientMechanism", "RecordsReleases", "ValueMechanism"]
 
 _DROPOUT = 0xD0  # keys the random numbers that a query draws itself
 _AHEAD = 1 << 21  # records of lots that are drawn before a compiled loop begins
-
-
-class Query(Protocol):
-    """What touches the records of the hosted agents: sums of clipped contributions.
-
-    Attributes
-    ----------
-    width : numbers in a row.
-    dtype : of the rows.
-    sizes : records of each hosted agent.
-    decay : weight of the l2 term, which holds no data.
-    """
-
-    width: int
-    dtype: Any
-    sizes: np.ndarray
-    decay: float
-
-    def sums(
-        self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
-    ) -> np.ndarray:
-        """Return, per place, the sum over its lot of contributions clipped to ``clip_norm``, in float64."""
 
 
 class AnnouncedReleases:
@@ -174,7 +153,7 @@ class GradientMechanism(RecordsReleases):
 
     def __init__(
         self,
-        query: Query,
+        query: GradientQuery,
         agents: Sequence[int],
         random: RunRandomness,
         *,
@@ -265,9 +244,8 @@ class GradientMechanism(RecordsReleases):
         self, theta: np.ndarray, batches: Any, places: list[int], clip_norm: float, step: int, stream: int
     ) -> np.ndarray:
         """Ask the query; one that draws (dropout, random transforms) gets a seed of run, step and agent."""
-        if hasattr(self.query, "reseed"):
-            draws, numbers = self.random.draws, self.numbers
-            self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, numbers[p]).integers(2**62)))
+        draws, numbers = self.random.draws, self.numbers
+        self.query.reseed(lambda p: int(draws(_DROPOUT, step, stream, numbers[p]).integers(2**62)))
         return self.query.sums(theta, batches, places, clip_norm)
 
     def local_update(self, theta: np.ndarray, step: int, *, steps: int, rate: float) -> np.ndarray:
@@ -291,7 +269,7 @@ class GradientMechanism(RecordsReleases):
     @property
     def descends(self) -> bool:
         """Whether `descend` can stand for single steps: one agent, at record level, of a linear model."""
-        return len(self.agents) == 1 and not self.user_level and hasattr(self.query, "descend")
+        return len(self.agents) == 1 and not self.user_level and self.query.compiled_descent is not None
 
     def descend(
         self, theta: np.ndarray, total: np.ndarray, step: int, rates: np.ndarray
@@ -300,7 +278,8 @@ class GradientMechanism(RecordsReleases):
 
         Lots and noise are those of single steps, drawn, compared and noted before the loop begins.
         """
-        count, width = len(rates), self.width
+        count, width, compiled_descent = len(rates), self.width, self.query.compiled_descent
+        assert compiled_descent is not None
         std = float(self.std[0])
         if self.planned is not None:
             self.planned.check(
@@ -317,7 +296,7 @@ class GradientMechanism(RecordsReleases):
                 noise = perturb_steps(
                     self.random.noise, noise, agent=self.numbers[0], step=step + first, std=std
                 )
-            self.query.descend(  # type: ignore[attr-defined]
+            compiled_descent(
                 w, sums, batches, noise, grid_of(self.random.noise, std), self.inner_clip,
                 float(self.divisors[0, 0]), part,
             )  # fmt: skip

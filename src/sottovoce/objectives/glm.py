@@ -11,7 +11,7 @@ So the gradient of record i is ``slope_i * x_i`` and per-record gradients are ne
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -53,7 +53,8 @@ class GLM:
     width: float = 1.0
     dim: int | None = None
 
-    clip_norm: ClassVar[float | None] = None  # a plan says how its records' gradients are clipped
+    clip_norm: ClassVar[float | None] = None  # the plan sets it
+    bytes_per_number: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
         if self.loss not in LOSSES:
@@ -113,7 +114,7 @@ class GLM:
         """Numbers in a row of parameters, where `dim` says so."""
         return self.dim
 
-    def initial(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
+    def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
         """Return the public starting rows: zeros."""
         return np.zeros((agents, dim))
 
@@ -228,7 +229,7 @@ def _one_entry_each(X: Any) -> Any:
 
 
 class GLMQuery:
-    """Sums of clipped gradients of the hosted agents' records (see `gradients.Query`).
+    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`).
 
     Examples
     --------
@@ -244,6 +245,9 @@ class GLMQuery:
         self.objective, self.data = objective, data
         self.width, self.sizes, self.decay = data.dim, data.sizes, objective.l2
         self._joined: tuple[Any, Any, Any] = (None, None, None)
+
+    def reseed(self, seeds: Callable[[int], int]) -> None:
+        """Do nothing: these sums draw no random numbers."""
 
     def sums(
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
@@ -261,7 +265,7 @@ class GLMQuery:
             batch_sums(model.kind, model.width, theta, data.X, data.y, starts, rows, ends, clip_norm)
         )
 
-    def descend(
+    def compiled_descent(
         self,
         w: np.ndarray,
         total: np.ndarray,

@@ -8,7 +8,7 @@ A record's gradient has rank one, so its norm is a product of two norms and no g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -51,7 +51,8 @@ class Softmax:
     dim: int | None = None
 
     loss: ClassVar[str] = "softmax"
-    clip_norm: ClassVar[float | None] = None  # a plan says how its records' gradients are clipped
+    clip_norm: ClassVar[float | None] = None  # the plan sets it
+    bytes_per_number: ClassVar[int] = 8
 
     def __post_init__(self) -> None:
         if count(self.classes, "classes") < 2:
@@ -68,7 +69,7 @@ class Softmax:
         """Numbers in a row of parameters, where `dim` says so."""
         return None if self.dim is None else self.classes * self.dim
 
-    def initial(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
+    def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
         """Return the public starting rows: zeros; ``dim`` numbers each."""
         return np.zeros((agents, dim))
 
@@ -120,7 +121,7 @@ class Softmax:
 
 
 class SoftmaxQuery:
-    """Sums of clipped gradients of the hosted agents' records (see `gradients.Query`).
+    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`).
 
     Examples
     --------
@@ -131,10 +132,14 @@ class SoftmaxQuery:
     """
 
     dtype = np.float64
+    compiled_descent = None
 
     def __init__(self, objective: Softmax, data: Shards) -> None:
         self.objective, self.data = objective, data
         self.width, self.sizes, self.decay = objective.classes * data.dim, data.sizes, objective.l2
+
+    def reseed(self, seeds: Callable[[int], int]) -> None:
+        """Do nothing: these sums draw no random numbers."""
 
     def sums(
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float

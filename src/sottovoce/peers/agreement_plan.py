@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from sottovoce import _validate, graphs
 from sottovoce.accounting.observation.models import Averaging, Consensus, LinearGossip, LocalOnly
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.errors import ConfigError, DataError, MissingDependency, SottovoceError
+from sottovoce.objectives.prox import Regularizer
 
 __all__ = ["AgreedNet", "agreed_plan", "hosted_data"]
 
@@ -61,6 +62,9 @@ class AgreedNet:
     module_sha256: str = ""
     weights_sha256: str = ""
     loss: str = ""
+
+    bytes_per_number: ClassVar[int] = 8
+    regularizer: ClassVar[Regularizer] = Regularizer()
 
     def supply(self, module: str | Path | None, weights: str | Path | None) -> None:
         """Say where this member's copies of the agreed module file and start weights are."""
@@ -118,9 +122,9 @@ class AgreedNet:
         """Return the records checked."""
         return self.objective.prepared(data)
 
-    def initial(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
+    def initial_rows(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
         """Return the public starting rows: drawn from the run's name, or the agreed weights."""
-        rows: np.ndarray = self.objective.starting(rng, agents, dim)
+        rows: np.ndarray = self.objective.initial_rows(rng, agents, dim)
         return rows
 
     def metrics(self, rows: np.ndarray, data: Any) -> dict[str, Any]:

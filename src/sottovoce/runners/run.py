@@ -166,7 +166,7 @@ def run_on_ranks(
     judge = evaluate or (lambda rows: plan.metrics(rows, ready, random))
 
     def make(agents: np.ndarray) -> Any:
-        part = ready[agents] if isinstance(ready, np.ndarray) else ready.take(agents.tolist())
+        part = ready[agents] if isinstance(ready, np.ndarray) else ready.subset(agents.tolist())
         first = plan.starting(part, random, agents.tolist())
         return plan.algorithm(plan.source(part, agents.tolist(), random), first)
 

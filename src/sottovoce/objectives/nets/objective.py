@@ -41,6 +41,7 @@ from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 from sottovoce.objectives.nets.recurrent import recurrent_slots, split_recurrent
 from sottovoce.objectives.nets.trace import Trace, sharing_copy, trace
 from sottovoce.objectives.nets.vmap_gradients import OneByOne
+from sottovoce.objectives.prox import Regularizer
 
 __all__ = [
     "NetObjective",
@@ -178,7 +179,7 @@ class NetObjective:
     --------
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     >>> objective = NetObjective(net, clip_norm=1.0)
-    >>> theta = objective.initial(np.random.default_rng(0), agents=2)
+    >>> theta = objective.random_init(np.random.default_rng(0), agents=2)
     >>> theta.shape == (2, 4 * 8 + 8 + 8 * 3 + 3)
     True
     >>> x, y = torch.randn(2, 5, 4), torch.zeros(2, 5, dtype=torch.long)
@@ -186,6 +187,9 @@ class NetObjective:
     >>> bool((sums.norm(dim=1) <= 5).all())
     True
     """
+
+    bytes_per_number = 4
+    regularizer = Regularizer()
 
     def __init__(
         self,
@@ -250,7 +254,7 @@ class NetObjective:
         path = self._path(*self._typed(inputs, targets))
         return "fast: all records at once" if path.trace else f"one record at a time: {path.reason}"
 
-    def initial(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
+    def random_init(self, rng: np.random.Generator, agents: int = 1) -> np.ndarray:
         """Return freshly drawn parameters, the same row for every agent, (agents, n_params)."""
         module = copy.deepcopy(self._training)
         with torch.random.fork_rng(devices=[]):
@@ -260,9 +264,9 @@ class NetObjective:
                     layer.reset_parameters()  # type: ignore[operator]
         return np.repeat(_flatten(module).cpu().numpy()[None], agents, axis=0)
 
-    def starting(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
+    def initial_rows(self, rng: np.random.Generator, agents: int = 1, dim: int | None = None) -> np.ndarray:
         """Return the rows a run starts from: the module's own weights, or new ones with ``"reset"``."""
-        return self.start(agents) if self.keeps else self.initial(rng, agents, dim)
+        return self.start(agents) if self.keeps else self.random_init(rng, agents)
 
     def start(self, agents: int = 1) -> np.ndarray:
         """Return the parameters the module came with, (agents, n_params)."""
@@ -806,7 +810,7 @@ def _replace_layers(net: nn.Module, slots: dict[str, Slot]) -> list[Stacked] | N
 
 
 class NetQuery:
-    """Sums of clipped gradients of the hosted agents' records (see `gradients.Query`).
+    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`).
 
     Examples
     --------
@@ -818,6 +822,7 @@ class NetQuery:
     """
 
     decay = 0.0
+    compiled_descent = None
 
     def __init__(self, objective: NetObjective, data: AgentData) -> None:
         self.objective, self.data = copy.copy(objective), data  # the copy's clip is set by the gate

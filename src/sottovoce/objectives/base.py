@@ -1,0 +1,113 @@
+"""Interfaces between objectives and the mechanisms and algorithms that use them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from sottovoce.objectives.prox import Regularizer
+
+Rows = np.ndarray  # (agents, n_params)
+
+
+class AgentRecords(Protocol):
+    """Records of several agents: `Shards` for linear models, `AgentData` for networks."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of each agent."""
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+
+    def subset(self, agents: Sequence[int], /) -> AgentRecords:
+        """Return the records of some agents, in the order of ``agents``."""
+
+
+class CompiledDescent(Protocol):
+    """A compiled loop of proximal gradient steps of one agent, in place (see `GLMQuery`)."""
+
+    def __call__(
+        self,
+        w: np.ndarray,
+        total: np.ndarray,
+        batches: Sequence[np.ndarray],
+        noise: np.ndarray,
+        grid: float,
+        clip_norm: float,
+        divisor: float,
+        rates: np.ndarray,
+    ) -> None:
+        """Take one step per batch from ``w``; add the iterates to ``total`` unless it is empty."""
+
+
+class GradientQuery(Protocol):
+    """The clipped gradient sums of the hosted agents; the only code that reads their records.
+
+    Guarantees
+    ----------
+    One record changes the sum of its agent by at most ``clip_norm`` (add or remove), up to rounding.
+    """
+
+    @property
+    def width(self) -> int:
+        """Numbers in a row of parameters."""
+
+    @property
+    def dtype(self) -> Any:
+        """The numpy type of the rows."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of each hosted agent."""
+
+    @property
+    def decay(self) -> float:
+        """Weight of the l2 term, which depends on no record."""
+
+    @property
+    def compiled_descent(self) -> CompiledDescent | None:
+        """Many steps of one agent in one compiled loop, or None."""
+
+    def reseed(self, seeds: Callable[[int], int]) -> None:
+        """Draw random numbers of the next sums (dropout, transforms) from ``seeds(place)``."""
+
+    def sums(
+        self, theta: Rows, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
+    ) -> np.ndarray:
+        """Return, per place, the sum over its batch of gradients clipped to ``clip_norm``, in float64."""
+
+
+class Objective(Protocol):
+    """A model with its loss, as a function of one row of parameters per agent."""
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The clip norm if the objective has one of its own; None: the plan sets it."""
+
+    @property
+    def n_params(self) -> int | None:
+        """Numbers in a row of parameters; None if it depends on the data."""
+
+    @property
+    def regularizer(self) -> Regularizer:
+        """The part of the objective that depends on no record."""
+
+    @property
+    def bytes_per_number(self) -> int:
+        """Size of one parameter in a message."""
+
+    def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> Rows:
+        """Return the public rows from which a run starts, the same for every agent."""
+
+    def prepared(self, data: Any) -> Any:
+        """Return the agents' records, checked and in the form that `query` takes."""
+
+    def query(self, data: Any) -> GradientQuery:
+        """Return the clipped gradient sums of prepared records."""
+
+    def metrics(self, rows: Rows, data: Any) -> Mapping[str, float]:
+        """Return the quality of final rows on public test records; empty if there are none."""
