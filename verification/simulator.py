@@ -45,7 +45,6 @@ from sottovoce.peers.core import Core, Entry, Saved, Timing
 from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.wire_format import ROW, FrameCodec, digest_of
-from sottovoce.protocols.registry import is_exact
 from sottovoce.runners import run_stacked
 from sottovoce.secure_sum.masks import simulated_masks
 
@@ -194,7 +193,7 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
     >>> descent(protocols.Exchange(2), 3, 1).name
     'consensus-sgd'
     """
-    kind: Any = ConsensusSGD if is_exact(protocol) else MuffliatoSGD
+    kind: Any = ConsensusSGD if protocol.exact else MuffliatoSGD
     return kind(
         GLM("squared", dim=dim), protocol, steps=steps, learning_rate=0.5, clip_norm=CLIP,
         noise_multiplier=NOISE_MULTIPLIER, adjacency="user",
@@ -354,7 +353,7 @@ class World:
         }
         if not edges:
             return protocol
-        assert isinstance(protocol, protocols.Gossip)
+        assert protocol.network is not None
         return protocols.Dropout(protocol.network, rounds, edges=edges)
 
     # ---- machines --------------------------------------------------------------------------------

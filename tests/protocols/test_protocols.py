@@ -23,7 +23,6 @@ from sottovoce.protocols import (
     spanning_tree,
 )
 from sottovoce.protocols.gossip import chebyshev_gamma
-from sottovoce.protocols.registry import tolerates_dropout
 
 
 class CountingNoise:
@@ -84,7 +83,7 @@ def test_what_is_declared_of_a_protocol():
     assert (masked.masked, masked.tolerate, Tree(ring).masked, Tree(ring).tolerate) == (True, 1, False, None)
     assert (refreshed.fresh_std, refreshed.convex, Gossip(ring, 3).fresh_std) == (0.1, False, 0.0)
     assert masked.assumptions() != () == Tree(ring).assumptions()
-    goes_on = [p.name for p in (*averaging_protocols(), refreshed, walk, masked) if tolerates_dropout(p)]
+    goes_on = [p.name for p in (*averaging_protocols(), refreshed, walk, masked) if p.tolerates_dropout]
     assert goes_on == ["gossip", "refreshed"]
 
 

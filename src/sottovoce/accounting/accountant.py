@@ -67,7 +67,6 @@ from sottovoce.accounting.query import (
 from sottovoce.accounting.release import MechanismKey
 from sottovoce.accounting.walks import WALK_ORDERS, walk_guarantee
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols import LinearProtocol
 
 __all__ = ["AccountablePlan", "View", "account", "account_each"]
 
@@ -257,7 +256,7 @@ def _conditional(asked: Query) -> Guarantee:
         )
     protocols: Any = [plan.schedule(k) for k in range(plan.steps)]
     for protocol in protocols:
-        if not isinstance(protocol, LinearProtocol) or protocol.memory > 1 or protocol.fresh_std:
+        if not protocol.plain:
             raise InvalidInput(
                 f"The linear formula takes protocols without memory or fresh noise, got {protocol!r}; leave "
                 "label out for the local guarantee."

@@ -21,9 +21,8 @@ from sottovoce.accounting.tree_noise import worst_tree_coalitions
 from sottovoce.errors import InvalidInput
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.samplers import STEPS_PER_STD
-from sottovoce.protocols import Gossip, LinearProtocol, Tree
 from sottovoce.protocols import Protocol as Averager
-from sottovoce.protocols.consensus import ExactConsensus
+from sottovoce.protocols import as_linear
 
 __all__ = [
     "assumed", "averaging", "averaging_each", "charge", "consensus", "consensus_each", "worst_coalitions",
@@ -113,11 +112,11 @@ def _seen(
     if _overheard(asked, protocol):
         yield (), np.ones(n), np.ones(n, dtype=int)
         return
-    if single and len(coalitions) == n and isinstance(protocol, LinearProtocol) and _all_equal(stds):
+    if single and len(coalitions) == n and protocol.linear and _all_equal(stds):
         table = exact_loss(protocol, progress=asked.progress)  # symmetric graphs need one observer only
         yield from ((who, table[:, who[0]], np.ones(n, dtype=int)) for who in coalitions)
         return
-    by_blocks = isinstance(protocol, Tree) and bool((stds > 0).all())
+    by_blocks = protocol.knows_coalitions and bool((stds > 0).all())
     for done, who in enumerate(coalitions, 1):
         if by_blocks:  # what is seen are sums over disjoint sets: no basis is needed to know the shares
             yield who, _tree_shares(protocol, who, stds), np.ones(n, dtype=int)
@@ -136,10 +135,10 @@ def _overheard(asked: Query, protocol: Averager) -> bool:
 
     Then the worst of all members, or of all coalitions, learns all of it, and no view has to be worked out.
     """
-    if not isinstance(protocol, Gossip) or protocol.fresh_std or not protocol.rounds or protocol.n < 2:
+    if not protocol.sends_clear_rows or protocol.fresh_std or not protocol.rounds or protocol.n < 2:
         return False
     anyone = not asked.observers and asked.view in ("network", "colluders")
-    return anyone and len(protocol.senders(0, range(protocol.n))) == protocol.n
+    return anyone and len(as_linear(protocol).senders(0, range(protocol.n))) == protocol.n
 
 
 def _tree_shares(tree: Any, who: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
@@ -186,7 +185,7 @@ def _released_row(asked: Query, protocol: Averager) -> Guarantee:
     """What one final row tells: of every node, as far as rows may differ, unless one is named."""
     if asked.observers:
         rows = list(asked.observers)
-    elif isinstance(protocol, ExactConsensus):
+    elif protocol.exact:
         rows = [0]
     else:
         rows = list(range(protocol.n)) if protocol.ends_at is None else [protocol.ends_at]
@@ -357,7 +356,7 @@ class _Stream:
         self._times: list[list[int]] = []
 
     def add(
-        self, asked: Query, protocol: ExactConsensus, coalitions: list[tuple[int, ...]], steps: int = 1
+        self, asked: Query, protocol: Averager, coalitions: list[tuple[int, ...]], steps: int = 1
     ) -> None:
         """Count so many more steps under ``protocol``."""
         if id(protocol) not in self._kept:
@@ -397,7 +396,7 @@ class _Stream:
         self._shares, self._times = [], []
 
 
-def _shares(asked: Query, protocol: ExactConsensus, who: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
+def _shares(asked: Query, protocol: Averager, who: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
     """Return (n,) the share h of one step's release that ``who`` learn of every user.
 
     A user without noise of its own has no share: it gets minus the std of the noise that hides it.
@@ -420,8 +419,8 @@ def _shares(asked: Query, protocol: ExactConsensus, who: tuple[int, ...], stds: 
     return found
 
 
-def _exact(protocol: Averager, k: int) -> ExactConsensus:
-    if not isinstance(protocol, ExactConsensus):
+def _exact(protocol: Averager, k: int) -> Averager:
+    if not protocol.exact:
         raise InvalidInput(
             f"Every step must end in exact consensus, got {protocol!r} at step {k}; take a tree, an exchange "
             "or a masked sum."
@@ -439,10 +438,10 @@ def worst_coalitions(asked: Query, protocol: Averager) -> list[tuple[int, ...]] 
         stds = noise_stds(asked)
         if stds is not None:
             return loudest(asked, stds)
-    if anyone and size > 1 and type(protocol) is Tree and _alike(asked):
+    if anyone and size > 1 and protocol.sum_tree is not None and not protocol.masked and _alike(asked):
         stds = noise_stds(asked)
         if stds is not None and (stds > 0).all():
-            worst = worst_tree_coalitions(protocol, stds**2, size)
+            worst = worst_tree_coalitions(protocol.sum_tree, stds**2, size)
             return sorted(set(worst)) if asked.user is None else [worst[asked.user]]
     return asked.coalitions
 

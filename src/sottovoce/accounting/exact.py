@@ -37,8 +37,7 @@ from sottovoce.leakage.exact_rank import (
     exact_span,
 )
 from sottovoce.leakage.view import Basis, GaussianView
-from sottovoce.protocols import Gossip, LinearProtocol, Masked, Protocol
-from sottovoce.protocols.consensus import ExactConsensus
+from sottovoce.protocols import Gossip, LinearProtocol, Protocol, as_linear
 
 __all__ = [
     "LearningView",
@@ -105,7 +104,7 @@ def exact_loss(
     also = () if not list(colluders) else _validate.nodes(colluders, protocol.n, "colluders")
     if observer is not None:
         return protocol.view({*also, *_validate.nodes(observer, protocol.n, "observer")}, own_noise).leakage()
-    if not also and isinstance(protocol, Gossip):
+    if not also:
         by_symmetry = _by_symmetry(protocol, own_noise)
         if by_symmetry is not None:
             return by_symmetry
@@ -143,14 +142,14 @@ def _as_protocol(source: Network | Protocol, rounds: int | None) -> Protocol:
     return Gossip(source, _validate.count(rounds, "rounds"))
 
 
-def _by_symmetry(protocol: Gossip, own_noise: bool) -> np.ndarray | None:
+def _by_symmetry(protocol: Protocol, own_noise: bool) -> np.ndarray | None:
     """All observers from one, when the graph's translations are verified symmetries of its matrix."""
-    network, n = protocol.network, protocol.n
-    if network.symmetry is None or n > 4096:
+    symmetry, n = protocol.symmetry, protocol.n
+    if symmetry is None or n > 4096:
         return None
-    shifts = np.array([network.symmetry(v) for v in range(n)])
+    shifts = np.array([symmetry(v) for v in range(n)])
     dense = np.zeros((n, n))
-    entries = protocol.matrix(0).tocoo()
+    entries = as_linear(protocol).matrix(0).tocoo()
     dense[entries.row, entries.col] = entries.data
     wanted = dense[entries.row, entries.col]
     for v, shift in enumerate(shifts):
@@ -252,7 +251,7 @@ def consensus_leakage(
 
 
 def _step_leakage(protocol: Protocol, observers: tuple[int, ...], noise_std: Any) -> np.ndarray:
-    if len(observers) == 1 and isinstance(protocol, ExactConsensus):
+    if len(observers) == 1 and protocol.exact:
         (v,) = _validate.nodes(observers, protocol.n)
         return protocol.shares(v, noise_std)
     view = protocol.view(observers)
@@ -339,7 +338,7 @@ def learning_view(
     if len(each) != steps:
         raise InvalidInput(f"protocol must be one, or one per step ({steps}), got {len(each)}.")
     n = each[0].n
-    if any(isinstance(p, Masked) for p in each):
+    if any(p.masked for p in each):
         raise InvalidInput(
             "Masked rows end in exact consensus, whose price is exact; use consensus_leakage instead."
         )

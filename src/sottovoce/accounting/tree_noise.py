@@ -245,7 +245,7 @@ def optimal_noise(
     (1.0, 0.5, 0.5, 1.0)
     """
     for protocol in schedule:
-        if not isinstance(protocol, Tree):
+        if protocol.sum_tree is None:
             raise InvalidInput(
                 f'noise = "optimal" is for trees, got {protocol.name}; masked sums and exchange have equal '
                 "noise."

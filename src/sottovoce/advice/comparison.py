@@ -16,7 +16,6 @@ from sottovoce.advice.candidates import STALLS, AveragingCandidate, statement
 from sottovoce.advice.usefulness import Usefulness, usefulness
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
-from sottovoce.protocols.registry import is_exact
 
 __all__ = ["COLUMNS", "PlanSummary", "compare", "pareto", "row_of"]
 
@@ -204,7 +203,7 @@ def row_of(
         rounds=rounds,
         bytes=cost.get("bytes"),
         seconds=rounds * latency,
-        silent=how.silent if scheme is not None or is_exact(protocol) else _silence(protocol.name),
+        silent=how.silent if scheme is not None or protocol.exact else _silence(protocol.name),
         scheme=scheme,
     )
 
@@ -262,7 +261,7 @@ def _typical(plan: Plan, delta: float, scheme: AveragingCandidate) -> float:
     else:
         rng = np.random.default_rng(0)
         once = plan.steps == 1 and isinstance(plan.law, (Averaging, LinearGossip))
-        if once and not is_exact(plan.schedule(0)) and n > _PAIRS + _LOOKERS:
+        if once and not plan.schedule(0).exact and n > _PAIRS + _LOOKERS:
             return _typical_of_few(plan, delta, rng)
         drawn = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))
         pairs = list(dict.fromkeys((int(v), int(u)) for v, u in drawn))

@@ -21,7 +21,6 @@ from sottovoce.advice.samples import Sample
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import HypercubeExchange, Protocol, Tree
-from sottovoce.protocols.registry import is_exact
 from sottovoce.runners.in_process import run_stacked
 
 __all__ = ["Score", "Usefulness", "answer_error", "is_average", "simulate", "step_noise", "usefulness"]
@@ -205,7 +204,7 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
     stds = _stds(plan)
     protocol: Protocol = plan.schedule(0)
     n = plan.n
-    if is_exact(protocol):
+    if protocol.exact:
         return math.sqrt(math.fsum(stds**2)) / n, 0.0, span
     if protocol.fresh_std or protocol.adds_noise:
         rows = _run(plan, np.zeros((n, _DRAWS)), np.random.default_rng(0))
@@ -355,7 +354,7 @@ def _run(plan: Any, data: Any, rng: np.random.Generator) -> np.ndarray:
     agents = range(plan.n)
     text = plan.algorithm(plan.source(data, agents, random), plan.starting(data, random, agents))
     schedule: Any = plan.schedule
-    if is_exact(plan.schedule(0)) and plan.steps > 1:
+    if plan.schedule(0).exact and plan.steps > 1:
         schedule = _quickest(plan.n)
     state = run_stacked(text, schedule, plan.steps, noise=random.noise, every=plan.steps)
     return np.asarray(text.output(state))

@@ -41,7 +41,7 @@ from sottovoce.data.base import Shards, of_agents
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
-from sottovoce.protocols import Masked, Protocol, TokenPass, parse
+from sottovoce.protocols import Protocol, TokenPass, parse
 from sottovoce.protocols.server import Server
 from sottovoce.runners import Algorithm, State
 from sottovoce.secure_sum.masks import MaskGrid, mask_grid
@@ -292,7 +292,7 @@ class FederatedADMM(_Users):
             protocol = named.at(as_network(self.network), seed=self.seed)
         if protocol is None:
             return
-        if not isinstance(protocol, Masked):
+        if not protocol.masked:
             raise InvalidInput(f"{self.name} runs over masked or a server, got {type(protocol).__name__}.")
         if not self.secure_sum:
             raise InvalidInput("masks are a secure sum; leave secure_sum=False out, or the protocol.")
@@ -309,7 +309,8 @@ class FederatedADMM(_Users):
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None with a server, without noise or without a width."""
-        if not isinstance(self.protocol, Masked) or not self.noise_std or self.objective.dim is None:
+        masked = self.protocol is not None and self.protocol.masked
+        if not masked or not self.noise_std or self.objective.dim is None:
             return None
         return mask_grid(
             bound=2 * self.clip_norm, sensitivity=4 * self.clip_norm, noise_std=[self.noise_std] * self.users,

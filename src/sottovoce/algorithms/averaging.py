@@ -39,7 +39,7 @@ from sottovoce.algorithms.plan import (
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, Masked, Protocol, parse, rounds_for
+from sottovoce.protocols import Chebyshev, Protocol, parse, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
 from sottovoce.secure_sum.masks import MaskGrid, mask_grid
@@ -148,7 +148,7 @@ class Muffliato(Plan):
             grid = None
         if grid is not None:
             object.__setattr__(self, "protocol", self.protocol.on_grid(grid.step))
-        elif isinstance(self.protocol, Masked) and not self.protects:  # not on the grid of an earlier noise
+        elif self.protocol.masked and not self.protects:  # not on the grid of an earlier noise
             object.__setattr__(self, "protocol", self.protocol.on_grid(FINE))
 
     def _settle_weights(self) -> None:
@@ -160,7 +160,7 @@ class Muffliato(Plan):
             )
         weights = tuple(_validate.positive(weight, "a site's weight") for weight in given)
         object.__setattr__(self, "site_weights", weights)
-        if self.protocol.adds_noise or getattr(self.protocol, "fresh_std", 0.0):
+        if self.protocol.adds_noise or self.protocol.fresh_std:
             raise InvalidInput(
                 f"site_weights need noise that every node adds to its own row, once; {self.protocol.name} "
                 "draws more: take gossip, chebyshev, tree, exchange or masked."
@@ -234,7 +234,7 @@ class Muffliato(Plan):
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None over other protocols and without noise."""
-        if not isinstance(self.protocol, Masked) or not self.protects:
+        if not self.protocol.masked or not self.protects:
             return None
         return mask_grid(
             bound=self.radius * max(self.factors) + float(np.abs(self.center).max()),
@@ -342,15 +342,7 @@ class Muffliato(Plan):
         protocol = self.protocol
         if protocol.n > _LARGE or protocol.adds_noise:
             return None
-        refreshed = isinstance(protocol, FreshNoiseGossip)
-        mixing = (Gossip(protocol.network, protocol.rounds) if refreshed else protocol).apply(np.eye(self.n))
-        variance = (mixing**2) @ np.square(self.noise_stds)
-        if refreshed:
-            power = np.eye(self.n)
-            for _ in range(protocol.rounds - 1):  # fresh noise passes through one to rounds - 1 more rounds
-                power = protocol.network.W @ power
-                variance = variance + protocol.tau**2 * (power**2).sum(axis=1)
-        return float(np.sqrt(variance.max()))
+        return float(np.sqrt(protocol.noise_variance(np.square(self.noise_stds)).max()))
 
     def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""

@@ -31,7 +31,7 @@ from sottovoce.graphs import Network
 from sottovoce.noise.correlated import TimeCorrelatedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.time_correlation import TimeCorrelation, mafalda
-from sottovoce.protocols import Gossip, Protocol
+from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm
 
 __all__ = ["Mafalda"]
@@ -96,7 +96,7 @@ class Mafalda(GradientPlan):
 
 def one_round(protocol: Protocol, given: Any, name: str) -> Protocol:
     """Refuse what is not one round of gossip on one network in every step."""
-    if type(protocol) is not Gossip or protocol.rounds != 1:
+    if not protocol.plain_gossip or protocol.rounds != 1:
         raise InvalidInput(f"{name} averages by one round of Gossip, got {protocol!r}.")
     if not isinstance(given, Protocol) and (callable(given) or isinstance(given, (list, tuple))):
         raise InvalidInput(f"{name} takes one network for all steps; give one protocol, or its name.")
@@ -105,7 +105,7 @@ def one_round(protocol: Protocol, given: Any, name: str) -> Protocol:
 
 def gossiped(protocol: Protocol) -> Network:
     """Return the network on which a protocol gossips."""
-    assert isinstance(protocol, Gossip)
+    assert protocol.network is not None
     return protocol.network
 
 

@@ -38,7 +38,6 @@ from sottovoce.graphs import Network, as_network
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of
 from sottovoce.protocols import HypercubeExchange, NamedProtocol, Protocol
-from sottovoce.protocols.registry import is_exact
 from sottovoce.runners import Algorithm, Result
 from sottovoce.runners.run import run
 from sottovoce.secure_sum.masks import GridNoise, MaskGrid, SummedNoise, mask_grid
@@ -204,7 +203,7 @@ class Plan(NotebookDisplay, ABC):
 
     def _demand_one_sum(self, hosted: int, units: Sequence[float]) -> None:
         """Refuse noise of the sum where single rows are seen, or where rows are weighted."""
-        if not isinstance(self.schedule(0), protocols.Masked) or hosted != self.n or len(set(units)) > 1:
+        if not self.schedule(0).masked or hosted != self.n or len(set(units)) > 1:
             raise InvalidInput(
                 f"noise of the sum alone is for masked sums of all {self.n} rows with one divisor; give a "
                 'generator, or protocol="masked" in one process with weighting="records".'
@@ -665,7 +664,7 @@ class GradientPlan(Plan):
             raise InvalidInput(
                 f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
             )
-        if self.needs_exact and not is_exact(protocol):
+        if self.needs_exact and not protocol.exact:
             raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {protocol.name}.")
         return protocol
 
@@ -732,7 +731,7 @@ class GradientPlan(Plan):
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of step ``k``: a pure function of the public seed and the step."""
         protocol = self._agreed(k)
-        if not isinstance(protocol, protocols.Masked) or self._grid_step is None:
+        if not protocol.masked or self._grid_step is None:
             return protocol
         if id(protocol) not in self._gridded:  # the first is kept, so that its number stays its own
             self._gridded[id(protocol)] = (protocol, protocol.on_grid(self._grid_step))
@@ -794,7 +793,7 @@ class GradientPlan(Plan):
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of a masked plan with noise; None without masks or without noise."""
-        masked = isinstance(self._agreed(0), protocols.Masked)
+        masked = self._agreed(0).masked
         return self._grid if masked and any(self.multipliers) else None
 
     @cached_property

@@ -29,7 +29,7 @@ from sottovoce.attacks.bounds import LowerBound, lower_bound
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.noise.samplers import as_noise
-from sottovoce.protocols import LinearProtocol, Protocol
+from sottovoce.protocols import Protocol
 
 __all__ = [
     "Audit",
@@ -438,7 +438,7 @@ def _observe(
     def observed(columns: np.ndarray) -> np.ndarray:
         return protocol.observe(columns, observers, own_noise, noise=noise, step=step)
 
-    fresh = not isinstance(protocol, LinearProtocol) or protocol.fresh_std
+    fresh = not protocol.linear or protocol.fresh_std
     if fresh or rows.shape[1] <= _BLOCK:  # in blocks, two columns would get the same fresh noise
         return observed(rows)
     seen = np.empty((len(observed(rows[:, :1])), rows.shape[1]))

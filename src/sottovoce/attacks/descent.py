@@ -30,7 +30,7 @@ from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.leakage import modular_linalg
-from sottovoce.protocols import Gossip, LinearProtocol, Masked
+from sottovoce.protocols import Gossip, LinearProtocol
 
 __all__ = ["GradientAttack", "Transcript", "gradient_attack", "run_descent"]
 
@@ -237,12 +237,12 @@ def gradient_attack(
     (1, 2, 4, 5)
     """
     protocol = Gossip(averaging, 1) if isinstance(averaging, Network) else averaging
-    if isinstance(protocol, Masked):
+    if protocol.masked:
         raise InvalidInput(
             "the attack on descent reads rows in clear, masked ones tell nothing but sums; attack the "
             "same plan over its tree, or use gossip_attack."
         )
-    if not isinstance(protocol, LinearProtocol) or protocol.memory > 1 or protocol.fresh_std:
+    if not protocol.plain:
         raise InvalidInput(
             "the attack on descent needs a linear protocol without memory or fresh noise, got "
             f"{getattr(protocol, 'name', type(protocol).__name__)!r}; plain gossip has the same span as "

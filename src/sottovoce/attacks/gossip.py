@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage import modular_linalg
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols import Chebyshev, Gossip, LinearProtocol, Masked, Protocol
+from sottovoce.protocols import Gossip, LinearProtocol, Protocol, as_linear
 
 __all__ = ["Combination", "Reconstruction", "gossip_attack", "reconstruct_gossip", "reconstructed_by_each"]
 
@@ -122,8 +122,7 @@ class Reconstruction:
     def combinations(self) -> tuple[Combination, ...]:
         """Every known combination of several undetermined values, one per row of the reduced form."""
         if self.exact:
-            assert isinstance(self.protocol, LinearProtocol)
-            return _exact_combinations(_Solver(self.protocol), self.attackers)
+            return _exact_combinations(_Solver(as_linear(self.protocol)), self.attackers)
         return _floating_combinations(self.protocol, self.attackers, self.nodes)
 
     @cached_property
@@ -196,13 +195,13 @@ def reconstructed_by_each(protocol: Protocol, exact: bool | None = None) -> list
     >>> reconstructed_by_each(sv.protocols.Gossip(sv.graphs.path(4), rounds=2))
     [(1, 2), (0, 2, 3), (0, 1, 3), (1, 2)]
     """
-    solver = _Solver(protocol) if _in_clear(protocol) and exact is not False else None
+    solver = _Solver(as_linear(protocol)) if _in_clear(protocol) and exact is not False else None
     return [_attack(protocol, v, exact, solver).nodes for v in range(protocol.n)]
 
 
-def _in_clear(protocol: Protocol) -> TypeGuard[LinearProtocol]:
+def _in_clear(protocol: Protocol) -> bool:
     """Whether the matrices say what the rows received tell of the values; masked rows tell only sums."""
-    return isinstance(protocol, LinearProtocol) and not isinstance(protocol, Masked)
+    return protocol.linear and not protocol.masked
 
 
 def _attack(
@@ -220,8 +219,7 @@ def _attack(
             "use exact=False."
         )
     if possible and exact is not False:
-        assert isinstance(protocol, LinearProtocol)
-        solver = solver or _Solver(protocol)
+        solver = solver or _Solver(as_linear(protocol))
         if exact or solver.work(chosen) <= _EXACT_WORK:
             return _decide_exactly(solver, chosen)
     view = protocol.view(chosen)
@@ -253,10 +251,7 @@ class _Solver:
 
     def __init__(self, protocol: LinearProtocol) -> None:
         self.protocol = protocol
-        # Chebyshev's messages are an invertible triangular recombination of plain gossip's: same span.
-        self._plain: LinearProtocol = protocol
-        if isinstance(protocol, Chebyshev):
-            self._plain = Gossip(protocol.network, protocol.rounds)
+        self._plain = protocol.same_messages
         first = self._plain.matrix(0)
         self._fixed = all(self._plain.matrix(t) is first for t in range(1, self._plain.rounds))
         self._entries: dict[int, tuple[Any, list[Fraction]]] = {}

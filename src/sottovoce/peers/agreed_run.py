@@ -32,7 +32,6 @@ from sottovoce.peers.member_data import Records
 from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.run_keys import RunKeys
 from sottovoce.peers.wire_format import FrameCodec
-from sottovoce.protocols.registry import is_exact
 from sottovoce.secure_sum.masks import MaskKey, PairMasks
 
 __all__ = ["AgreedRun"]
@@ -127,7 +126,7 @@ class AgreedRun:
             None if self.grid is None else MaskedRows(self.grid, self.masks(node, key), self.agreement.run)
         )
         # exact consensus joins everybody; drawn gossip or a walk may leave out a member, who must be heard
-        beside = () if is_exact(self.plan.schedule(0)) else self.agreement.neighbors(node)
+        beside = () if self.plan.schedule(0).exact else self.agreement.neighbors(node)
         return StepProgram(
             text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys,
             steady=self.plan.steady, beside=beside,
@@ -144,7 +143,7 @@ class AgreedRun:
         plan, protocol = self.plan, self.plan.schedule(0)
         if self.grid is not None or not plan.maskable or plan.adjacency != "user":
             return None
-        if not (protocol.convex or is_exact(protocol)):
+        if not (protocol.convex or protocol.exact):
             return None
         releases = [release for node in range(self.n) for release in self.releases(node)]
         numbers = sum(release.draws for release in releases) * self.wire.dim

@@ -34,7 +34,6 @@ from sottovoce.peers.identity import (
     verify,
 )
 from sottovoce.peers.masking import make_mask_key, mask_statement
-from sottovoce.protocols.registry import tolerates_dropout
 from sottovoce.secure_sum.masks import session_hash
 
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
@@ -306,7 +305,7 @@ class Agreement(_Part):
             if len(self.data.classes) != (self.model.classes or 2):
                 raise ValueError(f"there are {len(self.data.classes)} classes; say so in the model's classes")
         protocol = self.plan.schedule(0)
-        if self.timing.late == "drop" and not tolerates_dropout(protocol):
+        if self.timing.late == "drop" and not protocol.tolerates_dropout:
             raise ValueError(f"late = 'drop' needs plain gossip; over {protocol.name} peers must wait")
         for field, text in (("continues", self.continues), ("start", self.start)):
             if text and not re.fullmatch("[0-9a-f]{64}", text):

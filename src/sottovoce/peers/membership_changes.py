@@ -30,7 +30,6 @@ from sottovoce.peers.identity import common_name
 from sottovoce.peers.lifetime_ledger import RunCharge, RunClosure, composed, view_name
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.run_ledger import at_rest, read_ledger
-from sottovoce.protocols.registry import is_exact
 
 __all__ = [
     "EarlierSpending",
@@ -354,7 +353,7 @@ def draft_epoch(
         raise ConfigError(f"The run has done all its {old.plan.steps} steps; there is nothing to go on with.")
     kept = [v for v, member in enumerate(old.members) if member.name not in leaving]
     draft = _drafted(old, kept, graph, remaining)
-    if is_exact(old.plan.schedule(0)):
+    if old.plan.schedule(0).exact:
         draft["start"] = model_digest(model)
     entries = [
         member_entry(renewed.get(each.name, each.certificate.encode()), moves.get(each.name, each.address))

@@ -20,7 +20,6 @@ from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError, PeerError
 from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.run_keys import RunKeys
-from sottovoce.protocols.registry import is_exact
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
 
@@ -103,7 +102,7 @@ class StepProgram:
         self._state: Any = None
         self._local: protocols.NodeState | None = None
         # over exact consensus all members receive the same bytes, and their chains must be equal
-        self._common = steps > 0 and is_exact(schedule(0))
+        self._common = steps > 0 and schedule(0).exact
         self._chain = bytes(32)
 
     def progress(self) -> tuple[int, bytes]:

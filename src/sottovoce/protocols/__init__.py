@@ -1,11 +1,11 @@
 """How peers average: public schedules of linear messages, read by runner, peer, accountant and attacker."""
 
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols.base import LinearProtocol, NodeState, Protocol
+from sottovoce.protocols.base import LinearProtocol, NodeState, Protocol, as_linear
 from sottovoce.protocols.consensus import ExactConsensus, HypercubeExchange, Tree, spanning_tree
 from sottovoce.protocols.gossip import Chebyshev, FreshNoiseGossip, Gossip, NeighborSum, rounds_for
 from sottovoce.protocols.masked import Masked
-from sottovoce.protocols.registry import NamedProtocol, parse
+from sottovoce.protocols.registry import NamedProtocol, names_with, parse
 from sottovoce.protocols.replicated import Replicated
 from sottovoce.protocols.spanning_trees import few_leaf_tree
 from sottovoce.protocols.time_varying import (
@@ -39,9 +39,11 @@ __all__ = [
     "TokenPass",
     "Tree",
     "Walk",
+    "as_linear",
     "draw_path",
     "few_leaf_tree",
     "fresh_erdos_renyi",
+    "names_with",
     "parse",
     "rounds_for",
     "spanning_tree",

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -23,6 +23,7 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network
 from sottovoce.leakage.exact_rank import (
     FAINT,
     AddNoise,
@@ -45,6 +46,9 @@ from sottovoce.leakage.view import (
     krylov_basis,
     orthonormal,
 )
+
+if TYPE_CHECKING:
+    from sottovoce.protocols.consensus import Tree
 
 __all__ = ["LinearProtocol", "NodeState", "Protocol"]
 
@@ -106,18 +110,71 @@ class Protocol(NotebookDisplay, ABC):
     def messages(self) -> int:
         """Number of rows sent in all, over all nodes and rounds."""
 
-    # ---- declared, and read instead of asking which class or which name a protocol has ----------------
+    # ---- capabilities: callers read these and never test for a class or a name ------------------------
 
+    # What the class can do; `registry.names_with` selects names by them.
+    averages: bool = True  # the rows come together at the mean; False: another linear combination
+    exact: bool = False  # ends with the same mean at every node; then `blocks` and `shares` are defined
+    linear: bool = False  # given by its matrices (`as_linear` narrows the type)
+    masked: bool = False  # rows travel under masks, and nobody sees more than sums over `blocks`
+    token: bool = False  # one token goes from node to node
+    fresh_noise: bool = False  # nodes may add fresh noise between the rounds (how much: `fresh_std`)
+    plain_gossip: bool = False  # every round multiplies by the gossip matrix of `network` and does no more
+    neighbor_sum: bool = False  # one round in which each node adds up its neighbors' rows
+    tolerates_dropout: bool = False  # two nodes may both skip an exchange, and the others still average
+    sends_clear_rows: bool = False  # in the first round every sender sends its row as it is
+    knows_coalitions: bool = False  # `blocks` also takes several nodes that pool what they see
+
+    # What this object does.
     adds_noise: bool = False  # whether the protocol itself draws the noise of every contribution (a walk)
     fresh_std: float = 0.0  # std of noise added at every node after each round but the last, over sigma
+    memory: int = 1  # rows of state per node: 2 if a node also keeps a row that nobody else sees
     ends_at: int | None = None  # the one node that holds the result; None: every row is one
     tolerate: int | None = None  # how many colluders are certified to see nothing but sums; None: not stated
-    knows_coalitions: bool = False  # whether what several nodes see together has a closed form
+    network: Network | None = None  # the graph, where it was built on one
+    sum_tree: Tree | None = None  # the tree along which rows are added in the clear
 
     @property
-    def masked(self) -> bool:
-        """Whether rows travel under masks: then it says what hides a user from who taps every link."""
-        return hasattr(self, "hiding_std")
+    def plain(self) -> bool:
+        """Whether the matrices say everything: a linear protocol without memory or fresh noise."""
+        return self.linear and self.memory == 1 and not self.fresh_std
+
+    @property
+    def symmetry(self) -> Callable[[int], np.ndarray] | None:
+        """A candidate symmetry per node that maps node 0 to it, to be checked; None where none is known."""
+        return None
+
+    def blocks(self, v: Nodes) -> list[np.ndarray]:
+        """Return the disjoint node sets whose sums or means ``v`` sees; only an `exact` protocol has them."""
+        raise InvalidInput(
+            f"Every step must end in exact consensus, got {self!r}; take a tree, an exchange or a masked sum."
+        )
+
+    def shares(self, v: Nodes, noise_std: Any = None) -> np.ndarray:
+        """Return (n,) what ``v`` learns of everybody, `view(v).leakage()` in closed form, if `exact`.
+
+        Within a block of which only the sum is seen, a user is hidden by the noise of the whole block:
+        ``h = s_u^2 / sum of s^2``, with equal noise one over the block's size.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.HypercubeExchange(4).shares(0, noise_std=[1.0, 1.0, 2.0, 1.0]).tolist()
+        [0.0, 1.0, 0.8, 0.2]
+        """
+        variance = np.ones(self.n) if noise_std is None else np.square(np.asarray(noise_std, float))
+        shares = np.zeros(self.n)
+        for block in self.blocks(v):
+            shares[block] = variance[block] / variance[block].sum()
+        return shares
+
+    def noise_variance(self, variances: np.ndarray) -> np.ndarray:
+        """Return (n,) the noise variance of each final row from that of each first row, fresh noise added."""
+        return np.asarray((self.apply(np.eye(self.n)) ** 2) @ variances)
+
+    def on_grid(self, step: float) -> Protocol:
+        """Return the protocol with another grid step; itself unless it is `masked`."""
+        return self
 
     @property
     def convex(self) -> bool:
@@ -209,6 +266,13 @@ class LinearProtocol(Protocol):
     ([3.0, 3.0, 3.0], 6)
     """
 
+    linear = True
+
+    @property
+    def same_messages(self) -> LinearProtocol:
+        """A protocol whose messages to every node span the same space, without memory where there is one."""
+        return self
+
     @abstractmethod
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
@@ -248,11 +312,6 @@ class LinearProtocol(Protocol):
         return present
 
     first_memory: float = 1.0  # before the first round this multiple of the first rows is remembered
-
-    @property
-    def memory(self) -> int:
-        """How many times the state is as long as the number of nodes: 1, or 2 with what `remember` keeps."""
-        return 1
 
     @cached_property
     def convex(self) -> bool:
@@ -673,6 +732,18 @@ class LinearProtocol(Protocol):
         """Return the nodes that receive the message of ``node`` in round ``t``, sorted."""
         to, source = _off_diagonal(self.matrix(t))
         return tuple(int(v) for v in np.unique(to[source == node]))
+
+
+def as_linear(protocol: Protocol, refusal: str | None = None) -> LinearProtocol:
+    """Return the protocol as a linear one, or refuse it; ``refusal`` replaces the default message.
+
+    >>> import sottovoce as sv
+    >>> as_linear(sv.protocols.HypercubeExchange(4)).matrix(0).shape
+    (4, 4)
+    """
+    if not isinstance(protocol, LinearProtocol):
+        raise InvalidInput(refusal or f"Expected a linear protocol, given by its matrices, got {protocol!r}.")
+    return protocol
 
 
 class LinearLocal(NodeState):

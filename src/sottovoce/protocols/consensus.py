@@ -37,35 +37,17 @@ class ExactConsensus(LinearProtocol):
     --------
     >>> import sottovoce as sv
     >>> tree = sv.protocols.Tree(sv.graphs.path(4), root=0)
-    >>> isinstance(tree, sv.protocols.ExactConsensus)
+    >>> tree.exact
     True
     >>> [block.tolist() for block in tree.blocks(1)]
     [[2, 3], [0]]
     """
 
-    knows_coalitions: bool = False  # whether `blocks` also takes several nodes that pool what they see
+    exact = True
 
     @abstractmethod
-    def blocks(self, v: Any) -> list[np.ndarray]:
+    def blocks(self, v: Nodes) -> list[np.ndarray]:
         """Return the disjoint node sets whose sums or means node ``v`` sees."""
-
-    def shares(self, v: int, noise_std: Any = None) -> np.ndarray:
-        """Return (n,) what node ``v`` learns of everybody, `view(v).leakage()` in closed form.
-
-        Within a block of which only the sum is seen, a user is hidden by the noise of the whole block:
-        ``h = s_u^2 / sum of s^2``, with equal noise one over the block's size.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> sv.protocols.HypercubeExchange(4).shares(0, noise_std=[1.0, 1.0, 2.0, 1.0]).tolist()
-        [0.0, 1.0, 0.8, 0.2]
-        """
-        variance = np.ones(self.n) if noise_std is None else np.square(np.asarray(noise_std, float))
-        found = np.zeros(self.n)
-        for block in self.blocks(v):
-            found[block] = variance[block] / variance[block].sum()
-        return found
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees."""
@@ -117,8 +99,9 @@ class HypercubeExchange(ExactConsensus):
         """Return the pairing of round ``t``."""
         return self._matrices[t]
 
-    def blocks(self, v: int) -> list[np.ndarray]:
-        """Return, per round, the block of 2^round nodes whose mean the partner sends."""
+    def blocks(self, v: Nodes) -> list[np.ndarray]:
+        """Return, per round, the block of 2^round nodes whose mean the partner of node ``v`` sends."""
+        (v,) = _validate.nodes(v, self.n, "node")
         nodes = np.arange(self.n)
         return [np.flatnonzero(nodes >> level == (v >> level) ^ 1) for level in range(self.rounds)]
 
@@ -157,6 +140,7 @@ class Tree(ExactConsensus):
 
     name = "tree"
     knows_coalitions = True
+    network: Network
 
     @takes_network
     def __init__(
@@ -180,6 +164,11 @@ class Tree(ExactConsensus):
         self.rounds = 2 * self.depth
         self._matrices = [self._up(level) for level in range(self.depth, 0, -1)]
         self._matrices += [self._down(level) for level in range(1, self.depth + 1)]
+
+    @property
+    def sum_tree(self) -> Tree:  # type: ignore[override]
+        """The tree itself."""
+        return self
 
     def _up(self, level: int) -> sparse.csr_array:
         """Nodes at ``level`` hand their sums to their parents; in the last such round the root divides."""

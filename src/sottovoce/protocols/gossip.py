@@ -10,6 +10,7 @@ undefined, and zero there multiplies the mean); refreshed gossip, fresh noise in
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -37,6 +38,8 @@ class Gossip(LinearProtocol):
     """
 
     name = "gossip"
+    plain_gossip = tolerates_dropout = sends_clear_rows = True
+    network: Network
 
     @takes_network
     def __init__(self, network: Network, rounds: int) -> None:
@@ -56,6 +59,11 @@ class Gossip(LinearProtocol):
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
         """Return the neighbors of the observers, sorted."""
         return self._heard(_validate.nodes(observers, self.n))
+
+    @property
+    def symmetry(self) -> Callable[[int], np.ndarray] | None:
+        """The symmetry that the network claims."""
+        return self.network.symmetry
 
     def _heard(self, observers: tuple[int, ...]) -> tuple[int, ...]:
         return super().senders(0, observers) if self.rounds else ()
@@ -92,6 +100,8 @@ class Chebyshev(Gossip):
     """
 
     name = "chebyshev"
+    memory = 2  # present and previous rows
+    plain_gossip = tolerates_dropout = False
 
     @takes_network
     def __init__(self, network: Network, rounds: int, gamma: float | None = None) -> None:
@@ -123,9 +133,9 @@ class Chebyshev(Gossip):
         return np.asarray(gamma * mixed + (1 - gamma) * previous)
 
     @property
-    def memory(self) -> int:
-        """Present and previous rows."""
-        return 2
+    def same_messages(self) -> LinearProtocol:
+        """Plain gossip: the accelerated messages are an invertible triangular recombination of its own."""
+        return Gossip(self.network, self.rounds)
 
 
 class FreshNoiseGossip(Gossip):
@@ -152,6 +162,7 @@ class FreshNoiseGossip(Gossip):
     """
 
     name = "refreshed"
+    fresh_noise, plain_gossip = True, False
 
     @takes_network
     def __init__(self, network: Network, rounds: int, tau: float, sigma: float = 1.0) -> None:
@@ -185,6 +196,15 @@ class FreshNoiseGossip(Gossip):
             )
         return np.asarray(noise.perturb(mixed, agents=agents, step=step, std=self.tau, stream=1 + t))
 
+    def noise_variance(self, variances: np.ndarray) -> np.ndarray:
+        """Return the noise variance of each final row: the first noise mixed, and the fresh noise."""
+        variance = Gossip(self.network, self.rounds).noise_variance(variances)
+        power = np.eye(self.n)
+        for _ in range(self.rounds - 1):  # fresh noise passes through one to rounds - 1 more rounds
+            power = self.network.W @ power
+            variance = variance + self.tau**2 * (power**2).sum(axis=1)
+        return variance
+
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees; coordinates are (round, node) noises."""
         if not self.tau:
@@ -205,6 +225,8 @@ class NeighborSum(Gossip):
     """
 
     name = "neighbor-sum"
+    neighbor_sum = True
+    averages = plain_gossip = tolerates_dropout = False
 
     @takes_network
     def __init__(self, network: Network) -> None:

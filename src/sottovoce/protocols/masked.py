@@ -77,6 +77,8 @@ class Masked(ExactConsensus):
     """
 
     name = "masked"
+    masked = True
+    network: Network
 
     def __init__(
         self,

@@ -8,24 +8,30 @@ the group ``sottovoce.protocols`` whose object is called as ``build(network, rou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network, erdos_renyi
 from sottovoce.protocols.base import Protocol
-from sottovoce.protocols.consensus import ExactConsensus, HypercubeExchange, Tree
+from sottovoce.protocols.consensus import HypercubeExchange, Tree
 from sottovoce.protocols.gossip import Chebyshev, FreshNoiseGossip, Gossip, NeighborSum, rounds_for
 from sottovoce.protocols.masked import Masked
 from sottovoce.protocols.spanning_trees import few_leaf_tree
-from sottovoce.protocols.time_varying import AcceleratedRandomized, Dropout, Randomized, fresh_erdos_renyi
+from sottovoce.protocols.time_varying import (
+    AcceleratedRandomized,
+    Dropout,
+    Randomized,
+    TimeVarying,
+    fresh_erdos_renyi,
+)
 from sottovoce.protocols.walk import Walk
 
-__all__ = ["NamedProtocol", "names", "parse"]
+__all__ = ["NamedProtocol", "names", "names_with", "parse"]
 
 Build = Callable[[Network, int | None, Mapping[str, str], np.random.Generator], Protocol]
 
@@ -140,24 +146,54 @@ def _no_rounds(name: str, rounds: int | None) -> None:
         raise ConfigError(f"The number of rounds of {name} follows from the network; leave it out.")
 
 
-# name -> (how it is built, the options it knows)
-_BUILDERS: dict[str, tuple[Build, frozenset[str]]] = {
-    "gossip": (_gossip, frozenset()),
-    "chebyshev": (_chebyshev, frozenset()),
-    "refreshed": (_refreshed, frozenset({"fresh"})),
-    "randomized": (_randomized, frozenset({"intensities"})),
-    "accelerated-randomized": (_accelerated, frozenset({"intensities"})),
-    "dropout": (_dropout, frozenset({"nodes", "edges"})),
-    "time-varying": (_time_varying, frozenset({"c"})),
-    "walk": (_walk, frozenset({"final"})),
-    "tree": (_tree, frozenset({"kind", "root", "tolerate"})),
-    "exchange": (_exchange, frozenset()),
-    "masked": (_masked, frozenset({"kind", "root", "tolerate", "partners"})),
-    "neighbor-sum": (_neighbor_sum, frozenset()),
+@dataclass(frozen=True)
+class _Registered:
+    """How a named protocol is built; its capabilities are those of its class."""
+
+    kind: type[Protocol]
+    build: Build
+    options: frozenset[str] = frozenset()
+    drawn: bool = False  # every step draws its own from the public seed
+
+
+_REGISTERED: dict[str, _Registered] = {
+    "gossip": _Registered(Gossip, _gossip),
+    "chebyshev": _Registered(Chebyshev, _chebyshev),
+    "refreshed": _Registered(FreshNoiseGossip, _refreshed, frozenset({"fresh"})),
+    "randomized": _Registered(Randomized, _randomized, frozenset({"intensities"}), drawn=True),
+    "accelerated-randomized": _Registered(
+        AcceleratedRandomized, _accelerated, frozenset({"intensities"}), drawn=True
+    ),
+    "dropout": _Registered(Dropout, _dropout, frozenset({"nodes", "edges"}), drawn=True),
+    "time-varying": _Registered(TimeVarying, _time_varying, frozenset({"c"}), drawn=True),
+    "walk": _Registered(Walk, _walk, frozenset({"final"}), drawn=True),
+    "tree": _Registered(Tree, _tree, frozenset({"kind", "root", "tolerate"})),
+    "exchange": _Registered(HypercubeExchange, _exchange),
+    "masked": _Registered(Masked, _masked, frozenset({"kind", "root", "tolerate", "partners"})),
+    "neighbor-sum": _Registered(NeighborSum, _neighbor_sum),
 }
-BUILT_IN = frozenset(_BUILDERS)
-EXACT = frozenset({"tree", "exchange", "masked"})
-DRAWN = frozenset({"walk", "randomized", "accelerated-randomized", "dropout", "time-varying"})
+BUILT_IN = frozenset(_REGISTERED)
+
+Capability = Literal[
+    "averages", "exact", "linear", "masked", "token", "fresh_noise", "plain_gossip", "neighbor_sum",
+    "tolerates_dropout",
+]  # fmt: skip
+
+
+def names_with(*capabilities: Capability, without: Collection[Capability] = ()) -> tuple[str, ...]:
+    """Return the built-in names whose protocols declare these capabilities and none of ``without``.
+
+    >>> names_with("exact")
+    ('tree', 'exchange', 'masked')
+    >>> names_with("linear", "averages", without=("masked", "fresh_noise"))[:3]
+    ('gossip', 'chebyshev', 'randomized')
+    """
+    return tuple(
+        name
+        for name, entry in _REGISTERED.items()
+        if all(getattr(entry.kind, capability) for capability in capabilities)
+        and not any(getattr(entry.kind, capability) for capability in without)
+    )
 
 
 def names() -> tuple[str, ...]:
@@ -167,7 +203,7 @@ def names() -> tuple[str, ...]:
     ('gossip', 'chebyshev')
     """
     installed = sorted(point.name for point in entry_points(group="sottovoce.protocols"))
-    return (*_BUILDERS, *(name for name in installed if name not in _BUILDERS))
+    return (*_REGISTERED, *(name for name in installed if name not in _REGISTERED))
 
 
 @dataclass(frozen=True)
@@ -188,18 +224,21 @@ class NamedProtocol:
     @property
     def drawn(self) -> bool:
         """Whether every step draws its own from the public seed."""
-        return self.name in DRAWN or dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
+        registered = _REGISTERED.get(self.name)
+        if registered is not None and registered.drawn:
+            return True
+        return dict(self.options).get("kind", "bfs") not in ("bfs", "few-leaves")
 
     @property
     def exact(self) -> bool:
         """Whether it ends in exact consensus."""
-        return self.name in EXACT
+        return self.name in _REGISTERED and _REGISTERED[self.name].kind.exact
 
     def at(self, network: Network, *, seed: int = 0, step: int = 0) -> Protocol:
         """Return the protocol of one step on a network: a pure function of the public seed and the step."""
         rng = np.random.default_rng([seed, step])
-        if self.name in _BUILDERS:
-            build: Build = _BUILDERS[self.name][0]
+        if self.name in _REGISTERED:
+            build: Build = _REGISTERED[self.name].build
         else:
             build = next(p for p in entry_points(group="sottovoce.protocols") if p.name == self.name).load()
         return build(network, self.rounds, dict(self.options), rng)
@@ -221,7 +260,7 @@ def parse(text: str) -> NamedProtocol:
     sottovoce.errors.ConfigError: A protocol is one of gossip, chebyshev, refreshed, randomized, accelerated-randomized, dropout, time-varying, walk, tree, exchange, masked, neighbor-sum, got 'tre'.
     """  # noqa: E501
     name, *parts = str(text).split(":")
-    if name not in _BUILDERS and name not in names():  # listing what is installed takes a while
+    if name not in _REGISTERED and name not in names():  # listing what is installed takes a while
         raise ConfigError(f"A protocol is one of {', '.join(names())}, got {name!r}.")
     rounds: int | None = None
     options: dict[str, str] = {}
@@ -235,33 +274,9 @@ def parse(text: str) -> NamedProtocol:
             options[key] = value
         else:
             raise ConfigError(f"{part!r} in protocol {text!r} is neither a number of rounds nor key=value.")
-    if name in _BUILDERS:
-        unknown = sorted(set(options) - _BUILDERS[name][1])
+    if name in _REGISTERED:
+        unknown = sorted(set(options) - _REGISTERED[name].options)
         if unknown:
-            known = ", ".join(sorted(_BUILDERS[name][1])) or "none"
+            known = ", ".join(sorted(_REGISTERED[name].options)) or "none"
             raise ConfigError(f"{name} has no option {unknown[0]!r}; it knows {known}.")
     return NamedProtocol(name, rounds, tuple(sorted(options.items())))
-
-
-def is_exact(protocol: Any) -> bool:
-    """Whether a protocol ends in exact consensus: a property of its class.
-
-    >>> is_exact(HypercubeExchange(4))
-    True
-    """
-    return isinstance(protocol, ExactConsensus)
-
-
-_GOES_ON = (
-    "gossip",
-    "refreshed",
-)  # one matrix for all rounds, symmetric, and no round builds on an earlier one
-
-
-def tolerates_dropout(protocol: Any) -> bool:
-    """Whether an exchange of two nodes can be left out, at both ends, and the others still average.
-
-    >>> tolerates_dropout(HypercubeExchange(4))
-    False
-    """
-    return protocol.name in _GOES_ON

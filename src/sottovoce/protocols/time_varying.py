@@ -199,6 +199,7 @@ class Randomized(LinearProtocol):
     """
 
     name = "randomized"
+    network: Network
 
     @takes_network
     def __init__(
@@ -330,6 +331,7 @@ class AcceleratedRandomized(Randomized):
     """
 
     name = "accelerated-randomized"
+    memory = 2  # the rows, and at each node ``z - g x``, which a tick changes by mixed rows alone
 
     @takes_network
     def __init__(
@@ -356,11 +358,6 @@ class AcceleratedRandomized(Randomized):
     def momentum(self) -> tuple[float, float]:
         """The pair (theta, g): how fast x and z attract each other, and by how much more z moves than x."""
         return momentum(self.network, self.intensities)
-
-    @property
-    def memory(self) -> int:
-        """The rows, and what each node remembers: ``z - g x``, which a tick changes by mixed rows alone."""
-        return 2
 
     @property
     def first_memory(self) -> float:  # type: ignore[override]

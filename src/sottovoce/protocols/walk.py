@@ -50,6 +50,8 @@ class Walk(Protocol):
     """
 
     name = "walk"
+    token = adds_noise = True
+    network: Network
 
     @takes_network
     def __init__(
@@ -71,8 +73,6 @@ class Walk(Protocol):
                 raise InvalidInput("A walk needs rng=... to draw its path, or path=... drawn.")
             path = draw_path(network, self.rounds, rng)
         self.path = _checked_path(np.asarray(path, dtype=np.int64), network, self.rounds)
-
-    adds_noise = True
 
     @property
     def ends_at(self) -> int:  # type: ignore[override]
@@ -284,6 +284,7 @@ class TokenPass(LinearProtocol):
     """
 
     name = "handover"
+    averages = False
 
     def __init__(self, n: int, source: int, to: Sequence[int]) -> None:
         self.n, self.rounds = n, 1
@@ -308,6 +309,7 @@ class Broadcast(LinearProtocol):
     """
 
     name = "spread"
+    averages = False
 
     def __init__(self, network: Network, source: int) -> None:
         self.n = network.n

@@ -19,7 +19,7 @@ import numpy as np
 
 from sottovoce._io import atomic_write, digest, locked, plain
 from sottovoce.errors import ConfigError, DataError, InvalidInput
-from sottovoce.protocols import LinearProtocol, Protocol
+from sottovoce.protocols import Protocol, as_linear
 from sottovoce.runners.state import leaves, rebuilt
 
 __all__ = ["Checkpoint", "Saved", "identity_of", "kept_at"]
@@ -65,11 +65,12 @@ def identity_of(
 
 def _described(protocol: Protocol) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": protocol.name, "n": protocol.n, "rounds": protocol.rounds}
-    if not isinstance(protocol, LinearProtocol):
+    if not protocol.linear:
         return facts
+    linear = as_linear(protocol)
     met: dict[int, Any] = {}  # holding the matrices, so that no number is given twice
     for t in np.unique(np.linspace(0, protocol.rounds - 1, min(16, protocol.rounds)).astype(int)):
-        matrix = protocol.matrix(int(t))
+        matrix = linear.matrix(int(t))
         met.setdefault(id(matrix), matrix)
     more = {"fresh_std": float(protocol.fresh_std), "gamma": getattr(protocol, "gamma", None)}
     return {**facts, **more, "matrices": list(met.values())}

@@ -29,7 +29,7 @@ import numpy as np
 from sottovoce._io import digest, plain
 from sottovoce._validate import positive
 from sottovoce.errors import ClusterError, InvalidInput, LostRank, MissingDependency, SottovoceError
-from sottovoce.protocols import LinearProtocol, Protocol
+from sottovoce.protocols import LinearProtocol, Protocol, as_linear
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.checkpoint import Checkpoint, identity_of
 from sottovoce.runners.matrix_partition import MatrixPartition, cut_matrix, slices
@@ -507,12 +507,11 @@ class _Mixer:
 
 
 def _linear(protocol: Protocol) -> LinearProtocol:
-    if not isinstance(protocol, LinearProtocol):
-        raise InvalidInput(
-            f"The {protocol.name} protocol passes one token from node to node, so ranks would only wait for "
-            "each other; run it in one process."
-        )
-    return protocol
+    return as_linear(
+        protocol,
+        f"The {protocol.name} protocol passes one token from node to node, so ranks would only wait for "
+        "each other; run it in one process.",
+    )
 
 
 def _checked_owner(owner: Any, n: int, ranks: int) -> np.ndarray:

@@ -35,7 +35,7 @@ from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.accounting.renyi import ORDERS
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, Translations, takes_network
-from sottovoce.protocols import LinearProtocol, Protocol
+from sottovoce.protocols import Protocol, as_linear
 
 __all__ = [
     "corollary_loss",
@@ -430,8 +430,10 @@ def _time_varying(protocol: Protocol, rounds: int | None, group: tuple[int, ...]
     """Equation (6) with the rows of W_{0:t} = W_{t-1} ... W_0 and the senders of each round."""
     if rounds is not None and rounds != protocol.rounds:
         raise InvalidInput(f"the protocol has {protocol.rounds} rounds, got rounds={rounds}; leave it out.")
-    if not isinstance(protocol, LinearProtocol) or protocol.fresh_std:
-        raise InvalidInput(f"equation (6) is about gossip with one noise per node, got {protocol!r}.")
+    refusal = f"equation (6) is about gossip with one noise per node, got {protocol!r}."
+    if protocol.fresh_std:
+        raise InvalidInput(refusal)
+    protocol = as_linear(protocol, refusal)
     n = protocol.n
     members = list(_validate.nodes(group, n, "group")) if group else []
     rows = np.eye(n)
