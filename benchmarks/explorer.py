@@ -103,7 +103,7 @@ def main() -> None:
         taken = clicks(server)
         seen = in_browser(server)
     network = sv.graphs.parse(GRAPH)
-    rival = one_by_one(sv.Muffliato("gossip", network=network, noise_std=1.0, radius=0.5), 1)
+    rival = one_by_one(sv.PrivateAveraging("gossip", network=network, noise_std=1.0, radius=0.5), 1)
     median = statistics.median(taken)
     lines: dict[str, Any] = {
         "click_200": {

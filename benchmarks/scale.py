@@ -42,7 +42,7 @@ times = []
 with Cluster.join(timeout=300) as cluster:
     result = run_on_ranks(cluster, plan, data, np.random.default_rng(1),
                           progress=lambda k: times.append(time.perf_counter()))
-    traffic = cluster.meet(cluster.traffic.record())
+    traffic = cluster.meet(cluster.traffic.to_dict())
     row = plan.width * 4
 if cluster.rank == 0:
     json.dump({"seconds_per_step": float(np.median(np.diff(times))), "traffic": traffic, "row_bytes": row},
@@ -58,12 +58,12 @@ n, rounds = int(sys.argv[2]), 10
 with Cluster.join(timeout=300) as cluster:
     network = sv.graphs.regular(n, 8, np.random.default_rng(0))
     values = np.random.default_rng(1).uniform(-0.5, 0.5, size=(n, 1))
-    plan = sv.Muffliato(sv.protocols.Gossip(network, rounds), noise_std=1.0, radius=0.5)
+    plan = sv.PrivateAveraging(sv.protocols.Gossip(network, rounds), noise_std=1.0, radius=0.5)
     owner = np.arange(n) * cluster.size // n
     begin = time.perf_counter()
     result = run_on_ranks(cluster, plan, values, np.random.default_rng(2), owner=owner)
     seconds = time.perf_counter() - begin
-    traffic = cluster.meet(cluster.traffic.record())
+    traffic = cluster.meet(cluster.traffic.to_dict())
 if cluster.rank == 0:
     u, v = network.edges.T
     cut = owner[u] != owner[v]

@@ -12,7 +12,8 @@ FOUND = (module.name for module in pkgutil.walk_packages(sottovoce.__path__, "so
 MODULES = ["sottovoce", *sorted(name for name in FOUND if "__main__" not in name)]
 # the names a user meets first; others may do without an example
 ENTRY_POINTS = [
-    "Guarantee", "Muffliato", "Network", "Plan", "Protocol", "Result", "advise", "fit", "load",
+    "Guarantee", "Muffliato", "Network", "Plan", "PrivateAveraging", "Protocol", "Result", "advise",
+    "fit", "load",
     "advice.compare", "advice.usefulness", "attacks.reconstruct_gossip", "graphs.complete",
     "graphs.florentine",
     "graphs.from_matrix", "graphs.from_networkx", "graphs.grid", "graphs.hypercube",

@@ -181,7 +181,7 @@ def judge_error(seed: int, draws: int = 20_000) -> dict[str, Any]:
         seed % 6
     ]
     uneven = {"noise": "optimal"} if "few" in protocol else {}
-    plan = sv.Muffliato(
+    plan = sv.PrivateAveraging(
         protocol, noise_std=float(rng.uniform(0.2, 5)), radius=0.5, network=network, seed=seed, **uneven
     )
     predicted, _, _ = sv.advice.answer_error(plan)

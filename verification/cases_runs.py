@@ -30,7 +30,7 @@ def experiments() -> Iterator[tuple[str, Any]]:
     for name, experiment in registry().items():
         try:
             with mock.patch("os.urandom", KnownBytes(KEYS[1])):  # some draw protective noise
-                result = experiment.run(quick=True).record()
+                result = experiment.run(quick=True).to_dict()
         except (DataError, MissingDependency):
             result = ABSENT
         yield f"experiment/{name}/quick", result

@@ -16,6 +16,7 @@ _NAMES: dict[str, str] = {  # public name -> module that defines it
     "Muffliato": "sottovoce.algorithms",
     "Network": "sottovoce.graphs",
     "Plan": "sottovoce.algorithms",
+    "PrivateAveraging": "sottovoce.algorithms",
     "Protocol": "sottovoce.protocols",
     "Result": "sottovoce.runners",
     "advise": "sottovoce.advice",

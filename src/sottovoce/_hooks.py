@@ -12,7 +12,6 @@ from typing import Any
 __all__ = ["NotebookDisplay", "hook"]
 
 _HOOKS: dict[str, str] = {
-    "Plan.usefulness": "sottovoce.advice.usefulness:usefulness",
     "Result.report": "sottovoce.report.notebook:report",
     "NotebookDisplay.html": "sottovoce.report.notebook:html",
     "NotebookDisplay.plot": "sottovoce.report.notebook:plot",

@@ -308,10 +308,10 @@ def _run(
         kept = "finished trials are kept; the same command goes on."
         lost = "nothing was kept; --records FOLDER keeps every trial that ends."
         with if_stopped(lambda: kept if places else lost):
-            record: dict[str, Any] = found.run(quick=quick, **options).record()
+            record: dict[str, Any] = found.run(quick=quick, **options).to_dict()
     else:
         with if_stopped(lambda: "nothing was written."), progress(name, None, quiet=json):
-            record = found.run(quick=quick, **options).record()
+            record = found.run(quick=quick, **options).to_dict()
     came = record["provenance"]
     if earlier:
         came["assembled_from"] = earlier[0]
@@ -329,7 +329,7 @@ def _read(name: str, path: Path) -> dict[str, Any]:
         from sottovoce_papers.bayrooti2023.tables import NUMBER, from_trials
 
         _refuse_unless(name in NUMBER, f"{name} is read from one record, got the folder {path}.")
-        return from_trials(name, path).record()
+        return from_trials(name, path).to_dict()
     record = read_result(path)
     _refuse_unless(
         record["name"] == name, f"{path} is a record of {record['name']}, not of {name}; name that instead."

@@ -149,7 +149,7 @@ def assemble(folder: Path, results: Path) -> None:
             rows["table1" if cell.key in first else "table2"].append({"key": path.stem, **trial})
     for name, trials in rows.items():
         try:
-            result = from_trials(name, folder).record()
+            result = from_trials(name, folder).to_dict()
         except DataError:
             continue
         result["provenance"] |= {

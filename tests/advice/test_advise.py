@@ -61,15 +61,15 @@ def beaten_by_none(seed, trees):
         )
         for protocol in (tree, sv.protocols.Masked(tree, tolerate=c)):
             if hide == "member":
-                plan = sv.Muffliato(protocol, noise_std=1.0, radius=0.5)
+                plan = sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5)
             else:
                 plan = sv.algorithms.ConsensusSGD(
                     sv.objectives.GLM("squared", dim=1), protocol, steps=1, learning_rate=1.0, clip_norm=0.5,
                     sizes=sizes, noise_multiplier=1.0,
                 )  # fmt: skip
             who = {} if c == 1 else {"colluders": c}
-            plan = plan.within(epsilon, delta, "network" if c == 1 else "colluders", **who)
-            error, seconds = plan.usefulness().error, plan.cost()["rounds"] * 0.05
+            plan = plan.calibrated_to(epsilon, delta, "network" if c == 1 else "colluders", **who)
+            error, seconds = sv.advice.usefulness(plan).error, plan.cost()["rounds"] * 0.05
             worst_of_grid = min(worst_of_grid, error)
             assert not (error < 0.995 * best.loss and seconds <= best.seconds * 1.001)
     assert best.loss <= 1.005 * worst_of_grid  # masked sums are the least of all here
@@ -88,7 +88,7 @@ def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
         assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
         assert statement(plan, *wish.views[0], scheme).epsilon(1e-5) <= 1.0
         local = plan_for(wish, next(s for s in schemes(wish) if s.protocol == "tree"))
-        share = plan.usefulness().error ** 2 / local.usefulness().error ** 2
+        share = sv.advice.usefulness(plan).error ** 2 / sv.advice.usefulness(local).error ** 2
         assert share == pytest.approx(variances.sum() / wish.n, rel=1e-4)
     if c == 1 and wish.n >= 4 and nx.diameter(graph) < wish.n - 1:
         assert found
@@ -316,7 +316,7 @@ def test_bad_input_is_one_sentence(arguments, sentence):
 
 
 def test_compare_marks_what_is_dominated():
-    make = lambda network, std: sv.Muffliato("tree", network=network, noise_std=std, radius=0.5)  # noqa: E731
+    make = lambda network, std: sv.PrivateAveraging("tree", network=network, noise_std=std, radius=0.5)  # noqa: E731
     rows = compare(
         {"star": make("star:7", 2.0), "path": make("path:7", 2.0), "loud": make("star:7", 3.0)}, delta=1e-5
     )

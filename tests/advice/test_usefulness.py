@@ -21,7 +21,7 @@ COLUMNS = 20_000
     "protocol", ["exchange", "tree", "masked", "gossip:4", "chebyshev:3", "randomized:30"]
 )
 def test_the_error_of_an_average_is_what_a_simulation_ends_with(protocol):
-    plan = sv.Muffliato(protocol, noise_std=2.0, radius=0.5, network="hypercube:3")
+    plan = sv.PrivateAveraging(protocol, noise_std=2.0, radius=0.5, network="hypercube:3")
     sd, _, span = answer_error(plan)
     rows = _run(plan, np.zeros((8, COLUMNS)), np.random.default_rng(1))
     simulated = rows.std(axis=1).max()
@@ -30,15 +30,15 @@ def test_the_error_of_an_average_is_what_a_simulation_ends_with(protocol):
 
 
 def test_fresh_noise_in_every_round_is_counted():
-    plain = sv.Muffliato("gossip:4", noise_std=2.0, radius=0.5, network="hypercube:3")
-    fresh = sv.Muffliato("refreshed:4:fresh=0.5", noise_std=2.0, radius=0.5, network="hypercube:3")
+    plain = sv.PrivateAveraging("gossip:4", noise_std=2.0, radius=0.5, network="hypercube:3")
+    fresh = sv.PrivateAveraging("refreshed:4:fresh=0.5", noise_std=2.0, radius=0.5, network="hypercube:3")
     rows = _run(fresh, np.zeros((8, COLUMNS)), np.random.default_rng(2))
     assert answer_error(fresh)[0] == pytest.approx(rows.std(axis=1).max(), rel=0.03)
     assert answer_error(fresh)[0] > 1.05 * answer_error(plain)[0]
 
 
 def test_what_gossip_leaves_is_reached_by_the_worst_values():
-    plan = sv.Muffliato("gossip:2", noise_std=1e-9, radius=0.5, network="ring:8")
+    plan = sv.PrivateAveraging("gossip:2", noise_std=1e-9, radius=0.5, network="ring:8")
     _, bias, _ = answer_error(plan)
     M = plan.schedule(0).apply(np.eye(8))
     off = []
@@ -87,14 +87,16 @@ def test_printed_errors_of_masked_sums(n, against, printed):
 
 def test_useless_is_a_quarter_of_the_range():
     """The averaging plan that was called feasible: +- 1.32 for values in [0, 1]."""
-    plan = sv.Muffliato.for_budget("exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5)
-    use = plan.usefulness()
+    plan = sv.PrivateAveraging.for_budget(
+        "exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5
+    )
+    use = sv.advice.usefulness(plan)
     assert not use.useful
     assert use.error == pytest.approx(1.319, abs=1e-3)
     assert "wider than the range" in use.sentence
     exact = sv.protocols.HypercubeExchange(4)  # sd of the answer: half the noise
-    assert usefulness(sv.Muffliato(exact, noise_std=0.499, radius=0.5)).useful
-    assert not usefulness(sv.Muffliato(exact, noise_std=0.501, radius=0.5)).useful
+    assert usefulness(sv.PrivateAveraging(exact, noise_std=0.499, radius=0.5)).useful
+    assert not usefulness(sv.PrivateAveraging(exact, noise_std=0.501, radius=0.5)).useful
 
 
 def test_training_that_hides_a_member_among_sixteen_is_not_useful_and_a_record_is():
@@ -109,10 +111,10 @@ def test_training_that_hides_a_member_among_sixteen_is_not_useful_and_a_record_i
         ConsensusSGD.for_budget(GLM(dim=30), "masked", adjacency=adjacency, epsilon=3.0, delta=1e-5, **common)
         for adjacency in ("user", "add-remove")
     )
-    assert not member.usefulness().useful
-    assert not member.usefulness(sample="synthetic", runs=4).useful
-    assert record.usefulness().signal > 20 * member.usefulness().signal
-    score = record.usefulness(sample="synthetic", runs=4).score
+    assert not sv.advice.usefulness(member).useful
+    assert not sv.advice.usefulness(member, sample="synthetic", runs=4).useful
+    assert sv.advice.usefulness(record).signal > 20 * sv.advice.usefulness(member).signal
+    score = sv.advice.usefulness(record, sample="synthetic", runs=4).score
     assert score.mean > score.chance + 0.1
     assert score.source == "synthetic records"
 
@@ -132,7 +134,7 @@ def covered(name, cases):
             GLM(dim=data.dim), "masked", network="complete:5", steps=15, learning_rate=4.0, clip_norm=1.0,
             sizes=[30] * 5, epsilon=3.0, delta=1e-5,
         )  # fmt: skip
-        score = plan.usefulness(sample=(data.X[public], data.y[public]), seed=case).score
+        score = sv.advice.usefulness(plan, sample=(data.X[public], data.y[public]), seed=case).score
         coef = _run(plan, data.shards(np.split(own, 5)), rng).mean(axis=0)
         accuracy = np.mean(np.sign(data.X[test] @ coef) == np.where(data.y[test] > 0, 1.0, -1.0))
         inside += abs(accuracy - score.mean) <= score.half
@@ -165,13 +167,15 @@ def test_the_signal_does_not_depend_on_the_unit_of_releases():
     common = {"steps": 5, "clip_norm": 1.0, "noise_multiplier": 2.0}
     ring, sizes = sv.graphs.ring(4), [20] * 4
     root = math.sqrt(5 / 3)
-    plain = DPDSGD(GLM(dim=3), ring, sizes=sizes, **common).usefulness()
+    plain = sv.advice.usefulness(DPDSGD(GLM(dim=3), ring, sizes=sizes, **common))
     assert plain.signal == pytest.approx(root / (2 * 2 / 80))
     shared = Decor(GLM(dim=3), ring, sizes=sizes, pair_multiplier=2.0, adjacency="user", **common)
-    assert shared.usefulness().signal == pytest.approx(root / (2 / 2))  # whole members: four clips, not 80
-    one = DPSGD(GLM(dim=3), records=80, batch_size=20, learning_rate=0.5, **common).usefulness()
+    assert sv.advice.usefulness(shared).signal == pytest.approx(
+        root / (2 / 2)
+    )  # whole members: four clips, not 80
+    one = sv.advice.usefulness(DPSGD(GLM(dim=3), records=80, batch_size=20, learning_rate=0.5, **common))
     assert one.signal == pytest.approx(root / (2 / 20))
-    walk = RandomWalkSGD(GLM(dim=3), ring, sizes=sizes, **common).usefulness()
+    walk = sv.advice.usefulness(RandomWalkSGD(GLM(dim=3), ring, sizes=sizes, **common))
     assert walk.signal == pytest.approx(root / (2 / 20))  # nothing is averaged
 
 
@@ -179,6 +183,6 @@ def test_what_only_a_simulation_can_tell_is_unknown():
     from sottovoce.algorithms import DPCD
 
     plan = DPCD(GLM(dim=3), records=80, steps=6, clip_norm=1.0, noise_multiplier=2.0, smoothness=(0.25,) * 3)
-    use = plan.usefulness()
+    use = sv.advice.usefulness(plan)
     assert use.useful is None
     assert str(use).startswith("useful: unknown; a sample of public or synthetic records")

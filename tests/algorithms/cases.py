@@ -350,7 +350,7 @@ HOLDER = {"records": M}
 ADMM = {"gamma": 1.0}
 NETWORK = {"network": RING, "learning_rate": RATE, "adjacency": "user"}
 OTHERS = [
-    Other("averaging", sv.Muffliato, {"dim": P}, values, plain_gossip, unscaled, 2.0, coef="rows",
+    Other("averaging", sv.PrivateAveraging, {"dim": P}, values, plain_gossip, unscaled, 2.0, coef="rows",
           first=sv.protocols.Gossip(RING, 2), first_name="protocol", clip_name="radius", stepwise=False,
           loose=1e9, takes_nan=True),
     Other("dp-sgd", DPSGD, {**HOLDER, "learning_rate": RATE}, one_holder, plain_dp_sgd, unscaled, 2.0),

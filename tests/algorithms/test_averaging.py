@@ -18,7 +18,7 @@ def plans():
     rng = np.random.default_rng(0)
     grid = sv.graphs.grid(4, 4)
     return [
-        sv.Muffliato(protocol, noise_std=1.0, radius=0.5)
+        sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5)
         for protocol in (
             Gossip(grid, 9),
             Chebyshev(grid, 9),
@@ -73,7 +73,7 @@ def test_error_has_the_predicted_size(plan):
 
 
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not():
-    plan = sv.Muffliato(sv.graphs.ring(5), noise_std=1.0, radius=1.0)
+    plan = sv.PrivateAveraging(sv.graphs.ring(5), noise_std=1.0, radius=1.0)
     values = np.linspace(-1, 1, 5)
     runs = [plan.run(values, np.random.default_rng(seed)).outputs["rows"] for seed in (1, 1, 2)]
     assert runs[0].tobytes() == runs[1].tobytes()
@@ -81,10 +81,10 @@ def test_the_same_seed_gives_the_same_bytes_and_another_does_not():
 
 
 def test_protective_noise_ignores_every_seed():
-    plan = sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0)
+    plan = sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0)
     runs = [plan.run(np.zeros(4), ProtectiveNoise()).outputs["rows"] for _ in range(2)]
     assert (runs[0] != runs[1]).all()
-    record = plan.run(np.zeros(4), ProtectiveNoise()).record()
+    record = plan.run(np.zeros(4), ProtectiveNoise()).to_dict()
     assert "mean_squared_error" not in record["metrics"]  # a function of the data: not for the record
     assert record["provenance"]["noise"] == "protective"
 
@@ -120,7 +120,7 @@ def test_influence_of_one_user_is_at_most_the_sensitivity(plan, evil):
 
 
 def test_clipping_happens_before_the_noise_only():
-    plan = sv.Muffliato(HypercubeExchange(2), noise_std=100.0, radius=1.0)
+    plan = sv.PrivateAveraging(HypercubeExchange(2), noise_std=100.0, radius=1.0)
     rows = plan.run(np.zeros((2, 50)), np.random.default_rng(0)).outputs["rows"]
     assert np.abs(rows).max() > 50  # noise is never clipped away
 
@@ -143,7 +143,9 @@ def test_clipped_rows_keep_direction_and_precision():
 )
 def test_for_budget_meets_the_target_and_not_much_more(epsilon, view, who):
     for protocol in (HypercubeExchange(16), FreshNoiseGossip(sv.graphs.path(16), 16, tau=0.1)):
-        plan = sv.Muffliato.for_budget(protocol, epsilon=epsilon, delta=1e-6, radius=0.5, view=view, **who)
+        plan = sv.PrivateAveraging.for_budget(
+            protocol, epsilon=epsilon, delta=1e-6, radius=0.5, view=view, **who
+        )
         found = plan.privacy(view, **who).epsilon(1e-6)
         assert found <= epsilon
         assert found > epsilon * (1 - 1e-6)
@@ -154,11 +156,11 @@ def test_for_budget_meets_the_target_and_not_much_more(epsilon, view, who):
 
 def test_infeasible_budgets_are_refused():
     with pytest.raises((BudgetInfeasible, InvalidInput), match="epsilon"):
-        sv.Muffliato.for_budget(HypercubeExchange(4), epsilon=-1.0, delta=1e-5, radius=1.0)
+        sv.PrivateAveraging.for_budget(HypercubeExchange(4), epsilon=-1.0, delta=1e-5, radius=1.0)
     with pytest.raises(InvalidInput, match="delta"):
-        sv.Muffliato.for_budget(HypercubeExchange(4), epsilon=1.0, delta=0.0, radius=1.0)
+        sv.PrivateAveraging.for_budget(HypercubeExchange(4), epsilon=1.0, delta=0.0, radius=1.0)
     with pytest.raises(BudgetInfeasible, match="learns nothing"):
-        sv.Muffliato.for_budget(
+        sv.PrivateAveraging.for_budget(
             Gossip(sv.graphs.path(5), 1), epsilon=1, delta=1e-5, radius=1, view="pairwise", observer=0, user=4
         )
 
@@ -166,26 +168,29 @@ def test_infeasible_budgets_are_refused():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: sv.Muffliato(HypercubeExchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
-        (lambda: sv.Muffliato(HypercubeExchange(4), noise_std=math.nan, radius=1.0), "noise_std"),
-        (lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=0.0), "radius"),
-        (lambda: sv.Muffliato("tree", noise_std=1.0, radius=1.0), "needs a network"),
-        (lambda: sv.Muffliato(3, noise_std=1.0, radius=1.0), "protocol, a network or a name"),
-        (lambda: sv.Muffliato("ring", noise_std=1.0, radius=1.0, network="ring:4"), "A protocol is one of"),
+        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=-1.0, radius=1.0), "noise_std"),
+        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=math.nan, radius=1.0), "noise_std"),
+        (lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=0.0), "radius"),
+        (lambda: sv.PrivateAveraging("tree", noise_std=1.0, radius=1.0), "needs a network"),
+        (lambda: sv.PrivateAveraging(3, noise_std=1.0, radius=1.0), "protocol, a network or a name"),
         (
-            lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("secret"),
+            lambda: sv.PrivateAveraging("ring", noise_std=1.0, radius=1.0, network="ring:4"),
+            "A protocol is one of",
+        ),
+        (
+            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("secret"),
             "view must be",
         ),
         (
-            lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("pairwise"),
+            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("pairwise"),
             "observer",
         ),
         (
-            lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("colluders"),
+            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).privacy("colluders"),
             "colluders",
         ),
         (
-            lambda: sv.Muffliato(HypercubeExchange(4), noise_std=1.0, radius=1.0).run(
+            lambda: sv.PrivateAveraging(HypercubeExchange(4), noise_std=1.0, radius=1.0).run(
                 np.zeros(3), np.random.default_rng(0)
             ),
             "one row per node",
@@ -198,7 +203,7 @@ def test_bad_input(call, words):
 
 
 def test_exact_consensus_is_within_a_factor_two_of_a_curator_on_a_tree():
-    plan = sv.Muffliato(Tree(sv.graphs.grid(8, 8)), noise_std=1.0, radius=0.5)
+    plan = sv.PrivateAveraging(Tree(sv.graphs.grid(8, 8)), noise_std=1.0, radius=0.5)
     mean = np.mean([plan.protocol.view(v).leakage().sum() / 64 for v in range(64)])
     assert mean == pytest.approx(2 * 63 / 64**2)
     assert plan.privacy("central").mu == pytest.approx(math.sqrt(1 / 64))
@@ -206,7 +211,7 @@ def test_exact_consensus_is_within_a_factor_two_of_a_curator_on_a_tree():
 
 def test_halving_the_noise_is_noticed():
     """Power both ways: the output variance accepts the right scale and rejects 2/3 and 3/2 of it."""
-    plan = sv.Muffliato(HypercubeExchange(8), noise_std=1.0, radius=1.0)
+    plan = sv.PrivateAveraging(HypercubeExchange(8), noise_std=1.0, radius=1.0)
     rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(3)).outputs["rows"]
     variance = rows[0].var() * 8
     spread = 4 * math.sqrt(2 / 20_000)
@@ -218,12 +223,14 @@ def test_halving_the_noise_is_noticed():
 def test_a_node_the_token_never_reached_releases_nothing():
     """Its raw row once stood in the result, without noise."""
     walk = Walk(sv.graphs.path(3), 2, path=[2, 1])
-    plan = sv.Muffliato(walk, noise_std=1.0, radius=0.5)
+    plan = sv.PrivateAveraging(walk, noise_std=1.0, radius=0.5)
     out = plan.run(np.array([0.3, 0.2, 0.1]), np.random.default_rng(0)).outputs["rows"].ravel()
     assert out[0] == 0.0
     assert plan.privacy("central", observer=0).mu == 0.0
     assert plan.privacy("central", observer=1).mu == pytest.approx(1 / math.sqrt(2))
-    told = sv.Muffliato(Walk(sv.graphs.path(3), 2, path=[2, 1], final_public=True), noise_std=1.0, radius=0.5)
+    told = sv.PrivateAveraging(
+        Walk(sv.graphs.path(3), 2, path=[2, 1], final_public=True), noise_std=1.0, radius=0.5
+    )
     assert told.privacy("central", observer=0).mu == pytest.approx(1 / math.sqrt(2))
 
 
@@ -248,7 +255,7 @@ class Rounding:
 )
 def test_rounding_is_paid_for_by_a_smaller_ball(protocol):
     source = Rounding()
-    sv.Muffliato(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), source)
+    sv.PrivateAveraging(protocol, noise_std=1.0, radius=1.0).run(np.array([9.0, -9.0, 9.0]), source)
     assert max(np.abs(values).max() for values in source.asked) == 0.75
 
 
@@ -257,7 +264,7 @@ def test_rounding_before_fresh_noise_is_in_the_price():
     from sottovoce.noise.samplers import STEPS_PER_STD
 
     refreshed = FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.5)
-    one, many = (sv.Muffliato(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
+    one, many = (sv.PrivateAveraging(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))
     pair = {"observer": 0, "user": 3}
     seen = math.sqrt(refreshed.scaled(1.0).view(0).leakage()[3])
     for plan in (one, many):
@@ -272,12 +279,12 @@ def test_rounding_before_fresh_noise_is_in_the_price():
 def test_an_infinite_budget_is_the_plain_mean(protocol):
     """No noise, no grid, an infinite price; and back to a finite budget from there."""
     options = {"network": sv.graphs.complete(4), "radius": 0.5}
-    plan = sv.Muffliato.for_budget(protocol, epsilon=math.inf, delta=1e-5, **options)
+    plan = sv.PrivateAveraging.for_budget(protocol, epsilon=math.inf, delta=1e-5, **options)
     for source in (np.random.default_rng(0), ProtectiveNoise()):
         result = plan.run(np.array([0.1, 0.2, 0.3, 9.0]), source)
         np.testing.assert_allclose(result.outputs["rows"], (0.1 + 0.2 + 0.3 + 0.5) / 4, atol=1e-9)
         assert result.provenance["noise"] == "none: no privacy"
     assert math.isinf(plan.privacy("network").epsilon(1e-5))
-    again = plan.within(2.0, 1e-5)
-    wanted = sv.Muffliato.for_budget(protocol, epsilon=2.0, delta=1e-5, **options)
+    again = plan.calibrated_to(2.0, 1e-5)
+    wanted = sv.PrivateAveraging.for_budget(protocol, epsilon=2.0, delta=1e-5, **options)
     assert again.noise_std == pytest.approx(wanted.noise_std, rel=1e-9)

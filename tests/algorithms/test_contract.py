@@ -565,9 +565,9 @@ def test_an_infinite_budget_is_a_run_without_noise_and_says_so(case):
         adjacency = "user" if "user" in case.make.adjacencies else "add-remove"
         plan = case.plan(clip_norm=1.0, noise_multiplier=2.0, adjacency=adjacency, steps=3)
         data = shards()
-    free = plan.within(math.inf, 1e-5)
-    assert plan.protects
-    assert not free.protects
+    free = plan.calibrated_to(math.inf, 1e-5)
+    assert plan.has_noise
+    assert not free.has_noise
     assert all(math.isinf(each.epsilon(1e-5)) for each in free.guarantees() if each.valid)
     result = free.run(data, np.random.default_rng(0))
     assert result.provenance["noise"] == "none: no privacy"

@@ -91,7 +91,7 @@ def test_a_run_drops_the_trees_it_draws_and_keeps_those_that_were_priced():
     """A small thing kept for every step pins the memory of the rows around it."""
     fresh, asked = (ConsensusSGD(GLM(), "tree:kind=uniform", network=RING, **COMMON) for _ in range(2))
     before = [asked.schedule(k) for k in range(asked.steps)]
-    drawn = fresh.passing()
+    drawn = fresh.schedule_in_order()
     for k in range(fresh.steps):
         assert drawn(k) is drawn(k)
     assert list(fresh._drawn) == [0, fresh.steps - 1]  # every plan looks at the first when it is made
@@ -201,7 +201,7 @@ def test_one_step_is_averaging_and_exact():
 
 def test_one_multiplier_has_one_price():
     """noise_multiplier 4, one user-level release: the same epsilon in averaging and in training."""
-    averaging = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=4.0 * 0.5, radius=0.5)
+    averaging = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0 * 0.5, radius=0.5)
     assert averaging.noise_multiplier == 4.0
     training = ConsensusSGD(
         GLM(), "exchange", network=FOUR, **{**COMMON, "steps": 1, "noise_multiplier": 4.0}

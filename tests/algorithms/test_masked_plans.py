@@ -162,7 +162,7 @@ def test_federated_averaging_behind_masks():
 
 
 def test_noise_of_the_sum_has_the_law_of_many_draws():
-    plan = sv.Muffliato("masked", noise_std=3.0, radius=1.0, network="ring:50", dim=20_000)
+    plan = sv.PrivateAveraging("masked", noise_std=3.0, radius=1.0, network="ring:50", dim=20_000)
     zeros = np.zeros((50, 20_000))
     once, each = (
         plan.run(zeros, noise).outputs["rows"][0] for noise in (SummedNoise(1), np.random.default_rng(1))
@@ -190,7 +190,9 @@ def test_noise_of_the_sum_is_refused_where_rows_are_seen_or_weighted():
 def test_a_masked_average_around_a_far_point_is_on_a_grid_that_reaches_it():
     """Bound, noise and center are those of the values: 2,000 numbers tell a factor of two in any of them."""
     center = tuple(np.tile([5.0, -0.25], 1000))
-    plan = sv.Muffliato("masked", noise_std=0.5, radius=40.0, center=center, dim=2000, network="complete:4")
+    plan = sv.PrivateAveraging(
+        "masked", noise_std=0.5, radius=40.0, center=center, dim=2000, network="complete:4"
+    )
     grid = plan.grid
     assert 45.0 <= grid.bound * grid.step <= 45.0 + 2 * grid.step
     values = np.array(center) + np.random.default_rng(0).uniform(-0.5, 0.5, size=(4, 2000))

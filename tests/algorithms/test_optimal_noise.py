@@ -66,7 +66,7 @@ def test_the_price_of_a_plan_is_that_of_its_blocks(protocol, c):
     plan = ConsensusSGD(
         GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", noise="optimal",
         floor=0.2, tolerate=c,
-    ).within(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
+    ).calibrated_to(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
     trees = [plan.schedule(k) for k in range(6)]
     stds = np.array([plan.releases(u)[0].noise_std for u in range(8)])
     mu = (
@@ -79,7 +79,7 @@ def test_the_price_of_a_plan_is_that_of_its_blocks(protocol, c):
     assert stds.min() ** 2 >= 0.2 * stds.max() ** 2 * (1 - 1e-9)
     equal = ConsensusSGD(
         GLM(dim=2), protocol, network="grid:2:4", steps=6, clip_norm=1.0, adjacency="user", seed=0
-    ).within(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
+    ).calibrated_to(2.0, 1e-5, "colluders", colluders=c)  # fmt: skip
     assert math.fsum(stds**2) < 8 * equal.releases(0)[0].noise_std ** 2 * 1.0001
 
 
@@ -99,18 +99,18 @@ def test_sites_that_divide_by_their_own_need_unlike_noise():
     equal = ConsensusSGD(
         GLM(dim=2), "tree", network="path:6", steps=3, clip_norm=1.0, sizes=sizes,
         weighting="sites", noise_multiplier=5.0,
-    ).within(plan.epsilon(1e-5, "network"), 1e-5, "network")  # fmt: skip
+    ).calibrated_to(plan.epsilon(1e-5, "network"), 1e-5, "network")  # fmt: skip
     before = math.fsum(equal.releases(u)[0].noise_std ** 2 for u in range(6))
     assert math.fsum(stds**2) < 0.9 * before
 
 
 def test_an_average_carries_the_noise_that_is_priced():
-    plan = sv.Muffliato(
+    plan = sv.PrivateAveraging(
         "tree:kind=few-leaves", network="grid:2:4", noise_std=2.0, radius=0.5, noise="optimal"
     )
     assert sorted(np.round(plan.noise_stds, 6).tolist())[-2:] == [2.0, 2.0]
     rows = plan.run(np.zeros((8, 20_000)), np.random.default_rng(0)).outputs["rows"]
-    told = plan.usefulness().error
+    told = sv.advice.usefulness(plan).error
     assert rows.std(axis=1).max() == pytest.approx(told, rel=0.03)
     assert told == pytest.approx(2.0 * math.sqrt(2 + 6 * 0.1) / 8, rel=1e-12)
     assert plan.noise_in_result() == pytest.approx(told, rel=1e-12)
@@ -167,13 +167,17 @@ def call_plan(tmp_path):
 
 MEAN = {"noise_std": 1.0, "radius": 0.5, "network": "ring:4"}
 BAD = [
-    (lambda: sv.Muffliato("exchange", noise="optimal", **MEAN), InvalidInput, "is for trees"),
-    (lambda: sv.Muffliato("masked", noise="optimal", **MEAN), InvalidInput, "is for trees"),
-    (lambda: sv.Muffliato("tree", noise="best", **MEAN), InvalidInput, '"equal" or "optimal"'),
-    (lambda: sv.Muffliato("tree", noise="optimal", floor=0.0, **MEAN), InvalidInput, "floor"),
-    (lambda: sv.Muffliato("tree", noise="optimal", tolerate=4, **MEAN), InvalidInput, "below the 4 members"),
+    (lambda: sv.PrivateAveraging("exchange", noise="optimal", **MEAN), InvalidInput, "is for trees"),
+    (lambda: sv.PrivateAveraging("masked", noise="optimal", **MEAN), InvalidInput, "is for trees"),
+    (lambda: sv.PrivateAveraging("tree", noise="best", **MEAN), InvalidInput, '"equal" or "optimal"'),
+    (lambda: sv.PrivateAveraging("tree", noise="optimal", floor=0.0, **MEAN), InvalidInput, "floor"),
     (
-        lambda: sv.Muffliato("tree", noise="optimal", **MEAN).within(1.0, 1e-5, "local"),
+        lambda: sv.PrivateAveraging("tree", noise="optimal", tolerate=4, **MEAN),
+        InvalidInput,
+        "below the 4 members",
+    ),
+    (
+        lambda: sv.PrivateAveraging("tree", noise="optimal", **MEAN).calibrated_to(1.0, 1e-5, "local"),
         BudgetInfeasible, "view",
     ),
     (

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from sottovoce.algorithms import DPCD, ConsensusSGD, Optimizer
-from sottovoce.algorithms.averaging import Muffliato
+from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.dp_cd import dp_cd
 from sottovoce.algorithms.dp_dinno import dp_dinno
 from sottovoce.algorithms.random_walk_sgd import random_walk_sgd
@@ -106,7 +106,7 @@ def test_an_option_refuses_what_it_cannot_be(case, noise):
 
 def test_a_protocol_and_a_network_of_other_sizes_are_refused():
     for make in (
-        lambda **more: Muffliato(Gossip(ring(4), 2), noise_std=1.0, radius=1.0, **more),
+        lambda **more: PrivateAveraging(Gossip(ring(4), 2), noise_std=1.0, radius=1.0, **more),
         lambda **more: ConsensusSGD(GLM(), Tree(ring(4)), clip_norm=1.0, adjacency="user", **more),
     ):
         assert make(network=ring(4)).n == make().n == 4
@@ -204,7 +204,7 @@ def test_a_noise_found_in_closed_form_never_exceeds_the_budget_by_a_rounding(eps
     """Here the quotient alone is a rounding too small."""
     plan = DPCD(GLM(), records=10, steps=4, clip_norm=1.0, noise_multiplier=1.0, smoothness=(0.25,))
     short = plan.with_noise(plan.privacy().mu / gaussian_mu(epsilon, delta))
-    found = plan.within(epsilon, delta)
+    found = plan.calibrated_to(epsilon, delta)
     assert found.epsilon(delta) <= epsilon < short.epsilon(delta)
     assert found.noise_multiplier == pytest.approx(short.noise_multiplier, rel=1e-10)
 
@@ -249,8 +249,8 @@ def test_coordinates_are_for_linear_models_whose_regularizer_has_coordinates(nam
 
 
 def test_an_average_meets_its_budget_to_the_last_place():
-    plain = Muffliato(Gossip(ring(4), 3), noise_std=1.0, radius=0.5)
+    plain = PrivateAveraging(Gossip(ring(4), 3), noise_std=1.0, radius=0.5)
     short = plain.with_noise(plain.privacy("local").mu / gaussian_mu(6.925, 1e-3))
-    found = plain.within(6.925, 1e-3, "local")
+    found = plain.calibrated_to(6.925, 1e-3, "local")
     assert found.epsilon(1e-3, "local") <= 6.925 < short.epsilon(1e-3, "local")
     assert found.noise_std == pytest.approx(short.noise_std, rel=1e-10)

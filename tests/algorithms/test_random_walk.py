@@ -177,7 +177,7 @@ def test_the_result_does_not_hand_out_what_the_statement_hides():
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, final_public=False, **SECRET)
     with pytest.raises(InvalidInput, match="priced but not run"):
         plan.run(shards(), np.random.default_rng(0))
-    assert RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, **SECRET).law.final_public
+    assert RandomWalkSGD(GLM(), sv.graphs.complete(6), 20, 0.3, 0.5, 0.7, **SECRET).observation.final_public
 
 
 def test_a_step_too_long_for_amplification_is_refused():

@@ -16,7 +16,7 @@ ROWS = np.array([[0.1, -0.2], [0.9, 0.1], [0.4, 0.3], [-0.6, 2.0]])  # the last 
 
 def plan(protocol, **more):
     options = {"noise_std": 0.7, "radius": 1.0, "dim": 2, "site_weights": WEIGHTS} | more
-    return sv.Muffliato(protocol, **options)
+    return sv.PrivateAveraging(protocol, **options)
 
 
 def protocols():
@@ -88,7 +88,7 @@ def test_gossip_is_priced_by_what_it_shows():
     """The view written out: rows of a gossip matrix over sites with unlike noise, in plain linear algebra."""
     network, rounds, observer = sv.graphs.ring(5), 3, 0
     weights = np.array([1.0, 4.0, 2.0, 0.5, 3.0])
-    gossip = sv.Muffliato(
+    gossip = sv.PrivateAveraging(
         sv.protocols.Gossip(network, rounds), noise_std=0.7, radius=1.0, site_weights=weights
     )
     W = network.W.toarray()
@@ -143,8 +143,8 @@ def test_another_weight_than_announced_is_noticed():
 
 def test_budget_and_optimal_noise():
     tree = sv.protocols.Tree(sv.graphs.star(4))
-    equal = sv.Muffliato.for_budget(tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS)
-    best = sv.Muffliato.for_budget(
+    equal = sv.PrivateAveraging.for_budget(tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS)
+    best = sv.PrivateAveraging.for_budget(
         tree, radius=1.0, epsilon=1, delta=1e-5, site_weights=WEIGHTS, noise="optimal"
     )
     for found in (equal, best):

@@ -107,10 +107,10 @@ def test_what_is_stated_by_default():
 def test_fresh_noise_adds_to_the_noise_in_the_result():
     """The root of the measured variance of the worst node, to a few per cent; fresh noise is much of it."""
     network = sv.graphs.path(4)
-    plan = sv.Muffliato(
+    plan = sv.PrivateAveraging(
         sv.protocols.FreshNoiseGossip(network, 3, tau=1.5), noise_std=1.0, radius=0.5, dim=20_000
     )
-    plain = sv.Muffliato(sv.protocols.Gossip(network, 3), noise_std=1.0, radius=0.5)
+    plain = sv.PrivateAveraging(sv.protocols.Gossip(network, 3), noise_std=1.0, radius=0.5)
     rows = plan.run(np.zeros((4, 20_000)), np.random.default_rng(0)).outputs["rows"]
     assert plan.noise_in_result() == pytest.approx(np.std(rows, axis=1).max(), rel=0.03)
     assert plan.noise_in_result() > 1.5 * plain.noise_in_result()
@@ -233,9 +233,9 @@ def test_a_tree_drawn_for_every_step_is_no_steady_protocol():
             GLM(), protocol, network=sv.graphs.complete(4), steps=steps, clip_norm=1.0, sizes=[5] * 4
         )
 
-    assert [made("tree:kind=uniform", steps).steady for steps in (1, 2, 3)] == [True, False, False]
-    assert [made("tree", steps).steady for steps in (1, 2)] == [True, True]
-    assert made(sv.protocols.HypercubeExchange(4), 2).steady
+    assert [made("tree:kind=uniform", steps).is_stationary for steps in (1, 2, 3)] == [True, False, False]
+    assert [made("tree", steps).is_stationary for steps in (1, 2)] == [True, True]
+    assert made(sv.protocols.HypercubeExchange(4), 2).is_stationary
 
 
 def test_one_record_is_enough_for_a_curator_and_none_is_not():
@@ -285,8 +285,8 @@ def test_a_drawn_path_is_nobodys_to_change():
 
 
 def test_a_network_in_place_of_a_protocol_may_be_named_too():
-    named = sv.Muffliato("ring:8", noise_std=1.0, radius=0.5)
-    given = sv.Muffliato(sv.graphs.ring(8), noise_std=1.0, radius=0.5)
+    named = sv.PrivateAveraging("ring:8", noise_std=1.0, radius=0.5)
+    given = sv.PrivateAveraging(sv.graphs.ring(8), noise_std=1.0, radius=0.5)
     assert (named.n, named.protocol.name, named.protocol.rounds) == (8, "chebyshev", given.protocol.rounds)
 
 
@@ -306,7 +306,7 @@ def test_a_masked_row_has_room_for_the_largest_site():
     made = plan(protocol="masked", network=sv.graphs.complete(4), clip_norm=0.5, noise_multiplier=8.0)
     assert 1.0 <= made.grid.bound * made.grid.step <= 1.0 + 2 * made.grid.step
     assert made.grid.steps == 5
-    average = sv.Muffliato("masked", noise_std=1.0, radius=0.5, network="complete:4")
+    average = sv.PrivateAveraging("masked", noise_std=1.0, radius=0.5, network="complete:4")
     assert average.grid.steps == 1
 
 

@@ -26,7 +26,7 @@ def test_a_token_goes_between_two_users_at_least():
 def test_what_is_learned_of_unequal_sites_is_said_in_words():
     def words(**options):
         plan = ConsensusSGD(GLM(dim=2), "tree", network="ring:3", steps=1, clip_norm=1.0, **options)
-        return plan.computes.partition(":")[0]
+        return plan.estimand.partition(":")[0]
 
     assert words(sizes=[5, 5, 5]) == "the mean over all records, which is that of the sites' means"
     assert words(sizes=[5, 5, 20]) == "the mean over all records"
@@ -63,7 +63,11 @@ def test_the_answer_of_dp_sgd_is_its_last_iterate_unless_an_average_is_asked_for
 
 
 def test_one_step_is_steady_and_more_are_not_unless_a_plan_says_so():
-    assert [Plan.steady.fget(SimpleNamespace(steps=steps)) for steps in (1, 2, 3)] == [True, False, False]
+    assert [Plan.is_stationary.fget(SimpleNamespace(steps=steps)) for steps in (1, 2, 3)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("term", [{"l1": 0.1}, {"ball": 1.0}, {"box": 1.0}])
@@ -89,7 +93,7 @@ def test_every_step_of_a_secret_walk_must_contract_where_that_is_counted_on(rate
         "path": "secret", "feature_norm": 1.0, "learning_rate": rate,
     }  # fmt: skip
     if contracts:
-        assert RandomWalkSGD(GLM(dim=2), **options).law.contractive
+        assert RandomWalkSGD(GLM(dim=2), **options).observation.contractive
     else:
         with pytest.raises(InvalidInput, match="learning_rate <= 2/beta = 8"):
             RandomWalkSGD(GLM(dim=2), **options)
@@ -150,5 +154,5 @@ def test_a_search_for_the_noise_of_a_plan_leaves_less_than_a_thousandth():
         noise_multiplier=1.0,
     )
     for view in ("local", "network"):
-        spent = plan.within(2.0, 1e-5, view).privacy(view).epsilon(1e-5)
+        spent = plan.calibrated_to(2.0, 1e-5, view).privacy(view).epsilon(1e-5)
         assert 2.0 * (1 - 8e-4) < spent <= 2.0

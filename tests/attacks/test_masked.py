@@ -49,7 +49,7 @@ def test_the_attack_gets_the_true_sums_out_of_a_run():
 def test_no_test_beats_the_claim_and_the_best_comes_close(colluders):
     """The likelihood-ratio test on the coalition's view, on the noise that members draw on the grid."""
     n, runs, tolerate = 10, 6000, max(len(colluders), 1)
-    plan = sv.Muffliato(f"masked:tolerate={tolerate}", noise_std=1.0, radius=0.5, network="ring:10")
+    plan = sv.PrivateAveraging(f"masked:tolerate={tolerate}", noise_std=1.0, radius=0.5, network="ring:10")
     grid, masked = plan.grid, plan.schedule(0)
     claim = np.sqrt(1 / (n - len(colluders)))  # sensitivity 1, noise 1
     if colluders:
@@ -94,7 +94,7 @@ def test_the_noise_in_the_mean_is_the_printed_one(n, against):
     view = {"local": {"view": "local"}, "central": {"view": "central", "observer": 0}}.get(
         against, {"view": "colluders", "colluders": tolerate}
     )
-    plan = sv.Muffliato.for_budget(
+    plan = sv.PrivateAveraging.for_budget(
         f"masked:tolerate={tolerate}", radius=0.5, network=f"ring:{n}", epsilon=1.0, delta=1e-5, **view
     )
     digits = {0.0036: 5e-5, 0.0052: 5e-5, 0.1166: 5e-5, 0.0588: 5e-5, 0.0583: 5e-5, 0.0824: 5e-5}
@@ -103,7 +103,9 @@ def test_the_noise_in_the_mean_is_the_printed_one(n, against):
 
 
 def test_protective_rows_have_that_noise():
-    plan = sv.Muffliato.for_budget("masked", radius=0.5, network="ring:10", epsilon=1.0, delta=1e-5, dim=4000)
+    plan = sv.PrivateAveraging.for_budget(
+        "masked", radius=0.5, network="ring:10", epsilon=1.0, delta=1e-5, dim=4000
+    )
     means = plan.run(np.zeros((10, 4000)), ProtectiveNoise()).outputs["rows"][0]
     assert np.std(means) == pytest.approx(0.393, rel=0.05)
     assert abs(np.mean(means)) < 4.5 * 0.393 / np.sqrt(4000)

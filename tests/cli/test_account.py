@@ -124,7 +124,7 @@ def test_a_budget_gives_the_least_noise(call):
 
 def test_the_worst_node_is_priced_when_no_observer_is_named(call):
     found = account(call, "--graph", "star:5", "--protocol", "tree", "--noise", 1)
-    plan = sv.Muffliato(sv.protocols.Tree(sv.graphs.star(5)), noise_std=1.0, radius=1.0)
+    plan = sv.PrivateAveraging(sv.protocols.Tree(sv.graphs.star(5)), noise_std=1.0, radius=1.0)
     assert found["guarantees"][1]["mu"] == pytest.approx(plan.privacy("network").mu)
     assert found["guarantees"][1]["adversary"]["observers"] == []
 

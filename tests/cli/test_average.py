@@ -64,7 +64,7 @@ def test_a_seed_makes_it_a_simulation_and_says_so(call):
     assert first["rows"] == second["rows"]
     assert "not protective" in first["provenance"]["noise"]
     network = sv.graphs.ring(4)
-    plan = sv.Muffliato(
+    plan = sv.PrivateAveraging(
         sv.protocols.Chebyshev(network, sv.protocols.rounds_for(network)), noise_std=2.0, radius=1.0
     )
     expected = plan.run([0, 0, 1, 1], sv.privacy.SimulatedNoise(3)).outputs["rows"]
@@ -99,7 +99,7 @@ def test_results_are_written_whole(call, tmp_path, suffix):
     ids=lambda p: p.name,
 )
 def test_noise_in_the_result_is_what_runs_show(protocol):
-    plan = sv.Muffliato(protocol, noise_std=2.0, radius=0.5)
+    plan = sv.PrivateAveraging(protocol, noise_std=2.0, radius=0.5)
     wide = np.zeros((protocol.n, 200_000), dtype=np.float32)
     out = plan.run(wide, np.random.default_rng(5)).outputs["rows"]
     assert plan.noise_in_result() == pytest.approx(out.std(axis=1).max(), rel=0.01)

@@ -25,7 +25,7 @@ CALLS = {
     "first passage": lambda g: sv.privacy.first_passage(g, 5, 0, 1),
     "decor": lambda g: sv.privacy.decor_variances(g, 1.0, 2.0),
     "reconstruct": lambda g: sorted(sv.attacks.reconstruct_gossip(g, 0, 2)),
-    "averaging": lambda g: sv.Muffliato(g, noise_std=1.0, radius=0.5).epsilon(1e-5),
+    "averaging": lambda g: sv.PrivateAveraging(g, noise_std=1.0, radius=0.5).epsilon(1e-5),
     "advice": lambda g: sv.advise(g, epsilon=8.0, delta=1e-5, records=20).rows[0].loss,
 }  # fmt: skip
 

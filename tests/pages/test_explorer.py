@@ -68,7 +68,7 @@ def expected(plan, network, observers, rounds):
 def florentine(rounds):
     network = sv.graphs.florentine()
     gossip = sv.protocols.Gossip(network, rounds)
-    return sv.Muffliato(gossip, noise_std=1.0, radius=0.5), network  # multiplier 2, as the page has it
+    return sv.PrivateAveraging(gossip, noise_std=1.0, radius=0.5), network  # multiplier 2, as the page has it
 
 
 def place_of(page, node):
@@ -188,7 +188,7 @@ def test_settings_and_their_refusals(page, server):
     form.locator("[name=noise]").fill("8")
     settled(page, lambda: form.get_by_role("button", name="Apply").click())
     network = sv.graphs.florentine()
-    plan = sv.Muffliato("masked:partners=4:tolerate=2", network=network, noise_std=4.0, radius=0.5)
+    plan = sv.PrivateAveraging("masked:partners=4:tolerate=2", network=network, noise_std=4.0, radius=0.5)
     page.wait_for_selector("dd:has-text('pairs share keys')")
     assert rows(page)[1][3] == fixed(plan.privacy("pairwise", observer=0, user=1).epsilon(DELTA))
     form.locator("[name=graph]").fill("rng:8")
@@ -291,7 +291,7 @@ def test_the_offline_file_with_the_network_off(page, tmp_path):
         )
         page.wait_for_selector(f"body[data-rounds='{rounds}']")
         gossip = sv.protocols.Gossip(network, rounds)
-        plan = sv.Muffliato(gossip, noise_std=1.0, radius=0.5)
+        plan = sv.PrivateAveraging(gossip, noise_std=1.0, radius=0.5)
         for first, second in ((0, 1), (2, 5)):
             settled(page, lambda first=first: page.locator("#nodes button").nth(first).click())
             wanted = expected(plan, network, [first], rounds)

@@ -87,7 +87,7 @@ def library(case, group, objective=None):
     if name == "averaging":
         std = options["noise_multiplier"] * CLIP
         dim = group.agreement.model.parameters
-        return algorithms.Muffliato(
+        return algorithms.PrivateAveraging(
             protocol, noise_std=std, radius=CLIP, dim=dim, network=graphs.parse(graph), seed=seed,
             site_weights=options.get("site_weights"),
         )  # fmt: skip

@@ -183,7 +183,7 @@ def test_what_is_charged_for_many_agents_covers_each_of_them(seed):
 
 
 def test_exact_prices_count_against_their_own_view(home):
-    plan = sv.Muffliato(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=4.0, radius=1.0)
+    plan = sv.PrivateAveraging(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=4.0, radius=1.0)
     charge_training(plan, "a masked mean", statements=[plan.privacy("network")], home=home)
     [each] = home.book.charges
     assert composed([each], "user", "network").mu == pytest.approx(plan.privacy("network").mu)

@@ -41,7 +41,7 @@ def plan(law, releases, n=8, steps=12, schedule=TREES, adjacency="user", assumpt
         return schedule[k] if isinstance(schedule, list) else schedule
 
     return SimpleNamespace(
-        n=n, steps=steps, law=law, adjacency=adjacency, assumptions=assumptions, schedule=at,
+        n=n, steps=steps, observation=law, adjacency=adjacency, assumptions=assumptions, schedule=at,
         releases=releases, **more,
     )  # fmt: skip
 

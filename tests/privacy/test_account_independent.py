@@ -33,7 +33,7 @@ mpmath.mp.dps = 40
 
 def plan(law, releases, n, steps, schedule=None, adjacency="user"):
     return SimpleNamespace(
-        n=n, steps=steps, law=law, adjacency=adjacency, assumptions=(), schedule=schedule,
+        n=n, steps=steps, observation=law, adjacency=adjacency, assumptions=(), schedule=schedule,
         releases=lambda u: releases[u],
     )  # fmt: skip
 

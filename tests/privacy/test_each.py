@@ -15,11 +15,11 @@ RING, CUBE = sv.graphs.ring(6), sv.graphs.hypercube(3)
 COMMON = {"clip_norm": 1.0, "noise_multiplier": 4.0, "adjacency": "user"}
 SIZES = [40] * 4 + [80] * 4
 PLANS = {
-    "averaging, gossip": sv.Muffliato(sv.protocols.Gossip(RING, 3), noise_std=2.0, radius=0.5),
-    "averaging, tree": sv.Muffliato("tree", noise_std=2.0, radius=0.5, network=RING),
-    "averaging, exchange": sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=2.0, radius=0.5),
-    "averaging, masked": sv.Muffliato("masked", noise_std=2.0, radius=0.5, network=RING),
-    "averaging, walk": sv.Muffliato("walk:9", noise_std=2.0, radius=0.5, network=RING),
+    "averaging, gossip": sv.PrivateAveraging(sv.protocols.Gossip(RING, 3), noise_std=2.0, radius=0.5),
+    "averaging, tree": sv.PrivateAveraging("tree", noise_std=2.0, radius=0.5, network=RING),
+    "averaging, exchange": sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=2.0, radius=0.5),
+    "averaging, masked": sv.PrivateAveraging("masked", noise_std=2.0, radius=0.5, network=RING),
+    "averaging, walk": sv.PrivateAveraging("walk:9", noise_std=2.0, radius=0.5, network=RING),
     "consensus": ConsensusSGD(GLM(), "exchange", network=CUBE, steps=3, **COMMON),
     "consensus, lots": ConsensusSGD(
         GLM(),
@@ -74,13 +74,13 @@ def test_one_step_of_gossip_is_one_averaging_and_more_are_not():
 
 def refreshed(rounds=10, dim=10_000):
     protocol = sv.protocols.FreshNoiseGossip(sv.graphs.path(8), rounds, tau=0.1)
-    return sv.Muffliato(protocol, noise_std=1.0, radius=0.5, dim=dim)
+    return sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5, dim=dim)
 
 
 @pytest.mark.parametrize(("noise_std", "radius"), [(1.0, 0.5), (4.0, 0.5), (1.0, 2.0)])
 def test_rounding_before_fresh_noise_is_priced_on_top_of_what_is_seen(noise_std, radius):
     """Two worlds may round apart by a grid step per number, node and round but the last: lengths add up."""
-    plan = sv.Muffliato(
+    plan = sv.PrivateAveraging(
         sv.protocols.FreshNoiseGossip(sv.graphs.path(8), 10, tau=0.1),
         noise_std=noise_std,
         radius=radius,
@@ -98,11 +98,11 @@ def test_rounding_before_fresh_noise_is_priced_on_top_of_what_is_seen(noise_std,
 
 
 def test_a_budget_pays_for_rounding_that_no_noise_lowers():
-    plan = refreshed().within(0.05, 1e-5, "pairwise", observer=0, user=7)
+    plan = refreshed().calibrated_to(0.05, 1e-5, "pairwise", observer=0, user=7)
     mu = plan.privacy("pairwise", observer=0, user=7).mu
     assert mu == pytest.approx(gaussian_mu(0.05, 1e-5), rel=1e-9)
     assert plan.epsilon(1e-5, "pairwise", observer=0, user=7) <= 0.05
-    without = refreshed(dim=1).within(0.05, 1e-5, "pairwise", observer=0, user=7)
+    without = refreshed(dim=1).calibrated_to(0.05, 1e-5, "pairwise", observer=0, user=7)
     assert plan.noise_std > 1.05 * without.noise_std
 
 
@@ -142,7 +142,7 @@ def test_noise_that_hides_sites_of_unlike_size_hides_all_of_them_alike():
 
 def test_what_is_learned_is_said_in_words():
     def words(**options):
-        return ConsensusSGD(GLM(), "tree", network="ring:3", steps=1, clip_norm=1.0, **options).computes
+        return ConsensusSGD(GLM(), "tree", network="ring:3", steps=1, clip_norm=1.0, **options).estimand
 
     assert "a site with more records counts for more" in words(sizes=[5, 5, 20])
     assert "counts as much as one with many" in words(sizes=[5, 5, 20], weighting="sites")

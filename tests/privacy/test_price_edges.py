@@ -30,7 +30,7 @@ from sottovoce.protocols import Gossip, HypercubeExchange, Masked, Tree
 def priced(law, protocol, releases, **facts):
     """A plan of so many facts; ``releases`` says what one agent lists."""
     given = {"n": protocol.n, "steps": 1, "adjacency": "user", "assumptions": (), "steady": True, **facts}
-    return SimpleNamespace(law=law, schedule=lambda k: protocol, releases=releases, **given)
+    return SimpleNamespace(observation=law, schedule=lambda k: protocol, releases=releases, **given)
 
 
 def one(agent, std=2.0, **more):

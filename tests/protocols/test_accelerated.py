@@ -129,14 +129,14 @@ def test_the_attacker_computes_what_the_account_says():
 def test_an_average_by_a_walk_is_named_and_priced_on_its_path():
     """A visit is a release: the price of a node is that of its visits, and the mean goes to everybody."""
     network = sv.graphs.complete(6)
-    plan = sv.Muffliato("walk:60", network=network, noise_std=1.0, radius=0.5, seed=4)
+    plan = sv.PrivateAveraging("walk:60", network=network, noise_std=1.0, radius=0.5, seed=4)
     walk = plan.schedule(0)
     most = max(walk.contributions(v) for v in range(6))
     assert sum(walk.contributions(v) for v in range(6)) == 60
     assert plan.privacy("local").mu == pytest.approx(math.sqrt(most))
     rows = plan.run(np.linspace(-0.5, 0.5, 6), np.random.default_rng(0)).outputs["rows"]
     assert (rows == rows[0]).all()
-    kept = sv.Muffliato("walk:60:final=kept", network=network, noise_std=1.0, radius=0.5, seed=4)
+    kept = sv.PrivateAveraging("walk:60:final=kept", network=network, noise_std=1.0, radius=0.5, seed=4)
     assert kept.privacy("network").mu <= plan.privacy("network").mu
     with pytest.raises(ConfigError, match="public"):
         parse("walk:60:final=never").at(network)
@@ -156,7 +156,7 @@ def test_protocols_that_change_are_called_by_name():
         assert first.apply(rows).tobytes() == same.apply(rows).tobytes()
         assert first.apply(rows).tobytes() != other.apply(rows).tobytes()
         np.testing.assert_allclose(first.apply(rows).mean(axis=0), rows.mean(axis=0), atol=1e-12)
-        plan = sv.Muffliato(name, network=network, noise_std=1.0, radius=0.5, seed=1)
+        plan = sv.PrivateAveraging(name, network=network, noise_std=1.0, radius=0.5, seed=1)
         assert plan.privacy("network").epsilon(1e-5) <= plan.privacy("local").epsilon(1e-5) + 1e-9
     with pytest.raises(ConfigError, match="all pairs"):
         parse("time-varying:5").at(ring)

@@ -78,8 +78,8 @@ def everything(folder):
     found["agreement"] = [agreement, "--home", home]
     found["statement"] = [state, "--home", home]
     found["together"] = [agreement, state]
-    plan = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
-    write_result(folder / "record.json", plan.run(np.zeros(4), np.random.default_rng(0)).record())
+    plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
+    write_result(folder / "record.json", plan.run(np.zeros(4), np.random.default_rng(0)).to_dict())
     found["record"] = [folder / "record.json"]
     attack = ("attack", "gossip", "--graph", "florentine", "--attackers", "0", "--rounds", "7")
     assert command(*attack, "--out", folder / "attack.json") == 0

@@ -25,7 +25,7 @@ DELTA = 1e-5
 def plans():
     network = sv.graphs.florentine()
     for name in ("gossip:4", "refreshed:3:fresh=0.2", "tree", "masked:tolerate=2", "randomized:9"):
-        yield sv.Muffliato(name, network=network, noise_std=1.0, radius=0.5)
+        yield sv.PrivateAveraging(name, network=network, noise_std=1.0, radius=0.5)
     model = {"objective": sv.objectives.GLM(dim=3), "network": "ring:5", "clip_norm": 1.0, "sizes": [20] * 5}
     model |= {"steps": 3, "noise_multiplier": 2.0}
     yield sv.algorithms.ConsensusSGD(protocol="tree:kind=uniform", **model)
@@ -52,7 +52,7 @@ def test_many_epsilons_are_each_epsilon(delta):
 
 def test_a_view_shows_the_accountants_numbers():
     network = sv.graphs.florentine()
-    plan = sv.Muffliato(sv.protocols.Gossip(network, 4), noise_std=1.5, radius=0.5)
+    plan = sv.PrivateAveraging(sv.protocols.Gossip(network, 4), noise_std=1.5, radius=0.5)
     seen = ExplorerModel(ExplorerSettings(graph="florentine", rounds=4, noise=3.0)).view([2, 7])
     shares = sv.privacy.exact_loss(network, rounds=4, observer=2, colluders=[7])
     formula = sv.privacy.published_loss(network, rounds=4)[:, [2, 7]].sum(axis=1)

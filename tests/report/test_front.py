@@ -35,7 +35,7 @@ def things(tmp_path_factory):
 
 
 def plan(noise=2.0):
-    return sv.Muffliato("tree", network="star:5", noise_std=noise, radius=0.5)
+    return sv.PrivateAveraging("tree", network="star:5", noise_std=noise, radius=0.5)
 
 
 def test_page_one_of_a_plan_is_the_plans_own_price():
@@ -145,8 +145,8 @@ def test_an_audit_tells_our_guarantees_from_the_printed_formula():
 
 
 def test_records_without_a_guarantee_have_no_page_one():
-    assert of_record(sv.Result("x", metrics={"error": 0.5}).record()) is None
-    assert 'class="front"' not in build([sv.Result("x", metrics={"error": 0.5}).record()])
+    assert of_record(sv.Result("x", metrics={"error": 0.5}).to_dict()) is None
+    assert 'class="front"' not in build([sv.Result("x", metrics={"error": 0.5}).to_dict()])
 
 
 def test_the_registry_entry_has_the_registrys_fields_and_our_numbers(things, tmp_path):

@@ -13,7 +13,7 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.privacy import Adversary, Curve
 
 GRID = sv.graphs.grid(3, 3)
-PLAN = sv.Muffliato(sv.protocols.Tree(GRID), noise_std=1.0, radius=0.5)
+PLAN = sv.PrivateAveraging(sv.protocols.Tree(GRID), noise_std=1.0, radius=0.5)
 RUN = sv.Result(
     "demo",
     metrics={"error": 0.25},
@@ -79,8 +79,8 @@ def test_a_plan_shows_price_and_usefulness():
     page = PLAN._repr_html_()
     for guarantee in PLAN.guarantees():
         assert f"{guarantee.epsilon(1e-5):.3g}" in page
-    assert str(PLAN.usefulness()) in page
-    useless = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=9.0, radius=0.5)._repr_html_()
+    assert str(sv.advice.usefulness(PLAN)) in page
+    useless = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=9.0, radius=0.5)._repr_html_()
     assert "useful: no" in useless
     axes = PLAN.plot(Figure().add_subplot(), delta=1e-3)
     drawn = [bar.get_width() for bar in axes.patches]

@@ -53,14 +53,14 @@ def account():
     network = sv.graphs.florentine()
     protocol = sv.protocols.Gossip(network, 3)
     found = assess(network, protocol, observer=1)
-    plan = sv.Muffliato(protocol, noise_std=1.0, radius=0.5)
+    plan = sv.PrivateAveraging(protocol, noise_std=1.0, radius=0.5)
     guarantees = [g.to_dict(delta=1e-5) for g in plan.guarantees()]
     return account_record(network, protocol, found | {"guarantees": guarantees})
 
 
 def averages():
-    plan = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=0.5)
-    return plan.run(np.zeros(4), np.random.default_rng(0)).record()
+    plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=0.5)
+    return plan.run(np.zeros(4), np.random.default_rng(0)).to_dict()
 
 
 def test_the_page_is_whole_and_loads_nothing(account):
@@ -110,7 +110,7 @@ def test_unknown_records_get_a_general_section():
     record = sv.Result(
         "something-new", config={"steps": 3}, metrics={"accuracy": 0.9, "rows": [1, 2]},
         history=[{"step": k, "loss": 1.0 / k} for k in range(1, 5)],
-    ).record()  # fmt: skip
+    ).to_dict()  # fmt: skip
     section = sections.section_of(record)
     assert [b.kind for b in section.blocks] == ["table", "figure", "table"]
     assert section.blocks[0].rows == (("accuracy", 0.9),)
@@ -118,7 +118,7 @@ def test_unknown_records_get_a_general_section():
 
 def test_a_known_record_without_its_numbers_is_refused_with_a_sentence():
     with pytest.raises(DataError, match="lacks what its section shows"):
-        sections.section_of(sv.Result("account").record())
+        sections.section_of(sv.Result("account").to_dict())
 
 
 def test_every_registered_section_exists():
@@ -218,7 +218,9 @@ def test_command_writes_a_page(tmp_path, account, capsys, monkeypatch):
 
 
 def test_what_was_read_and_not_charged_is_not_shown_as_a_plain_guarantee():
-    stated = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0).privacy("local")
+    stated = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0).privacy(
+        "local"
+    )
     stored = stated.to_dict(delta=1e-5)
     assert wording.guarantee_row(stored)["verdict"] == "Guarantee"
     row = wording.guarantee_row(stored | {"accepted": ["standardize"]})

@@ -41,7 +41,7 @@ def one_rank(scenario, rank, size, port, folder):
     try:
         with Cluster.join(timeout=getattr(scenario, "timeout", TIMEOUT)) as cluster:
             said["value"] = plain(scenario(cluster, folder))
-            said["traffic"] = cluster.traffic.record()
+            said["traffic"] = cluster.traffic.to_dict()
     except SottovoceError as error:
         said["error"], said["kind"], code = str(error), type(error).__name__, 1
     except BaseException:

@@ -231,7 +231,7 @@ def linear_plans():
 
 
 def averaging_plans():
-    return {"averaging": (sv.Muffliato(uneven(), noise_std=1.0, radius=0.5), values())}
+    return {"averaging": (sv.PrivateAveraging(uneven(), noise_std=1.0, radius=0.5), values())}
 
 
 def furthest(cluster, plans, owner=None):
@@ -289,7 +289,7 @@ def evaluated_on2(cluster, folder):
         every=2,
         on_step=lambda k, entry: told.append(k),
     )
-    return None if result is None else {"history": result.history, "told": told, "record": result.record()}
+    return None if result is None else {"history": result.history, "told": told, "record": result.to_dict()}
 
 
 def plan_resumed_on2(cluster, folder):

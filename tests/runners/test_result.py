@@ -27,7 +27,7 @@ RESULT = Result(
 def test_there_and_back(tmp_path):
     folder = RESULT.save(tmp_path / "new" / "study")
     again = Result.load(folder)
-    assert again.record() == RESULT.record()
+    assert again.to_dict() == RESULT.to_dict()
     assert list(again.outputs) == list(RESULT.outputs)
     for name, array in RESULT.outputs.items():
         assert again.outputs[name].dtype == array.dtype

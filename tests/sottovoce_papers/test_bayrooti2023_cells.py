@@ -25,13 +25,13 @@ def test_quick_forms_run(name):
     for row in result.history:
         assert 0 <= row["accuracy"] <= 100
         assert row["epsilon_spent"] <= float(row["epsilon"])
-    json.dumps(result.record())
+    json.dumps(result.to_dict())
     if name == "figure1":
-        assert find(name).plot(result.record()) is not None
+        assert find(name).plot(result.to_dict()) is not None
 
 
 def test_exact_consensus_without_noise_says_that_it_is_not_private():
-    record = json.loads(json.dumps(find("consensus-mnist").run(quick=True, epsilon=float("inf")).record()))
+    record = json.loads(json.dumps(find("consensus-mnist").run(quick=True, epsilon=float("inf")).to_dict()))
     (row,) = record["history"]
     assert (row["epsilon"], row["epsilon_spent"], row["epsilon_of_the_worst_pair"]) == ("inf",) * 3
     (noisy,) = find("consensus-mnist").run(quick=True, epsilon=0.5).history

@@ -65,7 +65,7 @@ def test_with_noise_one_grid_serves_all_methods_in_lengths_of_their_own_steps():
 
 
 def test_the_quick_form_shows_draws_and_cannot_say():
-    record = json.loads(json.dumps(find("bayrooti2023-tuning").run(quick=True).record()))
+    record = json.loads(json.dumps(find("bayrooti2023-tuning").run(quick=True).to_dict()))
     shown = find("bayrooti2023-tuning").table(record)
     assert len(shown.rows) == 2
     assert all(row[-1] == "" for row in shown.rows)  # after two steps nothing is worth choosing

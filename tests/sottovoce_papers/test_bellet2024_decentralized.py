@@ -17,7 +17,7 @@ ATTACKS = [
 def test_quick_forms_run_and_leave_a_record(name):
     if name == "attack-line-mnist":
         pytest.importorskip("torch")
-    record = find(name).run(quick=True).record()
+    record = find(name).run(quick=True).to_dict()
     assert json.loads(json.dumps(record))["name"] == name
     assert record["provenance"]["seconds"] >= 0
     assert_has_pictures(record)
@@ -53,7 +53,7 @@ def test_line_recovers_pictures_far_from_the_attacker_and_noise_hides_them():
 def test_a_line_has_a_spread_over_draws_of_pictures_and_counts_what_beats_grey(name, options):
     pytest.importorskip("torch")
     ran = find(name).run(quick=True, **options)
-    record = json.loads(json.dumps(ran.record()))
+    record = json.loads(json.dumps(ran.to_dict()))
     assert record["config"]["repeats"] == 2
     first = record["metrics"]
     assert [row["distance"] for row in record["history"]] == first["identifiable"]
@@ -84,7 +84,7 @@ def test_every_experiment_names_its_paper():
 
 def test_no_membership_bound_exceeds_the_nominal_loss():
     pytest.importorskip("torch")
-    record = find("audit-table5").run(quick=True).record()
+    record = find("audit-table5").run(quick=True).to_dict()
     assert record["metrics"]["exceeds_claim"] == []
     assert {h["algorithm"] for h in record["history"]} == set(record["metrics"]["lower_bounds"])
     assert all(h["epsilon_lower"] <= h["epsilon_claimed"] <= 1.0 for h in record["history"])

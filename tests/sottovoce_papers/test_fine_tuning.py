@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_quick_form_prices_what_it_runs():
     torch = pytest.importorskip("torch")
-    record = fine_tuning(quick=True, task="text").record()
+    record = fine_tuning(quick=True, task="text").to_dict()
     for way in ("own noise", "masked", "central"):
         assert 7.9 < record["metrics"][way]["8"]["epsilon"] <= 8.0
         assert 0 <= record["metrics"][way]["8"]["accuracy"] <= 100

@@ -219,7 +219,7 @@ def test_both_settings_stand_side_by_side():
     )
     assert [row["settings"] for row in result.history] == ["printed", "tuned"]
     assert [row["accept"] for row in result.history] == [[], ["tuning"]]
-    shown = find("table1").table(result.record())
+    shown = find("table1").table(result.to_dict())
     assert len(shown.rows) == 1
     printed_, tuned = (shown.rows[0][shown.columns.index(c)] for c in ("ours as printed", "ours tuned"))
     assert float(printed_) != float(tuned)
@@ -250,7 +250,7 @@ def unpacked(tmp_path_factory):
 @pytest.mark.parametrize("name", ["table1", "table2", "figure1"])
 def test_the_stored_table_is_that_of_its_trials(name, unpacked):
     stored = record_of(name)
-    assert from_trials(name, unpacked).record()["history"] == stored["history"]
+    assert from_trials(name, unpacked).to_dict()["history"] == stored["history"]
     accuracies = {}
     for row in record_of("table1")["trials"] + record_of("table2")["trials"]:
         if row["which"] == "tuned":
@@ -288,7 +288,7 @@ def test_an_exact_sum_stands_beside_every_graph_and_is_no_cell_of_the_paper(tmp_
             "epsilon_spent": 1.0, "provenance": {"seconds": 1.0},
         }  # fmt: skip
         (tmp_path / f"{name}_trial0.json").write_text(json.dumps(record))
-    made = from_trials("table1", tmp_path).record()
+    made = from_trials("table1", tmp_path).to_dict()
     assert made["metrics"]["cells"] == 1
     rows = [row for row in made["history"] if row["method"] == "masked"]
     assert [row["fiedler"] for row in rows] == [1.0, 0.7, 0.39, 0.06]
@@ -345,7 +345,7 @@ RAN = {}
 
 def quick(name):
     if name not in RAN:
-        RAN[name] = json.loads(json.dumps(find(name).run(quick=True).record()))
+        RAN[name] = json.loads(json.dumps(find(name).run(quick=True).to_dict()))
     return RAN[name]
 
 
@@ -384,7 +384,7 @@ def test_quick_forms_with_data_run_show_and_draw(name, data, monkeypatch):
 
 def test_figure_3_has_its_half_without_privacy():
     pytest.importorskip("torch")
-    record = find("loss-histograms").run(quick=True).record()
+    record = find("loss-histograms").run(quick=True).to_dict()
     assert list(record["metrics"]["histograms"]) == ["no privacy", "epsilon = 1"]
     told = {row["budget"]: row["guessed"] for row in record["history"]}
     assert told["no privacy"] > told["epsilon = 1"]
@@ -450,7 +450,7 @@ def test_a_walk_of_equal_noise_is_compared_in_gossips_unit():
 
 
 def test_erdos_renyi_is_taken_over_draws():
-    record = find("topologies").run(quick=True, draws=3).record()
+    record = find("topologies").run(quick=True, draws=3).to_dict()
     assert record["metrics"]["erdos-renyi"]["graphs"] == 3
     kept = record_of("topologies")
     assert kept["metrics"]["erdos-renyi"]["graphs"] == kept["config"]["draws"] == 5

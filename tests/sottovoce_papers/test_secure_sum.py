@@ -143,7 +143,7 @@ def test_a_trial_is_kept_and_refused_with_other_settings(tmp_path):
 )  # fmt: skip
 def test_quick_forms_run_and_show(name):
     experiment = find(name)
-    record = json.loads(json.dumps(experiment.run(quick=True).record()))
+    record = json.loads(json.dumps(experiment.run(quick=True).to_dict()))
     assert experiment.table(record).rows
     assert experiment.plot(record) is not None
 

@@ -113,7 +113,7 @@ def account(
     >>> import sottovoce as sv
     >>> from sottovoce.accounting.observation.models import Averaging
     >>> plan = SimpleNamespace(
-    ...     n=8, steps=1, law=Averaging(), adjacency="user", assumptions=(),
+    ...     n=8, steps=1, observation=Averaging(), adjacency="user", assumptions=(),
     ...     schedule=lambda k: sv.protocols.HypercubeExchange(8),
     ...     releases=lambda agent: [sv.privacy.Release(agent, 0, sensitivity=1.0, noise_std=1.0)],
     ... )
@@ -123,13 +123,13 @@ def account(
     (1.0, 0.353553)
     """
     asked = question(plan, view, observer, user, colluders, participations, label, progress)
-    if asked.label == "ldp" and not isinstance(plan.law, Curator):
+    if asked.label == "ldp" and not isinstance(plan.observation, Curator):
         return local_statement(asked)
-    found = _price(plan.law, asked)
+    found = _price(plan.observation, asked)
     if asked.label not in (None, found.label):
         raise InvalidInput(
-            f"{named(plan.law)} has no {asked.label} number for the {asked.view} view, only {found.label}; "
-            "leave label out."
+            f"{named(plan.observation)} has no {asked.label} number for the {asked.view} view, only "
+            f"{found.label}; leave label out."
         )
     return found
 
@@ -154,18 +154,18 @@ def account_each(plan: AccountablePlan, observers: Iterable[int]) -> dict[int, G
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=1.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=1.0, radius=0.5)
     >>> each = account_each(plan, [0])
     >>> each[7].mu, each[7] == plan.privacy("pairwise", observer=0, user=7), len(each)
     (0.5, True, 7)
     """
     asked = question(plan, "colluders", None, None, tuple(observers), None, None, None)
     known: dict[int, Guarantee] | None = None
-    if isinstance(plan.law, Averaging):
+    if isinstance(plan.observation, Averaging):
         known = averaging_each(asked)
-    elif isinstance(plan.law, Consensus):
+    elif isinstance(plan.observation, Consensus):
         known = consensus_each(asked)
-    elif isinstance(plan.law, LinearGossip) and _once(asked):
+    elif isinstance(plan.observation, LinearGossip) and _once(asked):
         known = averaging_each(asked)
     if known is not None:
         return known
@@ -177,7 +177,7 @@ def account_each(plan: AccountablePlan, observers: Iterable[int]) -> dict[int, G
         if key in local:  # what own noise alone protects is the same for equal releases
             found[u] = one.answer("ldp", local[key].curve)
             continue
-        found[u] = _price(plan.law, one)
+        found[u] = _price(plan.observation, one)
         if found[u].label == "ldp" and found[u] == one.answer("ldp", found[u].curve):
             local[key] = found[u]
     return found

@@ -279,7 +279,7 @@ def _tallies(asked: Query, coalitions: list[tuple[int, ...]], *, worst: bool = F
     for start, end in pairwise(sorted(cuts)):
         streams = [_Stream(charged, stds) for charged, stds in _streams(releases, start)]
         # one look is enough where a plan says that all its steps are alike
-        alike = end - start if getattr(plan, "steady", False) else 1
+        alike = end - start if getattr(plan, "is_stationary", False) else 1
         for k in range(start, end, alike):
             protocol = _exact(plan.schedule(k), k)
             if protocol.masked != veiled:
@@ -449,7 +449,9 @@ def worst_coalitions(asked: Query, protocol: Averager) -> list[tuple[int, ...]] 
 def _alike(asked: Query) -> bool:
     """Whether all steps are averaged by one protocol and everybody's releases are in the same steps."""
     plan = asked.plan
-    if not (isinstance(plan.law, Averaging) or plan.steps == 1 or getattr(plan, "steady", False)):
+    if not (
+        isinstance(plan.observation, Averaging) or plan.steps == 1 or getattr(plan, "is_stationary", False)
+    ):
         return False
     shapes = {
         tuple((r.step, r.steps, r.count, r.joint) for r in asked.releases(u) if r.mechanism == "gaussian")

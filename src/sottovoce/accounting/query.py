@@ -53,7 +53,7 @@ class AccountablePlan(Protocol):
         """Number of steps."""
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """How releases reach an observer."""
 
     @property
@@ -181,14 +181,14 @@ def question(
         raise InvalidInput(f"view must be one of {', '.join(get_args(View))}, got {view!r}.")
     if participations is not None:
         participations = _validate.count(participations, "participations", minimum=0)
-        if not isinstance(plan.law, Federation) or view != "local":
+        if not isinstance(plan.observation, Federation) or view != "local":
             raise InvalidInput("participations are for the local view of a federation; leave them out.")
-    if isinstance(plan.law, Curator) and view != "central":
+    if isinstance(plan.observation, Curator) and view != "central":
         raise InvalidInput(f'The plan has a trusted curator: its only view is "central", got {view!r}.')
     about = None if user is None else _validate.nodes(user, n, "user")[0]
     if (listed or count is not None) and view != "colluders":
         raise InvalidInput(f'The {view} view takes no colluders; ask for view="colluders".')
-    rows = view == "central" and isinstance(plan.law, Averaging)
+    rows = view == "central" and isinstance(plan.observation, Averaging)
     if observer is not None and not (view in ("network", "pairwise", "colluders") or rows):
         raise InvalidInput(f"The {view} view is of no observer, got observer={observer}; leave it out.")
     if view == "pairwise" and (observer is None or about is None):
@@ -216,13 +216,13 @@ def question(
 def _default(
     plan: AccountablePlan, observer: int | None, user: int | None, listed: tuple[int, ...], count: int | None
 ) -> tuple[View, int | None]:
-    if isinstance(plan.law, Curator):
+    if isinstance(plan.observation, Curator):
         return "central", count
     if listed or count is not None:
         return "colluders", count
     if plan.n == 1:
         return "local", count  # there is no other member
-    if observer is None and isinstance(plan.law, (Averaging, Consensus, Federation)):
+    if observer is None and isinstance(plan.observation, (Averaging, Consensus, Federation)):
         tolerate = getattr(plan.schedule(0), "tolerate", None)
         if plan.schedule(0).masked and tolerate is not None and tolerate > 1:
             return "colluders", tolerate
@@ -257,8 +257,8 @@ def local_statement(asked: Query) -> Guarantee:
 
 def refused(asked: Query, label: str) -> InvalidInput:
     return InvalidInput(
-        f"{named(asked.plan.law)} has no {label} number for the {asked.view} view; leave label out for one "
-        "that holds."
+        f"{named(asked.plan.observation)} has no {label} number for the {asked.view} view; leave label out "
+        "for one that holds."
     )
 
 

@@ -170,9 +170,9 @@ def plan_for(
     ('averaging', 0.393)
     """
     if not wish.training and wish.hide == "member":
-        from sottovoce.algorithms.averaging import Muffliato
+        from sottovoce.algorithms.averaging import PrivateAveraging
 
-        plan: Plan = Muffliato(
+        plan: Plan = PrivateAveraging(
             scheme.protocol, noise_std=2 * wish.half, radius=wish.half, center=wish.middle,
             network=scheme.network, seed=wish.seed, **_uneven(wish, scheme),
         )  # fmt: skip
@@ -297,7 +297,7 @@ def calibrated(plan: Plan, wish: Requirements, scheme: AveragingCandidate) -> Pl
     >>> import sottovoce as sv
     >>> wish = Requirements.of(4, epsilon=1.0, delta=1e-5, hide="member")
     >>> exchange = AveragingCandidate("exchange", wish.network, "pairs swap")
-    >>> plan = sv.Muffliato("exchange", network=wish.network, noise_std=1.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging("exchange", network=wish.network, noise_std=1.0, radius=0.5)
     >>> round(calibrated(plan, wish, exchange).epsilon(1e-5), 6)
     1.0
     """

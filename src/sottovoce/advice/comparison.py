@@ -163,12 +163,12 @@ def row_of(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=0.5)
     >>> row = row_of("exchange", plan, delta=1e-5)
     >>> round(row.epsilon_member, 3), row.messages, row.answer
     (0.926, 24, '+- 1.41')
     """
-    local_only = isinstance(plan.law, Curator)
+    local_only = isinstance(plan.observation, Curator)
     protocol = plan.schedule(0)
     how = scheme or AveragingCandidate(_name_of(plan), getattr(plan, "network", None), words)  # type: ignore[arg-type]
     everyone = plan.privacy("central" if local_only else "local")
@@ -260,7 +260,7 @@ def _typical(plan: Plan, delta: float, scheme: AveragingCandidate) -> float:
         pairs = [(0, 1)]
     else:
         rng = np.random.default_rng(0)
-        once = plan.steps == 1 and isinstance(plan.law, (Averaging, LinearGossip))
+        once = plan.steps == 1 and isinstance(plan.observation, (Averaging, LinearGossip))
         if once and not plan.schedule(0).exact and n > _PAIRS + _LOOKERS:
             return _typical_of_few(plan, delta, rng)
         drawn = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))
@@ -289,8 +289,8 @@ def pareto(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> make = lambda s: sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=s, radius=0.5)
-    >>> tree = sv.Muffliato(sv.protocols.Tree(sv.graphs.path(4)), noise_std=3.0, radius=0.5)
+    >>> make = lambda s: sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=s, radius=0.5)
+    >>> tree = sv.PrivateAveraging(sv.protocols.Tree(sv.graphs.path(4)), noise_std=3.0, radius=0.5)
     >>> rows = [row_of("quiet", make(2.0), delta=1e-5), row_of("loud", make(3.0), delta=1e-5),
     ...         row_of("slow", tree, delta=1e-5)]
     >>> [row.dominated_by for row in pareto(rows)]
@@ -350,8 +350,8 @@ def compare(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> exchange = sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=0.5)
-    >>> masked = sv.Muffliato("masked", network="hypercube:3", noise_std=1.6, radius=0.5)
+    >>> exchange = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=0.5)
+    >>> masked = sv.PrivateAveraging("masked", network="hypercube:3", noise_std=1.6, radius=0.5)
     >>> [(row.name, row.dominated_by) for row in compare({"a": exchange, "b": masked}, delta=1e-5)]
     [('a', None), ('b', None)]
     """

@@ -23,8 +23,8 @@ def draw_front(
     Examples
     --------
     >>> import tempfile, sottovoce as sv
-    >>> row = sv.advice.compare([sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=1.0)],
-    ...                         delta=1e-5)
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=1.0)
+    >>> row = sv.advice.compare([plan], delta=1e-5)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     draw_front(row, folder + "/front.svg").name
     'front.svg'

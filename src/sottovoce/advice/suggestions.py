@@ -67,7 +67,7 @@ def ways_out(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato.for_budget("exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5)
+    >>> plan = sv.PrivateAveraging.for_budget("exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5)
     >>> for way in ways_out(plan, epsilon=1.0, delta=1e-5, who={"view": "network"}):
     ...     print(way.sentence)
     Hide a record instead of a member, with 100 records each: +- 0.00659 (sottovoce advise 8 --epsilon 1 --records 100).
@@ -118,7 +118,7 @@ class _Search:
     def record(self, plan: Any) -> Suggestion | None:
         if plan.adjacency != "user":
             return None
-        if isinstance(plan.law, Averaging):
+        if isinstance(plan.observation, Averaging):
             off = usefulness(plan).error
             if off is None or not off / (2 * _RECORDS) <= plan.radius / 2:
                 return None
@@ -207,7 +207,7 @@ class _Search:
 
     def calibrated(self, plan: Any) -> Any:
         try:
-            return plan.within(self.epsilon, self.delta, **self.who)
+            return plan.calibrated_to(self.epsilon, self.delta, **self.who)
         except SottovoceError:
             return None
 

@@ -87,7 +87,8 @@ class Usefulness:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> print(sv.Muffliato(sv.protocols.HypercubeExchange(16), noise_std=0.4, radius=0.5).usefulness())
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(16), noise_std=0.4, radius=0.5)
+    >>> print(sv.advice.usefulness(plan))
     useful: yes; values in a range of 1 are answered +- 0.1.
     """
 
@@ -116,7 +117,7 @@ def usefulness(
     runs: int = 20,
     seed: int = 0,
 ) -> Usefulness:
-    """Return whether the answer of a plan will be of use; ``plan.usefulness()`` is the same.
+    """Return whether the answer of a plan will be of use.
 
     Parameters
     ----------
@@ -133,8 +134,9 @@ def usefulness(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato.for_budget("exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5)
-    >>> print(plan.usefulness())
+    >>> plan = sv.PrivateAveraging.for_budget(
+    ...     "exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5)
+    >>> print(sv.advice.usefulness(plan))
     useful: no; values in a range of 1 are answered +- 1.32, wider than the range.
     """
     if is_average(plan):
@@ -173,7 +175,7 @@ def is_average(plan: Any) -> bool:
     >>> is_average(of_records)
     True
     """
-    if isinstance(plan.law, Averaging):
+    if isinstance(plan.observation, Averaging):
         return True
     objective = getattr(plan, "objective", None)
     return (
@@ -195,7 +197,7 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
     Examples
     --------
     >>> import sottovoce as sv
-    >>> answer_error(sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=2.0, radius=0.5))
+    >>> answer_error(sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=2.0, radius=0.5))
     (1.0, 0.0, 1.0)
     """
     if not is_average(plan):

@@ -9,6 +9,7 @@ from sottovoce.algorithms.registry import ALGORITHMS
 
 _NAMES: dict[str, str] = {
     "GradientPlan": "plan",
+    "Muffliato": "averaging",
     "Plan": "plan",
     "Optimizer": "optimizers",
     "Rate": "optimizers",

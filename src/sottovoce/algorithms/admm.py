@@ -175,7 +175,7 @@ class CentralADMM(_ADMM, CentralPlan):
             raise InvalidInput(f'noise_in must be "mean", "increment" or "state", got {self.noise_in!r}.')
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """A trusted curator; noise inside the state, as printed, has no guarantee."""
         if self.noise_in == "state":
             return Curator("formula of Cyffers, Bellet, Basu 2023 with one common noise vector")
@@ -318,7 +318,7 @@ class FederatedADMM(_Users):
         )  # fmt: skip
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """Sampled clients and a server."""
         return Federation(self.users, self.secure_sum)
 
@@ -454,7 +454,7 @@ class TokenADMM(_Users):
         return self.steps if self.cap is None else min(self.cap, self.steps)
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """Local privacy; the network bound of the paper is a printed formula."""
         mu = self._booked(4.0) / self.noise_std if self.noise_std else math.inf
         rate = mu**2 / 2 * self.contributions * math.log(self.users) / self.users

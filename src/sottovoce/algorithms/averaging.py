@@ -1,4 +1,4 @@
-"""Muffliato: private averaging by gossip. Each node adds Gaussian noise once, then the network averages.
+"""Private averaging by gossip. Each node adds Gaussian noise once, then the network averages.
 
 .. math:: x_v^0 = x_v + \\eta_v, \\quad \\eta_v \\sim \\mathcal N(0, \\sigma^2 I), \\qquad
           x^{T} = \\mathrm{gossip}_T(x^0)
@@ -44,13 +44,13 @@ from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
 from sottovoce.secure_sum.masks import MaskGrid, mask_grid
 
-__all__ = ["Muffliato", "averaging"]
+__all__ = ["Muffliato", "PrivateAveraging", "averaging"]
 
 _LARGE = 2048  # nodes up to which the protocol is applied to the identity
 
 
 @dataclass(frozen=True, repr=False)
-class Muffliato(Plan):
+class PrivateAveraging(Plan):
     """Private averaging of one row per node.
 
     Parameters
@@ -80,7 +80,7 @@ class Muffliato(Plan):
     Examples
     --------
     >>> import numpy as np, sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.Tree(sv.graphs.grid(4, 4)), noise_std=1.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging(sv.protocols.Tree(sv.graphs.grid(4, 4)), noise_std=1.0, radius=0.5)
     >>> plan.privacy("pairwise", observer=0, user=15).label
     'exact'
     >>> rng = np.random.default_rng(0)
@@ -148,7 +148,7 @@ class Muffliato(Plan):
             grid = None
         if grid is not None:
             object.__setattr__(self, "protocol", self.protocol.on_grid(grid.step))
-        elif self.protocol.masked and not self.protects:  # not on the grid of an earlier noise
+        elif self.protocol.masked and not self.has_noise:  # not on the grid of an earlier noise
             object.__setattr__(self, "protocol", self.protocol.on_grid(FINE))
 
     def _settle_weights(self) -> None:
@@ -179,7 +179,7 @@ class Muffliato(Plan):
         return int(self.protocol.n)
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """One release per node, averaged: exact for every view."""
         return Averaging()
 
@@ -205,7 +205,8 @@ class Muffliato(Plan):
         Examples
         --------
         >>> import sottovoce as sv
-        >>> sv.Muffliato("tree", noise_std=2.0, radius=0.5, network="path:4", noise="optimal").noise_stds[0]
+        >>> options = {"network": "path:4", "noise": "optimal"}
+        >>> sv.PrivateAveraging("tree", noise_std=2.0, radius=0.5, **options).noise_stds[0]
         2.0
         """
         if self.noise == "equal":
@@ -223,7 +224,7 @@ class Muffliato(Plan):
         --------
         >>> import sottovoce as sv
         >>> tree = sv.protocols.Tree(sv.graphs.path(3))
-        >>> sv.Muffliato(tree, noise_std=2.0, radius=0.5, site_weights=(10, 20, 30)).factors
+        >>> sv.PrivateAveraging(tree, noise_std=2.0, radius=0.5, site_weights=(10, 20, 30)).factors
         (0.5, 1.0, 1.5)
         """
         if self.site_weights is None:
@@ -234,7 +235,7 @@ class Muffliato(Plan):
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None over other protocols and without noise."""
-        if not self.protocol.masked or not self.protects:
+        if not self.protocol.masked or not self.has_noise:
             return None
         return mask_grid(
             bound=self.radius * max(self.factors) + float(np.abs(self.center).max()),
@@ -336,7 +337,8 @@ class Muffliato(Plan):
         Examples
         --------
         >>> import sottovoce as sv
-        >>> sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=2.0, radius=0.5).noise_in_result()
+        >>> exchange = sv.protocols.HypercubeExchange(4)
+        >>> sv.PrivateAveraging(exchange, noise_std=2.0, radius=0.5).noise_in_result()
         1.0
         """
         protocol = self.protocol
@@ -344,12 +346,12 @@ class Muffliato(Plan):
             return None
         return float(np.sqrt(protocol.noise_variance(np.square(self.noise_stds)).max()))
 
-    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""
         if epsilon == math.inf:
-            return super().within(epsilon, delta, view, **who)
-        if not self.protects:
-            return self.with_noise(self.radius).within(epsilon, delta, view, **who)
+            return super().calibrated_to(epsilon, delta, view, **who)
+        if not self.has_noise:
+            return self.with_noise(self.radius).calibrated_to(epsilon, delta, view, **who)
         if self.noise == "optimal" and view in ("local", "outsider"):
             raise BudgetInfeasible(
                 f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
@@ -407,6 +409,25 @@ class Muffliato(Plan):
             ),
             **({} if self.site_weights is None else {"site_weights": self.site_weights}),
         }
+
+
+def Muffliato(protocol: Any, noise_std: float, radius: float, **options: Any) -> PrivateAveraging:
+    """Return `PrivateAveraging` by gossip (Algorithm 1 of [1]) or accelerated gossip (Algorithm 2).
+
+    Parameters are those of `PrivateAveraging`; a network stands for accelerated gossip on it.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> sv.Muffliato(sv.graphs.hypercube(4), noise_std=2.0, radius=0.5).protocol.name
+    'chebyshev'
+    """
+    plan = PrivateAveraging(protocol, noise_std, radius, **options)
+    if plan.protocol.name not in ("gossip", "chebyshev"):
+        raise InvalidInput(
+            f"Muffliato averages by gossip or chebyshev, got {plan.protocol.name}; take PrivateAveraging."
+        )
+    return plan
 
 
 def averaging(source: Any) -> Algorithm:

@@ -67,7 +67,7 @@ def build_plan(
     if budget is None:
         return plan
     if fits is None:
-        return plan.within(budget.epsilon, budget.delta, **budget.adversary)
+        return plan.calibrated_to(budget.epsilon, budget.delta, **budget.adversary)
     noise = calibrate(
         lambda z: plan.with_noise(z).privacy(**budget.adversary) * fits,
         budget.epsilon,

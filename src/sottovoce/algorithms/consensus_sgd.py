@@ -94,7 +94,7 @@ class ConsensusSGD(GradientPlan):
             _ = self._shape  # what is no tree is refused now
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """Exact consensus: views of steps compose."""
         return Consensus()
 
@@ -124,17 +124,17 @@ class ConsensusSGD(GradientPlan):
         stds = optimal_noise(schedule, self.tolerate, floor=self.floor, required=moves**2)
         return tuple((np.array(stds) / moves).tolist())
 
-    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget."""
         if self.noise == "optimal" and view in ("local", "outsider"):
             raise BudgetInfeasible(
                 f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
                 "the same: leave noise out, or name the view network or colluders."
             )
-        return super().within(epsilon, delta, view, **who)
+        return super().calibrated_to(epsilon, delta, view, **who)
 
     @property
-    def computes(self) -> str:
+    def estimand(self) -> str:
         """Which of the two means of unequal sites is learned, in words.
 
         Examples
@@ -142,7 +142,7 @@ class ConsensusSGD(GradientPlan):
         >>> import sottovoce as sv
         >>> plan = ConsensusSGD(sv.objectives.GLM(), "tree", network="ring:3", steps=1, clip_norm=1.0,
         ...                     noise_multiplier=1.0, sizes=[5, 5, 20])
-        >>> plan.computes
+        >>> plan.estimand
         'the mean over all records: a site with more records counts for more'
         """
         if self.adjacency == "user":

@@ -90,7 +90,7 @@ class Decor(GradientPlan):
         return gossiped(self.schedule(0))
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """Own noise, and noise shared along the edges."""
         (each,) = self.releases(0)
         return PairCorrelated(self.edges_of, each.noise_std, self.pair_multiplier * (self.clip_norm or 0.0))

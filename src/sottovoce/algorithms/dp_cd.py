@@ -195,10 +195,10 @@ class DPCD(CentralPlan):
         model: Model = state.common
         return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
 
-    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
         if self.smoothness_mu is not None or epsilon == math.inf:
-            return super().within(epsilon, delta, view, **who)
+            return super().calibrated_to(epsilon, delta, view, **who)
         allowed = gaussian_mu(epsilon, delta)
         if allowed <= 0:
             raise BudgetInfeasible(

@@ -70,7 +70,7 @@ class Mafalda(GradientPlan):
         return one_round(super()._demand(protocol), self.protocol, self.name)
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """All steps of a node are one mechanism."""
         return TimeCorrelated()
 

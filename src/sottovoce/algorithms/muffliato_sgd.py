@@ -58,7 +58,7 @@ class MuffliatoSGD(GradientPlan):
     uses_optimizer: ClassVar[bool] = False
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """The linear formula is conditional; local privacy is valid."""
         return LinearGossip()
 

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 
 from sottovoce import _validate, protocols
-from sottovoce._hooks import NotebookDisplay, hook
+from sottovoce._hooks import NotebookDisplay
 from sottovoce.accounting.accountant import View, account
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.guarantee import EMPTY_PLACE, Guarantee, Label
@@ -67,7 +67,7 @@ class Plan(NotebookDisplay, ABC):
     Examples
     --------
     >>> import numpy as np, sottovoce as sv
-    >>> plan = sv.Muffliato(sv.graphs.hypercube(4), noise_std=2.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging(sv.graphs.hypercube(4), noise_std=2.0, radius=0.5)
     >>> plan.privacy("local").label, plan.cost()["messages"]
     ('ldp', 320)
     """
@@ -112,7 +112,7 @@ class Plan(NotebookDisplay, ABC):
 
     @property
     @abstractmethod
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """Which mathematics says what an observer learns."""
 
     @property
@@ -124,12 +124,12 @@ class Plan(NotebookDisplay, ABC):
     def schedule(self, k: int) -> Protocol:
         """Return the protocol of step ``k``; asked twice it is the same."""
 
-    def passing(self) -> Callable[[int], Protocol]:
+    def schedule_in_order(self) -> Callable[[int], Protocol]:
         """Return `schedule` for a run, which asks for its steps in order and does not come back."""
         return self.schedule
 
     @property
-    def steady(self) -> bool:
+    def is_stationary(self) -> bool:
         """Whether every step has the rounds and the partners of the first, so that one look tells all."""
         return bool(self.steps == 1)
 
@@ -169,7 +169,7 @@ class Plan(NotebookDisplay, ABC):
         return ()
 
     @property
-    def computes(self) -> str | None:
+    def estimand(self) -> str | None:
         """What sites of different sizes learn together, in words; None where a plan does not say."""
         return None
 
@@ -273,10 +273,6 @@ class Plan(NotebookDisplay, ABC):
         """Bytes of one number on the wire."""
         return 8
 
-    def usefulness(self, **options: Any) -> Any:
-        """Return what the answer will be worth; see `sottovoce.advice.usefulness`, which answers."""
-        return hook("Plan.usefulness")(self, **options)
-
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values, for records, tables and the identity of checkpoints."""
         plain: dict[str, Any] = {"algorithm": self.name, "n": self.n}
@@ -305,9 +301,9 @@ class Plan(NotebookDisplay, ABC):
         The answer has been asked itself: its epsilon is at most the target, and at least 99.9 % of it.
         """
         trial = cls(*args, **{cls.noise_field: 1.0}, **options)
-        return trial.within(epsilon, delta, view, observer=observer, user=user, colluders=colluders)
+        return trial.calibrated_to(epsilon, delta, view, observer=observer, user=user, colluders=colluders)
 
-    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget; none for an infinite epsilon."""
         if epsilon == math.inf:
             return self.with_noise(0.0)
@@ -321,7 +317,7 @@ class Plan(NotebookDisplay, ABC):
         return replace(self, **{self.noise_field: noise})  # type: ignore[type-var]
 
     @property
-    def protects(self) -> bool:
+    def has_noise(self) -> bool:
         """Whether any noise is added: without it the run has no privacy."""
         return bool(np.any(np.asarray(getattr(self, self.noise_field)) != 0))
 
@@ -475,7 +471,7 @@ class CentralPlan(Plan):
         return 1
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """A trusted curator: what it releases is all that is seen."""
         return Curator()
 
@@ -704,7 +700,7 @@ class GradientPlan(Plan):
         return len(self.sizes) if self.sizes is not None else self._agreed(0).n
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """Only local privacy is claimed unless an algorithm says more."""
         return LocalOnly()
 
@@ -737,7 +733,7 @@ class GradientPlan(Plan):
             self._gridded[id(protocol)] = (protocol, protocol.on_grid(self._grid_step))
         return self._gridded[id(protocol)][1]
 
-    def passing(self) -> Callable[[int], Protocol]:
+    def schedule_in_order(self) -> Callable[[int], Protocol]:
         """Return `schedule` for a run: what it draws for a step is dropped when the next one is asked for.
 
         Kept, a small tree for every step would lie between the rows that come and go, and the memory of those
@@ -748,7 +744,7 @@ class GradientPlan(Plan):
         def schedule(k: int) -> Protocol:
             nonlocal last
             protocol = self.schedule(k)
-            if last not in before and last != k and not self.steady:
+            if last not in before and last != k and not self.is_stationary:
                 self._gridded.pop(id(self._drawn.pop(last, None)), None)
             last = k
             return protocol
@@ -756,7 +752,7 @@ class GradientPlan(Plan):
         return schedule
 
     @property
-    def steady(self) -> bool:
+    def is_stationary(self) -> bool:
         """Whether the protocol is one for all steps; a tree drawn anew for each is not."""
         given = self.protocol
         named = isinstance(given, NamedProtocol) and not given.drawn
@@ -932,14 +928,14 @@ class GradientPlan(Plan):
         """Return the learning rate of step ``k``."""
         return float(self.learning_rate(k, self.steps))
 
-    def within(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
         """Return this plan with the least noise that meets a budget.
 
         Under the local view every agent gets the least noise that meets the budget for it: agents with more
         records and the same lot need less.
         """
         if view != "local" or who.get("user") is not None:
-            return super().within(epsilon, delta, view, **who)
+            return super().calibrated_to(epsilon, delta, view, **who)
         found: dict[tuple[float, int], float] = {}
         keys = []
         for agent in range(self.n):

@@ -173,7 +173,7 @@ class RandomWalkSGD(GradientPlan):
         return _drawn_path(self.network, self.steps, self.seed)
 
     @property
-    def law(self) -> ObservationModel:
+    def observation(self) -> ObservationModel:
         """A public path is priced as it is; a secret one by the law of the path."""
         if not self.secret:
             return LocalOnly()

@@ -15,7 +15,7 @@ from sottovoce.errors import ConfigError
 __all__ = ["ALGORITHMS", "algorithm", "names"]
 
 ALGORITHMS: dict[str, str] = {
-    "averaging": "averaging:Muffliato",
+    "averaging": "averaging:PrivateAveraging",
     "consensus-sgd": "consensus_sgd:ConsensusSGD",
     "consensus-fedavg": "consensus_fedavg:ConsensusFedAvg",
     "muffliato-sgd": "muffliato_sgd:MuffliatoSGD",

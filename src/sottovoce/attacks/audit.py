@@ -398,7 +398,7 @@ def audit_outputs(
 
 def _claim(plan: Any, user: int, observers: tuple[int, ...]) -> Guarantee:
     """Return the plan's own price of what these observers learn of the user."""
-    if not isinstance(plan.law, Consensus):
+    if not isinstance(plan.observation, Consensus):
         raise InvalidInput(
             f"{plan.name} does not end its steps in exact consensus, so its views are more than those of its "
             "averagings; audit its trained models (audit_membership)."

@@ -131,7 +131,7 @@ def priced(
     The numbers are those of the averaging plan itself, against everybody and against who was named.
     """
     from sottovoce import _validate
-    from sottovoce.algorithms import Muffliato
+    from sottovoce.algorithms import PrivateAveraging
 
     if noise is not None:
         _validate.positive(noise, "--noise")
@@ -145,14 +145,14 @@ def priced(
         who["observer"] = observer
     if colluders:
         who = {"view": "colluders", "colluders": sorted({observer, *colluders})}
-    plan = Muffliato(protocol, noise_std=1.0 if noise is None else noise, radius=1.0)
+    plan = PrivateAveraging(protocol, noise_std=1.0 if noise is None else noise, radius=1.0)
     stated = [plan.privacy("local"), plan.privacy(**who)]
     if noise is not None:
         if epsilon is not None:
             stated[-1].require(epsilon, at)
         return {"noise_multiplier": noise, "delta": at, "guarantees": statements(stated, at, network)}
     assert epsilon is not None
-    least = [plan.within(epsilon, at, **asked).noise_multiplier for asked in ({"view": "local"}, who)]
+    least = [plan.calibrated_to(epsilon, at, **asked).noise_multiplier for asked in ({"view": "local"}, who)]
     return {
         "epsilon": epsilon,
         "delta": at,

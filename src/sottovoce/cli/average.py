@@ -107,7 +107,7 @@ def average(
     require_budget(priced)
     result = built.plan.run(rows, settings.noise.source)
     ended = result.outputs["rows"]
-    record = plain(result.record() | {"metrics": {**result.metrics, "cost": priced["cost"]}})
+    record = plain(result.to_dict() | {"metrics": {**result.metrics, "cost": priced["cost"]}})
     record["guarantees"] = plain(priced["guarantees"])
     # rows twice: for those who read --json, and where every record has its arrays
     payload = record | {"rows": plain(ended), "outputs": {"rows": plain(ended)}}

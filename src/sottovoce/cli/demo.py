@@ -54,7 +54,7 @@ def demo(
             records[part.name] = _account(clinics)
         else:
             with progress(part.title, part.ticks, quiet=json) as tick:
-                records[part.name] = part.run(clinics, tick).record()
+                records[part.name] = part.run(clinics, tick).to_dict()
         if not json:
             show[part.name](screen, records[part.name])
     with progress("drawing the report", None, quiet=json):

@@ -102,11 +102,11 @@ def _study(
         return ExplorerModel(changed, found)
     if target.startswith("file:"):
         from sottovoce import graphs
-        from sottovoce.algorithms import Muffliato
+        from sottovoce.algorithms import PrivateAveraging
         from sottovoce.report.explorer.model import Opened
 
         network = graphs.parse(target)
-        first = Muffliato("gossip", network=network, noise_std=1.0, radius=0.5, center=0.5)
+        first = PrivateAveraging("gossip", network=network, noise_std=1.0, radius=0.5, center=0.5)
         tables = {"network": {"graph": target}}
         found = Opened(first, network, tables=tables, protocol="gossip")
         return ExplorerModel(ExplorerSettings.read({**found.setting().model_dump(), **given}), found)

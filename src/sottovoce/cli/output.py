@@ -127,7 +127,7 @@ def statements(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=1.0)
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=1.0)
     >>> round(statements([plan.privacy("local")], 1e-5)[0]["epsilon"], 3)
     1.993
     """

@@ -220,7 +220,7 @@ def _within_budget(made: Plan, budget: BudgetSection | None) -> Plan:
         raise ConfigError(
             "Neither [noise] nor [budget] is given; one of them decides how much noise is added."
         )
-    made = made.within(budget.epsilon, budget.delta, **budget.who)
+    made = made.calibrated_to(budget.epsilon, budget.delta, **budget.who)
     worst = made.noise_in_result()
     if budget.max_noise is not None and made.query != "value":
         raise ConfigError(f"[budget] max_noise is for averages; {made.name} does not know it before it runs.")
@@ -295,8 +295,8 @@ def price(built: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
         from sottovoce.accounting.published.assessment import missing_links
 
         notes = list(missing_links(built.network, made.schedule(0)))
-        if len(set(made.sizes or ())) > 1 and made.computes is not None:
-            notes.append(f"Sites differ in size; learned is {made.computes}.")
+        if len(set(made.sizes or ())) > 1 and made.estimand is not None:
+            notes.append(f"Sites differ in size; learned is {made.estimand}.")
         priced |= {"notes": notes} if notes else {}
     worst = made.noise_in_result()
     if worst is not None:
@@ -305,8 +305,8 @@ def price(built: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
         if limit is not None and worst > limit:
             sentence = f"The result would carry {worst:.3g} of noise, more than the {limit:g} allowed."
             priced |= {"feasible": False, "verdict": sentence}
-    priced["hides"] = HIDES[made.adjacency] if made.protects else "nothing: no noise is added"
-    if not made.protects:
+    priced["hides"] = HIDES[made.adjacency] if made.has_noise else "nothing: no noise is added"
+    if not made.has_noise:
         priced = {"verdict": NO_PRIVACY, **priced, "private": False}
     priced["reads"] = files_read(built)
     return priced | worth(built, priced, simulated)

@@ -347,7 +347,7 @@ def _finish(
     if built.accepted:
         metrics["accepted"] = list(built.accepted)
     result = replace(result, metrics=metrics, guarantees=priced["guarantees"])
-    record = plain(result.record())
+    record = plain(result.to_dict())
     if coef.size <= SHOWN:
         record["outputs"] = {"coef": plain(coef)}
     if out is not None and out.suffix.lower() == ".json":

@@ -156,11 +156,11 @@ def noise_for_patients() -> float:
 
 def promises(protocol: Protocol, observer: int) -> list[dict[str, Any]]:
     """Return what this noise promises a patient, against everybody and one clinic, and what to a clinic."""
-    from sottovoce.algorithms import Muffliato
+    from sottovoce.algorithms import PrivateAveraging
 
     std = noise_for_patients()
-    plan = Muffliato(protocol, noise_std=std, radius=0.5 / PATIENTS)
-    whole = Muffliato(protocol, noise_std=std, radius=0.5)
+    plan = PrivateAveraging(protocol, noise_std=std, radius=0.5 / PATIENTS)
+    whole = PrivateAveraging(protocol, noise_std=std, radius=0.5)
     patient = [about_a_patient(plan.privacy(view, **who)) for view, who in (
         ("local", {}), ("network", {"observer": observer}))]  # fmt: skip
     said = [g.to_dict(delta=DELTA) | {"what": "one patient"} for g in patient]
@@ -184,7 +184,7 @@ def averages(
     >>> [m["method"] for m in record.metrics["methods"]]
     ['local privacy', 'gossip', 'exchange', 'tree', 'masked sum', 'trusted curator']
     """
-    from sottovoce.algorithms import Muffliato
+    from sottovoce.algorithms import PrivateAveraging
 
     started = time.perf_counter()
     network, shares, std = clinics.network, clinics.shares(), noise_for_patients()
@@ -199,7 +199,7 @@ def averages(
     noisy = SimulatedNoise(1).perturb(rows, agents=range(16), step=0, std=std)
     floor = float(np.sqrt(np.mean((noisy.mean(axis=0) - truth) ** 2)))
     local = about_a_patient(
-        Muffliato(HypercubeExchange(16), noise_std=std, radius=0.5 / PATIENTS).privacy("local")
+        PrivateAveraging(HypercubeExchange(16), noise_std=std, radius=0.5 / PATIENTS).privacy("local")
     )
     methods = [_method("local privacy", "nobody", [1.0], floor, 16 * 15)]
     said = [local.to_dict(delta=DELTA) | {"what": "every method"}]

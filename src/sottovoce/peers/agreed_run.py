@@ -75,7 +75,7 @@ class AgreedRun:
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
         every = (self.plan.schedule(k).rounds for k in range(self.steps))
-        steady = self.plan.steady  # then a run of ten million steps is read as fast as one of ten
+        steady = self.plan.is_stationary  # then a run of ten million steps is read as fast as one of ten
         self.rounds = self.steps * self.plan.schedule(0).rounds if steady else sum(every)
         self.grid = self.plan.grid
         if self.grid is None:
@@ -129,7 +129,7 @@ class AgreedRun:
         beside = () if self.plan.schedule(0).exact else self.agreement.neighbors(node)
         return StepProgram(
             text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys,
-            steady=self.plan.steady, beside=beside,
+            steady=self.plan.is_stationary, beside=beside,
         )  # fmt: skip
 
     @cached_property
@@ -214,7 +214,7 @@ class AgreedRun:
     def _exact(self) -> bool:
         """Whether more than the local number may be asked for."""
         # an exchange left out can tell a neighbor more, not less: then only the local number holds
-        quick = self._asked or self.n**2 * (1 if self.plan.steady else self.steps) <= _QUICK
+        quick = self._asked or self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
         return self.agreement.timing.late == "wait" and quick
 
     def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
@@ -238,7 +238,7 @@ class AgreedRun:
         """
         made = tuple(releases)
         asked = [self._charged_view] if self.tolerate else []
-        if isinstance(self.plan.law, Consensus) and self._exact:
+        if isinstance(self.plan.observation, Consensus) and self._exact:
             asked.append({"view": "network"})
         if not made:
             nothing = self.spent_locally(node, ())
@@ -342,8 +342,8 @@ class _Charged:
     node: int | None = None  # whose they are, among others who follow the plan
 
     @property
-    def law(self) -> ObservationModel:
-        law: ObservationModel = LocalOnly() if self.node is None else self.plan.law
+    def observation(self) -> ObservationModel:
+        law: ObservationModel = LocalOnly() if self.node is None else self.plan.observation
         return law
 
     @property
@@ -355,8 +355,8 @@ class _Charged:
         return int(self.plan.steps)
 
     @property
-    def steady(self) -> bool:
-        return bool(self.plan.steady)
+    def is_stationary(self) -> bool:
+        return bool(self.plan.is_stationary)
 
     @property
     def adjacency(self) -> str:

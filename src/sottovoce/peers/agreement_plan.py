@@ -196,7 +196,7 @@ def agreed_plan(
         plan = kind(**given)
     except TypeError as error:  # a table with a key that the option does not have
         raise ConfigError(f"{name} cannot be built from these options: {error}.") from None
-    if not isinstance(plan.law, (Averaging, Consensus, LinearGossip, LocalOnly)):
+    if not isinstance(plan.observation, (Averaging, Consensus, LinearGossip, LocalOnly)):
         raise ConfigError(
             f"{name} needs one holder of all records, a server, or noise that two members share; members on "
             "machines of their own cannot run it."

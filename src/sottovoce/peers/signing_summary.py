@@ -26,7 +26,7 @@ def connections(job: AgreedRun) -> list[tuple[int, int]]:
     pairs: set[tuple[int, int]] = set()
     every = len(job.agreement.network.edges)  # more there cannot be
     last = None
-    for k in range(1 if job.plan.steady else job.steps):
+    for k in range(1 if job.plan.is_stationary else job.steps):
         protocol = job.plan.schedule(k)
         if protocol is last:
             continue

@@ -86,7 +86,7 @@ def charge_training(
     >>> folder = tempfile.mkdtemp()
     >>> home = MemberDirectory.create(folder + "/home", "north", population="patients", copy=folder + "/copy",
     ...                    budgets=[LifetimeBudget(3.0, 1e-5, "user", "local")])
-    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(2), noise_std=4.0, radius=1.0)
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=4.0, radius=1.0)
     >>> training = charge_training(plan, "a mean", home=home)
     >>> training.said["population"], round(training.said["budgets"][0]["total"], 3)
     ('patients', 1.993)

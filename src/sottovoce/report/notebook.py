@@ -19,6 +19,7 @@ import numpy as np
 
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.advice.usefulness import usefulness
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
@@ -129,7 +130,7 @@ def _(thing: Plan) -> str:
         "hides": wording.adjacency(thing.adjacency),
     }
     facts |= {key.replace("_", " "): value for key, value in thing.cost().items()}
-    worth = thing.usefulness()
+    worth = usefulness(thing)
     said = _marked(str(worth), {True: _GOOD, False: _BAD, None: _GREY}[worth.useful])
     return _box(f"Plan {thing.name}", price + said + _facts(facts))
 
@@ -283,7 +284,7 @@ def report(result: Result, path: str | Path, title: str | None = None) -> Path:
     target = Path(path)
     if target.suffix not in (".html", ".htm"):
         raise InvalidInput(f"a report is a page, as report.html, got {target.name!r}.")
-    return write_text(target, build([result.record()], title or f"Result of {result.name}"))
+    return write_text(target, build([result.to_dict()], title or f"Result of {result.name}"))
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------

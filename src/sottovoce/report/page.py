@@ -30,7 +30,7 @@ def build(
     Examples
     --------
     >>> from sottovoce.runners import Result
-    >>> page = build([Result("demo", metrics={"error": 0.5}).record()], title="A title")
+    >>> page = build([Result("demo", metrics={"error": 0.5}).to_dict()], title="A title")
     >>> page.startswith("<!doctype html>"), "A title" in page, "src=" in page
     (True, True, False)
     """

@@ -55,7 +55,7 @@ def write_result(path: str | Path, record: Mapping[str, Any]) -> Path:
     >>> import tempfile
     >>> from sottovoce.runners import Result
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = write_result(Path(folder) / "r.json", Result("demo", metrics={"error": 0.5}).record())
+    ...     file = write_result(Path(folder) / "r.json", Result("demo", metrics={"error": 0.5}).to_dict())
     ...     read_result(file)["metrics"]
     {'error': 0.5}
     """

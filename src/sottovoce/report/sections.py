@@ -33,7 +33,7 @@ def section_of(record: Mapping[str, Any]) -> Section:
     Examples
     --------
     >>> from sottovoce.runners import Result
-    >>> section_of(Result("something-new", metrics={"error": 0.5}).record()).title
+    >>> section_of(Result("something-new", metrics={"error": 0.5}).to_dict()).title
     'Something new'
     """
     tell = _teller(str(record["name"]))

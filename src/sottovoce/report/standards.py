@@ -29,7 +29,7 @@ def registry(record: Mapping[str, Any]) -> dict[str, Any]:
     --------
     >>> import sottovoce as sv
     >>> from sottovoce.report.summary_page import of_plan
-    >>> plan = sv.Muffliato("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
     >>> record = {"name": "plan", "config": plan.describe(), "metrics": {}, "provenance": {},
     ...           "guarantees": [plan.privacy().to_dict(delta=1e-5)], "front": of_plan(plan, title="Mean")}
     >>> entry = registry(record)["deployment"]
@@ -100,7 +100,7 @@ def nist(record: Mapping[str, Any]) -> list[dict[str, str]]:
     --------
     >>> import sottovoce as sv
     >>> from sottovoce.report.summary_page import of_plan
-    >>> plan = sv.Muffliato("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
     >>> record = {"name": "plan", "config": plan.describe(), "metrics": {}, "provenance": {},
     ...           "guarantees": [plan.privacy().to_dict(delta=1e-5)], "front": of_plan(plan, title="Mean")}
     >>> rows = nist(record)

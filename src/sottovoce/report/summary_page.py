@@ -19,6 +19,7 @@ from sottovoce._io import plain
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.models import Averaging, Consensus
+from sottovoce.advice.usefulness import usefulness
 from sottovoce.report.wording import CERTAIN, adversary, best_guess
 
 __all__ = ["of_agreement", "of_audit", "of_plan", "of_reconstruction", "of_record", "of_statement"]
@@ -54,7 +55,7 @@ def of_plan(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
     >>> front = of_plan(plan, title="Waiting times", limit=2.5)
     >>> [(one["question"], one["answer"]) for one in front["answers"]], front["guess"]
     ([('Private?', 'yes'), ('Useful?', 'no')], 'from 50 to 60 in 100')
@@ -62,7 +63,7 @@ def of_plan(
     asked, uncharged = dict(who or {}), list(accepted)
     stated = plan.privacy(**asked)
     local = stated if stated.adversary.kind in ("local", "central") else plan.privacy("local")
-    useful = plan.usefulness()
+    useful = usefulness(plan)
     called = _names(names, plan.n)
     answers = [
         _answer("Private?", *_private(stated, delta, limit, uncharged)),
@@ -230,8 +231,8 @@ def of_record(record: Mapping[str, Any]) -> dict[str, Any] | None:
     Examples
     --------
     >>> import numpy as np, sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
-    >>> front = of_record(plan.run(np.zeros(4), np.random.default_rng(0)).record())
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
+    >>> front = of_record(plan.run(np.zeros(4), np.random.default_rng(0)).to_dict())
     >>> front["answers"][0]["answer"]  # a simulation protects nobody
     'no'
     """
@@ -442,7 +443,7 @@ def _losses(
 
 def _shares(plan: Any) -> tuple[np.ndarray | None, int]:
     """Return (n, n) the share of one step's local privacy, ``[user, observer]``, and over how many steps."""
-    if not isinstance(plan.law, (Averaging, Consensus)) or not 1 < plan.n <= 4 * MATRIX:
+    if not isinstance(plan.observation, (Averaging, Consensus)) or not 1 < plan.n <= 4 * MATRIX:
         return None, 0
     steps = min(plan.steps, _STEPS)
     total = np.zeros((plan.n, plan.n))

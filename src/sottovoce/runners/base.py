@@ -107,7 +107,7 @@ class Result(NotebookDisplay):
     Examples
     --------
     >>> result = Result(name="demo", config={"n": 2}, metrics={"error": 0.5})
-    >>> result.record()["metrics"]["error"]
+    >>> result.to_dict()["metrics"]["error"]
     0.5
     """
 
@@ -119,7 +119,7 @@ class Result(NotebookDisplay):
     guarantees: Sequence[Mapping[str, Any]] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Return the JSON-ready record: everything but the output arrays."""
         return {
             "name": self.name,
@@ -132,7 +132,7 @@ class Result(NotebookDisplay):
 
     def to_json(self) -> str:
         """Return the record as JSON text."""
-        return json.dumps(self.record(), indent=1)
+        return json.dumps(self.to_dict(), indent=1)
 
     @property
     def model(self) -> np.ndarray:
@@ -176,7 +176,7 @@ class Result(NotebookDisplay):
         stored = {f"output.{name}": array for name, array in arrays.items()}
         atomic_write(place / ARRAYS, lambda file: np.savez(file, **stored))
         # the digests tie the two files together: after a crash between them, the pair is refused
-        record = {**self.record(), "outputs": {name: digest(array) for name, array in arrays.items()}}
+        record = {**self.to_dict(), "outputs": {name: digest(array) for name, array in arrays.items()}}
         atomic_write(place / RECORD, json.dumps(record, indent=1) + "\n")
         return place
 
@@ -189,7 +189,7 @@ class Result(NotebookDisplay):
             with open(place / ARRAYS, "rb") as file, np.load(file, allow_pickle=False) as stored:
                 outputs = {name.removeprefix("output."): stored[name] for name in stored.files}
             whole = {name: digest(array) for name, array in outputs.items()} == record["outputs"]
-            fields = {key: record[key] for key in cls("").record()}
+            fields = {key: record[key] for key in cls("").to_dict()}
         except (FileNotFoundError, NotADirectoryError):
             raise DataError(f"There is no result in {place}; `result.save(folder)` makes one.") from None
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:

@@ -51,7 +51,7 @@ class Traffic:
 
     Examples
     --------
-    >>> Traffic(rounds=2, rows=3, bytes=24, cut_edges=4).record()["bytes"]
+    >>> Traffic(rounds=2, rows=3, bytes=24, cut_edges=4).to_dict()["bytes"]
     24
     """
 
@@ -60,7 +60,7 @@ class Traffic:
     bytes: int = 0
     cut_edges: int = 0
 
-    def record(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int]:
         """Return the figures as plain values."""
         return dict(vars(self))
 

@@ -57,7 +57,7 @@ def run(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(2), noise_std=1.0, radius=1.0)
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=1.0, radius=1.0)
     >>> run(plan, np.zeros((2, 3)), np.random.default_rng(0)).outputs["rows"].shape
     (2, 3)
     """
@@ -94,9 +94,15 @@ def run(
             tell(k + 1, history[-1] if history else {})
 
         state = run_stacked(
-            text, plan.passing(), plan.steps, state=state, start=done, noise=random.noise, after_step=after,
+            text,
+            plan.schedule_in_order(),
+            plan.steps,
+            state=state,
+            start=done,
+            noise=random.noise,
+            after_step=after,
             every=stretch if wanted or progress or kept is not None else plan.steps,
-        )  # fmt: skip
+        )
     rows = np.asarray(text.output(state))
     return Result(
         name=plan.name,
@@ -105,7 +111,7 @@ def run(
         metrics=plan.metrics(rows, data, random),
         history=history,
         guarantees=[g.to_dict() for g in plan.guarantees()],
-        provenance=provenance_now(started, noise=random.words if plan.protects else NO_PRIVACY),
+        provenance=provenance_now(started, noise=random.words if plan.has_noise else NO_PRIVACY),
     )
 
 
@@ -141,7 +147,7 @@ def run_on_ranks(
     Examples
     --------
     >>> import sottovoce as sv
-    >>> plan = sv.Muffliato(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=0.5)
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=1.0, radius=0.5)
     >>> with Cluster.alone() as cluster:
     ...     result = run_on_ranks(cluster, plan, np.zeros((4, 2)), np.random.default_rng(0))
     >>> result.outputs["rows"].shape, result.provenance["ranks"]
@@ -183,13 +189,14 @@ def run_on_ranks(
             record(k + 1, cluster.gather(hosted))
 
     hosted = run_cluster(
-        cluster, make, plan.passing(), plan.steps, noise=random.noise, owner=owner, checkpoint=checkpoint,
+        cluster, make, plan.schedule_in_order(), plan.steps, noise=random.noise, owner=owner,
+        checkpoint=checkpoint,
         every=every or max(1, plan.steps // 50),
         plan={**plan.describe(), "sizes": getattr(ready, "sizes", None), "seeds": random.seeds},
         after_step=after if every or progress else None,
     )  # fmt: skip
     rows = cluster.gather(hosted)
-    sent = cluster.meet(cluster.traffic.record())
+    sent = cluster.meet(cluster.traffic.to_dict())
     if rows is None:
         return None
     if every:
@@ -202,7 +209,7 @@ def run_on_ranks(
         history=history,
         guarantees=[g.to_dict() for g in plan.guarantees()],
         provenance=provenance_now(
-            started, noise=random.words if plan.protects else NO_PRIVACY, ranks=cluster.size, traffic=sent
+            started, noise=random.words if plan.has_noise else NO_PRIVACY, ranks=cluster.size, traffic=sent
         ),
     )
 

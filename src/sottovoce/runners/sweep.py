@@ -269,7 +269,7 @@ class _Job:
                 "version": __version__,
                 "options": plain(self.options),
                 "seed": self.seed,
-                "value": value.record() if isinstance(value, Result) else plain(value),
+                "value": value.to_dict() if isinstance(value, Result) else plain(value),
                 "seconds": round(time.perf_counter() - started, 3),
             }
             write_trial(self.path, record)

@@ -513,7 +513,7 @@ def secure_sum_mean(
     quick: bool = False, *, members: tuple[int, ...] = (10, 64, 1024), numbers: int = 8000, runs: int = 10
 ) -> Result:
     """Average numbers of a unit interval at epsilon 1 and measure the noise in the mean."""
-    from sottovoce.algorithms import Muffliato
+    from sottovoce.algorithms import PrivateAveraging
     from sottovoce.noise.run_randomness import RunRandomness
     from sottovoce.privacy import ProtectiveNoise, gaussian_mu
 
@@ -529,7 +529,7 @@ def secure_sum_mean(
                 if against in ("local", "central")
                 else {"view": "colluders", "colluders": many}
             )
-            plan = Muffliato.for_budget(
+            plan = PrivateAveraging.for_budget(
                 f"masked:tolerate={many}", radius=0.5, network=f"ring:{n}", epsilon=1.0, delta=DELTA,
                 dim=numbers if n <= 64 else numbers // 4, **view,
             )  # fmt: skip

@@ -27,7 +27,8 @@ from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.accounting.observation.models import Averaging, Consensus
 from sottovoce.accounting.published.assessment import PUBLISHED_FOR, missing_links
 from sottovoce.accounting.published.formulas import published_loss
-from sottovoce.algorithms import Muffliato
+from sottovoce.advice.usefulness import usefulness
+from sottovoce.algorithms import PrivateAveraging
 from sottovoce.errors import ConfigError, InvalidInput, Refused, SottovoceError
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
@@ -119,7 +120,7 @@ class Opened:
     --------
     >>> import sottovoce as sv
     >>> ring = sv.graphs.ring(4)
-    >>> Opened(sv.Muffliato("tree", network=ring, noise_std=1.0, radius=0.5), ring).setting().noise
+    >>> Opened(sv.PrivateAveraging("tree", network=ring, noise_std=1.0, radius=0.5), ring).setting().noise
     2.0
     """
 
@@ -220,7 +221,7 @@ class ExplorerModel:
         base: dict[str, Any] = {"radius": 0.5, "center": 0.5}
         if opened is not None:
             base = {key: getattr(opened.plan, key) for key in ("radius", "center", "dim", "adjacency")}
-        return Muffliato(
+        return PrivateAveraging(
             chosen.named, network=self.network, noise_std=chosen.noise * base["radius"], seed=chosen.seed,
             **base,
         )  # fmt: skip
@@ -264,7 +265,7 @@ class ExplorerModel:
         """Return the graph and what is true for every observer: error, cost, the local price."""
         plan, delta = self.plan, self.setting.delta
         local = plan.privacy("local")
-        useful = plan.usefulness()
+        useful = usefulness(plan)
         cost = dict(plan.cost())
         protocol = self.protocol
         partners = getattr(protocol, "partner_edges", None)
@@ -463,7 +464,7 @@ class ExplorerModel:
 
     def _shares(self, who: tuple[int, ...]) -> np.ndarray:
         """Return (n,) the share of (one step's) local privacy that is lost; 1 where nothing hides it."""
-        if isinstance(self.plan.law, (Averaging, Consensus)):
+        if isinstance(self.plan.observation, (Averaging, Consensus)):
             if who not in self._looked:
                 self._looked[who] = np.asarray(self.protocol.view(set(who)).leakage())
             return self._looked[who]
@@ -477,7 +478,7 @@ class ExplorerModel:
 
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
-        if self.protocol.name not in PUBLISHED_FOR or not isinstance(self.plan.law, Averaging):
+        if self.protocol.name not in PUBLISHED_FOR or not isinstance(self.plan.observation, Averaging):
             return None
         if len({release.noise_std for u in range(self.plan.n) for release in self.plan.releases(u)}) > 1:
             return None  # the formula is for one noise for all
@@ -529,7 +530,7 @@ class ExplorerModel:
 
     def _combined(self, who: tuple[int, ...]) -> str:
         """Return the combinations of several values that one observer knows, the shortest first, in words."""
-        if len(who) > 1 or self.network.n > COMBINED or not isinstance(self.plan.law, Averaging):
+        if len(who) > 1 or self.network.n > COMBINED or not isinstance(self.plan.observation, Averaging):
             return ""
         if self.protocol.name not in ("gossip", "chebyshev", "tree", "exchange"):
             return ""

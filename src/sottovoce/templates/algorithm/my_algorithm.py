@@ -28,7 +28,7 @@ class SignDescent(GradientPlan):
     uses_optimizer: ClassVar[bool] = False
 
     @property
-    def law(self):
+    def observation(self):
         return Consensus()  # the model is common knowledge, so views of steps compose
 
     def algorithm(self, source, start):
@@ -59,4 +59,4 @@ if __name__ == "__main__":
     result = plan.run(data, np.random.default_rng(0))
     right = np.mean(np.sign(data.X @ result.outputs["coef"]) == data.y)
     print(f"accuracy {right:.3f} at epsilon {plan.epsilon(1e-5):.3g} against any one member")
-    print(plan.usefulness(sample="synthetic"))
+    print(sv.advice.usefulness(plan, sample="synthetic"))

@@ -15,7 +15,7 @@ def plan_for(data, **options):
 
 def test_it_learns_within_its_budget():
     data = toy()
-    plan = plan_for(data, noise_multiplier=1.0).within(2.0, 1e-5)
+    plan = plan_for(data, noise_multiplier=1.0).calibrated_to(2.0, 1e-5)
     assert 1.99 <= plan.epsilon(1e-5) <= 2.0
     coef = plan.run(data, np.random.default_rng(0)).outputs["coef"]
     assert np.mean(np.sign(data.X @ coef) == data.y) > 0.9

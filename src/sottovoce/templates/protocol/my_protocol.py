@@ -40,10 +40,10 @@ def build(network, rounds, options, rng):
 
 if __name__ == "__main__":
     protocol = TwoStars(8, rounds=60)
-    plan = sv.Muffliato.for_budget(protocol, radius=0.5, epsilon=12.0, delta=1e-5)
+    plan = sv.PrivateAveraging.for_budget(protocol, radius=0.5, epsilon=12.0, delta=1e-5)
     values = np.linspace(-0.5, 0.5, 8) ** 2
     result = plan.run(values, np.random.default_rng(0))
     print(f"truth {values.mean():.3f}, answers {result.outputs['rows'].ravel().round(3).tolist()}")
-    print(f"{plan.usefulness()}")
+    print(f"{sv.advice.usefulness(plan)}")
     print(f"what node 1 learns of the others: {protocol.view(1).leakage().round(3).tolist()}")
     print(f"without noise node 1 can compute the values of nodes {sv.attacks.gossip_attack(protocol, [1]).nodes}")

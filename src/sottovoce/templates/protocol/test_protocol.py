@@ -13,9 +13,9 @@ def test_it_averages():
 
 
 def test_it_is_priced_and_useful():
-    plan = sv.Muffliato.for_budget(TwoStars(8, 60), radius=0.5, epsilon=12.0, delta=1e-5)
+    plan = sv.PrivateAveraging.for_budget(TwoStars(8, 60), radius=0.5, epsilon=12.0, delta=1e-5)
     assert plan.epsilon(1e-5) <= 12.0
-    assert plan.usefulness().useful
+    assert sv.advice.usefulness(plan).useful
 
 
 def test_what_a_node_computes_is_what_the_accountant_says():
