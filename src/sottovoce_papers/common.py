@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.report.result_files import write_text
+from sottovoce._io import atomic_write
 from sottovoce.runners.sweep import write_trial
 
 __all__ = ["accuracy_of", "commit", "differences", "unpack", "write_result"]
@@ -43,7 +43,7 @@ def write_result(path: Path, result: Mapping[str, Any], trials: Iterable[Mapping
     """Write a result with its trials, one line each."""
     rows = ",\n".join(f"  {json.dumps(row, allow_nan=False)}" for row in trials)
     text = json.dumps({key: value for key, value in result.items() if key != "trials"}, indent=1)
-    return write_text(path, f'{text[:-2]},\n "trials": [\n{rows}\n ]\n}}\n' if rows else f"{text}\n")
+    return atomic_write(path, f'{text[:-2]},\n "trials": [\n{rows}\n ]\n}}\n' if rows else f"{text}\n")
 
 
 def unpack(results: Path, folder: Path) -> list[Path]:

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, emit, if_stopped, number, progress, safe, table
+from sottovoce._format import number
+from sottovoce.cli.output import Json, emit, if_stopped, progress, safe, table
 
 __all__ = ["reproduce"]
 
@@ -181,13 +182,13 @@ def _list(folder: Path, json: bool) -> None:
 
 def _gallery(folder: Path, out: Path, json: bool) -> None:
     """Write one page of all records in a folder: picture, claim, whether it held."""
+    from sottovoce._io import atomic_write
     from sottovoce.report.page import build
-    from sottovoce.report.result_files import write_text
     from sottovoce_papers.paper_index import stored_results
 
     records = list(stored_results(folder).values())
     _refuse_unless(bool(records), f"{folder} holds no record of an experiment; --from names another folder.")
-    write_text(out, build(records, "The papers, ours beside theirs"))
+    atomic_write(out, build(records, "The papers, ours beside theirs"))
     payload = {"gallery": str(out), "records": [record["name"] for record in records]}
     said = f"{len(records)} records, written to {out}"
     emit(payload, json, lambda screen: screen.print(said, markup=False))
@@ -271,7 +272,7 @@ def _chosen(name: str, found: Any, words: list[str], pairs: Sequence[str]) -> di
 
 def _as_asked(record: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[bool, str]:
     """Whether the record was made with the options given: a quick form has some of its own."""
-    from sottovoce.cli.output import plain
+    from sottovoce._io import plain
 
     used = {key: record["config"][key] for key in options if key in record["config"]}
     other = [key for key, value in used.items() if plain(value) != plain(options[key])]
@@ -427,7 +428,7 @@ def _speaker(found: Any) -> str:
 
 
 def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Path]) -> None:
-    from sottovoce.report.elements import fine
+    from sottovoce._format import fine
     from sottovoce_papers.paper_index import lasted
 
     screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, emit, if_stopped, number, progress, table
+from sottovoce._format import number
+from sottovoce.cli.output import Json, emit, if_stopped, progress, table
 
 __all__ = ["choices", "sweep"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 import sottovoce as sv
+from sottovoce._format import fixed
 from sottovoce.cli.plan import built_plan
 from sottovoce.planfile.schema import check_plan_file
-from sottovoce.report.elements import fixed
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
 from sottovoce.report.explorer.page import offline_page
 from sottovoce.report.explorer.server import ExplorerServer

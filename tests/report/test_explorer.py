@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce._format import fixed
 from sottovoce.cli.explore import _study, opened
 from sottovoce.cli.plan import built_plan
 from sottovoce.errors import ConfigError, InvalidInput, Refused
 from sottovoce.privacy import account, account_each, gaussian_epsilon, gaussian_epsilons
-from sottovoce.report.elements import fixed
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings, answered, offline
 from sottovoce.report.explorer.page import live_page, offline_page
 from sottovoce.report.explorer.server import ExplorerServer

@@ -1,7 +1,5 @@
 import json
-import os
 import re
-import stat
 from html.parser import HTMLParser
 
 import numpy as np
@@ -12,7 +10,7 @@ from sottovoce import report
 from sottovoce.accounting.published.assessment import assess
 from sottovoce.cli.account import record as account_record
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.report import figures, result_files, sections, wording
+from sottovoce.report import elements, figures, result_files, sections
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -154,27 +152,6 @@ def test_missing_file(tmp_path):
         result_files.read_result(tmp_path / "r.json")
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    target = tmp_path / "r.txt"
-    result_files.write_text(target, "old")
-
-    def fail(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(DataError, match=r"r\.txt cannot be written: No space"):
-        result_files.write_text(target, "new")
-    assert [p.name for p in tmp_path.iterdir()] == ["r.txt"]
-    assert target.read_text() == "old"
-
-
-def test_written_files_have_ordinary_rights(tmp_path):
-    made = result_files.write_text(tmp_path / "r.txt", "x")
-    other = tmp_path / "plain.txt"
-    other.write_text("x")
-    assert stat.S_IMODE(made.stat().st_mode) == stat.S_IMODE(other.stat().st_mode)
-
-
 def test_records_hold_no_nan(tmp_path):
     with pytest.raises(ValueError, match="JSON"):
         result_files.write_result(tmp_path / "r.json", {"name": "x", "metrics": {"a": float("nan")}})
@@ -187,7 +164,7 @@ def test_best_guess_is_the_bound_of_the_definition():
         from scipy.stats import norm
 
         attained = norm.cdf(mu / 2)  # the best test of a Gaussian pair, fair coin
-        assert attained <= wording.best_guess(epsilon, 1e-5) <= 1
+        assert attained <= elements.best_guess(epsilon, 1e-5) <= 1
 
 
 def test_graph_pictures_of_all_sizes():
@@ -222,8 +199,8 @@ def test_what_was_read_and_not_charged_is_not_shown_as_a_plain_guarantee():
         "local"
     )
     stored = stated.to_dict(delta=1e-5)
-    assert wording.guarantee_row(stored)["verdict"] == "Guarantee"
-    row = wording.guarantee_row(stored | {"accepted": ["standardize"]})
+    assert elements.guarantee_row(stored)["verdict"] == "Guarantee"
+    row = elements.guarantee_row(stored | {"accepted": ["standardize"]})
     assert row["verdict"] == "Guarantee, except for what was accepted: standardize"
     record = {"name": "plan", "config": {}, "metrics": {"cost": {"messages": 1}}, "provenance": {}}
     page = report.build([record | {"guarantees": [stored | {"accepted": ["standardize"]}]}], "t", "l")

@@ -7,7 +7,8 @@ same sentences.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sottovoce.leakage.view import DETERMINED
 
@@ -19,6 +20,8 @@ __all__ = [
     "label",
     "learned",
     "not_covered",
+    "stored_adversary",
+    "stored_users",
     "uncharged",
     "verdict",
 ]
@@ -177,6 +180,33 @@ def adversary(
         return text
     group = " as a group" if len(about) > 1 else ""
     return f"{text}, about {_called(about, names, noun)}{group}"
+
+
+def stored_adversary(
+    stored: Mapping[str, Any] | str, names: Sequence[str] | None = None, noun: str = "participant"
+) -> str:
+    """Return a stored adversary (`Adversary.to_dict`) in words.
+
+    >>> stored_adversary({"kind": "pairwise", "observers": [1], "user": 0}, ["Ada", "Bo"])
+    'Bo, about Ada'
+    """
+    if isinstance(stored, str):
+        return stored
+    observers = stored.get("observers") or ()
+    users = stored_users(stored)
+    return adversary(str(stored.get("kind")), observers, users, stored.get("count"), names=names, noun=noun)
+
+
+def stored_users(stored: Mapping[str, Any] | str) -> list[int]:
+    """Return the users that a stored adversary looks at; none if it is about every user.
+
+    >>> stored_users({"kind": "pairwise", "observers": [1], "user": 0})
+    [0]
+    """
+    if isinstance(stored, str):
+        return []
+    user = stored.get("user")
+    return list(stored.get("users") or ([] if user is None else [user]))
 
 
 def adjacency(

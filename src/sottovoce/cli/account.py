@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce._format import number
+from sottovoce._io import plain
 from sottovoce.cli.options import (
     AddNoise,
     Draw,
@@ -26,8 +28,6 @@ from sottovoce.cli.output import (
     assumptions,
     finish,
     named,
-    number,
-    plain,
     progress,
     safe,
     statements,

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce._format import number
 from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
-from sottovoce.cli.output import Json, as_record, finish, number, safe, table
+from sottovoce.cli.output import Json, as_record, finish, safe, table
 
 __all__ = ["app"]
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from sottovoce._format import number
 from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
-from sottovoce.cli.output import Json, as_record, finish, named, number, progress, safe, table
+from sottovoce.cli.output import Json, as_record, finish, named, progress, safe, table
 
 __all__ = ["audit"]
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce._format import number
+from sottovoce._io import plain
 from sottovoce.cli.options import (
     AddNoise,
     Draw,
@@ -17,7 +19,7 @@ from sottovoce.cli.options import (
     TreeOption,
     Weights,
 )
-from sottovoce.cli.output import Json, console, emit, number, plain, safe, table
+from sottovoce.cli.output import Json, console, emit, safe, table
 from sottovoce.cli.plan import built_plan, price, require_budget, show_price
 from sottovoce.errors import ConfigError, InvalidInput
 from sottovoce.planfile.schema import VERSION, check_plan_file, read_numbers, read_plan
@@ -159,7 +161,8 @@ def write_result(path: Path, record: dict[str, Any], rows: np.ndarray) -> None:
 
     import numpy as np
 
-    from sottovoce.report.result_files import write_bytes, write_result
+    from sottovoce._io import atomic_write
+    from sottovoce.report.result_files import write_result
 
     if path.suffix.lower() == ".json":
         write_result(path, record)
@@ -169,7 +172,7 @@ def write_result(path: Path, record: dict[str, Any], rows: np.ndarray) -> None:
         np.savetxt(buffer, rows, delimiter=",", fmt="%.17g")
     else:
         np.savez(buffer, rows=rows, record=np.array(json.dumps(record)))
-    write_bytes(path, buffer.getvalue())
+    atomic_write(path, buffer.getvalue())
 
 
 def _show_average(

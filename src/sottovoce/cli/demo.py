@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, console, number, plain, progress, safe, table
+from sottovoce._format import number
+from sottovoce._io import plain
+from sottovoce.cli.output import Json, console, progress, safe, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -157,11 +159,11 @@ def _show_account(screen: Console, record: dict[str, Any]) -> None:
 
 
 def _show_guarantees(screen: Console, record: dict[str, Any], limit: int = 6) -> None:
-    from sottovoce.report.wording import adversary
+    from sottovoce.accounting.wording import stored_adversary
 
     names = record["config"].get("labels")
     rows = [
-        [g.get("what", ""), adversary(g["adversary"], names), number(g["epsilon"]), f"{g['delta']:g}",
+        [g.get("what", ""), stored_adversary(g["adversary"], names), number(g["epsilon"]), f"{g['delta']:g}",
          g["adjacency"], g["label"] if g["valid"] else f"[yellow]{g['label']}[/yellow]"]
         for g in record["guarantees"][:limit]
     ]  # fmt: skip

@@ -48,13 +48,13 @@ def explore(
     study = _study(target, protocol, rounds, noise, delta)
     _ = study.plan  # whatever is wrong is said here, not on the page
     if out is not None:
+        from sottovoce._io import atomic_write
         from sottovoce.report.explorer.page import offline_page
-        from sottovoce.report.result_files import write_text
 
         steps = study.most_rounds if study.adjustable else 1
         with progress("every observer", steps, quiet=json) as tick:
             page = offline_page(study, tick)
-        written = write_text(out, page)
+        written = atomic_write(out, page)
         found = {"page": str(written), "bytes": len(page.encode()), "nodes": study.network.n}
         emit(found, json, lambda screen: screen.print(f"Written to {out}: open it in any browser."))
         return

@@ -73,7 +73,7 @@ def write_template(template: str, folder: Path) -> list[str]:
     >>> write_template("average", Path(tempfile.mkdtemp()))
     ['README.md', 'plan.toml', 'test_average.py', 'values.csv']
     """
-    from sottovoce.report.result_files import write_text
+    from sottovoce._io import atomic_write
 
     if template not in TEMPLATES:
         raise InvalidInput(f"init knows {', '.join(TEMPLATES)}, got {template!r}.")
@@ -82,5 +82,5 @@ def write_template(template: str, folder: Path) -> list[str]:
     source = resources.files("sottovoce") / "templates" / template
     files = {file.name: file for file in source.iterdir() if file.is_file()}
     for name, file in files.items():
-        write_text(folder / name, file.read_text(encoding="utf-8"))
+        atomic_write(folder / name, file.read_text(encoding="utf-8"))
     return sorted(files)

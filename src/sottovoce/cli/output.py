@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce._format import number
+from sottovoce._io import plain
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from sottovoce.graphs import Network
 
 __all__ = [
-    "Json", "as_record", "assumptions", "console", "emit", "finish", "if_stopped", "named", "number", "plain",
+    "Json", "as_record", "assumptions", "console", "emit", "finish", "if_stopped", "named",
     "progress", "safe", "say_stopped", "statements", "table",
 ]  # fmt: skip
 
@@ -101,20 +104,6 @@ def as_record(name: str, config: Mapping[str, Any], metrics: Mapping[str, Any]) 
         "guarantees": metrics.get("guarantees", []), "provenance": {"version": __version__},
     }  # fmt: skip
     return {**config, **metrics, **record}
-
-
-def plain(value: Any) -> Any:
-    """Return ``value`` as JSON knows it: arrays become lists, NaN null, infinity a word.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> plain({"h": np.array([0.5, np.inf])})
-    {'h': [0.5, 'inf']}
-    """
-    from sottovoce._io import plain as plain_values
-
-    return plain_values(value)
 
 
 def statements(
@@ -231,19 +220,6 @@ def safe(text: Any) -> str:
     from rich.markup import escape
 
     return escape(str(text))
-
-
-def number(value: Any) -> str:
-    """Return a number as a person writes it, as pages and tables both show it.
-
-    Examples
-    --------
-    >>> number(0.123456), number(3), number(1234567), number(float("inf")), number(2e-9)
-    ('0.123', '3', '1,234,567', '∞', '2e-09')
-    """
-    from sottovoce.report.elements import number as written
-
-    return written(value)
 
 
 _stopped: list[str] = []  # what was said at Ctrl-C in this process: one sentence is enough

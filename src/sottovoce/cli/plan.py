@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from sottovoce.cli.output import Json, assumptions, finish, named, number, plain, safe, statements, table
+from sottovoce._format import number
+from sottovoce._io import plain
+from sottovoce.cli.output import Json, assumptions, finish, named, safe, statements, table
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, ConfigError
 from sottovoce.planfile.schema import BudgetSection, NoiseSection, PlanFile, about, read_plan
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, emit, plain, safe, table
+from sottovoce._io import plain
+from sottovoce.cli.output import Json, emit, safe, table
 from sottovoce.errors import ConfigError, DataError
 
 __all__ = ["predict"]

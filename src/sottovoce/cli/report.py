@@ -47,8 +47,8 @@ def report(
       sottovoce account --graph florentine --observer 1 --noise 2 -o a.json
       sottovoce report a.json --registry entry.json
     """
+    from sottovoce._io import atomic_write
     from sottovoce.report.page import build
-    from sottovoce.report.result_files import write_text
 
     own = None
     if home is not None:
@@ -68,9 +68,9 @@ def report(
         for name, (path, entry) in made.items():
             if path is not None:
                 extra[name] = (path, json_module.dumps(entry(records[0]), indent=1, allow_nan=False) + "\n")
-    found["report"] = str(write_text(out, page))
+    found["report"] = str(atomic_write(out, page))
     for name, (path, text) in extra.items():
-        found[name] = str(write_text(path, text))
+        found[name] = str(atomic_write(path, text))
     many = f"{len(records)} {'record' if len(records) == 1 else 'records'}"
     emit(found, json, lambda screen: screen.print(f"{many}, written to {out}", markup=False))
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce._format import number
 from sottovoce.cli.options import Out, number_list
-from sottovoce.cli.output import Json, as_record, finish, if_stopped, number, progress, table
+from sottovoce.cli.output import Json, as_record, finish, if_stopped, progress, table
 from sottovoce.cli.train import charged_training, read_training, run_training
 from sottovoce.errors import ConfigError
 

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sottovoce._format import number
+from sottovoce._io import plain
 from sottovoce.cli.distributed import Split, inside, start
-from sottovoce.cli.output import Json, console, emit, if_stopped, number, plain, safe
+from sottovoce.cli.output import Json, console, emit, if_stopped, safe
 from sottovoce.cli.plan import LoadedPlan, built_plan, price, require_budget, show_price
 from sottovoce.errors import ConfigError, DataError, InvalidInput
 from sottovoce.planfile.schema import read_plan

@@ -79,12 +79,13 @@ def account(clinics: Consortium) -> tuple[Protocol, dict[str, Any]]:
 
 def write(out: Path, clinics: Consortium, records: Mapping[str, dict[str, Any]]) -> tuple[Path, Path]:
     """Write the results, the report and a plan file; return the paths of the last two."""
+    from sottovoce._io import atomic_write
     from sottovoce.report.page import build
-    from sottovoce.report.result_files import write_result, write_text
+    from sottovoce.report.result_files import write_result
 
     page = build(records.values(), "Sixteen clinics, no server", LEAD)
     for name, record in records.items():
         write_result(out / "records" / f"{name}.json", record)
-    report = write_text(out / "report.html", page)
+    report = atomic_write(out / "report.html", page)
     shares = [round(share, 4) for share in clinics.shares().tolist()]
-    return report, write_text(out / "plan.toml", PLAN.format(values=shares))
+    return report, atomic_write(out / "plan.toml", PLAN.format(values=shares))

@@ -17,8 +17,7 @@ _NAMES = {
     "Figure": "elements", "Section": "elements", "Table": "elements",
     "build": "page", "html": "notebook", "plot": "notebook", "report": "notebook",
     "SECTIONS": "sections", "section_of": "sections",
-    "read_result": "result_files", "write_bytes": "result_files", "write_result": "result_files",
-    "write_text": "result_files",
+    "read_result": "result_files", "write_result": "result_files",
 }  # fmt: skip
 
 __all__ = list(_NAMES)

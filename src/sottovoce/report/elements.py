@@ -6,7 +6,13 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Figure", "Section", "Table", "fine", "fixed", "number"]
+from sottovoce._format import fine, fixed, number
+from sottovoce.accounting import wording
+
+__all__ = ["Figure", "Section", "Table", "best_guess", "guarantee_row"]
+
+
+CERTAIN = 0.99  # a best guess above this protects nobody in practice
 
 
 @dataclass(frozen=True)
@@ -56,10 +62,10 @@ class Table:
         """
         form = []
         for k, numeric in enumerate(self.numeric()):
-            given = [row[k] for row in self.rows if isinstance(row[k], float)] if numeric else []
-            small = any(0 < abs(value) < 0.01 for value in given)  # three places would round it away
-            form.append(fine if small else fixed if given else number)
-        return [[tell(cell) for tell, cell in zip(form, row, strict=True)] for row in self.rows]
+            values = [row[k] for row in self.rows if isinstance(row[k], float)] if numeric else []
+            small = any(0 < abs(value) < 0.01 for value in values)  # three decimals would round it away
+            form.append(fine if small else fixed if values else number)
+        return [[write(cell) for write, cell in zip(form, row, strict=True)] for row in self.rows]
 
 
 @dataclass(frozen=True)
@@ -79,61 +85,72 @@ class Section:
     footnote: str = ""
 
 
-def number(value: Any) -> str:
-    """Return a number as a person writes it; text stays as it is.
-
-    Examples
-    --------
-    >>> number(0.123456), number(7), number(1e-5), number(None), number("inf"), number(12345.6)
-    ('0.123', '7', '1e-05', '–', '∞', '12,346')
-    """
-    if value is None:
-        return "–"
-    if value == "inf" or value == float("inf"):
-        return "∞"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        if value != value:
-            return "–"
-        if value and abs(value) < 1e-3:
-            return f"{value:.2g}"
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}".rstrip("0").rstrip(".")
-    return str(value)
-
-
-def fine(value: Any) -> str:
-    """Return a number as `number` does, with three digits that count where it is small: tables compare.
-
-    Examples
-    --------
-    >>> fine(0.00112), fine(0.0526), fine(0.5), fine(12.3456), fine(None)
-    ('0.00112', '0.0526', '0.5', '12.346', '–')
-    """
-    small = isinstance(value, float) and 0 < abs(value) < 0.1
-    return f"{value:.3g}" if small else number(value)
-
-
-def fixed(value: Any) -> str:
-    """Return a number with three decimals, so that numbers under each other can be compared at a glance.
-
-    Examples
-    --------
-    >>> fixed(1.0), fixed(0.12345), fixed(0.0), fixed(2e-5), fixed(7), fixed(12345.6), fixed(None)
-    ('1.000', '0.123', '0.000', '2e-05', '7', '12,346', '–')
-    """
-    if not isinstance(value, float):
-        return number(value)
-    if value != value or math.isinf(value):
-        return number(value)
-    if value and abs(value) < 5e-4:
-        return f"{value:.1g}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"
-
-
 def _numeric(value: Any) -> bool:
     return (
         value is None or value == "inf" or (isinstance(value, (int, float)) and not isinstance(value, bool))
     )
+
+
+def best_guess(epsilon: float | str | None, delta: float | None) -> float | None:
+    """Return how often the best possible attacker is right about a fair coin, at most, knowing one point.
+
+    The coin decides between two neighboring data sets; (epsilon, delta) bounds the success of any test.
+    Where the whole curve is known, `Guarantee.best_guess` is less and exact.
+
+    Examples
+    --------
+    >>> round(best_guess(1.0, 1e-5), 3), best_guess(0.0, 0.0), best_guess("inf", 1e-5)
+    (0.731, 0.5, 1.0)
+    """
+    if epsilon is None:
+        return None
+    if epsilon == "inf" or float(epsilon) > 700:
+        return 1.0
+    odds = math.exp(float(epsilon))
+    return min(1.0, (odds + (delta or 0.0)) / (1 + odds))
+
+
+def guarantee_row(stored: dict[str, Any], names: list[str] | None = None) -> dict[str, Any]:
+    """Return one stored guarantee as the page shows it; epsilon is computed again where it is missing.
+
+    Examples
+    --------
+    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
+    >>> one = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).to_dict(delta=1e-5)
+    >>> row = guarantee_row(one)
+    >>> round(row["epsilon"], 3), row["verdict"], round(row["guess"], 3)
+    (4.377, 'Guarantee', 0.691)
+    """
+    delta = stored.get("delta")
+    epsilon = stored.get("epsilon")
+    guess = None
+    if "curve" in stored:
+        from sottovoce.accounting.guarantee import Guarantee
+
+        whole = Guarantee.from_dict(stored)
+        guess = whole.best_guess  # from the whole curve: one point of it knows much less
+        if epsilon is None:
+            delta = 1e-5 if delta is None else delta
+            value = whole.epsilon(delta)
+            epsilon = "inf" if math.isinf(value) else value
+    verdict, meaning = wording.verdict(str(stored.get("label")))
+    guess = best_guess(epsilon, delta) if guess is None else guess
+    if verdict == "Guarantee" and guess is not None and guess > CERTAIN:
+        verdict = "No protection in practice"
+    if verdict == "Guarantee" and stored.get("accepted"):  # read of private records, and not charged
+        verdict = f"Guarantee, except for what was accepted: {', '.join(stored['accepted'])}"
+    who = stored.get("adversary") or stored.get("against") or ""
+    return {
+        "against": wording.stored_adversary(who, names),
+        "what": stored.get("what", ""),
+        "adjacency": wording.adjacency(
+            str(stored.get("adjacency")), wording.stored_users(who), names=names, noun="participant"
+        ),
+        "epsilon": epsilon,
+        "delta": delta,
+        "guess": guess,
+        "label": stored.get("label"),
+        "verdict": verdict,
+        "meaning": meaning,
+        "assumptions": list(stored.get("assumptions") or ()),
+    }

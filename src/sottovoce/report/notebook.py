@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce._format import number
+from sottovoce._io import atomic_write
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.advice.usefulness import usefulness
@@ -26,9 +28,8 @@ from sottovoce.graphs import Network
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Protocol
 from sottovoce.report import drawing
-from sottovoce.report.elements import number
+from sottovoce.report.elements import guarantee_row
 from sottovoce.report.figures import inline, placed
-from sottovoce.report.wording import guarantee_row
 from sottovoce.runners import Result
 
 __all__ = ["html", "plot", "report"]
@@ -279,12 +280,11 @@ def report(result: Result, path: str | Path, title: str | None = None) -> Path:
     '<!doctype html>'
     """
     from sottovoce.report.page import build
-    from sottovoce.report.result_files import write_text
 
     target = Path(path)
     if target.suffix not in (".html", ".htm"):
         raise InvalidInput(f"a report is a page, as report.html, got {target.name!r}.")
-    return write_text(target, build([result.to_dict()], title or f"Result of {result.name}"))
+    return atomic_write(target, build([result.to_dict()], title or f"Result of {result.name}"))
 
 
 # ---- pieces ----------------------------------------------------------------------------------------------

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from sottovoce import __version__
+from sottovoce._format import fixed, number
 from sottovoce.accounting import wording
 from sottovoce.errors import InvalidInput
-from sottovoce.report.elements import fixed, number
+from sottovoce.report.elements import guarantee_row
 from sottovoce.report.figures import placed
 from sottovoce.report.sections import section_of
-from sottovoce.report.wording import guarantee_row
 
 __all__ = ["build", "said"]
 

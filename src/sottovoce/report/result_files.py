@@ -14,37 +14,11 @@ from typing import Any
 from sottovoce._io import atomic_write
 from sottovoce.errors import DataError
 
-__all__ = ["read_result", "write_bytes", "write_result", "write_text"]
+__all__ = ["read_result", "write_result"]
 
 _FIELDS: dict[str, type] = {
     "name": str, "config": dict, "metrics": dict, "history": list, "guarantees": list, "provenance": dict,
 }  # fmt: skip
-
-
-def write_bytes(path: str | Path, content: bytes) -> Path:
-    """Write a file so that a reader sees the old one or the new one, never half of one.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_bytes(Path(folder) / "new" / "a.txt", b"whole").read_bytes()
-    b'whole'
-    """
-    return atomic_write(path, content)
-
-
-def write_text(path: str | Path, text: str) -> Path:
-    """Write text as `write_bytes` does, in UTF-8.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     write_text(Path(folder) / "page.html", "<p>done</p>").name
-    'page.html'
-    """
-    return atomic_write(path, text)
 
 
 def write_result(path: str | Path, record: Mapping[str, Any]) -> Path:
@@ -59,7 +33,7 @@ def write_result(path: str | Path, record: Mapping[str, Any]) -> Path:
     ...     read_result(file)["metrics"]
     {'error': 0.5}
     """
-    return write_text(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    return atomic_write(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
 
 
 def read_result(path: str | Path) -> dict[str, Any]:

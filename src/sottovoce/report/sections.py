@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
+from sottovoce._format import number
 from sottovoce.errors import DataError
-from sottovoce.report.elements import Figure, Section, Table, number
+from sottovoce.report.elements import Figure, Section, Table
 
 __all__ = ["SECTIONS", "provenance", "scalars", "section_of"]
 

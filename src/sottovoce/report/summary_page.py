@@ -20,7 +20,7 @@ from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.models import Averaging, Consensus
 from sottovoce.advice.usefulness import usefulness
-from sottovoce.report.wording import CERTAIN, adversary, best_guess
+from sottovoce.report.elements import CERTAIN, best_guess
 
 __all__ = ["of_agreement", "of_audit", "of_plan", "of_reconstruction", "of_record", "of_statement"]
 
@@ -395,7 +395,9 @@ def _judged(
 
 
 def _said(stated: Guarantee, names: Sequence[str] | None) -> str:
-    return adversary(stated.adversary.to_dict(), None if names is None else list(names), "member")
+    return wording.stored_adversary(
+        stated.adversary.to_dict(), None if names is None else list(names), "member"
+    )
 
 
 def _adversary(stated: Guarantee, names: Sequence[str] | None) -> str:

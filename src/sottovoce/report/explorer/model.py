@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sottovoce import graphs
+from sottovoce._format import fixed, number
 from sottovoce._io import to_toml
 from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account_each
@@ -33,7 +34,6 @@ from sottovoce.errors import ConfigError, InvalidInput, Refused, SottovoceError
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
 from sottovoce.protocols import Protocol, parse, rounds_for
-from sottovoce.report.elements import fixed, number
 from sottovoce.report.figures import layout
 
 __all__ = ["ExplorerModel", "ExplorerSettings", "Opened", "offline"]
