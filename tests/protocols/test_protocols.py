@@ -382,7 +382,8 @@ def test_the_transition_is_what_one_round_does():
     unit = np.eye(15)
     state = np.vstack([unit, np.zeros((15, 15))])
     for t in range(2):
-        state = fast.transition(t) @ state
+        (step,) = fast._events(t)
+        state = step.transition @ state
     np.testing.assert_allclose(state[:15], fast.apply(unit), atol=1e-15)
     np.testing.assert_allclose(state[15:], network.W.toarray(), atol=1e-15)
 

@@ -7,7 +7,9 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
-from sottovoce.leakage import exact_rank, view
+from sottovoce.leakage import exact_rank
+from sottovoce.leakage.basis import RankMonitor
+from sottovoce.leakage.trace import AddNoise, ApplyMatrix, ExecutionTrace, Observe
 from sottovoce.privacy import averaging_guarantee, exact_loss, learning_guarantee, learning_view
 from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, LinearProtocol, Randomized, TimeVarying
 from verification import exact_spans
@@ -105,13 +107,13 @@ def test_faint_fresh_noise_still_counts():
 
 def test_random_ticks_are_checked_in_the_same_way():
     protocol = Randomized(sv.graphs.ring(6), 40, np.random.default_rng(3))
-    course = protocol._course([protocol.senders(t, (0,)) for t in range(40)], (0,))
-    mixes = [exact_rank.ApplyMatrix(protocol.matrix(t)) for t in range(40)]
-    general = [e for t in range(40) for e in (exact_rank.Observe(protocol.senders(t, (0,))), mixes[t])]
-    plain = exact_rank.ExecutionTrace(6, 6, (exact_rank.AddNoise(0, 6, 1.0), *general), (0,))
-    assert exact_rank.independent_rows(course) == exact_rank.independent_rows(plain)
-    for found in (exact_rank.exact_basis(course), exact_rank.exact_basis(plain)):
-        np.testing.assert_allclose((found**2).sum(axis=1), protocol.view(0).leakage(), atol=1e-12)
+    pairs = protocol.trace((0,))
+    mixes = [ApplyMatrix(protocol.matrix(t)) for t in range(40)]
+    general = [e for t in range(40) for e in (Observe((0, *protocol.senders(t, (0,)))), mixes[t])]
+    plain = ExecutionTrace(6, 6, (AddNoise(0, 6, 1.0), *general), (0,))
+    assert exact_rank.independent_rows(pairs) == exact_rank.independent_rows(plain)
+    for basis in (exact_rank.exact_basis(pairs), exact_rank.exact_basis(plain)):
+        np.testing.assert_allclose((basis**2).sum(axis=1), protocol.view(0).leakage(), atol=1e-12)
 
 
 def test_learning_steps_lose_nothing_either():
@@ -179,7 +181,7 @@ def test_unequal_noise_drops_nothing(ratio):
 
 
 def test_the_watch_tells_rounding_from_information():
-    watch = view.RankMonitor()
+    watch = RankMonitor()
     watch.note(np.array([1.0, 0.02, 3e-16]))
     assert watch.dropped
     assert not watch.doubtful

@@ -26,17 +26,11 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
-from sottovoce.leakage.exact_rank import (
-    AddNoise,
-    ApplyMatrix,
-    Event,
-    ExecutionTrace,
-    Observe,
-    Span,
-    decided,
-    exact_span,
-)
-from sottovoce.leakage.view import Basis, GaussianView
+from sottovoce.leakage.basis import Basis
+from sottovoce.leakage.exact_rank import decided, exact_span_basis
+from sottovoce.leakage.span import Span
+from sottovoce.leakage.trace import AddNoise, ApplyMatrix, Event, ExecutionTrace, Observe
+from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Gossip, LinearProtocol, Protocol, as_linear
 
 __all__ = [
@@ -363,12 +357,14 @@ def learning_view(
     basis.columns = columns
     basis.orthonormalize()
     span = Span(basis.columns[n:])
-    if not basis.watch.settled:
-        course = _learning_course(each, chosen, own_noise)
+    if not basis.monitor.settled:
+        trace = _learning_trace(each, chosen, own_noise)
         rank = basis.columns.shape[1]
-        if not decided(basis.watch, course, rank, faint=any(p.faint for p in each)):
+        if not decided(basis.monitor, trace, rank):
+            exact = exact_span_basis(trace, rank)
             # Where exact arithmetic would take too long: all of the local-privacy loss, as slack.
-            span = exact_span(course, rank) or Span(span.basis, slack=float(steps) ** 2, rounded_up=True)
+            rounded = Span(span.basis, slack=float(steps) ** 2, rounded_up=True)
+            span = rounded if exact is None else Span(exact)
     return LearningView(
         n=n,
         observers=chosen,
@@ -382,7 +378,7 @@ def learning_view(
     )
 
 
-def _learning_course(
+def _learning_trace(
     each: Sequence[LinearProtocol], observers: tuple[int, ...], own_noise: bool
 ) -> ExecutionTrace:
     """Return the steps forwards: each node adds a noisy gradient, then the rounds of the step's protocol."""
@@ -395,7 +391,8 @@ def _learning_course(
             seen = tuple(sorted(own | set(protocol.senders(t, observers))))
             events += [Observe(seen), ApplyMatrix(protocol.matrix(t))]
     known = tuple(step * n + v for step in range(len(each)) for v in sorted(own))
-    return ExecutionTrace(n, n * len(each), tuple(events), known)
+    faint = any(protocol.faint for protocol in each)
+    return ExecutionTrace(n, n * len(each), tuple(events), known, faint=faint)
 
 
 def _rounds_back(

@@ -22,7 +22,7 @@ rounded up, and the view says so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -32,21 +32,8 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import InvalidInput
+from sottovoce.leakage.span import COARSE, RESOLVED
 
-__all__ = ["TOLERANCE", "GaussianView"]
-
-# One step of a recursion maps a unit vector to a vector of norm about one; what is left of it after
-# orthogonalization is information or rounding. Keeping a rounding vector overstates the loss, dropping
-# information understates it. On graphs with metropolis weights nothing was ever found between 2e-13 and
-# 5e-3; what lies between ROUNDING and CLEAR is doubtful and goes to exact arithmetic (see `RankMonitor`).
-TOLERANCE = 1e-10
-ROUNDING = 1e-12
-CLEAR = 1e-5
-SHORT = 0.01
-LOSABLE = 1e-6  # the product of all SHORT steps: an error of 1e-16 becomes 1e-10
-
-RESOLVED = 1e-9  # rounding errors in the leakage up to this are ignored, up to COARSE they are added to it
-COARSE = 0.02
 WEIGHED = 1e-14  # rounding error of a basis entry, as `GaussianView.with_noise` enlarges it
 
 DETERMINED = 1e-8  # 1 - h below this: the noisy value is determined
@@ -206,133 +193,3 @@ class GaussianView(NotebookDisplay):
             (np.ones(len(carrying)), (self.owners[carrying], carrying)), shape=(self.n, len(self.owners))
         )
         return np.asarray(chosen @ self.basis)
-
-
-class RankMonitor:
-    """What the steps of a recursion kept and dropped, and whether floating point could tell.
-
-    Examples
-    --------
-    >>> watch = RankMonitor()
-    >>> watch.note(np.array([1.0, 0.3, 2e-16])); watch.dropped, watch.doubtful
-    (True, False)
-    >>> watch.note(np.array([1.0, 3e-9])); watch.doubtful
-    True
-    """
-
-    def __init__(self) -> None:
-        self.dropped = self._between = False
-        self._product = 1.0
-
-    def note(self, sizes: np.ndarray) -> None:
-        """Take the lengths that one step left of unit vectors."""
-        kept = sizes[sizes > TOLERANCE]
-        self.dropped |= len(kept) < len(sizes)
-        self._between |= bool(((sizes > ROUNDING) & (sizes < CLEAR)).any())
-        least = float(kept.min(initial=1.0))
-        if least < SHORT:
-            self._product *= least
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether a length was neither clearly there nor clearly rounding, or too many were short."""
-        return self._between or self._product < LOSABLE
-
-    @property
-    def settled(self) -> bool:
-        """Whether nothing was dropped and nothing is doubtful."""
-        return not self.dropped and not self.doubtful
-
-
-class Basis:
-    """Orthonormal functionals of the present state, with the numbers the observer knows them to be.
-
-    ``columns`` is (coordinates, rank); ``values`` is (rank, dim), or (rank, 0) when only the span is wanted;
-    ``watch`` remembers what the steps did.
-    """
-
-    def __init__(self, coordinates: int, dim: int = 0) -> None:
-        self.columns = np.zeros((coordinates, 0))
-        self.values = np.zeros((0, dim))
-        self.watch = RankMonitor()
-
-    def add_unit(self, coordinates: Sequence[int], values: np.ndarray | None = None) -> None:
-        """Add unit vectors: the observer sees these coordinates themselves."""
-        index = np.asarray(coordinates, dtype=np.intp)
-        if not len(index):
-            return
-        seen = np.zeros((len(index), self.values.shape[1])) if values is None else values
-        if self.columns.shape[1]:
-            self.values = self.values - self.columns[index].T @ seen
-            self.columns = self.columns.copy()
-            self.columns[index] = 0.0
-            self.orthonormalize()
-        units = np.zeros((self.columns.shape[0], len(index)))
-        units[index, np.arange(len(index))] = 1.0
-        self.columns = np.hstack([units, self.columns])
-        self.values = np.vstack([seen, self.values])
-
-    def orthonormalize(self) -> None:
-        """Restore orthonormal columns after a step; directions below `TOLERANCE` are dropped, and watched."""
-        if not self.columns.shape[1]:
-            return
-        self.columns, back = orthonormal(self.columns, self.watch)
-        self.values = back.T @ self.values
-
-
-def orthonormal(columns: np.ndarray, watch: RankMonitor | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return an orthonormal basis of the span and the matrix that makes it, ``columns @ back``."""
-    if columns.shape[0] > columns.shape[1]:
-        outer, triangle = np.linalg.qr(columns)
-        inner, size, right = np.linalg.svd(triangle)
-        left = outer @ inner
-    else:
-        left, size, right = np.linalg.svd(columns, full_matrices=False)
-    if watch is not None:
-        watch.note(size)
-    keep = size > TOLERANCE
-    return left[:, : len(size)][:, keep], right[: len(size)][keep].T / size[keep]
-
-
-def krylov_basis(
-    W: sparse.csr_array,
-    senders: Sequence[int],
-    rounds: int,
-    known: Sequence[int],
-    watch: RankMonitor | None = None,
-) -> np.ndarray:
-    """Return an orthonormal basis of span{W^k e_w : w in senders, k < rounds}, with ``known`` removed.
-
-    Block Lanczos with full re-orthogonalization, twice. With the observers' own coordinates in the basis
-    from the start, applying ``W`` to the newest block alone is enough, because ``W e_v`` lies in the span
-    of ``v`` and its neighbors.
-    """
-    n = W.shape[0]
-    known = sorted(set(known))
-    fresh = [w for w in senders if w not in set(known)]
-    newest = _units(n, fresh)
-    # One preallocated array, Fortran order: blocks are appended as columns, without copies.
-    limit = min(n, len(known) + len(fresh) * rounds)
-    basis = np.empty((n, limit), order="F")
-    basis[:, : len(known)] = _units(n, known)
-    basis[:, len(known) : len(known) + len(fresh)] = newest
-    used = len(known) + len(fresh)
-    for _ in range(1, rounds):
-        if not newest.shape[1] or used == n:
-            break
-        block = W @ newest
-        for _ in range(2):
-            block -= basis[:, :used] @ (basis[:, :used].T @ block)
-        newest, _back = orthonormal(block, watch)
-        # what survives may have been tiny: it is orthogonal to the basis only after it is normalized
-        newest -= basis[:, :used] @ (basis[:, :used].T @ newest)
-        newest = newest[:, : limit - used]
-        basis[:, used : used + newest.shape[1]] = newest
-        used += newest.shape[1]
-    return basis[:, len(known) : used]
-
-
-def _units(n: int, index: Sequence[int]) -> np.ndarray:
-    columns = np.zeros((n, len(index)), order="F")
-    columns[list(index), np.arange(len(index))] = 1.0
-    return columns

@@ -13,7 +13,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -24,28 +23,18 @@ from sottovoce import _validate
 from sottovoce._hooks import NotebookDisplay
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
-from sottovoce.leakage.exact_rank import (
-    FAINT,
+from sottovoce.leakage.exact_rank import FAINT
+from sottovoce.leakage.span import Span, decode, observed_span, output_span, repeated_matrix_span
+from sottovoce.leakage.trace import (
     AddNoise,
     ApplyMatrix,
-    AveragePair,
     Event,
     ExactMatrix,
     ExecutionTrace,
+    FillMemory,
     Observe,
-    Span,
-    decided,
-    exact_span,
 )
-from sottovoce.leakage.view import (
-    COARSE,
-    RESOLVED,
-    Basis,
-    GaussianView,
-    RankMonitor,
-    krylov_basis,
-    orthonormal,
-)
+from sottovoce.leakage.view import GaussianView
 
 if TYPE_CHECKING:
     from sottovoce.protocols.consensus import Tree
@@ -277,19 +266,6 @@ class LinearProtocol(Protocol):
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
 
-    def transition(self, t: int) -> sparse.csr_array:
-        """Return the matrix on the whole state: the present rows, then with `memory` what is remembered.
-
-        What `advance` and `remember` make of the mixed and of the remembered rows is read from them.
-        """
-        if self.memory == 1:
-            return self.matrix(t)
-        (mixed, before), (kept_mixed, kept_present, kept_before) = self._recursion(t)
-        identity = sparse.eye_array(self.n, format="csr")
-        upper = sparse.hstack([mixed * self.matrix(t), before * identity])
-        lower = sparse.hstack([kept_mixed * self.matrix(t) + kept_present * identity, kept_before * identity])
-        return sparse.csr_array(sparse.vstack([upper, lower], format="csr"))
-
     def _recursion(self, t: int) -> tuple[tuple[float, float], tuple[float, float, float]]:
         """Return what `advance` multiplies the mixed and the remembered rows by, and `remember` all three."""
         one, none = np.ones((1, 1)), np.zeros((1, 1))
@@ -440,54 +416,38 @@ class LinearProtocol(Protocol):
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees, by the backward recursion over the rounds."""
         chosen = _validate.nodes(observers, self.n)
-        known = chosen if own_noise else ()
-        return self._finished(self._span(chosen, known, own_noise), chosen, own_noise)
+        span = observed_span(self.trace(chosen, own_noise), self._seen(chosen, own_noise))
+        return self._as_view(chosen, own_noise, span)
 
-    def _finished(self, span: Span, observers: tuple[int, ...], own_noise: bool) -> GaussianView:
-        owners = np.full(span.basis.shape[0], -1)
-        owners[: self.n] = np.arange(self.n)
-        return replace(
-            self._as_view(observers, own_noise, span.basis),
-            owners=owners,
+    def _view_of_one_matrix(self, observers: tuple[int, ...], own_noise: bool) -> GaussianView:
+        """Return the view of a protocol that uses ``matrix(0)`` in every round, by the Krylov recursion."""
+        events: list[Event] = [AddNoise(0, self.n, 1.0)]
+        if self.rounds:
+            events += [Observe(self.senders(0, observers)), ApplyMatrix(self.matrix(0))] * self.rounds
+        known = observers if own_noise else ()
+        trace = self._new_trace(self.n, events, known, fixed=True)
+        return self._as_view(observers, own_noise, repeated_matrix_span(trace))
+
+    def _as_view(self, observers: tuple[int, ...], own_noise: bool, span: Span) -> GaussianView:
+        """Return the view with this span over the nodes' noises, decodable by the backward recursion."""
+        messages = self._seen(observers, own_noise)
+        return GaussianView(
+            n=self.n,
+            observers=observers,
+            basis=span.basis,
+            owners=self._owners(span),
+            messages=messages,
+            own_noise=own_noise,
+            decode=lambda values: decode(self.trace(observers, own_noise), messages, values),
             slack=span.slack,
             rounded_up=span.rounded_up,
         )
 
-    def _krylov_view(self, observers: tuple[int, ...], own_noise: bool) -> GaussianView:
-        """Return the view of a protocol that uses ``matrix(0)`` in every round, by the Krylov recursion."""
-        known = observers if own_noise else ()
-        heard = self.senders(0, observers) if self.rounds else ()
-        matrix = self.matrix(0) if self.rounds else sparse.csr_array((self.n, self.n))
-        watch = RankMonitor()
-        # The message of w in round k is row w of W^k, which is column w of (W^T)^k.
-        basis = krylov_basis(matrix.T.tocsr(), heard, self.rounds, known, watch)
-        if watch.settled:
-            return self._finished(Span(basis), observers, own_noise)
-        course = self._fixed_course(matrix, heard, known)
-        if decided(watch, course, basis.shape[1], faint=self.faint):
-            return self._finished(Span(basis), observers, own_noise)
-        found = exact_span(course, basis.shape[1])
-        return self._finished(found or self._everything(course), observers, own_noise)
-
-    def _fixed_course(
-        self, matrix: sparse.csr_array, heard: tuple[int, ...], known: tuple[int, ...]
-    ) -> ExecutionTrace:
-        events: list[Event] = [AddNoise(0, self.n, 1.0)]
-        for _ in range(self.rounds):
-            events += [Observe(heard), ApplyMatrix(matrix)]
-        return ExecutionTrace(self.n, self.n, tuple(events), known, fixed=True, readings=self._readings)
-
-    def _as_view(self, observers: tuple[int, ...], own_noise: bool, basis: np.ndarray) -> GaussianView:
-        """Return the view with this basis over the nodes' noises, decodable by the backward recursion."""
-        return GaussianView(
-            n=self.n,
-            observers=observers,
-            basis=basis,
-            owners=np.arange(self.n),
-            messages=self._seen(observers, own_noise),
-            own_noise=own_noise,
-            decode=lambda seen: self._decode(observers, own_noise, seen),
-        )
+    def _owners(self, span: Span) -> np.ndarray:
+        """Return the user behind each coordinate: the nodes, then -1 for fresh noise."""
+        owners = np.full(span.basis.shape[0], -1)
+        owners[: self.n] = np.arange(self.n)
+        return owners
 
     def output_view(self, nodes: Nodes) -> GaussianView:
         """Return what somebody learns who sees nothing but the final rows of ``nodes``.
@@ -498,28 +458,66 @@ class LinearProtocol(Protocol):
         >>> sv.protocols.HypercubeExchange(4).output_view(0).leakage().round(9).tolist()
         [0.25, 0.25, 0.25, 0.25]
         """
-        chosen = _validate.nodes(nodes, self.n, "nodes")
-        basis = Basis(self.memory * self.n)
-        basis.add_unit(chosen)
-        for t in reversed(range(self.rounds)):
-            self._step_back(basis, t)
-        self._forget(basis)
-        span = Span(basis.columns)
-        if len(chosen) > 1 and not basis.watch.settled:  # one row alone is there, and keeps its direction
-            course = self._course([()] * self.rounds, (), last=chosen)
-            if not decided(basis.watch, course, basis.columns.shape[1], faint=self.faint):
-                span = exact_span(course, basis.columns.shape[1]) or self._everything(course)
-        owners = np.full(span.basis.shape[0], -1)
-        owners[: self.n] = np.arange(self.n)
+        span = output_span(self.trace((), final=_validate.nodes(nodes, self.n, "nodes")))
         return GaussianView(
             n=self.n,
             observers=(),
             basis=span.basis,
-            owners=owners,
+            owners=self._owners(span),
             messages=(),
             own_noise=False,
             rounded_up=span.rounded_up,
         )
+
+    def trace(
+        self, observers: tuple[int, ...], own_noise: bool = True, final: tuple[int, ...] = ()
+    ) -> ExecutionTrace:
+        """Return the run as functionals of its noises, with what the observers see.
+
+        ``final`` are nodes whose rows are seen after the last round.
+        """
+        n = self.n
+        events: list[Event] = [AddNoise(0, n, 1.0)]
+        if self.memory > 1:
+            events.append(FillMemory(self.first_memory))
+        coordinates = n
+        for t in range(self.rounds):
+            seen = self._seen_in(t, observers, own_noise) if observers else ()
+            events += [Observe(seen), *self._events(t)]
+            if self.fresh_std and t < self.rounds - 1:
+                events.append(AddNoise(coordinates, n, self.fresh_std))
+                coordinates += n
+        if final:
+            events.append(Observe(final))
+        own = observers if own_noise else ()
+        known = tuple(start + v for start in range(0, coordinates, n) for v in own)
+        return self._new_trace(coordinates, events, known)
+
+    def _new_trace(
+        self, coordinates: int, events: Sequence[Event], known: tuple[int, ...], fixed: bool = False
+    ) -> ExecutionTrace:
+        return ExecutionTrace(
+            self.memory * self.n if not fixed else self.n,
+            coordinates,
+            tuple(events),
+            known,
+            fixed=fixed,
+            faint=self.faint,
+            exact_matrices=self._exact_matrices,
+        )
+
+    def _events(self, t: int) -> tuple[Event, ...]:
+        return (ApplyMatrix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
+
+    @cached_property
+    def _exact_matrices(self) -> dict[tuple[int, bool], ExactMatrix]:
+        return {}
+
+    @cached_property
+    def faint(self) -> bool:
+        """Whether some weight is so small (below 2^-12) that its contribution may look like rounding."""
+        least = (np.abs(m.data[m.data != 0]).min(initial=1.0) for m in map(self.matrix, range(self.rounds)))
+        return bool(min(least, default=1.0) < FAINT)
 
     def observe(
         self, rows: Any, observers: Nodes, own_noise: bool = True, noise: Any = None, step: int = 0
@@ -543,183 +541,6 @@ class LinearProtocol(Protocol):
     def _seen_in(self, t: int, observers: tuple[int, ...], own_noise: bool) -> tuple[int, ...]:
         own = set(observers) if own_noise else set()
         return tuple(sorted(own | set(self.senders(t, observers))))
-
-    def _span(self, observers: tuple[int, ...], known: tuple[int, ...], own_noise: bool) -> Span:
-        """Return the span of all that is seen, as far as it can be told, and never less.
-
-        A round that nearly loses a direction passes its rounding error on, enlarged; over many rounds on
-        slowly mixing graphs the error reaches the leading digits, and it may be on either side. So the
-        recursion runs twice, the second time with every number disturbed by 1e-14, and ten times the
-        difference is added to the leakage; where that is much, a wider span takes its place. Where a
-        direction may have been lost, or much precision, and the protocol is small, exact arithmetic decides.
-        """
-        own = np.asarray(known, dtype=int)
-        pulled = self._pull_back(observers, own_noise)
-        columns = _without(pulled.columns, own, self.n, pulled.watch)
-        course = self._course(
-            tuple(self._seen_in(t, observers, own_noise) for t in range(self.rounds)), known
-        )
-        sure = decided(pulled.watch, course, columns.shape[1], faint=self.faint)
-        slack = 0.0
-        if sure and self.rounds >= 3:
-            again = self._pull_back(observers, own_noise, disturb=np.random.default_rng(0))
-            disturbed = _without(again.columns, own, self.n)
-            shares = [np.einsum("ij,ij->i", c[: self.n], c[: self.n]) for c in (columns, disturbed)]
-            slack = 10 * float(np.abs(shares[0] - shares[1]).max())
-        if sure and slack <= RESOLVED:
-            return Span(columns)
-        found = exact_span(course, columns.shape[1])
-        if found is not None:
-            return found
-        if self.memory > 1:
-            return (
-                Span(columns, slack, rounded_up=True)
-                if sure and slack <= COARSE
-                else self._everything(course)
-            )
-        wider = RankMonitor()
-        basis = self._wider(observers, own_noise, wider)
-        if wider.doubtful or (wider.dropped and not sure and self.faint):
-            return self._everything(course)
-        basis = _without(basis, own, self.n, wider)
-        if sure and slack <= COARSE and basis.shape[1] > columns.shape[1]:
-            return Span(columns, slack, rounded_up=True)
-        # the wider span holds all that is seen; where it is no larger, it is the span itself
-        return Span(basis, rounded_up=not sure or basis.shape[1] > columns.shape[1])
-
-    @cached_property
-    def _readings(self) -> dict[tuple[int, bool], ExactMatrix]:
-        return {}
-
-    @property
-    def faint(self) -> bool:
-        """Whether some weight is so small (below 2^-12) that what it carries may look like rounding.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> sv.protocols.Gossip(sv.graphs.ring(4), rounds=2).faint
-        False
-        """
-        return self._faint
-
-    @cached_property
-    def _faint(self) -> bool:
-        least = (np.abs(m.data[m.data != 0]).min(initial=1.0) for m in map(self.matrix, range(self.rounds)))
-        return bool(min(least, default=1.0) < FAINT)
-
-    def _course(
-        self,
-        seen: Sequence[tuple[int, ...]],
-        known: tuple[int, ...],
-        last: tuple[int, ...] = (),
-    ) -> ExecutionTrace:
-        """Return the run forwards, as functionals of its noises: ``seen`` by rounds, ``last`` at the end."""
-        events: list[Event] = [AddNoise(0, self.n, 1.0)]
-        if self.memory > 1:
-            start = sparse.csr_array(sparse.eye_array(self.n, format="csr"))
-            events.append(ApplyMatrix(start, ((1.0, 0.0), (0.0, self.first_memory, 0.0))))
-        coordinates = self.n
-        for t in range(self.rounds):
-            events += [Observe(seen[t]), *self._events(t)]
-            if self.fresh_std and t < self.rounds - 1:
-                events.append(AddNoise(coordinates, self.n, self.fresh_std))
-                coordinates += self.n
-        events.append(Observe(last))
-        own = tuple(int(k) for k in _copies(np.asarray(known, dtype=int), coordinates, self.n))
-        return ExecutionTrace(self.memory * self.n, coordinates, tuple(events), own, readings=self._readings)
-
-    def _events(self, t: int) -> tuple[Event, ...]:
-        return (ApplyMatrix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
-
-    def _everything(self, course: ExecutionTrace) -> Span:
-        """Return the span of all values that any seen row can hold: the last resort, rounded up."""
-        held = np.zeros((course.size, self.n), dtype=bool)
-        seen = np.zeros(self.n, dtype=bool)
-        for event in course.events:
-            if isinstance(event, Observe):
-                seen |= held[list(event.nodes)].any(axis=0)
-            elif isinstance(event, ApplyMatrix):
-                mixed = np.asarray((event.matrix != 0).astype(np.int64) @ held[: self.n].astype(np.int64)) > 0
-                if event.memory is not None:
-                    every = mixed | held[: self.n] | held[self.n :]
-                    mixed = np.concatenate([mixed | held[self.n :], every])
-                held = mixed
-            elif isinstance(event, AveragePair):
-                held[[event.one, event.other]] = held[event.one] | held[event.other]
-            elif event.offset == 0:
-                held[: self.n] |= np.eye(self.n, dtype=bool)
-        seen[[k for k in course.known if k < self.n]] = False
-        return Span(np.eye(self.n)[:, seen], rounded_up=True)
-
-    def _wider(self, observers: tuple[int, ...], own_noise: bool, watch: RankMonitor) -> np.ndarray:
-        """Return a span that contains all that is seen, without enlarging errors.
-
-        It keeps every functional it ever had besides pulling it back, and gives the observers the fresh
-        noise of the rounds. For one matrix used in every round, and no fresh noise, it is the span itself.
-        """
-        span = np.zeros((self.n, 0))
-        for t in reversed(range(self.rounds)):
-            seen = list(self._seen_in(t, observers, own_noise))
-            units = np.zeros((self.n, len(seen)))
-            units[seen, np.arange(len(seen))] = 1.0
-            block = np.hstack([units, self.matrix(t).T @ span])
-            for _ in range(2):
-                block -= span @ (span.T @ block)
-            fresh = orthonormal(block, watch)[0]
-            fresh -= span @ (span.T @ fresh)
-            span = np.hstack([span, np.linalg.qr(fresh)[0]])
-        return span
-
-    def _pull_back(
-        self,
-        observers: tuple[int, ...],
-        own_noise: bool,
-        seen: np.ndarray | None = None,
-        disturb: np.random.Generator | None = None,
-    ) -> Basis:
-        """Return the span of all that is seen, as functionals of the initial state.
-
-        Backwards in time: a functional f of state[t + 1] is the functional transition(t).T f of state[t]
-        (and fresh_std * f of the fresh noise in between). Each round adds the rows seen in it, then
-        the basis is made orthonormal again, so that no direction fades away over the rounds.
-        """
-        listed = self._seen(observers, own_noise)
-        basis = Basis(self.memory * self.n, 0 if seen is None else seen.shape[1])
-        known: dict[int, list[int]] = {}
-        for row, (t, _) in enumerate(listed):
-            known.setdefault(t, []).append(row)
-        for t in reversed(range(self.rounds)):
-            self._step_back(basis, t)
-            if disturb is not None:
-                basis.columns = basis.columns * (1 + 1e-14 * disturb.standard_normal(basis.columns.shape))
-            rows = known.get(t, [])
-            basis.add_unit([listed[r][1] for r in rows], None if seen is None else seen[rows])
-        self._forget(basis)
-        return basis
-
-    def _forget(self, basis: Basis) -> None:
-        """Turn functionals of the rows and of what is remembered at the start into those of the rows."""
-        if self.memory > 1:
-            basis.columns = basis.columns[: self.n] + self.first_memory * basis.columns[self.n : 2 * self.n]
-            basis.orthonormalize()
-
-    def _step_back(self, basis: Basis, t: int) -> None:
-        if not basis.columns.shape[1]:
-            if self.fresh_std and t < self.rounds - 1:
-                basis.columns = np.zeros((basis.columns.shape[0] + self.n, 0))
-            return
-        size = self.memory * self.n
-        state, rest = basis.columns[:size], basis.columns[size:]
-        pulled = [self.transition(t).T @ state]
-        if self.fresh_std and t < self.rounds - 1:
-            pulled.append(self.fresh_std * state[: self.n])
-        basis.columns = np.vstack([*pulled, rest])
-        basis.orthonormalize()
-
-    def _decode(self, observers: tuple[int, ...], own_noise: bool, seen: np.ndarray) -> np.ndarray:
-        basis = self._pull_back(observers, own_noise, seen)
-        return np.asarray(basis.columns[: self.n] @ basis.values)
 
     # ---- the peer --------------------------------------------------------------------------------
 
@@ -823,17 +644,3 @@ def _off_diagonal(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
     entries = matrix.tocoo()
     off = (entries.row != entries.col) & (entries.data != 0)
     return entries.row[off], entries.col[off]
-
-
-def _copies(nodes: np.ndarray, coordinates: int, n: int) -> np.ndarray:
-    """Return the coordinates of ``nodes`` in every stretch of ``n``: one stretch per round of fresh noise."""
-    return np.concatenate([nodes + k * n for k in range(coordinates // n)])
-
-
-def _without(columns: np.ndarray, known: np.ndarray, n: int, watch: RankMonitor | None = None) -> np.ndarray:
-    """Return an orthonormal basis of the span with the coordinates of the known nodes removed."""
-    if not len(known):
-        return columns
-    left = columns.copy()
-    left[_copies(known, len(columns), n)] = 0.0
-    return orthonormal(left, watch)[0] if left.shape[1] else left

@@ -18,6 +18,7 @@ from scipy import sparse
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, takes_network
+from sottovoce.leakage.span import Span
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols.base import LinearProtocol, Nodes
 from sottovoce.protocols.spanning_trees import few_leaf_tree
@@ -58,7 +59,7 @@ class ExactConsensus(LinearProtocol):
         basis = np.zeros((self.n, len(blocks)))
         for j, block in enumerate(blocks):
             basis[block, j] = 1 / np.sqrt(len(block))
-        return self._as_view(chosen, own_noise, basis)
+        return self._as_view(chosen, own_noise, Span(basis))
 
 
 class HypercubeExchange(ExactConsensus):

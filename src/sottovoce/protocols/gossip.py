@@ -70,7 +70,7 @@ class Gossip(LinearProtocol):
 
     def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return what a set of colluding nodes sees, by the block Krylov recursion."""
-        return self._krylov_view(_validate.nodes(observers, self.n), own_noise)
+        return self._view_of_one_matrix(_validate.nodes(observers, self.n), own_noise)
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
         own = set(observers) if own_noise else set()

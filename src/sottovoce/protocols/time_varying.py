@@ -21,8 +21,8 @@ from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, erdos_renyi, takes_network
 from sottovoce.graphs.network import FAINTEST
-from sottovoce.leakage.exact_rank import AveragePair, Event
-from sottovoce.leakage.view import TOLERANCE, Basis, GaussianView
+from sottovoce.leakage.trace import AveragePair, Event
+from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols.base import LinearProtocol, Nodes
 
 __all__ = ["AcceleratedRandomized", "Dropout", "Randomized", "TimeVarying", "fresh_erdos_renyi"]
@@ -60,7 +60,7 @@ class TimeVarying(LinearProtocol):
         """Return what a set of colluding nodes sees; by the Krylov recursion where all rounds are equal."""
         first = self._matrices[0]
         if all(m is first or _same(m, first) for m in self._matrices):
-            return self._krylov_view(_validate.nodes(observers, self.n), own_noise)
+            return self._view_of_one_matrix(_validate.nodes(observers, self.n), own_noise)
         return super().view(observers, own_noise)
 
 
@@ -270,33 +270,11 @@ class Randomized(LinearProtocol):
         heard = [(t, w) for t in range(self.rounds) for w in self.senders(t, observers)]
         return tuple(sorted(set(own) | set(heard)))
 
-    _faint = False
+    faint = False
 
     def _events(self, t: int) -> tuple[Event, ...]:
         u, v = (int(x) for x in self.edges[t])
         return (AveragePair(u, v),) if u >= 0 else ()
-
-    def _step_back(self, basis: Basis, t: int) -> None:
-        """Pull the basis back through one pair average, in time proportional to its size.
-
-        A reflection gathers the difference of the two rows in the first column; all other columns are
-        then untouched by the average, so only the first has to be normalized again, or dropped.
-        """
-        u, v = self.edges[t]
-        if u < 0 or not basis.columns.shape[1]:
-            return
-        basis.columns, basis.values = _gather(
-            basis.columns, basis.values, basis.columns[u] - basis.columns[v]
-        )
-        first = basis.columns[:, 0]
-        first[u] = first[v] = 0.5 * (first[u] + first[v])
-        size = float(np.linalg.norm(first))
-        basis.watch.note(np.array([size]))
-        if size > TOLERANCE:
-            first /= size
-            basis.values[0] /= size
-        else:
-            basis.columns, basis.values = basis.columns[:, 1:], basis.values[1:]
 
 
 class AcceleratedRandomized(Randomized):
@@ -396,15 +374,10 @@ class AcceleratedRandomized(Randomized):
     def _states(self, state: np.ndarray, noise: Any = None, step: int = 0) -> Iterable[np.ndarray]:
         return LinearProtocol._states(self, state, noise, step)
 
-    @cached_property
-    def _faint(self) -> bool:  # type: ignore[override]
-        return True  # the shares of a short wait are faint: nothing is dropped without exact arithmetic
+    faint = True  # the shares of a short wait: exact arithmetic decides drops
 
     def _events(self, t: int) -> tuple[Event, ...]:
         return LinearProtocol._events(self, t)
-
-    def _step_back(self, basis: Basis, t: int) -> None:
-        LinearProtocol._step_back(self, basis, t)
 
 
 def momentum(network: Network, intensities: np.ndarray) -> tuple[float, float]:
@@ -417,19 +390,6 @@ def momentum(network: Network, intensities: np.ndarray) -> tuple[float, float]:
     # over an edge, the squared difference of every eigenvector divided by its value
     resistance = ((vectors[low, 1:] - vectors[high, 1:]) ** 2 / values[1:]).sum(axis=1).max()
     return math.sqrt(values[1] / (2 * resistance)), math.sqrt(2 / (values[1] * resistance))
-
-
-def _gather(columns: np.ndarray, values: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rotate the basis by a Householder reflection that maps ``row`` to a multiple of the first column."""
-    mirror = row.copy()
-    mirror[0] += math.copysign(float(np.linalg.norm(row)), row[0])
-    size = float(mirror @ mirror)
-    if size == 0.0:
-        return columns.copy(), values.copy()
-    return (
-        columns - np.outer(columns @ mirror, mirror * (2 / size)),
-        values - np.outer(mirror * (2 / size), mirror @ values),
-    )
 
 
 @takes_network

@@ -1,0 +1,193 @@
+"""The span of what is seen of a trace: floating point where it can decide, exact arithmetic where it cannot.
+
+A span never misses a direction. Where neither floating point nor exact arithmetic decides in time, a wider
+span takes its place, and `Span.rounded_up` says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sottovoce.leakage.basis import Basis, RankMonitor, krylov_basis, orthonormal
+from sottovoce.leakage.exact_rank import decided, exact_span_basis
+from sottovoce.leakage.trace import AddNoise, ApplyMatrix, AveragePair, ExecutionTrace, Observe
+
+RESOLVED = 1e-9  # rounding errors in the leakage up to this are ignored, up to COARSE they are added to it
+COARSE = 0.02
+
+Messages = Sequence[tuple[int, int]]  # (round, sender) of every row that an observer receives
+
+
+@dataclass(frozen=True)
+class Span:
+    """The span of what is seen: a basis (coordinates, rank), and how far the leakage was rounded up."""
+
+    basis: np.ndarray
+    slack: float = 0.0
+    rounded_up: bool = False
+
+
+def pull_back(
+    trace: ExecutionTrace,
+    messages: Messages | None = None,
+    values: np.ndarray | None = None,
+    disturb: np.random.Generator | None = None,
+) -> Basis:
+    """Return all that is seen as functionals of the noises, by the backward recursion over the rounds.
+
+    Each round adds the rows seen in it, then the basis is made orthonormal again, so that no direction
+    fades away over the rounds. ``messages`` replaces the observations of the trace, and ``values`` (one row
+    each) makes the basis know its numbers; ``disturb`` changes every number by about 1e-14.
+    """
+    basis = Basis(trace.size, 0 if values is None else values.shape[1])
+    rows_of: dict[int, list[int]] = {}
+    for row, (t, _) in enumerate(messages or ()):
+        rows_of.setdefault(t, []).append(row)
+    t = len(trace.observed)
+    for event in reversed(trace.events):
+        if not isinstance(event, Observe):
+            basis.step_back(event)
+            continue
+        t -= 1
+        if disturb is not None:
+            basis.columns = basis.columns * (1 + 1e-14 * disturb.standard_normal(basis.columns.shape))
+        if messages is None:
+            basis.add_unit(event.nodes)
+        else:
+            rows = rows_of.get(t, [])
+            basis.add_unit([messages[r][1] for r in rows], None if values is None else values[rows])
+    return basis
+
+
+def decode(trace: ExecutionTrace, messages: Messages, values: np.ndarray) -> np.ndarray:
+    """Return the minimum-norm estimate (n, dim) of all first rows from the values of the messages."""
+    basis = pull_back(trace, messages, values)
+    return np.asarray(basis.columns[: trace.nodes] @ basis.values)
+
+
+def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
+    """Return the span of all that is seen, as far as it can be told, and never less.
+
+    A round that nearly loses a direction passes its rounding error on, enlarged; over many rounds on
+    slowly mixing graphs the error reaches the leading digits, and it may be on either side. So the
+    recursion runs twice, the second time with every number disturbed by 1e-14, and ten times the
+    difference is added to the leakage; if that is much, a wider span takes its place. If a direction may
+    have been lost, or much precision, and the trace is small, exact arithmetic decides.
+    """
+    n = trace.nodes
+    basis = pull_back(trace, messages)
+    columns = _without(basis.columns, trace.known, basis.monitor)
+    sure = decided(basis.monitor, trace, columns.shape[1])
+    slack = 0.0
+    if sure and len(trace.observed) >= 3:
+        again = pull_back(trace, messages, disturb=np.random.default_rng(0))
+        disturbed = _without(again.columns, trace.known)
+        shares = [np.einsum("ij,ij->i", c[:n], c[:n]) for c in (columns, disturbed)]
+        slack = 10 * float(np.abs(shares[0] - shares[1]).max())
+    if sure and slack <= RESOLVED:
+        return Span(columns)
+    exact = exact_span_basis(trace, columns.shape[1])
+    if exact is not None:
+        return Span(exact)
+    if trace.size > n:  # with memory there is no wider recursion
+        if sure and slack <= COARSE:
+            return Span(columns, slack, rounded_up=True)
+        return reachable_span(trace)
+    monitor = RankMonitor()
+    wider = _wider_basis(trace, monitor)
+    if monitor.doubtful or (monitor.dropped and not sure and trace.faint):
+        return reachable_span(trace)
+    wider = _without(wider, [k for k in trace.known if k < n], monitor)
+    if sure and slack <= COARSE and wider.shape[1] > columns.shape[1]:
+        return Span(columns, slack, rounded_up=True)
+    # the wider span holds all that is seen; where it is no larger, it is the span itself
+    return Span(wider, rounded_up=not sure or wider.shape[1] > columns.shape[1])
+
+
+def repeated_matrix_span(trace: ExecutionTrace) -> Span:
+    """Return the span of a fixed trace, by the block Krylov recursion."""
+    if not trace.observed:
+        return Span(np.zeros((trace.nodes, 0)))
+    monitor = RankMonitor()
+    # The message of w in round k is row w of W^k, which is column w of (W^T)^k.
+    basis = krylov_basis(trace.matrix.T.tocsr(), trace.observed[0], len(trace.observed), trace.known, monitor)
+    return _checked(trace, basis, monitor)
+
+
+def output_span(trace: ExecutionTrace) -> Span:
+    """Return the span of the final rows that the last event of the trace observes."""
+    basis = pull_back(trace)
+    if len(trace.observed[-1]) == 1:  # one row alone keeps its direction
+        return Span(basis.columns)
+    return _checked(trace, basis.columns, basis.monitor)
+
+
+def _checked(trace: ExecutionTrace, columns: np.ndarray, monitor: RankMonitor) -> Span:
+    """Return the span of these columns if it is certain, else the exact or the widest one."""
+    if monitor.settled or decided(monitor, trace, columns.shape[1]):
+        return Span(columns)
+    exact = exact_span_basis(trace, columns.shape[1])
+    return reachable_span(trace) if exact is None else Span(exact)
+
+
+def reachable_span(trace: ExecutionTrace) -> Span:
+    """Return the span of all values that any seen row can hold: the last resort, rounded up."""
+    n = trace.nodes
+    holds = np.zeros((trace.size, n), dtype=bool)
+    seen = np.zeros(n, dtype=bool)
+    for event in trace.events:
+        if isinstance(event, Observe):
+            seen |= holds[list(event.nodes)].any(axis=0)
+        elif isinstance(event, ApplyMatrix):
+            mixed = np.asarray((event.matrix != 0).astype(np.int64) @ holds[:n].astype(np.int64)) > 0
+            if event.memory is not None:
+                every = mixed | holds[:n] | holds[n:]
+                mixed = np.concatenate([mixed | holds[n:], every])
+            holds = mixed
+        elif isinstance(event, AveragePair):
+            holds[[event.one, event.other]] = holds[event.one] | holds[event.other]
+        elif isinstance(event, AddNoise):
+            if event.offset == 0:
+                holds[:n] |= np.eye(n, dtype=bool)
+        else:
+            holds[n:] |= holds[:n]
+    seen[[k for k in trace.known if k < n]] = False
+    return Span(np.eye(n)[:, seen], rounded_up=True)
+
+
+def _wider_basis(trace: ExecutionTrace, monitor: RankMonitor) -> np.ndarray:
+    """Return a basis whose span contains all that is seen, without enlarging errors.
+
+    It keeps every functional it ever had besides pulling it back, and gives the observers the fresh
+    noise of the rounds. For one matrix used in every round, and no fresh noise, it is the span itself.
+    """
+    n = trace.nodes
+    span = pulled = np.zeros((n, 0))
+    for event in reversed(trace.events):
+        if isinstance(event, ApplyMatrix):
+            pulled = event.matrix.T @ span
+        elif isinstance(event, AveragePair):
+            pulled = span.copy()
+            pulled[[event.one, event.other]] = 0.5 * span[event.one] + 0.5 * span[event.other]
+        elif isinstance(event, Observe):
+            units = np.zeros((n, len(event.nodes)))
+            units[list(event.nodes), np.arange(len(event.nodes))] = 1.0
+            block = np.hstack([units, pulled])
+            for _ in range(2):
+                block -= span @ (span.T @ block)
+            fresh = orthonormal(block, monitor)[0]
+            fresh -= span @ (span.T @ fresh)
+            span = pulled = np.hstack([span, np.linalg.qr(fresh)[0]])
+    return span
+
+
+def _without(columns: np.ndarray, known: Sequence[int], monitor: RankMonitor | None = None) -> np.ndarray:
+    """Return an orthonormal basis of the span with the known coordinates removed."""
+    if not len(known):
+        return columns
+    left = columns.copy()
+    left[list(known)] = 0.0
+    return orthonormal(left, monitor)[0] if left.shape[1] else left

@@ -1,0 +1,169 @@
+"""Execution traces: what happens to the rows of all nodes, in order, and which rows an observer sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from scipy import sparse
+
+
+@dataclass(frozen=True)
+class Observe:
+    """The observer sees the rows of these nodes."""
+
+    nodes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ApplyMatrix:
+    """All rows are multiplied by a matrix.
+
+    With ``memory`` ((a, b), (c, d, e)) the second half of the state is remembered by the nodes: the new rows
+    are ``a`` times the product plus ``b`` times the memory, and the new memory is ``c`` times the product
+    plus ``d`` times the rows plus ``e`` times the memory.
+    """
+
+    matrix: sparse.csr_array
+    memory: tuple[tuple[float, float], tuple[float, float, float]] | None = None
+
+    @property
+    def transition(self) -> sparse.csr_array:
+        """The matrix on the whole state: the rows, then the memory if there is one."""
+        if self.memory is None:
+            return self.matrix
+        (mixed, before), (kept_mixed, kept_present, kept_before) = self.memory
+        identity = sparse.eye_array(self.matrix.shape[0], format="csr")
+        upper = sparse.hstack([mixed * self.matrix, before * identity])
+        lower = sparse.hstack([kept_mixed * self.matrix + kept_present * identity, kept_before * identity])
+        return sparse.csr_array(sparse.vstack([upper, lower], format="csr"))
+
+
+@dataclass(frozen=True)
+class AveragePair:
+    """Two rows are replaced by their mean."""
+
+    one: int
+    other: int
+
+
+@dataclass(frozen=True)
+class AddNoise:
+    """Row ``k`` gets ``std`` times the coordinate ``offset + k``, for the first ``count`` rows."""
+
+    offset: int
+    count: int
+    std: float
+
+
+@dataclass(frozen=True)
+class FillMemory:
+    """The memory, the second half of the state, becomes ``factor`` times the rows."""
+
+    factor: float
+
+
+Event = Observe | ApplyMatrix | AveragePair | AddNoise | FillMemory
+
+
+@dataclass(frozen=True, eq=False)
+class ExactMatrix:
+    """A sparse matrix in exact numbers: its csr pattern, its fractions, and their residues once computed."""
+
+    source: sparse.csr_array
+    indptr: np.ndarray
+    indices: np.ndarray
+    entries: list[Fraction]
+    _residues: dict[int, np.ndarray] = field(default_factory=dict)
+
+    def times(self, dense: np.ndarray, prime: int) -> np.ndarray:
+        """Return the product with a dense matrix of residues."""
+        from sottovoce.leakage import modular_linalg
+
+        if prime not in self._residues:
+            self._residues[prime] = modular_linalg.residues(self.entries, prime)
+        return modular_linalg.sparse_times(self.indptr, self.indices, self._residues[prime], dense, prime)
+
+
+@dataclass(frozen=True, eq=False)
+class ExecutionTrace:
+    """A run as functionals of independent coordinates.
+
+    Parameters
+    ----------
+    size : number of rows of the state; all begin as zero.
+    coordinates : number of independent noises.
+    events : what happens; the first event adds the first noise of all nodes.
+    known : coordinates that the observers know; they are removed from what is seen.
+    fixed : whether one matrix is applied and the same nodes are seen in every round, and all that the known
+        nodes receive is seen. Then only the new rows of one round can bring new rows in the next.
+    faint : whether some weight is so small that its contribution may look like rounding.
+    exact_matrices : exact forms of matrices, shared between the traces of one protocol.
+
+    Examples
+    --------
+    Node 0 of a path of three sees its neighbor twice, and so both of the others.
+
+    >>> import sottovoce as sv
+    >>> from sottovoce.leakage.exact_rank import exact_basis, independent_rows
+    >>> W = sv.graphs.path(3).W
+    >>> events = (AddNoise(0, 3, 1.0), Observe((1,)), ApplyMatrix(W), Observe((1,)))
+    >>> trace = ExecutionTrace(3, 3, events, known=(0,))
+    >>> independent_rows(trace)
+    [0, 1]
+    >>> (exact_basis(trace) ** 2).sum(axis=1).tolist()
+    [0.0, 1.0, 1.0]
+    """
+
+    size: int
+    coordinates: int
+    events: tuple[Event, ...]
+    known: tuple[int, ...] = ()
+    fixed: bool = False
+    faint: bool = False
+    exact_matrices: dict[tuple[int, bool], ExactMatrix] = field(default_factory=dict, repr=False)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes: the rows of the state without the memory."""
+        first = self.events[0]
+        return first.count if isinstance(first, AddNoise) else self.size
+
+    @property
+    def observed(self) -> list[tuple[int, ...]]:
+        """The nodes seen in each round."""
+        return [event.nodes for event in self.events if isinstance(event, Observe)]
+
+    @property
+    def matrix(self) -> sparse.csr_array:
+        """The first matrix, which is the only one of a fixed trace."""
+        return next(event.matrix for event in self.events if isinstance(event, ApplyMatrix))
+
+    def work(self, rank: int) -> float:
+        """Estimate the residue operations that decide about the rank."""
+        if self.fixed:  # each round has as many candidates as the last one had new rows
+            return float(self.coordinates) * rank * rank
+        mixing = sum(event.matrix.nnz if isinstance(event, ApplyMatrix) else 2 for event in self.events)
+        return float(self.coordinates) * (mixing + rank * sum(map(len, self.observed)))
+
+    def exact(self, matrix: sparse.csr_array, transposed: bool = False) -> ExactMatrix:
+        """Return a matrix, or its transpose, with its weights as the rational numbers that were meant."""
+        key = id(matrix), transposed
+        if key not in self.exact_matrices or self.exact_matrices[key].source is not matrix:
+            self.exact_matrices[key] = self._transposed(matrix) if transposed else _exact_matrix(matrix)
+        return self.exact_matrices[key]
+
+    def _transposed(self, matrix: sparse.csr_array) -> ExactMatrix:
+        positions = sparse.csr_array(
+            (np.arange(1.0, matrix.nnz + 1), matrix.indices, matrix.indptr), shape=matrix.shape
+        ).T.tocsr()
+        entries = self.exact(matrix).entries
+        moved = [entries[int(position) - 1] for position in positions.data]
+        return ExactMatrix(matrix, positions.indptr, positions.indices, moved)
+
+
+def _exact_matrix(matrix: sparse.csr_array) -> ExactMatrix:
+    from sottovoce.leakage.modular_linalg import rational_entries  # compiled code: loaded when needed
+
+    return ExactMatrix(matrix, matrix.indptr, matrix.indices, rational_entries(matrix))
