@@ -89,7 +89,7 @@ def test_npz_refuses_objects(tmp_path):
     np.savez(good, X=np.eye(2), y=np.array([0, 1]))
     np.savez(bad, X=np.array([{}, {}], dtype=object), y=np.array([0, 1]))
     assert read_file(good).n == 2
-    with pytest.raises(DataError, match="plain number arrays"):
+    with pytest.raises(DataError, match="plain arrays"):
         read_file(bad)
 
 
@@ -98,7 +98,7 @@ def test_npz_refuses_objects(tmp_path):
     [
         ("", "is empty"),
         ("a,y\n1\n", "line 2: expected 2 values"),
-        ("a,y\nred,1\n", "'red', expected numbers"),
+        ("a,y\nred,1\n", "'red' in row 0, expected numbers"),
         ("a,z\n1,1\n", "no column 'y'"),
         ("a,y\n?,1\n", "missing or infinite"),
         ("a,y\ninf,1\n", "missing or infinite"),
@@ -176,16 +176,16 @@ def test_partitions_are_disjoint_and_repeatable():
 
 
 def test_a_list_of_pairs_is_dealt_out():
-    from sottovoce.data.base import of_agents
+    from sottovoce.data.base import as_agent_records
 
     rng = np.random.default_rng(0)
     pairs = [(rng.normal(size=(k, 3)), np.sign(rng.normal(size=k))) for k in (4, 2, 5)]
-    shards = of_agents(pairs)
+    shards = as_agent_records(pairs)
     assert shards.sizes.tolist() == [4, 2, 5]
     for i, (X, y) in enumerate(pairs):
         assert (shards.user(i)[0] == X).all()
         assert (shards.user(i)[1] == y).all()
-    assert of_agents(shards) is shards
+    assert as_agent_records(shards) is shards
 
 
 @pytest.mark.parametrize(

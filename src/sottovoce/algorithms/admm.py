@@ -37,7 +37,7 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation.models import Curator, Federation, LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.plan import Adjacency, CentralPlan, Plan, View, as_network, check_adjacency
-from sottovoce.data.base import Shards, of_agents
+from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
@@ -106,9 +106,9 @@ class _Users(_ADMM):
         """Number of users."""
         return self.users
 
-    def prepared(self, data: Shards) -> Shards:
+    def prepared(self, data: Any) -> Shards:
         """Return the users' records checked."""
-        data = of_agents(data)
+        data = as_agent_records(data)
         if data.n != self.users:
             raise InvalidInput(f"The plan is for {self.users} users, the data have {data.n}.")
         return self.objective.prepared(data)

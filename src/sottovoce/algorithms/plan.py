@@ -32,7 +32,7 @@ from sottovoce.accounting.guarantee import EMPTY_PLACE, Guarantee, Label
 from sottovoce.accounting.observation.models import Curator, LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer, Rate
-from sottovoce.data.base import Shards, is_sparse, of_agents
+from sottovoce.data.base import Shards, as_agent_records, is_sparse
 from sottovoce.errors import DataError, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
 from sottovoce.noise.run_randomness import RunRandomness
@@ -903,7 +903,7 @@ class GradientPlan(Plan):
 
     def prepared(self, data: Any) -> Any:
         """Return the agents' records checked: as many agents and records as the plan was made for."""
-        data = of_agents(data)
+        data = as_agent_records(data)
         if data.n != self.n:
             raise InvalidInput(f"The plan is for {self.n} nodes, the data have {data.n} users.")
         if self.sizes is not None and data.sizes.tolist() != list(self.sizes):

@@ -6,9 +6,10 @@ private by themselves. Steps that treat every record alone (unit length, an inte
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,12 +17,32 @@ import scipy.sparse as sp
 from sottovoce._validate import probability
 from sottovoce.errors import DataError
 
-__all__ = ["Dataset", "Shards", "signed_labels"]
+
+@runtime_checkable
+class AgentRecords(Protocol):
+    """Records of several agents: `Shards` for linear models, `AgentData` for networks."""
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of records of each agent."""
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+
+    def subset(self, agents: Sequence[int], /) -> AgentRecords:
+        """Return the records of some agents, in the order of ``agents``."""
 
 
 def is_sparse(X: Any) -> bool:
     """Return whether ``X`` is a scipy sparse array."""
     return bool(sp.issparse(X))
+
+
+def is_tensor(value: Any) -> bool:
+    """Return whether ``value`` is a torch tensor, without importing torch."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def signed_labels(y: Any) -> np.ndarray:
@@ -252,15 +273,9 @@ class Shards:
         return Shards.from_parts(self.X, self.y, parts)
 
 
-def of_agents(data: Any) -> Any:
-    """Return records that say which agent holds what; a list of pairs (X, y), one per agent, becomes shards.
-
-    Examples
-    --------
-    >>> of_agents([(np.eye(2), [1, -1]), (np.ones((1, 2)), [1])]).sizes.tolist()
-    [2, 1]
-    """
-    if hasattr(data, "sizes") and hasattr(data, "n"):
+def as_agent_records(data: Any) -> AgentRecords:
+    """Return records with their agents; a list of pairs (X, y), one per agent, becomes `Shards`."""
+    if isinstance(data, AgentRecords):
         return data
     if not isinstance(data, (list, tuple)) or not all(
         isinstance(p, (list, tuple)) and len(p) == 2 for p in data

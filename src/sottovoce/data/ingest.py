@@ -1,51 +1,78 @@
-"""Data of one's own in the forms people have them: tables, arrays, batches by name, a torch Dataset.
+"""Records in the forms people have them: tables, arrays, batches by name, torch datasets.
 
-Nothing here needs torch: what only torch knows (a Dataset, tensors) is recognized by its manner.
+Torch is never imported here; its tensors and datasets are recognized if it is loaded.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from sottovoce.data.base import Dataset
+from sottovoce.data.base import Dataset, is_tensor
 from sottovoce.data.files import read_array, read_npz
-from sottovoce.data.tables import Classes, Columns, Scale, columns_of, is_table
-from sottovoce.errors import DataError, Refused
+from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table, read_table
+from sottovoce.errors import DataError
 
-__all__ = ["Target", "UserData", "ingest", "read_inputs"]
+Inputs = Any  # an array or a tensor, or a mapping or a tuple of them
+
+
+@runtime_checkable
+class IndexedDataset(Protocol):
+    """A dataset of torch: records by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, i: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class TensorDataset(Protocol):
+    """A dataset of torch that holds its records in memory."""
+
+    tensors: tuple[Any, ...]
+
+
+@runtime_checkable
+class ArrayLike(Protocol):
+    """An array or a tensor."""
+
+    @property
+    def shape(self) -> Any:
+        """Length of each axis."""
 
 
 @dataclass(frozen=True)
 class UserData:
-    """Records as they came: inputs, raw targets, sites, and how columns became features.
+    """Records of a user: inputs, raw targets, sites, and how columns became features.
 
-    Examples
-    --------
-    >>> own = ingest((np.eye(2), [0, 1]))
-    >>> own.n, own.targets.tolist()
-    (2, [0, 1])
+    Parameters
+    ----------
+    inputs : an array or a tensor, or a mapping or a tuple of them; None for a lazy dataset.
+    targets : raw targets, one per record; None for a lazy dataset.
+    groups : the site of each record.
+    columns : how the columns of a table became features.
+    dataset : a torch dataset whose records are read when a batch needs them.
+    test : the held-out ``(inputs, targets)`` of a `Dataset`.
+    uncharged : what was read from private records before, by name.
     """
 
-    inputs: Any  # an array, or a mapping or tuple of arrays; None for a lazy dataset
+    inputs: Inputs
     targets: Any
     groups: np.ndarray | None = None
     columns: Columns | None = None
-    dataset: Any = None
-    test: Any = None  # what a `Dataset` holds out
-    uncharged: tuple[str, ...] = ()  # what was read of private records before they came here, by name
+    dataset: IndexedDataset | None = None
+    test: tuple[Any, Any] | None = None
+    uncharged: tuple[str, ...] = ()
 
     @property
     def n(self) -> int:
         """Number of records."""
-        if self.dataset is not None:
-            return len(self.dataset)
-        first = self.inputs
+        first = self.inputs if self.dataset is None else self.dataset
         if isinstance(first, Mapping):
             first = next(iter(first.values()))
         elif isinstance(first, tuple):
@@ -53,100 +80,84 @@ class UserData:
         return len(first)
 
 
-def ingest(
-    data: Any,
-    *,
-    label: Any = None,
-    group: Any = None,
-    columns: Columns | None = None,
-    **options: Any,
-) -> UserData:
-    """Return records from whatever they came as; see `sottovoce.fit` for the forms.
+def ingest(data: Any, *, columns: Columns | None = None, accept: Collection[str] = ()) -> UserData:
+    """Return the records of a `TableData`, or of other data with its default options.
 
     Parameters
     ----------
-    data : the records.
-    label, group : column names of a table; ``group`` may also be one site per record.
-    columns : how to read a table, where that is settled (test records).
-    options : for `Columns.of`.
+    data : a `TableData`, or anything that can be its ``source``.
+    columns : how to read a table if that is fixed already (test records).
+    accept : ``"standardize"`` reads mean and deviation of columns without bounds from the records.
 
     Examples
     --------
     >>> table = {"age": [30, 70], "town": ["A", "B"], "ill": ["no", "yes"]}
-    >>> own = ingest(table, label="ill", group="town", bounds={"age": (0, 100)})
-    >>> own.inputs.tolist(), own.targets.tolist(), own.groups.tolist()
+    >>> records = ingest(TableData(table, label="ill", group="town", bounds={"age": (0, 100)}))
+    >>> records.inputs.tolist(), records.targets.tolist(), records.groups.tolist()
     ([[-0.4], [0.4]], ['no', 'yes'], ['A', 'B'])
     """
-    if is_table(data):
-        return _from_table(columns_of(data), label, group, columns, options)
-    if isinstance(data, (str, os.PathLike)):
-        data = read_npz(Path(data))
-    if isinstance(data, Dataset):
-        if group is None:
-            group = data.groups
-        own = _from_arrays(data.X, data.y, group, columns, options)
-        test = None if data.X_test is None else (data.X_test, data.y_test)
-        return replace(own, uncharged=data.uncharged, test=test)
-    if isinstance(data, Mapping):
-        if not isinstance(label, str) or label not in data:
-            raise DataError(f"label must name one of the inputs {', '.join(map(repr, data))}, got {label!r}.")
-        return _from_arrays(_alone(data, label), data[label], group, columns, options)
-    if hasattr(data, "tensors"):  # torch's TensorDataset is all in memory
-        *inputs, targets = data.tensors
-        return _from_arrays(
-            inputs[0] if len(inputs) == 1 else tuple(inputs), targets, group, columns, options
-        )
-    if isinstance(data, (tuple, list)) and len(data) == 2:
-        return _from_arrays(data[0], data[1], group, columns, options)
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not hasattr(data, "shape"):
-        _no_columns(options)
-        return UserData(None, None, _groups(group, len(data)), dataset=data)
+    table = data if isinstance(data, TableData) else TableData(data)
+    source = table.source
+    if is_table(source):
+        return _from_table(read_table(source), table, columns, accept)
+    if isinstance(source, (str, os.PathLike)):
+        source = read_npz(Path(source))
+    if isinstance(source, Dataset):
+        if table.group is None:
+            table = replace(table, group=source.groups)
+        records = _from_arrays(source.X, source.y, table, columns, accept)
+        test = None if source.X_test is None else (source.X_test, source.y_test)
+        return replace(records, uncharged=source.uncharged, test=test)
+    if isinstance(source, Mapping):
+        if not isinstance(table.label, str) or table.label not in source:
+            raise DataError(
+                f"label must name one of the inputs {', '.join(map(repr, source))}, got {table.label!r}."
+            )
+        inputs = _without_label(source, table.label)
+        return _from_arrays(inputs, source[table.label], table, columns, accept)
+    if isinstance(source, TensorDataset):
+        *parts, targets = source.tensors
+        return _from_arrays(parts[0] if len(parts) == 1 else tuple(parts), targets, table, columns, accept)
+    if isinstance(source, (tuple, list)) and len(source) == 2:
+        return _from_arrays(source[0], source[1], table, columns, accept)
+    if isinstance(source, IndexedDataset) and not isinstance(source, ArrayLike):
+        _refuse_column_options(table, accept)
+        return UserData(None, None, _groups(table.group, len(source)), dataset=source)
     raise DataError(
         "data must be a table (CSV path, frame, columns by name), a pair (inputs, targets), a mapping of "
-        f"inputs with a label, or a torch Dataset with a length, got {type(data).__name__}."
+        f"inputs with a label, or a torch Dataset with a length, got {type(source).__name__}."
     )
 
 
-def read_inputs(data: Any, columns: Columns | None, label: Any = None) -> Any:
+def read_inputs(data: Any, columns: Columns | None, label: str | None = None) -> Inputs:
     """Return the inputs of new records, in the form the model takes.
 
-    Examples
-    --------
-    >>> columns = Columns.of({"age": [1]}, bounds=(0, 100))
-    >>> read_inputs({"age": [50.0]}, columns).tolist()
-    [[0.0]]
+    ``columns`` is how the training table was read, None if the model was trained on arrays.
     """
-    if columns is not None and is_table(data):
-        return columns(columns_of(data))
+    path = Path(data) if isinstance(data, (str, os.PathLike)) else None
     if columns is not None:
-        if isinstance(data, (str, os.PathLike)):
-            data = read_array(Path(data))
-        return _table_of(data, columns)
+        if is_table(data):
+            return columns(read_table(data))
+        return _array_as_table(data if path is None else read_array(path), columns)
     if isinstance(data, Mapping):
-        return _alone(data, label)
-    if isinstance(data, (str, os.PathLike)) and Path(data).suffix in (".npz", ".npy"):
-        return read_array(Path(data))
-    if isinstance(data, (str, os.PathLike)) or is_table(data):
+        return _without_label(data, label)
+    if path is not None and path.suffix in (".npz", ".npy"):
+        return read_array(path)
+    if is_table(data):
         raise DataError("the model was made from arrays, so it takes arrays; give the features as one.")
     return tuple(data) if isinstance(data, list) and data and np.ndim(data[0]) > 0 else data
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is learned: a class, several yes-or-no labels, or numbers, with their public names and bounds.
+    """The prediction task: classes, yes-or-no labels or numbers, with their public names and bounds.
 
     Parameters
     ----------
-    task : ``"classification"``, ``"labels"``, ``"regression"``, or ``"own"`` for a loss of one's own.
-    classes : public class names, or None where labels are whole numbers from 0.
+    task : ``"classification"``, ``"labels"``, ``"regression"``, or ``"own"`` for a custom loss.
+    classes : public class names; None if labels are whole numbers from 0.
     scale : map of regression targets by public bounds, or None.
-    names : of the labels, where there are several.
-
-    Examples
-    --------
-    >>> target = Target("classification", Classes(("no", "yes")))
-    >>> target.encode(["yes", "no"]).tolist(), target.decode(np.array([[0.1, 0.9]])).tolist()
-    ([1, 0], ['yes'])
+    names : of the labels, if there are several.
     """
 
     task: str
@@ -177,7 +188,7 @@ class Target:
         return array.astype(np.int64) if array.dtype.kind == "b" else array
 
     def decode(self, scores: np.ndarray) -> np.ndarray:
-        """Return predictions in the words and units of the labels."""
+        """Return predictions as the labels were given: class names, or numbers in their unit."""
         if self.task == "classification":
             numbers = scores.argmax(-1)
             return numbers if self.classes is None else self.classes.names(numbers)
@@ -188,97 +199,113 @@ class Target:
             return self.classes.names(yes) if self.classes is not None and yes.ndim == 1 else yes
         if self.task == "regression":
             flat = scores[:, 0] if scores.ndim == 2 and scores.shape[1] == 1 else scores
-            return flat if self.scale is None else self.scale.back(flat)
+            return flat if self.scale is None else self.scale.inverse(flat)
         return scores
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return values that JSON can hold."""
         return {
             "task": self.task,
-            "classes": None if self.classes is None else list(self.classes.listed),
+            "classes": None if self.classes is None else list(self.classes.values),
             "scale": None if self.scale is None else vars(self.scale),
             "names": list(self.names),
         }
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Target:
-        """Read what `to_dict` wrote."""
-        classes = None if record["classes"] is None else Classes(tuple(record["classes"]))
-        scale = None if record["scale"] is None else Scale(**record["scale"])
-        return cls(record["task"], classes, scale, tuple(record["names"]))
+    def from_dict(cls, stored: Mapping[str, Any]) -> Target:
+        """Read the output of `to_dict`."""
+        classes = None if stored["classes"] is None else Classes(tuple(stored["classes"]))
+        scale = None if stored["scale"] is None else Scale(**stored["scale"])
+        return cls(stored["task"], classes, scale, tuple(stored["names"]))
 
 
-def _alone(data: Mapping[str, Any], label: Any) -> Any:
-    """The inputs of a batch by name; a single one needs no name."""
+def _without_label(data: Mapping[str, Any], label: str | None) -> Inputs:
+    """Return the inputs of a batch by name; a single one needs no name."""
     inputs = {name: value for name, value in data.items() if name != label}
     return next(iter(inputs.values())) if len(inputs) == 1 else inputs
 
 
+def _column_options(table: TableData, accept: Collection[str]) -> dict[str, Any]:
+    return {
+        "features": table.features,
+        "drop": table.drop,
+        "bounds": table.feature_bounds,
+        "categories": table.categories,
+        "missing": table.missing,
+        "accept": accept,
+    }
+
+
 def _from_table(
-    table: dict[str, Any], label: Any, group: Any, columns: Columns | None, options: dict[str, Any]
+    columns_by_name: dict[str, np.ndarray],
+    table: TableData,
+    columns: Columns | None,
+    accept: Collection[str],
 ) -> UserData:
-    labels = [label] if isinstance(label, str) else list(label or ())
+    labels = table.labels
     if not labels:
-        raise DataError(f"label must name the column to predict; the table has {', '.join(table)}.")
-    leave = [*labels, *([group] if isinstance(group, str) else [])]
-    for name in leave:
-        if name not in table:
-            raise DataError(f"the table has no column {name!r}; it has {', '.join(table)}.")
+        raise DataError(f"label must name the column to predict; the table has {', '.join(columns_by_name)}.")
+    exclude = [*labels, *([table.group] if isinstance(table.group, str) else [])]
+    for name in exclude:
+        if name not in columns_by_name:
+            raise DataError(f"the table has no column {name!r}; it has {', '.join(columns_by_name)}.")
     if columns is None:
-        columns = Columns.of(table, leave=leave, **options)
-    targets = [_tidy(table[name]) for name in labels]
-    stacked = targets[0] if isinstance(label, str) else np.column_stack(targets)
-    features = columns(table)
+        columns = Columns.from_table(columns_by_name, exclude=exclude, **_column_options(table, accept))
+    targets = [_label_column(columns_by_name[name]) for name in labels]
+    features = columns(columns_by_name)
     if len(features) == 0:
         raise DataError("the table has a header and no records.")
-    sites = table[group] if isinstance(group, str) else group
+    sites = columns_by_name[table.group] if isinstance(table.group, str) else table.group
+    stacked = targets[0] if isinstance(table.label, str) else np.column_stack(targets)
     return UserData(features, stacked, _groups(sites, len(features)), columns)
 
 
 def _from_arrays(
-    inputs: Any, targets: Any, group: Any, columns: Columns | None, options: dict[str, Any]
+    inputs: Any, targets: Any, table: TableData, columns: Columns | None, accept: Collection[str]
 ) -> UserData:
-    if isinstance(group, str):
+    if isinstance(table.group, str):
         raise DataError(
-            f"group={group!r} names a column, but the data are no table; give one site per record."
+            f"group={table.group!r} names a column, but the data are no table; give one site per record."
         )
     if not isinstance(inputs, Mapping) and is_table(inputs):
-        table = columns_of(inputs)
-        columns = Columns.of(table, **options) if columns is None else columns
-        inputs = columns(table)
-    elif isinstance(inputs, list) and inputs and hasattr(inputs[0], "shape"):
+        frame = read_table(inputs)
+        if columns is None:
+            columns = Columns.from_table(frame, **_column_options(table, accept))
+        inputs = columns(frame)
+    elif isinstance(inputs, list) and inputs and isinstance(inputs[0], ArrayLike):
         inputs = tuple(inputs)
     elif not isinstance(inputs, (Mapping, tuple)):
-        inputs, columns = _scaled(inputs, columns, options)
+        inputs, columns = _scaled(inputs, table, columns, accept)
     else:
-        _no_columns(options)
-    own = UserData(inputs, targets if hasattr(targets, "detach") else np.asarray(targets), None, columns)
-    if own.n == 0 or own.n != len(own.targets):
+        _refuse_column_options(table, accept)
+    records = UserData(inputs, targets if is_tensor(targets) else np.asarray(targets), None, columns)
+    if records.n == 0 or records.n != len(records.targets):
         raise DataError(
-            f"expected one target per record, got {own.n} records and {len(own.targets)} targets."
+            f"expected one target per record, got {records.n} records and {len(records.targets)} targets."
         )
-    return UserData(inputs, own.targets, _groups(group, own.n), columns)
+    return replace(records, groups=_groups(table.group, records.n))
 
 
-def _scaled(inputs: Any, columns: Columns | None, options: dict[str, Any]) -> tuple[Any, Columns | None]:
-    """An array as it is, or, where bounds are spoken of, as a table without names."""
-    spoken = options.get("bounds") not in (None, "none") or options.get("accept")
+def _scaled(
+    inputs: Any, table: TableData, columns: Columns | None, accept: Collection[str]
+) -> tuple[Any, Columns | None]:
+    """Return an array as it is or, if there are bounds, as a table whose columns are x0, x1, ..."""
     if columns is not None:
-        return _table_of(inputs, columns), columns
-    if not spoken:
-        _no_columns({**options, "bounds": None})
-        return inputs if hasattr(inputs, "detach") else np.asarray(inputs), None
+        return _array_as_table(inputs, columns), columns
+    if table.bounds in (None, "none") and not accept:
+        _refuse_column_options(replace(table, bounds=None), accept)
+        return inputs if is_tensor(inputs) else np.asarray(inputs), None
     array = np.asarray(inputs)
     if array.ndim != 2:
         raise DataError(
             f"bounds and standardizing are for tables (records, features), got shape {array.shape}."
         )
     named = {f"x{j}": array[:, j] for j in range(array.shape[1])}
-    made = Columns.of(named, **options)
-    return made(named), made
+    columns = Columns.from_table(named, **_column_options(table, accept))
+    return columns(named), columns
 
 
-def _table_of(inputs: Any, columns: Columns) -> np.ndarray:
+def _array_as_table(inputs: Any, columns: Columns) -> np.ndarray:
     array = np.asarray(inputs)
     if array.ndim != 2 or array.shape[1] != len(columns.features):
         raise DataError(
@@ -288,9 +315,10 @@ def _table_of(inputs: Any, columns: Columns) -> np.ndarray:
     return columns({name: array[:, j] for j, name in enumerate(columns.features)})
 
 
-def _no_columns(options: Mapping[str, Any]) -> None:
-    for key in ("features", "drop", "bounds", "categories", "accept"):
-        if options.get(key) and not (key == "accept" and set(options[key]) <= {"class names"}):
+def _refuse_column_options(table: TableData, accept: Collection[str]) -> None:
+    options = _column_options(table, set(accept) - {"class names"})
+    for key, value in options.items():
+        if key != "missing" and value:
             raise DataError(f"{key} is for tables; these data come without columns.")
 
 
@@ -305,8 +333,8 @@ def _groups(group: Any, n: int) -> np.ndarray | None:
     return sites
 
 
-def _tidy(values: Any) -> np.ndarray:
-    """A label column: numbers where all entries are numbers, words otherwise."""
+def _label_column(values: np.ndarray) -> np.ndarray:
+    """Return a label column: numbers if all entries are numbers, words otherwise."""
     array = np.asarray(values)
     if array.dtype.kind in "biuf":
         return array
@@ -324,24 +352,3 @@ def _floats(raw: Any) -> np.ndarray:
         return np.asarray(raw, dtype=np.float64)
     except (TypeError, ValueError):
         raise DataError("targets must be numbers; declare classes=[...] for names.") from None
-
-
-def declared(raw: Any, classes: Sequence[Any] | None, accept: Sequence[str]) -> Classes | None:
-    """Return the public classes: as declared, or read where that was accepted by name.
-
-    Examples
-    --------
-    >>> declared(np.array(["no", "yes"]), None, ["class names"]).listed
-    ('no', 'yes')
-    """
-    if classes is not None:
-        return Classes(tuple(classes))
-    names = not hasattr(raw, "detach") and np.asarray(raw).dtype.kind in "OUS"
-    if "class names" in accept:
-        return Classes.read(raw)
-    if names:
-        raise Refused(
-            'the labels are names: declare them with classes=[...], or accept=("class names",) to read '
-            "the list from the private records, which is not charged."
-        )
-    return None

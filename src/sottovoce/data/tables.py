@@ -1,40 +1,95 @@
-"""Tables of one's own as numbers, by public facts only: bounds, categories and class names that are given.
+"""Tables as arrays of numbers, by public facts only: declared bounds, categories and class names.
 
-Whatever is read from the records of a table and shapes what leaves (a mean, a deviation, the list of classes)
-is a release nobody charged. So columns are scaled by public bounds, categories and classes are declared, and
-the two things that may be read instead must be accepted by name: ``"standardize"`` and ``"class names"``.
+A mean, a deviation or a list of classes read from the records would be a release that nobody charged. So
+columns are scaled by public bounds, and categories and classes are declared. The two facts that may be read
+from the records instead must be accepted by name: ``"standardize"`` and ``"class names"``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from sottovoce.data.files import read_columns, read_parquet
+from sottovoce.data.base import is_tensor
+from sottovoce.data.files import parse_numbers, read_columns, read_parquet, table_format
 from sottovoce.errors import DataError, InvalidInput, Refused
 
-__all__ = ["Classes", "Columns", "Scale", "columns_of", "is_table"]
-
 Missing = Literal["refuse", "middle"]
-_EMPTY = ("", "?", "NA", "NaN", "nan", "None")
+Bounds = Mapping[str, Sequence[float]] | Sequence[float] | Literal["none"] | None
+Table = Mapping[str, np.ndarray]  # columns by name
+
+
+@runtime_checkable
+class Frame(Protocol):
+    """A data frame of pandas, polars or another library."""
+
+    @property
+    def columns(self) -> Any:
+        """Names of the columns."""
+
+    def __getitem__(self, name: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class TableData:
+    """Records and how to read them: which column is predicted, which columns are features, how they scale.
+
+    Parameters
+    ----------
+    source : a table (path of a CSV, TSV or Parquet file, data frame, mapping of columns), a pair
+        ``(inputs, targets)``, a mapping of inputs, a `Dataset`, or a torch dataset.
+    label : the column to predict, or several; of a mapping of inputs, the entry.
+    group : the column that names each record's site, or one site per record.
+    features, drop : which columns to use, or which not to use; all but label and group by default.
+    bounds : public ``{column: (low, high)}``, one pair for all columns, or ``"none"`` to take numbers as they
+        are. A pair for the label scales a regression target.
+    categories : public ``{column: values}`` of columns that hold names.
+    missing : ``"refuse"``, or ``"middle"`` to replace an empty entry by the middle of the bounds.
+
+    Examples
+    --------
+    >>> table = {"age": [30, 70], "town": ["A", "B"], "ill": ["no", "yes"]}
+    >>> TableData(table, label="ill", group="town", bounds={"age": (0, 100)}).feature_bounds
+    {'age': (0, 100)}
+    """
+
+    source: Any
+    label: str | Sequence[str] | None = None
+    group: str | Sequence[Any] | np.ndarray | None = None
+    features: Sequence[str] | None = None
+    drop: Sequence[str] = ()
+    bounds: Bounds = None
+    categories: Mapping[str, Sequence[Any]] | None = None
+    missing: Missing = "refuse"
+
+    @property
+    def labels(self) -> list[str]:
+        """Names of the columns to predict."""
+        return [self.label] if isinstance(self.label, str) else list(self.label or ())
+
+    @property
+    def feature_bounds(self) -> Bounds:
+        """The bounds without that of the label."""
+        if isinstance(self.bounds, Mapping):
+            return {name: pair for name, pair in self.bounds.items() if name != self.label}
+        return self.bounds
+
+    @property
+    def label_bounds(self) -> Sequence[float] | None:
+        """The bounds of the label."""
+        if isinstance(self.bounds, Mapping) and isinstance(self.label, str):
+            return self.bounds.get(self.label)
+        return None
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A column as it is mapped: (x - center) / width, after x is pulled into [low, high] where given.
-
-    Examples
-    --------
-    >>> Scale.within(0, 10)(np.array([0.0, 5.0, 99.0])).tolist()
-    [-1.0, 0.0, 1.0]
-    >>> Scale.within(0, 10).back(np.array([-1.0, 1.0])).tolist()
-    [0.0, 10.0]
-    """
+    """The map (x - center) / width of a column, after x is clipped to [low, high] if there are bounds."""
 
     center: float = 0.0
     width: float = 1.0
@@ -42,7 +97,7 @@ class Scale:
     high: float | None = None
 
     @classmethod
-    def within(cls, low: Any, high: Any, name: str = "the column") -> Scale:
+    def from_bounds(cls, low: Any, high: Any, name: str = "the column") -> Scale:
         """Return the map of public bounds to [-1, 1]."""
         try:
             low, high = float(low), float(high)
@@ -53,38 +108,29 @@ class Scale:
         return cls((low + high) / 2, (high - low) / 2, low, high)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Return the mapped values, record by record; what is missing stays missing."""
-        pulled = values if self.low is None else np.clip(values, self.low, self.high)
-        return (pulled - self.center) / self.width
+        """Return the mapped values, record by record; NaN stays NaN."""
+        clipped = values if self.low is None else np.clip(values, self.low, self.high)
+        return (clipped - self.center) / self.width
 
-    def back(self, values: np.ndarray) -> np.ndarray:
-        """Return values in the column's own unit."""
+    def inverse(self, values: np.ndarray) -> np.ndarray:
+        """Return mapped values in the unit of the column."""
         return values * self.width + self.center
 
 
 @dataclass(frozen=True)
 class Columns:
-    """How the rows of a table become features; it holds public facts, and is kept with the model.
+    """How the rows of a table become features. It holds public facts and is saved with the model.
 
     Parameters
     ----------
     features : names of the columns used, in order.
-    scales : how numeric columns are mapped, by name; a column without one is taken as it is.
-    categories : the public values of columns that hold names; each value becomes a column of 0 and 1, a
-        value that is not listed becomes zeros.
+    scales : how numeric columns are mapped, by name; a column without a scale is taken as it is.
+    categories : the public values of columns that hold names. Each value becomes a column of 0 and 1; a
+        value that is not declared becomes zeros.
     missing : ``"refuse"``, or ``"middle"``: an empty entry becomes 0, the middle of the bounds.
-    unit_rows : every record is scaled to length one, after all else.
-    ones : a last column of ones follows.
+    unit_rows : scale every record to length one, after all else.
+    ones : append a column of ones.
     uncharged : what was read from private records, by name (`sottovoce.accounting.wording.UNCHARGED`).
-
-    Examples
-    --------
-    >>> table = {"age": [30, 70], "sex": ["f", "m"], "ill": [0, 1]}
-    >>> columns = Columns.of(table, leave=["ill"], bounds={"age": (0, 100)}, categories={"sex": ["f", "m"]})
-    >>> columns(table).tolist()
-    [[-0.4, 1.0, 0.0], [0.4, 0.0, 1.0]]
-    >>> columns.names
-    ('age', 'sex=f', 'sex=m')
     """
 
     features: tuple[str, ...]
@@ -96,73 +142,63 @@ class Columns:
     ones: bool = False
 
     @classmethod
-    def of(
+    def from_table(
         cls,
-        table: Mapping[str, Any],
+        table: Table,
         *,
-        leave: Iterable[str] = (),
+        exclude: Collection[str] = (),
         features: Sequence[str] | None = None,
         drop: Iterable[str] = (),
-        bounds: Any = None,
+        bounds: Bounds = None,
         categories: Mapping[str, Sequence[Any]] | None = None,
         missing: Missing = "refuse",
-        accept: Iterable[str] = (),
+        accept: Collection[str] = (),
     ) -> Columns:
-        """Return the columns of a table: all but those to ``leave`` and to ``drop``, or the ``features``.
+        """Return the columns of a table; the options are those of `TableData`.
 
-        Parameters
-        ----------
-        table : columns by name.
-        leave : label and site.
-        features, drop : which columns to use, or which not to.
-        bounds : ``{column: (low, high)}``, one pair for all, or ``"none"`` to take numbers as they are.
-        categories : ``{column: values}``.
-        missing : what becomes of empty entries.
-        accept : with ``"standardize"`` columns without bounds are standardized by the records themselves.
+        ``exclude`` names label and group. With ``"standardize"`` in ``accept``, columns without bounds are
+        standardized by the records themselves.
         """
         if missing not in ("refuse", "middle"):
             raise InvalidInput(f'missing must be "refuse" or "middle", got {missing!r}.')
         categories = dict(categories or {})
-        asked = {*(features or ()), *drop, *categories, *(bounds if isinstance(bounds, Mapping) else ())}
-        for name in sorted(asked - set(table), key=str):
+        named = {*(features or ()), *drop, *categories, *(bounds if isinstance(bounds, Mapping) else ())}
+        for name in sorted(named - set(table), key=str):
             raise DataError(f"the table has no column {name!r}; it has {', '.join(map(str, table))}.")
-        out = {*leave, *drop}
-        chosen = tuple(features) if features is not None else tuple(name for name in table if name not in out)
-        both = next((name for name in chosen if name in set(leave)), None)
+        unused = {*exclude, *drop}
+        chosen = tuple(name for name in table if name not in unused) if features is None else tuple(features)
+        both = next((name for name in chosen if name in exclude), None)
         if both is not None:
             raise DataError(f"column {both!r} cannot be a feature: it is the label or the site.")
         if not chosen:
             raise DataError("no column is left as a feature; check label, group and drop.")
-        plain = [name for name in chosen if name not in categories]
-        numbers = {name: _numbers(table[name], name) for name in plain}
-        scales, uncharged = _scales(plain, numbers, bounds, set(accept), missing)
-        listed = {name: tuple(values) for name, values in categories.items() if name in chosen}
-        return cls(chosen, scales, listed, missing, uncharged)
+        numbers = {name: _column(table, name) for name in chosen if name not in categories}
+        scales, uncharged = _scales(numbers, bounds, accept, missing)
+        values = {name: tuple(categories[name]) for name in categories if name in chosen}
+        return cls(chosen, scales, values, missing, uncharged)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the features that come out."""
-        out: list[str] = []
+        """Names of the resulting features."""
+        names: list[str] = []
         for name in self.features:
-            out += (
-                [f"{name}={value}" for value in self.categories[name]] if name in self.categories else [name]
-            )
-        return tuple(out)
+            values = self.categories.get(name)
+            names += [name] if values is None else [f"{name}={value}" for value in values]
+        return tuple(names)
 
-    def __call__(self, table: Mapping[str, Any]) -> np.ndarray:
+    def __call__(self, table: Table) -> np.ndarray:
         """Return the features of a table with these columns, (records, features)."""
         parts: list[np.ndarray] = []
         for name in self.features:
             if name not in table:
-                raise DataError(f"the table has no column {name!r}; the model was made for "
-                                f"{', '.join(self.features)}.")  # fmt: skip
+                raise DataError(
+                    f"the table has no column {name!r}; the model was made for {', '.join(self.features)}."
+                )
             if name in self.categories:
-                words = [str(value) for value in table[name]]
-                parts += [
-                    np.array([word == str(value) for word in words], float) for value in self.categories[name]
-                ]
+                words = np.array([str(value) for value in table[name]], dtype=object)
+                parts += [(words == str(value)).astype(float) for value in self.categories[name]]
                 continue
-            values = self.scales.get(name, Scale())(_numbers(table[name], name))
+            values = self.scales.get(name, Scale())(_column(table, name))
             if not np.isfinite(values).all():
                 row = int(np.flatnonzero(~np.isfinite(values))[0])
                 if self.missing == "refuse" or np.isinf(values[row]):
@@ -174,28 +210,19 @@ class Columns:
             parts.append(values)
         if len({len(part) for part in parts}) > 1:
             raise DataError("the columns of the table differ in length.")
-        return self.finished(np.column_stack(parts))
-
-    def finished(self, X: np.ndarray) -> np.ndarray:
-        """Return mapped features as the model takes them: unit length and ones, where wanted."""
+        X = np.column_stack(parts)
         if self.unit_rows:
             norms = np.linalg.norm(X, axis=1, keepdims=True)
             X = X / np.where(norms > 0, norms, 1.0)
         return np.hstack([X, np.ones((len(X), 1))]) if self.ones else X
 
-    def complete(self, table: Mapping[str, Any]) -> np.ndarray:
-        """Return which records have a number in every numeric column.
-
-        Examples
-        --------
-        >>> Columns(("age",)).complete({"age": ["61", "?", "34"]}).tolist()
-        [True, False, True]
-        """
-        found = [np.isfinite(_numbers(table[n], n)) for n in self.features if n not in self.categories]
-        return np.logical_and.reduce(found) if found else np.ones(len(table[self.features[0]]), bool)
+    def complete(self, table: Table) -> np.ndarray:
+        """Return which records have a number in every numeric column."""
+        finite = [np.isfinite(_column(table, name)) for name in self.features if name not in self.categories]
+        return np.logical_and.reduce(finite) if finite else np.ones(len(table[self.features[0]]), bool)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return values that JSON can hold."""
         return {
             "features": list(self.features),
             "scales": {name: vars(scale) for name, scale in self.scales.items()},
@@ -207,116 +234,120 @@ class Columns:
         }
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Columns:
-        """Read what `to_dict` wrote."""
-        scales = {name: Scale(**values) for name, values in record["scales"].items()}
-        categories = {name: tuple(values) for name, values in record["categories"].items()}
-        more = {key: bool(record.get(key, False)) for key in ("unit_rows", "ones")}
+    def from_dict(cls, stored: Mapping[str, Any]) -> Columns:
+        """Read the output of `to_dict`."""
         return cls(
-            tuple(record["features"]), scales, categories, record["missing"], tuple(record["uncharged"]),
-            **more,
-        )  # fmt: skip
+            tuple(stored["features"]),
+            {name: Scale(**values) for name, values in stored["scales"].items()},
+            {name: tuple(values) for name, values in stored["categories"].items()},
+            stored["missing"],
+            tuple(stored["uncharged"]),
+            bool(stored.get("unit_rows", False)),
+            bool(stored.get("ones", False)),
+        )
 
 
 @dataclass(frozen=True)
 class Classes:
-    """The public list of classes: labels as given on one side, whole numbers on the other.
+    """The public list of classes, which maps labels to whole numbers."""
 
-    Examples
-    --------
-    >>> classes = Classes(("no", "yes"))
-    >>> classes.numbers(["yes", "no"]).tolist(), classes.names(np.array([1, 0])).tolist()
-    ([1, 0], ['yes', 'no'])
-    """
-
-    listed: tuple[Any, ...]
+    values: tuple[Any, ...]
 
     def __post_init__(self) -> None:
-        if len(self.listed) < 2 or len({str(value) for value in self.listed}) != len(self.listed):
-            raise DataError(f"classes must be two or more different names, got {list(self.listed)}.")
+        if len(self.values) < 2 or len({str(value) for value in self.values}) != len(self.values):
+            raise DataError(f"classes must be two or more different names, got {list(self.values)}.")
 
     @classmethod
-    def read(cls, labels: Any) -> Classes:
-        """Return the sorted classes found among records; the caller has accepted that by name."""
-        return cls(tuple(np.unique(np.asarray(labels)).tolist()))
+    def declared(cls, labels: Any, classes: Sequence[Any] | None, accept: Collection[str]) -> Classes | None:
+        """Return the declared classes, or those of the labels if ``accept`` has ``"class names"``.
+
+        None if the labels are numbers and nothing was declared.
+        """
+        if classes is not None:
+            return cls(tuple(classes))
+        if "class names" in accept:
+            return cls(tuple(np.unique(np.asarray(labels)).tolist()))
+        if not is_tensor(labels) and np.asarray(labels).dtype.kind in "OUS":
+            raise Refused(
+                'the labels are names: declare them with classes=[...], or accept=("class names",) to read '
+                "the list from the private records, which is not charged."
+            )
+        return None
 
     def numbers(self, labels: Any) -> np.ndarray:
-        """Return the place of each label in the list."""
-        place = {str(value): i for i, value in enumerate(self.listed)}
-        place |= {f"{value:g}": i for i, value in enumerate(self.listed) if isinstance(value, (int, float))}
-        found = np.array([place.get(_word(label), -1) for label in labels], np.int64)
-        if (found < 0).any():
-            row = int(np.flatnonzero(found < 0)[0])
+        """Return the position of each label in the list."""
+        position = {str(value): i for i, value in enumerate(self.values)}
+        position |= {f"{v:g}": i for i, v in enumerate(self.values) if isinstance(v, (int, float))}
+        numbers = np.array([position.get(_word(label), -1) for label in labels], np.int64)
+        if (numbers < 0).any():
+            row = int(np.flatnonzero(numbers < 0)[0])
             raise DataError(
                 f"record {row} has label {_word(list(labels)[row])!r}, which is not among the classes "
-                f"{', '.join(map(str, self.listed))}."
+                f"{', '.join(map(str, self.values))}."
             )
-        return found
+        return numbers
 
     def names(self, numbers: np.ndarray) -> np.ndarray:
         """Return the labels of whole numbers."""
-        return np.array(self.listed)[np.asarray(numbers, np.intp)]
+        return np.array(self.values)[np.asarray(numbers, np.intp)]
 
 
 def is_table(data: Any) -> bool:
-    """Return whether ``data`` is a table: a path, a data frame, or a mapping of columns.
-
-    Examples
-    --------
-    >>> is_table({"age": [1, 2]}), is_table({"tokens": np.ones((2, 5))}), is_table(np.eye(2))
-    (True, False, False)
-    """
+    """Return whether ``data`` is a table: a path, a data frame, or a mapping of columns."""
     if isinstance(data, (str, os.PathLike)):
         return Path(data).suffix not in (".npz", ".npy")
     if isinstance(data, Mapping):
-        return all(not hasattr(v, "detach") and np.ndim(v) == 1 for v in data.values()) and bool(data)
-    return hasattr(data, "columns") and hasattr(data, "__getitem__")
+        return bool(data) and all(not is_tensor(v) and np.ndim(v) == 1 for v in data.values())
+    return isinstance(data, Frame)
 
 
-def columns_of(data: Any) -> dict[str, Any]:
+def read_table(data: str | os.PathLike[str] | Mapping[Any, Any] | Frame) -> dict[str, np.ndarray]:
     """Return the columns of a table by name.
 
     Examples
     --------
-    >>> columns_of({"age": [1, 2]})
+    >>> read_table({"age": [1, 2]})
     {'age': array([1, 2])}
     """
     if isinstance(data, (str, os.PathLike)):
-        suffixes = [s for s in Path(data).suffixes if s != ".gz"]
-        kind = suffixes[-1].lower() if suffixes else ""
+        path, kind = Path(data), table_format(data)
         if kind == ".parquet":
-            return read_parquet(Path(data))
+            return read_parquet(path)
         if kind not in (".csv", ".tsv"):
             raise DataError(
-                f"a table must be a .csv, .tsv or .parquet file, or .gz of the first two, got "
-                f"{Path(data).name}."
+                f"a table must be a .csv, .tsv or .parquet file, or .gz of the first two, got {path.name}."
             )
-        return {name: np.array(words, dtype=object) for name, words in read_columns(Path(data)).items()}
+        return {name: np.array(words, dtype=object) for name, words in read_columns(path).items()}
     names = list(data) if isinstance(data, Mapping) else list(data.columns)
     return {str(name): np.asarray(data[name]) for name in names}
 
 
+def _column(table: Table, name: str) -> np.ndarray:
+    hint = f"list its values in categories={{{name!r}: [...]}}, or leave it out with drop=[{name!r}]"
+    return parse_numbers(table[name], name, hint)
+
+
 def _scales(
-    names: Sequence[str], numbers: Mapping[str, np.ndarray], bounds: Any, accept: set[str], missing: str
+    numbers: Mapping[str, np.ndarray], bounds: Bounds, accept: Collection[str], missing: Missing
 ) -> tuple[dict[str, Scale], tuple[str, ...]]:
-    """The maps of the numeric columns, and what was read from private records for them."""
+    """Return the maps of the numeric columns, and what was read from private records for them."""
     if isinstance(bounds, str):
         if bounds != "none":
             raise InvalidInput(f'bounds must be pairs (low, high) or "none", got {bounds!r}.')
         if missing == "middle":
             raise InvalidInput('missing="middle" needs bounds to have a middle of.')
         return {}, ()
-    pairs: Mapping[str, Any] = bounds if isinstance(bounds, Mapping) else {}
-    if bounds is not None and not isinstance(bounds, Mapping):
-        pairs = dict.fromkeys(names, bounds)
-    scales = {}
+    if bounds is None:
+        bounds = {}
+    pairs = bounds if isinstance(bounds, Mapping) else dict.fromkeys(numbers, bounds)
+    scales: dict[str, Scale] = {}
     for name, pair in pairs.items():
-        if name not in names:
+        if name not in numbers:
             continue
         if not isinstance(pair, Sequence) or len(pair) != 2:
             raise DataError(f"the bounds of column {name!r} must be a pair (low, high), got {pair!r}.")
-        scales[name] = Scale.within(pair[0], pair[1], f"column {name!r}")
-    without = [name for name in names if name not in scales]
+        scales[name] = Scale.from_bounds(pair[0], pair[1], f"column {name!r}")
+    without = [name for name in numbers if name not in scales]
     if not without:
         return scales, ()
     if "standardize" not in accept:
@@ -332,28 +363,8 @@ def _scales(
     return scales, ("standardize",)
 
 
-def _numbers(values: Any, name: str) -> np.ndarray:
-    """A column of numbers; empty entries become NaN."""
-    array = np.asarray(values)
-    if array.dtype.kind in "biuf":
-        return array.astype(np.float64)
-    out = np.empty(len(array))
-    for row, value in enumerate(array):
-        if value is None or str(value).strip() in _EMPTY:
-            out[row] = np.nan
-            continue
-        try:
-            out[row] = float(value)
-        except (TypeError, ValueError):
-            raise DataError(
-                f"column {name!r} holds {str(value)!r} in row {row}, expected numbers; list its values in "
-                f"categories={{{name!r}: [...]}}, or leave it out with drop=[{name!r}]."
-            ) from None
-    return out
-
-
 def _word(label: Any) -> str:
-    """A label as a word; 1.0 and 1 are the same class."""
+    """Return a label as a word; 1.0 and 1 are the same class."""
     if isinstance(label, (float, np.floating)) and float(label).is_integer():
         return str(int(label))
     return str(label)

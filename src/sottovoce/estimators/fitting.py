@@ -20,6 +20,7 @@ from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.algorithms.plan import CentralPlan, GradientPlan, Plan, as_network
 from sottovoce.data.ingest import UserData, ingest
 from sottovoce.data.partition import by_column
+from sottovoce.data.tables import TableData
 from sottovoce.errors import DataError, GraphError, InvalidInput, Refused
 from sottovoce.graphs import Network
 from sottovoce.models.adapters import ModelOptions, adapt_model
@@ -150,24 +151,20 @@ def fit(
     >>> fitted.predict([[0.9, -0.9], [-0.9, 0.9]]).tolist()
     [1, 0]
     """
-    reading = {
-        "features": features, "drop": drop, "bounds": _without(bounds, label), "categories": categories,
-        "missing": missing, "accept": tuple(accept),
-    }  # fmt: skip
+    table = TableData(data, label, group, features, drop, bounds, categories, missing)
     _known(options, algorithm)
-    own = ingest(data, label=label, group=group, **{**reading, "accept": _of_columns(accept)})
+    own = ingest(table, accept=_of_columns(accept))
     if test is None and own.test is not None and "held-out score" in accept:
         test = own.test
-    shown = None if test is None else ingest(test, label=label, columns=own.columns)
+    shown = None if test is None else ingest(TableData(test, label), columns=own.columns)
     uncharged = _accepted(accept, own, classes, test)
     network = None if plan is not None and graph is None else _network(graph, own, algorithm)
     n = plan.n if isinstance(plan, Plan) else 1 if network is None else network.n
     parts = _parts(own, n, network)
     sizes = tuple(len(part) for part in parts)
     notes = [wording.uncharged(name) for name in uncharged]
-    label_scale = bounds.get(label) if isinstance(bounds, Mapping) and isinstance(label, str) else None
     asked = ModelOptions(
-        loss, clip_norm, initial, classes, tuple(accept), label, label_scale, physical_batch, device
+        loss, clip_norm, initial, classes, tuple(accept), label, table.label_bounds, physical_batch, device
     )
     brought = adapt_model(module, own, shown, parts, asked)
     if own.dataset is not None:
@@ -362,13 +359,6 @@ def _known(options: Mapping[str, Any], algorithm: str) -> None:
         raise InvalidInput(
             f"fit has no option {name!r} for {algorithm}" + (f"; try {near[0]}." if near else ".")
         )
-
-
-def _without(bounds: Any, label: Any) -> Any:
-    """The bounds of the features: a bound of the label is the label's."""
-    if isinstance(bounds, Mapping) and isinstance(label, str) and label in bounds:
-        return {name: pair for name, pair in bounds.items() if name != label}
-    return bounds
 
 
 def _accepted(accept: Sequence[str], own: UserData, classes: Any, test: Any) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, signed_labels
-from sottovoce.data.ingest import Target, UserData, declared
+from sottovoce.data.ingest import Target, UserData
 from sottovoce.data.tables import Classes, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.models.saved import LinearModel, split_item
@@ -285,14 +285,14 @@ def _target(raw: Any, asked: ModelOptions, width: Any) -> tuple[Target, Any]:
         raise InvalidInput(
             "bounds of the label are for regression; leave them out, or set loss='squared_error'."
         )
-    found = declared(array, asked.classes, asked.accept) if array.ndim == 1 else None
+    found = Classes.declared(array, asked.classes, asked.accept) if array.ndim == 1 else None
     if task == "own" and found is not None:
         task = "classification" if not one else "labels"
-    if found is not None and task == "labels" and len(found.listed) != 2:
-        raise InvalidInput(f"a yes-or-no label has two classes, got {len(found.listed)}.")
-    if found is not None and task == "classification" and width is not None and len(found.listed) != width[0]:
+    if found is not None and task == "labels" and len(found.values) != 2:
+        raise InvalidInput(f"a yes-or-no label has two classes, got {len(found.values)}.")
+    if found is not None and task == "classification" and width is not None and len(found.values) != width[0]:
         raise InvalidInput(
-            f"there are {len(found.listed)} classes, but the network gives {width[0]} scores; change its "
+            f"there are {len(found.values)} classes, but the network gives {width[0]} scores; change its "
             "last layer."
         )
     return Target(task, found, None, several), loss
@@ -303,7 +303,7 @@ def _label_scale(asked: ModelOptions) -> Scale | None:
         return None
     if not isinstance(asked.label_bounds, Sequence) or len(asked.label_bounds) != 2:
         raise DataError(f"the bounds of the label must be a pair (low, high), got {asked.label_bounds!r}.")
-    return Scale.within(asked.label_bounds[0], asked.label_bounds[1], "the label")
+    return Scale.from_bounds(asked.label_bounds[0], asked.label_bounds[1], "the label")
 
 
 def _usual_loss(array: np.ndarray, asked: ModelOptions, one: bool, scale: Any, width: Any) -> str:
@@ -433,7 +433,7 @@ def several_classes(model: Any, target: Target) -> Any:
     for key in ("l1", "box", "ball"):
         if getattr(model, key):
             raise InvalidInput(f"logistic regression with several classes takes l2 only; leave {key} out.")
-    return Softmax(len(target.classes.listed), l2=model.l2)
+    return Softmax(len(target.classes.values), l2=model.l2)
 
 
 def linear_target(model: Any, raw: Any, asked: ModelOptions) -> Target:
@@ -448,17 +448,17 @@ def linear_target(model: Any, raw: Any, asked: ModelOptions) -> Target:
         return Target("regression", None, _label_scale(asked))
     if asked.label_bounds is not None:
         raise InvalidInput("bounds of the label are for regression; leave them out, or take loss squared.")
-    found = declared(raw, asked.classes, asked.accept)
+    found = Classes.declared(raw, asked.classes, asked.accept)
     if model.loss == "softmax":
         found = Classes(tuple(range(model.classes))) if found is None else found
-        if len(found.listed) != model.classes:
-            raise InvalidInput(f"the model has {model.classes} classes, the labels {len(found.listed)}.")
+        if len(found.values) != model.classes:
+            raise InvalidInput(f"the model has {model.classes} classes, the labels {len(found.values)}.")
         return Target("classification", found)
     if found is None:
         labels = _plain_labels(raw)
         signed_labels(labels)  # refuses what is not 0/1 or -1/1
         found = Classes((-1, 1) if (labels.astype(float) < 0).any() else (0, 1))
-    return Target("labels" if len(found.listed) == 2 else "classification", found)
+    return Target("labels" if len(found.values) == 2 else "classification", found)
 
 
 def linear_labels(target: Target, raw: Any) -> np.ndarray:

@@ -574,7 +574,7 @@ def _agreed_target(agreement: Any) -> Target:
     model, data = agreement.model, agreement.data
     classes = Classes(data.classes) if data.classes else None
     pair = data.bounds.get(data.target)
-    scale = None if pair is None else Scale.within(pair[0], pair[1], data.target)
+    scale = None if pair is None else Scale.from_bounds(pair[0], pair[1], data.target)
     regression = model.kind == "squared" or model.loss in ("squared_error", "absolute_error")
     if regression:
         return Target("regression", None, scale)

@@ -12,21 +12,6 @@ from sottovoce.objectives.prox import Regularizer
 Rows = np.ndarray  # (agents, n_params)
 
 
-class AgentRecords(Protocol):
-    """Records of several agents: `Shards` for linear models, `AgentData` for networks."""
-
-    @property
-    def sizes(self) -> np.ndarray:
-        """Number of records of each agent."""
-
-    @property
-    def n(self) -> int:
-        """Number of agents."""
-
-    def subset(self, agents: Sequence[int], /) -> AgentRecords:
-        """Return the records of some agents, in the order of ``agents``."""
-
-
 class CompiledDescent(Protocol):
     """A compiled loop of proximal gradient steps of one agent, in place (see `GLMQuery`)."""
 

@@ -212,7 +212,7 @@ class DataPart(_Part):
         if not self.features:
             return None
         numeric = [name for name in self.features if name not in self.categories]
-        scales = {n: Scale.within(*self.bounds[n], n) for n in numeric if n in self.bounds}
+        scales = {n: Scale.from_bounds(*self.bounds[n], n) for n in numeric if n in self.bounds}
         return Columns(self.features, scales, self.categories)
 
 

@@ -5,13 +5,12 @@ Nothing read here leaves the machine except through a clipped and noised gradien
 
 from __future__ import annotations
 
-import csv
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from sottovoce.data.files import read_arrays, read_columns
 from sottovoce.data.tables import Classes, Scale
 from sottovoce.errors import DataError
 from sottovoce.peers.agreement import Agreement
@@ -29,7 +28,7 @@ class Records(NamedTuple):
 def read_records(path: str | Path, agreement: Agreement) -> Records:
     """Read the file that holds this member's records, or raise one sentence that names it."""
     path = Path(path)
-    table = _npz(path) if path.suffix == ".npz" else _csv(path)
+    table = _read(path)
     wanted, columns = agreement.data.features, agreement.data.columns
     if wanted:
         missing = [name for name in wanted if name not in table]
@@ -100,6 +99,15 @@ def _numbered(X: np.ndarray, y: np.ndarray, path: str | Path) -> Records:
     return Records(np.ascontiguousarray(X, np.float32), y.astype(np.float32))
 
 
+def _read(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".npz":
+        return read_arrays(path)
+    table = {name: np.array(words) for name, words in read_columns(path).items()}
+    if not any(len(column) for column in table.values()):
+        raise DataError(f"{path} needs a header line and at least one record.")
+    return table
+
+
 def _target(table: dict[str, np.ndarray], agreement: Agreement, path: Path) -> np.ndarray:
     if agreement.model.kind == "mean":
         return np.zeros(0)
@@ -116,7 +124,7 @@ def _target(table: dict[str, np.ndarray], agreement: Agreement, path: Path) -> n
             raise DataError(f"{path}: {error}") from None
     values = _flat(table[name], name, path)
     pair = agreement.data.bounds.get(name)
-    return values if pair is None else Scale.within(*pair, name)(values)
+    return values if pair is None else Scale.from_bounds(*pair, name)(values)
 
 
 def _flat(column: np.ndarray, name: str, path: Path) -> np.ndarray:
@@ -124,37 +132,3 @@ def _flat(column: np.ndarray, name: str, path: Path) -> np.ndarray:
         return np.asarray(column, dtype=np.float64).reshape(len(column))
     except (TypeError, ValueError):
         raise DataError(f"{path}: column {name!r} must hold one number per record.") from None
-
-
-def _npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except OSError as error:
-        raise DataError(f"The data file {path} cannot be read ({error.strerror or error}).") from None
-    except (ValueError, zipfile.BadZipFile, EOFError):
-        raise DataError(f"{path} is not an NPZ file of plain arrays.") from None
-
-
-def _csv(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as lines:  # spreadsheets put a mark in front
-            rows = list(csv.reader(lines))
-    except OSError as error:
-        raise DataError(f"The data file {path} cannot be read ({error.strerror or error}).") from None
-    except csv.Error as error:
-        raise DataError(f"The data file {path} is no table in CSV ({error}); export it again.") from None
-    except UnicodeDecodeError:
-        raise DataError(
-            f"The data file {path} is not text; export the table as CSV in UTF-8, or give an NPZ file."
-        ) from None
-    if len(rows) < 2:
-        raise DataError(f"{path} needs a header line and at least one record.")
-    header = [name.strip() for name in rows[0]]
-    if len(set(header)) < len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise DataError(f"{path} has two columns {twice!r}; rename one.")
-    for number, row in enumerate(rows[1:], start=2):
-        if len(row) != len(header):
-            raise DataError(f"{path}, line {number}: expected {len(header)} values, got {len(row)}.")
-    return {name: np.array([row[i] for row in rows[1:]]) for i, name in enumerate(header)}

@@ -408,14 +408,14 @@ def _from_columns(
     import numpy as np
 
     from sottovoce.data.ingest import ingest
-    from sottovoce.data.tables import Columns, columns_of
+    from sottovoce.data.tables import Columns, TableData, read_table
 
     assert section.file is not None
     if section.label is None:
         raise ConfigError(f"[data] label is missing; it names the column of {section.file} to predict.")
     leave = [name for name in (section.label, section.group) if name is not None]
     waiting = announced(section, folder)
-    table = _stand_ins(section, agents, names) if waiting else columns_of(folder / section.file)
+    table = _stand_ins(section, agents, names) if waiting else read_table(folder / section.file)
     for name in leave:
         if name not in table:
             raise DataError(f"{section.file.name} has no column {name!r}; it has {', '.join(table)}.")
@@ -426,7 +426,7 @@ def _from_columns(
         "features": section.features, "drop": section.drop, "categories": section.categories,
     }  # fmt: skip
     _known_columns(section, table, chosen)
-    plain = Columns.of(table, leave=leave, bounds="none", **chosen)
+    plain = Columns.from_table(table, exclude=leave, bounds="none", **chosen)
     numeric = [name for name in plain.features if name not in plain.categories]
     if section.missing == "drop":
         keep = plain.complete(table) & np.array([str(word).strip() != "" for word in table[section.label]])
@@ -440,17 +440,17 @@ def _from_columns(
     said: Any = "none" if bounds is None else _column_bounds(bounds, numeric)
     if section.standardize:
         said = None
-    columns = Columns.of(
-        table, leave=leave, bounds=said, missing="middle" if section.missing == "middle" else "refuse",
+    columns = Columns.from_table(
+        table, exclude=leave, bounds=said, missing="middle" if section.missing == "middle" else "refuse",
         accept=("standardize",) if section.standardize else (), **chosen,
     )  # fmt: skip
     columns = replace(columns, unit_rows=section.unit_rows)
-    own = ingest(table, label=section.label, group=section.group, columns=columns)
+    own = ingest(TableData(table, section.label, section.group), columns=columns)
     uncharged = ("held-out score",) * (held is not None) + columns.uncharged
-    public = held if section.test_file is None else columns_of(folder / section.test_file)
+    public = held if section.test_file is None else read_table(folder / section.test_file)
     if public is not None and any(name not in public for name in (section.label, *columns.features)):
         raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
-    shown = None if public is None else ingest(public, label=section.label, columns=columns)
+    shown = None if public is None else ingest(TableData(public, section.label), columns=columns)
     X = _with_ones(own.inputs, section)
     test = None if shown is None else (_with_ones(shown.inputs, section), shown.targets)
     return _Table(X, own.targets, own.groups, columns.names, columns, uncharged, test)
@@ -528,7 +528,7 @@ def _numbered_columns(section: DataSection, table: Dataset) -> Any:
     scales: dict[str, Scale] = {}
     if section.bounds is not None:
         low, high = (np.broadcast_to(side, (table.dim,)) for side in _bounds(section.bounds, table))
-        scales = {n: Scale.within(a, b, n) for n, a, b in zip(names, low, high, strict=True)}
+        scales = {n: Scale.from_bounds(a, b, n) for n, a, b in zip(names, low, high, strict=True)}
     elif section.standardize:
         mean, std = table.X.mean(axis=0), table.X.std(axis=0)
         pairs = zip(names, mean, np.where(std > 0, std, 1.0), strict=True)
