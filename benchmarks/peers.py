@@ -70,29 +70,29 @@ async def _roundtrip(repeats: int = 60) -> dict[str, Any]:
     members = [
         Member(**member_entry(i.certificate, f"127.0.0.1:{p}")) for i, p in zip(own, ports, strict=True)
     ]
-    wire = FrameCodec(bytes(32), 2, 1_000_000, 131_072, "float64")  # a megabyte
-    row = np.random.default_rng(0).standard_normal(wire.dim)
+    codec = FrameCodec(bytes(32), 2, 1_000_000, 131_072, "float64")  # a megabyte
+    row = np.random.default_rng(0).standard_normal(codec.dim)
     arrived: asyncio.Queue[bytes] = asyncio.Queue()
     right: TlsTransport
 
     def echo(sender: int, raw: bytes) -> None:
-        frame = wire.decode(raw)
-        right.send(sender, wire.row(wire.values(frame), sender=1, round=frame.round))
+        frame = codec.decode(raw)
+        right.send(sender, codec.row(codec.values(frame), sender=1, round=frame.round))
 
     def back(sender: int, raw: bytes) -> None:
-        wire.values(wire.decode(raw))
+        codec.values(codec.decode(raw))
         arrived.put_nowait(raw)
 
-    left = TlsTransport(members, 0, own[0], [1], back, largest=wire.largest)
-    right = TlsTransport(members, 1, own[1], [0], echo, largest=wire.largest)
+    left = TlsTransport(members, 0, own[0], [1], back, largest=codec.largest)
+    right = TlsTransport(members, 1, own[1], [0], echo, largest=codec.largest)
     await left.start()
     await right.start()
     bare, channel, server = await bare_grpc(own)
-    content = wire.row(row, sender=0, round=0)
+    content = codec.row(row, sender=0, round=0)
     ours, theirs = [], []
     for r in range(repeats + 5):
         begin = time.perf_counter()
-        left.send(1, wire.row(row, sender=0, round=r))
+        left.send(1, codec.row(row, sender=0, round=r))
         await asyncio.wait_for(arrived.get(), 10)
         ours.append(time.perf_counter() - begin)
         begin = time.perf_counter()

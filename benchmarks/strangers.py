@@ -1,12 +1,12 @@
-"""A run while strangers hold its door: rounds a second, disturbed against undisturbed, in turns.
+"""A run while strangers hold its listener: rounds a second, disturbed against undisturbed, in turns.
 
     python -m benchmarks.strangers [line ...] [--seconds 4] [--turns 6] [--out FILE]
 
 Lines: ``idle``, 2,000 connections from 250 addresses that say nothing and come back a second after they are
 let go; ``one``, 1,000 of them from one address; ``flood``, 9,000 control frames a second with a member's key,
 from a process of its own beside that member, whose rows come by its own connection; ``return``, how long a
-neighbor that was killed needs to get back in while 2,000 strangers are at the door. Four real processes on a
-ring, ledgers synced. The windows of one run take turns, so that what else the machine does meets both.
+neighbor that was killed needs to get back in while 2,000 strangers are at the listener. Four real processes
+on a ring, ledgers synced. The windows of one run take turns, so that what else the machine does meets both.
 Targets: at least .9.
 """
 
@@ -140,7 +140,7 @@ class Run:
             if begun.stdout.readline().strip() == "inside":
                 return begun
             begun.wait()
-            time.sleep(0.5)  # the door is not open yet
+            time.sleep(0.5)  # the listener is not open yet
         raise SystemExit("the flooder did not get in")
 
     def start(self, i: int) -> subprocess.Popen[bytes]:
@@ -192,8 +192,8 @@ class Run:
 
 
 class Strangers:
-    def __init__(self, run: Run, count: int, addresses: int) -> None:
-        words = [sys.executable, "-c", STRANGERS, str(run.ports[0]), str(count), str(addresses)]
+    def __init__(self, run: Run, count: int, pinned_certificates: int) -> None:
+        words = [sys.executable, "-c", STRANGERS, str(run.ports[0]), str(count), str(pinned_certificates)]
         self.process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.inside = int(self.process.stdout.readline())
@@ -203,13 +203,13 @@ class Strangers:
         self.process.communicate()
 
 
-def knocking(count: int, addresses: int, seconds: float, turns: int) -> dict[str, Any]:
+def knocking(count: int, pinned_certificates: int, seconds: float, turns: int) -> dict[str, Any]:
     run = Run()
     run.wait(0, 50)
     calm, disturbed, inside = [], [], []
     for _ in range(turns):
         calm.append(run.rate(seconds))
-        strangers = Strangers(run, count, addresses)
+        strangers = Strangers(run, count, pinned_certificates)
         disturbed.append(run.rate(seconds))
         inside.append(strangers.inside)
         strangers.end()
@@ -218,7 +218,7 @@ def knocking(count: int, addresses: int, seconds: float, turns: int) -> dict[str
     run.end()
     return {
         "strangers": count,
-        "addresses": addresses,
+        "addresses": pinned_certificates,
         "connected_after_2_s": inside,
         **ratio(calm, disturbed),
     }

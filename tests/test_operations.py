@@ -56,7 +56,9 @@ def call(words, capsys):
 
 @pytest.fixture
 def house(tmp_path, monkeypatch, capsys):
-    """A folder as the pages have it: homes, certificates, a signed agreement, records, a finished run."""
+    """A folder as the pages have it: member directories, certificates, a signed agreement, records, a
+    finished run.
+    """
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.member_data import read_records
     from sottovoce.peers.member_directory import MemberDirectory
@@ -93,9 +95,9 @@ def house(tmp_path, monkeypatch, capsys):
         agreed = read_agreement("agreement.toml")
         peers = []
         for name in people:
-            home = MemberDirectory(f"{name}-home")
+            directory = MemberDirectory(f"{name}-home")
             records = read_records("records.csv", agreed)
-            peers.append(Peer(agreed, home.identity, records, None, home=home))
+            peers.append(Peer(agreed, directory.identity, records, None, member_directory=directory))
         return await asyncio.gather(*[peer.run() for peer in peers])
 
     asyncio.run(together())
@@ -144,13 +146,13 @@ def test_the_commands_of_a_page_run(page, house, capsys):
         if words[:2] == ["peer", "init"]:
             words[2] = "fresh-home"  # the one of the trial has signed already
         name = " ".join(words)
-        home = "north-home" if who == "relay" else f"{who}-home"
+        directory = "north-home" if who == "relay" else f"{who}-home"
         if any(name.startswith(w) for w in (*WAITING, *EPOCHS)) or "--watch" in words:
             parse(words)
             continue
         needs = words[:2] in (["peer", "budget"], ["peer", "trust"], ["peer", "agree"], ["peer", "service"])
         if needs and "--sign" not in words and "-m" not in words:
-            words += ["--home", home]
+            words += ["--home", directory]
         code, said = call(words, capsys)
         if "--close" in words:  # the run of the trial has ended; giving it up is refused, with a sentence
             assert code in (0, 1), said

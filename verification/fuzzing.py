@@ -62,15 +62,15 @@ def running_core():
     frames = [raw for raw in world.on_wire.values() if raw[8] != slot]
     contact = core.program.contacts[0]
     frames.append(
-        core.wire.position(
+        core.codec.position(
             Position(0, -1, NOTHING, UNSIGNED, hashlib.sha256(b"").digest(), True), sender=contact
         )
     )
-    theirs = core.wire.head(LedgerHead(1, 1, 0, b"h" * 32, NOTHING, NOTHING), sender=contact)
+    theirs = core.codec.head(LedgerHead(1, 1, 0, b"h" * 32, NOTHING, NOTHING), sender=contact)
     frames += [
         theirs,
-        core.wire.witnessed(HeadReceipt(slot, 0, 0, NOTHING, NOTHING, b""), sender=contact),
-        core.wire.witnessed(HeadReceipt(contact, 0, 0, NOTHING, NOTHING, theirs), sender=contact),
+        core.codec.witnessed(HeadReceipt(slot, 0, 0, NOTHING, NOTHING, b""), sender=contact),
+        core.codec.witnessed(HeadReceipt(contact, 0, 0, NOTHING, NOTHING, theirs), sender=contact),
     ]
     return core, contact, frames
 

@@ -1,10 +1,11 @@
-"""Random histories of one home: runs, trainings, kills at any write, backups; is the book ever too low?
+"""Random histories of one member directory: runs, trainings, kills at any write, backups; is the lifetime
+ledger ever too low?
 
     python -m verification.histories --histories 200 --out docs/results/histories.json
 
-Every history is lived in a home of its own. What really left is kept beside it; after every act the printed
-total must be at least its composition and within the lifetime budget, and at the end equal to it wherever
-nothing was charged that may not have left.
+Every history is lived in a member directory of its own. What really left is kept beside it; after every act
+the printed total must be at least its composition and within the lifetime budget, and at the end equal to it
+wherever nothing was charged that may not have left.
 """
 
 from __future__ import annotations
@@ -46,9 +47,10 @@ class Crash(BaseException):
 
 
 class History:
-    """Runs, crashes at any write, restored backups, closed runs and trainings, in one home, by chance.
+    """Runs, crashes at any write, restored backups, closed runs and trainings, in one member directory, by
+    chance.
 
-    What was really sent is kept by the test alone; what the book prints may never be below it.
+    What was really sent is kept by the test alone; what the lifetime ledger prints may never be below it.
     """
 
     STEPS = 4
@@ -59,7 +61,7 @@ class History:
         self.folder = folder
         self.epsilon = 12.0
         limit = LifetimeBudget(self.epsilon, DELTA, "user", "local")
-        self.home = MemberDirectory.create(
+        self.member_directory = MemberDirectory.create(
             folder / "h", "north", population="p", budgets=[limit], copy=folder / "c"
         )
         self.sent = []  # sensitivity over noise of everything that left, drawn afresh each time
@@ -101,17 +103,21 @@ class History:
         """One life of a peer process: some rounds, perhaps to the end."""
         new = self.plan(number)
         state = [None, self.folder / f"elsewhere{number}"][int(self.rng.integers(2))]
-        ledger = MemberDirectory(self.home.folder).open_run(new, self.records(), node=0, state=state)
+        ledger = MemberDirectory(self.member_directory.folder).open_run(
+            new, self.records(), node=0, state=state
+        )
         try:
-            wire = FrameCodec(ledger.run, 2, self.STEPS, 1, "float64")
+            codec = FrameCodec(ledger.run, 2, self.STEPS, 1, "float64")
             saved = ledger.load()
             for _ in range(int(self.rng.integers(1, 4))):
                 at = len(saved.sent) if saved.sent else 0
                 if at >= self.STEPS:
-                    self.home.book.end(new.run, draws=self.STEPS, head=ledger.head.hex())
+                    self.member_directory.lifetime_ledger.end(
+                        new.run, draws=self.STEPS, head=ledger.head.hex()
+                    )
                     return
                 release = new.releases[0].at(at)
-                frame = wire.row(self.rng.standard_normal(1), sender=0, round=at)
+                frame = codec.row(self.rng.standard_normal(1), sender=0, round=at)
                 ledger.commit(Entry(at, (release,), frame, b"state", ()))
                 saved.sent[at] = frame
                 self.sent.append(release.sensitivity / release.noise_std)
@@ -122,7 +128,7 @@ class History:
     def train(self):
         noise = 3.0
         release = Release(0, 0, sensitivity=1.0, noise_std=noise)
-        book_module.charge(MemberDirectory(self.home.folder), None, [release], "a training")
+        book_module.charge(MemberDirectory(self.member_directory.folder), None, [release], "a training")
         self.sent.append(1 / noise)
 
     def fit(self):
@@ -130,11 +136,13 @@ class History:
         folder = self.folder / f"elsewhere-fit{int(self.rng.integers(2))}"
         release = Release(0, 0, sensitivity=1.0, noise_std=6.0, steps=self.STEPS)
         plan = SimpleNamespace(n=1, releases=lambda agent: [release])
-        home = MemberDirectory(self.home.folder)
-        marked, charges = (folder / MARK).exists(), len(home.book.charges)
-        training = charge_training(plan, "a fit", checkpoint=folder, home=home)
+        directory = MemberDirectory(self.member_directory.folder)
+        marked, charges = (folder / MARK).exists(), len(directory.lifetime_ledger.charges)
+        training = charge_training(plan, "a fit", checkpoint=folder, member_directory=directory)
         step = _step(folder)
-        self.loose |= len(home.book.charges) > charges and marked  # begun again: its first half never leaves
+        self.loose |= (
+            len(directory.lifetime_ledger.charges) > charges and marked
+        )  # begun again: its first half never leaves
         self.unfinished.add(folder.name)
         for _ in range(int(self.rng.integers(1, 6))):
             if step == self.STEPS:
@@ -156,7 +164,9 @@ class History:
         self.backups.append(place)
 
     def set_back(self):
-        """Somebody restores the home, its book or the folder of one run from a backup."""
+        """Somebody restores the member directory, its lifetime ledger or the folder of one run from a
+        backup.
+        """
         if not self.backups:
             return
         backup = self.backups[int(self.rng.integers(len(self.backups)))]
@@ -165,7 +175,7 @@ class History:
         if what == 0:
             self._put_back(backup, backup / "h")
         elif what == 1:
-            shutil.copy(backup / "h" / "book.jsonl", self.home.folder / "book.jsonl")
+            shutil.copy(backup / "h" / "book.jsonl", self.member_directory.folder / "book.jsonl")
         elif folders:
             self._put_back(backup, sorted(folders)[int(self.rng.integers(len(folders)))])
 
@@ -175,15 +185,19 @@ class History:
         shutil.copytree(folder, place)
 
     def give_up(self):
-        runs = [run for run, known in self.home.book.runs.items() if known.status != "closed"]
+        runs = [
+            run
+            for run, known in self.member_directory.lifetime_ledger.runs.items()
+            if known.status != "closed"
+        ]
         if runs:
             run = runs[int(self.rng.integers(len(runs)))]
-            known = self.home.book.runs[run]
-            self.loose |= self.home._left(known) is None
-            self.home.close(run, "given up")
+            known = self.member_directory.lifetime_ledger.runs[run]
+            self.loose |= self.member_directory._left(known) is None
+            self.member_directory.close(run, "given up")
 
     def repair(self):
-        self.home.restore("repaired")
+        self.member_directory.restore("repaired")
 
     def step(self):
         go_on = [lambda: self.go_on(int(self.rng.integers(3)))] * 6
@@ -212,8 +226,8 @@ class History:
         if true > gaussian_mu(self.epsilon, DELTA) * (1 + 1e-9):
             self.violations.append(f"beyond the lifetime budget: mu {true}")
         try:
-            (row,) = self.home.book.summary()[0]["budgets"]
-            runs = self.home.book.runs
+            (row,) = self.member_directory.lifetime_ledger.summary()[0]["budgets"]
+            runs = self.member_directory.lifetime_ledger.runs
         except LedgerError:
             return  # refused, so nothing is printed and nothing can be sent
         for run, rows in self.rows.items():  # run by run too: what one has too much must not hide another
@@ -228,12 +242,12 @@ class History:
         self.fuse = None
         self.loose |= bool(self.unfinished)
         self.repair()
-        for run, known in self.home.book.runs.items():
+        for run, known in self.member_directory.lifetime_ledger.runs.items():
             if known.status not in ("ended", "closed"):
-                self.loose |= self.home._left(known) is None
-                self.home.close(run, "settled")
+                self.loose |= self.member_directory._left(known) is None
+                self.member_directory.close(run, "settled")
         self.check()
-        (row,) = self.home.book.summary()[0]["budgets"]
+        (row,) = self.member_directory.lifetime_ledger.summary()[0]["budgets"]
         true = (
             gaussian_epsilon(math.sqrt(math.fsum(each**2 for each in self.sent)), DELTA) if self.sent else 0.0
         )

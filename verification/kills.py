@@ -49,13 +49,13 @@ class Scene:
         )
         self.protocol = kinds[number % len(kinds)]
         self.run = number.to_bytes(4, "big").rjust(32, b"k")
-        self.wire = FrameCodec(self.run, 4, STEPS * self.protocol.rounds, DIM, "float64")
+        self.codec = FrameCodec(self.run, 4, STEPS * self.protocol.rounds, DIM, "float64")
         self.values = np.random.default_rng(number).standard_normal((4, DIM))
 
     def core(self, v: int, store: object) -> Core:
         plan = descent(self.protocol, STEPS, DIM)
         program = member_program(plan, v, self.values, ProtectiveNoise())
-        return Core(program, self.wire, store, timing=TIMING)
+        return Core(program, self.codec, store, timing=TIMING)
 
 
 def child(scene: Scene, folder: Path, inward: int, outward: int) -> None:
@@ -179,7 +179,7 @@ class Run:
     def _seen(self, raw: bytes) -> None:
         if FrameCodec.kind_of(raw) != ROW:
             return
-        r = self.scene.wire.decode(raw).round
+        r = self.scene.codec.decode(raw).round
         if self.on_wire.setdefault(r, raw) != raw:
             self.violations.append(f"two payloads for round {r}")
 
@@ -193,7 +193,7 @@ class Run:
         steps = {r // self.scene.protocol.rounds for r in self.on_wire}
         if len(saved.releases) < len(steps):
             self.violations.append(f"{len(saved.releases)} releases charged, {len(steps)} sent")
-        self.finished = saved.at >= self.scene.wire.rounds
+        self.finished = saved.at >= self.scene.codec.rounds
         if self.finished and self.scene.protocol.name in ("exchange", "tree"):
             core = self.scene.core(0, SimulatedStore(SimulatedDisk(), lambda: 0))
             core.program.restore(saved.state)

@@ -51,11 +51,11 @@ STEPS, NOISE, DELTA, EPSILON = 400, 90.0, 1e-5, 60.0
 
 
 class Consortium:
-    """Homes, the agreement of the present epoch, and the processes that run it."""
+    """Homes, the agreement of the present membership version, and the processes that run it."""
 
     def __init__(self, folder: Path, say: Any) -> None:
         self.folder, self.say = folder, say
-        self.homes = {
+        self.directories = {
             name: MemberDirectory.create(
                 folder / name, name, population="patients", copy=folder / f"{name}-copy",
                 budgets=[LifetimeBudget(EPSILON, DELTA, "user", view) for view in ("local", "network")],
@@ -83,7 +83,7 @@ class Consortium:
             "timing": {"ask_again": 0.5, "give_up": 1800.0},
         }
         self.file, self.files = folder / "epoch0.toml", [folder / "epoch0.toml"]
-        entries = [member_entry(self.homes[name].identity.certificate, address()) for name in NAMES]
+        entries = [member_entry(self.directories[name].identity.certificate, address()) for name in NAMES]
         write_agreement(self.file, draft, entries)
         self.sign()
         self.processes: dict[str, subprocess.Popen[str]] = {}
@@ -98,17 +98,17 @@ class Consortium:
         return [member.name for member in self.agreement.members]
 
     def state(self, name: str, agreement: Agreement | None = None) -> Path:
-        return self.homes[name].folder / "runs" / (agreement or self.agreement).run.hex()
+        return self.directories[name].folder / "runs" / (agreement or self.agreement).run.hex()
 
     def sign(self) -> None:
         pem = self.folder / "pem"
         for name in self.names:
             for other in self.agreement.members:
                 pem.write_text(other.certificate)
-                self.homes[name].addresses.trust(pem, "read aloud", instead=True)
+                self.directories[name].pinned_certificates.trust(pem, "read aloud", instead=True)
         for name in self.names:
-            where = self.homes[name].identity_folder
-            sign_agreement(self.file, self.homes[name].identity, secrets=where)
+            where = self.directories[name].identity_folder
+            sign_agreement(self.file, self.directories[name].identity, secrets=where)
 
     def command(self, *words: object, ok: bool = True) -> str:
         done = subprocess.run(
@@ -123,7 +123,7 @@ class Consortium:
         """Start the real command of some members; what they log goes to files."""
         before = [word for file in self.files[-2:-1] for word in ("--previous", file)]
         for name in names or self.names:
-            words = ["run", self.file, "--home", self.homes[name].folder, "--data",
+            words = ["run", self.file, "--home", self.directories[name].folder, "--data",
                      self.folder / f"{name}.npz", "--json", "--log-level", "debug", *before]  # fmt: skip
             with self.log(name).open("a") as out:
                 self.processes[name] = subprocess.Popen(
@@ -135,7 +135,7 @@ class Consortium:
         return self.folder / f"{name}.log"
 
     def reach(self, more: int) -> None:
-        """Wait until the first member has gone so many rounds further in this epoch."""
+        """Wait until the first member has gone so many rounds further in this membership version."""
         begin = self.round()
         self.until(lambda: self.round() >= begin + more, f"{more} rounds")
 
@@ -165,26 +165,27 @@ class Consortium:
         return codes
 
     def next(self, what: str, *words: object) -> dict[str, Any]:
-        """Draft the next epoch, have it forecast, signed and run; return what was forecast."""
-        last, self.file = self.file, self.folder / f"epoch{len(self.files)}.toml"
-        self.command("membership", last, "--home", self.homes["m0"].folder, "-o", self.file, *words)
+        """Draft the next membership version, have it forecast, signed and run; return what was forecast."""
+        last, self.file = self.file, self.folder / f"version{len(self.files)}.toml"
+        self.command("membership", last, "--home", self.directories["m0"].folder, "-o", self.file, *words)
         self.files.append(self.file)
         self.sign()
         told = self.command(
-            "agree", self.file, "--home", self.homes["m1"].folder, "--previous", last, "--json"
+            "agree", self.file, "--home", self.directories["m1"].folder, "--previous", last, "--json"
         )
         forecast = {row["view"]: row["total"] for row in json.loads(told)["book"]}
-        self.say(f"{what}: epoch {self.agreement.epoch}, {len(self.names)} members, "
+        self.say(f"{what}: membership version {self.agreement.membership_version}, "
+                 f"{len(self.names)} members, "
                  f"{self.agreement.plan.steps} steps left")  # fmt: skip
         return forecast
 
     def booked(self, name: str, view: str) -> float:
-        [entry] = self.homes[name].book.summary()
+        [entry] = self.directories[name].lifetime_ledger.summary()
         return next(float(row["spent"]) for row in entry["budgets"] if row["view"] == view)
 
     def sent(self, name: str) -> list[Any]:
-        """Every release that this member's ledgers list, over all epochs."""
-        runs = self.homes[name].folder / "runs"
+        """Every release that this member's ledgers list, over all membership versions."""
+        runs = self.directories[name].folder / "runs"
         return [release for each in sorted(runs.iterdir()) for release in read_ledger(each)["saved"].releases]
 
 
@@ -237,7 +238,7 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
 
     # leave
     run = group.agreement.run.hex()
-    group.command("budget", "--home", group.homes["m4"].folder, "--close", run, "--why", "m4 leaves")
+    group.command("budget", "--home", group.directories["m4"].folder, "--close", run, "--why", "m4 leaves")
     codes = step("m4 leaves", "--without", "m4")
     seen["leave"] = {"exit_codes": sorted(set(codes.values())),
                      "noise_multiplier": group.agreement.algorithm.noise_multiplier}  # fmt: skip
@@ -245,8 +246,8 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
     codes = step("m2 moves", "--moved", f"m2={address()}")
     seen["move"] = {"exit_codes": sorted(set(codes.values()))}
     # new key, of a certificate that expires soon; meanwhile m2's machine loses power
-    renewed, own = group.folder / "new-key", group.homes["m1"].identity_folder
-    old_mark = group.homes["m1"].identity.fingerprint
+    renewed, own = group.folder / "new-key", group.directories["m1"].identity_folder
+    old_mark = group.directories["m1"].identity.fingerprint
     made = make_identity(renewed, "m1", days=lifetime / 86_400, start=dt.datetime.now(dt.UTC))
     for file in (KEY, CERTIFICATE):
         shutil.copy(renewed / file, own / file)
@@ -270,14 +271,14 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
     models = {(group.state(name) / "model.npz").read_bytes() for name in group.names}
     vectors = {np.load(group.state(name) / "model.npz")["parameters"].tobytes() for name in group.names}
     said = {name: read_statement(group.state(name) / "statement.json") for name in group.names}
-    books = {}
+    lifetimes = {}
     for name in NAMES:
         releases = group.sent(name)
         for who, run, _ in group.lost:
             if who == name:
                 releases = [*releases, *AgreedRun(run).releases(run.index(name))]
         true, booked = gaussian_epsilon(mu(releases), DELTA), group.booked(name, "local")
-        books[name] = {"releases": sum(r.draws for r in releases), "composed": true, "book": booked,
+        lifetimes[name] = {"releases": sum(r.draws for r in releases), "composed": true, "book": booked,
                        "agree": math.isclose(true, booked, rel_tol=1e-6)}  # fmt: skip
     exact = all(
         math.isclose(total, each["book"][view], rel_tol=1e-9)
@@ -290,8 +291,8 @@ def judged(group: Consortium, seen: dict[str, Any]) -> dict[str, Any]:
         "compared_chains": all(len(each["compared"]) == len(group.names) - 1 for each in said.values()),
         "epochs_in_statements": {name: len(each["before"]) for name, each in said.items()},
         "incidents": sum(len(each["incidents"]) for each in said.values()),
-        "books": books,
-        "books_true": all(each["agree"] for each in books.values()),
+        "books": lifetimes,
+        "books_true": all(each["agree"] for each in lifetimes.values()),
         "forecasts_exact": exact,
     }
 

@@ -274,7 +274,7 @@ class World:
         self.draws = 0
         self.noise_seed = seed
         rounds = self.shape.protocol.rounds * self.shape.steps
-        self.wire = plan_wire(self.shape.plan, RUN, rounds)
+        self.codec = plan_wire(self.shape.plan, RUN, rounds)
         self.disks = [SimulatedDisk() for _ in range(self.n)]
         self.cores: dict[int, Core | None] = {}
         self.on_wire: dict[tuple[int, int], bytes] = {}
@@ -366,7 +366,7 @@ class World:
         program = member_program(self.shape.plan, v, self.values, _WorldNoise(self, v), self.noise_seed)
         self.cores[slot] = core = Core(
             program,
-            self.wire,
+            self.codec,
             store,
             Spending(self.budget),
             Timing(0.05, 0.05, 0.4, 1e9, drop_after=self.drop_after, witness=self.witness),
@@ -488,7 +488,7 @@ class World:
 
     def _remember(self, slot: int, sender: int, raw: bytes) -> None:
         """Note which payload each machine holds; what it has not committed it forgets when the power goes."""
-        holders = self.held.setdefault((self.wire.decode(raw).round, sender), {})
+        holders = self.held.setdefault((self.codec.decode(raw).round, sender), {})
         holders.setdefault(slot, raw)
         self.equivocated |= any(other != raw for other in holders.values())
 
@@ -506,7 +506,7 @@ class World:
     # ---- promises --------------------------------------------------------------------------------
 
     def _check_row(self, slot: int, v: int, raw: bytes) -> None:
-        frame = self.wire.decode(raw)
+        frame = self.codec.decode(raw)
         self.counts["rows"] += 1
         disk = self._disk_of(slot)
         if not any(entry.frame == raw for entry in disk.durable):
@@ -557,7 +557,7 @@ def _lie(core: Core, league: set[int]) -> None:
 
     def _said(now: float, via: int, frame: Any, raw: bytes) -> list[tuple[int, bytes]]:
         out = said(now, via, frame, raw)
-        return [(to, each) for to, each in out if core.wire.decode(each).sender in league]
+        return [(to, each) for to, each in out if core.codec.decode(each).sender in league]
 
     shameless: Any = core
     shameless._said = _said

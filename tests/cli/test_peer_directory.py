@@ -1,4 +1,6 @@
-"""`sottovoce peer init, trust, book, agree, run`: one book for an organization, from the command line."""
+"""`sottovoce peer init, trust, lifetime ledger, agree, run`: one lifetime ledger for an organization, from
+the command line.
+"""
 
 import json
 import re
@@ -52,7 +54,7 @@ def sottovoce(capsys, monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def homes(sottovoce, tmp_path):
+def directories(sottovoce, tmp_path):
     for name in ("north", "south"):
         code, said = sottovoce(
             "peer", "init", tmp_path / name, "--name", name, "--epsilon", 6, "--adjacency", "add-remove",
@@ -68,11 +70,14 @@ def homes(sottovoce, tmp_path):
 
 
 @pytest.fixture
-def drafted(sottovoce, homes, tmp_path):
+def drafted(sottovoce, directories, tmp_path):
     def draft(title):
         (tmp_path / "draft.toml").write_text(DRAFT.format(title=title))
         file = tmp_path / f"{title}.toml"
-        members = [f"{home}/identity/certificate.pem@127.0.0.1:{4400 + i}" for i, home in enumerate(homes)]
+        members = [
+            f"{directory}/identity/certificate.pem@127.0.0.1:{4400 + i}"
+            for i, directory in enumerate(directories)
+        ]
         code, said = sottovoce(
             "peer", "agree", tmp_path / "draft.toml", "-m", members[0], "-m", members[1], "-o", file
         )
@@ -84,9 +89,9 @@ def drafted(sottovoce, homes, tmp_path):
 
 @pytest.fixture
 def signed(sottovoce):
-    def sign(file, home):
+    def sign(file, directory):
         name = read_agreement(file).run.hex()
-        return sottovoce("peer", "agree", file, "--sign", home / "identity", "--yes", name[:8])
+        return sottovoce("peer", "agree", file, "--sign", directory / "identity", "--yes", name[:8])
 
     return sign
 
@@ -107,9 +112,9 @@ def test_the_sheet_shows_what_is_signed_and_the_records_are_checked_before(sotto
         assert member["words"] in line
 
 
-def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, homes, drafted, signed):
-    """3.549 of 5, three times, is 6.735 together; the home's lifetime budget is 6."""
-    north = homes[0]
+def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, directories, drafted, signed):
+    """3.549 of 5, three times, is 6.735 together; the member directory's lifetime budget is 6."""
+    north = directories[0]
     for title, sentence in (
         ("first", "spent 0 + new 3.549 = total 3.549 of 6"),
         ("second", "spent 3.549 + new 3.549 = total 5.3 of 6"),
@@ -122,10 +127,10 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, homes, 
         assert code == 0, said
         assert sentence in " ".join(said.split())
         assert read_agreement(file).signatures.keys() == {"north"}
-        home, agreement = MemberDirectory(north), read_agreement(file)
+        directory, agreement = MemberDirectory(north), read_agreement(file)
         from sottovoce.peers.agreed_run import AgreedRun
 
-        home.book.start(home.charge_of(AgreedRun(agreement), 0))
+        directory.lifetime_ledger.start(directory.charge_of(AgreedRun(agreement), 0))
     file = drafted("third")
     code, said = signed(file, north)
     assert code == 1
@@ -145,10 +150,10 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, homes, 
 
 
 def test_false_signatures_are_not_shown_as_signed_and_overwrite_nothing(
-    sottovoce, homes, drafted, signed, tmp_path
+    sottovoce, directories, drafted, signed, tmp_path
 ):
     file = drafted("first")
-    assert signed(file, homes[1])[0] == 0
+    assert signed(file, directories[1])[0] == 0
     bad = tmp_path / "bad.toml"
     bad.write_text(re.sub(r'south = "\w+"', 'south = "deadbeef"', file.read_text()))
     code, said = sottovoce("peer", "agree", bad, "--json")
@@ -162,21 +167,22 @@ def test_false_signatures_are_not_shown_as_signed_and_overwrite_nothing(
     assert file.read_bytes() == before
 
 
-def test_an_unpinned_member_is_not_signed_with(sottovoce, homes, drafted, tmp_path):
+def test_an_unpinned_member_is_not_signed_with(sottovoce, directories, drafted, tmp_path):
     sottovoce("peer", "keygen", tmp_path / "false", "--name", "south")
     (tmp_path / "draft.toml").write_text(DRAFT.format(title="false"))
     code, said = sottovoce(
-        "peer", "agree", tmp_path / "draft.toml", "-m", f"{homes[0]}/identity/certificate.pem@127.0.0.1:4400",
+        "peer", "agree", tmp_path / "draft.toml",
+        "-m", f"{directories[0]}/identity/certificate.pem@127.0.0.1:4400",
         "-m", f"{tmp_path}/false/certificate.pem@127.0.0.1:4401", "-o", tmp_path / "false.toml",
-        "--sign", homes[0] / "identity",
+        "--sign", directories[0] / "identity",
     )  # fmt: skip
     assert code == 1
     assert "another certificate for south" in said
     assert not read_agreement(tmp_path / "false.toml").signatures
 
 
-def test_acts_need_their_reason_and_their_numbers(sottovoce, homes):
-    north = homes[0]
+def test_acts_need_their_reason_and_their_numbers(sottovoce, directories):
+    north = directories[0]
     code, said = sottovoce("peer", "budget", "--home", north, "--raise", 7, "--adjacency", "user")
     assert (code, "the reason must be one line" in said) == (1, True)
     code, said = sottovoce("peer", "budget", "--home", north, "--raise", 7, "--why", "vote")
@@ -189,16 +195,16 @@ def test_acts_need_their_reason_and_their_numbers(sottovoce, homes):
     assert (code, "no home yet" in said) == (1, True)
     opened = ("--open", "staff", "--epsilon", 1, "--adjacency", "user", "--why", "vote")
     assert sottovoce("peer", "budget", "--home", north, *opened)[0] == 0
-    assert list(MemberDirectory(north).book.populations) == ["patients", "staff"]
+    assert list(MemberDirectory(north).lifetime_ledger.populations) == ["patients", "staff"]
 
 
 def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
-    sottovoce, homes, drafted, signed, tmp_path, monkeypatch
+    sottovoce, directories, drafted, signed, tmp_path, monkeypatch
 ):
     file = drafted("first")
     np.savez(tmp_path / "mine.npz", X=np.ones((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
-    for home in homes:
-        assert signed(file, home)[0] == 0
+    for directory in directories:
+        assert signed(file, directory)[0] == 0
     code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz")
     assert (code, "needs --identity and --state" in said) == (78, True)
 
@@ -209,17 +215,22 @@ def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
         raise runtime.PeerError("stopped by the test")
 
     monkeypatch.setattr(runtime.Peer, "run", stopped)
-    options = ("--identity", homes[0] / "identity", "--state", tmp_path / "elsewhere")  # the home is found
+    options = (
+        "--identity",
+        directories[0] / "identity",
+        "--state",
+        tmp_path / "elsewhere",
+    )  # the member directory is found
     for more in ((), options):
         code, said = sottovoce(
-            "peer", "run", file, "--data", tmp_path / "mine.npz", "--home", homes[0], *more
+            "peer", "run", file, "--data", tmp_path / "mine.npz", "--home", directories[0], *more
         )
         assert "stopped by the test" in said
     assert "is known and goes on in" in said
-    (known,) = MemberDirectory(homes[0]).book.charges
+    (known,) = MemberDirectory(directories[0]).lifetime_ledger.charges
     assert (known.what, known.status) == ("first", "begun")
     np.savez(tmp_path / "mine.npz", X=np.zeros((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
-    code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz", "--home", homes[0])
+    code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz", "--home", directories[0])
     assert (code, "records differ" in said) == (78, True)
 
 

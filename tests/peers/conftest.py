@@ -50,30 +50,30 @@ class MemoryLinks:
     def __init__(self):
         self.open, self.carried, self.refused = {}, [], 0
 
-    def __call__(self, members, node, identity, contacts, deliver, *, largest, revoked=(), setting=None):
+    def __call__(self, members, node, identity, contacts, deliver, *, largest, revoked=(), config=None):
         return MemoryLink(self, node, tuple(contacts), deliver, largest)
 
 
 class MemoryLink:
-    def __init__(self, links, node, contacts, deliver, largest):
-        self.links, self.node, self.contacts = links, node, contacts
+    def __init__(self, connections, node, contacts, deliver, largest):
+        self.connections, self.node, self.contacts = connections, node, contacts
         self.deliver, self.largest = deliver, largest
 
     async def start(self, address=None):
-        self.links.open[self.node] = self
+        self.connections.open[self.node] = self
 
     def send(self, to, raw):
         assert to in self.contacts
         assert len(raw) <= self.largest
-        self.links.carried.append((self.node, to, raw))
-        if to in self.links.open:  # else lost, and asked for again
-            asyncio.get_running_loop().call_soon(self.links.open[to].take, self.node, raw)
+        self.connections.carried.append((self.node, to, raw))
+        if to in self.connections.open:  # else lost, and asked for again
+            asyncio.get_running_loop().call_soon(self.connections.open[to].take, self.node, raw)
 
     def take(self, sender, raw):
         try:
             self.deliver(sender, raw)
         except PeerError:
-            self.links.refused += 1
+            self.connections.refused += 1
 
     def expired(self, *members):
         return []
@@ -82,7 +82,7 @@ class MemoryLink:
         await asyncio.sleep(0)
 
     async def stop(self):
-        self.links.open.pop(self.node, None)
+        self.connections.open.pop(self.node, None)
 
 
 class Consortium:

@@ -1,4 +1,4 @@
-"""The book: what every run costs the same people together, refused when doubtful (I16)."""
+"""The lifetime ledger: what every run costs the same people together, refused when doubtful (I16)."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import pytest
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, InvalidInput, LedgerError, NotAGuarantee
-from sottovoce.peers import lifetime_ledger as book_module
+from sottovoce.peers import lifetime_ledger as lifetime_module
 from sottovoce.peers.lifetime_ledger import LifetimeBudget, LifetimeLedger, RunCharge, charge, composed
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.privacy import Adversary, Curve, Guarantee, gaussian_epsilon, sampled_gaussian
@@ -23,10 +23,12 @@ HUNDRED = Release(0, 0, sensitivity=1.0, noise_std=12.0, adjacency="add-remove",
 
 
 def new_book(folder, *limits):
-    book = LifetimeLedger(folder / "book.jsonl", folder / "away" / "book.jsonl", folder / "lock")
-    book.create("north")
-    book.open_population("patients", limits or [LifetimeBudget(6.0, DELTA, "add-remove", "local")], "a vote")
-    return book
+    lifetime = LifetimeLedger(folder / "book.jsonl", folder / "away" / "book.jsonl", folder / "lock")
+    lifetime.create("north")
+    lifetime.open_population(
+        "patients", limits or [LifetimeBudget(6.0, DELTA, "add-remove", "local")], "a vote"
+    )
+    return lifetime
 
 
 def run(number, *releases, **more):
@@ -38,61 +40,61 @@ def run(number, *releases, **more):
 
 def test_three_agreements_on_the_same_people_cost_what_they_cost_together(tmp_path):
     """Each printed 3.549 of 5; together they cost 5.300 and 6.735, and beyond the lifetime budget is no."""
-    book = new_book(tmp_path)
-    book.start(run(1))
-    assert round(book.summary()[0]["budgets"][0]["total"], 3) == 3.549
-    (row,) = book.forecast(run(2))
+    lifetime = new_book(tmp_path)
+    lifetime.start(run(1))
+    assert round(lifetime.summary()[0]["budgets"][0]["total"], 3) == 3.549
+    (row,) = lifetime.forecast(run(2))
     assert [round(row[key], 3) for key in ("spent", "adds", "total")] == [3.549, 3.549, 5.3]
-    book.start(run(2))
+    lifetime.start(run(2))
     with pytest.raises(BudgetExceeded, match=r"spent so far 5\.3, this adds 3\.549, together 6\.735 of eps"):
-        book.start(run(3))
-    assert list(book.runs) == [run(1).run, run(2).run]
-    book.set_budget(None, LifetimeBudget(7.0, DELTA, "add-remove", "local"), "second vote")
-    book.start(run(3))
-    assert round(book.summary()[0]["budgets"][0]["total"], 3) == 6.735
-    assert [row["why"] for row in book.rows() if row["act"] == "budget"] == ["second vote"]
+        lifetime.start(run(3))
+    assert list(lifetime.runs) == [run(1).run, run(2).run]
+    lifetime.set_budget(None, LifetimeBudget(7.0, DELTA, "add-remove", "local"), "second vote")
+    lifetime.start(run(3))
+    assert round(lifetime.summary()[0]["budgets"][0]["total"], 3) == 6.735
+    assert [row["why"] for row in lifetime.rows() if row["act"] == "budget"] == ["second vote"]
 
 
 def test_a_known_run_is_charged_once_and_keeps_its_population_records_and_releases(tmp_path):
-    book = new_book(tmp_path)
-    book.start(run(1, state="runs/1"))
+    lifetime = new_book(tmp_path)
+    lifetime.start(run(1, state="runs/1"))
     for _ in range(3):
-        assert book.start(run(1, state="elsewhere")).state == "runs/1"
-    assert len(book.charges) == 1
+        assert lifetime.start(run(1, state="elsewhere")).state == "runs/1"
+    assert len(lifetime.charges) == 1
     with pytest.raises(DataError, match="records differ"):
-        book.start(replace(run(1), records="others"))
-    assert book.start(replace(run(1), records="others"), new_records="a patient left").records == "others"
-    assert book.runs[run(1).run].records == "others"
-    assert len(book.charges) == 1  # it detects a change, it opens no budget
+        lifetime.start(replace(run(1), records="others"))
+    assert lifetime.start(replace(run(1), records="others"), new_records="a patient left").records == "others"
+    assert lifetime.runs[run(1).run].records == "others"
+    assert len(lifetime.charges) == 1  # it detects a change, it opens no budget
     with pytest.raises(ConfigError, match="other releases"):
-        book.start(replace(run(1), records="others", releases=(replace(HUNDRED, noise_std=1.0),)))
-    book.open_population("staff", [LifetimeBudget(1.0, DELTA, "user")], "a vote")
+        lifetime.start(replace(run(1), records="others", releases=(replace(HUNDRED, noise_std=1.0),)))
+    lifetime.open_population("staff", [LifetimeBudget(1.0, DELTA, "user")], "a vote")
     with pytest.raises(ConfigError, match="charged to the population patients"):
-        book.start(replace(run(1), records="others", population="staff"))
-    book.close(run(1).run, None, "given up")
+        lifetime.start(replace(run(1), records="others", population="staff"))
+    lifetime.close(run(1).run, None, "given up")
     with pytest.raises(ConfigError, match="closed"):
-        book.start(replace(run(1), records="others"))
+        lifetime.start(replace(run(1), records="others"))
 
 
 def test_a_closed_run_costs_what_left(tmp_path):
-    book = new_book(tmp_path)
-    book.start(run(1))
-    book.begun(run(1).run)
-    book.close(run(1).run, [replace(HUNDRED, steps=25)], "a member left")
-    (row,) = book.summary()[0]["budgets"]
+    lifetime = new_book(tmp_path)
+    lifetime.start(run(1))
+    lifetime.begun(run(1).run)
+    lifetime.close(run(1).run, [replace(HUNDRED, steps=25)], "a member left")
+    (row,) = lifetime.summary()[0]["budgets"]
     assert row["total"] == pytest.approx(gaussian_epsilon(5 / 12, DELTA), rel=1e-9)
 
 
 def test_populations_are_separate_and_named_by_an_act(tmp_path):
-    book = new_book(tmp_path)
+    lifetime = new_book(tmp_path)
     with pytest.raises(ConfigError, match="no population 'staff'"):
-        book.charge("staff", [HUNDRED], "a mean")
-    book.open_population("staff", [LifetimeBudget(4.0, DELTA, "add-remove", "local")], "a vote")
-    book.charge("staff", [HUNDRED], "a mean")
-    book.charge(None, [HUNDRED], "a mean")
-    assert [round(each["budgets"][0]["total"], 3) for each in book.summary()] == [3.549, 3.549]
+        lifetime.charge("staff", [HUNDRED], "a mean")
+    lifetime.open_population("staff", [LifetimeBudget(4.0, DELTA, "add-remove", "local")], "a vote")
+    lifetime.charge("staff", [HUNDRED], "a mean")
+    lifetime.charge(None, [HUNDRED], "a mean")
+    assert [round(each["budgets"][0]["total"], 3) for each in lifetime.summary()] == [3.549, 3.549]
     with pytest.raises(ConfigError, match="open already"):
-        book.open_population("staff", [LifetimeBudget(40.0, DELTA, "user")], "again")
+        lifetime.open_population("staff", [LifetimeBudget(40.0, DELTA, "user")], "again")
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.1])
@@ -121,9 +123,9 @@ def test_every_adjacency_counts_every_release(rate):
 
 
 def test_a_record_level_run_is_refused_under_a_user_level_budget(tmp_path):
-    book = new_book(tmp_path, LifetimeBudget(100.0, DELTA, "user"))
+    lifetime = new_book(tmp_path, LifetimeBudget(100.0, DELTA, "user"))
     with pytest.raises(BudgetExceeded, match="inf"):
-        book.start(run(1))
+        lifetime.start(run(1))
 
 
 def test_views_count_exact_prices_where_known_and_local_ones_elsewhere(tmp_path):
@@ -131,7 +133,7 @@ def test_views_count_exact_prices_where_known_and_local_ones_elsewhere(tmp_path)
         return Guarantee(Adversary(kind, **who), "add-remove", "exact", Curve.gaussian(mu))
 
     member, pair = against("network", 0.1), against("colluders", 0.2, count=2)
-    book = new_book(
+    lifetime = new_book(
         tmp_path,
         LifetimeBudget(9.0, DELTA, "add-remove", "local"),
         LifetimeBudget(9.0, DELTA, "add-remove"),
@@ -139,9 +141,9 @@ def test_views_count_exact_prices_where_known_and_local_ones_elsewhere(tmp_path)
         LifetimeBudget(30.0, DELTA, "add-remove", "colluders:3"),
         LifetimeBudget(30.0, DELTA, "replace-one"),
     )
-    book.start(run(1, views={"network": member, "colluders:2": pair}))
-    book.start(run(2, views={"colluders:2": pair}))
-    book.charge(None, [HUNDRED], "a training")
+    lifetime.start(run(1, views={"network": member, "colluders:2": pair}))
+    lifetime.start(run(2, views={"colluders:2": pair}))
+    lifetime.charge(None, [HUNDRED], "a training")
     local = 10 / 12
     wanted = {
         ("add-remove", "local"): math.hypot(local, local, local),
@@ -150,11 +152,11 @@ def test_views_count_exact_prices_where_known_and_local_ones_elsewhere(tmp_path)
         ("add-remove", "colluders:3"): math.hypot(local, local, local),
         ("replace-one", "network"): 2 * math.hypot(local, local, local),
     }
-    for row in book.summary()[0]["budgets"]:
+    for row in lifetime.summary()[0]["budgets"]:
         mu = wanted[row["adjacency"], row["view"]]
         assert row["total"] == pytest.approx(gaussian_epsilon(mu, DELTA), rel=1e-9)
     with pytest.raises(NotAGuarantee, match="published"):
-        book.start(run(4, views={"network": replace(member, label="published")}))
+        lifetime.start(run(4, views={"network": replace(member, label="published")}))
 
 
 def test_a_budget_is_never_against_less_than_one_member():
@@ -166,31 +168,31 @@ def test_a_budget_is_never_against_less_than_one_member():
 
 def test_a_training_on_a_machine_with_a_home_is_charged_to_the_same_book(tmp_path):
     limit = LifetimeBudget(6.0, DELTA, "add-remove", "local")
-    home = MemberDirectory.create(
+    directory = MemberDirectory.create(
         tmp_path / "home", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
     )
-    home.book.start(run(1))
-    said = charge(home, None, [HUNDRED], "sv.fit of a net")
+    directory.lifetime_ledger.start(run(1))
+    said = charge(directory, None, [HUNDRED], "sv.fit of a net")
     assert round(said["budgets"][0]["total"], 3) == 5.3
     with pytest.raises(BudgetExceeded):
-        charge(home, "patients", [HUNDRED], "once more")
-    assert [each.what for each in home.book.charges] == ["run 1", "sv.fit of a net"]
+        charge(directory, "patients", [HUNDRED], "once more")
+    assert [each.what for each in directory.lifetime_ledger.charges] == ["run 1", "sv.fit of a net"]
 
 
 # ---- doubt ---------------------------------------------------------------------------------------------
 
 
 def filled(folder):
-    book = new_book(folder)
-    book.start(run(1))
-    book.begun(run(1).run)
-    return book
+    lifetime = new_book(folder)
+    lifetime.start(run(1))
+    lifetime.begun(run(1).run)
+    return lifetime
 
 
 @pytest.mark.parametrize("which", ["path", "copy"])
 def test_a_changed_bit_or_a_cut_is_refused(tmp_path, which):
-    book = filled(tmp_path)
-    file = getattr(book, which)
+    lifetime = filled(tmp_path)
+    file = getattr(lifetime, which)
     whole = file.read_bytes()
     rng = np.random.default_rng(5)
     damaged = [whole[:cut] for cut in {0, 1, *rng.integers(2, len(whole) - 1, 40).tolist(), len(whole) - 1}]
@@ -199,127 +201,127 @@ def test_a_changed_bit_or_a_cut_is_refused(tmp_path, which):
     for content in damaged:
         file.write_bytes(content)
         with pytest.raises(LedgerError):
-            book.rows()
+            lifetime.rows()
     lines = whole.splitlines(keepends=True)
     if which == "path":  # whole rows missing: the chain is right, the copy knows better
         file.write_bytes(b"".join(lines[:-1]))
         with pytest.raises(LedgerError, match="older than its copy"):
-            book.charge(None, [HUNDRED], "a mean")
+            lifetime.charge(None, [HUNDRED], "a mean")
     file.write_bytes(b"".join([*lines[:1], *lines[2:]]))
     with pytest.raises(LedgerError, match="does not fit the chain"):
-        book.rows()
-    book.restore("the disk was replaced")
-    assert list(book.runs) == [run(1).run]
+        lifetime.rows()
+    lifetime.restore("the disk was replaced")
+    assert list(lifetime.runs) == [run(1).run]
 
 
 def test_a_missing_or_forked_book_is_refused(tmp_path):
-    book = filled(tmp_path)
-    for file in (book.path, book.copy):
+    lifetime = filled(tmp_path)
+    for file in (lifetime.path, lifetime.copy):
         kept = file.read_bytes()
         file.unlink()
         with pytest.raises(LedgerError, match="missing"):
-            book.rows()
+            lifetime.rows()
         file.write_bytes(kept)
-    before = book.copy.read_bytes()
-    book.charge(None, [replace(HUNDRED, steps=1)], "one way")
-    one_way = book.path.read_bytes()
-    for file in (book.path, book.copy):
+    before = lifetime.copy.read_bytes()
+    lifetime.charge(None, [replace(HUNDRED, steps=1)], "one way")
+    one_way = lifetime.path.read_bytes()
+    for file in (lifetime.path, lifetime.copy):
         file.write_bytes(before)
-    book.charge(None, [replace(HUNDRED, steps=1)], "another way")
-    book.path.write_bytes(one_way)
-    for act in (book.rows, lambda: book.restore("which one?")):
+    lifetime.charge(None, [replace(HUNDRED, steps=1)], "another way")
+    lifetime.path.write_bytes(one_way)
+    for act in (lifetime.rows, lambda: lifetime.restore("which one?")):
         with pytest.raises(LedgerError, match="different stories"):
             act()
 
 
 def test_a_book_continued_from_one_copy_says_so_for_good(tmp_path):
-    book = filled(tmp_path)
-    book.copy.unlink()
-    assert book.restore("the other disk died") == "book"
-    assert "one copy alone" in book.summary()[0]["remarks"][0]
-    assert book.copy.read_bytes() == book.path.read_bytes()
-    old = book.path.read_bytes()
-    book.charge(None, [replace(HUNDRED, steps=1)], "a mean")
-    book.path.write_bytes(old)
-    assert book.restore("a backup came back") == "copy"
-    assert len(book.summary()[0]["remarks"]) == 1
-    assert len(book.charges) == 2
+    lifetime = filled(tmp_path)
+    lifetime.copy.unlink()
+    assert lifetime.restore("the other disk died") == "ledger"
+    assert "one copy alone" in lifetime.summary()[0]["remarks"][0]
+    assert lifetime.copy.read_bytes() == lifetime.path.read_bytes()
+    old = lifetime.path.read_bytes()
+    lifetime.charge(None, [replace(HUNDRED, steps=1)], "a mean")
+    lifetime.path.write_bytes(old)
+    assert lifetime.restore("a backup came back") == "copy"
+    assert len(lifetime.summary()[0]["remarks"]) == 1
+    assert len(lifetime.charges) == 2
 
 
 def test_a_full_disk_charges_nothing_that_is_sent(tmp_path, files_no_larger_than):
-    book = filled(tmp_path)
+    lifetime = filled(tmp_path)
     with (
-        files_no_larger_than(book.path.stat().st_size + 10),
+        files_no_larger_than(lifetime.path.stat().st_size + 10),
         pytest.raises(LedgerError, match="cannot be wr"),
     ):
-        book.start(run(2))
-    assert list(book.runs) == [run(1).run]
-    book.start(run(2))
+        lifetime.start(run(2))
+    assert list(lifetime.runs) == [run(1).run]
+    lifetime.start(run(2))
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
-    book = filled(tmp_path)
+    lifetime = filled(tmp_path)
     tmp_path.chmod(0o500)
     try:
         with pytest.raises(LedgerError, match="cannot be written"):
-            book.start(run(2))
+            lifetime.start(run(2))
     finally:
         tmp_path.chmod(0o700)
 
 
 def test_the_row_is_on_the_disk_in_both_copies_before_start_returns(tmp_path, monkeypatch):
-    book, order = filled(tmp_path), []
+    lifetime, order = filled(tmp_path), []
     real_fsync, real_replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: (order.append("sync"), real_fsync(handle)))
     monkeypatch.setattr(os, "replace", lambda a, b: (order.append(str(b)), real_replace(a, b)))
-    book.start(run(2))
-    assert order == ["sync", str(book.path), "sync", "sync", str(book.copy), "sync"]
+    lifetime.start(run(2))
+    assert order == ["sync", str(lifetime.path), "sync", "sync", str(lifetime.copy), "sync"]
 
 
 def test_a_crash_between_the_copies_is_made_good_before_anything_else(tmp_path, monkeypatch):
-    book = filled(tmp_path)
-    real = book_module.atomic_write
+    lifetime = filled(tmp_path)
+    real = lifetime_module.atomic_write
 
     def only_the_book(path, *rest, **more):
-        if path == book.copy:
+        if path == lifetime.copy:
             raise KeyboardInterrupt
         return real(path, *rest, **more)
 
-    monkeypatch.setattr(book_module, "atomic_write", only_the_book)
+    monkeypatch.setattr(lifetime_module, "atomic_write", only_the_book)
     with pytest.raises(KeyboardInterrupt):
-        book.start(run(2))
+        lifetime.start(run(2))
     monkeypatch.undo()
-    assert book.copy.read_bytes() != book.path.read_bytes()
-    assert list(book.runs) == [run(1).run, run(2).run]
-    assert book.copy.read_bytes() == book.path.read_bytes()
+    assert lifetime.copy.read_bytes() != lifetime.path.read_bytes()
+    assert list(lifetime.runs) == [run(1).run, run(2).run]
+    assert lifetime.copy.read_bytes() == lifetime.path.read_bytes()
 
 
 def test_several_writers_come_one_after_the_other(tmp_path):
-    book = new_book(tmp_path)
+    lifetime = new_book(tmp_path)
     small = replace(HUNDRED, steps=1)
 
     def some():
         for _ in range(5):
-            LifetimeLedger(book.path, book.copy, tmp_path / "lock").charge(None, [small], "a mean")
+            LifetimeLedger(lifetime.path, lifetime.copy, tmp_path / "lock").charge(None, [small], "a mean")
 
     threads = [threading.Thread(target=some) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(book.charges) == 20
-    assert [row["seq"] for row in book.rows()] == list(range(22))
+    assert len(lifetime.charges) == 20
+    assert [row["seq"] for row in lifetime.rows()] == list(range(22))
 
 
 def test_an_unknown_format_or_act_is_refused(tmp_path):
-    book = filled(tmp_path)
-    rows = book.rows()
-    for changed, match in (([book_module._row([], {"act": "home", "format": 9})], "format 9"),
-                           ([*rows, book_module._row(rows, {"act": "gift"})], "act 'gift'")):  # fmt: skip
+    lifetime = filled(tmp_path)
+    rows = lifetime.rows()
+    for changed, match in (([lifetime_module._row([], {"act": "created", "format": 9})], "format 9"),
+                           ([*rows, lifetime_module._row(rows, {"act": "gift"})], "act 'gift'")):  # fmt: skip
         text = "".join(json.dumps(r, sort_keys=True, separators=(",", ":")) + "\n" for r in changed)
-        shutil.copy(book.path, tmp_path / "kept")
-        book.path.write_text(text)
+        shutil.copy(lifetime.path, tmp_path / "kept")
+        lifetime.path.write_text(text)
         with pytest.raises(LedgerError, match=match):
-            book.rows()
-        shutil.copy(tmp_path / "kept", book.path)
+            lifetime.rows()
+        shutil.copy(tmp_path / "kept", lifetime.path)

@@ -49,7 +49,7 @@ def test_all_is_well_and_nothing_was_made(group):
     before = sorted(group.folder.rglob("*"))
     found, by = files(group)
     assert all(each.well for each in found.findings)
-    assert list(by) == ["agreement", "signatures", "identity", "data", "price", "ledger"]
+    assert list(by) == ["agreement", "signatures", "identity", "data", "privacy cost", "ledger"]
     assert sorted(group.folder.rglob("*")) == before  # not even the state folder
 
 
@@ -175,8 +175,8 @@ def test_another_agreement_is_named_by_both_hashes_while_the_run_waits(group, co
 
     async def scene():
         peers = group.peers(timing=Timing(give_up=1.0), log=events.append)
-        other = peers[1].transport.setting
-        peers[1].transport.setting = other._replace(run=b"\xb7\xe8" * 16)
+        other = peers[1].transport.config
+        peers[1].transport.config = other._replace(run=b"\xb7\xe8" * 16)
         tasks = [asyncio.create_task(peers[i].run()) for i in (0, 1)]
         peers[2].ledger.close()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -228,11 +228,11 @@ def test_metrics_hold_what_was_refused():
     report = {
         "round": 1,
         "refused": [{"from": 'a"b', "why": "too many\n", "count": 3}],
-        "door": {"waiting": 2},
+        "listener": {"waiting": 2},
     }
     page = metrics(report)
     assert 'sottovoce_refused_total{from="a\\"b",why="too many "} 3' in page
-    assert "sottovoce_door_waiting 2" in page
+    assert "sottovoce_listener_waiting 2" in page
     with pytest.raises(ConfigError):
         Health(None, -1)
 
@@ -259,7 +259,7 @@ def test_a_unit_says_what_to_do_with_each_exit_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("place", "hidden"),
+    ("place", "protected"),
     [
         ("/home/ann/x", True),
         (str(Path("/", "root", "x")), True),
@@ -268,9 +268,9 @@ def test_a_unit_says_what_to_do_with_each_exit_code(tmp_path):
         ("/srv/home", False),
     ],
 )
-def test_a_unit_hides_home_folders_unless_the_peer_writes_there(place, hidden):
+def test_a_unit_hides_home_folders_unless_the_peer_writes_there(place, protected):
     unit = systemd_unit(["/usr/bin/sottovoce", "peer", "run"], title="x", writable=[place])
-    assert ("ProtectHome=yes" in unit.splitlines()) is not hidden
+    assert ("ProtectHome=yes" in unit.splitlines()) is not protected
 
 
 def test_checks_of_a_stranger_reach_nothing(group):
@@ -281,7 +281,7 @@ def test_checks_of_a_stranger_reach_nothing(group):
         running = asyncio.create_task(peer.run())
         await asyncio.sleep(0.2)
         members, own = group.agreement.members, group.identities[2]
-        probe = module._Probe(members, 2, own, [0], print, largest=1, setting=transport.TransportConfig())
+        probe = module._Probe(members, 2, own, [0], print, largest=1, config=transport.TransportConfig())
         with pytest.raises(PeerError, match=r"refuses this member's certificate|before a word"):
             await probe._call(0, transport.client_context(own, members[0].certificate))
         peer.stop()

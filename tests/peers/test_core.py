@@ -34,11 +34,11 @@ class Scene:
     def __init__(self, protocol=None, steps=30, node=0, disk=None):
         self.protocol = protocol or protocols.Gossip(STAR, 1)
         self.disk = disk if disk is not None else SimulatedDisk()
-        self.wire = FrameCodec(b"w" * 32, 4, steps * self.protocol.rounds, 2, "float64")
+        self.codec = FrameCodec(b"w" * 32, 4, steps * self.protocol.rounds, 2, "float64")
         plan = descent(self.protocol, steps, 2)
         program = member_program(plan, node, np.ones((4, 2)), ProtectiveNoise())
         self.core = Core(
-            program, self.wire, SimulatedStore(self.disk, lambda: 0), Spending(), Timing(give_up=50.0)
+            program, self.codec, SimulatedStore(self.disk, lambda: 0), Spending(), Timing(give_up=50.0)
         )
 
     def hello(self):
@@ -51,15 +51,15 @@ class Scene:
     def position(
         self, sender, at=0, highest=-1, digest=NOTHING, lineage=EMPTY, answer=False, signature=UNSIGNED
     ):
-        return self.wire.position(Position(at, highest, digest, signature, lineage, answer), sender=sender)
+        return self.codec.position(Position(at, highest, digest, signature, lineage, answer), sender=sender)
 
     def own_row(self, r, value=5.0):
         """Digest and signature of a row that this peer must have sent, from another copy of its folder."""
-        frame = self.wire.decode(self.wire.row(np.full(2, value), sender=0, round=r))
+        frame = self.codec.decode(self.codec.row(np.full(2, value), sender=0, round=r))
         return frame.digest, frame.signature
 
     def row(self, sender, r, value=0.0):
-        return self.wire.row(np.full(2, value), sender=sender, round=r)
+        return self.codec.row(np.full(2, value), sender=sender, round=r)
 
 
 def kinds(out):
@@ -143,7 +143,7 @@ def test_a_peer_that_was_rolled_back_stops(seen):
 def test_a_refusal_stops_the_copy_that_gets_it():
     scene = Scene()
     scene.hello()
-    refusal = scene.wire.refusal(b"".join(scene.own_row(0)), sender=2, round=0)
+    refusal = scene.codec.refusal(b"".join(scene.own_row(0)), sender=2, round=0)
     with pytest.raises(LedgerError):
         scene.core.receive(0.0, 2, refusal)
 
@@ -155,14 +155,14 @@ def test_an_unfounded_accusation_is_noted_and_ends_nobody(kind):
     scene.hello()
     digest, signature = b"d" * 32, b"s" * 64
     if kind == "signed by the accuser":
-        frame = scene.wire.decode(scene.wire.row(np.full(2, 5.0), sender=1, round=0))
+        frame = scene.codec.decode(scene.codec.row(np.full(2, 5.0), sender=1, round=0))
         digest, signature = frame.digest, frame.signature
     elif kind == "of another round":
         digest, signature = scene.own_row(1)
     if kind == "position":
         accusation = scene.position(1, highest=0, digest=digest, signature=signature, answer=True)
     else:
-        accusation = scene.wire.refusal(digest + signature, sender=1, round=0)
+        accusation = scene.codec.refusal(digest + signature, sender=1, round=0)
     for _ in range(3):
         assert scene.core.receive(0.0, 1, accusation) == []
     assert scene.core.incidents == ["unfounded claim of member 1 about round 0"]
@@ -180,14 +180,14 @@ def test_a_second_payload_leaves_a_proof_that_shows_no_row():
     rows = [scene.row(1, 0, value=7.5), scene.row(1, 0, value=9.25)]
     for raw in rows:
         refusal = scene.core.receive(0.0, 1, raw)
-    held, second = (scene.wire.decode(raw) for raw in rows)
+    held, second = (scene.codec.decode(raw) for raw in rows)
     assert scene.core.proofs == [f"{scene.core.incidents[0]}: {held.proof.hex()}{second.proof.hex()}"]
     assert Scene(disk=scene.disk).core.proofs == scene.core.proofs
     (_, frame) = refusal[0]
     assert held.proof in frame
     for raw in rows:
         assert raw[72:88] not in frame  # the numbers themselves
-    assert all(scene.wire.signed_row(1, 0, each.digest, each.signature) for each in (held, second))
+    assert all(scene.codec.signed_row(1, 0, each.digest, each.signature) for each in (held, second))
 
 
 def test_a_row_beyond_clip_and_noise_is_refused_with_a_proof():
@@ -200,7 +200,7 @@ def test_a_row_beyond_clip_and_noise_is_refused_with_a_proof():
             scene.core.receive(0.0, 1, bad)
     assert scene.core.inbox == {}
     assert len(scene.core.incidents) == 1
-    assert scene.wire.decode(bad).proof.hex() in scene.core.proofs[0]
+    assert scene.codec.decode(bad).proof.hex() in scene.core.proofs[0]
     assert Scene(disk=scene.disk).core.proofs == scene.core.proofs
     for s in (1, 2, 3):
         scene.core.receive(0.0, s, scene.row(s, 0, value=50.0))
@@ -245,7 +245,7 @@ class TestLeavingOut:
         return scene
 
     def word(self, scene, *, ask, agreed, sender=1, r=0):
-        return scene.wire.drop(r, sender=sender, ask=ask, agreed=agreed)
+        return scene.codec.drop(r, sender=sender, ask=ask, agreed=agreed)
 
     def test_a_row_that_comes_after_the_question_waits_for_the_answer(self):
         scene = self.waiting()
@@ -279,7 +279,7 @@ class TestLeavingOut:
             scene.core.receive(0.0, s, scene.row(s, 0))
         out = scene.core.receive(0.0, 1, self.word(scene, ask=True, agreed=False))
         assert kinds(out) == [DROP, ROW]
-        assert scene.wire.read_position(scene.wire.decode(out[0][1])).digest == NOTHING
+        assert scene.codec.read_position(scene.codec.decode(out[0][1])).digest == NOTHING
         assert scene.core.dropped == set()
 
     def test_a_question_about_a_round_far_ahead_is_refused_and_leaves_no_trace(self):
@@ -346,9 +346,9 @@ def test_a_row_leaves_when_all_members_hold_its_head():
     assert not core.program.begun
 
     def answer(s, nonce=b"n" * 32):
-        held = scene.wire.head(LedgerHead(core.count, 0, 0, core._newest, NOTHING, NOTHING), sender=0)
+        held = scene.codec.head(LedgerHead(core.count, 0, 0, core._newest, NOTHING, NOTHING), sender=0)
         return core.receive(
-            0.0, 1, scene.wire.witnessed(HeadReceipt(0, 0, 0, NOTHING, nonce, held), sender=s)
+            0.0, 1, scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, nonce, held), sender=s)
         )
 
     for s in (1, 2):
@@ -369,8 +369,8 @@ def test_a_newer_head_of_ones_own_stops_a_restart():
     core.timing = core.timing._replace(witness=8)
     core._witnessing(core.store.load(), lambda: b"n" * 32)
     scene.hello()
-    newer = scene.wire.head(LedgerHead(core.count + 1, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
-    said = scene.wire.witnessed(HeadReceipt(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
+    newer = scene.codec.head(LedgerHead(core.count + 1, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
+    said = scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
     with pytest.raises(LedgerError, match="signed by this peer"):
         core.receive(0.0, 1, said)
     assert not core.program.begun

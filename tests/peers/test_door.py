@@ -11,11 +11,11 @@ from sottovoce.peers.listener import Listener, raise_limit
 
 
 class Guests:
-    """A door whose guests are inside when they say "member"."""
+    """A listener whose guests are inside when they say "member"."""
 
     def __init__(self, **limits):
         self.inside = []
-        self.door = Listener("127.0.0.1:0", self.enter, **{"defer": False, **limits})
+        self.listener = Listener("127.0.0.1:0", self.enter, **{"defer": False, **limits})
 
     async def enter(self, sock, host):
         content = await asyncio.get_running_loop().sock_recv(sock, 100)
@@ -26,7 +26,7 @@ class Guests:
 
     async def knock(self, count=1, host="127.0.0.1"):
         return [
-            await asyncio.open_connection("127.0.0.1", self.door.port, local_addr=(host, 0))
+            await asyncio.open_connection("127.0.0.1", self.listener.port, local_addr=(host, 0))
             for _ in range(count)
         ]
 
@@ -40,11 +40,11 @@ class Guests:
 def scene(action, **limits):
     async def play():
         guests = Guests(**limits)
-        await guests.door.open()
+        await guests.listener.open()
         try:
             return await action(guests), guests
         finally:
-            guests.door.close()
+            guests.listener.close()
 
     return asyncio.run(play())
 
@@ -64,7 +64,7 @@ def test_who_says_nothing_waits_in_the_kernel_and_a_member_gets_in_past_them():
         idle = await guests.knock(200)
         await guests.member()
         await guests.member("127.0.0.9")
-        met = guests.door.counts["accepted"]
+        met = guests.listener.counts["accepted"]
         for _, writer in idle:
             writer.close()
         return met
@@ -79,12 +79,12 @@ def test_who_says_nothing_is_let_go_and_a_member_gets_in():
         idle = await guests.knock(40)
         await guests.member()
         await closed(idle)
-        return guests.door.waiting
+        return guests.listener.waiting
 
     left, guests = scene(action, patience=0.3)
     assert left == 0
     assert guests.inside == ["127.0.0.1"]
-    assert guests.door.counts["let go"] >= 40
+    assert guests.listener.counts["let go"] >= 40
 
 
 def test_one_address_holds_so_many_places_and_the_oldest_goes_first():
@@ -92,7 +92,7 @@ def test_one_address_holds_so_many_places_and_the_oldest_goes_first():
         others = await guests.knock(3, host="127.0.0.2")
         idle = await guests.knock(20)
         await closed(idle[:12])  # 20 came, 8 may wait
-        assert guests.door.waiting == 8 + 3
+        assert guests.listener.waiting == 8 + 3
         await guests.member()  # from the address that is full: still let in
         await guests.member(host="127.0.0.3")
         for _, writer in (*idle, *others):
@@ -100,14 +100,14 @@ def test_one_address_holds_so_many_places_and_the_oldest_goes_first():
 
     guests = scene(action, patience=60.0, per_address=8)[1]
     assert guests.inside == ["127.0.0.1", "127.0.0.3"]
-    assert guests.door.counts["let go"] == 12 + 1
+    assert guests.listener.counts["let go"] == 12 + 1
 
 
 def test_many_addresses_together_hold_so_many_places():
     async def action(guests):
         idle = [pair for i in range(30) for pair in await guests.knock(1, host=f"127.0.1.{i + 1}")]
         await closed(idle[:14])
-        assert guests.door.waiting == 16
+        assert guests.listener.waiting == 16
         await guests.member(host="127.0.2.1")
         for _, writer in idle:
             writer.close()
@@ -116,7 +116,7 @@ def test_many_addresses_together_hold_so_many_places():
 
 
 def test_without_descriptors_the_oldest_stranger_makes_room():
-    """EMFILE at the door: whoever has waited longest goes, and nobody spins."""
+    """EMFILE at the listener: whoever has waited longest goes, and nobody spins."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     async def action(guests):
@@ -125,7 +125,7 @@ def test_without_descriptors_the_oldest_stranger_makes_room():
         own = [writer.get_extra_info("socket").dup() for _, writer in idle[:1]]
         resource.setrlimit(resource.RLIMIT_NOFILE, (own[0].fileno() + 2, hard))
         try:
-            late = await guests.knock()  # takes the last one; the door has none for its own end
+            late = await guests.knock()  # takes the last one; the listener has none for its own end
             await asyncio.wait_for(idle[0][0].read(), 10)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -151,7 +151,7 @@ def test_the_limit_of_descriptors_is_raised():
 def test_an_address_that_is_taken_says_so():
     async def action(guests):
         with pytest.raises(PeerError, match="another process does"):
-            await Listener(f"127.0.0.1:{guests.door.port}", guests.enter).open()
+            await Listener(f"127.0.0.1:{guests.listener.port}", guests.enter).open()
         with pytest.raises(PeerError, match="--listen"):
             await Listener("192.0.2.1:7000", guests.enter).open()
 

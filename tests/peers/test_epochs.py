@@ -18,7 +18,7 @@ from sottovoce.peers.identity import make_identity
 from sottovoce.peers.lifetime_ledger import LifetimeBudget
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.membership_changes import draft_epoch, model_digest, settle
+from sottovoce.peers.membership_changes import draft_membership_change, model_digest, settle
 from sottovoce.peers.run_ledger import read_ledger
 from sottovoce.peers.runtime import Peer
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
@@ -35,28 +35,34 @@ LEARNING = {
 
 
 class Members:
-    """Organizations with homes, an agreement that goes from epoch to epoch, and links in memory."""
+    """Organizations with member directories, an agreement that goes from membership version to membership
+    version, and links in memory.
+    """
 
-    def __init__(self, folder, links, n=4, protocol="masked", epsilon=60.0, views=("local",)):
-        self.folder, self.links = folder, links
+    def __init__(self, folder, connections, n=4, protocol="masked", epsilon=60.0, views=("local",)):
+        self.folder, self.connections = folder, connections
         self.names = [f"m{i}" for i in range(n)]
         limits = [LifetimeBudget(epsilon, DELTA, "user", view) for view in views]
-        self.homes = {
+        self.directories = {
             name: MemberDirectory.create(
                 folder / name, name, population="p", budgets=limits, copy=folder / f"{name}-copy"
             )
             for name in self.names
         }
-        self.keys = {name: home.identity for name, home in self.homes.items()}
+        self.keys = {name: directory.identity for name, directory in self.directories.items()}
         rng = np.random.default_rng(0)
         self.records = {
             name: Records(rng.standard_normal((6, 2)), rng.choice([-1.0, 1.0], 6)) for name in self.names
         }
         draft = {
-            "version": 1, "title": "a test", "graph": f"complete:{n}",
-            "algorithm": {**LEARNING, "protocol": protocol}, "model": {"kind": "logistic", "parameters": 2},
-            "budget": {"epsilon": epsilon, "delta": DELTA}, "timing": {"ask_again": 0.2, "witness": 2},
-        }  # fmt: skip
+            "version": 1,
+            "title": "a test",
+            "graph": f"complete:{n}",
+            "algorithm": {**LEARNING, "protocol": protocol},
+            "model": {"kind": "logistic", "parameters": 2},
+            "budget": {"epsilon": epsilon, "delta": DELTA},
+            "timing": {"ask_again": 0.2, "witness": 2},
+        }
         self.file = folder / "agreement.toml"
         entries = [member_entry(self.keys[v].certificate, f"{v}.example:1") for v in self.names]
         write_agreement(self.file, draft, entries)
@@ -65,26 +71,26 @@ class Members:
         self.previous, self.population = None, None
 
     def pin(self):
-        for home in self.homes.values():
+        for directory in self.directories.values():
             for other in self.agreement.members:
                 (self.folder / "pem").write_text(other.certificate)
-                home.addresses.trust(self.folder / "pem", "read aloud", instead=True)
+                directory.pinned_certificates.trust(self.folder / "pem", "read aloud", instead=True)
 
     def sign(self):
         for member in self.agreement.members:
             name = member.name
-            sign_agreement(self.file, self.keys[name], secrets=self.homes[name].identity_folder)
+            sign_agreement(self.file, self.keys[name], secrets=self.directories[name].identity_folder)
 
     @property
     def agreement(self):
         return read_agreement(self.file)
 
     def state(self, name):
-        return self.homes[name].folder / "runs" / self.agreement.run.hex()
+        return self.directories[name].folder / "runs" / self.agreement.run.hex()
 
     def run(self, stop_at=None):
         """Run all members; stop everybody once somebody has done ``stop_at`` rounds. Return what came."""
-        links, peers = self.links(), []
+        connections, peers = self.connections(), []
 
         def log(event):
             if stop_at is not None and event["event"] == "round" and event["at"] >= stop_at:
@@ -94,10 +100,19 @@ class Members:
         for member in self.agreement.members:
             name = member.name
             peers.append(
-                Peer(self.agreement, self.keys[name], self.records[name], None, home=self.homes[name],
-                     log=log, transport=links, previous=self.previous, start=self.file.with_suffix(".npz"),
-                     population=self.population if name == "m0" else None)
-            )  # fmt: skip
+                Peer(
+                    self.agreement,
+                    self.keys[name],
+                    self.records[name],
+                    None,
+                    member_directory=self.directories[name],
+                    log=log,
+                    transport=connections,
+                    previous=self.previous,
+                    start=self.file.with_suffix(".npz"),
+                    population=self.population if name == "m0" else None,
+                )
+            )
 
         async def together():
             return await asyncio.gather(*[peer.run() for peer in peers], return_exceptions=True)
@@ -106,45 +121,68 @@ class Members:
 
     def peer(self, name, **options):
         """Start one member's peer, without running it."""
-        options = {"home": self.homes[name], "previous": self.previous, **options}
-        return Peer(self.agreement, self.keys[name], self.records[name], None, transport=self.links(),
-                    start=self.file.with_suffix(".npz"), **options)  # fmt: skip
+        options = {"member_directory": self.directories[name], "previous": self.previous, **options}
+        return Peer(
+            self.agreement,
+            self.keys[name],
+            self.records[name],
+            None,
+            transport=self.connections(),
+            start=self.file.with_suffix(".npz"),
+            **options,
+        )
 
     def forecast(self, name, *previous):
-        """What `peer agree` prints of the present epoch."""
+        """What `peer agree` prints of the present membership version."""
         words = [part for file in previous for part in ("--previous", str(file))]
         out = io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.suppress(SystemExit):
-            main(["peer", "agree", str(self.file), "--home", str(self.homes[name].folder), *words, "--json"])
+            main(
+                [
+                    "peer",
+                    "agree",
+                    str(self.file),
+                    "--home",
+                    str(self.directories[name].folder),
+                    *words,
+                    "--json",
+                ]
+            )
         return json.loads(out.getvalue())
 
     def next(self, drafter="m0", **changes):
-        """Go to the next epoch: drafted by one, read and signed by all who remain."""
+        """Go to the next membership version: drafted by one, read and signed by all who remain."""
         old, self.previous = self.file, self.agreement
-        self.file = self.folder / f"epoch{self.previous.epoch + 1}.toml"
-        state = self.homes[drafter].folder / "runs" / self.previous.run.hex()
-        draft_epoch(self.file, read_agreement(old), state, **changes)
+        self.file = self.folder / f"version{self.previous.membership_version + 1}.toml"
+        state = self.directories[drafter].folder / "runs" / self.previous.run.hex()
+        draft_membership_change(self.file, read_agreement(old), state, **changes)
         self.pin()
         self.sign()
 
-    def next_from(self, old, drafter="m0", epoch=None, continues=None, **changes):
-        """Draft an epoch of an earlier agreement; what it says of itself may be changed before signing."""
+    def next_from(self, old, drafter="m0", membership_version=None, continues=None, **changes):
+        """Draft a membership version of an earlier agreement; what it says of itself may be changed before
+        signing.
+        """
         self.file = self.folder / f"fork{len(list(self.folder.glob('fork*.toml')))}.toml"
-        draft_epoch(self.file, old, self.homes[drafter].folder / "runs" / old.run.hex(), **changes)
+        draft_membership_change(
+            self.file, old, self.directories[drafter].folder / "runs" / old.run.hex(), **changes
+        )
         if continues is not None:
             text = self.file.read_text().replace(old.run.hex(), continues)
-            self.file.write_text(text.replace("epoch = 1", f"epoch = {epoch}"))
+            self.file.write_text(
+                text.replace("membership_version = 1", f"membership_version = {membership_version}")
+            )
         self.pin()
         self.sign()
         self.previous = old
 
     def local(self, name):
-        [budget] = self.homes[name].book.summary()[0]["budgets"]
+        [budget] = self.directories[name].lifetime_ledger.summary()[0]["budgets"]
         return budget["spent"]
 
     def rows(self, name):
-        """All releases that this home's ledgers list, over all epochs."""
-        folders = (self.homes[name].folder / "runs").iterdir()
+        """All releases that this member directory's ledgers list, over all membership versions."""
+        folders = (self.directories[name].folder / "runs").iterdir()
         return [release for folder in folders for release in read_ledger(folder)["saved"].releases]
 
 
@@ -176,22 +214,24 @@ def test_a_run_goes_through_all_six(protocol, members):
     assert all(isinstance(end, PeerError) for end in group.run(stop_at=4))
     # the broken step at its old price, its repeat at the new one
     for name in group.names[:-1]:
-        assert group.homes[name].book.runs[agreed.continues].status == "closed"
+        assert group.directories[name].lifetime_ledger.runs[agreed.continues].status == "closed"
     planned = list(AgreedRun(agreed).releases(0))
-    closed = group.homes["m0"].book.runs[agreed.continues].releases
+    closed = group.directories["m0"].lifetime_ledger.runs[agreed.continues].releases
     assert group.local("m0") == pytest.approx(gaussian_epsilon(mu([*planned, *closed]), DELTA), rel=1e-6)
-    old = read_ledger(group.homes["m0"].folder / "runs" / agreed.continues)["saved"]
+    old = read_ledger(group.directories["m0"].folder / "runs" / agreed.continues)["saved"]
     assert sum(r.draws for r in closed) == len(old.releases)
     assert spent == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA), rel=1e-6)
 
     # moved, and a certificate renewed: another key
     group.keys["m1"] = make_identity(group.folder / "renewed" / "m1", "m1")
-    shutil.copytree(group.folder / "renewed" / "m1", group.homes["m1"].identity_folder, dirs_exist_ok=True)
+    shutil.copytree(
+        group.folder / "renewed" / "m1", group.directories["m1"].identity_folder, dirs_exist_ok=True
+    )
     group.next(moved={"m2": "elsewhere.example:2"}, certificates=[group.keys["m1"].certificate])
     assert group.agreement.members[2].address == "elsewhere.example:2"
     assert all(isinstance(end, PeerError) for end in group.run(stop_at=2))
 
-    # m2 loses its disk: everything planned of that epoch is counted
+    # m2 loses its disk: everything planned of that membership version is counted
     lost = group.agreement
     shutil.rmtree(group.state("m2"))
     group.next(moved={"m2": "new-disk.example:3"})
@@ -215,7 +255,7 @@ def test_a_run_goes_through_all_six(protocol, members):
             assert group.local(name) == pytest.approx(gaussian_epsilon(left, DELTA), rel=1e-6)
     if protocol == "tree":  # what the statement adds up is what the ledgers list
         total = gaussian_epsilon(mu(group.rows("m0")), DELTA)
-        assert by_name["m0"]["epsilon_all_epochs"] == pytest.approx(total, rel=1e-6)
+        assert by_name["m0"]["epsilon_all_versions"] == pytest.approx(total, rel=1e-6)
 
 
 def test_an_epoch_beyond_the_agreed_budget_is_refused(members):
@@ -223,7 +263,7 @@ def test_an_epoch_beyond_the_agreed_budget_is_refused(members):
     group = members(n=3, protocol="tree", epsilon=price * 1.01)
     group.run(stop_at=STEPS)
     group.next(moved={"m2": "elsewhere.example:2"})
-    with pytest.raises(BudgetExceeded, match="epochs before"):
+    with pytest.raises(BudgetExceeded, match="membership versions before"):
         group.run()
 
 
@@ -236,7 +276,8 @@ def test_what_an_epoch_goes_on_from_is_signed(members, tmp_path):
     np.savez(group.file.with_suffix(".npz"), parameters=model + 1.0)
     for name in group.names:
         np.savez(
-            group.homes[name].folder / "runs" / group.previous.run.hex() / "model.npz", parameters=model + 1
+            group.directories[name].folder / "runs" / group.previous.run.hex() / "model.npz",
+            parameters=model + 1,
         )
     with pytest.raises(ConfigError, match="is not here"):
         group.run()
@@ -275,18 +316,18 @@ def test_drafts(changes, words, members):
     group = members(n=3, protocol="tree")
     group.run(stop_at=6)
     if words is None:
-        draft_epoch(group.folder / "x.toml", group.agreement, group.state("m1"), **changes)
+        draft_membership_change(group.folder / "x.toml", group.agreement, group.state("m1"), **changes)
         assert read_agreement(group.folder / "x.toml").graph == "edges:0-1"
         return
     with pytest.raises(ConfigError, match=words):
-        draft_epoch(group.folder / "x.toml", group.agreement, group.state("m0"), **changes)
+        draft_membership_change(group.folder / "x.toml", group.agreement, group.state("m0"), **changes)
 
 
 def test_a_statement_says_its_version(members):
     group = members(n=3, protocol="tree")
     group.run()
     said = json.loads((group.state("m0") / "statement.json").read_text())
-    assert (said["version"], said["epoch"], said["before"]) == (1, 0, [])
+    assert (said["version"], said["membership_version"], said["before"]) == (1, 0, [])
     assert said["compared"] == ["m1", "m2"]
 
 
@@ -295,8 +336,20 @@ def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
     group.run(stop_at=6)
     out = group.folder / "next.toml"
     with pytest.raises(SystemExit) as stopped:
-        main(["peer", "membership", str(group.file), "--home", str(group.homes["m0"].folder), "--moved",
-              "m2=elsewhere.example:2", "-o", str(out), "--json"])  # fmt: skip
+        main(
+            [
+                "peer",
+                "membership",
+                str(group.file),
+                "--home",
+                str(group.directories["m0"].folder),
+                "--moved",
+                "m2=elsewhere.example:2",
+                "-o",
+                str(out),
+                "--json",
+            ]
+        )
     assert not stopped.value.code
     said = json.loads(capsys.readouterr().out)
     assert said["run"] == read_agreement(out).run.hex()
@@ -305,8 +358,19 @@ def test_the_command_shows_the_price_and_writes_what_is_signed(members, capsys):
     total = math.hypot(spent, 2 / Z * math.sqrt(said["steps"]))
     assert said["members"][0]["total"] == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     with pytest.raises(SystemExit) as stopped:
-        main(["peer", "membership", str(group.file), "--home", str(group.homes["m0"].folder), "--moved", "m2",
-              "-o", str(out)])  # fmt: skip
+        main(
+            [
+                "peer",
+                "membership",
+                str(group.file),
+                "--home",
+                str(group.directories["m0"].folder),
+                "--moved",
+                "m2",
+                "-o",
+                str(out),
+            ]
+        )
     assert stopped.value.code == 1
 
 
@@ -319,7 +383,7 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
     first = group.file
     group.next(without=["m3"])
     said = group.forecast("m0", first)
-    made = read_ledger(group.homes["m0"].folder / "runs" / group.previous.run.hex())["saved"].releases
+    made = read_ledger(group.directories["m0"].folder / "runs" / group.previous.run.hex())["saved"].releases
     assert 0 < len(made) < STEPS
     planned = list(AgreedRun(group.agreement).releases(0))
     done = sum(release.draws for release in planned)
@@ -340,22 +404,24 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
         assert row["spent"] < whole[view]
         assert row["total"] < careless[view]
     # who left may still collude with one who stays, about the steps before it left (MATH 16.5)
-    warned = [line for line in said["sheet"]["assumptions"] if "over all epochs" in line]
+    warned = [line for line in said["sheet"]["assumptions"] if "over all membership versions" in line]
     assert len(warned) == (protocol == "masked")
     agreed = said["epochs"]
     assert agreed["total"] == pytest.approx(by_view["network" if protocol == "masked" else "local"]["total"])
-    group.peer("m0").ledger.close()  # it starts: now the book says it
-    [entry] = group.homes["m0"].book.summary()
+    group.peer("m0").ledger.close()  # it starts: now the lifetime ledger says it
+    [entry] = group.directories["m0"].lifetime_ledger.summary()
     for row in entry["budgets"]:
         assert row["spent"] == pytest.approx(by_view[row["view"]]["total"], rel=1e-12)
 
 
 def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_closed(members):
-    """Somebody starts the epoch while the old service is up: what that would still send was never counted."""
+    """Somebody starts the membership version while the old service is up: what that would still send was
+    never counted.
+    """
     group = members(n=3, protocol="tree")
     group.run(stop_at=6)
     old, first = group.peer("m0"), group.file
-    home, run = group.homes["m0"], group.agreement.run.hex()
+    directory, run = group.directories["m0"], group.agreement.run.hex()
     group.next(moved={"m2": "elsewhere.example:2"})
     said = group.forecast("m0", first)
     assert said["book"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
@@ -363,13 +429,13 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
     with pytest.raises(ConfigError, match="not at rest"):
         group.peer("m0")
     with pytest.raises(LedgerError, match="in use"):
-        home.close(run, "too early")
-    assert home.book.runs[run].status == "begun"
+        directory.close(run, "too early")
+    assert directory.lifetime_ledger.runs[run].status == "begun"
     old.ledger.close()
     # and one that was found just before it was closed does not get as far as sending
     group.peer("m0").ledger.close()
     with pytest.raises(ConfigError, match="was closed"):
-        home.book.begun(run)
+        directory.lifetime_ledger.begun(run)
 
 
 def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
@@ -381,17 +447,17 @@ def test_a_disk_lost_in_a_later_epoch_forgets_no_earlier_one(members):
     second = group.agreement
     shutil.rmtree(group.state("m2"))
     group.next(moved={"m2": "new-disk.example:3"})
-    made = mu(read_ledger(group.homes["m2"].folder / "runs" / first.run.hex())["saved"].releases)
+    made = mu(read_ledger(group.directories["m2"].folder / "runs" / first.run.hex())["saved"].releases)
     total = math.hypot(made, mu(AgreedRun(second).releases(2)))
     for previous in (second, [second, first]):
         peer = group.peer("m2", previous=previous)
         peer.ledger.close()
         assert [part["run"] for part in peer.before.parts] == [first.run.hex(), second.run.hex()]
         assert peer.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
-    # without a home nothing but the agreements can tell, so each of them is asked for
-    with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each epoch"):
-        settle(second, group.agreement, "m2", home=None)
-    planned = settle([first, second], group.agreement, "m2", home=None).before
+    # without a member directory nothing but the agreements can tell, so each of them is asked for
+    with pytest.raises(ConfigError, match=f"{first.run.hex()[:16]}.*once for each membership version"):
+        settle(second, group.agreement, "m2", member_directory=None)
+    planned = settle([first, second], group.agreement, "m2", member_directory=None).before
     whole = math.hypot(mu(AgreedRun(first).releases(2)), mu(AgreedRun(second).releases(2)))
     assert planned.spent(DELTA) == pytest.approx(gaussian_epsilon(whole, DELTA), rel=1e-6)
 
@@ -402,18 +468,22 @@ def test_an_epoch_that_was_signed_but_never_begun_hides_nothing(members):
     group.run(stop_at=6)
     group.next(moved={"m2": "elsewhere.example:2"})
     middle, file = group.agreement, group.file
-    group.next_from(first, moved={"m2": "further.example:2"}, epoch=2, continues=middle.run.hex())
-    made = mu(read_ledger(group.homes["m0"].folder / "runs" / first.run.hex())["saved"].releases)
+    group.next_from(
+        first, moved={"m2": "further.example:2"}, membership_version=2, continues=middle.run.hex()
+    )
+    made = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
     with pytest.raises(ConfigError, match=first.run.hex()[:16]):
-        settle(middle, group.agreement, "m0", home=None)
-    settled = settle([middle, first], group.agreement, "m0", home=group.homes["m0"])
+        settle(middle, group.agreement, "m0", member_directory=None)
+    settled = settle([middle, first], group.agreement, "m0", member_directory=group.directories["m0"])
     assert settled.before.spent(DELTA) == pytest.approx(gaussian_epsilon(made, DELTA), rel=1e-6)
     assert [closing.run for closing in settled.closings] == [first.run.hex()]
     assert file.exists()
 
 
 def test_two_epochs_of_one_run_are_both_counted(members):
-    """An epoch begun and given up for another that continues the same run: both have cost something."""
+    """A membership version begun and given up for another that continues the same run: both have cost
+    something.
+    """
     group = members(n=3, protocol="tree")
     first, file = group.agreement, group.file
     group.run(stop_at=6)
@@ -422,8 +492,8 @@ def test_two_epochs_of_one_run_are_both_counted(members):
     group.run(stop_at=2)
     group.next_from(first, moved={"m2": "further.example:2"})
     assert group.agreement.continues == first.run.hex() != given_up.run.hex()
-    settled = settle(first, group.agreement, "m0", home=group.homes["m0"])
-    made = mu(read_ledger(group.homes["m0"].folder / "runs" / first.run.hex())["saved"].releases)
+    settled = settle(first, group.agreement, "m0", member_directory=group.directories["m0"])
+    made = mu(read_ledger(group.directories["m0"].folder / "runs" / first.run.hex())["saved"].releases)
     total = math.hypot(made, mu(AgreedRun(given_up).releases(0)))
     assert settled.before.spent(DELTA) == pytest.approx(gaussian_epsilon(total, DELTA), rel=1e-6)
     assert file.exists()
@@ -431,11 +501,11 @@ def test_two_epochs_of_one_run_are_both_counted(members):
 
 def test_an_epoch_stays_with_its_people_and_its_records(members):
     group = members(n=3, protocol="tree")
-    home = group.homes["m0"]
-    home.book.open_population("staff", [LifetimeBudget(60.0, DELTA, "user", "local")], "vote")
+    directory = group.directories["m0"]
+    directory.lifetime_ledger.open_population("staff", [LifetimeBudget(60.0, DELTA, "user", "local")], "vote")
     group.population = "staff"
     group.run(stop_at=6)
-    assert home.book.runs[group.agreement.run.hex()].population == "staff"
+    assert directory.lifetime_ledger.runs[group.agreement.run.hex()].population == "staff"
     group.next(moved={"m2": "elsewhere.example:2"})
     with pytest.raises(ConfigError, match="stays with the population"):
         group.peer("m0", population="p")
@@ -443,10 +513,12 @@ def test_an_epoch_stays_with_its_people_and_its_records(members):
     kept, group.records["m0"] = group.records["m0"], others
     with pytest.raises(DataError, match="--new-data"):
         group.peer("m0")
-    assert home.book.runs[group.agreement.continues].status == "begun"  # refused: nothing was closed
+    assert (
+        directory.lifetime_ledger.runs[group.agreement.continues].status == "begun"
+    )  # refused: nothing was closed
     group.records["m0"] = kept
     group.peer("m0").ledger.close()  # no population named: not the first one, but the run's
-    assert home.book.runs[group.agreement.run.hex()].population == "staff"
+    assert directory.lifetime_ledger.runs[group.agreement.run.hex()].population == "staff"
 
 
 def test_an_epoch_that_is_refused_leaves_the_old_run_as_it_was(members):
@@ -459,7 +531,7 @@ def test_an_epoch_that_is_refused_leaves_the_old_run_as_it_was(members):
     assert counts[furthest] + group.agreement.plan.steps > STEPS
     with pytest.raises(BudgetExceeded):
         group.peer(furthest)
-    assert group.homes[furthest].book.runs[first.run.hex()].status == "begun"
+    assert group.directories[furthest].lifetime_ledger.runs[first.run.hex()].status == "begun"
     group.file, group.previous = file, None
     group.peer(furthest).ledger.close()  # it can still go on
 
@@ -469,14 +541,25 @@ def test_without_a_home_an_epoch_asks_for_the_run_before_and_ends_it(members, tm
     places = {name: tmp_path / f"state-{name}" for name in group.names}
 
     def run(folders, stop_at, previous=None, places_before=None):
-        links, peers = group.links(), []
+        connections, peers = group.connections(), []
         for name in group.names:
             peers.append(
-                Peer(group.agreement, group.keys[name], group.records[name], folders[name], transport=links,
-                     log=lambda event: event["event"] == "round" and event["at"] >= stop_at
-                     and [peer.stop() for peer in peers], previous=previous,
-                     previous_state=(places_before or {}).get(name), start=group.file.with_suffix(".npz"))
-            )  # fmt: skip
+                Peer(
+                    group.agreement,
+                    group.keys[name],
+                    group.records[name],
+                    folders[name],
+                    transport=connections,
+                    log=lambda event: (
+                        event["event"] == "round"
+                        and event["at"] >= stop_at
+                        and [peer.stop() for peer in peers]
+                    ),
+                    previous=previous,
+                    previous_state=(places_before or {}).get(name),
+                    start=group.file.with_suffix(".npz"),
+                )
+            )
 
         async def together():
             return await asyncio.gather(*[peer.run() for peer in peers], return_exceptions=True)
@@ -486,7 +569,7 @@ def test_without_a_home_an_epoch_asks_for_the_run_before_and_ends_it(members, tm
     run(places, 6)
     first = group.agreement
     file = group.folder / "next.toml"
-    draft_epoch(file, first, places["m0"], moved={"m2": "elsewhere.example:2"})
+    draft_membership_change(file, first, places["m0"], moved={"m2": "elsewhere.example:2"})
     old_file, group.file = group.file, file
     group.sign()
     after = {name: tmp_path / f"after-{name}" for name in group.names}
@@ -503,7 +586,7 @@ def test_the_sheet_says_when_an_epoch_goes_on_from_another_model(members):
     group = members(n=3, protocol="tree")
     group.run(stop_at=6)
     first = group.file
-    state = group.homes["m0"].folder / "runs" / group.agreement.run.hex()
+    state = group.directories["m0"].folder / "runs" / group.agreement.run.hex()
     group.next(moved={"m2": "elsewhere.example:2"})
     assert group.forecast("m0", first)["remarks"] == []
     np.savez(state / "model.npz", parameters=np.ones(2))

@@ -1,4 +1,6 @@
-"""A home: runs begin once, go on in their own folder with their own records, and are charged for good."""
+"""A member directory: runs begin once, go on in their own folder with their own records, and are charged
+for good.
+"""
 
 import asyncio
 import json
@@ -31,8 +33,8 @@ from sottovoce.peers.agreement import (
 from sottovoce.peers.identity import CERTIFICATE, make_identity
 from sottovoce.peers.lifetime_ledger import LifetimeBudget
 from sottovoce.peers.member_data import Records
-from sottovoce.peers.member_directory import MemberDirectory, find_home
-from sottovoce.peers.pinned_certificates import spoken
+from sottovoce.peers.member_directory import MemberDirectory, find_member_directory
+from sottovoce.peers.pinned_certificates import proquint
 from sottovoce.peers.run_ledger import ANCHOR
 from sottovoce.peers.runtime import Peer
 from sottovoce.peers.status import read_status
@@ -43,21 +45,21 @@ NAMES = ("north", "south")
 
 
 class Members:
-    """Organizations with homes, who trust each other and agree on one run after the other."""
+    """Organizations with member directories, who trust each other and agree on one run after the other."""
 
-    def __init__(self, folder, links, names=NAMES, view="local"):
-        self.folder, self.links = folder, links
+    def __init__(self, folder, connections, names=NAMES, view="local"):
+        self.folder, self.connections = folder, connections
         limit = LifetimeBudget(6.0, DELTA, "user", view)
-        self.homes = [
+        self.directories = [
             MemberDirectory.create(
                 folder / name, name, population="patients", budgets=[limit], copy=folder / f"c-{name}"
             )
             for name in names
         ]
-        for home in self.homes:
-            for other in self.homes:
-                if other is not home:
-                    home.addresses.trust(other.identity_folder / CERTIFICATE, "read aloud")
+        for directory in self.directories:
+            for other in self.directories:
+                if other is not directory:
+                    directory.pinned_certificates.trust(other.identity_folder / CERTIFICATE, "read aloud")
         rng = np.random.default_rng(1)
         self.records = [Records(rng.standard_normal((5, 2)), np.zeros(0)) for _ in names]
 
@@ -67,35 +69,43 @@ class Members:
         draft = {
             "version": 1,
             "title": title,
-            "graph": f"path:{len(self.homes)}",
+            "graph": f"path:{len(self.directories)}",
             "algorithm": {**algorithm, "noise_multiplier": noise},
             "model": {"kind": "mean", "parameters": 2},
             "budget": {"epsilon": 50.0, "delta": DELTA},
         }
         file = self.folder / f"{title}.toml"
         entries = [
-            member_entry(home.identity.certificate, f"127.0.0.1:{ports[i]}")
-            for i, home in enumerate(self.homes)
+            member_entry(directory.identity.certificate, f"127.0.0.1:{ports[i]}")
+            for i, directory in enumerate(self.directories)
         ]
         write_agreement(file, draft, entries)
-        for home in self.homes:
-            sign_agreement(file, home.identity, secrets=home.identity_folder)
+        for directory in self.directories:
+            sign_agreement(file, directory.identity, secrets=directory.identity_folder)
         return read_agreement(file)
 
     def peer(self, i, agreement, *, records=None, state=None, **options):
-        home = MemberDirectory(self.homes[i].folder)
+        directory = MemberDirectory(self.directories[i].folder)
         records = self.records[i] if records is None else records
-        return Peer(agreement, home.identity, records, state, home=home, transport=self.links, **options)
+        return Peer(
+            agreement,
+            directory.identity,
+            records,
+            state,
+            member_directory=directory,
+            transport=self.connections,
+            **options,
+        )
 
     def run(self, agreement, **options):
         async def together():
-            peers = [self.peer(i, agreement, **options) for i in range(len(self.homes))]
+            peers = [self.peer(i, agreement, **options) for i in range(len(self.directories))]
             return await asyncio.gather(*[peer.run() for peer in peers])
 
         return asyncio.run(together())
 
     def total(self, i=0):
-        return self.homes[i].book.summary()[0]["budgets"][0]["total"]
+        return self.directories[i].lifetime_ledger.summary()[0]["budgets"][0]["total"]
 
 
 @pytest.fixture
@@ -105,21 +115,23 @@ def members(tmp_path, memory_links):
 
 def test_runs_on_one_population_add_up_and_the_third_is_refused_before_anything_is_sent(members):
     """mu = 1 each: 4.377, then sqrt(2), and the files are re-ordered between the runs."""
-    home = members.homes[0]
-    home.book.set_budget(None, LifetimeBudget(7.0, DELTA, "user", "local"), "a vote")
-    members.homes[1].book.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote")
+    directory = members.directories[0]
+    directory.lifetime_ledger.set_budget(None, LifetimeBudget(7.0, DELTA, "user", "local"), "a vote")
+    members.directories[1].lifetime_ledger.set_budget(
+        None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote"
+    )
     members.run(members.agree("first"))
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     members.records = [Records(each.X[::-1].copy(), each.y) for each in members.records]
     members.run(members.agree("second"))
     assert members.total() == pytest.approx(gaussian_epsilon(math.sqrt(2), DELTA), rel=1e-9)
     third = members.agree("third")
-    before = len(members.links.carried)
+    before = len(members.connections.carried)
     with pytest.raises(BudgetExceeded, match=r"together 8\.385 of epsilon 7"):
         members.peer(0, third)
-    assert len(members.links.carried) == before
-    assert [each.status for each in home.book.charges] == ["ended", "ended"]
-    assert not (home.folder / "runs" / third.run.hex()).exists()
+    assert len(members.connections.carried) == before
+    assert [each.status for each in directory.lifetime_ledger.charges] == ["ended", "ended"]
+    assert not (directory.folder / "runs" / third.run.hex()).exists()
 
 
 def test_a_known_run_goes_on_in_its_own_folder_whatever_state_is_asked_for(members, tmp_path):
@@ -129,10 +141,10 @@ def test_a_known_run_goes_on_in_its_own_folder_whatever_state_is_asked_for(membe
     assert [outcome.model.tolist() for outcome in again] == [model.tolist() for model in models]
     assert not (tmp_path / "elsewhere").exists()
     assert {event["state"] for event in events if event["event"] == "known"} == {
-        str(home.folder / "runs" / agreement.run.hex()) for home in members.homes
+        str(directory.folder / "runs" / agreement.run.hex()) for directory in members.directories
     }
-    assert len(members.homes[0].book.charges) == 1
-    status = read_status(members.homes[0].folder / "runs" / agreement.run.hex())
+    assert len(members.directories[0].lifetime_ledger.charges) == 1
+    status = read_status(members.directories[0].folder / "runs" / agreement.run.hex())
     assert status["population"] == "patients"
     assert status["finished"]
 
@@ -140,35 +152,35 @@ def test_a_known_run_goes_on_in_its_own_folder_whatever_state_is_asked_for(membe
 def test_a_masked_run_is_charged_at_what_a_member_can_see(tmp_path, memory_links):
     """Three members, noise of 2 clips each: one sees a sum with the noise of two, mu = 1 / sqrt(2)."""
     members = Members(tmp_path, memory_links(), ("north", "south", "east"), view="network")
-    home = members.homes[0]
-    home.book.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote")
+    directory = members.directories[0]
+    directory.lifetime_ledger.set_budget(None, LifetimeBudget(9.0, DELTA, "user", "local"), "a vote")
     agreement = members.agree("masked", protocol="masked")
     assert agreement.session != agreement.run
-    (key,) = set(home.identity_folder.iterdir()) - {
-        home.identity_folder / n for n in ("key.pem", CERTIFICATE)
+    (key,) = set(directory.identity_folder.iterdir()) - {
+        directory.identity_folder / n for n in ("key.pem", CERTIFICATE)
     }
     kept = key.read_bytes()
     key.unlink()
     with pytest.raises(ConfigError, match="mask key"):
         members.peer(0, agreement)
-    assert home.book.charges == []  # it could not begin, so it costs nothing
+    assert directory.lifetime_ledger.charges == []  # it could not begin, so it costs nothing
     key.write_bytes(kept)
     key.chmod(0o600)
     members.run(agreement)
-    totals = {row["view"]: row["total"] for row in home.book.summary()[0]["budgets"]}
+    totals = {row["view"]: row["total"] for row in directory.lifetime_ledger.summary()[0]["budgets"]}
     assert totals["network"] == pytest.approx(gaussian_epsilon(1 / math.sqrt(2), DELTA), rel=1e-6)
     assert totals["local"] == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     members.run(agreement)
-    assert len(home.book.charges) == 1
+    assert len(directory.lifetime_ledger.charges) == 1
 
 
 def test_a_run_whose_folder_was_deleted_is_never_repeated(members):
     agreement = members.agree("first")
     members.run(agreement)
-    shutil.rmtree(members.homes[0].folder / "runs" / agreement.run.hex())
+    shutil.rmtree(members.directories[0].folder / "runs" / agreement.run.hex())
     with pytest.raises(LedgerError, match="never repeated"):
         members.peer(0, agreement)
-    members.homes[0].close(agreement.run.hex(), "the disk died")
+    members.directories[0].close(agreement.run.hex(), "the disk died")
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
     with pytest.raises(ConfigError, match="closed"):
         members.peer(0, agreement)
@@ -182,27 +194,29 @@ def test_other_records_after_a_restart_are_noticed_and_open_no_new_budget(member
         with pytest.raises(DataError, match="records differ"):
             members.peer(0, agreement, records=Records(other, np.zeros(0)))
     members.peer(0, agreement, records=Records(X[:4], np.zeros(0)), new_records="one left").ledger.close()
-    assert [row["why"] for row in members.homes[0].book.rows() if row["act"] == "records"] == ["one left"]
-    assert len(members.homes[0].book.charges) == 1
+    assert [
+        row["why"] for row in members.directories[0].lifetime_ledger.rows() if row["act"] == "records"
+    ] == ["one left"]
+    assert len(members.directories[0].lifetime_ledger.charges) == 1
 
 
 def test_the_digest_of_records_is_keyed_by_the_home(members):
-    one, two = (home.digest(members.records[0]) for home in members.homes)
+    one, two = (directory.digest(members.records[0]) for directory in members.directories)
     assert one != two
-    key = members.homes[0].folder / "key"
+    key = members.directories[0].folder / "key"
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     key.chmod(0o644)
     with pytest.raises(IdentityError, match="only its owner"):
-        members.homes[0].digest(members.records[0])
+        members.directories[0].digest(members.records[0])
     key.unlink()
     with pytest.raises(IdentityError, match="cannot be read"):
-        members.homes[0].digest(members.records[0])
+        members.directories[0].digest(members.records[0])
 
 
 def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members, tmp_path):
     agreement = members.agree("first")
-    home = members.homes[0]
-    folder = home.folder / "runs" / agreement.run.hex()
+    directory = members.directories[0]
+    folder = directory.folder / "runs" / agreement.run.hex()
     members.peer(0, agreement).ledger.close()
     shutil.copytree(folder, tmp_path / "backup")  # anchor included
     members.run(agreement)
@@ -211,9 +225,9 @@ def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members,
     shutil.copytree(tmp_path / "backup", folder)
     with pytest.raises(LedgerError, match="older than its anchor"):
         members.peer(0, agreement)
-    home.close(agreement.run.hex(), "restored by mistake")  # then everything planned is charged
+    directory.close(agreement.run.hex(), "restored by mistake")  # then everything planned is charged
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
-    other = members.homes[1]
+    other = members.directories[1]
     other.witness(agreement.run).unlink()
     with pytest.raises(LedgerError, match="is missing although the ledger was used"):
         members.peer(1, agreement)
@@ -222,7 +236,7 @@ def test_a_run_folder_from_a_backup_is_noticed_and_so_is_a_lost_witness(members,
 def test_an_emptied_or_deleted_anchor_is_refused(members):
     agreement = members.agree("first")
     members.run(agreement)
-    anchor = members.homes[0].folder / "runs" / agreement.run.hex() / ANCHOR
+    anchor = members.directories[0].folder / "runs" / agreement.run.hex() / ANCHOR
     for damage in (lambda: anchor.write_bytes(b""), anchor.unlink):
         damage()
         with pytest.raises(LedgerError, match="is missing although the ledger was used"):
@@ -230,20 +244,25 @@ def test_an_emptied_or_deleted_anchor_is_refused(members):
 
 
 def test_a_book_older_than_its_runs_is_refused_and_restored_by_charging_for_them(members):
-    home = members.homes[0]
-    old = home.book.path.read_bytes()
+    directory = members.directories[0]
+    old = directory.lifetime_ledger.path.read_bytes()
     members.run(members.agree("first"))
-    for file in (home.book.path, home.book.copy):  # both copies set back, the runs not
+    for file in (
+        directory.lifetime_ledger.path,
+        directory.lifetime_ledger.copy,
+    ):  # both copies set back, the runs not
         file.write_bytes(old)
     with pytest.raises(LedgerError, match="older than its runs"):
         members.peer(0, members.agree("second"))
-    home.restore("after the fire")
+    directory.restore("after the fire")
     assert members.total() == pytest.approx(gaussian_epsilon(1.0, DELTA), rel=1e-9)
 
 
 def test_what_the_printed_assumption_excludes(members, tmp_path):
-    """A snapshot of the whole machine sets home and copy back together: this home alone cannot know it."""
-    home = members.homes[0]
+    """A snapshot of the whole machine sets member directory and copy back together: this member directory
+    alone cannot know it.
+    """
+    directory = members.directories[0]
     for name in ("north", "c-north"):
         shutil.copytree(tmp_path / name, tmp_path / "snapshot" / name)
     members.run(members.agree("first"))
@@ -252,13 +271,13 @@ def test_what_the_printed_assumption_excludes(members, tmp_path):
         shutil.copytree(tmp_path / "snapshot" / name, tmp_path / name)
     assert members.total() == 0.0
     assert any("set back together" in sentence for sentence in home_module.ASSUMPTIONS)
-    assert home.book.charges == []
+    assert directory.lifetime_ledger.charges == []
 
 
 def test_a_certificate_that_is_not_pinned_is_refused(members, tmp_path):
     agreement = members.agree("first")
     stranger = make_identity(tmp_path / "stranger", "south")  # north drafts with a south of its own making
-    north = members.homes[0]
+    north = members.directories[0]
     entries = [
         member_entry(north.identity.certificate, "127.0.0.1:4400"),
         member_entry(stranger.certificate, "127.0.0.1:4401"),
@@ -267,19 +286,21 @@ def test_a_certificate_that_is_not_pinned_is_refused(members, tmp_path):
              if key not in ("members", "signatures")}  # fmt: skip
     false = write_agreement(tmp_path / "false.toml", draft, entries)
     with pytest.raises(IdentityError, match="another certificate for south"):
-        north.addresses.require(false, north.identity.fingerprint)
+        north.pinned_certificates.require(false, north.identity.fingerprint)
     sign_agreement(tmp_path / "false.toml", stranger)
     signed = sign_agreement(tmp_path / "false.toml", north.identity)
     with pytest.raises(IdentityError, match="another certificate for south"):
         members.peer(0, signed)
-    assert north.book.charges == []
+    assert north.lifetime_ledger.charges == []
     with pytest.raises(IdentityError, match="pinned with another certificate"):
-        north.addresses.trust(tmp_path / "stranger" / CERTIFICATE, "a mail came")
-    north.addresses.trust(tmp_path / "stranger" / CERTIFICATE, "a new key, by telephone", instead=True)
-    north.addresses.require(false, north.identity.fingerprint)
-    (north.folder / "addresses" / "south.pem").write_bytes(members.homes[1].identity.certificate)
-    with pytest.raises(IdentityError, match="not the one the book names"):
-        north.addresses.require(agreement, north.identity.fingerprint)
+        north.pinned_certificates.trust(tmp_path / "stranger" / CERTIFICATE, "a mail came")
+    north.pinned_certificates.trust(
+        tmp_path / "stranger" / CERTIFICATE, "a new key, by telephone", instead=True
+    )
+    north.pinned_certificates.require(false, north.identity.fingerprint)
+    (north.folder / "addresses" / "south.pem").write_bytes(members.directories[1].identity.certificate)
+    with pytest.raises(IdentityError, match="not the one the lifetime ledger names"):
+        north.pinned_certificates.require(agreement, north.identity.fingerprint)
 
 
 def _toml(path):
@@ -291,42 +312,44 @@ def _toml(path):
 
 def test_words_to_read_aloud_are_the_published_ones():
     """Table of the proquint paper: 63.84.220.193 and 63.118.7.35."""
-    assert spoken("3f54dcc1" + "3f760723" + "00000000") == "gutih-tugad-gutuk-bisog-babab-babab"
+    assert proquint("3f54dcc1" + "3f760723" + "00000000") == "gutih-tugad-gutuk-bisog-babab-babab"
 
 
 def test_a_home_is_found_by_name_around_its_identity_by_variable_or_in_its_usual_place(
     members, tmp_path, monkeypatch
 ):
-    north, south = members.homes
+    north, south = members.directories
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
     monkeypatch.delenv("SOTTOVOCE_HOME", raising=False)
-    assert find_home() is None
-    assert find_home(identity=north.identity_folder).folder == north.folder
-    with pytest.raises(ConfigError, match="belongs to the home"):
-        find_home(south.folder, identity=north.identity_folder)
+    assert find_member_directory() is None
+    assert find_member_directory(identity=north.identity_folder).folder == north.folder
+    with pytest.raises(ConfigError, match="belongs to the member directory"):
+        find_member_directory(south.folder, identity=north.identity_folder)
     monkeypatch.setenv("SOTTOVOCE_HOME", str(south.folder))
-    assert find_home().folder == south.folder
-    assert find_home(identity=north.identity_folder).folder == north.folder
+    assert find_member_directory().folder == south.folder
+    assert find_member_directory(identity=north.identity_folder).folder == north.folder
     monkeypatch.delenv("SOTTOVOCE_HOME")
     shutil.copytree(north.folder, tmp_path / "user" / ".sottovoce")
-    assert find_home().name == "north"
+    assert find_member_directory().name == "north"
 
 
 def test_a_home_open_to_others_or_with_its_copy_inside_is_refused(tmp_path):
     limit = [LifetimeBudget(1.0, DELTA, "user")]
-    with pytest.raises(ConfigError, match="outside the home"):
+    with pytest.raises(ConfigError, match="outside the member directory"):
         MemberDirectory.create(
             tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "h" / "copy"
         )
-    home = MemberDirectory.create(tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c")
-    with pytest.raises(ConfigError, match="is a home already"):
+    directory = MemberDirectory.create(
+        tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c"
+    )
+    with pytest.raises(ConfigError, match="is a member directory already"):
         MemberDirectory.create(tmp_path / "h", "north", population="p", budgets=limit, copy=tmp_path / "c")
-    for path in home.folder.rglob("*"):
+    for path in directory.folder.rglob("*"):
         if path.name != CERTIFICATE:
             assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0, path
-    home.folder.chmod(0o755)
+    directory.folder.chmod(0o755)
     with pytest.raises(LedgerError, match="open to others"):
-        MemberDirectory(home.folder)
+        MemberDirectory(directory.folder)
 
 
 def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free_ports):
@@ -337,12 +360,12 @@ def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free
     def start(i, *more):
         np.savez(tmp_path / f"{i}.npz", X=members.records[i].X)
         words = [sys.executable, "-m", "sottovoce.cli.main", "peer", "run", tmp_path / "first.toml", "--data",
-                 tmp_path / f"{i}.npz", "--home", members.homes[i].folder, "--json", *more]  # fmt: skip
+                 tmp_path / f"{i}.npz", "--home", members.directories[i].folder, "--json", *more]  # fmt: skip
         source = str(Path(home_module.__file__).parents[2])
         environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(list(map(str, words)), env=environment, stdout=subprocess.PIPE, text=True)
 
-    folder = members.homes[0].folder / "runs" / agreement.run.hex()
+    folder = members.directories[0].folder / "runs" / agreement.run.hex()
     processes = [start(0), start(1)]
     try:
         for line in processes[0].stdout:
@@ -351,7 +374,7 @@ def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free
         processes[0].kill()
         processes[0].communicate()
         assert not read_status(folder)["finished"]
-        assert [each.status for each in members.homes[0].book.charges] == ["begun"]
+        assert [each.status for each in members.directories[0].lifetime_ledger.charges] == ["begun"]
         processes[0] = start(0, "--state", tmp_path / "elsewhere")
         ends = [json.loads(each.communicate(timeout=120)[0].splitlines()[-1]) for each in processes]
     finally:
@@ -361,6 +384,6 @@ def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free
     assert ends[0]["model"] == str(folder / "model.npz")
     assert not (tmp_path / "elsewhere").exists()
     for i in range(2):
-        (known,) = members.homes[i].book.charges
+        (known,) = members.directories[i].lifetime_ledger.charges
         assert known.status == "ended"
         assert members.total(i) == pytest.approx(gaussian_epsilon(1 / 3, DELTA), rel=1e-9)

@@ -29,7 +29,7 @@ def agreed(consortium, algorithm, **more):
 def test_a_run_is_as_long_as_its_steps_together(consortium):
     """Four members exchange in two rounds; trees that are drawn anew differ in depth."""
     steady = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
-    assert (steady.rounds, steady.wire.dim) == (3 * 2, 3)
+    assert (steady.rounds, steady.codec.dim) == (3 * 2, 3)
     drawn = AgreedRun(
         agreed(consortium, {"protocol": "tree:kind=uniform"}, n=5, graph="complete:5").agreement
     )
@@ -58,14 +58,14 @@ def test_trees_drawn_anew_are_priced_in_full_up_to_so_many_pairs_and_steps(late)
 
 def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(consortium):
     made = agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2")
-    job, third = AgreedRun(made.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
-    program = job.program(1, made.records[1], SimulatedNoise(0), start=third)
+    agreed_run, third = AgreedRun(made.agreement), np.array([1.0, 2.0, 1 / 3], np.float32)
+    program = agreed_run.program(1, made.records[1], SimulatedNoise(0), start=third)
     program.begin()
     assert program.result().dtype == made.agreement.model.number == "float64"
     np.testing.assert_array_equal(program.result(), third.astype(float))
     for wrong in (third[:2], third[None], np.zeros(())):
         with pytest.raises(DataError, match="model to go on from"):
-            job.program(1, made.records[1], SimulatedNoise(0), start=wrong)
+            agreed_run.program(1, made.records[1], SimulatedNoise(0), start=wrong)
 
 
 def test_the_loudest_member_says_how_large_a_row_may_be():
@@ -99,10 +99,10 @@ def test_a_run_that_was_broken_off_costs_what_it_released(consortium):
     )
     (release,) = pairs.releases(2)
     some = [release.at(k) for k in range(2)]
-    assert epsilons(pairs.left_by(2, some)) == pytest.approx(
+    assert epsilons(pairs.cost_of_interrupted(2, some)) == pytest.approx(
         {"colluders:2": price(2, 3), "network": price(2, 4)}, rel=1e-6
     )
-    assert epsilons(pairs.left_by(2, [])) == {"colluders:2": 0.0, "network": 0.0}
+    assert epsilons(pairs.cost_of_interrupted(2, [])) == {"colluders:2": 0.0, "network": 0.0}
     spending = pairs.spending(2)  # counts a release as it is seen: with three noises around it
     for steps in (1, 2):
         spending.add(release.at(steps - 1))
@@ -113,12 +113,14 @@ def test_without_masks_single_members_are_named_and_gossip_has_only_the_local_pr
     """In an exchange of four a member hears one other alone, and the sum of the two others."""
     exchange = AgreedRun(agreed(consortium, {"protocol": "exchange"}, n=4, graph="hypercube:2").agreement)
     (release,) = exchange.releases(1)
-    assert epsilons(exchange.left_by(1, [release.at(0)])) == pytest.approx({"network": price(1, 1)}, rel=1e-6)
-    assert epsilons(exchange.left_by(1, [])) == {"network": 0.0}
+    assert epsilons(exchange.cost_of_interrupted(1, [release.at(0)])) == pytest.approx(
+        {"network": price(1, 1)}, rel=1e-6
+    )
+    assert epsilons(exchange.cost_of_interrupted(1, [])) == {"network": 0.0}
     plain = {"name": "dp-dsgd", "protocol": "gossip:1"}
     gossip = AgreedRun(agreed(consortium, plain, n=4, graph="ring:4").agreement)
     (release,) = gossip.releases(1)
-    assert gossip.left_by(1, [release.at(0)]) == gossip.left_by(1, []) == {}
+    assert gossip.cost_of_interrupted(1, [release.at(0)]) == gossip.cost_of_interrupted(1, []) == {}
 
 
 @pytest.mark.parametrize(("graph", "name"), [("path:2", "tree"), ("ring:3", "masked"), ("ring:4", "masked")])

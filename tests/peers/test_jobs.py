@@ -15,7 +15,7 @@ SGD = {"name": "consensus-sgd", "adjacency": "user", "clip_norm": 0.5, "steps": 
 DELTA = 1e-5
 
 
-def job(consortium, algorithm, **more):
+def agreed_run(consortium, algorithm, **more):
     return AgreedRun(consortium(algorithm=algorithm, **more).agreement)
 
 
@@ -44,7 +44,7 @@ def test_rows_that_clip_and_noise_do_not_allow_are_known(protocol, graph, times,
         "noise_multiplier": 4.0,
         "center": center,
     }
-    found = job(consortium, algorithm, n=4, graph=graph, dim=2, epsilon=900.0)
+    found = agreed_run(consortium, algorithm, n=4, graph=graph, dim=2, epsilon=900.0)
     far = float(np.max(np.abs(center)))
     assert found.bound == pytest.approx(times * largest(4 * 2, radius, 4.0 * radius, far), rel=1e-12)
 
@@ -59,14 +59,14 @@ def test_no_bound_where_nothing_public_bounds_a_row(consortium):
         ({**record, "protocol": "exchange"}, "hypercube:2"),
         ({**SGD, "name": "dp-dsgd", "noise_multiplier": 4.0, "protocol": "gossip:1"}, "ring:4"),
     ):
-        assert job(consortium, algorithm, n=4, graph=graph, epsilon=900.0).bound is None
+        assert agreed_run(consortium, algorithm, n=4, graph=graph, epsilon=900.0).bound is None
 
 
 @pytest.mark.parametrize(("tolerate", "around"), [("", 4), (":tolerate=2", 3)])
 def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, around, consortium):
     """Five members: any one sees four noises around a row, any two see three."""
     z, clip_norm = 8.0, 0.5
-    made = job(
+    made = agreed_run(
         consortium,
         {**SGD, "protocol": f"masked{tolerate}", "noise_multiplier": z},
         n=5,
@@ -83,8 +83,8 @@ def test_masked_steps_that_were_made_cost_what_stood_around_them(tolerate, aroun
         some = [release.at(k) for k in range(steps)]
         assert made.spent(2, some).epsilon(DELTA) == pytest.approx(price(steps, around), rel=1e-6)
         assert made.spent_locally(2, some).epsilon(DELTA) == pytest.approx(price(steps, 1), rel=1e-6)
-    assert made.promised(2).epsilon(DELTA) == pytest.approx(price(3, around), rel=1e-6)
-    assert made.hidden(2) == pytest.approx(math.sqrt(around), rel=1e-6)
+    assert made.charged_guarantee(2).epsilon(DELTA) == pytest.approx(price(3, around), rel=1e-6)
+    assert made.noise_amplification(2) == pytest.approx(math.sqrt(around), rel=1e-6)
     assert made.spent(2, []).epsilon(DELTA) == 0.0
     assert made.spent(2, []).adversary.kind == "local"
 

@@ -42,18 +42,20 @@ def read(messages, seed, largest=1 << 18, pausing=False):
 
     async def play():
         tls = MatrixPartition(stream, random.Random(seed))
-        link = Connection(tls, largest=largest, taken=take, lost=lambda link, error: ends.append(error))
+        connection = Connection(
+            tls, largest=largest, taken=take, lost=lambda connection, error: ends.append(error)
+        )
         for _ in range(100_000):
-            if not link.open or (tls.at == len(stream) and len(taken) == len(messages)):
+            if not connection.open or (tls.at == len(stream) and len(taken) == len(messages)):
                 break
-            link._read()
+            connection._read()
             await asyncio.sleep(0)
-        link.close()
+        connection.close()
 
-    def take(link, content):
+    def take(connection, content):
         taken.append(bytes(content))
         if pausing and len(taken) % 7 == 0:
-            link.pause(0.0)
+            connection.pause(0.0)
 
     asyncio.run(play())
     return taken, ends[0]

@@ -67,7 +67,7 @@ def hkdf(secret, salt, info):
     return hmac.digest(extracted, info + b"\1", "sha256")
 
 
-def pads(group, privates, u, w, epoch, chains, count, bits):
+def pads(group, privates, u, w, version, chains, count, bits):
     """Return the masks of one pair, step by step, from private keys: X25519, HKDF, HMAC and AES-256-CTR."""
     run = group.agreement.run
     keys = [X25519PrivateKey.from_private_bytes(raw) for raw in privates]
@@ -75,47 +75,49 @@ def pads(group, privates, u, w, epoch, chains, count, bits):
     names = [f"m{i}" for i in range(group.n)]
     sized = [len(name).to_bytes(4, "little") + name.encode() for name in names]
     listed = b"".join(a + b for a, b in zip(sized, publics, strict=True))
-    session = hashlib.sha256(b"session" + run + epoch.to_bytes(8, "little") + listed).digest()
+    session = hashlib.sha256(b"session" + run + version.to_bytes(8, "little") + listed).digest()
     low, high = min(u, w), max(u, w)
     shared = keys[u].exchange(X25519PublicKey.from_public_bytes(publics[w]))
     key = hkdf(shared, session, b"mask" + sized[low] + sized[high] + publics[low] + publics[high])
     out = []
     for step, chain in enumerate(chains):
-        label = run + epoch.to_bytes(8, "little") + step.to_bytes(8, "little") + chain
+        label = run + version.to_bytes(8, "little") + step.to_bytes(8, "little") + chain
         stream = Cipher(algorithms.AES(hmac.digest(key, label, "sha256")), modes.CTR(bytes(16))).encryptor()
         out.append(np.frombuffer(stream.update(bytes(count * bits // 8)), f"<u{bits // 8}"))
         key = hmac.digest(key, b"next", "sha256")
     return out
 
 
-def check_wire(group, links_of, epoch=0):
+def check_wire(group, links_of, membership_version=0):
     """Run the members, take their masks off by hand, and compare what is left with what they computed."""
     privates = private_keys(group)
     tapes = [RecordedNoise(ProtectiveNoise()) for _ in range(group.n)]
-    links = links_of()
-    outcomes = group.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=links)
-    job = AgreedRun(group.agreement)
-    grid, tree = job.grid, job.plan.schedule(0)
+    connections = links_of()
+    outcomes = group.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=connections)
+    agreed_run = AgreedRun(group.agreement)
+    grid, tree = agreed_run.grid, agreed_run.plan.schedule(0)
     certificates = [member.certificate.encode() for member in group.agreement.members]
-    wire = replace(job.wire, seal=CertificateSigner(group.identities[0], certificates))
+    codec = replace(agreed_run.codec, signer=CertificateSigner(group.identities[0], certificates))
     rows = {}
-    for sender, _, raw in links.carried:
+    for sender, _, raw in connections.carried:
         if FrameCodec.kind_of(raw) == ROW:
-            rows[sender, wire.decode(raw).round] = wire.values(wire.decode(raw))
+            rows[sender, codec.decode(raw).round] = codec.values(codec.decode(raw))
     leaves = [v for v in range(group.n) if v != tree.root and tree.local(v).sends(0)]
-    sums = [rows[tree.root, k * tree.rounds + tree.tree.depth] for k in range(job.steps)]
+    sums = [rows[tree.root, k * tree.rounds + tree.tree.depth] for k in range(agreed_run.steps)]
     chains = [group.agreement.run]
     for step, total in enumerate(sums):
         chains.append(hashlib.sha256(chains[-1] + step.to_bytes(8, "little") + total.tobytes()).digest())
     theta = np.zeros(3)
-    for step in range(job.steps):
+    for step in range(agreed_run.steps):
         theta = theta - 0.3 * (sums[step][: grid.dim].astype(float) / group.n * grid.step)
     assert np.allclose(theta, outcomes[0].model, rtol=0, atol=1e-12)
     for u in leaves:
-        for step in range(job.steps):
+        for step in range(agreed_run.steps):
             clear = rows[u, step * tree.rounds].astype(f"u{grid.bits // 8}")
             for w in tree.partners(u):
-                pad = pads(group, privates, u, w, epoch, chains[:-1], len(clear), grid.bits)[step]
+                pad = pads(group, privates, u, w, membership_version, chains[:-1], len(clear), grid.bits)[
+                    step
+                ]
                 clear = clear - pad if w > u else clear + pad
             whole = clear.astype(f"i{grid.bits // 8}")[: grid.dim].astype(np.int64)
             # what is left is the clipped clean row on the grid: noise and masks are gone
@@ -125,7 +127,7 @@ def check_wire(group, links_of, epoch=0):
 
 
 def test_the_wire_is_what_the_formulas_say(group, memory_links):
-    assert check_wire(group(epoch=5), memory_links, epoch=5) == 2
+    assert check_wire(group(membership_version=5), memory_links, membership_version=5) == 2
 
 
 def weaker(name):
@@ -164,7 +166,10 @@ def weaker(name):
         "derivation without names": ("pair_key", nameless),
         "non-cryptographic generator": ("Keystream", NotCryptographic),
         "one number for all coordinates": ("Keystream", OneNumber),
-        "label without epoch": ("mask_label", lambda run, epoch, *rest: true_label(run, 0, *rest)),
+        "label without membership version": (
+            "mask_label",
+            lambda run, version, *rest: true_label(run, 0, *rest),
+        ),
         "label without chain": ("mask_label", lambda run, e, t, chain: true_label(run, e, t, run)),
         "label without step, key used again": ("step_key", lambda key, label: true_step(bytes(32), b"")),
         "sign convention turned round": ("add_masks", mirrored),
@@ -175,16 +180,16 @@ def weaker(name):
     "bug",
     [
         "short key", "derivation without names", "non-cryptographic generator",
-        "one number for all coordinates", "label without epoch", "label without chain",
+        "one number for all coordinates", "label without membership version", "label without chain",
         "label without step, key used again", "sign convention turned round",
     ],
 )  # fmt: skip
 def test_planted_bugs_of_the_key_path_are_caught(bug, group, memory_links, monkeypatch):
-    made = group(epoch=5)
+    made = group(membership_version=5)
     where, what = weaker(bug)
     monkeypatch.setattr(masks, where, what)
     with pytest.raises(AssertionError):
-        check_wire(made, memory_links, epoch=5)
+        check_wire(made, memory_links, membership_version=5)
 
 
 def test_a_sign_error_of_one_member_spoils_the_sum_and_stops_the_run(group, memory_links, monkeypatch):
@@ -199,20 +204,22 @@ def test_a_sign_error_of_one_member_spoils_the_sum_and_stops_the_run(group, memo
 
 
 def test_float_rows_do_not_reach_a_masked_wire(group):
-    job = AgreedRun(group().agreement)
+    agreed_run = AgreedRun(group().agreement)
     with pytest.raises(FrameError, match="masked row is int"):
-        job.wire.row(np.zeros(job.wire.dim), sender=0, round=0)
+        agreed_run.codec.row(np.zeros(agreed_run.codec.dim), sender=0, round=0)
 
 
 # ---- one row per label, keys on the disk ------------------------------------------------------------------
 
 
 def programs(group, batches=None):
-    job, records = AgreedRun(group.agreement), group.records
+    agreed_run, records = AgreedRun(group.agreement), group.records
     out = []
     for i in range(group.n):
-        key = read_mask_key(group.folder / f"secrets-m{i}", group.agreement.run, group.agreement.epoch)
-        out.append(job.program(i, records[i], ProtectiveNoise(), key))
+        key = read_mask_key(
+            group.folder / f"secrets-m{i}", group.agreement.run, group.agreement.membership_version
+        )
+        out.append(agreed_run.program(i, records[i], ProtectiveNoise(), key))
     return out
 
 
@@ -285,10 +292,12 @@ def test_two_runs_with_the_same_rows_look_unrelated(group, memory_links):
         for each in made.identities:
             sign_agreement(made.file, each, secrets=made.folder / f"secrets-{each.name}")
         made.state = lambda i, made=made, attempt=attempt: made.folder / f"state{attempt}-{i}"
-        links = memory_links()
-        outcome = made.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=links)
+        connections = memory_links()
+        outcome = made.run(noises=[RunRandomness(tape, 7, 0) for tape in tapes], transport=connections)
         leaf = [
-            raw[72:-32] for sender, _, raw in links.carried if sender == 0 and FrameCodec.kind_of(raw) == ROW
+            raw[72:-32]
+            for sender, _, raw in connections.carried
+            if sender == 0 and FrameCodec.kind_of(raw) == ROW
         ]
         seen.append((leaf[0], outcome[0].model))
         tapes = [RecordedNoise(None, tape.tape) for tape in tapes]
@@ -359,9 +368,9 @@ def _other_encoding(public):
 def test_a_key_of_low_order_is_refused(group):
     made = group()
     keys = {**made.agreement.mask_keys, "m1": bytes(32).hex()}
-    job = AgreedRun(made.agreement.model_copy(update={"mask_keys": keys}))
+    agreed_run = AgreedRun(made.agreement.model_copy(update={"mask_keys": keys}))
     with pytest.raises(Refused, match="low order"):
-        job.program(0, made.records[0], ProtectiveNoise(), read_mask_key(
+        agreed_run.program(0, made.records[0], ProtectiveNoise(), read_mask_key(
             made.folder / "secrets-m0", made.agreement.run, 0))  # fmt: skip
 
 
@@ -423,14 +432,14 @@ def test_the_ledger_charges_the_view_that_is_promised(consortium, memory_links):
     made = consortium(
         n=6, graph="ring:6", algorithm={**LEARNING, "protocol": "masked:tolerate=2"}, epsilon=1.2
     )
-    job = AgreedRun(made.agreement)
-    row = job.table()[3]
+    agreed_run = AgreedRun(made.agreement)
+    row = agreed_run.table()[3]
     assert row["tolerate"] == 2
     assert row["label_local"] == "ldp"
     assert row["label_colluders"] == "exact"
     assert row["epsilon_local"] > 1.2 > row["epsilon_colluders"] > row["epsilon_network"]
     mu = 2 / 8.0 * np.sqrt(STEPS / 4)  # four members stay hidden together
-    assert np.isclose(job.promised(3).mu, mu, rtol=1e-12)
+    assert np.isclose(agreed_run.charged_guarantee(3).mu, mu, rtol=1e-12)
     outcome = made.run(transport=memory_links())[3]
     guarantee, alone = outcome.statement["guarantee"], outcome.statement["ldp"]
     assert guarantee["label"] == "exact"
@@ -457,7 +466,7 @@ def test_federated_averaging_is_masked_between_members(group, memory_links):
     assert len({outcome.model.tobytes() for outcome in outcomes}) == 1
     assert outcomes[0].statement["guarantee"]["label"] == "exact"
     mu = 2 / 8.0 * np.sqrt(STEPS / 2)
-    assert np.isclose(AgreedRun(made.agreement).promised(0).mu, mu, rtol=1e-12)
+    assert np.isclose(AgreedRun(made.agreement).charged_guarantee(0).mu, mu, rtol=1e-12)
 
 
 def test_unequal_noise_charges_the_quietest_others():
@@ -470,12 +479,12 @@ def test_unequal_noise_charges_the_quietest_others():
         GLM(dim=2), "masked:tolerate=2", network=graphs.ring(5), clip_norm=1.0, adjacency="user",
         noise_multiplier=noise, steps=1,
     )  # fmt: skip
-    job = AgreedRun.__new__(AgreedRun)
-    job.plan, job.n, job.grid = plan, 5, plan.grid
-    assert np.isclose(job.hidden(0) * 4.0, np.sqrt(4**2 + 5**2 + 6**2))
-    assert np.isclose(job.hidden(1) * 9.0, np.sqrt(9**2 + 4**2 + 5**2))
-    assert np.isclose(1 / job.hidden(0) * 2 / 4, job.promised(0).mu)
-    assert np.isclose(1 / job.hidden(1) * 2 / 9, job.promised(1).mu)
+    agreed_run = AgreedRun.__new__(AgreedRun)
+    agreed_run.plan, agreed_run.n, agreed_run.grid = plan, 5, plan.grid
+    assert np.isclose(agreed_run.noise_amplification(0) * 4.0, np.sqrt(4**2 + 5**2 + 6**2))
+    assert np.isclose(agreed_run.noise_amplification(1) * 9.0, np.sqrt(9**2 + 4**2 + 5**2))
+    assert np.isclose(1 / agreed_run.noise_amplification(0) * 2 / 4, agreed_run.charged_guarantee(0).mu)
+    assert np.isclose(1 / agreed_run.noise_amplification(1) * 2 / 9, agreed_run.charged_guarantee(1).mu)
 
 
 # ---- real processes ---------------------------------------------------------------------------------------

@@ -126,10 +126,10 @@ def test_a_paced_run_gives_the_bytes_of_one_without(consortium, memory_links):
 
 def test_the_sheet_says_what_time_tells(consortium):
     from sottovoce.peers.agreed_run import AgreedRun
-    from sottovoce.peers.signing_summary import sheet
+    from sottovoce.peers.signing_summary import signing_summary
 
-    free = sheet(AgreedRun(consortium(n=2, graph="path:2").agreement))
-    paced = sheet(AgreedRun(consortium(n=2, graph="path:2", timing={"pace": 1.0}).agreement))
+    free = signing_summary(AgreedRun(consortium(n=2, graph="path:2").agreement))
+    paced = signing_summary(AgreedRun(consortium(n=2, graph="path:2", timing={"pace": 1.0}).agreement))
     assert UNPACED in free["assumptions"]
     assert UNPACED not in paced["assumptions"]
     assert paced["timing"]["pace"] == 1.0
@@ -140,7 +140,7 @@ def test_the_sheet_says_what_time_tells(consortium):
 def test_an_agreement_opens_alike_for_ten_steps_and_ten_millions(consortium, monkeypatch):
     """F11: however many steps, a schedule whose steps are alike is asked for a few protocols only."""
     from sottovoce.peers.agreed_run import AgreedRun
-    from sottovoce.peers.signing_summary import sheet
+    from sottovoce.peers.signing_summary import signing_summary
 
     asked = []
     for steps in (10, 10_000_000):
@@ -155,10 +155,10 @@ def test_an_agreement_opens_alike_for_ten_steps_and_ten_millions(consortium, mon
         schedule = kind.schedule
         with monkeypatch.context() as patch:
             patch.setattr(kind, "schedule", lambda self, k, c=count, s=schedule: (c.append(k), s(self, k))[1])
-            job = AgreedRun(agreed)
-            sheet(job)
-            job.table()
-            job.spending(0)
-        assert job.rounds == 4 * steps // 2
+            agreed_run = AgreedRun(agreed)
+            signing_summary(agreed_run)
+            agreed_run.table()
+            agreed_run.spending(0)
+        assert agreed_run.rounds == 4 * steps // 2
         asked.append(len(count))
     assert asked[0] == asked[1] < 200

@@ -32,16 +32,16 @@ TEXTS = {
 
 def programs(consortium, text, keys):
     made = consortium(3, "path:3", TEXTS[text], dim=2)
-    job = AgreedRun(made.agreement)
+    agreed_run = AgreedRun(made.agreement)
     from sottovoce.peers.masking import read_mask_key
 
     agreed = made.agreement
     return [
-        job.program(
+        agreed_run.program(
             v,
             made.records[v],
             keys[v],
-            read_mask_key(made.folder / f"secrets-m{v}", agreed.run, agreed.epoch),
+            read_mask_key(made.folder / f"secrets-m{v}", agreed.run, agreed.membership_version),
         )
         for v in range(3)
     ]
@@ -96,7 +96,9 @@ def test_other_inputs_give_independent_noise(consortium):
 
 
 def test_labels_tell_everything_apart():
-    """The key path by a vector of its own: HMAC over run, epoch, turn, chain and the row's label."""
+    """The key path by a vector of its own: HMAC over run, membership version, turn, chain and the row's
+    label.
+    """
     key, run = bytes(range(32)), hashlib.sha256(b"run").digest()
     keys = RunKeys(run, 7, key)
     row = np.array([3.0, -0.0, 5.0])

@@ -53,7 +53,7 @@ def table(file, seed, rows=200):
     return state
 
 
-def run(made, tmp_path, links, supply=()):
+def run(made, tmp_path, connections, supply=()):
     """Run all members on their own tables and keep the first one's study."""
     for i in range(made.n):
         table(tmp_path / f"m{i}.csv", i)
@@ -63,7 +63,7 @@ def run(made, tmp_path, links, supply=()):
     made.records = [read_records(tmp_path / f"m{i}.csv", agreement) for i in range(made.n)]
     type(made).agreement, before = property(lambda self: agreement), type(made).agreement
     try:
-        outcomes = made.run(transport=links())
+        outcomes = made.run(transport=connections())
     finally:
         type(made).agreement = before
     spent = agreement.plan.privacy("local")

@@ -1,4 +1,6 @@
-"""Fits and trainings on a machine with a home: one book for them and for runs between peers."""
+"""Fits and trainings on a machine with a member directory: one lifetime ledger for them and for runs
+between peers.
+"""
 
 import json
 import shutil
@@ -19,7 +21,7 @@ DELTA = 1e-5
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
+def directory(tmp_path, monkeypatch):
     limit = LifetimeBudget(9.0, DELTA, "user", "local")
     made = MemberDirectory.create(
         tmp_path / "home", "north", population="p", budgets=[limit], copy=tmp_path / "copy"
@@ -44,30 +46,30 @@ def price(steps, z=8.0):
     return gaussian_epsilon(2 / z * np.sqrt(steps), DELTA)
 
 
-def total(home):
-    [budget] = home.book.summary()[0]["budgets"]
+def total(directory):
+    [budget] = directory.lifetime_ledger.summary()[0]["budgets"]
     return budget["spent"]
 
 
-def test_a_fit_is_charged_before_its_noise_is_drawn(home, monkeypatch):
+def test_a_fit_is_charged_before_its_noise_is_drawn(directory, monkeypatch):
     fitted = fit()
-    assert total(home) == pytest.approx(price(5), rel=1e-6)
-    assert fitted.result.provenance["book"]["population"] == "p"
+    assert total(directory) == pytest.approx(price(5), rel=1e-6)
+    assert fitted.result.provenance["lifetime_budget"]["population"] == "p"
     fit()
-    assert total(home) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(price(10), rel=1e-6)
     monkeypatch.setattr(sv.algorithms.ConsensusSGD, "run", lambda *args, **options: pytest.fail("it ran"))
     with pytest.raises(BudgetExceeded, match="nothing was charged"):
         fit(steps=400)
-    assert total(home) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(price(10), rel=1e-6)
 
 
-def test_simulations_and_machines_without_a_home_are_charged_to_nobody(home, monkeypatch, tmp_path):
+def test_simulations_and_machines_without_a_home_are_charged_to_nobody(directory, monkeypatch, tmp_path):
     fit(rng=np.random.default_rng(0))
-    assert home.book.charges == []
+    assert directory.lifetime_ledger.charges == []
     monkeypatch.setenv("HOME", str(tmp_path / "nobody"))
     monkeypatch.delenv(VARIABLE)
-    assert "book" not in fit().result.provenance
-    with pytest.raises(ConfigError, match="no home on this machine"):
+    assert "lifetime_budget" not in fit().result.provenance
+    with pytest.raises(ConfigError, match="no member directory on this machine"):
         fit(population="p")
 
 
@@ -90,24 +92,24 @@ def interrupted(folder, at):
             fit(steps=10, every=2, checkpoint=folder)
 
 
-def test_a_fit_that_goes_on_is_not_charged_twice_and_one_set_back_is(home, tmp_path):
+def test_a_fit_that_goes_on_is_not_charged_twice_and_one_set_back_is(directory, tmp_path):
     folder = tmp_path / "checkpoint"
     interrupted(folder, at=4)
     once = price(10)
-    assert total(home) == pytest.approx(once, rel=1e-6)
+    assert total(directory) == pytest.approx(once, rel=1e-6)
     shutil.copytree(folder, tmp_path / "backup")
     interrupted(folder, at=8)
     fit(steps=10, every=2, checkpoint=folder)
-    assert total(home) == pytest.approx(once, rel=1e-6)
+    assert total(directory) == pytest.approx(once, rel=1e-6)
     fit(steps=10, every=2, checkpoint=folder)  # finished: nothing more is drawn
-    assert total(home) == pytest.approx(once, rel=1e-6)
+    assert total(directory) == pytest.approx(once, rel=1e-6)
     shutil.rmtree(folder)
     shutil.copytree(tmp_path / "backup", folder)  # these steps are drawn a second time
     fit(steps=10, every=2, checkpoint=folder)
-    assert total(home) == pytest.approx(price(20), rel=1e-6)
+    assert total(directory) == pytest.approx(price(20), rel=1e-6)
 
 
-def test_a_checkpoint_pays_for_its_own_plan_only(home, tmp_path):
+def test_a_checkpoint_pays_for_its_own_plan_only(directory, tmp_path):
     interrupted(tmp_path / "checkpoint", at=4)
     with pytest.raises(ConfigError, match="other releases"):
         fit(steps=20, every=2, checkpoint=tmp_path / "checkpoint")
@@ -134,7 +136,7 @@ multiplier = 8.0
 """
 
 
-def test_train_charges_the_same_book(home, tmp_path, capsys, monkeypatch):
+def test_train_charges_the_same_book(directory, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the study is kept where one stands
 
     def run(*arguments):
@@ -149,15 +151,17 @@ def test_train_charges_the_same_book(home, tmp_path, capsys, monkeypatch):
     (tmp_path / "simulated.toml").write_text(PLAN + "seed = 1\n")
     fit()
     assert run("train", tmp_path / "plan.toml", "--json") == 0
-    assert total(home) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(price(10), rel=1e-6)
     said = json.loads(capsys.readouterr().out)
-    assert said["provenance"]["book"]["budgets"][0]["total"] == pytest.approx(total(home))
+    assert said["provenance"]["lifetime_budget"]["budgets"][0]["total"] == pytest.approx(total(directory))
     assert run("train", tmp_path / "simulated.toml", "--json") == 0
-    assert total(home) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(price(10), rel=1e-6)
     assert run("train", tmp_path / "plan.toml", "--population", "staff") == 1
-    home.book.set_budget("p", LifetimeBudget(total(home) * 1.01, DELTA, "user", "local"), "less")
+    directory.lifetime_ledger.set_budget(
+        "p", LifetimeBudget(total(directory) * 1.01, DELTA, "user", "local"), "less"
+    )
     assert run("train", tmp_path / "plan.toml") == 1
-    assert total(home) == pytest.approx(price(10), rel=1e-6)
+    assert total(directory) == pytest.approx(price(10), rel=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -182,9 +186,9 @@ def test_what_is_charged_for_many_agents_covers_each_of_them(seed):
     assert compose(dominating([lists[0]] * 3)).epsilon(DELTA) == compose(lists[0]).epsilon(DELTA)
 
 
-def test_exact_prices_count_against_their_own_view(home):
+def test_exact_prices_count_against_their_own_view(directory):
     plan = sv.PrivateAveraging(sv.protocols.Masked(sv.graphs.complete(5)), noise_std=4.0, radius=1.0)
-    charge_training(plan, "a masked mean", statements=[plan.privacy("network")], home=home)
-    [each] = home.book.charges
+    charge_training(plan, "a masked mean", statements=[plan.privacy("network")], member_directory=directory)
+    [each] = directory.lifetime_ledger.charges
     assert composed([each], "user", "network").mu == pytest.approx(plan.privacy("network").mu)
     assert composed([each], "user", "local").mu == pytest.approx(2 / 4)

@@ -54,7 +54,7 @@ class Listening:
             lambda sender, raw: self.frames.append((sender, raw)),
             largest=WIRE.largest,
             revoked=[IDENTITIES["revoked"].fingerprint],
-            setting=module.TransportConfig(tell=self.events.append),
+            config=module.TransportConfig(tell=self.events.append),
         )
         await self.transport._listen("127.0.0.1:0")
         return self
@@ -174,7 +174,7 @@ def meet(action):
         async with Listening() as server:
             outcome = await action(server)
             for _ in range(1000):  # until what was sent has been read to its end
-                if not any(contact.links for contact in server.transport._known.values()):
+                if not any(contact.connections for contact in server.transport._known.values()):
                     break
                 await asyncio.sleep(0.01)
             return outcome, server.frames, server
@@ -226,8 +226,8 @@ def test_the_sender_is_the_certificate_whatever_the_frame_says(consortium):
     peer = group.peers()[0]
     certificates = [member.certificate.encode() for member in group.agreement.members]
     theirs = CertificateSigner(group.identities[2], certificates)
-    forged = peer.job.wire.row(np.zeros(3), sender=2, round=0)
-    signed = replace(peer.job.wire, seal=theirs).row(np.zeros(3), sender=2, round=0)
+    forged = peer.agreed_run.codec.row(np.zeros(3), sender=2, round=0)
+    signed = replace(peer.agreed_run.codec, signer=theirs).row(np.zeros(3), sender=2, round=0)
     before = peer.core.digest()
     for raw, words in ((forged, "signature"), (signed, "certificate")):
         with pytest.raises(FrameError, match=words):
@@ -306,11 +306,11 @@ def test_what_did_not_leave_whole_comes_first_on_the_next_connection():
     sender = module.TlsTransport(members, 0, IDENTITIES["server"], [1], print, largest=WIRE.largest)
     contact = sender._known[1]
     broken = types.SimpleNamespace(take_back=lambda: [b"half of it left", b"after it"])
-    contact.links.append(broken)
+    contact.connections.append(broken)
     contact.queue.append(b"queued since")
     sender._loser(1)(broken, ConnectionResetError("gone"))
     assert list(contact.queue) == [b"half of it left", b"after it", b"queued since"]
-    assert contact.links == []
+    assert contact.connections == []
 
 
 def test_a_broken_stream_is_opened_again_and_loses_nothing_queued(free_ports):

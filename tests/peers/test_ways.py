@@ -66,7 +66,7 @@ def test_all_outbound_meet_at_a_relay_that_sees_no_plaintext(consortium, direct,
             out, send = peer.transport, peer.transport.send
             monkeypatch.setattr(out, "send", lambda to, raw, send=send: (sent.append(raw), send(to, raw)))
         outcomes = await asyncio.gather(*[peer.run() for peer in peers])
-        assert all(peer.transport.door is None for peer in peers)  # nobody listened
+        assert all(peer.transport.listener is None for peer in peers)  # nobody listened
         tokens = edge_tokens(group.agreement)
         await relay.stop()
         return outcomes, relay.counts, tokens

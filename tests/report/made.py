@@ -103,7 +103,7 @@ def consortium(folder):
     for home in homes:
         for other in homes:
             if other is not home:
-                home.addresses.trust(other.identity_folder / CERTIFICATE, "read aloud")
+                home.pinned_certificates.trust(other.identity_folder / CERTIFICATE, "read aloud")
     file = folder / "agreement.toml"
     draft = {
         "version": 1, "title": "Waiting times, north and south", "graph": "path:2",
@@ -126,7 +126,13 @@ def consortium(folder):
 
     async def together():
         peers = [
-            Peer(agreement, home.identity, Records(rng.standard_normal((5, 2)), np.zeros(0)), None, home=home)
+            Peer(
+                agreement,
+                home.identity,
+                Records(rng.standard_normal((5, 2)), np.zeros(0)),
+                None,
+                member_directory=home,
+            )
             for home in homes
         ]
         return await asyncio.gather(*[peer.run() for peer in peers])
@@ -141,9 +147,9 @@ def record_of(things, folder):
     from pathlib import Path
 
     from sottovoce.cli.report import _joined, _thing
-    from sottovoce.peers.member_directory import find_home
+    from sottovoce.peers.member_directory import find_member_directory
 
     words = [str(word) for word in things]
-    home = find_home(words[words.index("--home") + 1]) if "--home" in words else None
+    home = find_member_directory(words[words.index("--home") + 1]) if "--home" in words else None
     files = words[: words.index("--home")] if "--home" in words else words
     return json.loads(json.dumps(_joined([_thing(Path(file), home) for file in files])))

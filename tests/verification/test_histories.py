@@ -59,7 +59,7 @@ def _without_witness(*args, **options):
     return SqliteLedger(*args, **{**options, "witness": None})
 
 
-def _any_mark(folder, home):
+def _any_mark(folder, directory):
     try:
         return json.loads((folder / MARK).read_text())["training"]
     except OSError:
@@ -69,7 +69,11 @@ def _any_mark(folder, home):
 PLANTED = {
     "run folders may be set back": (home_module, "SqliteLedger", _without_witness),
     "nobody notes that a ledger exists": (LifetimeLedger, "begun", lambda self, run: None),
-    "an older book is taken": (LifetimeLedger, "_verified", lambda self: book_module._read(self.path)),
+    "an older lifetime ledger is taken": (
+        LifetimeLedger,
+        "_verified",
+        lambda self: book_module._read(self.path),
+    ),
     "an older ledger closes a run": (
         home_module,
         "read_ledger",
@@ -80,7 +84,7 @@ PLANTED = {
         LifetimeLedger,
         "_charged",
         lambda self, rows, state, new, act: self._write(
-            [*rows, book_module._row(rows, {**book_module.charge_act(new, act), "releases": []})]
+            [*rows, book_module._row(rows, {**book_module.charge_to_row(new, act), "releases": []})]
         ),
     ),
 }

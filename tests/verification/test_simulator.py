@@ -149,8 +149,8 @@ def test_a_member_in_the_middle_that_tells_two_stories_is_found(kind):
 
     def two_stories(self, slot, to, raw):
         if slot == 1 and to == 2 and FrameCodec.kind_of(raw) == ROW:
-            frame = self.wire.decode(raw)
-            raw = self.wire.row(self.wire.values(frame) + 1.0, sender=1, round=frame.round)
+            frame = self.codec.decode(raw)
+            raw = self.codec.row(self.codec.values(frame) + 1.0, sender=1, round=frame.round)
             self.held.clear()
         real(self, slot, to, raw)
 

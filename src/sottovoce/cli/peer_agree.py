@@ -67,10 +67,10 @@ def agree(
     from sottovoce.peers.agreement import merge_signatures, read_agreement, sign_agreement
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records
-    from sottovoce.peers.member_directory import find_home
-    from sottovoce.peers.signing_summary import sheet
+    from sottovoce.peers.member_directory import find_member_directory
+    from sottovoce.peers.signing_summary import signing_summary
 
-    own = find_home(home, identity=sign)
+    own = find_member_directory(home, identity=sign)
     if member:
         if out is None:
             raise ConfigError("Building an agreement needs --out, the file to write.")
@@ -79,19 +79,19 @@ def agree(
         agreement = read_agreement(file)
     pairs = len(agreement.members) * (len(agreement.members) - 1)
     with progress("pairs of members priced", pairs if exact else None, quiet=json or not exact) as tell:
-        job = AgreedRun(agreement, exact=exact, progress=tell)
-        rows = job.table()
-    page = sheet(job)
+        agreed_run = AgreedRun(agreement, exact=exact, progress=tell)
+        rows = agreed_run.table()
+    page = signing_summary(agreed_run)
     if data is not None:
         read_records(data, agreement)
     if not json:
         _show_sheet(console(), page)
         _show_price(console(), agreement, rows)
-    for node in range(job.n):
-        job.spending(node)
+    for node in range(agreed_run.n):
+        agreed_run.spending(node)
     settled = _settled(own, agreement, previous or [])
-    after = [] if own is None else _against_book(own, job, population, settled)
-    epochs = _over_epochs(own, job, settled)
+    after = [] if own is None else _against_book(own, agreed_run, population, settled)
+    epochs = _over_epochs(own, agreed_run, settled)
     if not json:
         _show_forecast(console(), after, epochs, settled.remarks)
     _refuse_overdraft(after)
@@ -110,7 +110,7 @@ def agree(
     found = {
         "file": str(file),
         "run": agreement.run.hex(),
-        "rounds": job.rounds,
+        "rounds": agreed_run.rounds,
         "members": rows,
         "sheet": page,
         "book": after,
@@ -225,7 +225,7 @@ def _settled(own: MemberDirectory | None, agreement: Agreement, previous: list[P
 
     if own is None or not agreement.continues:
         return SettledSpending()
-    known = own.book.runs
+    known = own.lifetime_ledger.runs
     if agreement.run.hex() in known or (agreement.continues not in known and not previous):
         return SettledSpending()
     if not previous:
@@ -234,33 +234,33 @@ def _settled(own: MemberDirectory | None, agreement: Agreement, previous: list[P
             "--previous with its agreement counts what it has released"
         )
         return SettledSpending(remarks=(remark,))
-    settled = settle([read_agreement(each) for each in previous], agreement, own.name, home=own)
+    settled = settle([read_agreement(each) for each in previous], agreement, own.name, member_directory=own)
     return replace(settled, remarks=(*settled.remarks, *other_model(agreement, settled.place)))
 
 
 def _against_book(
-    own: MemberDirectory, job: AgreedRun, population: str | None, settled: SettledSpending
+    own: MemberDirectory, agreed_run: AgreedRun, population: str | None, settled: SettledSpending
 ) -> list[dict[str, Any]]:
     """Return what the home has spent, what the agreement adds and the total, for each lifetime budget."""
-    own.addresses.require(job.agreement, own.identity.fingerprint)
-    node = job.agreement.index(own.name)
-    cost = own.charge_of(job, node, population=population, continues=settled.runs)
-    return own.book.forecast(cost, closing=settled.closings)
+    own.pinned_certificates.require(agreed_run.agreement, own.identity.fingerprint)
+    node = agreed_run.agreement.index(own.name)
+    cost = own.charge_of(agreed_run, node, population=population, continues=settled.runs)
+    return own.lifetime_ledger.forecast(cost, closing=settled.closings)
 
 
 def _over_epochs(
-    own: MemberDirectory | None, job: AgreedRun, settled: SettledSpending
+    own: MemberDirectory | None, agreed_run: AgreedRun, settled: SettledSpending
 ) -> dict[str, Any] | None:
     """Return what all epochs cost together of the agreed budget, or raise where they do not fit it."""
     if own is None or not settled.before.parts:
         return None
-    node, budget = job.agreement.index(own.name), job.agreement.budget
-    settled.before.require(job, node)
-    promised = job.promised(node)
+    node, budget = agreed_run.agreement.index(own.name), agreed_run.agreement.budget
+    settled.before.require(agreed_run, node)
+    charged_guarantee = agreed_run.charged_guarantee(node)
     return {
         "spent": settled.before.spent(budget.delta),
-        "adds": promised.epsilon(budget.delta),
-        "total": settled.before.total(promised, budget.delta),
+        "adds": charged_guarantee.epsilon(budget.delta),
+        "total": settled.before.total(charged_guarantee, budget.delta),
         "epsilon": budget.epsilon,
         "delta": budget.delta,
         "parts": [{"run": part["run"], "ledger": part["ledger"]} for part in settled.before.parts],

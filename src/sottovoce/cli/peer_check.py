@@ -16,7 +16,7 @@ from sottovoce.cli.peer_options import (
     RelayOption,
     checked_relay,
     exit_codes,
-)  # fmt: skip
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -63,18 +63,20 @@ def check(
 
     from sottovoce.errors import ConfigError
     from sottovoce.peers.connector import parse_proxy
-    from sottovoce.peers.member_directory import find_home
+    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.preflight import check_files, check_neighbors
 
     with exit_codes():
-        at = find_home(home, identity=identity)
+        at = find_member_directory(home, identity=identity)
         if at is None and identity is None:
             raise ConfigError("Without a home a check needs --identity; `peer init` makes a home.")
         key = identity if identity is not None or at is None else at.identity_folder
         assert key is not None
         way = parse_proxy(proxy) if proxy else None
         other = checked_relay(relay)
-        seen = check_files(agreement, identity=key, data=data, state=state, home=at, population=population)
+        seen = check_files(
+            agreement, identity=key, data=data, state=state, member_directory=at, population=population
+        )
         findings = list(seen.findings)
         if seen.agreement is not None and seen.identity is not None:
             around = check_neighbors(
@@ -117,11 +119,11 @@ def service(
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.listener import split_address
-    from sottovoce.peers.member_directory import find_home
+    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.service import systemd_unit
 
     agreed = read_agreement(agreement)
-    at = find_home(home, identity=identity)
+    at = find_member_directory(home, identity=identity)
     if at is None and (identity is None or state is None):
         raise ConfigError("Without a home a unit needs --identity and --state; `peer init` makes a home.")
     own = read_identity(identity if identity is not None else at.identity_folder)  # type: ignore[union-attr]

@@ -51,7 +51,7 @@ def init(
     from sottovoce.peers.identity import CERTIFICATE
     from sottovoce.peers.lifetime_ledger import LifetimeBudget
     from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
-    from sottovoce.peers.pinned_certificates import spoken
+    from sottovoce.peers.pinned_certificates import proquint
 
     if name is not None:
         if epsilon is None or adjacency is None:
@@ -65,16 +65,16 @@ def init(
     else:
         own = MemberDirectory(folder)
     mark = own.identity.fingerprint
-    trusted = {who: spoken(digest) for who, digest in own.addresses.pinned().items()}
+    trusted = {who: proquint(digest) for who, digest in own.pinned_certificates.pinned().items()}
     found = {
         "home": str(own.folder),
         "name": own.name,
         "copy": str(own.copy),
         "certificate": str(own.identity_folder / CERTIFICATE),
         "fingerprint": mark,
-        "words": spoken(mark),
+        "words": proquint(mark),
         "trusted": trusted,
-        "populations": list(own.book.populations),
+        "populations": list(own.lifetime_ledger.populations),
         "assumptions": list(ASSUMPTIONS),
     }
 
@@ -102,12 +102,12 @@ def trust(
     Example:
         sottovoce peer trust south.pem --why "read aloud by Dr. Sud on 3 May"
     """
-    from sottovoce.peers.pinned_certificates import spoken
+    from sottovoce.peers.pinned_certificates import proquint
 
     own = this_home(home)
-    name = own.addresses.trust(certificate, why, instead=replace)
-    mark = own.addresses.pinned()[name]
-    found = {"name": name, "fingerprint": mark, "words": spoken(mark)}
+    name = own.pinned_certificates.trust(certificate, why, instead=replace)
+    mark = own.pinned_certificates.pinned()[name]
+    found = {"name": name, "fingerprint": mark, "words": proquint(mark)}
     emit(found, json, lambda out: out.print(f"{name} is pinned: {found['words']}"))
 
 
@@ -152,17 +152,17 @@ def budget(
     if restore:
         own.restore(why)
     elif close:
-        matches = [run for run in own.book.runs if run.startswith(close)]
+        matches = [run for run in own.lifetime_ledger.runs if run.startswith(close)]
         if len(matches) != 1:
             raise ConfigError(f"{len(matches)} runs in the book begin with {close}; give more of the hash.")
         own.close(matches[0], why)
     elif limit is not None and adjacency is not None:
         budget = LifetimeBudget(limit, delta, adjacency, view)
         if open_:
-            own.book.open_population(open_, [budget], why)
+            own.lifetime_ledger.open_population(open_, [budget], why)
         elif raise_ is not None:
-            own.book.set_budget(population, budget, why)
-    entries = [each for each in own.book.summary() if population in (None, each["population"])]
+            own.lifetime_ledger.set_budget(population, budget, why)
+    entries = [each for each in own.lifetime_ledger.summary() if population in (None, each["population"])]
     found = {"home": str(own.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
 
     def text(out: Console) -> None:

@@ -1,4 +1,4 @@
-"""`sottovoce peer membership`: the agreement by which a run continues with other members or keys."""
+"""`sottovoce peer membership`: draft the next agreement of a run whose members, addresses or keys change."""
 
 from __future__ import annotations
 
@@ -44,41 +44,52 @@ def membership(
     from sottovoce.peers.agreed_run import AgreedRun
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_certificate
-    from sottovoce.peers.member_directory import find_home
-    from sottovoce.peers.membership_changes import EarlierSpending, draft_epoch
+    from sottovoce.peers.member_directory import find_member_directory
+    from sottovoce.peers.membership_changes import EarlierSpending, draft_membership_change
     from sottovoce.peers.run_ledger import read_ledger
 
     old = read_agreement(agreement)
     if state is None:
-        at = find_home(home)
-        known = None if at is None else at.book.runs.get(old.run.hex())
+        at = find_member_directory(home)
+        known = None if at is None else at.lifetime_ledger.runs.get(old.run.hex())
         if at is None or known is None:
             raise ConfigError("The run is in no home here; name its state folder with --state.")
         state = at.folder / known.state
     moves = dict(_pair(each) for each in moved or ())
     pems = [read_certificate(each) for each in certificate or ()]
-    new = draft_epoch(out, old, state, without=without or (), moved=moves, certificates=pems, graph=graph)
+    new = draft_membership_change(
+        out, old, state, without=without or (), moved=moves, certificates=pems, graph=graph
+    )
     stored = read_ledger(state)
-    name, was, job = old.members[stored["node"]].name, AgreedRun(old), AgreedRun(new)
+    name, was, agreed_run = old.members[stored["node"]].name, AgreedRun(old), AgreedRun(new)
     delta = new.budget.delta
     spent = was.spent(stored["node"], stored["saved"].releases)
     earlier = EarlierSpending(stored["about"].get("before", ()))
     rows = []
     for node, member in enumerate(new.members):
-        adds = job.promised(node)
+        adds = agreed_run.charged_guarantee(node)
         # what the others have spent their own ledgers say; members of one run have spent about the same
         total = Curve.total([*earlier.curves, spent.curve, adds.curve]).epsilon(delta)
         rows.append({"member": member.name, "adds": adds.epsilon(delta), "total": total, "view": adds.label})
     found: dict[str, Any] = {
-        "run": new.run.hex(), "continues": new.continues, "epoch": new.epoch, "file": str(out),
-        "model": str(out.with_suffix(".npz")), "start": new.start, "steps": new.plan.steps,
-        "spent_by": name, "spent": earlier.total(spent, delta), "delta": delta, "members": rows,
+        "run": new.run.hex(),
+        "continues": new.continues,
+        "membership_version": new.membership_version,
+        "file": str(out),
+        "model": str(out.with_suffix(".npz")),
+        "start": new.start,
+        "steps": new.plan.steps,
+        "spent_by": name,
+        "spent": earlier.total(spent, delta),
+        "delta": delta,
+        "members": rows,
         "noise_multiplier": new.algorithm.noise_multiplier,
-    }  # fmt: skip
+    }
 
     def text(screen: Console) -> None:
         screen.print(
-            f"Epoch {new.epoch} of {old.run.hex()[:16]}: {len(new.members)} members, {new.plan.steps} steps, "
+            f"Membership version {new.membership_version} of {old.run.hex()[:16]}: "
+            f"{len(new.members)} members, {new.plan.steps} steps, "
             f"noise multiplier {new.algorithm.noise_multiplier:.4g}."
         )
         screen.print(

@@ -73,9 +73,9 @@ def checked_relay(address: str) -> str:
 def this_home(folder: Path | None) -> MemberDirectory:
     """Return the home that is meant; a machine without one is refused."""
     from sottovoce.errors import ConfigError
-    from sottovoce.peers.member_directory import find_home
+    from sottovoce.peers.member_directory import find_member_directory
 
-    own = find_home(folder)
+    own = find_member_directory(folder)
     if own is None:
         raise ConfigError("This machine has no home yet; `sottovoce peer init` makes one, --home names one.")
     return own

@@ -113,14 +113,14 @@ def _run(
     from sottovoce.peers.connector import parse_proxy
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records
-    from sottovoce.peers.member_directory import find_home
+    from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.runtime import MODEL, STATEMENT, Peer
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes is no reason to end
     log = Log(json=json, level=log_level)
     agreed = read_agreement(agreement)
     agreed.require_signatures(where=str(agreement))
-    at = find_home(home, identity=identity)
+    at = find_member_directory(home, identity=identity)
     if at is None and (identity is None or state is None):
         raise ConfigError("Without a home a run needs --identity and --state; `peer init` makes a home.")
     key = identity if identity is not None or at is None else at.identity_folder
@@ -140,7 +140,7 @@ def _run(
     async def live() -> Any:
         peer = Peer(
             agreed, own, records, state, log=log, listen=listen, revoked=revoke or (), secrets=key,
-            home=at, population=population, new_records=new_data, previous_state=previous_state,
+            member_directory=at, population=population, new_records=new_data, previous_state=previous_state,
             previous=[read_agreement(each) for each in previous or ()],
             start=agreement.with_suffix(".npz"), relay=checked_relay(relay),
             proxy=parse_proxy(proxy) if proxy else None, health=health,
@@ -303,8 +303,8 @@ def _keep_study(ran: Peer, row: Any, agreement: Path) -> Path:
     """Write what the member has learned beside its ledger, ready for `sottovoce predict`."""
     from sottovoce.models.saved import agreed_study
 
-    spent = ran.job.spent(ran.node, ran.core.releases)
+    spent = ran.agreed_run.spent(ran.node, ran.core.releases)
     study = agreed_study(
-        ran.agreement, ran.job.plan, row, spent, noise="protective", member=ran.identity.name
+        ran.agreement, ran.agreed_run.plan, row, spent, noise="protective", member=ran.identity.name
     )
     return study.save(ran.state / "study", also={"agreement.toml": agreement.read_bytes()})

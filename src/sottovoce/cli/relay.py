@@ -65,7 +65,9 @@ def _serve(listen: str, only: list[Path], per_address: int, json: bool) -> None:
             asyncio.get_running_loop().add_signal_handler(number, end.set)
         await end.wait()
         await served.stop()
-        counts = dict(served.counts) | {name.replace(" ", "_"): n for name, n in served.door.counts.items()}
+        counts = dict(served.counts) | {
+            name.replace(" ", "_"): n for name, n in served.listener.counts.items()
+        }
         log({"event": "relay", "says": "ended", **counts})
 
     asyncio.run(live())

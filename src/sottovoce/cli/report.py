@@ -52,9 +52,9 @@ def report(
 
     own = None
     if home is not None:
-        from sottovoce.peers.member_directory import find_home
+        from sottovoce.peers.member_directory import find_member_directory
 
-        own = find_home(home)
+        own = find_member_directory(home)
     records = _joined([_thing(path, own) for path in things])
     page = build(records, title)
     found: dict[str, Any] = {"records": len(records), "bytes": len(page.encode())}

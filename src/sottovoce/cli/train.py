@@ -301,7 +301,7 @@ def _handed_over(result: Result, plan: Plan, charged: Training | None) -> Result
     if charged is None:
         return result
     charged.done(plan.steps)
-    return replace(result, provenance={**result.provenance, "book": charged.said})
+    return replace(result, provenance={**result.provenance, "lifetime_budget": charged.said})
 
 
 @contextmanager
@@ -384,7 +384,7 @@ def _show(
     for name in metrics.get("accepted", ()):
         screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
     screen.print(f"Noise: {record['provenance']['noise']}")
-    book = record["provenance"].get("book")
+    book = record["provenance"].get("lifetime_budget")
     for row in book["budgets"] if book else ():
         screen.print(
             f"Book: {book['population']} has spent {row['total']:.4g} of epsilon {row['epsilon']:g} at delta "

@@ -199,7 +199,7 @@ def fit(
     )  # fmt: skip
     if charged is not None:
         charged.done(made.steps)
-        result = replace(result, provenance={**result.provenance, "book": charged.said})
+        result = replace(result, provenance={**result.provenance, "lifetime_budget": charged.said})
     if brought.evaluate is not None:
         found = brought.evaluate(result.outputs["rows"])
         result = replace(result, metrics={**result.metrics, **found})

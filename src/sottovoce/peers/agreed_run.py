@@ -62,8 +62,8 @@ class AgreedRun:
 
     >>> from sottovoce.peers.agreement import example_agreement, read_agreement
     >>> file, members = example_agreement()
-    >>> job = AgreedRun(read_agreement(file))
-    >>> job.rounds, job.wire.dim
+    >>> agreed_run = AgreedRun(read_agreement(file))
+    >>> agreed_run.rounds, agreed_run.codec.dim
     (1, 1)
     """
 
@@ -79,12 +79,12 @@ class AgreedRun:
         self.rounds = self.steps * self.plan.schedule(0).rounds if steady else sum(every)
         self.grid = self.plan.grid
         if self.grid is None:
-            self.wire = FrameCodec(
+            self.codec = FrameCodec(
                 agreement.run, self.n, self.rounds, self.plan.width, agreement.model.number
             )
         else:
             wide, kind = self.grid.dim + self.grid.checks, f"int{self.grid.bits}"
-            self.wire = FrameCodec(agreement.session, self.n, self.rounds, wide, kind)
+            self.codec = FrameCodec(agreement.session, self.n, self.rounds, wide, kind)
 
     # ---- what runs -------------------------------------------------------------------------------
 
@@ -101,12 +101,12 @@ class AgreedRun:
         Noise and lots are functions of a key that the operating system makes for this run: a step that is
         done again is the same. A noise source instead draws afresh every time, and a `RunRandomness` fixes
         the lots too, for comparing runs bit by bit in tests. ``key`` is the mask key that was signed, where
-        sums are masked; without it only a saved state can go on. ``start`` is the model that an epoch goes
-        on from.
+        sums are masked; without it only a saved state can go on. ``start`` is the model that a membership
+        version goes on from.
         """
         keys = noise if isinstance(noise, RunKeys) else None
         if noise is None:
-            keys = RunKeys(self.agreement.session, self.agreement.epoch)
+            keys = RunKeys(self.agreement.session, self.agreement.membership_version)
         if keys is not None:
             random = RunRandomness(keys.noise, keys.batches, 0)
         else:
@@ -128,9 +128,16 @@ class AgreedRun:
         # exact consensus joins everybody; drawn gossip or a walk may leave out a member, who must be heard
         beside = () if self.plan.schedule(0).exact else self.agreement.neighbors(node)
         return StepProgram(
-            text, self.plan.schedule, self.steps, node=node, source=source, masked=masked, keys=keys,
-            steady=self.plan.is_stationary, beside=beside,
-        )  # fmt: skip
+            text,
+            self.plan.schedule,
+            self.steps,
+            node=node,
+            source=source,
+            masked=masked,
+            keys=keys,
+            steady=self.plan.is_stationary,
+            beside=beside,
+        )
 
     @cached_property
     def bound(self) -> float | None:
@@ -146,7 +153,7 @@ class AgreedRun:
         if not (protocol.convex or protocol.exact):
             return None
         releases = [release for node in range(self.n) for release in self.releases(node)]
-        numbers = sum(release.draws for release in releases) * self.wire.dim
+        numbers = sum(release.draws for release in releases) * self.codec.dim
         tail = math.sqrt(2 * math.log(2.0**41 * numbers))
         largest = max(release.sensitivity / 2 + tail * release.noise_std for release in releases)
         center = float(np.max(np.abs(plan.center)))
@@ -158,9 +165,15 @@ class AgreedRun:
             return None
         agreed = self.agreement
         return PairMasks.agree(
-            key, node, [member.name for member in agreed.members], agreed.publics,
-            self.plan.schedule(0).partners(node), run=agreed.run, epoch=agreed.epoch, bits=self.grid.bits,
-        )  # fmt: skip
+            key,
+            node,
+            [member.name for member in agreed.members],
+            agreed.publics,
+            self.plan.schedule(0).partners(node),
+            run=agreed.run,
+            epoch=agreed.membership_version,
+            bits=self.grid.bits,
+        )
 
     # ---- what it costs ---------------------------------------------------------------------------
 
@@ -176,7 +189,7 @@ class AgreedRun:
             return 0
         return max(1, int(self.plan.schedule(0).tolerate))
 
-    def hidden(self, node: int) -> float:
+    def noise_amplification(self, node: int) -> float:
         """Return how many times the own noise stands around a member's row in what is charged for."""
         if not self.tolerate:
             return 1.0
@@ -189,7 +202,7 @@ class AgreedRun:
             worst = min(protocol.hiding_std(v, stds)[node] for v in others)
         return float(worst) / stds[node]
 
-    def promised(self, node: int) -> Guarantee:
+    def charged_guarantee(self, node: int) -> Guarantee:
         """Return what is charged: against everybody, or with masks against any members it tolerates."""
         return account(self.plan, user=node, **self._charged_view)
 
@@ -221,14 +234,14 @@ class AgreedRun:
         """Return what was revealed by releases that were made, as a ledger lists them."""
         made = tuple(releases)
         if not self.tolerate or not made:
-            return account(_Charged(self.plan, made), "local", user=node)
-        return account(_Charged(self.plan, made, node), user=node, **self._charged_view)
+            return account(ActualReleases(self.plan, made), "local", user=node)
+        return account(ActualReleases(self.plan, made, node), user=node, **self._charged_view)
 
     def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what the own noise alone leaves of it, whatever all others do."""
-        return account(_Charged(self.plan, tuple(releases)), "local", user=node)
+        return account(ActualReleases(self.plan, tuple(releases)), "local", user=node)
 
-    def left_by(self, node: int, releases: Iterable[Release]) -> dict[str, Guarantee]:
+    def cost_of_interrupted(self, node: int, releases: Iterable[Release]) -> dict[str, Guarantee]:
         """Return what releases of a run that was broken off cost against members, by view; valid ones only.
 
         Guarantees
@@ -242,19 +255,20 @@ class AgreedRun:
             asked.append({"view": "network"})
         if not made:
             nothing = self.spent_locally(node, ())
-            whole = (self.network(node), self.promised(node))
+            whole = (self.network(node), self.charged_guarantee(node))
             return {view_name(priced): nothing for priced in whole if priced.label == "exact"}
-        priced = [account(_Charged(self.plan, made, node), user=node, **view) for view in asked]
+        priced = [account(ActualReleases(self.plan, made, node), user=node, **view) for view in asked]
         return {view_name(each): each for each in priced if each.label == "exact"}
 
     def spending(self, node: int) -> Spending:
         """Return an empty account with the member's budget, or raise if the plan itself does not fit."""
-        spending = _Seen(self.agreement.member_budget, self.hidden(node))
+        spending = AmplifiedSpending(self.agreement.member_budget, self.noise_amplification(node))
         if not spending.fits(*self.releases(node)):
             budget = self.agreement.budget
             raise BudgetExceeded(
                 f"The plan costs {self.agreement.members[node].name} epsilon "
-                f"{self.promised(node).epsilon(budget.delta):.3g} at delta {budget.delta:g}, the budget is "
+                f"{self.charged_guarantee(node).epsilon(budget.delta):.3g} at delta {budget.delta:g}, the "
+                "budget is "
                 f"{budget.epsilon:g}; agree on more noise, fewer steps or a larger budget."
             )
         return spending
@@ -287,7 +301,7 @@ class AgreedRun:
                 }
             )
             if self.tolerate:
-                charged = self.promised(node)
+                charged = self.charged_guarantee(node)
                 rows[-1] |= {
                     "tolerate": self.tolerate,
                     "epsilon_colluders": charged.epsilon(budget.delta),
@@ -311,15 +325,17 @@ class AgreedRun:
         return max(epsilons), sum(epsilons) / len(epsilons), first.label
 
 
-class _Seen(Spending):
+class AmplifiedSpending(Spending):
     """An account of releases as they are seen: with the noise of the others who stay hidden around them."""
 
-    def __init__(self, budget: Budget, hidden: float) -> None:
+    def __init__(self, budget: Budget, noise_amplification: float) -> None:
         super().__init__(budget)
-        self.hidden = hidden
+        self.noise_amplification = noise_amplification
 
     def _seen(self, releases: Iterable[Release]) -> list[Release]:
-        return [replace(release, noise_std=release.noise_std * self.hidden) for release in releases]
+        return [
+            replace(release, noise_std=release.noise_std * self.noise_amplification) for release in releases
+        ]
 
     def fits(self, *releases: Release) -> bool:
         """Return whether ``releases`` can be charged on top of what was."""
@@ -331,7 +347,7 @@ class _Seen(Spending):
 
 
 @dataclass(frozen=True)
-class _Charged:
+class ActualReleases:
     """Releases that one member has made, in the form the accountant reads: only the local price holds.
 
     With masks it is the plan's price: every step ends in a sum or in nothing, so half a run is priced too.

@@ -264,7 +264,7 @@ class Agreement(_Part):
     data: DataPart = DataPart()
     timing: TimingPart = TimingPart()
     relay: str = ""
-    epoch: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    membership_version: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     continues: str = ""
     start: str = ""
     signatures: dict[str, str] = {}
@@ -310,10 +310,13 @@ class Agreement(_Part):
         for field, text in (("continues", self.continues), ("start", self.start)):
             if text and not re.fullmatch("[0-9a-f]{64}", text):
                 raise ValueError(f"{field} must be 64 hexadecimal digits")
-        if self.continues and not self.epoch:
-            raise ValueError("what continues a run is an epoch of its own: epoch must be at least 1")
+        if self.continues and not self.membership_version:
+            raise ValueError(
+                "what continues a run is a membership version of its own: membership version must be at "
+                "least 1"
+            )
         if self.start and not self.continues:
-            raise ValueError("a start belongs to an epoch that continues a run")
+            raise ValueError("a start belongs to a membership version that continues a run")
         unknown = set(self.signatures) - set(names)
         if unknown:
             raise ValueError(f"{sorted(unknown)[0]} signed but is not a member")
@@ -415,13 +418,13 @@ class Agreement(_Part):
         if not self.masked or None in self.publics:
             return self.run
         keys = {member.name: bytes.fromhex(self.mask_keys[member.name]) for member in self.members}
-        return session_hash(self.run, self.epoch, keys)
+        return session_hash(self.run, self.membership_version, keys)
 
     def signed_content(self, name: str) -> bytes:
         """Return the bytes that the member ``name`` signs: the run, with its mask key where there is one."""
         if not self.masked:
             return self.run
-        return mask_statement(self.run, self.epoch, bytes.fromhex(self.mask_keys.get(name, "")))
+        return mask_statement(self.run, self.membership_version, bytes.fromhex(self.mask_keys.get(name, "")))
 
     @property
     def member_budget(self) -> Budget:
@@ -551,8 +554,8 @@ def sign_agreement(path: str | Path, identity: Identity, secrets: str | Path | N
         raise ConfigError(
             f"The sums of {path} are masked, so signing makes a key; say in which folder to keep it."
         )
-    public = make_mask_key(secrets, agreement.run, agreement.epoch).public
-    signature = identity.sign(mask_statement(agreement.run, agreement.epoch, public))
+    public = make_mask_key(secrets, agreement.run, agreement.membership_version).public
+    signature = identity.sign(mask_statement(agreement.run, agreement.membership_version, public))
     return _with_signatures(path, agreement, {identity.name: signature.hex()}, {identity.name: public.hex()})
 
 

@@ -26,7 +26,7 @@ __all__ = [
     "read_message",
     "ready",
     "server_context",
-    "shake",
+    "tls_handshake",
     "write_message",
 ]
 
@@ -110,7 +110,7 @@ async def ready(sock: socket.socket, *, reading: bool) -> None:
         (loop.remove_reader if reading else loop.remove_writer)(handle)
 
 
-async def shake(sock: socket.socket, context: ssl.SSLContext, *, server: bool) -> ssl.SSLSocket:
+async def tls_handshake(sock: socket.socket, context: ssl.SSLContext, *, server: bool) -> ssl.SSLSocket:
     """Return the connection once both ends have shown their certificates; the socket is closed on failure."""
     try:
         tls = context.wrap_socket(sock, server_side=server, do_handshake_on_connect=False)

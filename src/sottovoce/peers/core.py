@@ -174,7 +174,7 @@ class Core:
     def __init__(
         self,
         program: Program,
-        wire: FrameCodec,
+        codec: FrameCodec,
         store: Store,
         spending: Spending | None = None,
         timing: Timing = Timing(),  # noqa: B008 - immutable
@@ -182,7 +182,7 @@ class Core:
         bound: float | None = None,
     ) -> None:
         self.bound = bound
-        self.program, self.wire, self.store, self.timing = program, wire, store, timing
+        self.program, self.codec, self.store, self.timing = program, codec, store, timing
         self.spending = spending if spending is not None else Spending()
         saved = store.load()
         self.sent, self.heard, self.outbox = dict(saved.sent), dict(saved.heard), dict(saved.outbox)
@@ -210,7 +210,7 @@ class Core:
         self._given_out: dict[tuple[int, int], float] = {}  # when each stored row was last given out, to whom
         self._newly_heard: list[tuple[int, int, bytes]] = []
         self._notes: list[str] = []
-        self._final = saved.at >= wire.rounds and saved.state is not None
+        self._final = saved.at >= codec.rounds and saved.state is not None
         self._ask_at = 0.0
         self._ask_gap = timing.ask
         self._since = 0.0
@@ -227,7 +227,7 @@ class Core:
     def receive(self, now: float, sender: int, raw: bytes) -> Outgoing:
         """Take one frame that the transport received from ``sender`` (known from its certificate)."""
         self._alive()
-        frame = self.wire.decode(raw)
+        frame = self.codec.decode(raw)
         if frame.kind in (HEAD, WITNESS):  # signed by whom it is of, whoever hands it on
             if sender not in self.passed:
                 raise FrameError(f"Member {sender} is not a neighbor in this run.")
@@ -240,7 +240,7 @@ class Core:
             raise FrameError(f"Member {sender} is not a neighbor in this run.")
         if frame.kind == ROW:
             return self._go(self._row(now, frame))
-        position = self.wire.read_position(frame)
+        position = self.codec.read_position(frame)
         if frame.kind == POSITION:
             return self._go(self._position(now, sender, position))
         if frame.kind == DROP:
@@ -261,7 +261,7 @@ class Core:
             self._fail(
                 LostPeer(
                     f"Member {names} did not come back within {self.timing.give_up:g} seconds; the run "
-                    f"ends at round {self.program.at} of {self.wire.rounds}, everything spent is recorded."
+                    f"ends at round {self.program.at} of {self.codec.rounds}, everything spent is recorded."
                 )
             )
         self._ask_gap = min(2 * self._ask_gap, self.timing.ask_most)
@@ -285,14 +285,14 @@ class Core:
         """Whether nobody needs this peer any more: it and all its contacts have finished."""
         return (
             self._final
-            and all(at >= self.wire.rounds for at in self.passed.values())
+            and all(at >= self.codec.rounds for at in self.passed.values())
             and not (self.timing.witness and self.unfinished)
         )
 
     @property
     def unfinished(self) -> tuple[int, ...]:
         """Members who have not shown a signed head of a finished ledger."""
-        return tuple(v for v in self.others if v not in self._heads or self._heads[v].at < self.wire.rounds)
+        return tuple(v for v in self.others if v not in self._heads or self._heads[v].at < self.codec.rounds)
 
     @property
     def compared(self) -> tuple[int, ...]:
@@ -305,7 +305,7 @@ class Core:
     def waiting_for(self) -> tuple[int, ...]:
         """Contacts whose answer or row is missing."""
         if self._final:
-            late = {s for s, at in self.passed.items() if at < self.wire.rounds}
+            late = {s for s, at in self.passed.items() if at < self.codec.rounds}
             return tuple(sorted(late | set(self.unfinished if self.timing.witness else ())))
         if self.unanswered or self.unwitnessed:
             return tuple(sorted(self.unanswered | self.unwitnessed))
@@ -346,14 +346,14 @@ class Core:
                 return []
             note = f"second payload from member {sender} for round {r}"
             self._incident(note, held + frame.proof)
-            return [(sender, self.wire.refusal(held, sender=self.program.node, round=r))]
+            return [(sender, self.codec.refusal(held, sender=self.program.node, round=r))]
         if r < self.program.at:
             raise FrameError(f"Round {r} is over; member {sender} was not expected in it.")
         if r > self.program.at + self.program.window:
             raise FrameError(f"Round {r} is too far ahead of round {self.program.at}.")
         if sender not in self.program.expects(r):
             raise FrameError(f"Member {sender} sends nothing to this peer in round {r}.")
-        if self.bound is not None and np.abs(self.wire.values(frame)).max(initial=0.0) > self.bound:
+        if self.bound is not None and np.abs(self.codec.values(frame)).max(initial=0.0) > self.bound:
             note = f"row of member {sender} for round {r} beyond what clip and noise allow"
             self._incident(note, frame.proof)
             raise FrameError(f"A {note} ({self.bound:.4g}) was refused.")
@@ -422,7 +422,7 @@ class Core:
             agreed = True
         else:
             agreed = False  # the other's row was used, so it must use ours
-        answer = (sender, self.wire.drop(r, sender=self.program.node, ask=False, agreed=agreed))
+        answer = (sender, self.codec.drop(r, sender=self.program.node, ask=False, agreed=agreed))
         again = [(sender, self.outbox[r])] if not agreed and r in self.outbox else []
         return [answer, *again, *self._advance(now)]
 
@@ -435,7 +435,7 @@ class Core:
             self._notes.append(f"ask {r} {s}")
         if fresh:
             self._commit_notes()
-        return [(s, self.wire.drop(r, sender=self.program.node, ask=True, agreed=False)) for s in late]
+        return [(s, self.codec.drop(r, sender=self.program.node, ask=True, agreed=False)) for s in late]
 
     def _settle(self, key: tuple[int, int], left_out: bool) -> None:
         """Make the end of a question durable; only then may it decide anything."""
@@ -490,7 +490,7 @@ class Core:
         """Stop if a contact shows a row of this peer that the ledger does not know; note mere words."""
         if highest < 0 or self.sent.get(highest) == digest:
             return True
-        if self.wire.signed_row(self.program.node, highest, digest, signature):
+        if self.codec.signed_row(self.program.node, highest, digest, signature):
             self._fail(
                 LedgerError(
                     f"Member {sender} holds another row of this peer for round {highest} than the ledger: "
@@ -504,12 +504,12 @@ class Core:
 
     def _witnessing(self, saved: Saved, fresh: Callable[[], bytes]) -> None:
         """Take up what is held of the others' ledgers, and ask what they hold of this one."""
-        asks = bool(self.timing.witness) and self.wire.members > 1
-        self.others = tuple(v for v in range(self.wire.members) if v != self.program.node) if asks else ()
+        asks = bool(self.timing.witness) and self.codec.members > 1
+        self.others = tuple(v for v in range(self.codec.members) if v != self.program.node) if asks else ()
         self.count, self._newest = self.store.newest()
         self.heads, self._heads = dict(saved.heads), {}
         for v, raw in saved.heads.items():
-            self._heads[v] = self.wire.read_head(self.wire.decode(raw))
+            self._heads[v] = self.codec.read_head(self.codec.decode(raw))
         self.witnessed = dict.fromkeys(self.others, -1)  # rows of this ledger whose head each one holds
         self.unwitnessed = set(self.others)
         self._nonce = fresh() if asks else NOTHING
@@ -535,7 +535,7 @@ class Core:
         step, chain = self.program.progress() if self.program.begun else (0, NOTHING)
         head = LedgerHead(self.count, self.durable_at, step, self._newest, chain, nonce)
         self._announced, self._since_told = self.count, 0
-        raw = self.wire.head(head, sender=self.program.node)
+        raw = self.codec.head(head, sender=self.program.node)
         return [(s, raw) for s in self.program.contacts]
 
     def _said(self, now: float, via: int, frame: Frame, raw: bytes) -> Outgoing:
@@ -546,7 +546,7 @@ class Core:
             return []  # it has come round
         out: Outgoing = []
         if frame.kind == HEAD:
-            head = self.wire.read_head(frame)
+            head = self.codec.read_head(frame)
             self._hold(frame.sender, head, bytes(raw))
             entry = (frame.sender, head.nonce, via)
             if entry not in self._acks:
@@ -554,11 +554,11 @@ class Core:
             self._ack_by = min(self._ack_by, now + 0.05)
             out += self._acknowledge(head.nonce != NOTHING or self._idle())
         else:
-            said = self.wire.read_witnessed(frame)
+            said = self.codec.read_witnessed(frame)
             if said.about == self.program.node:
                 return self._witness(now, frame.sender, said)
             if said.held:
-                self._hold(said.about, self.wire.read_head(self.wire.decode(said.held)), said.held)
+                self._hold(said.about, self.codec.read_head(self.codec.decode(said.held)), said.held)
             self._same_rows(frame.sender, said)
         last = self._handed_on.get(frame.digest)
         if last is None or now - last >= self.timing.ask_row:
@@ -577,9 +577,9 @@ class Core:
         """Keep the newest head of a member; two different ones of one length show that it was copied."""
         known = self._heads.get(v)
         if known is not None and head.rows == known.rows and head.head != known.head:
-            held = self.wire.decode(self.heads[v])
+            held = self.codec.decode(self.heads[v])
             self._incident(
-                f"two ledgers of member {v} with {head.rows} rows", held.proof + self.wire.decode(raw).proof
+                f"two ledgers of member {v} with {head.rows} rows", held.proof + self.codec.decode(raw).proof
             )
         if known is None or (head.rows, head.at) > (known.rows, known.at):
             self.heads[v], self._heads[v], self._dirty[v] = raw, head, raw
@@ -589,7 +589,7 @@ class Core:
         mine = self._chains.get(head.step)
         if mine is not None and NOTHING not in (mine, head.chain) and mine != head.chain:
             self._incident(
-                f"member {v} has another model after step {head.step}", self.wire.decode(self.heads[v]).proof
+                f"member {v} has another model after step {head.step}", self.codec.decode(self.heads[v]).proof
             )
             self._fail(
                 PeerError(
@@ -626,7 +626,7 @@ class Core:
             rounds = self._lineages.get(v, [])
             lineage = rounds[-1] if rounds else NOTHING
             said = HeadReceipt(v, len(rounds), len(rounds), lineage, nonce, self.heads.get(v, b""))
-            out.append((via, self.wire.witnessed(said, sender=self.program.node)))
+            out.append((via, self.codec.witnessed(said, sender=self.program.node)))
         self._acks.clear()
         self._ack_by = math.inf
         return out
@@ -634,7 +634,7 @@ class Core:
     def _witness(self, now: float, w: int, said: HeadReceipt) -> Outgoing:
         """Take what a member holds of this ledger."""
         if said.held:
-            head = self.wire.read_head(self.wire.decode(said.held))
+            head = self.codec.read_head(self.codec.decode(said.held))
             if head.rows > self.count or self.store.row_hash(head.rows) != head.head:
                 self._fail(
                     LedgerError(
@@ -665,7 +665,7 @@ class Core:
                 out += self._publish(now)
             while not self._final and not self._held():
                 r = self.program.at
-                wanted = self.program.expects(r) if r < self.wire.rounds else ()
+                wanted = self.program.expects(r) if r < self.codec.rounds else ()
                 if any(self._missing(s) for s in wanted):
                     break
                 taken = {s: self.inbox.pop((r, s)) for s in wanted if (r, s) not in self.dropped}
@@ -673,7 +673,7 @@ class Core:
                     self.heard[r, s] = frame.proof
                     self._lengthen(s, r, frame.proof)
                     self._newly_heard.append((r, s, frame.proof))
-                rows = {s: self.wire.values(frame) for s, frame in taken.items()}
+                rows = {s: self.codec.values(frame) for s, frame in taken.items()}
                 for s in wanted:
                     if s not in rows:  # left out at both ends: its weight goes to this node's own row
                         rows[s] = self.program.message()
@@ -685,7 +685,7 @@ class Core:
             self._fail(error)
         except Exception as error:  # the program may be half way through a round: go no further with it
             self.failed = PeerError(
-                f"This peer stopped at round {self.durable_at} of {self.wire.rounds} by a mistake in its "
+                f"This peer stopped at round {self.durable_at} of {self.codec.rounds} by a mistake in its "
                 f"computation ({type(error).__name__}); everything spent is recorded, nothing more is sent."
             )
             raise self.failed from error
@@ -694,13 +694,13 @@ class Core:
     def _publish(self, now: float) -> Outgoing:
         """Make the next row durable with its price, then give it out; in the last round, the result."""
         r = self.program.at
-        finished = r >= self.wire.rounds
+        finished = r >= self.codec.rounds
         to = () if finished else self.program.sends(r)
         if not to and not finished:
             return []
         releases = self.program.take_releases()
         self.spending.require(*releases)
-        frame = b"" if finished else self.wire.row(self.program.message(), sender=self.program.node, round=r)
+        frame = b"" if finished else self.codec.row(self.program.message(), sender=self.program.node, round=r)
         forget = () if finished else self._forgettable()
         self._commit(
             Entry(
@@ -760,7 +760,7 @@ class Core:
             position = Position(
                 self.durable_at, highest, proof[:DIGEST], proof[DIGEST:], _lineage(theirs), answer
             )
-            out.append((s, self.wire.position(position, sender=self.program.node)))
+            out.append((s, self.codec.position(position, sender=self.program.node)))
         return out
 
     def _note_highest(self, sender: int, r: int, proof: bytes) -> None:

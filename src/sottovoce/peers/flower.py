@@ -135,7 +135,7 @@ class ClientSide:
         self.source = self.plan.source(records, [user], RunRandomness.of(noise_of(seed))).metered()
         self.text = self.plan.algorithm(self.source, np.zeros((1, dim)))
         run = run_name(plan, dim, seed)
-        self.wire = FrameCodec(run, plan.n, plan.steps, dim, "float64")
+        self.codec = FrameCodec(run, plan.n, plan.steps, dim, "float64")
         self.ledger = SqliteLedger(folder, run=run, node=user, about={"algorithm": plan.name, "user": user})
         saved = self.ledger.load()
         self.releases, self.outbox, self.sent = list(saved.releases), dict(saved.outbox), set(saved.sent)
@@ -154,7 +154,7 @@ class ClientSide:
         """Return this client's noisy move of round ``k`` from ``zh``, the common part of the state."""
         if k not in self.outbox:
             self._commit(k, self._checked(zh))
-        return self.wire.values(self.wire.decode(self.outbox[k])).copy()
+        return self.codec.values(self.codec.decode(self.outbox[k])).copy()
 
     def _commit(self, k: int, zh: np.ndarray) -> None:
         if not 0 <= k < self.plan.steps or (self.sent and k <= max(self.sent)):
@@ -169,7 +169,7 @@ class ClientSide:
         if drawn != planned:
             raise ReleaseMismatch(f"Round {k} drew other noise than the plan announced; nothing was sent.")
         (u,) = self.text.update(state, row, k).own
-        frame = self.wire.row(row[0], sender=self.user, round=k)
+        frame = self.codec.row(row[0], sender=self.user, round=k)
         self.ledger.commit(Entry(k, drawn, frame, u.tobytes(), (), forget=tuple(self.outbox)))
         self.spending.add(*drawn)
         self.releases += drawn

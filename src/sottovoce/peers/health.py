@@ -128,24 +128,56 @@ def metrics(report: Mapping[str, Any]) -> str:
         "pace_missed_total", "counter", "Answers that were not ready in the middle of a span.", "pace_missed"
     )
     around = report.get("neighbors", {})
-    add("connected", "gauge", "Whether a neighbor is connected.",
-        [({"member": name}, float(each["connected"])) for name, each in around.items()])  # fmt: skip
-    add("seconds_since_heard", "gauge", "Since the last frame of a neighbor.",
-        [({"member": name}, each["seconds_since_heard"]) for name, each in around.items()
-         if each["seconds_since_heard"] is not None])  # fmt: skip
-    add("frames_total", "counter", "Frames that came from a neighbor.",
-        [({"member": name}, float(each["frames"])) for name, each in around.items()])  # fmt: skip
-    add("clock_ahead_seconds", "gauge", "How far a neighbor's clock is ahead.",
-        [({"member": name}, each["clock_ahead"]) for name, each in around.items()])  # fmt: skip
-    add("refused_total", "counter", "Frames and callers that were refused.",
-        [({"from": each["from"], "why": each["why"]}, float(each["count"]))
-         for each in report.get("refused", ())])  # fmt: skip
-    door = report.get("door", {})
-    add("door_total", "counter", "Connections at the door.",
-        [({"what": what}, float(count)) for what, count in sorted(door.items())
-         if what != "waiting"])  # fmt: skip
-    add("door_waiting", "gauge", "Connections that have shown no certificate yet.",
-        [({}, float(door["waiting"]))] if "waiting" in door else [])  # fmt: skip
+    add(
+        "connected",
+        "gauge",
+        "Whether a neighbor is connected.",
+        [({"member": name}, float(each["connected"])) for name, each in around.items()],
+    )
+    add(
+        "seconds_since_heard",
+        "gauge",
+        "Since the last frame of a neighbor.",
+        [
+            ({"member": name}, each["seconds_since_heard"])
+            for name, each in around.items()
+            if each["seconds_since_heard"] is not None
+        ],
+    )
+    add(
+        "frames_total",
+        "counter",
+        "Frames that came from a neighbor.",
+        [({"member": name}, float(each["frames"])) for name, each in around.items()],
+    )
+    add(
+        "clock_ahead_seconds",
+        "gauge",
+        "How far a neighbor's clock is ahead.",
+        [({"member": name}, each["clock_ahead"]) for name, each in around.items()],
+    )
+    add(
+        "refused_total",
+        "counter",
+        "Frames and callers that were refused.",
+        [
+            ({"from": each["from"], "why": each["why"]}, float(each["count"]))
+            for each in report.get("refused", ())
+        ],
+    )
+    listener = report.get("listener", {})
+    add(
+        "listener_total",
+        "counter",
+        "Connections at the listener.",
+        [({"what": what}, float(count)) for what, count in sorted(listener.items()) if what != "waiting"],
+    )
+    add(
+        "listener_waiting",
+        "gauge",
+        "Connections that have shown no certificate yet.",
+        [({}, float(listener["waiting"]))] if "waiting" in listener else [],
+    )
     return "\n".join(lines) + "\n"
 
 

@@ -82,8 +82,8 @@ class CertificateSigner:
     --------
     >>> import tempfile
     >>> ada, bo = (make_identity(tempfile.mkdtemp() + "/" + name, name) for name in ("ada", "bo"))
-    >>> seal = CertificateSigner(ada, [ada.certificate, bo.certificate])
-    >>> seal.verify(0, b"yes", seal.sign(b"yes")), seal.verify(1, b"yes", seal.sign(b"yes"))
+    >>> signer = CertificateSigner(ada, [ada.certificate, bo.certificate])
+    >>> signer.verify(0, b"yes", signer.sign(b"yes")), signer.verify(1, b"yes", signer.sign(b"yes"))
     (True, False)
     """
 
@@ -158,8 +158,8 @@ def make_identity(
 def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
     """Make a new certificate for the key in ``folder``; the one before is kept beside it under its last day.
 
-    The others pin the new one, and a run goes on with it in a new epoch: an agreement lists one certificate
-    for each member, byte for byte.
+    The others pin the new one, and a run goes on with it in a new membership version: an agreement lists one
+    certificate for each member, byte for byte.
 
     Examples
     --------

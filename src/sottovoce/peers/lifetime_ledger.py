@@ -1,10 +1,11 @@
-"""The book of a home: every release ever started here, for one population of people, over all runs.
+"""The lifetime ledger of a member directory: every release ever started here, for one population of people,
+over all runs.
 
-A ledger knows one run in one folder; people live longer than runs. The book is a file of chained rows, one
-act each: a population is opened with its lifetime budgets, a run is started (and charged in full, before its
-first row is drawn), a budget is raised, a run is closed. Two copies are kept, one in the home and one outside
-it, so that a home restored from a backup is noticed. Anything doubtful is an error, and nothing is charged
-or sent then.
+A ledger knows one run in one folder; people live longer than runs. The lifetime ledger is a file of chained
+rows, one act each: a population is opened with its lifetime budgets, a run is started (and charged in full,
+before its first row is drawn), a budget is raised, a run is closed. Two copies are kept, one in the member
+directory and one outside it, so that a member directory restored from a backup is noticed. Anything doubtful
+is an error, and nothing is charged or sent then.
 
 What a row costs is never written as a finished number: the releases are, and the totals are composed anew by
 `sottovoce.accounting.release` whenever they are asked for.
@@ -99,10 +100,10 @@ class RunCharge:
     views : valid guarantees against weaker adversaries than "whatever all others do", by `view_name`.
     run : hash of the agreement; empty for a training.
     records : keyed digest of the records it began with.
-    state : the folder of its ledger, relative to the home where it lies inside.
+    state : the folder of its ledger, relative to the member directory where it lies inside.
     training : what names a training that can go on after an interruption.
     status : ``started``, ``begun`` (a ledger exists), ``ended`` or ``closed`` (never to be resumed).
-    continues : of an epoch, the runs it goes on from, newest first.
+    continues : of a membership version, the runs it goes on from, newest first.
     """
 
     population: str
@@ -147,7 +148,7 @@ class RunClosure:
 
     @property
     def act(self) -> dict[str, Any]:
-        """The row of the book that says so."""
+        """The row of the lifetime ledger that says so."""
         act: dict[str, Any] = {"act": "close", "run": self.run, "why": _line(self.why, "the reason")}
         if self.releases is not None:
             act["releases"] = [release.to_dict() for release in self.releases]
@@ -193,7 +194,7 @@ def composed(charges: Iterable[RunCharge], adjacency: str, view: str = "local") 
 
 
 def view_name(guarantee: Guarantee) -> str:
-    """Return the class of view a guarantee is about, as the book names it.
+    """Return the class of view a guarantee is about, as the lifetime ledger names it.
 
     >>> from sottovoce.privacy import Adversary
     >>> view_name(Guarantee(Adversary("colluders", count=2), "user", "exact", Curve.gaussian(1.0)))
@@ -206,14 +207,19 @@ def view_name(guarantee: Guarantee) -> str:
 
 
 def charge(
-    home: MemberDirectory, population: str | None, releases: Iterable[Release], what: str, **views: Guarantee
+    member_directory: MemberDirectory,
+    population: str | None,
+    releases: Iterable[Release],
+    what: str,
+    **views: Guarantee,
 ) -> dict[str, Any]:
-    """Charge a training on this machine to the home's book, before its noise is drawn.
+    """Charge a training on this machine to the member's lifetime ledger, before its noise is drawn.
 
     Parameters
     ----------
-    home : from `sottovoce.peers.member_directory.find_home`; it says whether this machine has one.
-    population : whose records they are; None for the home's first.
+    member directory : from `sottovoce.peers.member_directory.find_member_directory`; it says whether this
+        machine has one.
+    population : whose records they are; None for the member directory's first.
     releases : everything that will be published about these records. Where simulated agents hold disjoint
         records, those of the agent that loses most.
     what : one line for the officer.
@@ -225,7 +231,7 @@ def charge(
 
     Guarantees
     ----------
-    Returns only when the charge is durable in both copies of the book. Beyond a lifetime budget
+    Returns only when the charge is durable in both copies of the lifetime ledger. Beyond a lifetime budget
     `BudgetExceeded` is raised and nothing is charged.
 
     Examples
@@ -233,17 +239,18 @@ def charge(
     >>> import tempfile
     >>> from sottovoce.peers.member_directory import MemberDirectory
     >>> folder = tempfile.mkdtemp()
-    >>> home = MemberDirectory.create(folder + "/home", "north", population="patients", copy=folder + "/copy",
-    ...                    budgets=[LifetimeBudget(3.0, 1e-5, "replace-one")])
+    >>> directory = MemberDirectory.create(
+    ...     folder + "/north", "north", population="patients", copy=folder + "/copy",
+    ...     budgets=[LifetimeBudget(3.0, 1e-5, "replace-one")])
     >>> release = Release(0, 0, sensitivity=1.0, noise_std=2.0, adjacency="replace-one")
-    >>> said = charge(home, None, [release], "a mean")
+    >>> said = charge(directory, None, [release], "a mean")
     >>> [round(row["total"], 3) for row in said["budgets"]]
     [1.993]
-    >>> charge(home, None, [release] * 4, "four more")
+    >>> charge(directory, None, [release] * 4, "four more")
     Traceback (most recent call last):
     sottovoce.errors.BudgetExceeded: patients: spent so far 1.993, this adds 4.377, together 4.983 of epsilon 3 at delta 1e-05 (replace-one, network), so nothing was charged or sent; take more noise or fewer steps, or raise the budget with `peer budget --raise`.
     """  # noqa: E501
-    return home.book.charge(population, releases, what, views)
+    return member_directory.lifetime_ledger.charge(population, releases, what, views)
 
 
 class LifetimeLedger:
@@ -251,24 +258,24 @@ class LifetimeLedger:
 
     Parameters
     ----------
-    path : the book in the home.
-    copy : its second copy, outside the home.
+    path : the lifetime ledger in the member directory.
+    copy : its second copy, outside the member directory.
     lock : a file that the one writer holds.
 
     Guarantees
     ----------
     An act returns only when its row is on the disk in both copies; if anything fails `LedgerError` is raised
-    and whoever asked may not send. Reading raises if the book is missing, damaged anywhere, or shorter than
-    its copy. Acts of several processes come one after the other.
+    and whoever asked may not send. Reading raises if the lifetime ledger is missing, damaged anywhere, or
+    shorter than its copy. Acts of several processes come one after the other.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> book = LifetimeLedger(folder / "book.jsonl", folder / "copy.jsonl", folder / "lock")
-    >>> book.create("north")
-    >>> book.open_population("patients", [LifetimeBudget(5.0, 1e-5, "user", "local")], "ethics vote 12/26")
-    >>> book.populations["patients"][0].epsilon
+    >>> ledger = LifetimeLedger(folder / "book.jsonl", folder / "copy.jsonl", folder / "lock")
+    >>> ledger.create("north")
+    >>> ledger.open_population("patients", [LifetimeBudget(5.0, 1e-5, "user", "local")], "ethics vote 12/26")
+    >>> ledger.populations["patients"][0].epsilon
     5.0
     """
 
@@ -278,12 +285,14 @@ class LifetimeLedger:
     # ---- acts ------------------------------------------------------------------------------------
 
     def create(self, name: str) -> None:
-        """Begin an empty book."""
+        """Begin an empty lifetime ledger."""
         with self._writing():
             for file in (self.path, self.copy):
                 if file.exists():
-                    raise LedgerError(f"{file} exists already; a home has one book, keep it.")
-            self._write([_row([], {"act": "home", "format": FORMAT, "name": name})])
+                    raise LedgerError(
+                        f"{file} exists already; a member directory has one lifetime ledger, keep it."
+                    )
+            self._write([_row([], {"act": "created", "format": FORMAT, "name": name})])
 
     def open_population(self, name: str, budgets: Iterable[LifetimeBudget], why: str) -> None:
         """Name a population and its lifetime budgets; the officer answers for whom it holds."""
@@ -318,16 +327,19 @@ class LifetimeLedger:
     ) -> dict[str, Any]:
         """Charge releases that belong to no run; see `charge`.
 
-        A ``training`` that the book knows by this name is going on: it is not charged again, and may release
-        nothing else than it was charged for.
+        A ``training`` that the lifetime ledger knows by this name is going on: it is not charged again, and
+        may release nothing else than it was charged for.
         """
         with self._writing():
             rows = self._verified()
             state = _state(rows)
             new = RunCharge(
-                state.named(population), _line(what, "what"), tuple(releases), dict(views or {}),
+                state.named(population),
+                _line(what, "what"),
+                tuple(releases),
+                dict(views or {}),
                 training=training,
-            )  # fmt: skip
+            )
             known = next((each for each in state.charges if training and each.training == training), None)
             if known is None:
                 return self._charged(rows, state, new, "charge")
@@ -341,12 +353,13 @@ class LifetimeLedger:
     def start(
         self, new: RunCharge, *, new_records: str = "", closing: Iterable[RunClosure] = ()
     ) -> RunCharge:
-        """Charge a run in full, or find it in the book and return what is known of it.
+        """Charge a run in full, or find it in the lifetime ledger and return what is known of it.
 
         A known run is never charged twice and never begun a second time. Other records than those it began
         with are refused, unless ``new_records`` gives the reason; then the change is a row of its own, and
-        opens no new budget. An epoch is charged to the population of the run that it continues, and asks for
-        the same records; ``closing`` ends earlier runs in the same writing, or not at all if this is refused.
+        opens no new budget. A membership version is charged to the population of the run that it continues,
+        and asks for the same records; ``closing`` ends earlier runs in the same writing, or not at all if
+        this is refused.
         """
         with self._writing():
             rows = self._verified()
@@ -374,7 +387,9 @@ class LifetimeLedger:
             rows = self._verified()
             status = _state(rows).run(run).status
             if status == "closed":
-                raise ConfigError(f"The run {run[:16]} was closed in this home's book; agree on a new run.")
+                raise ConfigError(
+                    f"The run {run[:16]} was closed in this member's lifetime ledger; agree on a new run."
+                )
             if status == "started":
                 self._write([*rows, _row(rows, {"act": "begun", "run": run})])
 
@@ -411,8 +426,8 @@ class LifetimeLedger:
     def restore(self, why: str, missing: Iterable[RunCharge] = ()) -> str:
         """Go on with the longer of two whole copies after the other was lost, damaged or found older.
 
-        ``missing`` are runs whose folders exist although the book does not know them: they are charged. What
-        was done is a row, and where only one copy was left every later total says so.
+        ``missing`` are runs whose folders exist although the lifetime ledger does not know them: they are
+        charged. What was done is a row, and where only one copy was left every later total says so.
         """
         why = _line(why, "the reason")
         with self._writing():
@@ -424,7 +439,8 @@ class LifetimeLedger:
                     continue
             if not whole:
                 raise LedgerError(
-                    f"Neither {self.path} nor its copy {self.copy} is a whole book; find a copy that is, on "
+                    f"Neither {self.path} nor its copy {self.copy} is a whole lifetime ledger; find a copy "
+                    "that is, on "
                     "another disk or backup, and put it there."
                 )
             kept = max(whole, key=lambda file: len(whole[file]))
@@ -434,11 +450,11 @@ class LifetimeLedger:
                     "either, ask whoever wrote the second one."
                 )
             rows = whole[kept]
-            act = {"act": "restored", "kept": "book" if kept == self.path else "copy", "rows": len(rows)}
+            act = {"act": "restored", "kept": "ledger" if kept == self.path else "copy", "rows": len(rows)}
             rows = [*rows, _row(rows, {**act, "alone": len(whole) == 1, "why": why})]
             for each in missing:
                 if each.run not in _state(rows).runs:  # what may have left is charged, budget or no budget
-                    rows = [*rows, _row(rows, charge_act(each, "start"))]
+                    rows = [*rows, _row(rows, charge_to_row(each, "start"))]
                     rows = [*rows, _row(rows, {"act": "begun", "run": each.run})]
             self._write(rows)
             return str(act["kept"])
@@ -473,8 +489,8 @@ class LifetimeLedger:
     def forecast(self, new: RunCharge, *, closing: Iterable[RunClosure] = ()) -> list[dict[str, Any]]:
         """Return for each lifetime budget what is spent, what ``new`` adds and the total; changes nothing.
 
-        A run that the book knows adds nothing. With ``closing`` what is spent counts those runs as they would
-        be closed by the start of ``new``; without it, as planned.
+        A run that the lifetime ledger knows adds nothing. With ``closing`` what is spent counts those runs as
+        they would be closed by the start of ``new``; without it, as planned.
         """
         rows = self.rows()
         state = _state(rows)
@@ -504,7 +520,9 @@ class LifetimeLedger:
     def _charged(self, rows: list[dict[str, Any]], state: _State, new: RunCharge, act: str) -> dict[str, Any]:
         for name, guarantee in new.views.items():
             if not guarantee.valid:
-                raise NotAGuarantee(f"The book takes labels ldp and exact, got {guarantee.label} for {name}.")
+                raise NotAGuarantee(
+                    f"The lifetime ledger takes labels ldp and exact, got {guarantee.label} for {name}."
+                )
         budgets = _forecast(state, new, new.population)
         for row in budgets:
             if not row["total"] <= row["epsilon"]:
@@ -514,7 +532,7 @@ class LifetimeLedger:
                     f"together {row['total']:.4g} of {limit}, so nothing was charged or sent; take more "
                     "noise or fewer steps, or raise the budget with `peer budget --raise`."
                 )
-        self._write([*rows, _row(rows, charge_act(new, act))])
+        self._write([*rows, _row(rows, charge_to_row(new, act))])
         return {"population": new.population, "budgets": budgets}
 
     def _resumed(
@@ -522,7 +540,9 @@ class LifetimeLedger:
     ) -> RunCharge:
         short = new.run[:16]
         if known.status == "closed":
-            raise ConfigError(f"The run {short} was closed in this home's book; agree on a new run.")
+            raise ConfigError(
+                f"The run {short} was closed in this member's lifetime ledger; agree on a new run."
+            )
         if new.population and new.population != known.population:
             raise ConfigError(
                 f"The run {short} is charged to the population {known.population}, got {new.population}; a "
@@ -543,16 +563,18 @@ class LifetimeLedger:
     def _verified(self) -> list[dict[str, Any]]:
         rows = _read(self.path)
         if not self.copy.exists() and len(rows) == 1:
-            self._write(rows)  # a crash while the home was made: nothing is charged yet
+            self._write(rows)  # a crash while the member directory was made: nothing is charged yet
         copied = _read(self.copy)
         if len(copied) > len(rows) and copied[: len(rows)] == rows:
             raise LedgerError(
-                f"The book {self.path} is older than its copy {self.copy} ({len(rows)} rows against "
+                f"The lifetime ledger {self.path} is older than its copy {self.copy} ({len(rows)} rows "
+                "against "
                 f"{len(copied)}): it comes from a backup; `peer budget --restore` takes the newer one."
             )
         if copied != rows[: len(copied)]:
             raise LedgerError(
-                f"The book {self.path} and its copy {self.copy} tell different stories; nothing can be added "
+                f"The lifetime ledger {self.path} and its copy {self.copy} tell different stories; nothing "
+                "can be added "
                 "to either, ask whoever wrote the second one."
             )
         if len(copied) < len(rows):
@@ -561,13 +583,17 @@ class LifetimeLedger:
         return rows
 
     def _write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Put both copies on the disk; the book first, so that a crash in between over-counts at most."""
+        """Put both copies on the disk; the lifetime ledger first, so that a crash in between over-counts
+        at most.
+        """
         text = "".join(_canonical(row) + "\n" for row in rows)
         try:
             atomic_write(self.path, text, mode=0o600)
             atomic_write(self.copy, text, mode=0o600)
         except DataError as error:
-            raise LedgerError(f"The book cannot be written, so nothing was sent: {error}") from None
+            raise LedgerError(
+                f"The lifetime ledger cannot be written, so nothing was sent: {error}"
+            ) from None
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -576,11 +602,12 @@ class LifetimeLedger:
                 stack.enter_context(locked(self._lock, _PATIENCE))
             except BlockingIOError:
                 raise LedgerError(
-                    f"The book {self.path} is being written by another process; try again."
+                    f"The lifetime ledger {self.path} is being written by another process; try again."
                 ) from None
             except OSError as error:
                 raise LedgerError(
-                    f"The book's lock {self._lock} cannot be taken ({error.strerror}), so nothing was sent."
+                    f"The lifetime ledger's lock {self._lock} cannot be taken ({error.strerror}), so "
+                    "nothing was sent."
                 ) from None
             yield
 
@@ -603,20 +630,23 @@ class _State:
 
     def run(self, run: str) -> RunCharge:
         if run not in self.runs:
-            raise ConfigError(f"The book knows no run {run[:16]}; `peer budget` lists those it knows.")
+            raise ConfigError(
+                f"The lifetime ledger knows no run {run[:16]}; `peer budget` lists those it knows."
+            )
         return self.runs[run]
 
     def named(self, population: str | None) -> str:
         """Return the population meant; every file is charged to the first unless another is named."""
         if not self.populations:
             raise ConfigError(
-                "The book has no population yet; the officer opens one with `peer budget --open`."
+                "The lifetime ledger has no population yet; the officer opens one with `peer budget --open`."
             )
         if population is None:
             return next(iter(self.populations))
         if population not in self.populations:
             raise ConfigError(
-                f"The book has no population {population!r}, only {', '.join(self.populations)}; opening "
+                f"The lifetime ledger has no population {population!r}, only {', '.join(self.populations)}; "
+                "opening "
                 "another is a recorded act of the officer, `peer budget --open`."
             )
         return population
@@ -626,13 +656,16 @@ class _State:
         return next((self.runs[run] for run in new.continues if run in self.runs), None)
 
     def population_of(self, new: RunCharge) -> str:
-        """Return whom ``new`` is charged to: the people stay the same from epoch to epoch."""
+        """Return whom ``new`` is charged to: the people stay the same from membership version to
+        membership version.
+        """
         parent = self.parent(new)
         if parent is None:
             return self.named(new.population or None)
         if new.population not in ("", parent.population):
             raise ConfigError(
-                f"The run {parent.run[:16]} that this epoch continues is charged to the population "
+                f"The run {parent.run[:16]} that this membership version continues is charged to the "
+                "population "
                 f"{parent.population}, got {new.population}; a run stays with the population it began with."
             )
         return parent.population
@@ -653,7 +686,7 @@ def _state(rows: Iterable[dict[str, Any]]) -> _State:
             budget = LifetimeBudget(**row["budget"])
             state.populations[row["population"]][budget.kind] = budget
         elif act in ("charge", "start"):
-            state.charges.append(stored_charge(row))
+            state.charges.append(charge_from_row(row))
         elif act == "begun":
             state.amend(row["run"], status="begun")
         elif act == "end":
@@ -670,11 +703,14 @@ def _state(rows: Iterable[dict[str, Any]]) -> _State:
         elif act == "restored":
             if row["alone"]:
                 state.remarks.append(
-                    f"on {row['time'][:10]} the book was continued from one copy alone: releases between "
+                    f"on {row['time'][:10]} the lifetime ledger was continued from one copy alone: releases "
+                    "between "
                     "that copy and then, if any, are not in these totals"
                 )
-        elif act != "home":
-            raise LedgerError(f"The book holds an act {act!r} that this program does not know; upgrade it.")
+        elif act != "created":
+            raise LedgerError(
+                f"The lifetime ledger holds an act {act!r} that this program does not know; upgrade it."
+            )
     return state
 
 
@@ -693,8 +729,8 @@ def _require_reason(run: str, why: str) -> None:
         )
 
 
-def charge_act(new: RunCharge, act: str) -> dict[str, Any]:
-    """Return a charge as the act that a row of the book holds; a ledger keeps it too."""
+def charge_to_row(new: RunCharge, act: str) -> dict[str, Any]:
+    """Return a charge as the act that a row of the lifetime ledger holds; a ledger keeps it too."""
     row: dict[str, Any] = {
         "act": act,
         "population": new.population,
@@ -709,16 +745,25 @@ def charge_act(new: RunCharge, act: str) -> dict[str, Any]:
     return row
 
 
-def stored_charge(row: Mapping[str, Any]) -> RunCharge:
-    """Return what `charge_act` wrote."""
+def charge_from_row(row: Mapping[str, Any]) -> RunCharge:
+    """Return what `charge_to_row` wrote."""
     views = {name: Guarantee.from_dict(each) for name, each in row["views"].items()}
     run, records, state = row.get("run", ""), row.get("records", ""), row.get("state", "")
     status = "started" if run else "ended"
     continues = tuple(row["continues"]) if run else ()
     return RunCharge(
-        row["population"], row["what"], _releases(row["releases"]), views, run, records, state, status,
-        row.get("time", ""), row.get("training", ""), continues,
-    )  # fmt: skip
+        row["population"],
+        row["what"],
+        _releases(row["releases"]),
+        views,
+        run,
+        records,
+        state,
+        status,
+        row.get("time", ""),
+        row.get("training", ""),
+        continues,
+    )
 
 
 def _releases(listed: Iterable[Mapping[str, Any]]) -> tuple[Release, ...]:
@@ -739,12 +784,13 @@ def _read(path: Path) -> list[dict[str, Any]]:
         text = path.read_bytes()
     except FileNotFoundError:
         raise LedgerError(
-            f"The book {path} is missing although the home was used; `peer budget --restore` takes the other "
+            f"The lifetime ledger {path} is missing although the member directory was used; `peer budget "
+            "--restore` takes the other "
             "copy."
         ) from None
     except OSError as error:
         raise LedgerError(
-            f"The book {path} cannot be read ({error.strerror}), so nothing was sent."
+            f"The lifetime ledger {path} cannot be read ({error.strerror}), so nothing was sent."
         ) from None
     rows: list[dict[str, Any]] = []
     previous = _GENESIS
@@ -760,18 +806,20 @@ def _read(path: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"row {number} does not fit the chain")
             previous = row["hash"]
             rows.append(row)
-        if rows[0]["act"] != "home":
+        if rows[0]["act"] != "created":
             raise ValueError("the first row is missing")
         if rows[0]["format"] != FORMAT:
             raise LedgerError(
-                f"The book {path} has format {rows[0]['format']}, this program reads {FORMAT}; upgrade it."
+                f"The lifetime ledger {path} has format {rows[0]['format']}, this program reads {FORMAT}; "
+                "upgrade it."
             )
         _state(rows)
     except LedgerError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration, SottovoceError) as error:
         raise LedgerError(
-            f"The book {path} is damaged ({error}), so nothing was sent; `peer budget --restore` takes the "
+            f"The lifetime ledger {path} is damaged ({error}), so nothing was sent; `peer budget --restore` "
+            "takes the "
             "other copy."
         ) from None
     return rows

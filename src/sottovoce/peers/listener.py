@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from sottovoce.errors import PeerError, TryLater
-from sottovoce.peers.connection import shake
+from sottovoce.peers.connection import tls_handshake
 
 __all__ = ["Listener", "raise_limit", "split_address"]
 
@@ -61,7 +61,7 @@ def split_address(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class _Guest:
+class PendingConnection:
     """A connection that has not shown a certificate yet."""
 
     __slots__ = ("host", "sock", "task", "timer")
@@ -107,8 +107,8 @@ class Listener:
         self.counts: Counter[str] = Counter()
         self.port = 0
         self._sockets: list[socket.socket] = []
-        self._guests: dict[_Guest, None] = {}  # in the order of coming
-        self._from: dict[str, dict[_Guest, None]] = {}
+        self._guests: dict[PendingConnection, None] = {}  # in the order of coming
+        self._from: dict[str, dict[PendingConnection, None]] = {}
 
     async def open(self) -> None:
         """Begin to listen."""
@@ -186,18 +186,18 @@ class Listener:
             self._let_go(next(iter(same)))
         elif len(self._guests) >= self.most:
             self._let_go(next(iter(self._guests)))
-        guest = _Guest(sock, host)
+        guest = PendingConnection(sock, host)
         self._guests[guest] = None
         self._from.setdefault(host, {})[guest] = None
         loop = asyncio.get_running_loop()
         guest.timer = loop.call_later(self.patience, self._let_go, guest)
         loop.add_reader(sock.fileno(), self._speaks, guest)
 
-    def _let_go(self, guest: _Guest) -> None:
+    def _let_go(self, guest: PendingConnection) -> None:
         self.counts["let go"] += 1
         self._dismiss(guest)
 
-    def _dismiss(self, guest: _Guest) -> None:
+    def _dismiss(self, guest: PendingConnection) -> None:
         if guest.task is not None:
             guest.task.cancel()
         if guest.sock.fileno() >= 0:  # else it belongs to TLS, which closes it
@@ -205,7 +205,7 @@ class Listener:
             guest.sock.close()
         self._forget(guest)
 
-    def _forget(self, guest: _Guest) -> None:
+    def _forget(self, guest: PendingConnection) -> None:
         if guest.timer is not None:
             guest.timer.cancel()
         self._guests.pop(guest, None)
@@ -214,17 +214,17 @@ class Listener:
         if not same:
             self._from.pop(guest.host, None)
 
-    def _speaks(self, guest: _Guest) -> None:
+    def _speaks(self, guest: PendingConnection) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(guest.sock.fileno())
         guest.task = loop.create_task(self._let_in(guest))
 
-    async def _let_in(self, guest: _Guest) -> None:
+    async def _let_in(self, guest: PendingConnection) -> None:
         try:
             if self.context is None:
                 await self.enter(guest.sock, guest.host)
             else:
-                await self.enter(await shake(guest.sock, self.context, server=True), guest.host)
+                await self.enter(await tls_handshake(guest.sock, self.context, server=True), guest.host)
         except asyncio.CancelledError:
             guest.sock.close()
         except (OSError, PeerError):

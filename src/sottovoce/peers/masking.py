@@ -42,8 +42,8 @@ class MaskedRows:
     >>> grid = sv.privacy.mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
     >>> masks = sv.privacy.simulated_masks(masked, seed=1, run=run, bits=grid.bits)
     >>> members = [MaskedRows(grid, each, run) for each in masks]
-    >>> hidden = np.array([m.hide(np.array([0.5, 1.0]), 0) for m in members])
-    >>> members[0].mean(masked.apply(hidden)[0], 0).tolist()
+    >>> noise_amplification = np.array([m.hide(np.array([0.5, 1.0]), 0) for m in members])
+    >>> members[0].mean(masked.apply(noise_amplification)[0], 0).tolist()
     [0.5, 1.0]
     """
 
@@ -56,9 +56,9 @@ class MaskedRows:
         """Return the masked integers of one noisy row; the keys are those of the next step afterwards."""
         if self.masks is None:
             raise ConfigError("the mask keys of this run are not here; sign the agreement again with them.")
-        hidden = self.masks.hide(self.grid.place(np.asarray(row, np.float64)), step, self.chain)
+        noise_amplification = self.masks.hide(self.grid.place(np.asarray(row, np.float64)), step, self.chain)
         self.masks.ratchet()
-        return hidden
+        return noise_amplification
 
     def mean(self, total: np.ndarray, step: int) -> np.ndarray:
         """Return the mean of all rows from their integer sum, and lengthen the chain by it."""
@@ -89,32 +89,34 @@ class MaskedRows:
 # ---- the key between signing and the first row -----------------------------------------------------------
 
 
-def mask_statement(run: bytes, epoch: int, public: bytes) -> bytes:
-    """Return what a member signs: this run, this epoch, this key.
+def mask_statement(run: bytes, membership_version: int, public: bytes) -> bytes:
+    """Return what a member signs: this run, this membership version, this key.
 
     Examples
     --------
     >>> len(mask_statement(bytes(32), 0, bytes(32)))
     91
     """
-    return b"sottovoce mask key\n" + run + epoch.to_bytes(8, "little") + public
+    return b"sottovoce mask key\n" + run + membership_version.to_bytes(8, "little") + public
 
 
-def make_mask_key(folder: str | Path, run: bytes, epoch: int) -> MaskKey:
-    """Make a fresh key for one run and epoch, in a file for its owner only; an older one is replaced."""
+def make_mask_key(folder: str | Path, run: bytes, membership_version: int) -> MaskKey:
+    """Make a fresh key for one run and membership version, in a file for its owner only; an older one is
+    replaced.
+    """
     key = MaskKey.fresh()
     try:
-        atomic_write(_file(folder, run, epoch), key.to_bytes().hex() + "\n", mode=0o600)
+        atomic_write(_file(folder, run, membership_version), key.to_bytes().hex() + "\n", mode=0o600)
     except DataError as error:
         raise ConfigError(f"The mask key cannot be kept, so nothing was signed: {error}") from None
     return key
 
 
-def read_mask_key(folder: str | Path | None, run: bytes, epoch: int) -> MaskKey | None:
+def read_mask_key(folder: str | Path | None, run: bytes, membership_version: int) -> MaskKey | None:
     """Return the key that was made when this run was signed; None if it is not there."""
-    if folder is None or not _file(folder, run, epoch).exists():
+    if folder is None or not _file(folder, run, membership_version).exists():
         return None
-    file = _file(folder, run, epoch)
+    file = _file(folder, run, membership_version)
     if file.stat().st_mode & 0o077:
         raise ConfigError(f"The mask key {file} can be read by others; sign again, then run chmod 600 on it.")
     try:
@@ -123,11 +125,11 @@ def read_mask_key(folder: str | Path | None, run: bytes, epoch: int) -> MaskKey 
         raise ConfigError(f"The mask key {file} cannot be read; sign the agreement again.") from None
 
 
-def erase_mask_key(folder: str | Path | None, run: bytes, epoch: int) -> None:
+def erase_mask_key(folder: str | Path | None, run: bytes, membership_version: int) -> None:
     """Overwrite and remove the key's file: the pair keys are durable elsewhere, or nobody needs them."""
-    if folder is None or not _file(folder, run, epoch).exists():
+    if folder is None or not _file(folder, run, membership_version).exists():
         return
-    file = _file(folder, run, epoch)
+    file = _file(folder, run, membership_version)
     with open(file, "r+b") as held:
         held.write(bytes(file.stat().st_size))
         held.flush()
@@ -135,5 +137,5 @@ def erase_mask_key(folder: str | Path | None, run: bytes, epoch: int) -> None:
     file.unlink()
 
 
-def _file(folder: str | Path, run: bytes, epoch: int) -> Path:
-    return Path(folder) / f"mask-{run.hex()[:32]}-{epoch}.key"
+def _file(folder: str | Path, run: bytes, membership_version: int) -> Path:
+    return Path(folder) / f"mask-{run.hex()[:32]}-{membership_version}.key"

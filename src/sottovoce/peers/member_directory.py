@@ -1,4 +1,4 @@
-"""A member's home: one folder per organization, with everything that outlives a run.
+"""A member's member directory: one folder per organization, with everything that outlives a run.
 
 ::
 
@@ -9,8 +9,9 @@
     key             for the digest of records, never leaves
     runs/HASH/      ledger, model and statement of one run
 
-Outside it, in another place of the machine, lie a second copy of the book and the newest head of every ledger
-(the ``copy`` folder): a home, run or book restored from a backup is older than these, and nothing is sent.
+Outside it, in another place of the machine, lie a second copy of the lifetime ledger and the newest head of
+every ledger (the ``copy`` folder): a member directory, run or lifetime ledger restored from a backup is older
+than these, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -36,43 +37,45 @@ from sottovoce.peers.lifetime_ledger import (
     LifetimeLedger,
     RunCharge,
     RunClosure,
-    charge_act,
+    charge_to_row,
     view_name,
 )
 from sottovoce.peers.member_data import Records
-from sottovoce.peers.pinned_certificates import Addresses
+from sottovoce.peers.pinned_certificates import PinnedCertificates
 from sottovoce.peers.run_ledger import LEDGER, SqliteLedger, at_rest, read_charge, read_ledger
 
-__all__ = ["ASSUMPTIONS", "MemberDirectory", "find_home"]
+__all__ = ["ASSUMPTIONS", "MemberDirectory", "find_member_directory"]
 
 MARK, KEY, BOOK = "home.json", "key", "book.jsonl"
 VARIABLE = "SOTTOVOCE_HOME"
 _FORMAT = 1
 ASSUMPTIONS = (
-    "home and second copy were never set back together (a snapshot of the whole machine does that)",
-    "the populations of this home have no person in common",
+    "member directory and second copy were never set back together (a snapshot of the whole machine does "
+    "that)",
+    "the populations of this member directory have no person in common",
 )
 
 
 class MemberDirectory:
     """An organization's folder.
 
-    `MemberDirectory.create` makes one, `MemberDirectory(folder)` opens it, `find_home` looks for this
-    machine's.
+    `MemberDirectory.create` makes one, `MemberDirectory(folder)` opens it, `find_member_directory` looks for
+    this machine's.
 
     Guarantees
     ----------
-    A run is started through `start` once in its life, whatever folder is asked for: it is charged to the book
-    before its ledger exists, and a run that is known goes on in its own folder or is refused. A ledger that
-    is missing, or older than its head in the copy, is refused.
+    A run is started through `start` once in its life, whatever folder is asked for: it is charged to the
+    lifetime ledger before its ledger exists, and a run that is known goes on in its own folder or is refused.
+    A ledger that is missing, or older than its head in the copy, is refused.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> home = MemberDirectory.create(folder + "/home", "north", population="patients", copy=folder + "/copy",
-    ...                    budgets=[LifetimeBudget(5.0, 1e-5, "replace-one")])
-    >>> MemberDirectory(folder + "/home").name, home.book.charges
+    >>> directory = MemberDirectory.create(
+    ...     folder + "/north", "north", population="patients", copy=folder + "/copy",
+    ...     budgets=[LifetimeBudget(5.0, 1e-5, "replace-one")])
+    >>> MemberDirectory(folder + "/north").name, directory.lifetime_ledger.charges
     ('north', [])
     """
 
@@ -82,17 +85,22 @@ class MemberDirectory:
             facts = json.loads((self.folder / MARK).read_text())
             form, self.name, self.copy = facts["format"], str(facts["name"]), Path(facts["copy"])
         except OSError:
-            raise ConfigError(f"{self.folder} is not a home; `sottovoce peer init` makes one.") from None
+            raise ConfigError(
+                f"{self.folder} is not a member directory; `sottovoce peer init` makes one."
+            ) from None
         except (ValueError, KeyError, TypeError):
-            raise LedgerError(f"The home's file {self.folder / MARK} is damaged; restore it.") from None
+            raise LedgerError(
+                f"The member directory's file {self.folder / MARK} is damaged; restore it."
+            ) from None
         if form != _FORMAT:
             raise ConfigError(
-                f"The home {self.folder} has format {form!r}, this program reads {_FORMAT}; upgrade it."
+                f"The member directory {self.folder} has format {form!r}, this program reads {_FORMAT}; "
+                "upgrade it."
             )
         if self.folder.stat().st_mode & 0o077:
-            raise LedgerError(f"The home {self.folder} is open to others; run chmod 700 on it.")
-        self.book = LifetimeLedger(self.folder / BOOK, self.copy / BOOK, self.folder / "lock")
-        self.addresses = Addresses(self.folder / "addresses", self.book)
+            raise LedgerError(f"The member directory {self.folder} is open to others; run chmod 700 on it.")
+        self.lifetime_ledger = LifetimeLedger(self.folder / BOOK, self.copy / BOOK, self.folder / "lock")
+        self.pinned_certificates = PinnedCertificates(self.folder / "addresses", self.lifetime_ledger)
 
     @classmethod
     def create(
@@ -103,10 +111,10 @@ class MemberDirectory:
         population: str,
         budgets: Iterable[LifetimeBudget],
         copy: str | Path | None = None,
-        why: str = "the home was made",
+        why: str = "the member directory was made",
         days: float = 730.0,
     ) -> MemberDirectory:
-        """Make a home with an identity, an empty book and its first population.
+        """Make a member directory with an identity, an empty lifetime ledger and its first population.
 
         Parameters
         ----------
@@ -114,27 +122,30 @@ class MemberDirectory:
         name : the member's name in agreements.
         population : whose records are used here; every file is charged to it unless another is opened.
         budgets : its lifetime budgets.
-        copy : a folder outside the home, best on another disk; by default in this user's state folder.
-        why : the officer's words for the book.
+        copy : a folder outside the member directory, best on another disk; by default in this user's state
+            folder.
+        why : the officer's words for the lifetime ledger.
         days : how long the certificate is valid.
         """
         folder, budgets = Path(folder).expanduser().absolute(), tuple(budgets)
         if (folder / MARK).exists():
-            raise ConfigError(f"{folder} is a home already; keep it.")
+            raise ConfigError(f"{folder} is a member directory already; keep it.")
         place = Path(copy).expanduser().absolute() if copy is not None else _default_copy(name)
         if place == folder or folder in place.parents:
-            raise ConfigError(f"The second copy must lie outside the home, got {place}.")
+            raise ConfigError(f"The second copy must lie outside the member directory, got {place}.")
         try:
             for each in (folder, place):
                 each.mkdir(mode=0o700, parents=True, exist_ok=True)
                 os.chmod(each, 0o700)
         except OSError as error:
-            raise ConfigError(f"The home cannot be made ({error.strerror}: {error.filename}).") from None
+            raise ConfigError(
+                f"The member directory cannot be made ({error.strerror}: {error.filename})."
+            ) from None
         make_identity(folder / "identity", name, days=days)
         atomic_write(folder / KEY, secrets.token_bytes(32), mode=0o600)
-        book = LifetimeLedger(folder / BOOK, place / BOOK, folder / "lock")
-        book.create(name)
-        book.open_population(population, budgets, why)
+        lifetime_ledger = LifetimeLedger(folder / BOOK, place / BOOK, folder / "lock")
+        lifetime_ledger.create(name)
+        lifetime_ledger.open_population(population, budgets, why)
         facts = {"format": _FORMAT, "name": name, "copy": str(place)}
         atomic_write(folder / MARK, json.dumps(facts, indent=1) + "\n", mode=0o600)  # last: now it is one
         return cls(folder)
@@ -150,7 +161,7 @@ class MemberDirectory:
         return read_identity(self.identity_folder)
 
     def witness(self, run: bytes) -> Path:
-        """Return the file, outside the home, that holds the newest head of a run's ledger."""
+        """Return the file, outside the member directory, that holds the newest head of a run's ledger."""
         return self.copy / "heads" / run.hex()
 
     def digest(self, records: Records) -> str:
@@ -161,10 +172,10 @@ class MemberDirectory:
         >>> import tempfile
         >>> import numpy as np
         >>> folder = tempfile.mkdtemp()
-        >>> home = MemberDirectory.create(folder + "/home", "north", population="patients",
+        >>> member_directory = MemberDirectory.create(folder + "/home", "north", population="patients",
         ...                    copy=folder + "/copy", budgets=[LifetimeBudget(5.0, 1e-5, "user")])
         >>> rows = Records(np.zeros((2, 1)), np.zeros(2))
-        >>> home.digest(rows) == home.digest(Records(np.zeros((2, 1)), np.ones(2)))
+        >>> member_directory.digest(rows) == member_directory.digest(Records(np.zeros((2, 1)), np.ones(2)))
         False
         """
         path = self.folder / KEY
@@ -172,10 +183,12 @@ class MemberDirectory:
             mode, key = stat.S_IMODE(path.stat().st_mode), path.read_bytes()
         except OSError as error:
             raise IdentityError(
-                f"The home's key {path} cannot be read ({error.strerror}); restore it."
+                f"The member directory's key {path} cannot be read ({error.strerror}); restore it."
             ) from None
         if mode & 0o077 or len(key) != 32:
-            raise IdentityError(f"The home's key {path} must have 32 bytes that only its owner can read.")
+            raise IdentityError(
+                f"The member directory's key {path} must have 32 bytes that only its owner can read."
+            )
         total = hmac.new(key, b"sottovoce records 1\n", hashlib.sha256)
         for part in records:
             total.update(f"{part.dtype.str} {part.shape}\n".encode())
@@ -183,16 +196,29 @@ class MemberDirectory:
         return total.hexdigest()
 
     def charge_of(
-        self, job: AgreedRun, node: int, *, population: str | None = None, continues: Iterable[str] = ()
+        self,
+        agreed_run: AgreedRun,
+        node: int,
+        *,
+        population: str | None = None,
+        continues: Iterable[str] = (),
     ) -> RunCharge:
-        """Return what an agreed run would cost this home; an epoch names the runs it ``continues``."""
+        """Return what an agreed run would cost this member directory; a membership version names the runs
+        it ``continues``.
+        """
         # what is promised of a masked plan is against as many members as it tolerates
-        asked = [job.network(node), job.promised(node)]
+        asked = [agreed_run.network(node), agreed_run.charged_guarantee(node)]
         views = {view_name(guarantee): guarantee for guarantee in asked if guarantee.label == "exact"}
-        said = job.agreement.continues
+        said = agreed_run.agreement.continues
         earlier = tuple(dict.fromkeys([*([said] if said else []), *continues]))
-        return RunCharge(population or "", job.agreement.title, tuple(job.releases(node)), views,
-                      run=job.agreement.run.hex(), continues=earlier)  # fmt: skip
+        return RunCharge(
+            population or "",
+            agreed_run.agreement.title,
+            tuple(agreed_run.releases(node)),
+            views,
+            run=agreed_run.agreement.run.hex(),
+            continues=earlier,
+        )
 
     def start(
         self,
@@ -203,22 +229,22 @@ class MemberDirectory:
         new_records: str = "",
         closing: Iterable[RunClosure] = (),
     ) -> tuple[Path, RunCharge]:
-        """Charge a run, or find it; return its folder and its place in the book.
+        """Charge a run, or find it; return its folder and its place in the lifetime ledger.
 
         ``state`` is where a new run keeps its ledger, by default ``runs/HASH``; a known one stays there. The
-        runs that an epoch continues are closed (``closing``) in the same writing.
+        runs that a membership version continues are closed (``closing``) in the same writing.
         """
         strays = self.strays()
         if strays:
             raise LedgerError(
-                f"The book does not know the run in {strays[0]}, so it is older than its runs; "
+                f"The lifetime ledger does not know the run in {strays[0]}, so it is older than its runs; "
                 "`peer budget --restore` charges for it."
             )
         place = Path(state).expanduser().absolute() if state is not None else self.folder / "runs" / new.run
         inside = self.folder in place.parents
         named = str(place.relative_to(self.folder)) if inside else str(place)
         filled = replace(new, records=self.digest(records), state=named)
-        known = self.book.start(filled, new_records=new_records, closing=closing)
+        known = self.lifetime_ledger.start(filled, new_records=new_records, closing=closing)
         place = self.folder / known.state
         if known.status != "started" and not (place / LEDGER).exists():
             raise LedgerError(
@@ -239,11 +265,12 @@ class MemberDirectory:
         new_records: str = "",
         closing: Iterable[RunClosure] = (),
     ) -> SqliteLedger:
-        """Charge the book, then make or find the ledger, then say in the book that it exists; then send.
+        """Charge the lifetime ledger, then make or find the ledger, then say in the lifetime ledger that it
+        exists; then send.
 
         ``session`` names the ledger where the run's hash alone does not (masked sums name their keys too).
-        Whatever stops in between, the book holds the run before its ledger can hold a row, and holds that the
-        ledger exists before that row can leave.
+        Whatever stops in between, the lifetime ledger holds the run before its ledger can hold a row, and
+        holds that the ledger exists before that row can leave.
         """
         place, known = self.start(new, records, state=state, new_records=new_records, closing=closing)
         run = bytes.fromhex(known.run)
@@ -251,12 +278,12 @@ class MemberDirectory:
             place,
             run=session or run,
             node=node,
-            about={**(about or {}), "book": charge_act(known, "start")},
+            about={**(about or {}), "charge": charge_to_row(known, "start")},
             witness=self.witness(run),
             witnessed=known.status != "started",
         )
         try:
-            self.book.begun(known.run)
+            self.lifetime_ledger.begun(known.run)
         except BaseException:
             ledger.close()
             raise
@@ -264,12 +291,14 @@ class MemberDirectory:
 
     def close(self, run: str, why: str) -> RunCharge:
         """Give a run up for good; it costs what its ledger lists, or everything planned if that is lost."""
-        known = self.book.runs.get(run)
+        known = self.lifetime_ledger.runs.get(run)
         if known is None:
-            raise ConfigError(f"The book knows no run {run[:16]}; `peer budget` lists those it knows.")
+            raise ConfigError(
+                f"The lifetime ledger knows no run {run[:16]}; `peer budget` lists those it knows."
+            )
         with at_rest(self.folder / known.state):  # a running peer would release more than is counted here
-            self.book.close(run, self._left(known), why)
-        return self.book.runs[run]
+            self.lifetime_ledger.close(run, self._left(known), why)
+        return self.lifetime_ledger.runs[run]
 
     def restore(self, why: str) -> str:
         """Take the longer copy of the ledger; charge runs it does not know; see `LifetimeLedger.restore`."""
@@ -278,11 +307,13 @@ class MemberDirectory:
             stored = read_charge(folder)
             if stored is not None:
                 missing.append(stored)
-        return self.book.restore(why, missing)
+        return self.lifetime_ledger.restore(why, missing)
 
     def strays(self) -> list[Path]:
-        """Return the folders of runs that were started from this home and that the book does not know."""
-        known = set(self.book.runs)
+        """Return the folders of runs that were started from this member directory and that the lifetime
+        ledger does not know.
+        """
+        known = set(self.lifetime_ledger.runs)
         return [folder for folder in self._run_folders() if folder.name not in known]
 
     def _run_folders(self) -> list[Path]:
@@ -292,7 +323,7 @@ class MemberDirectory:
     def _left(self, known: RunCharge) -> Iterable[Release] | None:
         """Return what a ledger lists, if it is whole and no older than its head in the copy."""
         if known.status == "started":
-            return []  # nothing may be sent before the book says that the ledger exists
+            return []  # nothing may be sent before the lifetime ledger says that the ledger exists
         try:
             stored = read_ledger(self.folder / known.state, witness=self.witness(bytes.fromhex(known.run)))
         except LedgerError:
@@ -301,24 +332,27 @@ class MemberDirectory:
         return left
 
 
-def find_home(
+def find_member_directory(
     folder: str | Path | None = None, *, identity: str | Path | None = None
 ) -> MemberDirectory | None:
-    """Return the home that is meant, or None if this machine has none.
+    """Return the member directory that is meant, or None if this machine has none.
 
     The folder named; else the one around an identity; else the variable ``SOTTOVOCE_HOME``; else
-    ``~/.sottovoce``. Whoever uses the identity of a home is charged to its book, named or not.
+    ``~/.sottovoce``. Whoever uses the identity of a member directory is charged to its lifetime ledger, named
+    or not.
 
     Examples
     --------
-    >>> find_home("/nowhere")
+    >>> find_member_directory("/nowhere")
     Traceback (most recent call last):
-    sottovoce.errors.ConfigError: /nowhere is not a home; `sottovoce peer init` makes one.
+    sottovoce.errors.ConfigError: /nowhere is not a member directory; `sottovoce peer init` makes one.
     """
     around = Path(identity).expanduser().resolve().parent if identity is not None else None
     if around is not None and (around / MARK).exists():
         if folder is not None and Path(folder).expanduser().resolve() != around:
-            raise ConfigError(f"The identity {identity} belongs to the home {around}, not to {folder}.")
+            raise ConfigError(
+                f"The identity {identity} belongs to the member directory {around}, not to {folder}."
+            )
         return MemberDirectory(around)
     if folder is None:
         folder = os.environ.get(VARIABLE) or None

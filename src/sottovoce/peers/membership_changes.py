@@ -1,9 +1,10 @@
-"""Membership epochs: a run goes on without a member, with one that has moved, or with a new key.
+"""Membership membership versions: a run goes on without a member, with one that has moved, or with a new key.
 
-What a run does is fixed by its agreement, so what changes is a new agreement: the next epoch, which names the
-run that it continues and the model it goes on from, and is signed by everybody who remains. It has its own
-frames, mask keys and noise labels; the step that was under way is paid for at its old price and done again at
-the new one. What was spent before is carried over: by the book, by the budget and by every statement.
+What a run does is fixed by its agreement, so what changes is a new agreement: the next membership version,
+which names the run that it continues and the model it goes on from, and is signed by everybody who remains.
+It has its own frames, mask keys and noise labels; the step that was under way is paid for at its old price
+and done again at the new one. What was spent before is carried over: by the lifetime ledger, by the budget
+and by every statement.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from sottovoce.peers.run_ledger import at_rest, read_ledger
 __all__ = [
     "EarlierSpending",
     "SettledSpending",
-    "draft_epoch",
+    "draft_membership_change",
     "model_digest",
     "other_model",
     "read_start",
@@ -43,12 +44,12 @@ __all__ = [
 
 
 class EarlierSpending:
-    """What a member spent in the epochs before: carried from one ledger to the next.
+    """What a member spent in the membership versions before: carried from one ledger to the next.
 
     Parameters
     ----------
-    parts : one mapping per earlier epoch: run, releases, the guarantee they come to, and whether the ledger
-        was there to say so or everything planned had to be counted.
+    parts : one mapping per earlier membership version: run, releases, the guarantee they come to, and whether
+        the ledger was there to say so or everything planned had to be counted.
     """
 
     def __init__(self, parts: Iterable[Mapping[str, Any]] = ()) -> None:
@@ -56,32 +57,33 @@ class EarlierSpending:
 
     @property
     def curves(self) -> list[Curve]:
-        """The losses of the earlier epochs."""
+        """The losses of the earlier membership versions."""
         return [Guarantee.from_dict(part["guarantee"]).curve for part in self.parts]
 
     def spent(self, delta: float) -> float:
-        """Return epsilon of the earlier epochs."""
+        """Return epsilon of the earlier membership versions."""
         return Curve.total(self.curves).epsilon(delta) if self.parts else 0.0
 
     def total(self, now: Guarantee, delta: float) -> float:
-        """Return epsilon of all epochs together, ``now`` being that of the present one."""
+        """Return epsilon of all membership versions together, ``now`` being that of the present one."""
         return Curve.total([*self.curves, now.curve]).epsilon(delta)
 
-    def require(self, job: AgreedRun, node: int) -> None:
+    def require(self, agreed_run: AgreedRun, node: int) -> None:
         """Raise unless what was spent and what is planned fit the agreed budget together."""
-        budget = job.agreement.budget
-        total = self.total(job.promised(node), budget.delta)
+        budget = agreed_run.agreement.budget
+        total = self.total(agreed_run.charged_guarantee(node), budget.delta)
         if self.parts and not total <= budget.epsilon:
             spent = self.spent(budget.delta)
             raise BudgetExceeded(
-                f"The epochs before cost {job.agreement.members[node].name} epsilon {spent:.4g} at delta "
+                f"The membership versions before cost {agreed_run.agreement.members[node].name} epsilon "
+                f"{spent:.4g} at delta "
                 f"{budget.delta:g}, with this one it is {total:.4g} of {budget.epsilon:g}; agree on fewer "
                 "steps, more noise or a larger budget."
             )
 
 
 def model_digest(model: np.ndarray) -> str:
-    """Return the digest by which an epoch names the model it goes on from.
+    """Return the digest by which a membership version names the model it goes on from.
 
     Examples
     --------
@@ -94,13 +96,14 @@ def model_digest(model: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class SettledSpending:
-    """What the epochs before cost one member, counted by their ledgers; nothing has been written yet.
+    """What the membership versions before cost one member, counted by their ledgers; nothing has been written
+    yet.
 
     Parameters
     ----------
-    before : what was spent, one part per earlier epoch.
-    runs : the runs that the epoch goes on from, newest first.
-    closings : how the book closes those that are still open there.
+    before : what was spent, one part per earlier membership version.
+    runs : the runs that the membership version goes on from, newest first.
+    closings : how the lifetime ledger closes those that are still open there.
     place : the state folder of the run that is continued, where there is one.
     remarks : what whoever signs should know, one sentence each.
     """
@@ -117,7 +120,7 @@ def settle(
     agreement: Agreement,
     name: str,
     *,
-    home: MemberDirectory | None,
+    member_directory: MemberDirectory | None,
     state: str | Path | None = None,
     hold: ExitStack | None = None,
 ) -> SettledSpending:
@@ -125,50 +128,62 @@ def settle(
 
     Parameters
     ----------
-    previous : the agreement of the epoch before; where its ledger is lost, those of all epochs before.
-    agreement, name : the new epoch and this member's name.
-    home : its home; the book says which runs are known and finds their ledgers.
-    state : the folder of the run before, without a home.
+    previous : the agreement of the membership version before; where its ledger is lost, those of all
+        membership versions before.
+    agreement, name : the new membership version and this member's name.
+    member directory : its member directory; the lifetime ledger says which runs are known and finds their
+        ledgers.
+    state : the folder of the run before, without a member directory.
     hold : keeps the folders that were counted from being opened by a peer, for as long as it is open; where
         one is running there `LedgerError` is raised. Without it a running peer's run is counted as planned.
 
     Guarantees
     ----------
     Everything the ledger lists is counted, the broken step included; where the ledger is lost, damaged, older
-    than its head or still being written by a peer, everything that was planned. An epoch about which neither
-    an agreement nor a ledger nor the book says anything is an error, never counted as nothing. Other epochs
-    of the same run that this home began, and gave up for this one, are counted too.
+    than its head or still being written by a peer, everything that was planned. A membership version about
+    which neither an agreement nor a ledger nor the lifetime ledger says anything is an error, never counted
+    as nothing. Other membership versions of the same run that this member directory began, and gave up for
+    this one, are counted too.
 
     Examples
     --------
     A run that continues nothing has nothing behind it.
 
     >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> settle(None, read_agreement(example_agreement()[0]), "ada", home=None).before.parts
+    >>> settle(None, read_agreement(example_agreement()[0]), "ada", member_directory=None).before.parts
     []
     """
     if not agreement.continues:
         return SettledSpending()
     given = [previous] if isinstance(previous, Agreement) else list(previous or ())
-    return _Chain({each.run.hex(): each for each in given}, agreement, name, home, state, hold).settled()
+    return _Chain(
+        {each.run.hex(): each for each in given}, agreement, name, member_directory, state, hold
+    ).settled()
 
 
 class _Chain:
-    """The epochs behind an epoch, as one member knows them."""
+    """The membership versions behind a membership version, as one member knows them."""
 
     def __init__(
         self,
         given: dict[str, Agreement],
         agreement: Agreement,
         name: str,
-        home: MemberDirectory | None,
+        member_directory: MemberDirectory | None,
         state: str | Path | None,
         hold: ExitStack | None,
     ) -> None:
-        self.hold, self.job = hold, AgreedRun(agreement)
-        self.given, self.agreement, self.name, self.home = given, agreement, name, home
+        self.hold, self.agreed_run = hold, AgreedRun(agreement)
+        self.given, self.agreement, self.name, self.member_directory = (
+            given,
+            agreement,
+            name,
+            member_directory,
+        )
         self.state = None if state is None else Path(state)
-        self.known: dict[str, RunCharge] = {} if home is None else home.book.runs
+        self.known: dict[str, RunCharge] = (
+            {} if member_directory is None else member_directory.lifetime_ledger.runs
+        )
         self.parts: list[dict[str, Any]] = []  # newest first until the end
         self.runs: list[str] = []
         self.remarks: list[str] = []
@@ -182,7 +197,9 @@ class _Chain:
         run = direct
         while run:
             if run in self.runs:
-                raise ConfigError(f"The epochs before this one go in a circle at {run[:16]}; nothing is run.")
+                raise ConfigError(
+                    f"The membership versions before this one go in a circle at {run[:16]}; nothing is run."
+                )
             self.runs.append(run)
             run = self._step(run, newest=run == direct)
         self._siblings()
@@ -193,23 +210,28 @@ class _Chain:
 
     def _missing(self, run: str) -> ConfigError:
         return ConfigError(
-            f"This epoch continues the run {run[:16]}, and nothing here says what it cost; name its "
-            "agreement (--previous, once for each epoch before this one)."
+            f"This membership version continues the run {run[:16]}, and nothing here says what it cost; "
+            "name its "
+            "agreement (--previous, once for each membership version before this one)."
         )
 
     def _step(self, run: str, *, newest: bool) -> str:
-        """Add what one epoch cost; return the run before it, empty at the first or where all is added."""
+        """Add what one membership version cost; return the run before it, empty at the first or where all
+        is added.
+        """
         old, charge = self.given.get(run), self.known.get(run)
         if old is None and charge is None:
             raise self._missing(run)
         if old is not None and self.name not in [member.name for member in old.members]:
             return old.continues
-        if old is not None and charge is None and self.home is not None:
-            return old.continues  # signed perhaps, but a home begins no run that its book does not know
+        if old is not None and charge is None and self.member_directory is not None:
+            return (
+                old.continues
+            )  # signed perhaps, but a member directory begins no run that its lifetime ledger does not know
         earlier = None
         if old is None or (charge is not None and charge.status == "closed" and not newest):
             assert charge is not None
-            self.parts.append(self._booked(charge, "closed in the book"))
+            self.parts.append(self._booked(charge, "closed in the lifetime ledger"))
         else:
             earlier = self._counted(old, charge, newest=newest)
         if earlier is not None:
@@ -220,23 +242,28 @@ class _Chain:
             return old.continues
         assert charge is not None
         rest = [self.known[each] for each in charge.continues if each in self.known]
-        self.parts += [self._booked(each, "closed in the book") for each in rest]
+        self.parts += [self._booked(each, "closed in the lifetime ledger") for each in rest]
         self.runs += charge.continues
         return ""
 
     def _counted(
         self, old: Agreement, charge: RunCharge | None, *, newest: bool
     ) -> list[dict[str, Any]] | None:
-        """Add one epoch by its ledger, or all it planned; return the parts that its ledger holds."""
-        job, node, run = AgreedRun(old), old.index(self.name), old.run.hex()
+        """Add one membership version by its ledger, or all it planned; return the parts that its ledger
+        holds.
+        """
+        agreed_run, node, run = AgreedRun(old), old.index(self.name), old.run.hex()
         place, witness = (self.state if newest else None), None
-        if charge is not None and self.home is not None:
-            place, witness = self.home.folder / charge.state, self.home.witness(old.run)
+        if charge is not None and self.member_directory is not None:
+            place, witness = (
+                self.member_directory.folder / charge.state,
+                self.member_directory.witness(old.run),
+            )
         earlier: list[dict[str, Any]] | None = None
         left: tuple[Release, ...] | None = None
         said = "lost: everything planned is counted"
         if charge is not None and charge.status == "started":
-            # nothing may be sent before the book says that the ledger exists
+            # nothing may be sent before the lifetime ledger says that the ledger exists
             left, said = (), "never begun"
         elif place is not None:
             try:
@@ -246,23 +273,27 @@ class _Chain:
                         f"The state folder {place} belongs to another run than the one continued."
                     )
                 left, said = tuple(stored["saved"].releases), "whole"
-                # without a word about epochs before it, their agreements are asked for
+                # without a word about membership versions before it, their agreements are asked for
                 earlier = list(stored["about"].get("before", [])) or None
             except LedgerError as error:
                 self.remarks.append(f"the run {run[:16]} is counted as planned: {error}")
-        releases = tuple(job.releases(node)) if left is None else left
+        releases = tuple(agreed_run.releases(node)) if left is None else left
         part = {
             "run": run,
-            "epoch": old.epoch,
+            "membership_version": old.membership_version,
             "releases": [release.to_dict() for release in releases],
-            "guarantee": job.spent(node, releases).to_dict(),
+            "guarantee": agreed_run.spent(node, releases).to_dict(),
             "ledger": said,
         }
         self.parts.append(part)
         self.place = place if newest else self.place
         if charge is not None and charge.status != "closed":
-            views = {} if left is None else job.left_by(node, left)
-            self.closings.append(RunClosure(run, left, f"continued by epoch {self.agreement.epoch}", views))
+            views = {} if left is None else agreed_run.cost_of_interrupted(node, left)
+            self.closings.append(
+                RunClosure(
+                    run, left, f"continued by membership version {self.agreement.membership_version}", views
+                )
+            )
         return earlier
 
     def _read(self, place: Path, witness: Path | None) -> dict[str, Any]:
@@ -273,13 +304,15 @@ class _Chain:
         try:
             self.hold.enter_context(at_rest(place))
         except LedgerError as error:
-            raise ConfigError(f"The run before this epoch is not at rest: {error}") from None
+            raise ConfigError(f"The run before this membership version is not at rest: {error}") from None
         return read_ledger(place, witness=witness)
 
     def _booked(self, charge: RunCharge, said: str) -> dict[str, Any]:
-        """Return the part of a run of which only the book tells: against the view that is charged."""
-        view = view_name(self.job.promised(self.agreement.index(self.name)))
-        adjacency: Any = self.job.plan.adjacency
+        """Return the part of a run of which only the lifetime ledger tells: against the view that is
+        charged.
+        """
+        view = view_name(self.agreed_run.charged_guarantee(self.agreement.index(self.name)))
+        adjacency: Any = self.agreed_run.plan.adjacency
         curve = composed([charge], adjacency, view)
         priced = Guarantee(Adversary("local"), adjacency, "ldp", curve)
         known = charge.against(view) if view != "local" else None
@@ -287,21 +320,21 @@ class _Chain:
             priced = Guarantee(known.adversary, adjacency, known.label, curve, known.assumptions)
         return {
             "run": charge.run,
-            "epoch": None,
+            "membership_version": None,
             "releases": [release.to_dict() for release in charge.releases],
             "guarantee": priced.to_dict(),
             "ledger": said,
         }
 
     def _siblings(self) -> None:
-        """Count epochs that were begun here from the same run and given up for this one."""
+        """Count membership versions that were begun here from the same run and given up for this one."""
         own = {*self.runs, self.agreement.run.hex()}
         for run, charge in self.known.items():
             if run not in own and set(charge.continues) & own:
-                self.parts.append(self._booked(charge, "another epoch of the same run"))
+                self.parts.append(self._booked(charge, "another membership version of the same run"))
 
 
-def draft_epoch(
+def draft_membership_change(
     path: str | Path,
     old: Agreement,
     state: str | Path,
@@ -311,7 +344,7 @@ def draft_epoch(
     certificates: Iterable[bytes] = (),
     graph: str | None = None,
 ) -> Agreement:
-    """Write the agreement of the next epoch, and beside it the model it goes on from.
+    """Write the agreement of the next membership version, and beside it the model it goes on from.
 
     Parameters
     ----------
@@ -334,7 +367,8 @@ def draft_epoch(
 
     >>> from sottovoce.peers.agreement import example_agreement, read_agreement
     >>> file = example_agreement()[0]
-    >>> draft_epoch(file.with_name("next.toml"), read_agreement(file), file.parent / "none", without=["bo"])
+    >>> draft_membership_change(
+    ...     file.with_name("next.toml"), read_agreement(file), file.parent / "none", without=["bo"])
     Traceback (most recent call last):
         ...
     sottovoce.errors.ConfigError: An average has one step, so nothing of it can go on; agree on a new run.
@@ -346,7 +380,9 @@ def draft_epoch(
     for name in (*leaving, *moves, *renewed):
         old.index(name)
     if not (leaving or moves or renewed or graph):
-        raise ConfigError("An epoch changes something: who leaves, who has moved, or whose key is new.")
+        raise ConfigError(
+            "A membership version changes something: who leaves, who has moved, or whose key is new."
+        )
     step, model = _reached(state)
     remaining = old.plan.steps - step
     if remaining < 1:
@@ -380,7 +416,9 @@ def save_model(path: Path, row: np.ndarray) -> None:
 
 
 def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | None:
-    """Return the model an epoch goes on from: the first file that is there and is the one signed for."""
+    """Return the model a membership version goes on from: the first file that is there and is the one
+    signed for.
+    """
     if not agreement.continues:
         return None
     found = None
@@ -396,14 +434,16 @@ def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | 
             return found
     if agreement.start:
         raise ConfigError(
-            f"The model this epoch goes on from ({agreement.start[:16]}) is not here; get the file beside "
+            f"The model this membership version goes on from ({agreement.start[:16]}) is not here; get the "
+            "file beside "
             "the agreement from whoever drafted it."
         )
     return found
 
 
 def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ...]:
-    """Return a sentence if an epoch goes on from another model than the one in this member's own folder.
+    """Return a sentence if a membership version goes on from another model than the one in this member's own
+    folder.
 
     It costs no privacy: what is released is priced for any model. But whoever drafted it chose it, and a
     member that stood at the same step can see whether it is the common one.
@@ -423,7 +463,8 @@ def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ..
     if model_digest(model) == agreement.start:
         return ()
     return (
-        f"it goes on from another model than this home has after step {step}: ask whoever drafted it at "
+        f"it goes on from another model than this member directory has after step {step}: ask whoever "
+        "drafted it at "
         "which step it stood, and why",
     )
 
@@ -458,7 +499,8 @@ def _drafted(old: Agreement, kept: list[int], graph: str | None, steps: int) -> 
                 raise ConfigError("Too few members would remain for masked sums; agree on a new run.")
             more = math.sqrt((len(old.members) - colluding) / (len(kept) - colluding))
             part["noise_multiplier"] = float(part["noise_multiplier"]) * more
-    content |= {"algorithm": part, "epoch": old.epoch + 1, "continues": old.run.hex()}
+    version = old.membership_version + 1
+    content |= {"algorithm": part, "membership_version": version, "continues": old.run.hex()}
     if graph is not None:
         content["graph"] = graph
     return {key: value for key, value in content.items() if value is not None}

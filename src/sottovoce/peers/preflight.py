@@ -74,10 +74,11 @@ def check_files(
     identity: str | Path,
     data: str | Path | None = None,
     state: str | Path | None = None,
-    home: MemberDirectory | None = None,
+    member_directory: MemberDirectory | None = None,
     population: str | None = None,
 ) -> Checked:
-    """Look at everything on this machine: agreement, signatures, key, records, price, book, ledger, disk.
+    """Look at everything on this machine: agreement, signatures, key, records, price, lifetime ledger,
+    ledger, disk.
 
     Examples
     --------
@@ -127,11 +128,11 @@ def check_files(
     look("identity", own)
     if data is not None:
         look("data", lambda: _records(data, agreed))
-    look("price", lambda: _price(agreed, found.identity))
-    if home is not None:
-        look("book", lambda: _book(home, agreed, population))
-    if state is not None or home is not None:
-        place = Path(state) if state is not None else home.folder / "runs" / agreed.run.hex()  # type: ignore[union-attr]
+    look("privacy cost", lambda: _privacy_cost(agreed, found.identity))
+    if member_directory is not None:
+        look("lifetime budget", lambda: _lifetime_budget(member_directory, agreed, population))
+    if state is not None or member_directory is not None:
+        place = Path(state) if state is not None else member_directory.folder / "runs" / agreed.run.hex()  # type: ignore[union-attr]
         look("ledger", lambda: _ledger(place, agreed))
     return found
 
@@ -142,23 +143,25 @@ def _records(data: str | Path, agreed: Agreement) -> str:
     return f"{data} fits the agreement ({records.X.shape[1]} numbers per record: {wanted[:120]})"
 
 
-def _price(agreed: Agreement, identity: Identity | None) -> str:
-    job = AgreedRun(agreed)
+def _privacy_cost(agreed: Agreement, identity: Identity | None) -> str:
+    agreed_run = AgreedRun(agreed)
     node = agreed.index(identity.name) if identity is not None else 0
-    job.spending(node)
-    epsilon = job.promised(node).epsilon(agreed.budget.delta)
+    agreed_run.spending(node)
+    epsilon = agreed_run.charged_guarantee(node).epsilon(agreed.budget.delta)
     return (
         f"epsilon {epsilon:.4g} of {agreed.budget.epsilon:g} at delta {agreed.budget.delta:g} in "
-        f"{job.rounds} rounds"
+        f"{agreed_run.rounds} rounds"
     )
 
 
-def _book(home: MemberDirectory, agreed: Agreement, population: str | None) -> str:
-    home.addresses.require(agreed, home.identity.fingerprint)
-    job = AgreedRun(agreed)
-    if agreed.run.hex() in home.book.runs:
-        return f"all certificates are pinned; the run is known and goes on in {home.folder}"
-    rows = home.book.forecast(home.charge_of(job, agreed.index(home.name), population=population))
+def _lifetime_budget(member_directory: MemberDirectory, agreed: Agreement, population: str | None) -> str:
+    member_directory.pinned_certificates.require(agreed, member_directory.identity.fingerprint)
+    agreed_run = AgreedRun(agreed)
+    if agreed.run.hex() in member_directory.lifetime_ledger.runs:
+        return f"all certificates are pinned; the run is known and goes on in {member_directory.folder}"
+    rows = member_directory.lifetime_ledger.forecast(
+        member_directory.charge_of(agreed_run, agreed.index(member_directory.name), population=population)
+    )
     for row in rows:
         if not row["total"] <= row["epsilon"]:
             raise SottovoceError(
@@ -206,17 +209,17 @@ async def check_neighbors(
     ----------
     agreement, identity : as `check_files` found them.
     listen, relay, proxy : as for the run.
-    wait : seconds to stay at the door; 0 only tries whether the address is free.
+    wait : seconds to stay at the listener; 0 only tries whether the address is free.
     """
     node = agreement.index(identity.name)
     around = agreement.neighbors(node)
-    setting = TransportConfig(agreement.run, agreement.session, relay or agreement.relay, proxy)
-    probe = _Probe(agreement.members, node, identity, around, lambda s, raw: None, largest=1, setting=setting)
+    config = TransportConfig(agreement.run, agreement.session, relay or agreement.relay, proxy)
+    probe = _Probe(agreement.members, node, identity, around, lambda s, raw: None, largest=1, config=config)
     findings = [await _port(probe, listen, wait)]
     called = asyncio.gather(*[probe.ask(s, wait) for s in around])
-    if probe.door is not None and wait:
+    if probe.listener is not None and wait:
         await asyncio.sleep(wait)
-        probe.door.close()
+        probe.listener.close()
     answers = dict(zip(around, await called, strict=True))
     for s in around:
         findings.append(_verdict(probe, agreement, s, answers[s], bool(wait)))
@@ -245,17 +248,17 @@ async def _port(probe: _Probe, listen: str | None, wait: float) -> Finding:
         return Finding("port", True, "outbound: this machine calls the others and listens nowhere")
     address = listen or own.address
     roots = [probe.members[s].certificate for s in probe.contacts]
-    door = Listener(address, probe.answer, context=server_context(probe.identity, roots))
+    listener = Listener(address, probe.answer, context=server_context(probe.identity, roots))
     try:
-        await door.open()
+        await listener.open()
     except TryLater:
         return Finding("port", True, f"{address} is in use: by this member's peer, or by another process")
     except SottovoceError as error:
         return Finding("port", False, str(error))
     if wait:
-        probe.door = door
+        probe.listener = listener
     else:
-        door.close()
+        listener.close()
     return Finding("port", True, f"{address} is free" + (f", listening for {wait:g} s" if wait else ""))
 
 
@@ -288,12 +291,12 @@ class _Probe(TlsTransport):
         self.came: set[int] = set()
 
     def _hello(self) -> Hello:
-        return Hello(self.setting.run, self.setting.session, self.clock(), __version__, only_check=True)
+        return Hello(self.config.run, self.config.session, self.clock(), __version__, only_check=True)
 
     async def ask(self, s: int, wait: float) -> str | None:
         """Call a neighbor; return why it did not answer, or None."""
         other = self.members[s]
-        if not other.reachable and (self.members[self.node].reachable or not self.setting.relay):
+        if not other.reachable and (self.members[self.node].reachable or not self.config.relay):
             return None
         try:
             async with asyncio.timeout(max(wait, 12.0)):
@@ -303,7 +306,7 @@ class _Probe(TlsTransport):
         return None
 
     async def answer(self, tls: ssl.SSLSocket, host: str) -> None:
-        """Answer somebody who calls while the door is open."""
+        """Answer somebody who calls while the listener is open."""
         sender = self._pins.get(shown_fingerprint(tls))
         if sender is None:
             tls.close()

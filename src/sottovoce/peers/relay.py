@@ -51,7 +51,7 @@ class Relay:
     Guarantees
     ----------
     It holds no key and reads nothing but the greeting of 41 bytes; what it copies is TLS 1.3 between two
-    members. A caller holds a descriptor; callers without a greeting are let go as at a peer's door.
+    members. A caller holds a descriptor; callers without a greeting are let go as at a peer's listener.
 
     Examples
     --------
@@ -65,22 +65,22 @@ class Relay:
         self.tokens = None if tokens is None else frozenset(tokens)
         self.patience = patience
         self.counts: Counter[str] = Counter()
-        self.door = Listener(address, self._enter, **limits)  # type: ignore[arg-type]
+        self.listener = Listener(address, self._enter, **limits)  # type: ignore[arg-type]
         self._waiting: dict[tuple[bytes, int], tuple[socket.socket, asyncio.Future[socket.socket]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def port(self) -> int:
         """Where it listens."""
-        return self.door.port
+        return self.listener.port
 
     async def start(self) -> None:
         """Begin to listen."""
-        await self.door.open()
+        await self.listener.open()
 
     async def stop(self) -> None:
         """Stop listening and part everybody."""
-        self.door.close()
+        self.listener.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -26,15 +26,15 @@ class RunKeys:
 
     Parameters
     ----------
-    run, epoch : what every label begins with.
+    run, membership version : what every label begins with.
     key : 32 secret bytes; made by the operating system if not given.
 
     Guarantees
     ----------
-    What is drawn is a function of key, run, epoch, turn, chain (everything this member has received), agent,
-    step, stream, scale and the clean integers; lots and hidden choices of the same without the value.
-    `turn_over` replaces the key by HMAC(key, "next"); what is left for the rounds of the open step is another
-    function of it. After `erase` nothing can be drawn.
+    What is drawn is a function of key, run, membership version, turn, chain (everything this member has
+    received), agent, step, stream, scale and the clean integers; lots and hidden choices of the same without
+    the value. `turn_over` replaces the key by HMAC(key, "next"); what is left for the rounds of the open step
+    is another function of it. After `erase` nothing can be drawn.
 
     Examples
     --------
@@ -49,8 +49,8 @@ class RunKeys:
     False
     """
 
-    def __init__(self, run: bytes, epoch: int, key: bytes | None = None) -> None:
-        self.run, self.epoch = run, epoch
+    def __init__(self, run: bytes, membership_version: int, key: bytes | None = None) -> None:
+        self.run, self.membership_version = run, membership_version
         self._key: bytes | None = os.urandom(32) if key is None else key
         self._rounds: bytes | None = None
         self.turn, self.chain = 0, run
@@ -105,7 +105,12 @@ class RunKeys:
     def _derive(self, key: bytes | None, label: bytes) -> bytes:
         if key is None:
             raise self._erased()
-        said = b"sottovoce run key\n" + self.run + struct.pack("<QQ", self.epoch, self.turn) + self.chain
+        said = (
+            b"sottovoce run key\n"
+            + self.run
+            + struct.pack("<QQ", self.membership_version, self.turn)
+            + self.chain
+        )
         return hmac.digest(key, said + label, "sha256")
 
     @staticmethod

@@ -25,7 +25,7 @@ from sottovoce._io import atomic_write, sync_folder
 from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError
 from sottovoce.peers.core import Entry, Saved
-from sottovoce.peers.lifetime_ledger import RunCharge, stored_charge
+from sottovoce.peers.lifetime_ledger import RunCharge, charge_from_row
 from sottovoce.peers.wire_format import TRAILER, digest_of
 
 __all__ = ["SqliteLedger", "at_rest", "give_up", "read_charge", "read_ledger"]
@@ -57,7 +57,7 @@ class SqliteLedger:
     about : public facts kept beside the ledger for `peer status` (the agreement, names).
     witness : a file outside the folder that holds the newest head too: a folder restored from a backup is
         older than it.
-    witnessed : whether that file must exist, since a book says that this ledger was in use.
+    witnessed : whether that file must exist, since a lifetime ledger says that this ledger was in use.
 
     Guarantees
     ----------
@@ -457,9 +457,11 @@ def _take(lock: int, folder: Path) -> None:
 
 
 def read_charge(folder: str | Path) -> RunCharge | None:
-    """Return what the run in a state folder was charged with, or None if it was run without a home."""
-    row = read_ledger(folder)["about"].get("book")
-    return None if row is None else stored_charge(row)
+    """Return what the run in a state folder was charged with, or None if it was run without a member
+    directory.
+    """
+    row = read_ledger(folder)["about"].get("charge")
+    return None if row is None else charge_from_row(row)
 
 
 def _holds(connection: sqlite3.Connection, known: bytes, genesis: bytes) -> bool:

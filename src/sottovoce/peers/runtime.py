@@ -82,8 +82,8 @@ class Peer:
     agreement : signed by all members.
     identity : this member's key; its certificate must be the one listed.
     records : this member's data.
-    state : the state folder; with a home it may be None, and then is ``runs/HASH`` there. A run that the
-        home's book knows goes on in its own folder, whatever is named here.
+    state : the state folder; with a member directory it may be None, and then is ``runs/HASH`` there. A run
+        that the member's lifetime ledger knows goes on in its own folder, whatever is named here.
     log : gets one small mapping per event; none of them depends on data.
     noise : only for comparing runs bit by bit in tests (a source, or a `RunRandomness` that fixes the lots
         too); by default protective, and there is no option for it on the command line.
@@ -95,17 +95,20 @@ class Peer:
     health : a port of the loopback interface for ``/healthz`` and ``/metrics``; None for neither.
     relay : another relay than the agreed one, for neighbors whom nobody can call.
     proxy : the HTTP proxy through which this machine calls others.
-    home : the organization's home; the run is charged to its book before anything else happens.
-    population : whose records they are, by the book's name; None for the first.
+    member directory : the organization's member directory; the run is charged to its lifetime ledger before
+        anything else happens.
+    population : whose records they are, by the lifetime ledger's name; None for the first.
     new_records : why the records differ from those the run began with; recorded.
-    previous, previous_state : of an epoch, the agreement of the one before (of all before, where its ledger
-        is lost) and without a home its folder; needed at the first start, later the ledger holds it.
-    start : of an epoch, the file of the model it goes on from.
+    previous, previous_state : of a membership version, the agreement of the one before (of all before, where
+        its ledger is lost) and without a member directory its folder; needed at the first start, later the
+        ledger holds it.
+    start : of a membership version, the file of the model it goes on from.
 
     Guarantees
     ----------
-    Nothing is sent before every check has passed: signatures, certificates, data, budget, ledger; with a home
-    also pinned certificates, the lifetime budget, and that this run and these records are the book's.
+    Nothing is sent before every check has passed: signatures, certificates, data, budget, ledger; with a
+    member directory also pinned certificates, the lifetime budget, and that this run and these records are
+    the lifetime ledger's.
 
     Examples
     --------
@@ -136,7 +139,7 @@ class Peer:
         health: int | None = None,
         relay: str = "",
         proxy: Proxy | None = None,
-        home: MemberDirectory | None = None,
+        member_directory: MemberDirectory | None = None,
         population: str | None = None,
         new_records: str = "",
         previous: Agreement | Iterable[Agreement] | None = None,
@@ -150,19 +153,26 @@ class Peer:
                 f"The agreement lists another certificate for {identity.name} than this identity's; "
                 "use the identity that signed it."
             )
-        if home is None and state is None:
+        if member_directory is None and state is None:
             raise ConfigError(
-                "A peer needs a home, or a state folder for a run without one; give one of them."
+                "A peer needs a member directory, or a state folder for a run without one; give one of them."
             )
-        self.agreement, self.identity, self.log, self.home = agreement, identity, log, home
-        self.job = AgreedRun(agreement)
+        self.agreement, self.identity, self.log, self.member_directory = (
+            agreement,
+            identity,
+            log,
+            member_directory,
+        )
+        self.agreed_run = AgreedRun(agreement)
         self._start: np.ndarray | None = None
         self.listen = listen
-        if secrets is None and home is not None:
-            secrets = home.identity_folder
+        if secrets is None and member_directory is not None:
+            secrets = member_directory.identity_folder
         self._secrets = secrets if agreement.masked else None
-        key = read_mask_key(self._secrets, agreement.run, agreement.epoch)
-        with contextlib.ExitStack() as hold:  # nothing more leaves in the epoch before while it is counted
+        key = read_mask_key(self._secrets, agreement.run, agreement.membership_version)
+        with (
+            contextlib.ExitStack() as hold
+        ):  # nothing more leaves in the membership version before while it is counted
             program, spending = self._ledger_opened(
                 records, noise, key, state, population, new_records, previous, previous_state, start, hold
             )
@@ -176,18 +186,20 @@ class Peer:
                 drop_after=agreement.timing.deadline if agreement.timing.late == "drop" else math.inf,
                 witness=agreement.witness,
             )
-            seal = CertificateSigner(identity, [member.certificate.encode() for member in agreement.members])
-            wire = replace(self.job.wire, seal=seal)
-            self.core = Core(program, wire, self.ledger, spending, self.timing, bound=self.job.bound)
+            signer = CertificateSigner(
+                identity, [member.certificate.encode() for member in agreement.members]
+            )
+            codec = replace(self.agreed_run.codec, signer=signer)
+            self.core = Core(program, codec, self.ledger, spending, self.timing, bound=self.agreed_run.bound)
             self.transport: Transport = transport(
                 agreement.members,
                 self.node,
                 identity,
                 program.contacts,
                 self._deliver,
-                largest=self.job.wire.largest,
+                largest=self.agreed_run.codec.largest,
                 revoked=revoked,
-                setting=TransportConfig(
+                config=TransportConfig(
                     agreement.run, agreement.session, relay or agreement.relay, proxy, self._happened
                 ),
             )
@@ -218,36 +230,42 @@ class Peer:
         hold: contextlib.ExitStack,
     ) -> tuple[StepProgram, Spending]:
         """Check that everything fits, then charge it, then open the ledger."""
-        home = self.home
+        member_directory = self.member_directory
         first, settled = self._continued(previous, previous_state, start, state, hold)
         self.before = settled.before
-        program = self.job.program(self.node, records, noise, key, first)
-        spending = self.job.spending(self.node)
+        program = self.agreed_run.program(self.node, records, noise, key, first)
+        spending = self.agreed_run.spending(self.node)
         self._obey_graph(program.contacts)
-        self.before.require(self.job, self.node)
+        self.before.require(self.agreed_run, self.node)
         about = {
             "title": self.agreement.title,
             "members": [member.name for member in self.agreement.members],
-            "rounds": self.job.rounds,
-            "steps": self.job.steps,
+            "rounds": self.agreed_run.rounds,
+            "steps": self.agreed_run.steps,
             "algorithm": self.agreement.algorithm.name,
             "epsilon": self.agreement.budget.epsilon,
             "delta": self.agreement.budget.delta,
-            "adjacency": self.job.plan.adjacency,
+            "adjacency": self.agreed_run.plan.adjacency,
             "contacts": list(program.contacts),
-            "hidden": self.job.hidden(self.node),  # by others' noise, in what the agreement charges for
-            "tolerate": self.job.tolerate,
+            "hidden": self.agreed_run.noise_amplification(
+                self.node
+            ),  # by others' noise, in what the agreement charges for
+            "tolerate": self.agreed_run.tolerate,
         }
         if self.before.parts:
             about["before"] = self.before.parts
-        if home is None:
+        if member_directory is None:
             assert state is not None
             self.state = Path(state)
-            if settled.place is not None:  # without a book the folder itself remembers that it is over
+            if (
+                settled.place is not None
+            ):  # without a lifetime ledger the folder itself remembers that it is over
                 give_up(settled.place, self.agreement.run.hex())
             self.ledger = SqliteLedger(state, run=self.agreement.session, node=self.node, about=about)
         else:
-            self._open_through(home, records, state, about, population, new_records, key is not None, settled)
+            self._open_through(
+                member_directory, records, state, about, population, new_records, key is not None, settled
+            )
         self._keep_start()
         return program, spending
 
@@ -261,7 +279,7 @@ class Peer:
 
     def _open_through(
         self,
-        home: MemberDirectory,
+        member_directory: MemberDirectory,
         records: Records,
         state: str | Path | None,
         about: dict[str, Any],
@@ -270,13 +288,19 @@ class Peer:
         keyed: bool,
         settled: SettledSpending,
     ) -> None:
-        """Find or make the ledger by way of the home's book."""
+        """Find or make the ledger by way of the member's lifetime ledger."""
         agreement = self.agreement
-        home.addresses.require(agreement, home.identity.fingerprint)
-        if agreement.masked and not keyed and agreement.run.hex() not in home.book.runs:
+        member_directory.pinned_certificates.require(agreement, member_directory.identity.fingerprint)
+        if (
+            agreement.masked
+            and not keyed
+            and agreement.run.hex() not in member_directory.lifetime_ledger.runs
+        ):
             raise self._no_key()  # before it is charged: it could not begin
-        cost = home.charge_of(self.job, self.node, population=population, continues=settled.runs)
-        self.ledger = home.open_run(
+        cost = member_directory.charge_of(
+            self.agreed_run, self.node, population=population, continues=settled.runs
+        )
+        self.ledger = member_directory.open_run(
             cost,
             records,
             node=self.node,
@@ -298,17 +322,19 @@ class Peer:
         state: str | Path | None,
         hold: contextlib.ExitStack,
     ) -> tuple[np.ndarray | None, SettledSpending]:
-        """Return the model an epoch goes on from, and what was spent in the epochs before it."""
-        agreement, home = self.agreement, self.home
+        """Return the model a membership version goes on from, and what was spent in the membership
+        versions before it.
+        """
+        agreement, member_directory = self.agreement, self.member_directory
         if not agreement.continues:
             return None, SettledSpending()
         place = None if state is None else Path(state)
         old_place = None if previous_state is None else Path(previous_state)
-        if home is not None:
-            runs = home.book.runs
+        if member_directory is not None:
+            runs = member_directory.lifetime_ledger.runs
             for run in (agreement.run.hex(), agreement.continues):
                 if run in runs:
-                    folder = home.folder / runs[run].state
+                    folder = member_directory.folder / runs[run].state
                     place, old_place = (folder, old_place) if run != agreement.continues else (place, folder)
         if place is not None and (place / LEDGER).exists():  # it has begun: its own ledger knows
             about = read_ledger(place)["about"]
@@ -318,7 +344,9 @@ class Peer:
                 EarlierSpending(parts), tuple(part["run"] for part in reversed(parts))
             )
         name = self.identity.name
-        settled = settle(previous, agreement, name, home=home, state=previous_state, hold=hold)
+        settled = settle(
+            previous, agreement, name, member_directory=member_directory, state=previous_state, hold=hold
+        )
         mine = None if old_place is None else old_place / MODEL
         first = read_start(agreement, start, mine)
         self._start = first
@@ -331,7 +359,9 @@ class Peer:
         )
 
     def _keep_start(self) -> None:
-        """Keep the model an epoch goes on from beside its ledger: a restart needs it before the first row."""
+        """Keep the model a membership version goes on from beside its ledger: a restart needs it before
+        the first row.
+        """
         if self._start is not None:
             save_model(self.state / START, self._start)
 
@@ -359,9 +389,11 @@ class Peer:
                 self.ledger.close()
         if self.core.failed is not None:
             raise self._named(self.core.failed)
-        if self.home is not None and self.core.finished:
+        if self.member_directory is not None and self.core.finished:
             draws = sum(release.draws for release in self.core.releases)
-            self.home.book.end(self.agreement.run.hex(), draws=draws, head=self.ledger.head.hex())
+            self.member_directory.lifetime_ledger.end(
+                self.agreement.run.hex(), draws=draws, head=self.ledger.head.hex()
+            )
         assert outcome is not None
         return outcome
 
@@ -374,7 +406,7 @@ class Peer:
         self._stopping = True
         if not self.core.finished and self.core.failed is None:
             self.core.failed = TryLater(
-                f"Stopped at round {self.core.durable_at} of {self.job.rounds}, everything spent is "
+                f"Stopped at round {self.core.durable_at} of {self.agreed_run.rounds}, everything spent is "
                 "recorded; start the same command again to go on."
             )
         self._wake.set()
@@ -390,8 +422,10 @@ class Peer:
                 name = self.agreement.members[expired[0]].name
                 self.core.failed = IdentityError(
                     f"The certificate of {name} expired during the run, which ends at round "
-                    f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; renew it "
-                    "(`peer keygen --renew`) and continue with `peer membership --certificate`, or correct "
+                    f"{self.core.durable_at} of {self.agreed_run.rounds}, everything spent is recorded; "
+                    "renew it "
+                    "(`peer keygen --renew`) and continue with `peer membership "
+                    "--certificate`, or correct "
                     "this machine's clock."
                 )
                 return
@@ -466,7 +500,7 @@ class Peer:
     def _forget_key(self) -> None:
         """Erase the signed mask key as soon as a durable state holds what was derived from it."""
         if self._secrets is not None and (self.core.sent or self.core.finished):
-            erase_mask_key(self._secrets, self.agreement.run, self.agreement.epoch)
+            erase_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
             self._secrets = None
 
     def _send(self, out: list[tuple[int, bytes]]) -> None:
@@ -482,7 +516,9 @@ class Peer:
         self._progress_at = self._said_waiting = time.monotonic()
         waiting = [self.agreement.members[s].name for s in self.core.waiting_for]
         spent = sum(self.core.spending.counts.values())
-        self.log({"event": "round", "at": at, "of": self.job.rounds, "releases": spent, "waiting": waiting})
+        self.log(
+            {"event": "round", "at": at, "of": self.agreed_run.rounds, "releases": spent, "waiting": waiting}
+        )
 
     def _happened(self, event: dict[str, Any]) -> None:
         """Hand on what the transport tells."""
@@ -541,7 +577,8 @@ class Peer:
         return LostPeer(
             f"{', '.join(missing) or 'A neighbor'} did not come back within {self.timing.give_up:g} seconds"
             f"{' (' + '; '.join(reasons) + ')' if reasons else ''}; the run rests at round "
-            f"{self.core.durable_at} of {self.job.rounds}, everything spent is recorded; start the same "
+            f"{self.core.durable_at} of {self.agreed_run.rounds}, everything spent is recorded; start the "
+            "same "
             "command again to go on."
         )
 
@@ -554,7 +591,7 @@ class Peer:
             "time": time.time(),
             "process": os.getpid(),
             "round": self.core.durable_at,
-            "rounds": self.job.rounds,
+            "rounds": self.agreed_run.rounds,
             "finished": self.core.finished,
             "failed": self.core.failed is not None,
             "releases": int(sum(self.core.spending.counts.values())),
@@ -576,7 +613,7 @@ class Peer:
         """Return what this member has revealed, to whom, under which assumptions."""
         budget, part = self.agreement.budget, self.agreement.algorithm
         draws = int(sum(self.core.spending.counts.values()))
-        planned = sum(release.draws for release in self.job.releases(self.node))
+        planned = sum(release.draws for release in self.agreed_run.releases(self.node))
         left_out = [[r, self.agreement.members[s].name] for r, s in sorted(self.core.dropped)]
         # against one member only the whole agreed schedule was priced: half of it can tell more
         as_agreed = self.core.finished and draws == planned and self.agreement.timing.late == "wait"
@@ -586,26 +623,26 @@ class Peer:
             "member": self.identity.name,
             "finished": self.core.finished,
             "rounds": self.core.durable_at,
-            "of": self.job.rounds,
+            "of": self.agreed_run.rounds,
             "steps": self.core.program.progress()[0],
-            "epoch": self.agreement.epoch,
+            "membership_version": self.agreement.membership_version,
             "before": self.before.parts,
-            "epsilon_all_epochs": self.before.total(
-                self.job.spent(self.node, self.core.releases), budget.delta
+            "epsilon_all_versions": self.before.total(
+                self.agreed_run.spent(self.node, self.core.releases), budget.delta
             ),
             "algorithm": part.name,
-            "protocol": self.job.plan.schedule(0).name,
-            "guarantee": self._stated(self.job.spent(self.node, self.core.releases), releases=draws),
-            "ldp": self._stated(self.job.spent_locally(self.node, self.core.releases)),
-            "network": self._stated(self.job.network(self.node)) if as_agreed else None,
+            "protocol": self.agreed_run.plan.schedule(0).name,
+            "guarantee": self._stated(self.agreed_run.spent(self.node, self.core.releases), releases=draws),
+            "ldp": self._stated(self.agreed_run.spent_locally(self.node, self.core.releases)),
+            "network": self._stated(self.agreed_run.network(self.node)) if as_agreed else None,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta},
             "noise": "protective: discrete Gaussian, of a key made for this run and erased at its end",
             "statistical_distance": ProtectiveNoise.distance(draws * self.agreement.model.parameters),
             "assumptions": [
                 "AES-256 in counter mode is a pseudorandom generator",
-                *remembered(self.job),
+                *remembered(self.agreed_run),
             ],
-            "checks": checks(self.job),
+            "checks": checks(self.agreed_run),
             "compared": [self.agreement.members[v].name for v in self.core.compared],
             "left_out": left_out,
             "incidents": list(self.core.incidents),
@@ -619,8 +656,9 @@ class Peer:
         who = guarantee.adversary
         return {
             "view": who.kind,
-            "adversary": wording.adversary(who.kind, who.observers, [self.node], who.count, names=names,
-                                         noun="member"),
+            "adversary": wording.adversary(
+                who.kind, who.observers, [self.node], who.count, names=names, noun="member"
+            ),
             "adjacency": guarantee.adjacency,
             "label": guarantee.label,
             "epsilon": guarantee.epsilon(delta),
@@ -628,7 +666,7 @@ class Peer:
             "best_guess": guarantee.best_guess,
             "assumptions": list(guarantee.assumptions),
             **more,
-        }  # fmt: skip
+        }
 
     def _write(self) -> Outcome | None:
         program = self.core.program

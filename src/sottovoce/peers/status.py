@@ -43,10 +43,10 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     except (KeyError, IndexError, TypeError) as error:
         raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
     # with masks the agreement charges what so many others together see, as the run itself does
-    hidden, tolerate = float(about.get("hidden", 1.0)), int(about.get("tolerate", 0))
+    noise_amplification, tolerate = float(about.get("hidden", 1.0)), int(about.get("tolerate", 0))
     spending = Spending(budget)
     for release in saved.releases:
-        spending.add(replace(release, noise_std=release.noise_std * hidden))
+        spending.add(replace(release, noise_std=release.noise_std * noise_amplification))
     spent = spending.epsilon() if spending.counts else 0.0
     newest: dict[int, int] = {}
     for r, sender in saved.heard:
@@ -55,7 +55,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "run": stored["run"],
         "title": about.get("title", ""),
         "member": member,
-        "population": about.get("book", {}).get("population"),
+        "population": about.get("charge", {}).get("population"),
         "running": _locked(Path(folder)),
         "finished": saved.state is not None and saved.at >= rounds,
         "round": saved.at,
@@ -86,7 +86,7 @@ def _live(folder: Path) -> dict[str, Any] | None:
         age = time.time() - float(said["time"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    kept = ("neighbors", "refused", "refused_frames", "door", "waiting", "pace_missed")
+    kept = ("neighbors", "refused", "refused_frames", "listener", "waiting", "pace_missed")
     return {"age": round(max(0.0, age), 1), **{name: said[name] for name in kept if name in said}}
 
 

@@ -1,7 +1,8 @@
-"""Trainings on a machine with a home: charged to its book before the first noise is drawn.
+"""Trainings on a machine with a member directory: charged to its lifetime ledger before the first noise is
+drawn.
 
 A peer's run is one thing that spends a population's budget; `sv.fit` and `sottovoce train` on the same
-records are another. Both are rows of one book.
+records are another. Both are rows of one lifetime ledger.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, LedgerError
 from sottovoce.peers.lifetime_ledger import view_name
-from sottovoce.peers.member_directory import MemberDirectory, find_home
+from sottovoce.peers.member_directory import MemberDirectory, find_member_directory
 
 __all__ = ["Training", "charge_training", "dominating"]
 
@@ -26,14 +27,14 @@ MARK, _CURRENT = "charge.json", "current.json"
 
 
 class Training:
-    """A training that the book knows: what was charged, and how far its checkpoints have come.
+    """A training that the lifetime ledger knows: what was charged, and how far its checkpoints have come.
 
     `charge_training` makes one.
     """
 
-    def __init__(self, home: MemberDirectory, name: str, said: dict[str, Any]) -> None:
+    def __init__(self, member_directory: MemberDirectory, name: str, said: dict[str, Any]) -> None:
         self.said = said
-        self._witness = home.copy / "heads" / f"training-{name}" if name else None
+        self._witness = member_directory.copy / "heads" / f"training-{name}" if name else None
         self._saved = 0
 
     def saving(self, step: int) -> None:
@@ -58,25 +59,27 @@ def charge_training(
     statements: Iterable[Guarantee] = (),
     population: str | None = None,
     checkpoint: str | Path | None = None,
-    home: MemberDirectory | None = None,
+    member_directory: MemberDirectory | None = None,
 ) -> Training | None:
-    """Charge a training with protective noise to this machine's home; None where there is no home.
+    """Charge a training with protective noise to this machine's member directory; None where there is no
+    member directory.
 
     Parameters
     ----------
     plan : what will run.
     what : one line for the officer.
     statements : guarantees of the plan; those that are exact count against their own view.
-    population : whose records they are, by the book's name; None for the first.
+    population : whose records they are, by the lifetime ledger's name; None for the first.
     checkpoint : the folder from which an interrupted training goes on: what was charged is noted in it, and
         going on is not charged again.
-    home : by default the one that `find_home` finds.
+    member directory : by default the one that `find_member_directory` finds.
 
     Guarantees
     ----------
-    Returns only when the charge is durable in both copies of the book; beyond a lifetime budget
-    `BudgetExceeded` is raised and nothing may run. A training is free only if the book holds its charge and
-    its checkpoint is not older than what was last seen of it: a folder set back is charged as a new training.
+    Returns only when the charge is durable in both copies of the lifetime ledger; beyond a lifetime budget
+    `BudgetExceeded` is raised and nothing may run. A training is free only if the lifetime ledger holds its
+    charge and its checkpoint is not older than what was last seen of it: a folder set back is charged as a
+    new training.
 
     Examples
     --------
@@ -84,29 +87,31 @@ def charge_training(
     >>> import sottovoce as sv
     >>> from sottovoce.peers.lifetime_ledger import LifetimeBudget
     >>> folder = tempfile.mkdtemp()
-    >>> home = MemberDirectory.create(folder + "/home", "north", population="patients", copy=folder + "/copy",
-    ...                    budgets=[LifetimeBudget(3.0, 1e-5, "user", "local")])
+    >>> directory = MemberDirectory.create(
+    ...     folder + "/north", "north", population="patients", copy=folder + "/copy",
+    ...     budgets=[LifetimeBudget(3.0, 1e-5, "user", "local")])
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=4.0, radius=1.0)
-    >>> training = charge_training(plan, "a mean", home=home)
+    >>> training = charge_training(plan, "a mean", member_directory=directory)
     >>> training.said["population"], round(training.said["budgets"][0]["total"], 3)
     ('patients', 1.993)
     """
-    home = find_home() if home is None else home
-    if home is None:
+    member_directory = find_member_directory() if member_directory is None else member_directory
+    if member_directory is None:
         if population is not None:
             raise ConfigError(
-                f"There is no home on this machine to charge {population!r} in; `sottovoce peer init` makes "
+                f"There is no member directory on this machine to charge {population!r} in; `sottovoce peer "
+                "init` makes "
                 "one, or leave the population out."
             )
         return None
     views = {view_name(each): each for each in statements if each.label == "exact"}
     releases = dominating([plan.releases(agent) for agent in range(plan.n)])
     folder = None if checkpoint is None else Path(checkpoint)
-    name = _named(folder, home) if folder is not None else ""
-    said = home.book.charge(population, releases, what, views, training=name)
+    name = _named(folder, member_directory) if folder is not None else ""
+    said = member_directory.lifetime_ledger.charge(population, releases, what, views, training=name)
     if folder is not None:
         _mark(folder, name)
-    training = Training(home, name, said)
+    training = Training(member_directory, name, said)
     training._saved = _step(folder)
     return training
 
@@ -150,8 +155,17 @@ def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
 
 def _shape(each: Release) -> tuple[Any, ...]:
     # cover noise costs nothing, so it can stand for no other
-    return (each.adjacency, each.mechanism, each.step, each.steps, each.count, each.joint, each.stream,
-            each.sensitivity == 0, each.noise_std == 0)  # fmt: skip
+    return (
+        each.adjacency,
+        each.mechanism,
+        each.step,
+        each.steps,
+        each.count,
+        each.joint,
+        each.stream,
+        each.sensitivity == 0,
+        each.noise_std == 0,
+    )
 
 
 def _worst(place: Sequence[Release]) -> Release:
@@ -163,14 +177,14 @@ def _worst(place: Sequence[Release]) -> Release:
     )
 
 
-def _named(folder: Path, home: MemberDirectory) -> str:
+def _named(folder: Path, member_directory: MemberDirectory) -> str:
     """Return the name a training was charged under, or a new one where that charge is used up."""
     try:
         name = str(json.loads((folder / MARK).read_text())["training"])
     except (OSError, ValueError, KeyError, TypeError):
         return secrets.token_hex(16)
     try:
-        seen = int((home.copy / "heads" / f"training-{name}").read_text())
+        seen = int((member_directory.copy / "heads" / f"training-{name}").read_text())
     except FileNotFoundError:
         seen = 0
     except (OSError, ValueError):

@@ -32,7 +32,7 @@ from sottovoce.peers.connection import (
     client_context,
     read_message,
     server_context,
-    shake,
+    tls_handshake,
     write_message,
 )
 from sottovoce.peers.identity import Identity, expiry
@@ -163,7 +163,7 @@ class Transport(Protocol):
         """End listening and sending."""
 
 
-class _Allowance:
+class RateLimit:
     """So many a second, and so many at once."""
 
     def __init__(self, rate: float, burst: float) -> None:
@@ -178,26 +178,26 @@ class _Allowance:
         return True
 
 
-class _Contact:
+class NeighborState:
     """What is known of one neighbor: its connections, what waits for it, why it is not there."""
 
     def __init__(self) -> None:
         self.queue: deque[bytes] = deque(maxlen=_QUEUE)
-        self.links: list[Connection] = []
+        self.connections: list[Connection] = []
         self.up, self.down = asyncio.Event(), asyncio.Event()
         self.down.set()
         self.why = ""
         self.heard = self.clock = 0.0
         self.taken = 0
         self.package = ""
-        self.control = _Allowance(_CONTROL, _BURST)
-        self.witnessed = _Allowance(_WITNESSED, _WITNESSED_BURST)
-        self.frames: dict[Connection, _Allowance] = {}
+        self.control = RateLimit(_CONTROL, _BURST)
+        self.witnessed = RateLimit(_WITNESSED, _WITNESSED_BURST)
+        self.frames: dict[Connection, RateLimit] = {}
 
     @property
-    def link(self) -> Connection | None:
+    def connection(self) -> Connection | None:
         """The connection that is written to: the newest."""
-        return self.links[-1] if self.links else None
+        return self.connections[-1] if self.connections else None
 
 
 class TlsTransport:
@@ -226,26 +226,26 @@ class TlsTransport:
         largest: int,
         revoked: Iterable[str] = (),
         clock: Callable[[], float] = time.time,
-        setting: TransportConfig = TransportConfig(),  # noqa: B008 - immutable
+        config: TransportConfig = TransportConfig(),  # noqa: B008 - immutable
     ) -> None:
         self.members, self.node, self.identity = list(members), node, identity
         barred = set(revoked)
         self.contacts = [s for s in contacts if self.members[s].fingerprint not in barred]
         self.deliver, self.largest = deliver, max(largest, HELLO.size)
-        self.clock, self.setting = clock, setting
+        self.clock, self.config = clock, config
         self.refusals: Counter[tuple[str, str]] = Counter()  # (member, why): frames that were not taken
         self._pins = {bytes.fromhex(self.members[s].fingerprint): s for s in self.contacts}
         self._until = {s: expiry(self.members[s].certificate.encode()) for s in (node, *self.contacts)}
-        self._known = {s: _Contact() for s in self.contacts}
+        self._known = {s: NeighborState() for s in self.contacts}
         self._leaving = False
         self._tasks: list[asyncio.Task[None]] = []
         self._told: dict[tuple[int, str], float] = {}
-        self.door: Listener | None = None
+        self.listener: Listener | None = None
 
     @property
     def port(self) -> int:
         """Where this peer listens; 0 if it does not."""
-        return self.door.port if self.door is not None else 0
+        return self.listener.port if self.listener is not None else 0
 
     @property
     def refused(self) -> int:
@@ -284,44 +284,52 @@ class TlsTransport:
         self._leaving = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while any(c.queue or any(not link.idle for link in c.links) for c in self._known.values()):
+                while any(
+                    c.queue or any(not connection.idle for connection in c.connections)
+                    for c in self._known.values()
+                ):
                     await asyncio.sleep(0.005)
                 for contact in self._known.values():
-                    for link in contact.links:
-                        link.leave()
-                while any(contact.links for contact in self._known.values()):
+                    for connection in contact.connections:
+                        connection.leave()
+                while any(contact.connections for contact in self._known.values()):
                     await asyncio.sleep(0.005)
 
     async def stop(self) -> None:
-        """Close the door and all connections."""
+        """Close the listener and all connections."""
         self._leaving = True
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self.door is not None:
-            self.door.close()
+        if self.listener is not None:
+            self.listener.close()
         for contact in self._known.values():
-            for link in list(contact.links):
-                link.close()
+            for connection in list(contact.connections):
+                connection.close()
 
     def report(self) -> dict[str, Any]:
         """Return who is connected, who is not and why, and what was refused; nothing of it is about data."""
         now = time.monotonic()
         neighbors = {
             self.members[s].name: {
-                "connected": bool(c.links),
+                "connected": bool(c.connections),
                 "seconds_since_heard": round(now - c.heard, 1) if c.heard else None,
                 "frames": c.taken,
                 "queued": len(c.queue),
                 "clock_ahead": round(c.clock, 1),
                 "package": c.package,
-                "why": "" if c.links else c.why,
+                "why": "" if c.connections else c.why,
             }
             for s, c in self._known.items()
         }
-        door = {} if self.door is None else {**self.door.counts, "waiting": self.door.waiting}
+        listener = {} if self.listener is None else {**self.listener.counts, "waiting": self.listener.waiting}
         refused = [{"from": who, "why": why, "count": n} for (who, why), n in sorted(self.refusals.items())]
-        return {"neighbors": neighbors, "refused": refused, "door": door, "listening": bool(self.door)}
+        return {
+            "neighbors": neighbors,
+            "refused": refused,
+            "listener": listener,
+            "listening": bool(self.listener),
+        }
 
     # ---- meeting ---------------------------------------------------------------------------------
 
@@ -329,8 +337,8 @@ class TlsTransport:
         roots = [self.members[s].certificate for s in self.contacts]
         if not roots:
             raise IdentityError("No neighbor with a valid certificate is left; there is nobody to talk to.")
-        self.door = Listener(address, self._enter, context=server_context(self.identity, roots))
-        await self.door.open()
+        self.listener = Listener(address, self._enter, context=server_context(self.identity, roots))
+        await self.listener.open()
 
     async def _enter(self, tls: ssl.SSLSocket, host: str) -> None:
         """Take in a connection that has passed TLS: whose certificate, which agreement."""
@@ -351,7 +359,7 @@ class TlsTransport:
         if other.reachable:
             # of two who could both call, the first in the list does, and the other if that does not help
             headstart = _HEADSTART if own.reachable and to < self.node else 0.0
-        elif own.reachable or not self.setting.relay:
+        elif own.reachable or not self.config.relay:
             return  # it calls us
         else:
             headstart = 0.0
@@ -361,36 +369,36 @@ class TlsTransport:
             if headstart:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(contact.up.wait(), headstart)
-                if contact.links:
+                if contact.connections:
                     continue
             begun = time.monotonic()
             try:
                 await self._call(to, context)
             except (PeerError, OSError) as error:
                 self._trouble(to, str(error))
-            if contact.links:
+            if contact.connections:
                 pause = _PAUSE
             else:
                 pause = min(2 * pause, _LONGEST) if time.monotonic() - begun < 10 else _PAUSE
                 await asyncio.sleep(pause)
 
     async def _call(self, to: int, context: ssl.SSLContext) -> None:
-        other, setting = self.members[to], self.setting
+        other, config = self.members[to], self.config
         server = False
         try:
             if other.reachable:
-                sock = await connector.call(other.address, proxy=setting.proxy)
+                sock = await connector.call(other.address, proxy=config.proxy)
             else:
                 server = to < self.node  # at a relay both have called: the first in the list is the client
-                token = connector.relay_token(setting.session, self.node, to)
-                sock = await connector.meet_at_relay(setting.relay, token, int(server), proxy=setting.proxy)
+                token = connector.relay_token(config.session, self.node, to)
+                sock = await connector.meet_at_relay(config.relay, token, int(server), proxy=config.proxy)
         except PeerError as error:
             raise PeerError(f"cannot be reached: {error}") from None
         if server:
             context = server_context(self.identity, [other.certificate])
         try:
             async with asyncio.timeout(PATIENCE):
-                tls = await shake(sock, context, server=server)
+                tls = await tls_handshake(sock, context, server=server)
                 if shown_fingerprint(tls) != bytes.fromhex(other.fingerprint):
                     tls.close()
                     raise PeerError(_OTHER)
@@ -410,7 +418,7 @@ class TlsTransport:
     async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
         """Say which agreement is held here, hear which is held there; if it is one, keep the connection."""
         contact = self._known[to]
-        own = Hello(self.setting.run, self.setting.session, self.clock(), __version__)
+        own = Hello(self.config.run, self.config.session, self.clock(), __version__)
         try:
             await write_message(tls, own.to_bytes())
             theirs = Hello.read(await read_message(tls, HELLO.size))
@@ -427,55 +435,58 @@ class TlsTransport:
                 raise PeerError(why)
             return
         contact.package, contact.clock = theirs.package, theirs.clock_apart(own.time)
-        link = Connection(
-            tls, largest=self.largest, taken=self._taker(to), lost=self._loser(to),
+        connection = Connection(
+            tls,
+            largest=self.largest,
+            taken=self._taker(to),
+            lost=self._loser(to),
             drained=lambda: self._pour(to),
-        )  # fmt: skip
-        self._adopt(to, link, calling)
+        )
+        self._adopt(to, connection, calling)
 
-    def _adopt(self, to: int, link: Connection, calling: bool) -> None:
+    def _adopt(self, to: int, connection: Connection, calling: bool) -> None:
         contact = self._known[to]
-        contact.links.append(link)
-        contact.frames[link] = _Allowance(_FRAMES, _FRAMES / 4)
-        if len(contact.links) > _LINKS:
-            contact.links[0].close()
+        contact.connections.append(connection)
+        contact.frames[connection] = RateLimit(_FRAMES, _FRAMES / 4)
+        if len(contact.connections) > _LINKS:
+            contact.connections[0].close()
         contact.up.set()
         contact.down.clear()
         contact.why = ""
         event = {"event": "connected", "member": self.members[to].name, "called": calling}
-        self.setting.tell(event)
+        self.config.tell(event)
         if abs(contact.clock) > CLOCK:
             words = apart_in_words(contact.clock)
-            self.setting.tell({"event": "clock", "member": self.members[to].name, "apart": words})
+            self.config.tell({"event": "clock", "member": self.members[to].name, "apart": words})
         self._pour(to)
 
     def _trouble(self, to: int, why: str) -> None:
         """Say why a contact is not there, when the reason is new."""
         contact = self._known[to]
-        if contact.why != why and not contact.links and not self._leaving:
+        if contact.why != why and not contact.connections and not self._leaving:
             contact.why = why
-            self.setting.tell({"event": "trouble", "member": self.members[to].name, "why": why})
+            self.config.tell({"event": "trouble", "member": self.members[to].name, "why": why})
 
     # ---- frames ----------------------------------------------------------------------------------
 
     def _pour(self, to: int) -> None:
         contact = self._known[to]
-        link = contact.link
-        if link is None or (contact.queue and self.expired(to, self.node)):
+        connection = contact.connection
+        if connection is None or (contact.queue and self.expired(to, self.node)):
             return
         # one frame at a time is the connection's own; the others wait here, where newer ones replace them
-        while contact.queue and link.open and link.idle:
-            link.send(contact.queue.popleft())
+        while contact.queue and connection.open and connection.idle:
+            connection.send(contact.queue.popleft())
 
     def _taker(self, sender: int) -> Callable[[Connection, bytes], None]:
         name, contact = self.members[sender].name, self._known[sender]
 
-        def taken(link: Connection, raw: bytes) -> None:
+        def taken(connection: Connection, raw: bytes) -> None:
             now = time.monotonic()
             contact.heard = now
             contact.taken += 1
-            if not contact.frames[link].take(now):
-                link.pause(0.05)
+            if not contact.frames[connection].take(now):
+                connection.pause(0.05)
             kind = FrameCodec.kind_of(raw)
             allowed = contact.witnessed if kind in (HEAD, WITNESS) else contact.control
             if kind != ROW and not allowed.take(now):
@@ -483,14 +494,14 @@ class TlsTransport:
                 return
             if self.expired(sender, self.node):
                 self.refusals[name, "the certificate has expired"] += 1
-                link.close()
+                connection.close()
                 return
             try:
                 self.deliver(sender, raw)
             except FrameError as error:
                 self._refuse(sender, error)  # one bad frame spoils nothing that follows
             except PeerError:
-                link.close()  # this peer has stopped
+                connection.close()  # this peer has stopped
 
         return taken
 
@@ -501,20 +512,20 @@ class TlsTransport:
         key = (sender, type(error).__name__)
         if now - self._told.get(key, -_AGAIN) >= _AGAIN:
             self._told[key] = now
-            self.setting.tell({"event": "refused", "member": name, "why": why})
+            self.config.tell({"event": "refused", "member": name, "why": why})
 
     def _loser(self, to: int) -> Callable[[Connection, Exception | None], None]:
-        def lost(link: Connection, error: Exception | None) -> None:
+        def lost(connection: Connection, error: Exception | None) -> None:
             contact = self._known[to]
-            if link not in contact.links:
+            if connection not in contact.connections:
                 return
-            contact.links.remove(link)
-            contact.frames.pop(link, None)
-            for raw in reversed(link.take_back()):
+            contact.connections.remove(connection)
+            contact.frames.pop(connection, None)
+            for raw in reversed(connection.take_back()):
                 contact.queue.appendleft(raw)
             if isinstance(error, FrameError):
                 self._refuse(to, error)
-            if contact.links:
+            if contact.connections:
                 self._pour(to)
                 return
             contact.up.clear()
@@ -522,7 +533,7 @@ class TlsTransport:
             if not self._leaving:
                 why = "closed the connection" if error is None else f"the connection broke ({_plain(error)})"
                 contact.why = why
-                self.setting.tell({"event": "lost", "member": self.members[to].name, "why": why})
+                self.config.tell({"event": "lost", "member": self.members[to].name, "why": why})
 
         return lost
 

@@ -91,8 +91,8 @@ class Signer(Protocol):
 class OpenSigner:
     """Signatures that anybody can make: for simulations, where nobody forges them.
 
-    >>> seal = OpenSigner(2)
-    >>> seal.verify(2, b"yes", seal.sign(b"yes")), seal.verify(1, b"yes", seal.sign(b"yes"))
+    >>> signer = OpenSigner(2)
+    >>> signer.verify(2, b"yes", signer.sign(b"yes")), signer.verify(1, b"yes", signer.sign(b"yes"))
     (True, False)
     """
 
@@ -177,12 +177,12 @@ class FrameCodec:
     Examples
     --------
     >>> import numpy as np
-    >>> wire = FrameCodec(run=bytes(32), members=3, rounds=10, dim=2, dtype="float64")
-    >>> raw = wire.row(np.array([1.0, 2.0]), sender=1, round=4)
-    >>> frame = wire.decode(raw)
-    >>> frame.sender, frame.round, wire.values(frame).tolist()
+    >>> codec = FrameCodec(run=bytes(32), members=3, rounds=10, dim=2, dtype="float64")
+    >>> raw = codec.row(np.array([1.0, 2.0]), sender=1, round=4)
+    >>> frame = codec.decode(raw)
+    >>> frame.sender, frame.round, codec.values(frame).tolist()
     (1, 4, [1.0, 2.0])
-    >>> wire.decode(raw[:-1])
+    >>> codec.decode(raw[:-1])
     Traceback (most recent call last):
     sottovoce.errors.FrameError: A row of this run takes 184 bytes, got 183.
     """
@@ -192,7 +192,7 @@ class FrameCodec:
     rounds: int
     dim: int
     dtype: str
-    seal: Signer | None = field(default=None, compare=False)
+    signer: Signer | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         assert len(self.run) == DIGEST
@@ -266,7 +266,7 @@ class FrameCodec:
 
     def signed_row(self, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
         """Return whether ``sender`` signed a row of that digest for that round."""
-        return self._seal(sender).verify(sender, self._said(ROW, sender, round, digest), signature)
+        return self._signer(sender).verify(sender, self._said(ROW, sender, round, digest), signature)
 
     def drop(self, round: int, *, sender: int, ask: bool, agreed: bool) -> bytes:
         """Return the frame that asks to leave out the exchange of one round, or answers such a question.
@@ -300,7 +300,9 @@ class FrameCodec:
         if kind not in SIGNED:
             if frame.signature != UNSIGNED:
                 raise FrameError("The frame's unused bytes must be zero.")
-        elif not self._seal(sender).verify(sender, self._said(kind, sender, number, digest), frame.signature):
+        elif not self._signer(sender).verify(
+            sender, self._said(kind, sender, number, digest), frame.signature
+        ):
             raise FrameError(f"The signature of the frame is not that of member {sender}.")
         if kind == ROW:
             if not np.isfinite(self.values(frame)).all():
@@ -379,11 +381,11 @@ class FrameCodec:
         total.update(content)
         digest, signature = total.digest(), UNSIGNED
         if kind in SIGNED:
-            signature = self._seal(sender).sign(self._said(kind, sender, round, digest))
+            signature = self._signer(sender).sign(self._said(kind, sender, round, digest))
         return b"".join((head, content, digest, signature))
 
-    def _seal(self, sender: int) -> Signer:
-        return OpenSigner(sender) if self.seal is None else self.seal
+    def _signer(self, sender: int) -> Signer:
+        return OpenSigner(sender) if self.signer is None else self.signer
 
     def _said(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
         """Return what is signed: a digest alone, so that it can be shown without what it is of."""

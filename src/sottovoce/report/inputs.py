@@ -104,7 +104,7 @@ def agreement_record(agreement: Agreement, home: MemberDirectory | None = None) 
     booked: list[dict[str, Any]] = []
     if home is not None:
         node = agreement.index(home.name)
-        booked = home.book.forecast(home.charge_of(job, node))
+        booked = home.lifetime_ledger.forecast(home.charge_of(job, node))
     plan = agreement.plan
     stated = [plan.privacy("local")]
     if plan.n > 1:
@@ -176,7 +176,7 @@ def _booked(home: MemberDirectory, run: str) -> list[dict[str, Any]]:
     """Return, for each lifetime budget of the run's population, what was spent without it and with it."""
     from sottovoce.peers.lifetime_ledger import composed
 
-    book = home.book
+    book = home.lifetime_ledger
     known = book.runs.get(run)
     if known is None:
         raise DataError(
