@@ -52,7 +52,7 @@ def _noise() -> Iterator[tuple[str, Any]]:
         yield f"pair-shared/seed{seed}", PairSharedNoise(source, network, 2.0).perturb(rows, **where)
         correlated = TimeCorrelatedNoise(source, mafalda(network, 6))
         yield f"time-correlated/seed{seed}", correlated.perturb(rows, **where)
-        random = RunRandomness.of(np.random.default_rng(seed))
+        random = RunRandomness.from_rng(np.random.default_rng(seed))
         yield f"run/seed{seed}", [random.batches, random.start]
         yield f"run/seed{seed}/noise", random.noise.perturb(rows, **where)
         yield f"run/seed{seed}/draws", random.draws(3, 1).integers(2**60, size=50)

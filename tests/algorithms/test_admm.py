@@ -263,7 +263,7 @@ def test_federated_admm_equals_its_twin(secure):
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
     plan = FederatedADMM(GLM(l1=0.02, l2=0.1), 6, 15, 0.6, 0.8, 0.3, 0.2, 0.4, secure_sum=secure)
     found = plan.run(shards, np.random.default_rng(3)).outputs
-    random = RunRandomness.of(np.random.default_rng(3))
+    random = RunRandomness.from_rng(np.random.default_rng(3))
     u, zh = np.zeros((6, 3)), np.zeros(3)
     for k in range(15):
         z = plan.objective.regularizer.prox(zh, 0.8)
@@ -282,7 +282,7 @@ def test_hosted_clients_equal_the_stacked_run():
     X, y = problem(9, n=12, p=3)
     shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
     plan = FederatedADMM(GLM(l1=0.02), 6, 8, 0.6, 0.8, 0.3, 0.2)
-    random, start = RunRandomness.of(np.random.default_rng(3)), np.zeros((6, 3))
+    random, start = RunRandomness.from_rng(np.random.default_rng(3)), np.zeros((6, 3))
     texts = [plan.algorithm(plan.source(shards.subset([v]), [v], random), start[[v]]) for v in range(6)]
     states = [text.init() for text in texts]
     for k in range(8):
@@ -301,7 +301,7 @@ def test_the_token_s_block_equals_its_steps(noise, monkeypatch):
     X, y = problem(9, n=12, p=3)
     shards = Shards.from_parts(X, y, np.array_split(np.arange(12), 6))
     plan = TokenADMM(GLM(l1=0.02, box=0.3), 6, 60, 0.8, 0.3, 0.2, 0.4, cap=7)
-    random = RunRandomness.of(np.random.default_rng(3))
+    random = RunRandomness.from_rng(np.random.default_rng(3))
     if noise == "protective":
         random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
     text = plan.algorithm(plan.source(shards, range(6), random), np.zeros((6, 3)))
@@ -323,7 +323,7 @@ def test_the_token_equals_its_twin():
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
     plan = TokenADMM(GLM(l1=0.02, l2=0.1), 6, 40, 0.8, 0.3, 0.2, 0.4, cap=4)
     found = plan.run(shards, np.random.default_rng(3)).outputs
-    random = RunRandomness.of(np.random.default_rng(3))
+    random = RunRandomness.from_rng(np.random.default_rng(3))
     chunk = (1 << 17) // 3
     noise = 0.2 * random.draws(1, 0, 0).standard_normal((chunk, 3))
     holders = (random.draws(0, 0, 0).random(chunk)[:40] * 6).astype(int)
@@ -343,7 +343,7 @@ def test_a_gate_that_draws_otherwise_than_announced_stops():
 
     X, y = problem(9, n=6, p=3)
     shards = Shards.from_parts(X, y, np.arange(6)[:, None])
-    random = RunRandomness.of(np.random.default_rng(3))
+    random = RunRandomness.from_rng(np.random.default_rng(3))
     fed = FederatedADMM(GLM(), 6, 5, 1.0, 0.8, 0.3, 0.2)
     for clip_norm, std, step in ((0.3, 0.2, 4), (0.4, 0.2, 4), (0.3, 0.1, 4), (0.3, 0.2, 5)):
         gate = ClientProxMechanism(
@@ -397,7 +397,7 @@ def test_what_a_client_sends_has_the_noise_that_was_announced():
     X, y = problem(9, n=400, p=3)
     shards = Shards.from_parts(X, y, np.arange(400)[:, None])
     plan = FederatedADMM(GLM(), 400, 3, 1.0, 0.8, 0.3, 0.2)
-    source = plan.source(shards, range(400), RunRandomness.of(np.random.default_rng(3)))
+    source = plan.source(shards, range(400), RunRandomness.from_rng(np.random.default_rng(3)))
     answer = source.answer(np.zeros((400, 3)), np.zeros(3), 0)
     (release,) = plan.releases(0)
     std = (answer.released - answer.kept).std()
@@ -412,7 +412,7 @@ def test_a_repeated_question_is_one_release():
     X, y = problem(9, n=4, p=3)
     shards = Shards.from_parts(X, y, np.arange(4)[:, None])
     plan = FederatedADMM(GLM(), 4, 3, 0.5, 0.8, 0.3, 0.2, secure_sum=False)
-    source = plan.source(shards, range(4), RunRandomness.of(sv.privacy.ProtectiveNoise())).metered()
+    source = plan.source(shards, range(4), RunRandomness.from_rng(sv.privacy.ProtectiveNoise())).metered()
     text = plan.algorithm(source, np.zeros((4, 3)))
     state = text.init()
     sent = text.message(state, 0)

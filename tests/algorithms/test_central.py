@@ -118,7 +118,7 @@ def test_dp_cd_equals_its_numpy_twin(model, period):
     plan = cd(
         model, clip_norm=math.inf, noise_multiplier=0.0, smoothness=tuple(M), step_scale=0.8, period=period
     )
-    random = RunRandomness.of(np.random.default_rng(3))
+    random = RunRandomness.from_rng(np.random.default_rng(3))
     _, source = hosted(plan, (X, y), random)
     w, since = np.zeros(4), []
     for t, j in enumerate(source.chosen(0, 23)):
@@ -136,12 +136,12 @@ def test_dp_cd_equals_its_numpy_twin(model, period):
 
 def test_coordinates_are_uniform_public_and_fixed_by_step():
     plan, data = cd(steps=4000), problem()
-    _, source = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
+    _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     drawn = source.chosen(0, 4000)
     assert abs(np.bincount(drawn) / 4000 - 0.25).max() < 0.03
     assert (source.chosen(1500, 700) == drawn[1500:2200]).all()
     assert [int(source.chosen(k)[0]) for k in (1023, 1024, 3999)] == drawn[[1023, 1024, 3999]].tolist()
-    _, other = hosted(plan, data, RunRandomness.of(np.random.default_rng(1)))
+    _, other = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(1)))
     assert (other.chosen(0, 100) != drawn[:100]).any()
 
 
@@ -193,7 +193,7 @@ def test_a_block_is_bit_for_bit_its_steps(model, make, recorded, every):
     tape = RecordedNoise(ProtectiveNoise())
     found = []
     for compiled in (True, False):
-        random = RunRandomness(tape, 5, 7) if recorded else RunRandomness.of(np.random.default_rng(3))
+        random = RunRandomness(tape, 5, 7) if recorded else RunRandomness.from_rng(np.random.default_rng(3))
         text, source = hosted(plan, data, random)
         source.metered()
         assert text.block is not None
@@ -209,7 +209,9 @@ def test_a_block_is_bit_for_bit_its_steps(model, make, recorded, every):
 
 def test_networks_and_optimizers_run_step_by_step():
     X, y = problem()
-    text, _ = hosted(sgd(optimizer=Optimizer("adam")), (X, y), RunRandomness.of(np.random.default_rng(0)))
+    text, _ = hosted(
+        sgd(optimizer=Optimizer("adam")), (X, y), RunRandomness.from_rng(np.random.default_rng(0))
+    )
     assert text.block is None
 
 
@@ -256,7 +258,7 @@ def test_no_record_moves_a_release_by_more_than_what_is_booked(seed):
     plan = gcd(model, records=n, steps=1, clip_norm=1.3, noise_ratio=0.0, smoothness=tuple(M))
     G = []
     for D in (X, empty, other):
-        _, source = hosted(plan, (D, y), RunRandomness.of(seeded()))
+        _, source = hosted(plan, (D, y), RunRandomness.from_rng(seeded()))
         G.append(source.gradient(start[None]))
     assert np.isfinite(G).all()
     assert (np.abs(G[2] - G[1]) <= C / n * slack).all()
@@ -306,7 +308,7 @@ def test_the_worst_record_moves_a_coordinate_by_exactly_the_sensitivity():
     for target in (1e6, -1e6):
         X, y = np.ones((n, 2)), np.array([target, 0, 0, 0, 0])
         plan = cd(GLM("squared"), records=n, clip_norm=3.0, noise_multiplier=0.0, smoothness=(1.0, 3.0))
-        _, source = hosted(plan, (X, y), RunRandomness.of(np.random.default_rng(0)))
+        _, source = hosted(plan, (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
         M = source.released_smoothness()
         pull.append([source.coordinate(M, source.margins(np.zeros((1, 2))), j, 0) for j in (0, 1)])
     C = 3.0 * np.sqrt(np.array([0.25, 0.75]))
@@ -433,7 +435,7 @@ def test_the_selection_noise_has_the_scale_that_is_booked():
     y = np.ones(n)  # squared loss at zero: G = (-0.5, 0)
     plan = gcd(GLM("squared"), records=n, steps=1, clip_norm=50.0, noise_ratio=r, smoothness=1.0)
     b = r * 2 * (50 / math.sqrt(2)) / n
-    _, source = hosted(plan.with_noise(r * 0.05), (X, y), RunRandomness.of(np.random.default_rng(0)))
+    _, source = hosted(plan.with_noise(r * 0.05), (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
     source.planned = None
     b *= 0.05
     chosen = [source.choose(np.zeros((1, 2)), k)[0] for k in range(4000)]
@@ -468,14 +470,14 @@ def test_protective_laplace_noise_pays_for_its_grid():
     X, y = np.full((n, 4), 1e6), np.ones(n)
     G = {}
     for noise in (ProtectiveNoise(), np.random.default_rng(0)):
-        _, source = hosted(plan, (X, y), RunRandomness.of(noise))
+        _, source = hosted(plan, (X, y), RunRandomness.from_rng(noise))
         G[source.random.protective] = np.abs(source.gradient(np.zeros((1, 4))))
     D = 2 * 0.5 / n  # 2 C_j / n
     assert G[False] == pytest.approx(np.full(4, 0.5))
     assert (2 * G[True] / n + r * D / 2.0**20 <= D * (1 + 1e-12)).all()
     assert (2 * G[True] / n + r * D / 2.0**20 >= D * (1 - 1e-9)).all()
     with pytest.raises(InvalidInput, match="noise_ratio must be below"):
-        hosted(gcd(records=n, noise_ratio=2.0**21), (X, y), RunRandomness.of(ProtectiveNoise()))
+        hosted(gcd(records=n, noise_ratio=2.0**21), (X, y), RunRandomness.from_rng(ProtectiveNoise()))
 
 
 @pytest.mark.parametrize("adjacency", ["replace-one", "add-remove"])
@@ -544,7 +546,7 @@ def test_the_divisor_is_the_expected_lot_not_the_realized_one():
 ])  # fmt: skip
 def test_a_run_that_draws_other_than_planned_stops(make, lie, compiled):
     plan, other, data = make(), make(**lie), problem()
-    text, source = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
+    text, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     source.planned = AnnouncedReleases([other.releases(0)])
     text = text if compiled else text._replace(block=None)
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
@@ -553,13 +555,13 @@ def test_a_run_that_draws_other_than_planned_stops(make, lie, compiled):
 
 def test_the_kind_of_a_release_and_the_smoothness_release_are_compared_too():
     data = problem()
-    _, source = hosted(gcd(), data, RunRandomness.of(np.random.default_rng(0)))
+    _, source = hosted(gcd(), data, RunRandomness.from_rng(np.random.default_rng(0)))
     choose, value = gcd().releases(0)
     source.planned = AnnouncedReleases([[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]])
     with pytest.raises(ReleaseMismatch, match="announced laplace"):
         source.choose(np.zeros((1, 4)), 0)
     plan = cd(bounds=(1.0,) * 4)
-    _, source = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
+    _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     source.planned = AnnouncedReleases([plan.releases(0)[1:]])
     with pytest.raises(ReleaseMismatch, match="does not list"):
         source.released_smoothness()
@@ -677,10 +679,10 @@ def test_clips_of_coordinates_add_up():
 def test_protective_noise_asked_twice_for_one_step_is_not_the_same():
     """Noise kept for a second question would cancel in the difference of the two answers."""
     plan, data = cd(), problem()
-    _, source = hosted(plan, data, RunRandomness.of(ProtectiveNoise()))
+    _, source = hosted(plan, data, RunRandomness.from_rng(ProtectiveNoise()))
     M, margins = source.released_smoothness(), source.margins(np.zeros((1, 4)))
     assert len({source.coordinate(M, margins, 0, 5) for _ in range(4)}) > 1
-    _, seeded = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
+    _, seeded = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     assert len({seeded.coordinate(M, margins, 0, 5) for _ in range(4)}) == 1
 
 
@@ -692,6 +694,6 @@ def test_every_coordinate_of_every_record_is_clipped_at_its_own_bound(sparse):
     each = -(y / (1 + np.exp(y * (X @ start[0]))))[:, None] * X
     plan = gcd(clip_norm=0.5, smoothness=tuple(M))
     data = (sp.csr_array(X) if sparse else X, y)
-    _, source = hosted(plan, data, RunRandomness.of(np.random.default_rng(0)))
+    _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
     assert np.allclose(source.gradient(start), np.clip(each, -C, C).mean(axis=0), atol=1e-14)
     assert (np.abs(each) > C).any(axis=0).all()

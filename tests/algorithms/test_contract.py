@@ -135,7 +135,7 @@ def test_a_hosted_slice_computes_what_the_stack_computes(case, kind):
         else case.plan(noise_multiplier=0.7, batch_size=5)
     )
     data = tensors() if kind == "net" else shards()
-    random = RunRandomness.of(np.random.default_rng(5))
+    random = RunRandomness.from_rng(np.random.default_rng(5))
     whole, _ = text_of(plan, data, random)
     hosted = [1, 3]
     part, _ = text_of(plan, data, random, hosted)
@@ -240,7 +240,7 @@ def test_what_leaves_carries_the_noise_of_the_planned_release(case, adjacency, k
 def test_a_run_that_draws_other_than_planned_stops(case, lie):
     """The gate's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
     plan, other = case.plan(noise_multiplier=1.0), case.plan(**{"noise_multiplier": 1.0, **lie})
-    text, source = text_of(plan, shards(), RunRandomness.of(np.random.default_rng(0)))
+    text, source = text_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
     source.planned = type(source.planned)([other.releases(a) for a in range(N)])
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         run_stacked(text, plan.schedule, plan.steps)
@@ -251,7 +251,7 @@ def test_a_run_that_draws_other_than_planned_stops(case, lie):
 def test_a_sampler_or_adjacency_other_than_planned_is_refused(case, lie):
     plan = case.plan(noise_multiplier=1.0, batch_size=3)
     other = [[replace(release, **lie) for release in plan.releases(a)] for a in range(N)]
-    gate = plan.source(shards(), range(N), RunRandomness.of(np.random.default_rng(0)))
+    gate = plan.source(shards(), range(N), RunRandomness.from_rng(np.random.default_rng(0)))
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         GradientMechanism(
             gate.query, range(N), gate.random, clip_norm=gate.clip_norm, noise_multipliers=gate.multipliers,
@@ -386,7 +386,7 @@ SPLIT = [
 def test_what_is_common_is_the_same_wherever_agents_are_hosted_and_slices_are_the_stack_s(case):
     """A rank and a peer send the rows of the whole; the common part could be handed from one to the other."""
     plan, data = with_noise(case)
-    ready, random = plan.prepared(data), RunRandomness.of(np.random.default_rng(5))
+    ready, random = plan.prepared(data), RunRandomness.from_rng(np.random.default_rng(5))
 
     def text(agents):
         part = ready[agents] if isinstance(ready, np.ndarray) else ready.subset(agents)

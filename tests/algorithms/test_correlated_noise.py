@@ -51,7 +51,7 @@ def added(name, plan, noise, k):
 def test_the_run_equals_its_twin(name):
     plan, data = plans()[name], shards()
     found = plan.run(data, np.random.default_rng(5)).outputs["rows"]
-    noise, W = RunRandomness.of(np.random.default_rng(5)).noise, RING.W.toarray()
+    noise, W = RunRandomness.from_rng(np.random.default_rng(5)).noise, RING.W.toarray()
     theta = np.zeros((N, P))
     for k in range(8):
         g = np.array([plan.objective.gradient(theta[v], *data.user(v)) for v in range(N)]) + 0.1 * theta
@@ -72,7 +72,7 @@ def test_without_noise_it_is_muffliato_with_one_round(name):
 @pytest.mark.parametrize("name", ["decor", "mafalda"])
 def test_texts_are_pure_and_slices_equal_the_stacked_run(name):
     plan, data = plans()[name], shards()
-    random = RunRandomness.of(np.random.default_rng(2))
+    random = RunRandomness.from_rng(np.random.default_rng(2))
     whole = plan.run(data, np.random.default_rng(2)).outputs["rows"]
     texts = [plan.algorithm(plan.source(data.subset([v]), [v], random), np.zeros((1, P))) for v in range(N)]
     states = [text.init() for text in texts]
@@ -141,7 +141,7 @@ def test_shared_noise_cancels_in_the_mean():
     data = shards()
     quiet = Decor(GLM(), ONE, 1, 1.0, 1.0, 0.0, pair_multiplier=3.0)
     clear = MuffliatoSGD(GLM(), ONE, 1, 1.0, 1.0, 0.0, adjacency="user")
-    random = RunRandomness.of(np.random.default_rng(3))
+    random = RunRandomness.from_rng(np.random.default_rng(3))
     rows = []
     for plan in (quiet, clear):
         text = plan.algorithm(plan.source(data, range(N), random), np.zeros((N, P)))
@@ -156,7 +156,7 @@ def test_decor_s_messages_have_the_covariance_that_is_priced():
     zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
     rows = []
     for seed in range(600):
-        source = plan.source(zeros, range(N), RunRandomness.of(np.random.default_rng(seed)))
+        source = plan.source(zeros, range(N), RunRandomness.from_rng(np.random.default_rng(seed)))
         rows.append(source(np.zeros((N, P)), 0).T)
     A = RING.adjacency.toarray()
     want = 0.25 * (0.49 * np.eye(N) + 2.25 * (np.diag(A.sum(axis=1)) - A))
@@ -170,7 +170,7 @@ def test_mafalda_adds_the_noise_of_its_correlation():
     zeros = Shards(np.zeros((N, P)), np.ones(N), np.arange(N + 1))
     rows = []
     for seed in range(300):
-        source = plan.source(zeros, range(N), RunRandomness.of(np.random.default_rng(seed)))
+        source = plan.source(zeros, range(N), RunRandomness.from_rng(np.random.default_rng(seed)))
         rows.append(np.stack([source(np.zeros((N, P)), k) for k in range(4)]))
     Z = np.stack(rows).transpose(2, 3, 0, 1).reshape(-1, 4)  # nodes, coordinates and runs by steps
     want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.X)

@@ -45,7 +45,7 @@ def replayed(plan, data, rows):
 
 def standard(rng, steps, dim):
     """The simulated noise of every step of a run from ``rng``, before its scale."""
-    noise = RunRandomness.of(rng).noise
+    noise = RunRandomness.from_rng(rng).noise
     return perturb_steps(noise, np.zeros((steps, dim)), agent=0, step=0, std=1.0)
 
 
@@ -87,7 +87,7 @@ def test_coordinate_descent_with_noise():
     model, M, C, z, T = GLM("squared"), np.array([1.0, 2.0, 0.5]), 1.1, 3.0, 24
     direct = DPCD(model, n, T, C, z, smoothness=tuple(M), output="last")
     w = direct.run((X, y), np.random.default_rng(3)).outputs["coef"]
-    random = RunRandomness.of(np.random.default_rng(3))
+    random = RunRandomness.from_rng(np.random.default_rng(3))
     chosen = direct.source(direct.prepared((X, y)), [0], random).chosen(0, T)
     clips = C * np.sqrt(M / M.sum())
 
@@ -149,7 +149,7 @@ def test_more_blocks_than_accounted_are_refused():
 
 def test_draws_are_compared_with_the_plan():
     plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros((3, 1)))
-    source = plan.source(None, [0], RunRandomness.of(np.random.default_rng(0)))
+    source = plan.source(None, [0], RunRandomness.from_rng(np.random.default_rng(0)))
     for lie in ({"noise_std": 2.0}, {"sensitivity": 2.0}, {"active_blocks": 2}, {"steps": 1}):
         other = FixedPoint(**{**vars(plan), **lie})
         source.planned = AnnouncedReleases([other.releases(0)])

@@ -179,7 +179,7 @@ def test_a_small_node_is_not_hidden_by_the_quiet_noise_of_large_ones():
         GLM(), sv.protocols.HypercubeExchange(4), sizes=(10, 1000, 1000, 1000), weighting="sites", **options
     )
     data = Shards(np.ones((3010, 1)), np.tile([1.0, -1.0], 1505), np.array([0, 10, 1010, 2010, 3010]))
-    source = uneven.source(uneven.prepared(data), range(4), RunRandomness.of(np.random.default_rng(0)))
+    source = uneven.source(uneven.prepared(data), range(4), RunRandomness.from_rng(np.random.default_rng(0)))
     std = source.std / source.divisors.ravel()  # what really stands behind a row of each node
     assert std == pytest.approx(0.7 / np.array([10, 1000, 1000, 1000]))
     steps = options["steps"]
@@ -343,7 +343,7 @@ def test_the_l2_term_is_that_of_ridge(adjacency):
 def test_dsgt_tracks_the_sum_of_the_gradients():
     objective, data = net(), blobs()
     plan = DPDSGT(objective, FOUR, steps=6, sizes=data.sizes, batch_size=20, noise_multiplier=0.7)
-    source = plan.source(data, range(4), RunRandomness.of(np.random.default_rng(5)))
+    source = plan.source(data, range(4), RunRandomness.from_rng(np.random.default_rng(5)))
     text = dp_dsgt(source, objective.start(4), lambda k: 0.1)
     state, gossip = text.init(), sv.protocols.Gossip(FOUR, 1)
     for k in range(6):
@@ -483,7 +483,7 @@ def test_protective_noise_lowers_the_clip_and_differs_every_time():
     one, two = (plan.run(data, ProtectiveNoise(), start=objective.start()[0]) for _ in range(2))
     assert one.outputs["rows"].tobytes() != two.outputs["rows"].tobytes()
     assert one.provenance["noise"] == "protective"
-    source = plan.source(data, range(4), RunRandomness.of(ProtectiveNoise()))
+    source = plan.source(data, range(4), RunRandomness.from_rng(ProtectiveNoise()))
     assert source.inner_clip < 1.0 == objective.clip_norm
     linear = ConsensusSGD(GLM(), RING, **COMMON)
     once, again = (linear.run(shards(), ProtectiveNoise()).outputs["coef"] for _ in range(2))

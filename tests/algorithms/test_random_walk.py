@@ -25,7 +25,7 @@ def shards(n=6, records=1, seed=0, p=3):
 
 def numpy_twin(plan, data, rng):
     """All tokens, plain Python and numpy, the same draws."""
-    random, W, tokens = RunRandomness.of(rng), plan.network.W.toarray(), plan.tokens
+    random, W, tokens = RunRandomness.from_rng(rng), plan.network.W.toarray(), plan.tokens
     holders = [int(v) for v in random.draws(3).integers(plan.n, size=tokens)]
     chunk = (1 << 17) // (data.dim * tokens)
     assert plan.steps <= chunk
@@ -72,7 +72,7 @@ def test_the_block_equals_the_steps(graph, noise, monkeypatch):
     monkeypatch.setattr(random_walk, "_NUMBERS", 3 * 2 * 16)
     data = shards(records=2)
     plan = RandomWalkSGD(GLM(l2=0.1), graph, 50, 0.3, 0.5, 0.7, cap=9, tokens=2, **SECRET)
-    random = RunRandomness.of(np.random.default_rng(1))
+    random = RunRandomness.from_rng(np.random.default_rng(1))
     if noise == "protective":
         # the paths and the noise of a protective source are fresh in every call: one gate, its draws kept
         random = RunRandomness(sv.privacy.ProtectiveNoise(), b"x" * 32, 0)
@@ -95,7 +95,9 @@ def test_a_hop_is_the_block_s_step():
     plan = RandomWalkSGD(GLM(), sv.graphs.complete(6), 1, 0.3, 0.5, 0.7, **SECRET)
     found = plan.run(data, np.random.default_rng(1)).outputs
     holder = int(np.flatnonzero(found["contributions"])[0])
-    noise = RunRandomness.of(np.random.default_rng(1)).draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
+    noise = (
+        RunRandomness.from_rng(np.random.default_rng(1)).draws(1, 0, 0).standard_normal((1, 3))[0] * 0.7 * 0.5
+    )
     X, y = data.user(holder)
     after = holder_step(GLM(), X, y, np.zeros(3), learning_rate=0.3, clip_norm=0.5, noise=noise)
     assert (after == found["coef"]).all()
@@ -247,7 +249,7 @@ def test_a_gate_that_draws_otherwise_than_announced_stops():
     options = {"clip_norm": 0.5, "noise_multiplier": 0.7, "cap": 4, "steps": 20, "tokens": 1}
 
     def gate(releases=listed, **other):
-        random = RunRandomness.of(np.random.default_rng(0))
+        random = RunRandomness.from_rng(np.random.default_rng(0))
         return RandomWalkMechanism(
             GLM(), shards(), plan.network, random, releases=releases, **{**options, **other}
         )
@@ -284,7 +286,7 @@ def test_a_public_walk_equals_its_twin(final_public):
     )
     rng = np.random.default_rng(8)
     found = plan.run(data, rng).outputs
-    noise = RunRandomness.of(np.random.default_rng(8)).noise
+    noise = RunRandomness.from_rng(np.random.default_rng(8)).noise
     draws = [
         noise.perturb(np.zeros((1, 3)), agents=[v], step=k, std=1.0, stream=0)[0] for k, v in enumerate(path)
     ]
@@ -343,7 +345,7 @@ def test_hosted_slices_equal_the_stacked_run():
     plan = RandomWalkSGD(
         GLM(), "ring:6", 30, 0.3, 0.5, 0.7, sizes=[4] * 6, batch_size=2.0, seed=3
     )  # record level, Poisson lots
-    random = RunRandomness.of(np.random.default_rng(2))
+    random = RunRandomness.from_rng(np.random.default_rng(2))
     start = np.zeros((6, 3))
     texts = [plan.algorithm(plan.source(data.subset([v]), [v], random), start[[v]]) for v in range(6)]
     states = [text.init() for text in texts]
@@ -376,14 +378,14 @@ def test_bad_walks_are_refused_in_one_sentence():
         RandomWalkSGD(GLM(), "gossip:1", 3, network=ring, **user)
     plan = RandomWalkSGD(GLM(), ring, 3, path="secret", **user)
     with pytest.raises(InvalidInput, match="one process"):
-        plan.source(shards().subset([1]), [1], RunRandomness.of(np.random.default_rng(0)))
+        plan.source(shards().subset([1]), [1], RunRandomness.from_rng(np.random.default_rng(0)))
     assert RandomWalkSGD.sequential
 
 
 def test_the_gate_of_a_public_path_stops_a_visit_that_is_not_on_it():
     data = shards()
     plan = RandomWalkSGD(GLM(), "ring:6", 3, 0.3, 0.5, 0.7, adjacency="user", path=(0, 1, 2))
-    source = plan.source(data, range(6), RunRandomness.of(np.random.default_rng(0)))
+    source = plan.source(data, range(6), RunRandomness.from_rng(np.random.default_rng(0)))
     source.rows(np.zeros((1, 3)), 1, 0, [1])
     with pytest.raises(ReleaseMismatch, match="does not list"):
         source.rows(np.zeros((1, 3)), 1, 0, [2])

@@ -114,7 +114,7 @@ def test_no_row_moves_more_than_its_sensitivity(name, bad):
         for value in (-50.0, bad):
             rows = ROWS.copy()
             rows[user] = [value, 3.0]
-            source = plan(protocols()[name]).source(rows, range(4), RunRandomness.of(SimulatedNoise(4)))
+            source = plan(protocols()[name]).source(rows, range(4), RunRandomness.from_rng(SimulatedNoise(4)))
             sent.append(source.released(0))
         moved = np.linalg.norm(sent[0] - sent[1], axis=1)
         assert moved[user] <= 2 * WEIGHTS[user] / np.mean(WEIGHTS) + 1e-9
@@ -126,7 +126,7 @@ def test_protective_noise_pays_for_its_rounding():
     for name in ("tree", "masked"):
         wide = plan(protocols()[name], dim=4000)
         tape = RecordedNoise(ProtectiveNoise())
-        source = wide.source(np.full((4, 4000), 9.0), range(4), RunRandomness.of(tape))
+        source = wide.source(np.full((4, 4000), 9.0), range(4), RunRandomness.from_rng(tape))
         balls = np.array(WEIGHTS) / np.mean(WEIGHTS)
         assert (np.linalg.norm(source.rows, axis=1) <= balls).all()
         added = source.released(0) - source.rows
@@ -135,7 +135,7 @@ def test_protective_noise_pays_for_its_rounding():
 
 def test_another_weight_than_announced_is_noticed():
     theirs, ours = plan(protocols()["tree"], site_weights=(9, 59, 30, 3)), plan(protocols()["tree"])
-    source = ours.source(ROWS, range(4), RunRandomness.of(SimulatedNoise(0)))
+    source = ours.source(ROWS, range(4), RunRandomness.from_rng(SimulatedNoise(0)))
     source.planned = type(source.planned)([theirs.releases(u) for u in range(4)])
     with pytest.raises(ReleaseMismatch):
         source.released(0)

@@ -560,8 +560,9 @@ def test_noise_meets_the_sum_before_it_is_rounded_to_the_rows_type():
             return np.full((1, 300), 2.0**24 + 1)  # no float32
 
     def released(noise):
-        gate = GradientMechanism(Wide(), [0], RunRandomness.of(noise), clip_norm=1.0, noise_multipliers=[0.6],
-                         adjacency="add-remove", rates=[1.0], divisors=[4.0])  # fmt: skip
+        random = RunRandomness.from_rng(noise)
+        options = {"adjacency": "add-remove", "rates": [1.0], "divisors": [4.0]}
+        gate = GradientMechanism(Wide(), [0], random, clip_norm=1.0, noise_multipliers=[0.6], **options)
         return gate(np.zeros((1, 300), np.float32), 3)
 
     drawn = SimulatedNoise(5).perturb(np.zeros((1, 300), np.float32), agents=[0], step=3, std=0.6)

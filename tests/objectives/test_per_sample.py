@@ -970,7 +970,7 @@ def test_masks_of_dropout_are_an_agents_own_whoever_is_hosted_beside_it():
         sizes=(5, 6, 7),
     )  # fmt: skip
     theta = rows(objective, 3)
-    random = RunRandomness.of(np.random.default_rng(3))
+    random = RunRandomness.from_rng(np.random.default_rng(3))
     together = plan.source(data, [0, 1, 2], random)(theta, 1)
     slices = [plan.source(data.subset([a]), [a], random)(theta[[a]], 1) for a in range(3)]
     np.testing.assert_array_equal(np.concatenate(slices), together)

@@ -55,7 +55,7 @@ def test_the_federation_gives_the_iterates_of_the_algorithm(tmp_path):
     assert (server.zh == wanted.outputs["mean"]).all()
     assert (server.z == wanted.outputs["coef"]).all()
     counts = [len(read_ledger(tmp_path / f"{u}")["saved"].releases) for u in range(5)]
-    random = RunRandomness.of(SimulatedNoise(SEED))
+    random = RunRandomness.from_rng(SimulatedNoise(SEED))
     asked = sum((random.draws(0, k).random(5) < 0.6).astype(int) for k in range(6))
     assert counts == asked.tolist()
     for user in range(5):

@@ -352,7 +352,7 @@ def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
 
 def _run(plan: Any, data: Any, rng: np.random.Generator) -> np.ndarray:
     """Run a plan without its record: rows only, nothing priced."""
-    data, random = plan.prepared(data), RunRandomness.of(rng)
+    data, random = plan.prepared(data), RunRandomness.from_rng(rng)
     agents = range(plan.n)
     text = plan.algorithm(plan.source(data, agents, random), plan.starting(data, random, agents))
     schedule: Any = plan.schedule

@@ -114,7 +114,7 @@ class Decor(GradientPlan):
         if not self.pair_multiplier:
             return super().source(data, agents, random)
         hosted = [int(a) for a in agents]
-        nodes = dict(zip(random.hosting(hosted), hosted, strict=True))
+        nodes = dict(zip(random.keys_for(hosted), hosted, strict=True))
         assert self.clip_norm is not None
         shared = PairSharedNoise(random.noise, self.edges_of, self.pair_multiplier * self.clip_norm, nodes)
         gate = super().source(data, agents, replace(random, noise=shared))

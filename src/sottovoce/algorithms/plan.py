@@ -198,7 +198,7 @@ class Plan(NotebookDisplay, ABC):
         if grid is None:
             return random
         places = zip(agents, units, strict=True)
-        hosted = dict(zip(random.hosting(agents), ((int(a), float(u)) for a, u in places), strict=True))
+        hosted = dict(zip(random.keys_for(agents), ((int(a), float(u)) for a, u in places), strict=True))
         return replace(random, noise=GridNoise(random.noise, grid, hosted))
 
     def _demand_one_sum(self, hosted: int, units: Sequence[float]) -> None:

@@ -379,7 +379,7 @@ def token_walk(source: Any, start: np.ndarray, rate: Callable[[int], float]) -> 
     >>> plan = RandomWalkSGD(GLM("squared"), sv.graphs.path(2), steps=2, learning_rate=0.5, clip_norm=1.0,
     ...                      adjacency="user", path="secret")
     >>> data = Shards(np.ones((2, 1)), np.array([2.0, 2.0]), np.array([0, 1, 2]))
-    >>> source = plan.source(data, [0, 1], RunRandomness.of(np.random.default_rng(0)))
+    >>> source = plan.source(data, [0, 1], RunRandomness.from_rng(np.random.default_rng(0)))
     >>> text = token_walk(source, np.zeros((2, 1)), plan.rate)
     >>> text.output(text.block(text.init(), 0, 2)).tolist(), text.message(text.init(), 0).tolist()
     ([[1.0]], [[0.5]])

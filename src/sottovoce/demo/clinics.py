@@ -393,7 +393,7 @@ def _trained(
     scores = []
     data = plan.prepared(clinics.shards)
     for seed in range(repeats):  # the plan has been priced: its runs need not price it again
-        random = RunRandomness.of(SimulatedNoise(seed))
+        random = RunRandomness.from_rng(SimulatedNoise(seed))
         gate = plan.source(data, range(16), random)
         text = plan.algorithm(gate, plan.starting(data, random, range(16)))
         models = text.output(run_stacked(text, plan.schedule, plan.steps, noise=random.noise))

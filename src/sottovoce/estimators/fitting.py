@@ -188,7 +188,7 @@ def fit(
     who = {} if colluders == () else {"colluders": colluders}
     statement = _noted(made.privacy(view, **who), notes)
     charged = None
-    if RunRandomness.of(random).protective:
+    if RunRandomness.from_rng(random).protective:
         charged = charge_training(
             made, f"fit of {made.name}", statements=[statement], population=population, checkpoint=checkpoint
         )

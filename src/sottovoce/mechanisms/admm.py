@@ -110,7 +110,7 @@ class ClientProxMechanism(RecordsReleases):
     ) -> None:
         self.objective, self.data, self.random, self.users = objective, data, random, users
         self.agents = [int(a) for a in agents]
-        self.numbers = np.asarray(random.hosting(self.agents))
+        self.numbers = np.asarray(random.keys_for(self.agents))
         self.gamma, self.std, self.sensitivity = gamma, noise_std, 4.0 * clip_norm
         self.sample_rate, self.everyone = sample_rate, everyone
         # a row is twice a move, and both of two neighboring rows are rounded: 2 slack beside 4C
@@ -179,7 +179,7 @@ class RecordProxMechanism:
         releases: Sequence[Sequence[Release]] | None = None,
     ) -> None:
         self.objective, self.data, self.random = objective, data, random
-        self.numbers = list(random.hosting([int(a) for a in agents]))
+        self.numbers = list(random.keys_for([int(a) for a in agents]))
         self.gamma, self.relaxation, self.std, self.noise_in = gamma, relaxation, noise_std, noise_in
         moves = 2.0 if noise_in == "mean" else 4.0
         self.sensitivity = moves * clip_norm / records

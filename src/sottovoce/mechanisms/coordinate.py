@@ -71,7 +71,7 @@ class Gate(RecordsReleases):
 
 def _one_holder(agents: Sequence[int], random: RunRandomness) -> int:
     """Return the number that keys the holder's noise."""
-    (number,) = random.hosting([int(a) for a in agents])
+    (number,) = random.keys_for([int(a) for a in agents])
     return int(number)
 
 

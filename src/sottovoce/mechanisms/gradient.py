@@ -166,7 +166,7 @@ class GradientMechanism(RecordsReleases):
     ) -> None:
         self.query, self.random = query, random
         self.agents = [int(a) for a in agents]
-        self.numbers = list(random.hosting(self.agents))
+        self.numbers = list(random.keys_for(self.agents))
         self.adjacency, self.clip_norm = adjacency, float(clip_norm)
         self.user_level = adjacency == "user"
         self.multipliers = np.asarray(noise_multipliers, float)
@@ -373,7 +373,7 @@ class ValueMechanism(RecordsReleases):
         releases: Sequence[Sequence[Release]] | None = None,
     ) -> None:
         self.agents, self.random = [int(a) for a in agents], random
-        self.numbers = list(random.hosting(self.agents))
+        self.numbers = list(random.keys_for(self.agents))
         self.std = np.broadcast_to(np.asarray(noise_std, float), (len(self.agents),))
         radii = np.broadcast_to(np.asarray(radius, float), (len(self.agents),))
         self.sensitivity, self.noise_later = 2 * radii, noise_later

@@ -1,4 +1,4 @@
-"""What is random in a run, in one value: noise, lots, dropout, the start, and the numbers that key them."""
+"""The randomness of a run: noise, batches, dropout, the starting point, and the numbers that key them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import hmac
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from sottovoce.noise.samplers import NoiseSource, as_noise
 
-__all__ = ["RunRandomness"]
+_KEY_STREAM = 0x5A  # the noise stream that serves as key; releases use the lowest numbers
 
 
 @dataclass(frozen=True)
@@ -22,15 +21,15 @@ class RunRandomness:
     Parameters
     ----------
     noise : the noise source.
-    lots : key of the lots (and dropout): a whole number in simulations, secret bytes where noise protects.
+    batches : key of batches and dropout: a whole number in simulations, secret bytes where noise protects.
     start : public seed of the starting point.
-    numbers : what keys noise and lots of the hosted agents, one each; None: the agents' own numbers. (An
-        audit trains many copies of one agent, each with randomness of its own.)
+    numbers : key noise and batches of the hosted agents, one each; None: the agents' own numbers. (An
+        audit trains many copies of one agent, each with its own randomness.)
 
     Examples
     --------
-    >>> one, same = (RunRandomness.of(np.random.default_rng(1)) for _ in range(2))
-    >>> one.lots == same.lots, one.protective
+    >>> one, same = (RunRandomness.from_rng(np.random.default_rng(1)) for _ in range(2))
+    >>> one.batches == same.batches, one.protective
     (True, False)
     """
 
@@ -40,7 +39,7 @@ class RunRandomness:
     numbers: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, rng: Any) -> RunRandomness:
+    def from_rng(cls, rng: RunRandomness | NoiseSource | np.random.Generator | int) -> RunRandomness:
         """Return the randomness of a run from a numpy Generator (a simulation) or a noise source."""
         if isinstance(rng, RunRandomness):
             return rng
@@ -51,9 +50,9 @@ class RunRandomness:
         start = int(np.random.SeedSequence().generate_state(1, np.uint64)[0]) >> 2
         if noise_source.protective:
             return cls(noise_source, os.urandom(32), start)
-        # a recorded or simulated source that came without a generator: its lots follow from its own draws,
-        # so that the same source gives the same run
-        drawn = noise_source.perturb(np.zeros((1, 4)), agents=[0], step=0, std=1.0, stream=_KEYS)
+        # A recorded or simulated source comes without a generator: its batches follow from its own draws,
+        # so that the same source gives the same run.
+        drawn = noise_source.perturb(np.zeros((1, 4)), agents=[0], step=0, std=1.0, stream=_KEY_STREAM)
         words = [int(word) >> 2 for word in drawn.view(np.uint64).ravel()]
         return cls(noise_source, words[0], words[1])
 
@@ -63,34 +62,31 @@ class RunRandomness:
         return self.noise.protective
 
     @property
-    def words(self) -> str:
-        """What a record says about this noise."""
+    def description(self) -> str:
+        """The kind of noise in words, for results."""
         return "protective" if self.protective else "simulation: reproducible, not protective"
 
     @property
     def seeds(self) -> list[int] | None:
-        """What brings the same lots and start back after an interruption; None where it must stay secret."""
+        """Seeds that restore batches and start after an interruption; None where they must stay secret."""
         return None if isinstance(self.batches, bytes) else [self.batches, self.start]
 
-    def hosting(self, agents: Sequence[int]) -> Sequence[int]:
-        """Return the numbers that key noise and lots of the hosted ``agents``."""
+    def keys_for(self, agents: Sequence[int]) -> Sequence[int]:
+        """Return the numbers that key noise and batches of the hosted ``agents``."""
         return list(agents) if self.numbers is None else list(self.numbers)
 
-    def again(self, seeds: Sequence[int]) -> RunRandomness:
-        """Return this randomness with the lots and start of an interrupted run."""
+    def with_seeds(self, seeds: Sequence[int]) -> RunRandomness:
+        """Return this randomness with the batches and start of an interrupted run."""
         return replace(self, batches=int(seeds[0]), start=int(seeds[1]))
 
     def draws(self, *key: int) -> np.random.Generator:
         """Return the generator of one block of hidden choices (a walk's path, a coordinate).
 
-        It is a function of ``key`` and of the key of the lots, which is secret where noise protects: a step
-        that is done again makes the same choices.
+        It depends on ``key`` and on the key of the batches, which is secret where noise protects: a repeated
+        step makes the same choices.
         """
         if isinstance(self.batches, bytes):
             label = b"draws" + b"".join(int(part).to_bytes(16, "little", signed=True) for part in key)
             words = np.frombuffer(hmac.digest(self.batches, label, "sha256")[:16], np.uint64)
             return np.random.Generator(np.random.Philox(key=words))
         return np.random.default_rng([self.batches, 0xB10C, *key])
-
-
-_KEYS = 0x5A  # the noise stream that serves as key; releases use the lowest numbers

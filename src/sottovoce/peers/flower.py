@@ -132,7 +132,7 @@ class ClientSide:
         self.plan, self.user = replace(plan, sample_rate=1.0), user
         records = plan.objective.prepared(Shards(np.asarray(X), np.asarray(y), np.array([0, len(y)])))
         dim = records.dim
-        self.source = self.plan.source(records, [user], RunRandomness.of(noise_of(seed))).metered()
+        self.source = self.plan.source(records, [user], RunRandomness.from_rng(noise_of(seed))).metered()
         self.text = self.plan.algorithm(self.source, np.zeros((1, dim)))
         run = run_name(plan, dim, seed)
         self.codec = FrameCodec(run, plan.n, plan.steps, dim, "float64")
@@ -209,7 +209,7 @@ class ServerSide:
         self, plan: FederatedADMM, dim: int, *, seed: int | None = None, folder: str | Path | None = None
     ) -> None:
         self.plan, self.k, self.zh = plan, 0, np.zeros(dim)
-        self.random = RunRandomness.of(noise_of(seed))
+        self.random = RunRandomness.from_rng(noise_of(seed))
         self.kept = None if folder is None else Checkpoint(folder, run_name(plan, dim, seed).hex())
         found = None if self.kept is None else self.kept.load(np.zeros(1, int), self.zh[None])
         if found is not None:

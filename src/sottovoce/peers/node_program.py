@@ -59,7 +59,7 @@ class StepProgram:
     >>> import numpy as np, sottovoce as sv
     >>> from sottovoce.noise.run_randomness import RunRandomness
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=2.0, radius=1.0)
-    >>> gate = plan.source(np.zeros((1, 1)), [0], RunRandomness.of(np.random.default_rng(0))).metered()
+    >>> gate = plan.source(np.zeros((1, 1)), [0], RunRandomness.from_rng(np.random.default_rng(0))).metered()
     >>> program = StepProgram(plan.algorithm(gate, np.zeros((1, 1))), plan.schedule, 1, node=0, source=gate)
     >>> program.begin(); program.sends(0), program.contacts, program.rounds
     ((1,), (1,), 1)

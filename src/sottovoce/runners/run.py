@@ -64,14 +64,14 @@ def run(
     from sottovoce.runners.progress import bar
 
     started = time.perf_counter()
-    data, random = plan.prepared(data), RunRandomness.of(rng)
+    data, random = plan.prepared(data), RunRandomness.from_rng(rng)
     agents = range(plan.n)
     wanted = every is not None or evaluate is not None
     stretch = every or max(1, plan.steps // 50)
     kept = None if checkpoint is None else Checkpoint(checkpoint, _identity(plan, data, random, start))
     saved = None if kept is None else kept.found()
     if saved is not None and saved.about.get("seeds"):
-        random = random.again(saved.about["seeds"])
+        random = random.with_seeds(saved.about["seeds"])
     first = plan.starting(data, random, agents) if start is None else _started(start, plan.n)
     text = plan.algorithm(plan.source(data, agents, random), first)
     state, done = text.init(), 0
@@ -111,7 +111,7 @@ def run(
         metrics=plan.metrics(rows, data, random),
         history=history,
         guarantees=[g.to_dict() for g in plan.guarantees()],
-        provenance=provenance_now(started, noise=random.words if plan.has_noise else NO_PRIVACY),
+        provenance=provenance_now(started, noise=random.description if plan.has_noise else NO_PRIVACY),
     )
 
 
@@ -163,7 +163,7 @@ def run_on_ranks(
                 f"{plan.name} has one holder at a time, so ranks would only wait for each other; run it in "
                 "one process."
             )
-        random = RunRandomness.of(rng)
+        random = RunRandomness.from_rng(rng)
         shared = RunRandomness(random.noise, random.batches, drawn) if random.protective else random
         return plan.prepared(data), shared
 
@@ -209,7 +209,10 @@ def run_on_ranks(
         history=history,
         guarantees=[g.to_dict() for g in plan.guarantees()],
         provenance=provenance_now(
-            started, noise=random.words if plan.has_noise else NO_PRIVACY, ranks=cluster.size, traffic=sent
+            started,
+            noise=random.description if plan.has_noise else NO_PRIVACY,
+            ranks=cluster.size,
+            traffic=sent,
         ),
     )
 

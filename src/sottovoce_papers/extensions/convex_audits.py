@@ -296,7 +296,7 @@ def _networks() -> dict[str, Case | Average]:
 
     def steps(plan: Any, side: bool, rng: np.random.Generator) -> Any:
         """Yield (state before the step, messages)."""
-        data, random = plan.prepared(shards(side)), RunRandomness.of(rng)
+        data, random = plan.prepared(shards(side)), RunRandomness.from_rng(rng)
         gate = plan.source(data, range(n), random)
         text = plan.algorithm(gate, plan.starting(data, random, range(n)))
         state = text.init()

@@ -539,7 +539,7 @@ def secure_sum_mean(
             drawn = ProtectiveNoise() if n <= 64 else np.random.default_rng(n)
             total = 0.0
             for _ in range(often):  # the plan has been priced: its runs need not price it again
-                gate = plan.source(zeros, range(n), RunRandomness.of(drawn))
+                gate = plan.source(zeros, range(n), RunRandomness.from_rng(drawn))
                 total += float(np.square(plan.schedule(0).apply(gate.released(0))[0]).sum())
             share = {"local": 1.0, "central": 1 / n}.get(against, 1 / (n - many))
             formula = float(np.sqrt(share / n)) / gaussian_mu(1.0, DELTA)
