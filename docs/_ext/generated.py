@@ -166,7 +166,7 @@ def formula(translator: Any, node: Any) -> None:
 
 def gallery(results: Path, folder: Path) -> None:
     """Draw every stored record that has a figure, and write what the paper says and whether it held."""
-    from sottovoce.report.drawing import save
+    from sottovoce_papers.drawing import save
     from sottovoce_papers.paper_index import stored_results
     from sottovoce_papers.registry import find
 

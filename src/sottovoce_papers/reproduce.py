@@ -359,7 +359,7 @@ def _write(
     if out is not None:
         written.append(write_result(out, record))
     if plot is not None:
-        from sottovoce.report.drawing import save
+        from sottovoce_papers.drawing import save
 
         _refuse_unless(found.plot is not None, f"{name} has no figure, got --plot {plot.name}.")
         written.append(save(found.plot(record), plot))

@@ -11,9 +11,8 @@ import pytest
 import sottovoce as sv
 from sottovoce.accounting.published.formulas import published_utility
 from sottovoce.errors import InvalidInput
-from sottovoce.report import drawing
 from sottovoce.report.sections import section_of
-from sottovoce_papers import trials
+from sottovoce_papers import drawing, trials
 from sottovoce_papers.bayrooti2023.cells import Cell, trial_key
 from sottovoce_papers.bayrooti2023.printed import printed
 from sottovoce_papers.bayrooti2023.settings import settings_of

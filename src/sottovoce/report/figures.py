@@ -4,45 +4,62 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from html import escape
 from typing import Any
 
-__all__ = ["bars", "curves", "graph_picture", "inline", "intervals", "layout"]
+import numpy as np
+
+__all__ = [
+    "axes_of",
+    "bars",
+    "curves",
+    "graph",
+    "graph_picture",
+    "inline",
+    "intervals",
+    "layout",
+    "placed",
+    "springs",
+]
 
 # At least 3:1 against the light and the dark band of a page (a test computes it).
 EXACT, PUBLISHED, LOCAL, GOOD, OTHER = "#d1495b", "#b8741a", "#7d8597", "#1d8a99", "#8d6cab"
 CYCLE = (EXACT, GOOD, PUBLISHED, OTHER, LOCAL, "#5a8f3c", "#b56576")
-_INK = "#010203"  # stands for the page's text color; `sottovoce.report.drawing.INK`
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")  # Okabe and Ito
+INK = "#010203"  # replaced by the color of the page's text
+SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")  # share of local privacy lost, from 0 to 1
+SETTINGS: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "sottovoce", "font.size": 10, "font.family": "sans-serif",
+    "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK,
+    "ytick.color": INK, "axes.titlecolor": INK, "axes.spines.top": False, "axes.spines.right": False,
+    "legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5,
+}  # fmt: skip
 _MARK = "figure-id-"
-SCALE = ("#b7dfe3", "#ecd9a8", "#e8a35c", "#d1495b")
 
 
-def _new(width: float, height: float) -> tuple[Any, Any, Any]:
-    """Return a figure, its axes and the settings that apply when it is drawn."""
+@contextmanager
+def axes_of(width: float, height: float) -> Iterator[tuple[Any, Any]]:
+    """Give a figure with one panel and its axes, in the style of all figures."""
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    settings: Any = {
-        "svg.fonttype": "none", "svg.hashsalt": "sottovoce", "font.size": 10, "font.family": "sans-serif",
-        "axes.edgecolor": _INK, "axes.labelcolor": _INK, "text.color": _INK, "xtick.color": _INK,
-        "ytick.color": _INK, "axes.spines.top": False, "axes.spines.right": False,
-    }  # fmt: skip
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(SETTINGS):
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
-        figure.patch.set_alpha(0.0)
-        axes = figure.add_subplot()
-        axes.patch.set_alpha(0.0)
-    return figure, axes, settings
+        yield figure, figure.add_subplot()
 
 
-def _svg(figure: Any, settings: Any, title: str) -> str:
-    """Return the figure as an <svg> element that takes the page's color, font and width."""
+def inline(figure: Any, title: str) -> str:
+    """Return a figure as an <svg> element that takes the page's color, font and width."""
     import matplotlib
 
+    for part in (figure, *figure.axes):
+        part.patch.set_alpha(0.0)
     buffer = io.StringIO()
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(SETTINGS):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
@@ -50,39 +67,17 @@ def _svg(figure: Any, settings: Any, title: str) -> str:
     text = re.sub(
         r'<svg [^>]*?viewBox="([^"]+)"[^>]*>', r'<svg viewBox="\1" role="img">', text, count=1, flags=re.S
     )
-    text = text.replace(_INK, "currentColor")
+    text = text.replace(INK, "currentColor")
     # several figures share a page, which gives each a prefix of its own (see `placed`)
     text = re.sub(r'id="([^"]+)"', rf'id="{_MARK}\1"', text)
     text = re.sub(r'(xlink:href|href)="#([^"]+)"', rf'\1="#{_MARK}\2"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{_MARK}\1)", text)
-    return text.replace(">", f"><title>{_escaped(title)}</title>", 1).replace("xlink:href", "href")
-
-
-def inline(figure: Any, title: str) -> str:
-    """Return a figure of an experiment as an <svg> element for the page.
-
-    Examples
-    --------
-    >>> from sottovoce.report.drawing import figure_of
-    >>> with figure_of() as (figure, _):
-    ...     inline(figure, "nothing yet")[:4]
-    '<svg'
-    """
-    from sottovoce.report.drawing import SETTINGS
-
-    figure.patch.set_alpha(0.0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0.0)
-    return _svg(figure, SETTINGS, title)
+    return text.replace(">", f"><title>{escape(title)}</title>", 1).replace("xlink:href", "href")
 
 
 def placed(svg: str, prefix: str) -> str:
     """Return a figure with ids of its own, for a page that holds several."""
     return svg.replace(f'id="{_MARK}', f'id="{prefix}').replace(f"#{_MARK}", f"#{prefix}")
-
-
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def graph_picture(
@@ -97,30 +92,22 @@ def graph_picture(
     """Return the network, every node colored by a value in [0, 1]; observers are ringed.
 
     ``scale_label`` None leaves the color scale out.
-
-    Examples
-    --------
-    >>> graph_picture([(0, 1), (1, 2)], [0.0, 1.0, 0.5], observers=[0])[:4]
-    '<svg'
     """
-    import matplotlib
-    import numpy as np
     from matplotlib.colors import LinearSegmentedColormap
 
     position = layout(edges, len(values))
-    figure, axes, settings = _new(7.2, 4.6)
     scale = LinearSegmentedColormap.from_list("loss", SCALE)
-    with matplotlib.rc_context(settings):
+    with axes_of(7.2, 4.6) as (figure, axes):
         for u, v in edges:
             axes.plot(*position[[u, v]].T, color=LOCAL, lw=0.9, alpha=0.55, zorder=1)
         size = 230 if len(values) <= 60 else 60
         drawn = axes.scatter(
             *position.T, c=np.asarray(values, dtype=float), cmap=scale, vmin=0, vmax=1, s=size, zorder=2,
-            edgecolors=_INK, linewidths=0.8,
+            edgecolors=INK, linewidths=0.8,
         )  # fmt: skip
         ring = position[list(observers)]
-        axes.scatter(*ring.T, s=size * 1.3, c="none", edgecolors=_INK, linewidths=2.2, zorder=3)
-        axes.scatter(*ring.T, s=size * 0.2, c=_INK, zorder=4)
+        axes.scatter(*ring.T, s=size * 1.3, c="none", edgecolors=INK, linewidths=2.2, zorder=3)
+        axes.scatter(*ring.T, s=size * 0.2, c=INK, zorder=4)
         if labels is not None and len(values) <= 40:
             for v, name in enumerate(labels):
                 weight = "bold" if v in observers else "normal"
@@ -134,14 +121,11 @@ def graph_picture(
             bar = figure.colorbar(drawn, ax=axes, shrink=0.7, pad=0.02, aspect=22)
             bar.outline.set_visible(False)
             bar.set_label(scale_label)
-    return _svg(figure, settings, title)
+    return inline(figure, title)
 
 
-def layout(edges: Sequence[Sequence[int]], n: int) -> Any:
+def layout(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
     """Return (n, 2) positions: a drawing of the hypercube's own, else springs."""
-    import networkx
-    import numpy as np
-
     d = n.bit_length() - 1
     pairs = {(min(e), max(e)) for e in map(tuple, edges)}
     if (
@@ -152,14 +136,47 @@ def layout(edges: Sequence[Sequence[int]], n: int) -> Any:
         angles = np.pi * (np.arange(d) + 0.5) / d
         steps = np.stack([np.cos(angles) * 1.5, np.sin(angles)], axis=1)
         return np.array([sum((2 * (v >> k & 1) - 1) * steps[k] for k in range(d)) for v in range(n)])
+    return springs(edges, n)
+
+
+def springs(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
+    """Return (n, 2) positions by springs, the same every time."""
+    import networkx
+
     graph = networkx.Graph()
     graph.add_nodes_from(range(n))
     graph.add_edges_from(map(tuple, edges))
     if n <= 100:
-        placed = networkx.kamada_kawai_layout(graph)
+        positions = networkx.kamada_kawai_layout(graph)
     else:
-        placed = networkx.spring_layout(graph, seed=0, iterations=60)
-    return np.array([placed[v] for v in range(n)])
+        positions = networkx.spring_layout(graph, seed=0, iterations=60)
+    return np.array([positions[v] for v in range(n)])
+
+
+def graph(
+    panel: Any,
+    edges: Any,
+    positions: np.ndarray,
+    values: Any,
+    labels: Sequence[str] | None = None,
+    **scale: Any,
+) -> Any:
+    """Draw a network whose nodes are colored by a number; return the points, for a color scale."""
+    from matplotlib.collections import LineCollection
+
+    segments = [positions[[u, v]] for u, v in edges]
+    panel.add_collection(LineCollection(segments, colors=COLORS[6], linewidths=0.7, alpha=0.5, zorder=1))
+    size = 120 if len(positions) <= 60 else 26
+    points = panel.scatter(
+        *positions.T, c=np.asarray(values, dtype=float), cmap="cividis", s=size, zorder=2, **scale
+    )
+    for v, label in enumerate(labels or ()):
+        panel.annotate(
+            label, positions[v], xytext=(0, -13), textcoords="offset points", ha="center", fontsize=7.5
+        )
+    panel.set_axis_off()
+    panel.margins(0.1)
+    return points
 
 
 def curves(
@@ -175,19 +192,9 @@ def curves(
     markers: bool = True,
     limits: tuple[float, float] | None = None,
 ) -> str:
-    """Return lines over a common axis; ``levels`` are horizontal lines with names.
+    """Return lines over a common axis; ``levels`` are horizontal lines with names."""
 
-    Examples
-    --------
-    >>> picture = curves([1, 2], {"exact": [1.0, 0.5]}, xlabel="distance", ylabel="share", title="loss")
-    >>> picture.startswith("<svg"), "http" in picture
-    (True, False)
-    """
-    import matplotlib
-    import numpy as np
-
-    figure, axes, settings = _new(7.2, 3.5)
-    with matplotlib.rc_context(settings):
+    with axes_of(7.2, 3.5) as (figure, axes):
         for k, (name, values) in enumerate(series.items()):
             y = np.array([np.nan if v is None else v for v in values], dtype=float)
             color = (colors or {}).get(name, CYCLE[k % len(CYCLE)])
@@ -204,10 +211,10 @@ def curves(
         axes.set_xlabel(xlabel)
         axes.set_ylabel(ylabel)
         axes.grid(axis="y", color=LOCAL, alpha=0.25, lw=0.7)
-        axes.legend(frameon=False, fontsize=9, labelcolor=_INK)
+        axes.legend(frameon=False, fontsize=9, labelcolor=INK)
         if all(float(v).is_integer() for v in x) and len(x) <= 16:
             axes.set_xticks(list(x))
-    return _svg(figure, settings, title)
+    return inline(figure, title)
 
 
 def bars(
@@ -221,23 +228,14 @@ def bars(
     colors: Sequence[str] | None = None,
     form: str = "{:.3g}",
 ) -> str:
-    """Return horizontal bars with their values written beside them, first name on top.
-
-    Examples
-    --------
-    >>> bars(["alone", "together"], [0.8, 0.9], xlabel="accuracy", title="accuracy")[:4]
-    '<svg'
-    """
-    import matplotlib
-
-    figure, axes, settings = _new(7.2, 0.46 * len(names) + 0.9)
-    with matplotlib.rc_context(settings):
+    """Return horizontal bars with their values written beside them, first name on top."""
+    with axes_of(7.2, 0.46 * len(names) + 0.9) as (figure, axes):
         y = range(len(names))[::-1]
         shades = list(colors or [GOOD] * len(names))
         axes.barh(list(y), [v - start for v in values], left=start, color=shades, height=0.62)
         if spread is not None:
             axes.errorbar(
-                list(values), list(y), xerr=list(spread), fmt="none", ecolor=_INK, elinewidth=1.1, capsize=3
+                list(values), list(y), xerr=list(spread), fmt="none", ecolor=INK, elinewidth=1.1, capsize=3
             )
         for k, value in enumerate(values):
             reach = value + (spread[k] if spread is not None else 0.0)
@@ -248,28 +246,19 @@ def bars(
         axes.set_xlabel(xlabel)
         axes.tick_params(axis="y", length=0)
         axes.set_xlim(start, start + 1.12 * (max(values) - start))
-    return _svg(figure, settings, title)
+    return inline(figure, title)
 
 
 def intervals(
     names: Sequence[str], lower: Sequence[float], claimed: Sequence[float], *, xlabel: str, title: str
 ) -> str:
-    """Return, per name, what was shown (bar) against what was claimed (tick): a bar past its tick breaks it.
-
-    Examples
-    --------
-    >>> intervals(["neighbor"], [0.9], [1.0], xlabel="mu", title="audit")[:4]
-    '<svg'
-    """
-    import matplotlib
-
-    figure, axes, settings = _new(7.2, 0.46 * len(names) + 1.0)
-    with matplotlib.rc_context(settings):
+    """Return bars (shown) against ticks (claimed): a bar that passes its tick breaks the claim."""
+    with axes_of(7.2, 0.46 * len(names) + 1.0) as (figure, axes):
         y = list(range(len(names)))[::-1]
         shades = [EXACT if low > high else GOOD for low, high in zip(lower, claimed, strict=True)]
         axes.barh(y, list(lower), color=shades, height=0.5, label="shown by the attack (lower bound)")
         axes.plot(
-            list(claimed), y, ls="none", marker="|", ms=20, mew=2.5, color=_INK, label="claimed (upper bound)"
+            list(claimed), y, ls="none", marker="|", ms=20, mew=2.5, color=INK, label="claimed (upper bound)"
         )
         axes.set_yticks(y, list(names))
         axes.set_xlabel(xlabel)
@@ -283,7 +272,7 @@ def intervals(
             ncols=2,
             frameon=False,
             fontsize=9,
-            labelcolor=_INK,
+            labelcolor=INK,
             markerscale=0.5,
         )
-    return _svg(figure, settings, title)
+    return inline(figure, title)

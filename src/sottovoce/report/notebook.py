@@ -27,9 +27,8 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Protocol
-from sottovoce.report import drawing
+from sottovoce.report import figures
 from sottovoce.report.elements import guarantee_row
-from sottovoce.report.figures import inline, placed
 from sottovoce.runners import Result
 
 __all__ = ["html", "plot", "report"]
@@ -186,13 +185,13 @@ def _(thing: Network, ax: Any = None, *, values: Any = None, observers: Iterable
     shown = np.asarray(values, dtype=float) if given else np.full(thing.n, 0.35)
     if shown.shape != (thing.n,):
         raise InvalidInput(f"values colors one node each ({thing.n}), got shape {shown.shape}.")
-    positions = drawing.layout(thing.edges.tolist(), thing.n)
+    positions = figures.springs(thing.edges.tolist(), thing.n)
     names = [str(thing.label(v)) for v in range(thing.n)] if thing.n <= 40 else None
-    points = drawing.graph(ax, thing.edges, positions, shown, names, vmin=0.0, vmax=1.0)
-    points.set_edgecolor(drawing.INK)  # light nodes need an outline on a light page
+    points = figures.graph(ax, thing.edges, positions, shown, names, vmin=0.0, vmax=1.0)
+    points.set_edgecolor(figures.INK)  # light nodes need an outline on a light page
     ringed = [observers] if isinstance(observers, int) else list(observers)
     if ringed:
-        ax.scatter(*positions[ringed].T, s=230, c="none", edgecolors=drawing.INK, linewidths=2.0, zorder=3)
+        ax.scatter(*positions[ringed].T, s=230, c="none", edgecolors=figures.INK, linewidths=2.0, zorder=3)
     if given:
         bar = ax.figure.colorbar(points, ax=ax, shrink=0.7, pad=0.02)
         bar.set_label("share of local privacy lost")
@@ -213,7 +212,7 @@ def _(thing: Protocol, ax: Any = None) -> Any:
 @plot.register
 def _(thing: GaussianView, ax: Any = None) -> Any:
     ax = _axes(ax)
-    colors = [drawing.COLORS[1] if thing.covers(u) else drawing.COLORS[0] for u in range(thing.n)]
+    colors = [figures.COLORS[1] if thing.covers(u) else figures.COLORS[0] for u in range(thing.n)]
     ax.bar(range(thing.n), thing.leakage(), color=colors)
     who = ", ".join(map(str, thing.observers)) or "an outsider"
     ax.set(xlabel="node", ylabel="share of local privacy lost", title=f"seen by {who}; orange: computed")
@@ -227,7 +226,7 @@ def _(thing: Guarantee, ax: Any = None) -> Any:
     losses = [thing.epsilon(float(delta)) for delta in deltas]
     kept = [(d, e) for d, e in zip(deltas, losses, strict=True) if math.isfinite(e)]
     if kept:
-        ax.plot(*zip(*kept, strict=True), marker="o", color=drawing.COLORS[0])
+        ax.plot(*zip(*kept, strict=True), marker="o", color=figures.COLORS[0])
     ax.set_xscale("log")
     ax.set(xlabel="delta", ylabel="epsilon", title=f"{thing.label}, against {thing.adversary}")
     return ax
@@ -240,7 +239,7 @@ def _(thing: Plan, ax: Any = None, *, delta: float = DELTA) -> Any:
     losses = [g.epsilon(delta) for g in stated]
     bars = ax.barh(
         [f"{g.adversary} [{g.label}]" for g in stated], losses,
-        color=[drawing.COLORS[0] if g.valid else drawing.COLORS[6] for g in stated],
+        color=[figures.COLORS[0] if g.valid else figures.COLORS[6] for g in stated],
     )  # fmt: skip
     ax.bar_label(bars, [_loss(loss) for loss in losses], padding=3)
     ax.invert_yaxis()
@@ -262,7 +261,7 @@ def _(thing: Result, ax: Any = None, *, what: str | Sequence[str] | None = None)
             raise InvalidInput(f"the history has {', '.join(series)}, got what={name!r}.")
     ax = _axes(ax)
     for k, name in enumerate(chosen):
-        ax.plot(*series[name], marker="o", ms=4, color=drawing.COLORS[k % 7], label=name)
+        ax.plot(*series[name], marker="o", ms=4, color=figures.COLORS[k % 7], label=name)
     ax.set(xlabel=axis, ylabel=chosen[0] if len(chosen) == 1 else "", title=thing.name)
     if len(chosen) > 1:
         ax.legend()
@@ -300,11 +299,11 @@ def _axes(ax: Any) -> Any:
 
 def _drawn(thing: Any, title: str) -> str:
     """Return a picture as inline SVG, with ids of its own so that several cells can stand on one page."""
-    with drawing.figure_of(width=5.2, height=3.2) as (figure, panels):
-        plot(thing, panels[0])
-        svg = inline(figure, title)
+    with figures.axes_of(5.2, 3.2) as (figure, axes):
+        plot(thing, axes)
+        svg = figures.inline(figure, title)
     mark = hashlib.sha256(svg.encode()).hexdigest()[:10]
-    return f'<div style="max-width:36em">{placed(svg, f"sv-{mark}-")}</div>'
+    return f'<div style="max-width:36em">{figures.placed(svg, f"sv-{mark}-")}</div>'
 
 
 def _marked(text: str, color: str) -> str:

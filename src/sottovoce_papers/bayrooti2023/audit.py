@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "PRINTED", "make_plan"]

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import InvalidInput
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
+from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.audit import _digits, _histogram, make_plan
 from sottovoce_papers.registry import Experiment, Shown
 

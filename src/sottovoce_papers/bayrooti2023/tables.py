@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, run_cells
+from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
 from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of

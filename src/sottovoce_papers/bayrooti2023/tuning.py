@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import InvalidInput
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
+from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import DELTA, Cell, _graph, _images, _plan, _tensors
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, INF
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of

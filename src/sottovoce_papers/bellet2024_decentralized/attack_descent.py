@@ -18,9 +18,9 @@ import numpy as np
 
 from sottovoce.attacks.pictures import draw_pictures
 from sottovoce.errors import InvalidInput
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "line_network"]

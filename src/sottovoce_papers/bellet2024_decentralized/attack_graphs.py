@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce.graphs import Network
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "ego_414"]

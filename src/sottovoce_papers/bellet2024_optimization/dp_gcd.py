@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data import load
-from sottovoce.report import drawing
 from sottovoce.runners.base import Result, provenance_now
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "Config"]

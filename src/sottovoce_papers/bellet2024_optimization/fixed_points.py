@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import InvalidInput
-from sottovoce.report import drawing
 from sottovoce.runners.base import Result, provenance_now
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "Config", "admm_order", "fixed_point_bound"]

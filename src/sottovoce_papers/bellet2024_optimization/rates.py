@@ -17,8 +17,8 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.report import drawing
 from sottovoce.runners.base import Result, provenance_now
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "DescentConfig", "RiskConfig", "descent_order", "excess_risk_order"]

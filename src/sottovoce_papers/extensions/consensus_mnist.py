@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
+from sottovoce_papers import drawing
 from sottovoce_papers.common import accuracy_of
 from sottovoce_papers.registry import Experiment, Shown
 

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce.report import drawing
 from sottovoce.runners.base import Result, provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "Case", "Config", "cases"]

@@ -24,8 +24,8 @@ import numpy as np
 
 from sottovoce._io import atomic_write
 from sottovoce.errors import InvalidInput
-from sottovoce.report import drawing
 from sottovoce.runners.base import Result, provenance_now
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS"]

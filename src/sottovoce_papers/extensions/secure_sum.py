@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import InvalidInput
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
+from sottovoce_papers import drawing
 from sottovoce_papers.common import accuracy_of
 from sottovoce_papers.extensions.reference_check import Job, accuracies
 from sottovoce_papers.feature_rows import rows_of

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sottovoce.report import drawing
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, run_cells
+from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import DELTA, Cell, cell_trial
 from sottovoce_papers.bayrooti2023.printed import printed
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of

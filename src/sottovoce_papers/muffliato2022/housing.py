@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data import Dataset, Shards, equal, load
-from sottovoce.report import drawing
 from sottovoce.runners.base import Result, provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn
+from sottovoce_papers import drawing
 from sottovoce_papers.registry import Experiment, Shown
 
 __all__ = ["EXPERIMENTS", "Config", "prepared"]

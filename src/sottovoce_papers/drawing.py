@@ -1,8 +1,4 @@
-"""How the figures of the experiments look: colors that the color-blind tell apart, one marker per curve,
-axes with words and units, what the paper prints as open points.
-
-The ink is one color, near black, that the report page replaces by the color of its own text.
-"""
+"""Figures of the experiments: one marker per curve, named axes, values of a paper as open points."""
 
 from __future__ import annotations
 
@@ -15,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.report.figures import COLORS, INK, SETTINGS, graph
+from sottovoce.report.figures import springs as layout
+
 __all__ = [
     "COLORS",
     "INK",
     "MARKERS",
-    "SETTINGS",
     "attacked",
     "error_bars",
     "figure_of",
@@ -32,17 +30,8 @@ __all__ = [
     "spread_of",
 ]
 
-INK = "#010203"
-# Okabe and Ito's palette without yellow and black
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7d8597")
 MANY = 15  # points of a curve that still have room for bars
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-SETTINGS: Any = {
-    "svg.fonttype": "none", "svg.hashsalt": "sottovoce", "font.size": 10, "font.family": "sans-serif",
-    "axes.edgecolor": INK, "axes.labelcolor": INK, "text.color": INK, "xtick.color": INK,
-    "ytick.color": INK, "axes.titlecolor": INK, "axes.spines.top": False, "axes.spines.right": False,
-    "legend.frameon": False, "legend.fontsize": 8.5, "axes.titlesize": 10.5,
-}  # fmt: skip
 
 
 @contextmanager
@@ -277,52 +266,6 @@ def spread_of(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 # ---- graphs and pictures ---------------------------------------------------------------------------------
-
-
-def layout(edges: Sequence[Sequence[int]], n: int) -> np.ndarray:
-    """Return (n, 2) positions of the nodes, the same every time.
-
-    Examples
-    --------
-    >>> layout([(0, 1), (1, 2)], 3).shape
-    (3, 2)
-    """
-    import networkx
-
-    graph_ = networkx.Graph()
-    graph_.add_nodes_from(range(n))
-    graph_.add_edges_from(map(tuple, edges))
-    places = (
-        networkx.kamada_kawai_layout(graph_) if n <= 100
-        else networkx.spring_layout(graph_, seed=0, iterations=60)
-    )  # fmt: skip
-    return np.array([places[v] for v in range(n)])
-
-
-def graph(
-    panel: Any,
-    edges: Any,
-    positions: np.ndarray,
-    values: Any,
-    labels: Sequence[str] | None = None,
-    **scale: Any,
-) -> Any:
-    """Draw a network whose nodes are colored by a number; return the points, for a color scale."""
-    from matplotlib.collections import LineCollection
-
-    segments = [positions[[u, v]] for u, v in edges]
-    panel.add_collection(LineCollection(segments, colors=COLORS[6], linewidths=0.7, alpha=0.5, zorder=1))
-    size = 120 if len(positions) <= 60 else 26
-    points = panel.scatter(
-        *positions.T, c=np.asarray(values, dtype=float), cmap="cividis", s=size, zorder=2, **scale
-    )
-    for v, label in enumerate(labels or ()):
-        panel.annotate(
-            label, positions[v], xytext=(0, -13), textcoords="offset points", ha="center", fontsize=7.5
-        )
-    panel.set_axis_off()
-    panel.margins(0.1)
-    return points
 
 
 def attacked(panel: Any, edges: Any, positions: np.ndarray, attacker: int, known: Sequence[int]) -> None:
