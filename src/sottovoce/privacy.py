@@ -12,13 +12,10 @@ from typing import Any
 _MODULES: dict[str, tuple[str, ...]] = {
     "accounting.accountant": ("AccountablePlan", "account", "account_each"),
     "accounting.calibration": ("calibrate",),
-    "accounting.correlated": ("decor_variances",),
+    "accounting.observation.correlated": ("decor_variances",),
     "noise.time_correlation": ("TimeCorrelation", "mafalda", "mafalda_gram", "time_correlation",),
     "accounting.curve": ("Curve",),
-    "accounting.exact": (
-        "LearningView", "averaging_guarantee", "consensus_leakage", "exact_loss",
-        "learning_guarantee", "learning_view",
-    ),
+    "accounting.exact": ("LearningView", "exact_loss", "learning_view"),
     "accounting.gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_epsilons", "gaussian_mu"),
     "accounting.guarantee": ("Adjacency", "Adversary", "Guarantee", "Label"),
     "secure_sum.masks": (
@@ -43,7 +40,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "few_leaf_tree", "fresh_tree_noise", "least_tree_noise", "optimal_noise", "tree_blocks",
         "tree_hiding", "tree_noise_program", "worst_tree_coalitions",
     ),
-    "accounting.walks": ("FirstPassage", "complete_passage", "first_passage", "walk_guarantee", "walk_loss"),
+    "accounting.observation.random_walk": ("FirstPassage", "complete_passage", "first_passage", "walk_loss"),
 }  # fmt: skip
 _NAMES = {name: f"sottovoce.{module}" for module, names in _MODULES.items() for name in names}
 _NAMES["GaussianView"] = "sottovoce.leakage.view"

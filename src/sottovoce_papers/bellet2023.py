@@ -29,7 +29,7 @@ def amplification(
     quick: bool = False, *, sizes: tuple[int, ...] = (64, 256, 1024, 4096), visits: int = 20
 ) -> Result:
     """Return network over local loss of a walk of ``visits * n`` hops, at order 2 and sigma^2 = visits."""
-    from sottovoce.accounting.walks import complete_passage, walk_loss
+    from sottovoce.accounting.observation.random_walk import complete_passage, walk_loss
 
     started = time.perf_counter()
     rows = []
@@ -172,7 +172,7 @@ def against_local(quick: bool = False, **options: Any) -> Result:
 
 def _walk_sigma(n: int, hops: int, loss: float) -> float:
     """The least noise over the sensitivity at which the walk's network loss of order 2 is ``loss``."""
-    from sottovoce.accounting.walks import complete_passage, walk_loss
+    from sottovoce.accounting.observation.random_walk import complete_passage, walk_loss
 
     passage = complete_passage(n, hops)
     low, high = 1e-3, 1e3

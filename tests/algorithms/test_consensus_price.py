@@ -99,5 +99,5 @@ def test_noises_too_far_apart_to_compute_with_are_refused():
 
 
 def test_a_coalition_of_all_leaves_nobody():
-    with pytest.raises(InvalidInput, match="nobody is left"):
+    with pytest.raises(InvalidInput, match="no agent is left"):
         plan().privacy("colluders", colluders=range(4))

@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 
 import sottovoce as sv
+from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.attacks import audit, bounds
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import Adversary, Curve, Guarantee, Release, averaging_guarantee
+from sottovoce.privacy import Adversary, Curve, Guarantee, Release, account
 from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, HypercubeExchange, Randomized, Tree
 
 FAMILY = 0.001  # no audit of a right claim may exceed it, with family-wise confidence 99.9 %
@@ -190,7 +191,7 @@ def test_refreshed_gossip_is_audited_with_its_fresh_noise():
 def test_refreshed_gossip_draws_afresh_in_every_step():
     """Without the step, two steps would share their fresh noise, and a true claim would be refuted."""
     protocol = FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.7)
-    one = averaging_guarantee(protocol.view(0), 3, sensitivity=4.0, noise_std=1.0)
+    one = account(SingleAveraging(protocol, 4.0, 1.0), "pairwise", observer=0, user=3)
     steps = SimpleNamespace(
         n=4, steps=2, schedule=lambda k: protocol,
         releases=lambda agent: [Release(agent, 0, sensitivity=4.0, noise_std=1.0, steps=2)],

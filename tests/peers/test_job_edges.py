@@ -42,7 +42,7 @@ def test_trees_drawn_anew_are_priced_in_full_up_to_so_many_pairs_and_steps(late)
     """16 members are 256 pairs: 2^16 pairs and steps are reached with 256 steps."""
 
     def exact(steps, *, steady=False, **options):
-        plan = SimpleNamespace(n=16, steps=steps, steady=steady, grid=None, width=1)
+        plan = SimpleNamespace(n=16, steps=steps, is_stationary=steady, grid=None, width=1)
         plan.schedule = lambda k: SimpleNamespace(rounds=1)
         agreement = SimpleNamespace(
             plan=plan,
@@ -71,7 +71,7 @@ def test_a_run_goes_on_from_a_model_of_the_agreed_shape_in_the_agreed_type(conso
 def test_the_loudest_member_says_how_large_a_row_may_be():
     """Two members, one with twice the noise: 2 numbers in all, and an exchange sends means of rows."""
     plan = SimpleNamespace(
-        n=2, steps=1, steady=True, grid=None, width=1, maskable=True, adjacency="user", center=0.0,
+        n=2, steps=1, is_stationary=True, grid=None, width=1, maskable=True, adjacency="user", center=0.0,
         schedule=lambda k: HypercubeExchange(2),
         releases=lambda v: [Release(v, 0, sensitivity=2.0, noise_std=3.0 * (v + 1))],
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """Masked consensus: the account against brute force over the unknown keys, and sums that never round."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 
@@ -8,14 +9,11 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.observation import Consensus
+from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.attacks import audit_averaging, gossip_attack
 from sottovoce.errors import GraphError, InvalidInput
-from sottovoce.privacy import (
-    averaging_guarantee,
-    consensus_leakage,
-    exact_loss,
-    learning_view,
-)
+from sottovoce.privacy import account, exact_loss, learning_view
 from sottovoce.protocols import ExactConsensus, Masked, Tree
 from sottovoce.protocols.masked import from_grid, sum_of_rows, to_grid
 
@@ -101,8 +99,6 @@ def test_the_account_equals_elimination_of_the_unknown_keys(seed):
     if coalition:
         loss = exact_loss(masked, observer=coalition[0], colluders=coalition[1:])
         np.testing.assert_allclose(loss, np.array(plain, float), atol=1e-12)
-        steps = consensus_leakage([masked] * 2, coalition, std)
-        np.testing.assert_allclose(steps, [np.array(uneven, float)] * 2, atol=1e-12)
 
 
 def test_values_of_the_mathematics():
@@ -176,7 +172,7 @@ def test_attack_and_account_change_together_when_the_partner_graph_is_cut():
         gossip_attack(whole, 0, exact=True)
     with pytest.raises(InvalidInput, match="masked ones tell nothing but sums"):
         sv.attacks.gradient_attack(whole, attackers=0, steps=3)
-    with pytest.raises(InvalidInput, match="consensus_leakage"):
+    with pytest.raises(InvalidInput, match="observation model Consensus"):
         learning_view(whole, 3, 0)
 
 
@@ -194,7 +190,7 @@ def test_audits_stay_below_the_claim_and_close_to_it(coalition):
 
 def test_an_audit_refutes_the_claim_of_a_partner_graph_that_falls_apart():
     whole = Masked(sv.graphs.ring(10))
-    claim = averaging_guarantee(whole.view(1), 0, sensitivity=1.0, noise_std=0.25)
+    claim = account(SingleAveraging(whole, 1.0, 0.25), "pairwise", observer=1, user=0)
     cut = Masked(sv.graphs.ring(10), partners=sv.graphs.path(10), tolerate=None)
     options = {"user": 0, "observers": 1, "sensitivity": 1.0, "noise_std": 0.25, "runs": 20_000}
     rng = np.random.default_rng(2)
@@ -207,30 +203,31 @@ def test_an_audit_refutes_the_claim_of_a_partner_graph_that_falls_apart():
 
 def test_statements_say_against_whom_and_on_what_they_rest():
     masked = Masked(sv.graphs.grid(3, 3))
-    alone = averaging_guarantee(masked.view([2]), 5, sensitivity=1.0, noise_std=1.0)
+    plan = SingleAveraging(masked, 1.0, 1.0)
+    alone = account(plan, "pairwise", observer=2, user=5)
     assert alone.label == "exact"
     assert alone.mu == pytest.approx(np.sqrt(1 / 8))
     assert str(alone.adversary) == "node 2, about node 5"
     assert alone.assumptions[0] == "X25519, AES-256 and HMAC hold"
     assert any("holds the keys of 2," in said for said in alone.assumptions)
     assert not any("honest but curious" in said for said in alone.assumptions)
-    outside = averaging_guarantee(masked.view(), None, sensitivity=1.0, noise_std=1.0)
+    outside = account(plan, "outsider")
     assert outside.adversary.kind == "outsider"
     assert outside.mu == pytest.approx(1 / 3)
     assert any("nobody's key" in said for said in outside.assumptions)
-    group = averaging_guarantee(masked.view([0, 1]), None, sensitivity=1.0, noise_std=1.0)
+    group = account(plan, colluders=[0, 1])
     assert group.adversary.observers == (0, 1)
     assert group.mu == pytest.approx(np.sqrt(1 / 7))
-    plain = averaging_guarantee(masked.tree.view(2), 5, sensitivity=1.0, noise_std=1.0)
+    plain = account(SingleAveraging(masked.tree, 1.0, 1.0), "pairwise", observer=2, user=5)
     assert any("honest but curious" in said for said in plain.assumptions)
 
 
 def test_shares_of_learning_from_outside():
     masked = Masked(sv.graphs.grid(3, 3))
-    assert consensus_leakage([masked] * 4, ())[:, 3].sum() == pytest.approx(4 / 9)
-    # a tree has no outsider's view at all
-    with pytest.raises(InvalidInput):
-        consensus_leakage([masked.tree], ())
+    plan = replace(SingleAveraging(masked, 1.0, 1.0), steps=4, observation=Consensus())
+    assert account(plan, "outsider", user=3).mu ** 2 == pytest.approx(4 / 9)
+    # an outsider of an unmasked tree sees every message
+    assert account(replace(plan, protocol=masked.tree), "outsider", user=3).label == "ldp"
 
 
 def test_the_worst_coalition_removes_the_largest_noises():

@@ -1,16 +1,19 @@
 """No direction of a view is lost: random weights, faint ones among them, against whole-number arithmetic."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.observation import LinearGossip
+from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.errors import InvalidInput
 from sottovoce.leakage import exact_rank
 from sottovoce.leakage.basis import RankMonitor
 from sottovoce.leakage.trace import AddNoise, ApplyMatrix, ExecutionTrace, Observe
-from sottovoce.privacy import averaging_guarantee, exact_loss, learning_guarantee, learning_view
+from sottovoce.privacy import account, exact_loss, learning_view
 from sottovoce.protocols import Chebyshev, FreshNoiseGossip, Gossip, LinearProtocol, Randomized, TimeVarying
 from verification import exact_spans
 
@@ -50,11 +53,12 @@ def test_five_nodes_with_two_kinds_of_weights(a):
     for u, v, weight in [(0, 2, 0.125), (0, 3, 0.125), (1, 3, 0.125), (1, 4, a), (1, 2, a), (3, 4, a)]:
         W[u, v] = W[v, u] = weight
     W += np.diag(1 - W.sum(axis=1))
-    view = Gossip(sv.graphs.from_matrix(W), 2).view(0)
+    gossip = Gossip(sv.graphs.from_matrix(W), 2)
+    view = gossip.view(0)
     np.testing.assert_allclose(view.leakage(), [0, 1, 1, 1, 1], atol=1e-12)
     assert view.covers(4)
     assert not view.rounded_up
-    guarantee = averaging_guarantee(view, 4, sensitivity=1.0, noise_std=1.0)
+    guarantee = account(SingleAveraging(gossip, 1.0, 1.0), "pairwise", observer=0, user=4)
     assert guarantee.epsilon(1e-5) == pytest.approx(4.377, abs=1e-3)
 
 
@@ -135,7 +139,7 @@ def test_what_is_too_large_to_decide_is_rounded_up_and_says_so():
     assert view.rounded_up
     assert (view.leakage()[1:61] > 1 - 1e-9).all()
     assert not view.leakage()[61:].any()
-    guarantee = averaging_guarantee(view, 60, sensitivity=1.0, noise_std=1.0)
+    guarantee = account(SingleAveraging(protocol, 1.0, 1.0), "pairwise", observer=0, user=60)
     assert "rounded up where floating point could not decide" in guarantee.assumptions
     assert sv.attacks.gossip_attack(protocol, 0, exact=False).nodes == ()  # no evidence of anything
 
@@ -152,7 +156,8 @@ def test_the_last_resort_holds_whatever_could_have_been_seen(monkeypatch):
     learning = learning_view(Gossip(network, 3), 2, 0)
     assert learning.rounded_up
     assert learning.worst_case().tolist() == [0, 2, 2, 2, 2, 2]
-    guarantee = learning_guarantee(learning, 1, sensitivity=1.0, noise_std=1.0)
+    plan = replace(SingleAveraging(Gossip(network, 3), 1.0, 1.0), steps=2, observation=LinearGossip())
+    guarantee = account(plan, "pairwise", observer=0, user=1, label="conditional")
     assert "rounded up where floating point could not decide" in guarantee.assumptions
 
 

@@ -1,11 +1,9 @@
-"""Exact pairwise accounting: what a node, or a colluding set, learns about each user.
+"""Exact pairwise loss: what a node, or a colluding set, learns about each user from a protocol.
 
 For averaging the loss is not a bound but the divergence itself: user ``u`` loses ``h(u)`` times the
 local-privacy loss to the observers, with ``h`` the squared length of ``e_u`` projected on the span of their
-messages. For learning there are two cases. Over *exact consensus* the model is common knowledge after every
-step, views compose, and the same number is a guarantee for any loss. Over plain gossip the linear formula
-ignores that honest nodes evaluate gradients at points the observer does not see; it is reported with the
-label ``conditional`` and never accepts a budget.
+messages. `learning_view` is the same for many gradient steps as if the gradients were fixed numbers; the
+observation model `LinearGossip` gives its number the label ``conditional``.
 
 References: the projector formula repairs equation (6) of Cyffers, Even, Bellet, Massoulié, "Muffliato",
 NeurIPS 2022, which adds the losses of messages whose noises are not independent.
@@ -17,13 +15,10 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.basis import Basis
@@ -33,28 +28,7 @@ from sottovoce.leakage.trace import AddNoise, ApplyMatrix, Event, ExecutionTrace
 from sottovoce.leakage.view import GaussianView
 from sottovoce.protocols import Gossip, LinearProtocol, Protocol, as_linear
 
-__all__ = [
-    "LearningView",
-    "averaging_guarantee",
-    "consensus_leakage",
-    "exact_loss",
-    "learning_guarantee",
-    "learning_view",
-]
-
-AVERAGING_ASSUMPTIONS = (
-    "observers are honest but curious and share what they see",
-    "the schedule is public and is the one that ran",
-    "other outputs of the protocol are not published",
-)
-CONSENSUS_ASSUMPTIONS = (
-    "every step ends in exact consensus and all nodes apply the same update",
-    "observers are honest but curious and share what they see",
-    "the schedules are public and are the ones that ran",
-)
-
-
-ROUNDED_UP = "rounded up where floating point could not decide"
+__all__ = ["LearningView", "exact_loss", "learning_view"]
 
 
 @takes_network
@@ -117,8 +91,8 @@ def _one_by_one(
 
     loss = np.empty((n, n))
     with threadpool_limits(limits=1), ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for v, found in enumerate(pool.map(column, range(n))):
-            loss[:, v] = found
+        for v, losses in enumerate(pool.map(column, range(n))):
+            loss[:, v] = losses
             if progress is not None:
                 progress(v + 1)
     return loss
@@ -145,111 +119,14 @@ def _by_symmetry(protocol: Protocol, own_noise: bool) -> np.ndarray | None:
     dense = np.zeros((n, n))
     entries = as_linear(protocol).matrix(0).tocoo()
     dense[entries.row, entries.col] = entries.data
-    wanted = dense[entries.row, entries.col]
+    weights = dense[entries.row, entries.col]
     for v, shift in enumerate(shifts):
-        if shift[0] != v or not np.array_equal(dense[shift[entries.row], shift[entries.col]], wanted):
+        if shift[0] != v or not np.array_equal(dense[shift[entries.row], shift[entries.col]], weights):
             return None
     first = protocol.view(0, own_noise).leakage()
     loss = np.empty((n, n))
     loss[shifts, np.arange(n)[:, None]] = first
     return loss
-
-
-# ---- averaging ------------------------------------------------------------------------------------
-
-
-def averaging_guarantee(
-    view: GaussianView, user: int | Iterable[int] | None, *, sensitivity: float, noise_std: float
-) -> Guarantee:
-    """Return the exact user-level guarantee of one averaging against a view.
-
-    ``user`` None takes the worst user; several users are accounted as a group that changes together.
-
-    Guarantees
-    ----------
-    Label ``exact``: the observers of ``view``, honest but curious, following the public schedule that ran.
-    Values are clipped to a ball of diameter ``sensitivity`` before the noise; noise is Gaussian with standard
-    deviation ``noise_std`` and independent between nodes. For masked sums the observers may also tap
-    every link and deviate, or hold no key at all (the outsider), as long as the keys hold; the
-    assumptions say so.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> view = sv.protocols.HypercubeExchange(8).view(0)
-    >>> g = sv.privacy.averaging_guarantee(view, 7, sensitivity=1.0, noise_std=1.0)
-    >>> g.label, g.mu
-    ('exact', 0.5)
-    """
-    delta = _validate.positive(sensitivity, "sensitivity")
-    sigma = _validate.positive(noise_std, "noise_std")
-    if user is None:
-        others = np.setdiff1d(np.arange(view.n), view.observers)
-        share = float(view.leakage()[others].max(initial=0.0))
-    elif isinstance(user, (int, np.integer)):
-        (u,) = _validate.nodes(user, view.n, "user")
-        share = float(view.leakage()[u])
-    else:
-        share = view.group_leakage(user)
-    return Guarantee(
-        adversary=_adversary(view.observers, user),
-        adjacency="user",
-        label="exact",
-        curve=Curve.gaussian(delta / sigma * float(np.sqrt(share))),
-        assumptions=(
-            *(view.assumptions or AVERAGING_ASSUMPTIONS),
-            *((ROUNDED_UP,) if view.rounded_up else ()),
-        ),
-    )
-
-
-def _adversary(observers: Sequence[int], user: Any) -> Adversary:
-    """Name observers and whom they look at; a group is not the worst of its members."""
-    if user is None:
-        about: tuple[int, ...] = ()
-    else:
-        about = (int(user),) if isinstance(user, (int, np.integer)) else tuple(user)
-    if len(observers) > 1:
-        return Adversary("colluders", observers=tuple(observers), users=about)
-    if not observers:
-        return Adversary("outsider", users=about)
-    return Adversary("pairwise" if len(about) == 1 else "network", observers=tuple(observers), users=about)
-
-
-# ---- learning over exact consensus -----------------------------------------------------------------
-
-
-def consensus_leakage(
-    protocols: Iterable[Protocol], observers: int | Iterable[int], noise_std: Any = None
-) -> np.ndarray:
-    """Return (steps, n): the share ``h`` of every step's release, per user.
-
-    ``noise_std``, one per node, is needed where nodes do not all add the same noise: ``h`` is then relative
-    to the user's own noise, and exceeds the equal-noise value when the others are quieter.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> sv.privacy.consensus_leakage([sv.protocols.HypercubeExchange(4)] * 2, 0).round(9).tolist()
-    [[0.0, 1.0, 0.5, 0.5], [0.0, 1.0, 0.5, 0.5]]
-    """
-    chosen = (observers,) if isinstance(observers, (int, np.integer)) else tuple(observers)
-    cache: dict[int, np.ndarray] = {}
-    rows = []
-    held = list(protocols)  # keeps every protocol alive, so that ids stay distinct
-    for protocol in held:
-        if id(protocol) not in cache:
-            cache[id(protocol)] = _step_leakage(protocol, chosen, noise_std)
-        rows.append(cache[id(protocol)])
-    return np.array(rows)
-
-
-def _step_leakage(protocol: Protocol, observers: tuple[int, ...], noise_std: Any) -> np.ndarray:
-    if len(observers) == 1 and protocol.exact:
-        (v,) = _validate.nodes(observers, protocol.n)
-        return protocol.shares(v, noise_std)
-    view = protocol.view(observers)
-    return (view if noise_std is None else view.with_noise(noise_std)).leakage()
 
 
 # ---- learning over gossip: the linear formula ----------------------------------------------------------
@@ -334,7 +211,8 @@ def learning_view(
     n = each[0].n
     if any(p.masked for p in each):
         raise InvalidInput(
-            "Masked rows end in exact consensus, whose price is exact; use consensus_leakage instead."
+            "Masked rows end in exact consensus, whose cost is exact; account for the plan with the "
+            "observation model Consensus."
         )
     if any(p.memory > 1 or p.fresh_std for p in each):
         raise InvalidInput(
@@ -406,36 +284,3 @@ def _rounds_back(
         basis.orthonormalize()
         basis.add_unit(sorted(own | set(protocol.senders(t, observers))))
     return basis.columns[:n]
-
-
-def learning_guarantee(
-    view: LearningView, user: int | None, *, sensitivity: float, noise_std: float
-) -> Guarantee:
-    """Return the linear-formula number for learning over gossip, labeled ``conditional``.
-
-    Guarantees
-    ----------
-    None in general: it is a guarantee only if every honest gradient is a function of data and of what the
-    observers already see. The label says so and no budget accepts it. The local guarantee always holds.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> view = sv.privacy.learning_view(sv.protocols.Gossip(sv.graphs.path(5), rounds=1), 5, observers=0)
-    >>> sv.privacy.learning_guarantee(view, 4, sensitivity=1.0, noise_std=1.0).label
-    'conditional'
-    """
-    delta = _validate.positive(sensitivity, "sensitivity")
-    sigma = _validate.positive(noise_std, "noise_std")
-    worst = view.worst_case()
-    share = float(worst.max()) if user is None else float(worst[_validate.nodes(user, view.n, "user")[0]])
-    return Guarantee(
-        adversary=_adversary(view.observers, user),
-        adjacency="user",
-        label="conditional",
-        curve=Curve.gaussian(delta / sigma * float(np.sqrt(share))),
-        assumptions=(
-            "gradients of honest nodes depend only on data and on what the observers see",
-            *((ROUNDED_UP,) if view.rounded_up else ()),
-        ),
-    )

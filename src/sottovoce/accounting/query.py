@@ -1,47 +1,38 @@
-"""A question about one plan, checked once: what is priced, against whom, about whom."""
+"""A validated query: the plan whose cost is computed, the adversary, and the user the guarantee is about."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import combinations
 from operator import attrgetter
-from typing import Any, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, cast, get_args
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.curve import Curve, Method
-from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee, Label, View
-from sottovoce.accounting.observation.models import (
-    Averaging,
-    Consensus,
-    Curator,
-    Federation,
-    ObservationModel,
-)
-from sottovoce.accounting.release import MechanismKey, Release, kinds
+from sottovoce.accounting.guarantee import Adjacency, Adversary, Guarantee, Label
+from sottovoce.accounting.release import MechanismKey, Release, count_by_key
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols import Protocol as Averager
+from sottovoce.protocols import Protocol as CommunicationProtocol
 
-__all__ = ["AccountablePlan", "Query", "View", "question"]
+if TYPE_CHECKING:
+    from sottovoce.accounting.observation.base import ObservationModel
 
-POISSON = "Poisson sampling: every record enters every lot independently"
-_COALITIONS = 4096  # more coalitions than this are not tried one by one
+View = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
+
+POISSON = "Poisson sampling: every record enters every batch independently"
+_MAX_COALITIONS = 4096  # more coalitions than this are not tried one by one
 
 
 class AccountablePlan(Protocol):
-    """What a plan must tell to be priced.
+    """The properties of a plan that the accountant reads.
 
-    ``accounting`` (``"pld"`` or ``"rdp"``) is optional. The noise of releases is in the unit of the rows
-    that the schedule averages, so that the noise of one agent can be held against that of another.
-
-    Examples
-    --------
-    >>> sorted(name for name in vars(AccountablePlan) if not name.startswith("_"))
-    ['adjacency', 'assumptions', 'law', 'n', 'releases', 'schedule', 'steps']
+    The noise of releases is in the unit of the rows that the schedule averages, so that the noise of one
+    agent can be compared with that of another.
     """
 
     @property
@@ -53,65 +44,86 @@ class AccountablePlan(Protocol):
         """Number of steps."""
 
     @property
+    def width(self) -> int:
+        """Numbers in one row that travels."""
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether every step has the protocol of the first."""
+
+    @property
     def observation(self) -> ObservationModel:
-        """How releases reach an observer."""
+        """What an adversary observes of the releases."""
 
     @property
     def adjacency(self) -> str:
         """What neighboring data sets differ in."""
 
     @property
-    def assumptions(self) -> tuple[str, ...]:
-        """What every statement about this plan rests on."""
+    def accounting(self) -> str:
+        """How sampled steps are composed: ``"pld"`` or ``"rdp"``."""
 
-    def schedule(self, k: int) -> Averager:
-        """Return the averaging of step ``k``."""
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions of every guarantee about this plan."""
+
+    def schedule(self, k: int) -> CommunicationProtocol:
+        """Return the protocol of step ``k``."""
 
     def releases(self, agent: int) -> Sequence[Release]:
-        """Return all that ``agent`` publishes."""
+        """Return everything that ``agent`` publishes."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """One checked question about one plan."""
+    """One validated query about one plan; `validate_query` builds it."""
 
-    plan: Any
+    plan: AccountablePlan
     view: View
-    observers: tuple[int, ...]
-    count: int | None
-    user: int | None
-    participations: int | None
-    label: Label | None
-    progress: Callable[[int], None] | None
-    listed: dict[int, list[Release]] = field(default_factory=dict)
+    observers: tuple[int, ...] = ()
+    count: int | None = None  # any so many colluders
+    user: int | None = None
+    participations: int | None = None
+    label: Label | None = None
+    progress: Callable[[int], None] | None = None
+    _releases: dict[int, list[Release]] = field(default_factory=dict)
 
-    @property
-    def method(self) -> Method:
-        how: Method = getattr(self.plan, "accounting", "pld")
-        return how
+    # ---- who observes, and about whom --------------------------------------------------------------------
 
     @property
     def adversary(self) -> Adversary:
-        """Whom the answer is about, in the form that composes."""
-        kind: Any = self.view
-        if kind in ("network", "pairwise"):
-            kind = "pairwise" if self.observers and self.user is not None else "network"
-        if kind in ("local", "outsider", "central"):
-            return Adversary(kind, user=self.user)
-        return Adversary(kind, self.observers, self.user, count=self.count)
+        """The adversary of the guarantee, in the form that composes."""
+        view = self.view
+        if view in ("local", "outsider", "central"):
+            return Adversary(view, user=self.user)
+        if view != "colluders":
+            view = "pairwise" if self.observers and self.user is not None else "network"
+        return Adversary(view, self.observers, self.user, count=self.count)
+
+    @property
+    def any_members(self) -> bool:
+        """Whether the adversary is any member, or any so many, of whom none is named."""
+        return not self.observers and self.view in ("network", "colluders")
 
     @property
     def coalitions(self) -> list[tuple[int, ...]] | None:
-        """Every coalition that the answer covers; None where they are too many to try."""
+        """Every coalition that the guarantee covers; None where they are too many to try."""
         if self.view in ("outsider", "central"):
             return [()]
         if self.observers:
             return [self.observers]
         size = 1 if self.count is None else self.count
         others = [v for v in range(self.plan.n) if v != self.user]
-        if math.comb(len(others), size) > max(_COALITIONS, self.plan.n):
+        if math.comb(len(others), size) > max(_MAX_COALITIONS, self.plan.n):
             return None
         return list(combinations(others, size))
+
+    def largest_noise_coalitions(self, stds: np.ndarray) -> list[tuple[int, ...]]:
+        """Return the coalitions with the largest noise; several where one of them may be the user."""
+        size = 1 if self.count is None else self.count
+        order = sorted((v for v in range(self.plan.n) if v != self.user), key=lambda v: -stds[v])
+        candidates = order[: size + (self.user is None)]
+        return [tuple(sorted(coalition)) for coalition in combinations(candidates, size)]
 
     def users(self, coalition: Iterable[int] = ()) -> list[int]:
         """Return the agents whose loss counts."""
@@ -119,160 +131,156 @@ class Query:
             return [self.user]
         return sorted(set(range(self.plan.n)) - set(coalition))
 
+    def about(self, user: int) -> Query:
+        """Return the query about one user against the named observers."""
+        return replace(self, user=user, view="colluders" if len(self.observers) > 1 else "network")
+
+    # ---- releases ----------------------------------------------------------------------------------------
+
+    @property
+    def method(self) -> Method:
+        return cast(Method, self.plan.accounting)
+
     def releases(self, agent: int) -> list[Release]:
         """Return an agent's releases, checked and read from the plan once."""
-        if agent not in self.listed:
-            found = list(self.plan.releases(agent))
-            for release in found:
+        if agent not in self._releases:
+            releases = list(self.plan.releases(agent))
+            for release in releases:
                 if release.adjacency != self.plan.adjacency:
                     raise InvalidInput(
                         f"the plan is for adjacency {self.plan.adjacency!r}, but agent {agent} lists a "
-                        f"release under {release.adjacency!r}; price them apart."
+                        f"release under {release.adjacency!r}; account for them separately."
                     )
-            self.listed[agent] = found
-        return self.listed[agent]
+            self._releases[agent] = releases
+        return self._releases[agent]
 
     def counts(self, agent: int, *, hidden: bool = False) -> Counter[MechanismKey]:
         """Return an agent's releases by kind; participation amplifies only where it is ``hidden``."""
-        counted: Counter[MechanismKey] = Counter()
-        for kind, count in kinds(self.releases(agent)).items():
-            counted[kind if hidden else kind._replace(user_rate=1.0)] += count
-        return counted
+        counts: Counter[MechanismKey] = Counter()
+        for key, count in count_by_key(self.releases(agent)).items():
+            counts[key if hidden else key._replace(user_rate=1.0)] += count
+        return counts
 
-    def std(self, agent: int) -> float:
-        """Return the agent's Gaussian noise, the least where it lists several."""
-        stds = [r.noise_std for r in self.releases(agent) if r.mechanism == "gaussian"]
-        return min(stds, default=0.0)
+    def noise_stds(self) -> np.ndarray | None:
+        """Return the Gaussian noise of every agent; None where an agent lists several scales."""
+        stds = np.zeros(self.plan.n)
+        for v in range(self.plan.n):
+            scales = {r.noise_std for r in self.releases(v) if r.mechanism == "gaussian"}
+            if len(scales) > 1:
+                return None
+            stds[v] = scales.pop() if scales else 0.0
+        return stds
+
+    # ---- answers -----------------------------------------------------------------------------------------
 
     def answer(self, label: Label, curve: Curve, assumptions: Iterable[str] = ()) -> Guarantee:
-        """Return the guarantee against the adversary asked about, with what the plan assumes."""
-        adjacency: Adjacency = self.plan.adjacency
-        said = (*assumptions, *self._sampled(), *self.plan.assumptions)
-        return Guarantee(self.adversary, adjacency, label, curve, said)
+        """Return the guarantee against the adversary of the query, with the assumptions of the plan."""
+        adjacency = cast(Adjacency, self.plan.adjacency)
+        sampling = (POISSON,) if self._samples_records() else ()
+        return Guarantee(
+            self.adversary, adjacency, label, curve, (*assumptions, *sampling, *self.plan.assumptions)
+        )
 
-    def _sampled(self) -> tuple[str, ...]:
+    def _samples_records(self) -> bool:
         if self.plan.adjacency == "user":
-            return ()
-        someone = range(self.plan.n) if self.user is None else [self.user]
-        rates = (r.sample_rate for agent in someone for r in self.releases(agent) if r.sensitivity)
-        return (POISSON,) if any(rate < 1 for rate in rates) else ()
+            return False
+        agents = range(self.plan.n) if self.user is None else [self.user]
+        return any(r.sample_rate < 1 for agent in agents for r in self.releases(agent) if r.sensitivity)
+
+    def local_guarantee(self) -> Guarantee:
+        """Return the local-DP guarantee, which holds against any adversary, also that of the query."""
+        curves: dict[frozenset[tuple[MechanismKey, int]], Curve] = {}
+        assumptions: tuple[str, ...] = ()
+        distinct = {  # of thousands of agents most have the same releases
+            tuple(map(_all_but_sender, self.releases(agent))): agent
+            for agent in self.users(self.observers if self.view != "central" else ())
+        }
+        for agent in distinct.values():
+            counts = self.counts(agent)
+            if self.participations is not None:
+                counts = Counter({key: min(k, self.participations) for key, k in counts.items()})
+                assumptions = (f"the client takes part in {self.participations} rounds",)
+            releases = frozenset(counts.items())
+            if releases not in curves:
+                curves[releases] = Curve.total(key.curve(k, method=self.method) for key, k in counts.items())
+        return self.answer("ldp", Curve.worst(curves.values()), assumptions)
+
+    def unsupported_label(self) -> InvalidInput:
+        """Return the error for a label that the observation model does not have under this view."""
+        return InvalidInput(
+            f"A plan with observation model {type(self.plan.observation).__name__} has no {self.label} "
+            f"number for view={self.view!r}; leave label out for a guarantee that holds."
+        )
+
+    def report_progress(self, finished: int) -> None:
+        if self.progress is not None:
+            self.progress(finished)
 
 
-def question(
+_all_but_sender = attrgetter(*(one.name for one in fields(Release) if one.name != "sender"))
+
+
+def validate_query(
     plan: AccountablePlan,
     view: View | None,
-    observer: int | None,
-    user: int | None,
-    colluders: Iterable[int] | int,
-    participations: int | None,
-    label: Label | None,
-    progress: Callable[[int], None] | None,
+    observer: int | None = None,
+    user: int | None = None,
+    colluders: Iterable[int] | int = (),
+    participations: int | None = None,
+    label: Label | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Query:
-    """Check who is asked about; nothing that was said about it may be without effect."""
-    n = _validate.count(plan.n, "the number of agents")
+    """Validate a query; an argument that has no meaning for its view is an error."""
+    n, model = _validate.count(plan.n, "the number of agents"), plan.observation
     if label is not None and label not in get_args(Label):
         raise InvalidInput(f"label must be one of {', '.join(get_args(Label))}, got {label!r}.")
-    some = isinstance(colluders, (int, np.integer))
-    count = _validate.count(colluders, "colluders") if some else None  # type: ignore[arg-type]
-    listed = () if some else tuple(colluders)  # type: ignore[arg-type]
+    count: int | None = None
+    named: tuple[int, ...] = ()
+    if isinstance(colluders, Iterable):
+        named = tuple(colluders)
+    else:
+        count = _validate.count(colluders, "colluders")
     if view is None:
-        view, count = _default(plan, observer, user, listed, count)
+        if (named or count is not None) and not model.central_only:
+            view = "colluders"
+        else:
+            view, tolerated = model.default_view(plan, observer, user)
+            count = tolerated if count is None else count
     if view not in get_args(View):
         raise InvalidInput(f"view must be one of {', '.join(get_args(View))}, got {view!r}.")
     if participations is not None:
         participations = _validate.count(participations, "participations", minimum=0)
-        if not isinstance(plan.observation, Federation) or view != "local":
-            raise InvalidInput("participations are for the local view of a federation; leave them out.")
-    if isinstance(plan.observation, Curator) and view != "central":
-        raise InvalidInput(f'The plan has a trusted curator: its only view is "central", got {view!r}.')
-    about = None if user is None else _validate.nodes(user, n, "user")[0]
-    if (listed or count is not None) and view != "colluders":
-        raise InvalidInput(f'The {view} view takes no colluders; ask for view="colluders".')
-    rows = view == "central" and isinstance(plan.observation, Averaging)
-    if observer is not None and not (view in ("network", "pairwise", "colluders") or rows):
-        raise InvalidInput(f"The {view} view is of no observer, got observer={observer}; leave it out.")
-    if view == "pairwise" and (observer is None or about is None):
-        raise InvalidInput("The pairwise view needs observer=... and user=....")
-    if view == "colluders" and not listed and count is None:
-        raise InvalidInput("The colluders view needs colluders=[...] or how many may collude, got none.")
+        if not model.takes_participations or view != "local":
+            raise InvalidInput(
+                "participations are for view='local' of a federation, "
+                f"got participations={participations} for view={view!r}."
+            )
+    if model.central_only and view != "central":
+        raise InvalidInput(f"The plan has a trusted curator: its only view is 'central', got view={view!r}.")
+    if user is not None:
+        (user,) = _validate.nodes(user, n, "user")
+    if (named or count is not None) and view != "colluders":
+        raise InvalidInput(f"view={view!r} takes no colluders; use view='colluders'.")
+    released_row = view == "central" and model.averages_once  # an observer is whose row is released
+    if observer is not None and not (view in ("network", "pairwise", "colluders") or released_row):
+        raise InvalidInput(f"view={view!r} takes no observer, got observer={observer}.")
+    if view == "pairwise" and (observer is None or user is None):
+        raise InvalidInput("view='pairwise' needs observer=... and user=....")
+    if view == "colluders" and not named and count is None:
+        raise InvalidInput("view='colluders' needs colluders=[...] or colluders=<int>, got none.")
     if count is not None and observer is not None:
-        raise InvalidInput("Any so many colluders are nobody named; give observer=... or a number, not both.")
-    named = (*listed, *(() if observer is None else (observer,)))
+        raise InvalidInput("Pass observer=... or colluders=<int>, not both.")
+    named = (*named, *(() if observer is None else (observer,)))
     observers = _validate.nodes(named, n, "observers") if named else ()
-    if not rows:
-        if about is not None and about in observers:
-            raise InvalidInput(f"agent {about} knows its own records; name another observer or user.")
+    if not released_row:
+        if user is not None and user in observers:
+            raise InvalidInput(f"agent {user} knows its own records; name another observer or user.")
         size = count or len(observers) or int(view in ("network", "pairwise"))
         if n - size < 1:
             raise InvalidInput(
-                f"{size} of {n} agents are observers, so nobody is left to protect; name fewer, or ask for "
-                "the local view."
+                f"{size} of {n} agents are observers, so no agent is left to protect; name fewer, or use "
+                "view='local'."
             )
     if len(observers) == 1 and view == "colluders":
         view = "network"
-    return Query(plan, view, observers, count, about, participations, label, progress)
-
-
-def _default(
-    plan: AccountablePlan, observer: int | None, user: int | None, listed: tuple[int, ...], count: int | None
-) -> tuple[View, int | None]:
-    if isinstance(plan.observation, Curator):
-        return "central", count
-    if listed or count is not None:
-        return "colluders", count
-    if plan.n == 1:
-        return "local", count  # there is no other member
-    if observer is None and isinstance(plan.observation, (Averaging, Consensus, Federation)):
-        tolerate = getattr(plan.schedule(0), "tolerate", None)
-        if plan.schedule(0).masked and tolerate is not None and tolerate > 1:
-            return "colluders", tolerate
-    return "network" if observer is None or user is None else "pairwise", count
-
-
-def named(law: ObservationModel) -> str:
-    return f"A plan under the law {type(law).__name__}"
-
-
-_but_the_sender = attrgetter(*(one.name for one in fields(Release) if one.name != "sender"))
-
-
-def local_statement(asked: Query) -> Guarantee:
-    """What own noise alone protects, restated against whoever is asked about."""
-    curves: dict[frozenset[tuple[MechanismKey, int]], Curve] = {}
-    said: tuple[str, ...] = ()
-    alike = {  # of thousands of agents most release alike
-        tuple(map(_but_the_sender, asked.releases(agent))): agent
-        for agent in asked.users(asked.observers if asked.view != "central" else ())
-    }
-    for agent in alike.values():
-        counts = asked.counts(agent)
-        if asked.participations is not None:
-            counts = Counter({kind: min(k, asked.participations) for kind, k in counts.items()})
-            said = (f"the client takes part in {asked.participations} rounds",)
-        key = frozenset(counts.items())
-        if key not in curves:
-            curves[key] = Curve.total(kind.curve(k, method=asked.method) for kind, k in counts.items())
-    return asked.answer("ldp", Curve.worst(curves.values()), said)
-
-
-def refused(asked: Query, label: str) -> InvalidInput:
-    return InvalidInput(
-        f"{named(asked.plan.observation)} has no {label} number for the {asked.view} view; leave label out "
-        "for one that holds."
-    )
-
-
-def loudest(asked: Query, stds: np.ndarray) -> list[tuple[int, ...]]:
-    """The colluders whose noise is missed most: the loudest, whichever of them may be the user."""
-    size = 1 if asked.count is None else asked.count
-    order = sorted((v for v in range(asked.plan.n) if v != asked.user), key=lambda v: -stds[v])
-    pool = order[: size + (asked.user is None)]
-    return [tuple(sorted(who)) for who in combinations(pool, size)]
-
-
-def noise_stds(asked: Query) -> np.ndarray | None:
-    """Return everybody's noise; None where somebody lists several, which one view does not cover."""
-    for v in range(asked.plan.n):
-        if len({r.noise_std for r in asked.releases(v) if r.mechanism == "gaussian"}) > 1:
-            return None
-    return np.array([asked.std(v) for v in range(asked.plan.n)])
+    return Query(plan, view, observers, count, user, participations, label, progress)

@@ -163,7 +163,7 @@ class MechanismKey(NamedTuple):
     user_rate: float
 
     @classmethod
-    def of(cls, release: Release) -> MechanismKey:
+    def from_release(cls, release: Release) -> MechanismKey:
         """Return the kind of a release."""
         return cls(
             release.mechanism, release.adjacency, release.ratio, release.sample_rate, release.user_rate
@@ -192,12 +192,12 @@ class MechanismKey(NamedTuple):
         return Curve.sampled_gaussian(rate, 2 * noise, count, adjacency="replace-one", method=method)
 
 
-def kinds(releases: Iterable[Release]) -> Counter[MechanismKey]:
+def count_by_key(releases: Iterable[Release]) -> Counter[MechanismKey]:
     """Return how many releases of each kind there are; cover noise is left out, a joint one counts once."""
     counted: Counter[MechanismKey] = Counter()
     for release in releases:
         if release.sensitivity:
-            counted[MechanismKey.of(release)] += 1 if release.joint else release.draws
+            counted[MechanismKey.from_release(release)] += 1 if release.joint else release.draws
     return counted
 
 
@@ -215,7 +215,7 @@ def compose(
     >>> compose([Release(0, 0, sensitivity=1.0, noise_std=2.0, steps=4)]).mu
     1.0
     """
-    counts = releases if isinstance(releases, Mapping) else kinds(releases)
+    counts = releases if isinstance(releases, Mapping) else count_by_key(releases)
     if len({kind.adjacency for kind in counts}) > 1:
         raise CannotCompose("Releases under unlike adjacencies cannot be added; keep one account for each.")
     return Curve.total(kind.curve(count, share, method) for kind, count in counts.items())
@@ -266,7 +266,7 @@ class Spending:
         """Return whether ``releases`` can be charged on top of what was."""
         if self.budget is None:
             return True
-        total = self.counts + kinds(releases)
+        total = self.counts + count_by_key(releases)
         if any(kind.adjacency != self.budget.adjacency for kind in total):
             raise CannotCompose(
                 f"The budget is for adjacency {self.budget.adjacency!r}; a release under another cannot be "
@@ -290,4 +290,4 @@ class Spending:
 
     def add(self, *releases: Release) -> None:
         """Count ``releases`` without asking whether they fit."""
-        self.counts += kinds(releases)
+        self.counts += count_by_key(releases)

@@ -11,7 +11,6 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.accountant import account_each
-from sottovoce.accounting.observation.models import Averaging, Curator, LinearGossip
 from sottovoce.advice.candidates import STALLS, AveragingCandidate, statement
 from sottovoce.advice.usefulness import Usefulness, usefulness
 from sottovoce.algorithms.plan import Plan
@@ -168,7 +167,7 @@ def row_of(
     >>> round(row.epsilon_member, 3), row.messages, row.answer
     (0.926, 24, '+- 1.41')
     """
-    local_only = isinstance(plan.observation, Curator)
+    local_only = plan.observation.central_only
     protocol = plan.schedule(0)
     how = scheme or AveragingCandidate(_name_of(plan), getattr(plan, "network", None), words)  # type: ignore[arg-type]
     everyone = plan.privacy("central" if local_only else "local")
@@ -260,7 +259,7 @@ def _typical(plan: Plan, delta: float, scheme: AveragingCandidate) -> float:
         pairs = [(0, 1)]
     else:
         rng = np.random.default_rng(0)
-        once = plan.steps == 1 and isinstance(plan.observation, (Averaging, LinearGossip))
+        once = plan.steps == 1 and plan.observation.one_step_averages
         if once and not plan.schedule(0).exact and n > _PAIRS + _LOOKERS:
             return _typical_of_few(plan, delta, rng)
         drawn = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sottovoce.accounting.observation.models import Averaging
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.usefulness import Usefulness, is_average, usefulness
 from sottovoce.algorithms.plan import Plan
@@ -118,7 +117,7 @@ class _Search:
     def record(self, plan: Any) -> Suggestion | None:
         if plan.adjacency != "user":
             return None
-        if isinstance(plan.observation, Averaging):
+        if plan.observation.averages_once:
             off = usefulness(plan).error
             if off is None or not off / (2 * _RECORDS) <= plan.radius / 2:
                 return None

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.accounting.observation.models import Averaging
 from sottovoce.accounting.release import MOVES
 from sottovoce.advice.samples import Sample
 from sottovoce.errors import InvalidInput
@@ -175,7 +174,7 @@ def is_average(plan: Any) -> bool:
     >>> is_average(of_records)
     True
     """
-    if isinstance(plan.observation, Averaging):
+    if plan.observation.averages_once:
         return True
     objective = getattr(plan, "objective", None)
     return (

@@ -34,7 +34,7 @@ from sottovoce._validate import count, non_negative, positive, probability
 from sottovoce.accounting.accountant import account
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.models import Curator, Federation, LocalOnly, ObservationModel
+from sottovoce.accounting.observation import Curator, Federation, LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.plan import Adjacency, CentralPlan, Plan, View, as_network, check_adjacency
 from sottovoce.data.base import Shards, as_agent_records

@@ -23,7 +23,7 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.models import Averaging, ObservationModel
+from sottovoce.accounting.observation import Averaging, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.plan import (

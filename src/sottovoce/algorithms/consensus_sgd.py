@@ -23,7 +23,7 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.models import Consensus, ObservationModel
+from sottovoce.accounting.observation import Consensus, ObservationModel
 from sottovoce.accounting.tree_noise import optimal_noise
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
 from sottovoce.algorithms.plan import GradientPlan, View, check_noise

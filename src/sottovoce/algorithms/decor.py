@@ -22,9 +22,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.accounting.correlated import decor_variances
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.models import ObservationModel, PairCorrelated
+from sottovoce.accounting.observation import ObservationModel, PairCorrelated
+from sottovoce.accounting.observation.correlated import decor_variances
 from sottovoce.algorithms.mafalda import gossiped, one_round
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
 from sottovoce.algorithms.plan import Adjacency, GradientPlan

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.accounting.observation.models import ObservationModel, TimeCorrelated
+from sottovoce.accounting.observation import ObservationModel, TimeCorrelated
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
 from sottovoce.algorithms.plan import Adjacency, GradientPlan

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce.accounting.observation.models import LinearGossip, ObservationModel
+from sottovoce.accounting.observation import LinearGossip, ObservationModel
 from sottovoce.algorithms.plan import GradientPlan
 from sottovoce.protocols import NamedProtocol, Protocol
 from sottovoce.runners import Algorithm, State

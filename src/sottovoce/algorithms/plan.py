@@ -2,8 +2,8 @@
 
 A plan is six facts and a width: `steps`; ``schedule(k)``, the protocol of step k, a pure function of a public
 seed; ``algorithm(source, start)``, the text for the agents hosted here; ``source(data, agents, random)``,
-the gate before their records; ``releases(agent)``, every noisy value an agent will publish; `law`, the
-mathematics that says how much of them an observer learns; and `width`, the numbers in a row. Everything
+the gate before their records; ``releases(agent)``, every noisy value an agent will publish;
+`observation`, the model of what an adversary observes of them; and `width`, the numbers in a row. Everything
 else reads these: the runners, the ranks of a cluster, a peer, the accountant, the ledger, the command line.
 
 Three classes stand here, and together: `Plan` (what follows from the facts), `CentralPlan` (one holder of all
@@ -29,7 +29,7 @@ from sottovoce._hooks import NotebookDisplay
 from sottovoce.accounting.accountant import View, account
 from sottovoce.accounting.calibration import calibrate
 from sottovoce.accounting.guarantee import EMPTY_PLACE, Guarantee, Label
-from sottovoce.accounting.observation.models import Curator, LocalOnly, ObservationModel
+from sottovoce.accounting.observation import Curator, LocalOnly, ObservationModel
 from sottovoce.accounting.release import MOVES, Release, compose
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.data.base import Shards, as_agent_records, is_sparse

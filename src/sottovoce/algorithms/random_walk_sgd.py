@@ -6,8 +6,8 @@ References: [1] Cyffers, Bellet, Upadhyay, "Differentially private decentralized
 ICML 2024 <https://arxiv.org/abs/2402.07471>; [2] Cyffers, Bellet 2022 for the complete graph.
 Departures: a path that is public (peers, networks) is priced as it is: an agent pays for its own visits.
 Where the path is drawn during the run, the pairwise statement is the path accountant
-(`sottovoce.accounting.walks`), which needs no condition on the noise; the printed formula is kept as
-`RandomWalkSGD.published`. At record level lots are Poisson and clipped record by record.
+(`sottovoce.accounting.observation.random_walk`), which needs no condition on the noise; the printed
+formula is kept as `RandomWalkSGD.published`. At record level lots are Poisson and clipped record by record.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from sottovoce import _validate
-from sottovoce.accounting.observation.models import LocalOnly, ObservationModel, TokenWalk
+from sottovoce.accounting.observation import LocalOnly, ObservationModel, TokenWalk
 from sottovoce.accounting.release import Release
 from sottovoce.algorithms.plan import GradientPlan, as_network
 from sottovoce.errors import DataError, InvalidInput

@@ -21,10 +21,9 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.accountant import account
-from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.exact import averaging_guarantee
-from sottovoce.accounting.guarantee import Adversary, Guarantee
-from sottovoce.accounting.observation.models import Consensus
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.averaging import SingleAveraging
+from sottovoce.accounting.query import AccountablePlan
 from sottovoce.attacks.bounds import LowerBound, lower_bound
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
@@ -212,7 +211,7 @@ def audit_averaging(
     if _validate.nodes(user, protocol.n, "user")[0] in seen.observers:
         raise InvalidInput(f"user {user} is one of the observers; audit what somebody else learns.")
     if guarantee is None:
-        guarantee = averaging_guarantee(seen, user, sensitivity=sensitivity, noise_std=noise_std)
+        guarantee = _claim(SingleAveraging(protocol, sensitivity, noise_std), user, seen.observers)
     noise = as_noise(rng)
     publish = release or _simulated_release(noise_std)
     views, estimates = [], []
@@ -277,6 +276,11 @@ def audit_consensus(
     if user in seen[0].observers:
         raise InvalidInput(f"user {user} is one of the observers; audit what somebody else learns.")
     if guarantee is None:
+        if not plan.observation.common_model:
+            raise InvalidInput(
+                f"{plan.name} does not end its steps in exact consensus, so its views are more than those of "
+                "its averagings; audit its trained models (audit_membership)."
+            )
         guarantee = _claim(plan, user, seen[0].observers)
     planned = [[_planned(plan, agent, k) for agent in range(plan.n)] for k in range(plan.steps)]
     noise = as_noise(rng)
@@ -382,9 +386,7 @@ def audit_outputs(
     (2.0, False)
     """
     half = _validate.count(runs, "runs", minimum=20) // 2
-    share = float(protocol.output_view(0).leakage()[_validate.nodes(user, protocol.n, "user")[0]])
-    mu = sensitivity / noise_std * np.sqrt(share)
-    claim = Guarantee(Adversary("central", user=user), "user", "exact", Curve.gaussian(float(mu)))
+    claim = account(SingleAveraging(protocol, sensitivity, noise_std), "central", observer=0, user=user)
     noise = as_noise(rng)
     publish = release or _simulated_release(noise_std)
     scores = []
@@ -396,13 +398,10 @@ def audit_outputs(
     return audit_view(scores[0], scores[1], claim, view=who, delta=delta, level=level)
 
 
-def _claim(plan: Any, user: int, observers: tuple[int, ...]) -> Guarantee:
-    """Return the plan's own price of what these observers learn of the user."""
-    if not isinstance(plan.observation, Consensus):
-        raise InvalidInput(
-            f"{plan.name} does not end its steps in exact consensus, so its views are more than those of its "
-            "averagings; audit its trained models (audit_membership)."
-        )
+def _claim(plan: AccountablePlan, user: int, observers: tuple[int, ...]) -> Guarantee:
+    """Return the plan's guarantee for the user against these observers."""
+    if not observers:
+        return account(plan, "outsider", user=user)
     if len(observers) == 1:
         return account(plan, "pairwise", observer=observers[0], user=user)
     return account(plan, "colluders", colluders=observers, user=user)

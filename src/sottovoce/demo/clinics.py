@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.accounting.exact import averaging_guarantee
 from sottovoce.accounting.gaussian import gaussian_epsilon, gaussian_mu
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.graphs import Network, hypercube
@@ -209,7 +208,8 @@ def averages(
         error = float(np.sqrt(np.mean((protocol.apply(noisy) - truth) ** 2)))
         methods.append(_method(name, "nobody", pairs, error, protocol.messages))
         for user in (1, 15):
-            pair = averaging_guarantee(protocol.view(0), user, sensitivity=1 / PATIENTS, noise_std=std)
+            plan = PrivateAveraging(protocol, noise_std=std, radius=0.5 / PATIENTS)
+            pair = plan.privacy("pairwise", observer=0, user=user)
             said.append(about_a_patient(pair).to_dict(delta=DELTA) | {"what": name})
         tick(k + 1)
     methods.append(_method("trusted curator", "a curator with every record", [1 / 16], floor, 32))

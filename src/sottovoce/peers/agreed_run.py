@@ -19,7 +19,7 @@ import numpy as np
 from sottovoce.accounting.accountant import account
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.models import Consensus, LocalOnly, ObservationModel
+from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.errors import BudgetExceeded, DataError
 from sottovoce.noise.run_randomness import RunRandomness
@@ -251,7 +251,7 @@ class AgreedRun:
         """
         made = tuple(releases)
         asked = [self._charged_view] if self.tolerate else []
-        if isinstance(self.plan.observation, Consensus) and self._exact:
+        if self.plan.observation.common_model and self._exact:
             asked.append({"view": "network"})
         if not made:
             nothing = self.spent_locally(node, ())
@@ -359,8 +359,8 @@ class ActualReleases:
 
     @property
     def observation(self) -> ObservationModel:
-        law: ObservationModel = LocalOnly() if self.node is None else self.plan.observation
-        return law
+        model: ObservationModel = LocalOnly() if self.node is None else self.plan.observation
+        return model
 
     @property
     def n(self) -> int:
@@ -373,6 +373,14 @@ class ActualReleases:
     @property
     def is_stationary(self) -> bool:
         return bool(self.plan.is_stationary)
+
+    @property
+    def width(self) -> int:
+        return int(self.plan.width)
+
+    @property
+    def accounting(self) -> str:
+        return "pld"
 
     @property
     def adjacency(self) -> str:

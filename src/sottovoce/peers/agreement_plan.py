@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce import _validate, graphs
-from sottovoce.accounting.observation.models import Averaging, Consensus, LinearGossip, LocalOnly
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.errors import ConfigError, DataError, MissingDependency, SottovoceError
 from sottovoce.objectives.prox import Regularizer
@@ -196,7 +195,7 @@ def agreed_plan(
         plan = kind(**given)
     except TypeError as error:  # a table with a key that the option does not have
         raise ConfigError(f"{name} cannot be built from these options: {error}.") from None
-    if not isinstance(plan.observation, (Averaging, Consensus, LinearGossip, LocalOnly)):
+    if not plan.observation.between_peers:
         raise ConfigError(
             f"{name} needs one holder of all records, a server, or noise that two members share; members on "
             "machines of their own cannot run it."

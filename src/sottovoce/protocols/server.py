@@ -18,7 +18,7 @@ class Server(LinearProtocol):
     """Rows go up to a server, which is no node, and their mean comes down to all.
 
     As a linear protocol it is read as if the server told everybody every row: nobody is taken to see less.
-    What a secure sum hides is said by the law of the plan.
+    What a secure sum hides is stated by the observation model of the plan.
 
     Examples
     --------

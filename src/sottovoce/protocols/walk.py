@@ -2,7 +2,7 @@
 
 References: Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
 2024. Here the walk carries a running sum (averaging); random-walk SGD is built on the same path law, and
-its accountant is in `sottovoce.accounting.walks`.
+its accountant is in `sottovoce.accounting.observation.random_walk`.
 """
 
 from __future__ import annotations

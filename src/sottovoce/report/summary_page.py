@@ -18,7 +18,6 @@ from sottovoce import __version__
 from sottovoce._io import plain
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.observation.models import Averaging, Consensus
 from sottovoce.advice.usefulness import usefulness
 from sottovoce.report.elements import CERTAIN, best_guess
 
@@ -445,7 +444,7 @@ def _losses(
 
 def _shares(plan: Any) -> tuple[np.ndarray | None, int]:
     """Return (n, n) the share of one step's local privacy, ``[user, observer]``, and over how many steps."""
-    if not isinstance(plan.observation, (Averaging, Consensus)) or not 1 < plan.n <= 4 * MATRIX:
+    if not plan.observation.exact_pairs or not 1 < plan.n <= 4 * MATRIX:
         return None, 0
     steps = min(plan.steps, _STEPS)
     total = np.zeros((plan.n, plan.n))

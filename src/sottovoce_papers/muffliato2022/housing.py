@@ -191,7 +191,7 @@ def walk(quick: bool = False, **options: Any) -> Result:
     of `run`.
     """
     import sottovoce as sv
-    from sottovoce.accounting.walks import complete_passage, first_passage, walk_loss
+    from sottovoce.accounting.observation.random_walk import complete_passage, first_passage, walk_loss
     from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
     from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
     from sottovoce.objectives import GLM

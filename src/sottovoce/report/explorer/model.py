@@ -25,7 +25,6 @@ from sottovoce.accounting import wording
 from sottovoce.accounting.accountant import account_each
 from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.gaussian import gaussian_epsilons
-from sottovoce.accounting.observation.models import Averaging, Consensus
 from sottovoce.accounting.published.assessment import PUBLISHED_FOR, missing_links
 from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.advice.usefulness import usefulness
@@ -464,7 +463,7 @@ class ExplorerModel:
 
     def _shares(self, who: tuple[int, ...]) -> np.ndarray:
         """Return (n,) the share of (one step's) local privacy that is lost; 1 where nothing hides it."""
-        if isinstance(self.plan.observation, (Averaging, Consensus)):
+        if self.plan.observation.exact_pairs:
             if who not in self._looked:
                 self._looked[who] = np.asarray(self.protocol.view(set(who)).leakage())
             return self._looked[who]
@@ -478,7 +477,7 @@ class ExplorerModel:
 
     def _published(self, who: Sequence[int]) -> np.ndarray | None:
         """Return equation (6) of the Muffliato paper, added over the coalition, where one was printed."""
-        if self.protocol.name not in PUBLISHED_FOR or not isinstance(self.plan.observation, Averaging):
+        if self.protocol.name not in PUBLISHED_FOR or not self.plan.observation.averages_once:
             return None
         if len({release.noise_std for u in range(self.plan.n) for release in self.plan.releases(u)}) > 1:
             return None  # the formula is for one noise for all
@@ -530,7 +529,7 @@ class ExplorerModel:
 
     def _combined(self, who: tuple[int, ...]) -> str:
         """Return the combinations of several values that one observer knows, the shortest first, in words."""
-        if len(who) > 1 or self.network.n > COMBINED or not isinstance(self.plan.observation, Averaging):
+        if len(who) > 1 or self.network.n > COMBINED or not self.plan.observation.averages_once:
             return ""
         if self.protocol.name not in ("gossip", "chebyshev", "tree", "exchange"):
             return ""

@@ -1,4 +1,4 @@
-"""An algorithm of your own: what is sent, how a row is updated, and which law prices it.
+"""An algorithm of your own: what is sent, how a row is updated, and what an adversary observes of it.
 
 Here: sign descent over exact consensus. Every step the noisy gradients are averaged exactly and the model moves
 by the rate in the direction of each coordinate's sign. The gate clips, draws and charges; this file only says
@@ -12,7 +12,7 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.algorithms.plan import GradientPlan
-from sottovoce.accounting.observation.models import Consensus
+from sottovoce.accounting.observation import Consensus
 from sottovoce.runners import Algorithm, State
 
 

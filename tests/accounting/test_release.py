@@ -238,7 +238,7 @@ def test_spending_with_and_without_a_budget():
     assert (held.epsilon(), held.epsilon(0.5)) == (0.25, 0.5)
     assert held.fits(*[RELEASE] * 3)  # to the last
     assert not held.fits(*[RELEASE] * 4)
-    assert held.counts == {MechanismKey.of(RELEASE): 1}
+    assert held.counts == {MechanismKey.from_release(RELEASE): 1}
     other = Release(1, 3, 2.0, 9.0)
     assert held.fits(RELEASE, other)  # fewer in number than what fitted, but not of each kind
     assert not held.fits(other, *[RELEASE] * 3)

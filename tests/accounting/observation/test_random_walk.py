@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sottovoce as sv
+from sottovoce.accounting.observation.random_walk import (
+    complete_passage,
+    first_passage,
+    walk_curve,
+    walk_loss,
+)
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import complete_passage, first_passage, walk_guarantee, walk_loss
 
 
 def over_all_paths(
@@ -118,17 +123,14 @@ def test_overflow_is_infinite_not_small():
     assert walk_loss(passage, 400.0, 0.5, cap=3)[0] <= 3 * 400 / (2 * 0.25)
 
 
-def test_guarantee():
+def test_tokens_add_up_and_contraction_lowers_the_curve():
     network = sv.graphs.hypercube(3)
-    one = walk_guarantee(network, 30, noise_multiplier=6.0, observer=0, user=7)
-    two = walk_guarantee(network, 30, noise_multiplier=6.0, observer=0, user=7, tokens=2)
-    assert one.valid
-    assert any("non-expansive" in line for line in one.assumptions)
-    assert two.rdp(2.0) == pytest.approx(2 * one.rdp(2.0))
-    plain = walk_guarantee(network, 30, noise_multiplier=6.0, observer=0, user=7, contractive=False)
-    assert not any("non-expansive" in line for line in plain.assumptions)
+    one = walk_curve(network, 30, noise_to_sensitivity=6.0, observer=0, user=7)
+    two = walk_curve(network, 30, noise_to_sensitivity=6.0, observer=0, user=7, tokens=2)
+    assert two.renyi(2.0) == pytest.approx(2 * one.renyi(2.0))
+    plain = walk_curve(network, 30, noise_to_sensitivity=6.0, observer=0, user=7, contractive=False)
     assert plain.epsilon(1e-5) > one.epsilon(1e-5)
     with pytest.raises(InvalidInput, match="must differ"):
-        walk_guarantee(network, 30, noise_multiplier=6.0, observer=3, user=3)
+        walk_curve(network, 30, noise_to_sensitivity=6.0, observer=3, user=3)
     with pytest.raises(InvalidInput):
         walk_loss(complete_passage(3, 5), 1.0, 1.0)

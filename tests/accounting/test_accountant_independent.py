@@ -15,7 +15,7 @@ from dp_accounting.pld import common
 from dp_accounting.pld import privacy_loss_distribution as pld
 
 import sottovoce as sv
-from sottovoce.accounting.observation.models import (
+from sottovoce.accounting.observation import (
     Averaging,
     Consensus,
     Curator,
@@ -31,11 +31,19 @@ from sottovoce.protocols.server import Server
 mpmath.mp.dps = 40
 
 
-def plan(law, releases, n, steps, schedule=None, adjacency="user"):
+def plan(model, releases, n, steps, schedule=None, adjacency="user"):
     return SimpleNamespace(
-        n=n, steps=steps, observation=law, adjacency=adjacency, assumptions=(), schedule=schedule,
+        n=n,
+        steps=steps,
+        width=1,
+        is_stationary=False,
+        accounting="pld",
+        observation=model,
+        adjacency=adjacency,
+        assumptions=(),
+        schedule=schedule,
         releases=lambda u: releases[u],
-    )  # fmt: skip
+    )
 
 
 def gaussian_delta(squared, epsilon):
@@ -146,8 +154,8 @@ def test_gossip_by_orthogonal_rationals(seed):
             basis.append(row)
     protocol = sv.protocols.Gossip(graph, rounds)
     releases = [[Release(u, 0, sensitivity=1.5, noise_std=float(stds[u]))] for u in range(n)]
-    for law in (Averaging(), LinearGossip()):  # one step of learning is one averaging
-        priced = plan(law, releases, n, 1, lambda k: protocol)
+    for model in (Averaging(), LinearGossip()):  # one step of learning is one averaging
+        priced = plan(model, releases, n, 1, lambda k: protocol)
         for user in set(range(n)) - set(observers):
             share = sum((b[user] ** 2 / sum(a * a for a in b) for b in basis), Fraction(0))
             found = account(priced, "colluders", colluders=observers, user=user)
@@ -260,8 +268,8 @@ def test_walks_by_enumeration_of_all_paths(final_public, contractive):
         expectation += chance * mpmath.exp((alpha - 1) * cost)
     expected = float(mpmath.log(expectation) / (alpha - 1))
     releases = [[Release(u, 0, sensitivity=2.0, noise_std=2 * noise, steps=steps)] for u in range(4)]
-    law = TokenWalk(graph, steps, contractive=contractive, final_public=final_public)
-    found = account(plan(law, releases, 4, steps), "pairwise", observer=observer, user=user)
+    model = TokenWalk(graph, steps, contractive=contractive, final_public=final_public)
+    found = account(plan(model, releases, 4, steps), "pairwise", observer=observer, user=user)
     assert found.rdp(alpha) == pytest.approx(min(expected, steps * alpha / (2 * noise**2)), rel=1e-9)
 
 

@@ -1,6 +1,7 @@
 """The exact accountant: closed forms, the simulated optimal test, learning, and what is not a guarantee."""
 
 import math
+from dataclasses import replace
 from statistics import NormalDist
 
 import numpy as np
@@ -8,14 +9,10 @@ import pytest
 from scipy import integrate
 
 import sottovoce as sv
+from sottovoce.accounting.observation import Consensus, LinearGossip
+from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.errors import BudgetExceeded, InvalidInput, NotAGuarantee
-from sottovoce.privacy import (
-    averaging_guarantee,
-    consensus_leakage,
-    exact_loss,
-    learning_guarantee,
-    learning_view,
-)
+from sottovoce.privacy import account, exact_loss, learning_view
 from sottovoce.protocols import (
     Chebyshev,
     Dropout,
@@ -158,9 +155,8 @@ def test_arguments():
 
 def test_group_guarantee_grows_with_the_group():
     view = Tree(sv.graphs.star(6), root=0).view(1)
-    one = averaging_guarantee(view, 2, sensitivity=1, noise_std=1)
-    two = averaging_guarantee(view, [2, 3], sensitivity=1, noise_std=1)
-    assert two.mu == pytest.approx(2 * one.mu)  # two equal shares of one sum move it twice as far
+    # two equal shares of one sum move it twice as far
+    assert view.group_leakage([2, 3]) == pytest.approx(4 * view.leakage()[2])
 
 
 # ---- learning ---------------------------------------------------------------------------------------
@@ -207,9 +203,11 @@ def test_learning_never_exceeds_the_local_value_and_participation_lowers_it():
 
 
 def test_the_linear_formula_may_not_accept_a_budget():
-    view = learning_view(Gossip(sv.graphs.path(3), 1), 2, observers=2)
-    guarantee = learning_guarantee(view, 0, sensitivity=2.0, noise_std=1.0)
+    gossip = Gossip(sv.graphs.path(3), 1)
+    plan = replace(SingleAveraging(gossip, 2.0, 1.0), steps=2, observation=LinearGossip())
+    guarantee = account(plan, "pairwise", observer=2, user=0, label="conditional")
     assert guarantee.label == "conditional"
+    assert guarantee.mu == pytest.approx(2 * math.sqrt(learning_view(gossip, 2, 2).worst_case()[0]))
     with pytest.raises(NotAGuarantee):
         guarantee.require(100.0, 1e-5)
 
@@ -241,8 +239,8 @@ def test_exact_consensus_learning_holds_for_a_non_convex_loss():
     """The same three nodes and the same loss over a tree: the best test reaches exactly the claimed mu."""
     tree, steps, sigma, clip_norm, runs = Tree(sv.graphs.path(3), root=1), 4, 2.0, 1.0, 60_000
     u, v = 0, 2
-    shares = consensus_leakage([tree] * steps, v)[:, u]
-    mu = 2 * clip_norm / sigma * math.sqrt(shares.sum())
+    plan = replace(SingleAveraging(tree, 2 * clip_norm, sigma), steps=steps, observation=Consensus())
+    mu = account(plan, "pairwise", observer=v, user=u).mu
     assert mu == pytest.approx(math.sqrt(steps * 0.5))
     rng = np.random.default_rng(0)
     scores = []
@@ -263,8 +261,8 @@ def test_exact_consensus_learning_holds_for_a_non_convex_loss():
 
 
 def test_budgets_are_enforced():
-    view = HypercubeExchange(4).view(0)
-    guarantee = averaging_guarantee(view, 3, sensitivity=1, noise_std=1)
+    plan = SingleAveraging(HypercubeExchange(4), sensitivity=1, noise_std=1)
+    guarantee = account(plan, "pairwise", observer=0, user=3)
     guarantee.require(10.0, 1e-5)
     with pytest.raises(BudgetExceeded):
         guarantee.require(0.1, 1e-5)
@@ -347,9 +345,10 @@ def test_refreshed_loss_lies_between_the_neighbor_and_local_values():
 
 
 def test_a_group_is_never_printed_as_the_worst_single_user():
-    view = sv.protocols.HypercubeExchange(64).view(0)
-    group = sv.privacy.averaging_guarantee(view, [62, 63], sensitivity=1.0, noise_std=1.0)
-    worst = sv.privacy.averaging_guarantee(view, None, sensitivity=1.0, noise_std=1.0)
+    exchange = sv.protocols.HypercubeExchange(64)
+    curve = sv.privacy.Curve.gaussian(math.sqrt(exchange.view(0).group_leakage([62, 63])))
+    group = sv.privacy.Guarantee(sv.privacy.Adversary("network", 0, users=(62, 63)), "user", "exact", curve)
+    worst = account(SingleAveraging(exchange, 1.0, 1.0), "network", observer=0)
     assert group.mu < worst.mu
     assert group.adversary != worst.adversary
     assert "nodes 62 and 63" in group.statement(1e-5)

@@ -1,7 +1,7 @@
 """Private random walks: what node v learns about node u when a token walks on the graph and learns.
 
-At time s = 0..T-1 the token is at node v_s, which takes a noisy gradient step (noise multiplier sigma over
-the sensitivity) and passes the model on along W. Node v sees the model whenever it holds the token.
+At time s = 0..T-1 the token is at node v_s, which takes a noisy gradient step (noise standard deviation
+sigma times the sensitivity) and passes the model on along W. Node v sees the model when it holds the token.
 
 The accountant hands v the whole path, which does not depend on data; averaging over paths is then exact,
 
@@ -29,17 +29,107 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Adversary, Guarantee
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.base import ObservationModel
+from sottovoce.accounting.query import Query
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
-
-__all__ = ["FirstPassage", "complete_passage", "first_passage", "walk_guarantee", "walk_loss"]
 
 # enough for epsilons from a tenth to a hundred; each order costs O(T^2)
 WALK_ORDERS: tuple[float, ...] = (
     1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2.0, 2.2, 2.5, 2.8, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0,
     9.0, 10.0, 12.0, 14.0, 16.0, 20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0,
 )  # fmt: skip
+_MAX_WORK = 4e9  # elementary steps spent on one query
+
+
+@dataclass(frozen=True)
+class TokenWalk(ObservationModel):
+    """A token visits agents along a path drawn during the run and kept secret.
+
+    Parameters
+    ----------
+    network : graph and transition weights.
+    steps, tokens, cap : hops of each token, tokens, contributions per agent (None: no cap).
+    contractive : whether amplification by iteration may be counted on.
+    final_public : whether the final model is broadcast.
+    """
+
+    network: Network
+    steps: int
+    tokens: int = 1
+    cap: int | None = None
+    contractive: bool = False
+    final_public: bool = True
+    labels = ("exact",)
+
+    def guarantee(self, query: Query) -> Guarantee:
+        """Return the exact guarantee against single members, the local-DP guarantee against others.
+
+        User level, against one honest-but-curious node that may see the whole path. With ``contractive`` it
+        rests on non-expansive updates, which is listed among the assumptions.
+        """
+        local = query.local_guarantee()
+        pairs = self._pairs(query)
+        if pairs is None:
+            if query.label == "exact":
+                raise query.unsupported_label()
+            return local
+        curves: list[Curve] = []
+        for done, (observer, user) in enumerate(pairs, 1):
+            (key,) = query.counts(user)
+            curves.append(self._curve(user, observer, key.ratio))
+            query.report_progress(done)
+        assumptions = ["the path does not depend on data", "the observer is honest but curious"]
+        if self.contractive:
+            assumptions.append(
+                "local updates are non-expansive: convex, beta-smooth losses, step at most 2 / beta"
+            )
+        if not self.final_public:
+            assumptions.append("the final model stays hidden")
+        return query.answer("exact", Curve.least([Curve.worst(curves), local.curve]), assumptions)
+
+    def _curve(self, user: int, observer: int, noise_to_sensitivity: float) -> Curve:
+        return walk_curve(
+            self.network,
+            self.steps,
+            user=user,
+            observer=observer,
+            noise_to_sensitivity=noise_to_sensitivity,
+            tokens=self.tokens,
+            cap=self.cap,
+            final_public=self.final_public,
+            contractive=self.contractive,
+        )
+
+    def _pairs(self, query: Query) -> list[tuple[int, int]] | None:
+        """Return the (observer, user) pairs whose worst is the answer; None where only local is known.
+
+        A coalition, or an outsider who taps every link, sees more than one node does, and the law of the path
+        does not cover sampled batches.
+        """
+        n = query.plan.n
+        if query.view not in ("network", "pairwise") or n < 2:
+            return None
+        observers = query.observers or tuple(range(n))
+        pairs = [(v, u) for v in observers for u in query.users([v]) if u != v]
+        keys = {u: set(query.counts(u)) for u in {u for _, u in pairs}}
+        for own in keys.values():
+            gaussian = all(
+                key.mechanism == "gaussian"
+                and 0 < key.ratio
+                and (key.sample_rate == 1 or key.adjacency == "user")
+                for key in own
+            )
+            if len(own) != 1 or not gaussian:
+                return None
+        W = self.network.W
+        if W.nnz == n * n and np.ptp(W.data) < 1e-12 and len(set(map(frozenset, keys.values()))) == 1:
+            pairs = pairs[:1]  # on the complete graph every pair is like every other
+        levels = 1 if self.cap is None or self.cap >= self.steps else self.cap
+        if len(pairs) > 1 and len(pairs) * levels * self.steps**2 * len(WALK_ORDERS) > _MAX_WORK:
+            return None
+        return pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +138,6 @@ class FirstPassage:
 
     ``back[t]`` and ``over[t]``: from u, the first visit to {u, v} after it is at time t and to u, or to v.
     ``home[t]``: from v, the first visit to u is at time t. ``first[s]``: the walk's first visit to u is at s.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> first_passage(sv.graphs.complete(4), 3, user=0, observer=1).steps
-    3
     """
 
     back: np.ndarray
@@ -74,24 +158,19 @@ def first_passage(
     """Return the first-passage probabilities on any graph, in O(edges * steps).
 
     ``start`` is the node the token starts from; None means uniformly drawn.
-
-    >>> import sottovoce as sv
-    >>> passage = first_passage(sv.graphs.complete(4), 3, user=0, observer=1)
-    >>> passage.back.tolist(), passage.first.tolist()
-    ([0.0, 0.25, 0.125], [0.25, 0.1875, 0.140625])
     """
     T = _validate.count(steps, "steps")
     u, v = _pair(user, observer, network.n)
     onward = network.W.T.tocsr()  # law at t + 1 = W^T law at t
 
     def passages(law: np.ndarray, stops: Sequence[int], first_time: int) -> np.ndarray:
-        found = np.zeros((len(stops), T))
+        probabilities = np.zeros((len(stops), T))
         for t in range(first_time, T):
             if t > 0:
                 law = onward @ law
-            found[:, t] = law[list(stops)]
+            probabilities[:, t] = law[list(stops)]
             law[list(stops)] = 0.0
-        return found
+        return probabilities
 
     unit = np.eye(1, network.n, u)[0], np.eye(1, network.n, v)[0]
     begin = np.full(network.n, 1 / network.n)
@@ -103,11 +182,7 @@ def first_passage(
 
 
 def complete_passage(n: int, steps: int) -> FirstPassage:
-    """Return the same in closed form on the complete graph, where the next holder is uniform, self included.
-
-    >>> complete_passage(4, 3).back.tolist()
-    [0.0, 0.25, 0.125]
-    """
+    """Return the same in closed form on the complete graph, where the next holder is uniform."""
     n, T = _validate.count(n, "n", minimum=2), _validate.count(steps, "steps")
     t = np.arange(T, dtype=np.float64)
     both = np.where(t >= 1, (1 - 2 / n) ** (t - 1) / n if n > 2 else (t == 1) / n, 0.0)
@@ -118,7 +193,7 @@ def complete_passage(n: int, steps: int) -> FirstPassage:
 def walk_loss(
     passage: FirstPassage,
     alpha: float | Sequence[float],
-    noise_multiplier: float,
+    noise_to_sensitivity: float,
     *,
     cap: int | None = None,
     final_public: bool = False,
@@ -129,7 +204,7 @@ def walk_loss(
     Parameters
     ----------
     passage : `first_passage` of the pair.
-    noise_multiplier : noise standard deviation over the sensitivity of one gradient.
+    noise_to_sensitivity : noise standard deviation over the sensitivity of one gradient.
     cap : after this many contributions a node adds noise only; None for no cap.
     final_public : whether the last model is published, so that v sees it too.
     contractive : whether every local update is non-expansive (convex, beta-smooth loss, step at most
@@ -140,16 +215,11 @@ def walk_loss(
     ----------
     An upper bound for any graph, noise and order; with ``contractive=False`` for any loss. An order at which
     the expectation exceeds double precision costs infinity.
-
-    >>> import sottovoce as sv
-    >>> passage = first_passage(sv.graphs.complete(64), 1280, user=0, observer=1)
-    >>> walk_loss(passage, 2.0, 20**0.5).round(4).tolist()
-    [0.1125]
     """
     orders = np.atleast_1d(np.asarray(alpha, dtype=np.float64))
     if not (orders > 1).all():
         raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
-    sigma = _validate.positive(noise_multiplier, "noise_multiplier")
+    sigma = _validate.positive(noise_to_sensitivity, "noise_to_sensitivity")
     if cap is not None:
         cap = _validate.count(cap, "cap")
     T = passage.steps
@@ -166,11 +236,11 @@ def walk_loss(
 
 
 @takes_network
-def walk_guarantee(
+def walk_curve(
     network: Network,
     steps: int,
     *,
-    noise_multiplier: float,
+    noise_to_sensitivity: float,
     observer: int,
     user: int,
     tokens: int = 1,
@@ -179,36 +249,18 @@ def walk_guarantee(
     final_public: bool = False,
     contractive: bool = True,
     orders: Sequence[float] = WALK_ORDERS,
-) -> Guarantee:
-    """Return the guarantee of random-walk learning from ``user`` to ``observer``.
+) -> Curve:
+    """Return the loss of random-walk learning from ``user`` to ``observer``.
 
     ``tokens`` independent walks of ``steps`` steps each add up. The other parameters are those of
     `walk_loss` and `first_passage`.
-
-    Guarantees
-    ----------
-    User level, against one honest-but-curious node that may see the whole path, label ``exact`` (an upper
-    bound computed from the law of the walk). With ``contractive=True`` it rests on non-expansive updates,
-    which is listed among the assumptions; ``contractive=False`` needs no assumption on the loss.
-
-    >>> import sottovoce as sv
-    >>> near = walk_guarantee(sv.graphs.ring(8), 16, noise_multiplier=10.0, observer=1, user=0)
-    >>> far = walk_guarantee(sv.graphs.ring(8), 16, noise_multiplier=10.0, observer=4, user=0)
-    >>> far.epsilon(1e-5) < near.epsilon(1e-5)
-    True
     """
     u, v = _pair(user, observer, network.n)
     passage = first_passage(network, steps, u, v, start)
     values = walk_loss(
-        passage, orders, noise_multiplier, cap=cap, final_public=final_public, contractive=contractive
+        passage, orders, noise_to_sensitivity, cap=cap, final_public=final_public, contractive=contractive
     )
-    assumptions = ["the path does not depend on data", "the observer is honest but curious"]
-    if contractive:
-        assumptions.append(
-            "local updates are non-expansive: convex, beta-smooth losses, step at most 2 / beta"
-        )
-    curve = Curve.rdp((list(orders), values.tolist()), _validate.count(tokens, "tokens"))
-    return Guarantee(Adversary("pairwise", v, u), "user", "exact", curve, tuple(assumptions))
+    return Curve.rdp((list(orders), values.tolist()), _validate.count(tokens, "tokens"))
 
 
 def _expectation(passage: FirstPassage, cost: np.ndarray, cap: int | None, final_public: bool) -> np.ndarray:

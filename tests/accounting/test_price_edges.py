@@ -10,8 +10,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.calibration import calibrate
-from sottovoce.accounting.disclosure import charge
-from sottovoce.accounting.observation.models import (
+from sottovoce.accounting.observation import (
     Averaging,
     Consensus,
     Federation,
@@ -19,6 +18,7 @@ from sottovoce.accounting.observation.models import (
     PairCorrelated,
     TokenWalk,
 )
+from sottovoce.accounting.observation.coalitions import ShareCurves
 from sottovoce.accounting.query import POISSON
 from sottovoce.accounting.release import MechanismKey
 from sottovoce.errors import InvalidInput
@@ -27,10 +27,11 @@ from sottovoce.privacy import Curve, Release, account, account_each
 from sottovoce.protocols import Gossip, HypercubeExchange, Masked, Tree
 
 
-def priced(law, protocol, releases, **facts):
+def priced(model, protocol, releases, **facts):
     """A plan of so many facts; ``releases`` says what one agent lists."""
-    given = {"n": protocol.n, "steps": 1, "adjacency": "user", "assumptions": (), "steady": True, **facts}
-    return SimpleNamespace(observation=law, schedule=lambda k: protocol, releases=releases, **given)
+    defaults = {"n": protocol.n, "steps": 1, "width": 1, "is_stationary": True, "accounting": "pld"}
+    defaults |= {"adjacency": "user", "assumptions": (), **facts}
+    return SimpleNamespace(observation=model, schedule=lambda k: protocol, releases=releases, **defaults)
 
 
 def one(agent, std=2.0, **more):
@@ -41,10 +42,10 @@ def one(agent, std=2.0, **more):
 
 
 @pytest.mark.parametrize("who", [[0], [0, 3]])
-@pytest.mark.parametrize("law", [LinearGossip(), Consensus()])
-def test_all_at_once_are_the_same_statements_as_one_by_one(who, law):
-    protocol = Gossip(sv.graphs.ring(5), 1) if isinstance(law, LinearGossip) else Tree(sv.graphs.path(5))
-    plan = priced(law, protocol, lambda a: one(a, 1.0 + a, steps=2), steps=2)
+@pytest.mark.parametrize("model", [LinearGossip(), Consensus()])
+def test_all_at_once_are_the_same_statements_as_one_by_one(who, model):
+    protocol = Gossip(sv.graphs.ring(5), 1) if isinstance(model, LinearGossip) else Tree(sv.graphs.path(5))
+    plan = priced(model, protocol, lambda a: one(a, 1.0 + a, steps=2), steps=2)
     each = account_each(plan, who)
     assert sorted(each) == [u for u in range(5) if u not in who]
     for u, found in each.items():
@@ -118,7 +119,7 @@ def test_any_two_of_a_tree_are_the_worst_pair_that_can_be_named(graph, silent):
 
 
 def test_a_walk_is_priced_for_plain_gaussian_noise_of_one_kind():
-    """Lots that hide a record are not covered by the law of the path; at user level lots hide nobody."""
+    """Lots that hide a record are not covered by the model of the path; at user level lots hide nobody."""
     walk, ring = TokenWalk(sv.graphs.ring(4), 3), Gossip(sv.graphs.ring(4), 1)
 
     def label(*more, adjacency="user"):
@@ -194,15 +195,15 @@ def test_half_of_the_tolerance_stays_unspent_where_the_price_is_a_power_of_the_n
     assert noise == pytest.approx(3.0 / epsilon * math.exp(half), rel=half * 1e-2)
 
 
-@pytest.mark.parametrize("law", [Averaging(), Consensus()])
-def test_who_lists_several_noises_is_priced_by_them_alone(law):
+@pytest.mark.parametrize("model", [Averaging(), Consensus()])
+def test_who_lists_several_noises_is_priced_by_them_alone(model):
     """One view covers one noise of each; all at once are then what they are one by one."""
-    plan = priced(law, Tree(sv.graphs.path(4)), lambda a: one(a) + (one(a, 3.0) if a == 2 else []))
+    plan = priced(model, Tree(sv.graphs.path(4)), lambda a: one(a) + (one(a, 3.0) if a == 2 else []))
     each = account_each(plan, [0])
     assert {u: found.label for u, found in each.items()} == {
         u: account(plan, "network", observer=0, user=u).label for u in (1, 2, 3)
     }
-    if isinstance(law, Averaging):
+    if isinstance(model, Averaging):
         assert {found.label for found in each.values()} == {"ldp"}
         assert [each[u].mu for u in (1, 2)] == pytest.approx([1 / 2, math.hypot(1 / 2, 1 / 3)], rel=1e-9)
     assert each == {u: account(plan, "network", observer=0, user=u) for u in (1, 2, 3)}
@@ -211,11 +212,11 @@ def test_who_lists_several_noises_is_priced_by_them_alone(law):
 # ---- shares of sums ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("law", [Averaging(), Consensus()])
-def test_a_member_is_hidden_by_all_noise_on_its_side_of_the_observer(law):
+@pytest.mark.parametrize("model", [Averaging(), Consensus()])
+def test_a_member_is_hidden_by_all_noise_on_its_side_of_the_observer(model):
     """On a path of five, node 1 sees the row of node 0 and the sum of nodes 2, 3, 4; squares add."""
     stds = [2.0, 1.0, 3.0, 4.0, 5.0]
-    plan = priced(law, Tree(sv.graphs.path(5)), lambda a: one(a, stds[a]))
+    plan = priced(model, Tree(sv.graphs.path(5)), lambda a: one(a, stds[a]))
     for user, around in ((0, 2.0), (2, math.sqrt(50)), (3, math.sqrt(50)), (4, math.sqrt(50))):
         assert account(plan, observer=1, user=user).mu == pytest.approx(1 / around, rel=1e-9)
 
@@ -272,7 +273,9 @@ def test_steps_over_unlike_trees_are_priced_together(colluders):
     for _ in range(4):
         trees = [Tree(sv.graphs.complete(5), kind="uniform", rng=rng) for _ in range(2)]
         stds = rng.uniform(0.5, 4.0, 5)
-        plan = priced(Consensus(), trees[0], lambda a, s=stds: one(a, s[a], steps=2), steps=2, steady=False)
+        plan = priced(
+            Consensus(), trees[0], lambda a, s=stds: one(a, s[a], steps=2), steps=2, is_stationary=False
+        )
         plan.schedule = trees.__getitem__
         alone = priced(Consensus(), trees[0], lambda a, s=stds: one(a, s[a]))
         for user in range(5):
@@ -307,18 +310,21 @@ def test_a_client_that_took_part_in_no_round_lost_nothing():
 
 
 def test_shares_that_differ_in_the_last_places_are_one_and_none_is_smaller():
-    curves = {}
-    for h in (0.3, 0.3 - 1e-15, 0.3 - 3e-14, 0.2, 0.0):
-        charge(curves, Counter({MechanismKey("gaussian", "user", 2.0, 1.0, 1.0): 4}), h, 1, "pld")
-    assert [curve.mu for curve in curves.values()] == pytest.approx(
-        [math.sqrt(0.3), math.sqrt(0.2)], rel=1e-9
+    counts = Counter({MechanismKey("gaussian", "user", 2.0, 1.0, 1.0): 4})
+    curves = ShareCurves("pld")
+    first, second, third, smaller, none = (
+        curves.add(counts, h) for h in (0.3, 0.3 - 1e-15, 0.3 - 3e-14, 0.2, 0.0)
     )
-    assert next(iter(curves.values())).mu >= math.sqrt(0.3)
+    assert first is second is third is curves.worst or first == second == third == curves.worst
+    assert first.mu == pytest.approx(math.sqrt(0.3), rel=1e-9)
+    assert first.mu >= math.sqrt(0.3)
+    assert smaller.mu == pytest.approx(math.sqrt(0.2), rel=1e-9)
+    assert none == Curve.none()
 
 
-@pytest.mark.parametrize("law", [Averaging(), Consensus()])
-def test_without_noise_whatever_is_seen_costs_everything(law):
-    plan = priced(law, Tree(sv.graphs.path(4)), lambda a: one(a, 0.0))
+@pytest.mark.parametrize("model", [Averaging(), Consensus()])
+def test_without_noise_whatever_is_seen_costs_everything(model):
+    plan = priced(model, Tree(sv.graphs.path(4)), lambda a: one(a, 0.0))
     for who in ({}, {"observer": 0}, {"observer": 0, "user": 2}):
         assert account(plan, "network", **who).epsilon(1e-5) == math.inf
 
@@ -372,13 +378,13 @@ def test_taking_part_by_chance_amplifies_nothing_where_it_is_seen():
     assert account(seen, "network").mu == 0.5
 
 
-@pytest.mark.parametrize("law", [Averaging(), Consensus()])
-def test_a_value_in_another_stream_of_a_step_is_priced_like_the_first(law):
+@pytest.mark.parametrize("model", [Averaging(), Consensus()])
+def test_a_value_in_another_stream_of_a_step_is_priced_like_the_first(model):
     """Two values of a step cost the same whether they are listed as one release of two or as two of one."""
     tree = Tree(sv.graphs.path(4))
-    once = priced(law, tree, lambda a: one(a, 1.0 + a, count=2))
-    apart = priced(law, tree, lambda a: [*one(a, 1.0 + a), *one(a, 1.0 + a, stream=1)])
-    single = priced(law, tree, lambda a: one(a, 1.0 + a))
+    once = priced(model, tree, lambda a: one(a, 1.0 + a, count=2))
+    apart = priced(model, tree, lambda a: [*one(a, 1.0 + a), *one(a, 1.0 + a, stream=1)])
+    single = priced(model, tree, lambda a: one(a, 1.0 + a))
     for user in (1, 2, 3):
         prices = [account(plan, observer=0, user=user).mu for plan in (once, apart, single)]
         assert prices[0] == pytest.approx(prices[1], rel=1e-12)

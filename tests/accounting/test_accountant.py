@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.accounting.observation.models import (
+from sottovoce.accounting.observation import (
     Averaging,
     Consensus,
     Curator,
@@ -36,14 +36,20 @@ NOBODY, PAIR, TWO = {}, {"observer": 0, "user": 3}, {"colluders": [0, 3]}
 SEES = {"local": NOBODY, "central": NOBODY, "network": NOBODY, "pairwise": PAIR, "colluders": TWO}
 
 
-def plan(law, releases, n=8, steps=12, schedule=TREES, adjacency="user", assumptions=(), **more):
+def plan(model, releases, n=8, steps=12, schedule=TREES, adjacency="user", assumptions=(), **more):
     def at(k):
         return schedule[k] if isinstance(schedule, list) else schedule
 
     return SimpleNamespace(
-        n=n, steps=steps, observation=law, adjacency=adjacency, assumptions=assumptions, schedule=at,
-        releases=releases, **more,
-    )  # fmt: skip
+        n=n,
+        steps=steps,
+        observation=model,
+        adjacency=adjacency,
+        assumptions=assumptions,
+        schedule=at,
+        releases=releases,
+        **{"width": 1, "is_stationary": False, "accounting": "pld", **more},
+    )
 
 
 def every(sensitivity, std, steps=12, **more):
@@ -263,14 +269,14 @@ def by_name(priced, c, **about):
     )
 
 
-@pytest.mark.parametrize("law", [Averaging(), Consensus()], ids=["averaging", "consensus"])
+@pytest.mark.parametrize("model", [Averaging(), Consensus()], ids=["averaging", "consensus"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_worst_coalition_on_a_tree_is_known_without_trying_all(law, seed):
+def test_the_worst_coalition_on_a_tree_is_known_without_trying_all(model, seed):
     rng = np.random.default_rng(seed)
     tree = sv.protocols.Tree(sv.graphs.complete(7), kind="uniform", rng=rng)
     sizes, stds = rng.uniform(0.5, 2.0, 7).tolist(), rng.lognormal(size=7).tolist()
-    steps = 1 if isinstance(law, Averaging) else 3
-    priced = plan(law, every(sizes, stds, steps=steps), n=7, steps=steps, schedule=tree, steady=True)
+    steps = 1 if isinstance(model, Averaging) else 3
+    priced = plan(model, every(sizes, stds, steps=steps), n=7, steps=steps, schedule=tree, is_stationary=True)
     for c in (2, 3):
         found = account(priced, "colluders", colluders=c)
         assert found.label == "exact"
@@ -289,13 +295,13 @@ def test_unlike_steps_and_unlike_lists_are_gone_through_one_by_one():
     def at_times(u):
         return [Release(u, k, sensitivity=1.0, noise_std=1.0 + u) for k in range(3) if (u + k) % 3]
 
-    some = plan(Consensus(), at_times, n=6, steps=3, schedule=trees[1], steady=True)
+    some = plan(Consensus(), at_times, n=6, steps=3, schedule=trees[1], is_stationary=True)
     assert account(some, "colluders", colluders=2).epsilon(D) == pytest.approx(by_name(some, 2))
 
     def louder(u):  # who is loud changes, so the worst neighbor does, too
         return [Release(u, k, sensitivity=1.0, noise_std=1.0 + (u + 2 * k) % 6) for k in range(3)]
 
-    changing = plan(Consensus(), louder, n=6, steps=3, schedule=trees[1], steady=True)
+    changing = plan(Consensus(), louder, n=6, steps=3, schedule=trees[1], is_stationary=True)
     assert account(changing, "colluders", colluders=2).epsilon(D) == pytest.approx(by_name(changing, 2))
     assert account(changing, "network").epsilon(D) == pytest.approx(by_name(changing, 1))
 
@@ -331,10 +337,10 @@ class Masks(sv.protocols.Tree):
         return ("masks hold", f"computed for {sorted(who)}")
 
 
-@pytest.mark.parametrize("law", [Averaging(), Consensus()], ids=["averaging", "consensus"])
-def test_masked_sums_hide_everybody_in_all_others(law):
+@pytest.mark.parametrize("model", [Averaging(), Consensus()], ids=["averaging", "consensus"])
+def test_masked_sums_hide_everybody_in_all_others(model):
     masked = Masks(sv.graphs.grid(4, 4))
-    priced = plan(law, every(1.0, 1.0, steps=1), n=16, steps=1, schedule=masked)
+    priced = plan(model, every(1.0, 1.0, steps=1), n=16, steps=1, schedule=masked)
     assert account(priced, "network").mu == pytest.approx(math.sqrt(1 / 15))  # MATH 16.7
     assert account(priced, "colluders", colluders=[0, 3, 5]).mu == pytest.approx(math.sqrt(1 / 13))
     assert account(priced, "outsider").mu == pytest.approx(1 / 4)
@@ -445,8 +451,8 @@ def test_renyi_accounting_is_kept_where_a_plan_asks_for_it():
 
 def test_walks_cost_what_they_did_and_never_more_than_local():
     path = sv.graphs.path(8)
-    law = TokenWalk(path, steps=20, final_public=False)
-    priced = plan(law, every(2.0, 20.0, steps=20), steps=20, schedule=None)
+    model = TokenWalk(path, steps=20, final_public=False)
+    priced = plan(model, every(2.0, 20.0, steps=20), steps=20, schedule=None)
     found = account(priced, "pairwise", **PAIR)
     assert found.label == "exact"
     assert found.epsilon(D) == pytest.approx(1.0159218234646155, rel=1e-9)
@@ -463,8 +469,8 @@ def test_walks_cost_what_they_did_and_never_more_than_local():
 
 
 def test_capped_walks_with_two_tokens():
-    law = TokenWalk(sv.graphs.complete(8), steps=20, tokens=2, cap=4, contractive=True, final_public=False)
-    priced = plan(law, every(2.0, 20.0, steps=4), steps=20, schedule=None)
+    model = TokenWalk(sv.graphs.complete(8), steps=20, tokens=2, cap=4, contractive=True, final_public=False)
+    priced = plan(model, every(2.0, 20.0, steps=4), steps=20, schedule=None)
     found = account(priced, "pairwise", **PAIR)
     assert account(priced, "local").epsilon(D) == pytest.approx(0.725521750857796, rel=1e-9)
     assert found.epsilon(D) == pytest.approx(0.725521750857796, rel=1e-9)  # was 0.7618: above local
@@ -478,8 +484,8 @@ def test_capped_walks_with_two_tokens():
 
 
 def test_shared_noise_is_no_secret_from_a_neighbor():
-    law = PairCorrelated(sv.graphs.star(8), own_std=2.0, pair_std=6.0)
-    priced = plan(law, every(2.0, 2.0, steps=10), steps=10)
+    model = PairCorrelated(sv.graphs.star(8), own_std=2.0, pair_std=6.0)
+    priced = plan(model, every(2.0, 2.0, steps=10), steps=10)
     assert account(priced, "outsider").epsilon(D) == pytest.approx(6.785189343716804, rel=1e-9)
     assert account(priced, "outsider").label == "exact"
     assert account(priced, "network", observer=2).epsilon(D) == pytest.approx(7.080667452642921, rel=1e-9)
@@ -532,7 +538,7 @@ def test_curators_cost_what_they_did():
     assert printed.label == "published"
     assert "as printed" in printed.assumptions
     for view in ("local", "network", "outsider"):
-        with pytest.raises(InvalidInput, match='only view is "central"'):
+        with pytest.raises(InvalidInput, match="only view is 'central'"):
             account(curated(admm, adjacency="replace-one"), view)
     with pytest.raises(InvalidInput, match="no user"):
         account(curated(admm, adjacency="replace-one"), user=0)
@@ -604,8 +610,8 @@ def test_an_unknown_law_yields_the_local_number_restated():
         ("pairwise", {"user": 1}, "needs observer=... and user"),
         ("colluders", {}, "needs colluders"),
         ("colluders", {"colluders": 2, "observer": 1}, "not both"),
-        ("colluders", {"colluders": 8}, "nobody is left"),
-        ("colluders", {"colluders": range(8)}, "nobody is left"),
+        ("colluders", {"colluders": 8}, "no agent is left"),
+        ("colluders", {"colluders": range(8)}, "no agent is left"),
         ("network", {"observer": 3, "user": 3}, "knows its own records"),
         ("network", {"observer": 8}, "names node 8"),
         ("local", {"user": 8}, "names node 8"),
@@ -622,7 +628,7 @@ def test_nothing_said_about_whom_is_ignored(view, who, sentence):
 def test_a_lone_agent_has_no_other_member():
     alone = plan(LocalOnly(), every(1.0, 2.0), n=1)
     assert account(alone).adversary == Adversary("local")
-    with pytest.raises(InvalidInput, match="nobody is left"):
+    with pytest.raises(InvalidInput, match="no agent is left"):
         account(alone, "network")
 
 
@@ -639,7 +645,7 @@ def test_defaults_and_names():
 
 
 def test_a_release_under_another_adjacency_is_refused():
-    with pytest.raises(InvalidInput, match="price them apart"):
+    with pytest.raises(InvalidInput, match="account for them separately"):
         account(plan(LocalOnly(), every(1.0, 1.0, adjacency="replace-one")), "local")
 
 

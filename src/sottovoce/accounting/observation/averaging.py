@@ -1,0 +1,249 @@
+"""Averaging: each agent releases its row once and one protocol averages the rows. Exact for every view.
+
+A coalition that observes messages learns the share h of a user's release, the squared length of the user's
+unit vector projected on the span of the messages (`sottovoce.leakage`). The user's loss is then that of its
+release with noise larger by 1 / sqrt(h).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from sottovoce.accounting.exact import exact_loss
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.base import ObservationModel, tolerated_view
+from sottovoce.accounting.observation.coalitions import (
+    AVERAGING_ASSUMPTIONS,
+    ROUNDED_UP,
+    ShareCurves,
+    all_equal,
+    coalition_assumptions,
+    contributions_in,
+    leakage_with_noise,
+    worst_coalitions,
+)
+from sottovoce.accounting.query import Query
+from sottovoce.accounting.release import MechanismKey, Release
+from sottovoce.noise.samplers import STEPS_PER_STD
+from sottovoce.protocols import Protocol, as_linear
+
+if TYPE_CHECKING:
+    from sottovoce.accounting.query import AccountablePlan, View
+
+
+@dataclass(frozen=True)
+class Averaging(ObservationModel):
+    """Each agent releases its row once and a protocol averages the rows: exact for every view."""
+
+    labels = ("exact",)
+    averages_once = True
+    one_step_averages = True
+    exact_pairs = True
+    between_peers = True
+
+    def guarantee(self, query: Query) -> Guarantee:
+        """Return the exact guarantee against the worst coalition of the query."""
+        return averaging_guarantee(query)
+
+    def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
+        """Return the guarantees of all users from one view."""
+        each = averaging_guarantee_each(query)
+        return super().guarantee_each(query) if each is None else each
+
+    def default_view(
+        self, plan: AccountablePlan, observer: int | None, user: int | None
+    ) -> tuple[View, int | None]:
+        """Return the network view, or as many colluders as masks tolerate."""
+        return tolerated_view(plan, observer) or super().default_view(plan, observer, user)
+
+
+def averaging_guarantee(query: Query) -> Guarantee:
+    """Return the guarantee of releases that the plan's first protocol averages."""
+    protocol = query.plan.schedule(0)
+    if query.view == "local" or (query.view == "outsider" and not protocol.masked):
+        return query.local_guarantee()
+    if query.view == "central":
+        return _released_row_guarantee(query, protocol)
+    coalitions, stds = worst_coalitions(query, protocol), query.noise_stds()
+    if coalitions is None or stds is None:
+        return query.local_guarantee()
+    curves, rounded_up = ShareCurves(query.method), False
+    for observed in _observed_shares(query, protocol, coalitions, stds):
+        curves.add(observed.counts, observed.share, observed.contributions)
+        rounded_up |= observed.rounded_up
+    return query.answer("exact", curves.worst, _assumptions(query, protocol, coalitions, rounded_up))
+
+
+def averaging_guarantee_each(query: Query) -> dict[int, Guarantee] | None:
+    """Return the guarantee of every user against one named coalition; None where only local is known."""
+    protocol, stds, coalitions = query.plan.schedule(0), query.noise_stds(), query.coalitions
+    if stds is None or coalitions is None:
+        return None
+    curves = ShareCurves(query.method)
+    guarantees = {}
+    for observed in _observed_shares(query, protocol, coalitions, stds):
+        curve = curves.add(observed.counts, observed.share, observed.contributions)
+        assumptions = _assumptions(query, protocol, coalitions, observed.rounded_up)
+        guarantees[observed.user] = query.about(observed.user).answer("exact", curve, assumptions)
+    return guarantees
+
+
+def _assumptions(
+    query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], rounded_up: bool
+) -> tuple[str, ...]:
+    assumptions = coalition_assumptions(query, protocol, coalitions, AVERAGING_ASSUMPTIONS)
+    return (*assumptions, ROUNDED_UP) if rounded_up else assumptions
+
+
+class _Observed(NamedTuple):
+    """What one coalition learns of one user."""
+
+    user: int
+    counts: Counter[MechanismKey]  # the user's releases by kind
+    share: float  # h, the share of a release that is learned
+    contributions: int  # how many noises carry the user's values
+    rounded_up: bool  # whether floating point could not decide the share
+
+
+def _observed_shares(
+    query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], stds: np.ndarray
+) -> Iterator[_Observed]:
+    """Yield what each coalition learns of each user."""
+    rounding = _rounding_shift(query, protocol)
+    counts: dict[int, Counter[MechanismKey]] = {}
+    for coalition, h, contributions, rounded_up in _coalition_shares(query, protocol, coalitions, stds):
+        for user in query.users(coalition):
+            if user not in counts:
+                counts[user] = query.counts(user)
+            share = _add_rounding(float(h[user]), counts[user], rounding)
+            yield _Observed(user, counts[user], share, int(contributions[user]), rounded_up)
+
+
+def _coalition_shares(
+    query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], stds: np.ndarray
+) -> Iterator[tuple[tuple[int, ...], np.ndarray, np.ndarray, bool]]:
+    """Yield, per coalition, the share h of every user's release and how many noises carry its values."""
+    n, once = protocol.n, np.ones(protocol.n, dtype=int)
+    if _sends_raw_rows(query, protocol):
+        yield (), np.ones(n), once, False
+        return
+    single = query.count in (None, 1) and len(coalitions) == n
+    if single and protocol.linear and all_equal(stds):
+        table = exact_loss(protocol, progress=query.progress)  # symmetric graphs need one observer only
+        yield from ((coalition, table[:, coalition[0]], once, False) for coalition in coalitions)
+        return
+    positive = bool((stds > 0).all())
+    for done, coalition in enumerate(coalitions, 1):
+        if protocol.knows_coalitions and positive:  # disjoint sums are observed: no basis is needed
+            yield coalition, _block_shares(protocol, coalition, stds), once, False
+        else:
+            view = protocol.view(coalition)
+            contributions = contributions_in(view)
+            h = leakage_with_noise(view, contributions, stds)
+            yield coalition, h, contributions, view.rounded_up
+        query.report_progress(done)
+
+
+def _sends_raw_rows(query: Query, protocol: Protocol) -> bool:
+    """Whether every agent sends its noisy row to some neighbor in the first round, as gossip does.
+
+    Then the worst of all members, or of all coalitions, learns all of it, and no view has to be computed.
+    """
+    if not protocol.sends_clear_rows or protocol.fresh_std or not protocol.rounds or protocol.n < 2:
+        return False
+    return query.any_members and len(as_linear(protocol).senders(0, range(protocol.n))) == protocol.n
+
+
+def _block_shares(protocol: Protocol, coalition: tuple[int, ...], stds: np.ndarray) -> np.ndarray:
+    """Return h of every user against a coalition that sees the sums over disjoint blocks of users."""
+    h, variances = np.zeros(protocol.n), stds**2
+    for block in protocol.blocks(coalition[0] if len(coalition) == 1 else coalition):
+        h[block] = variances[block] / variances[block].sum()
+    return h
+
+
+def _rounding_shift(query: Query, protocol: Protocol) -> float:
+    """Return by how many standard deviations rounding before fresh noise can move what is observed.
+
+    A protective source rounds a mixed row to its grid before it adds fresh noise to it. Two neighboring data
+    sets may round apart by a whole grid step in every coordinate, at every node and after every round but the
+    last.
+    """
+    if not protocol.fresh_std:
+        return 0.0
+    coordinates = protocol.n * max(protocol.rounds - 1, 0) * query.plan.width
+    return math.sqrt(coordinates) / STEPS_PER_STD
+
+
+def _add_rounding(h: float, counts: Counter[MechanismKey], rounding: float) -> float:
+    """Return the share with the rounding shift added: lengths of shifts add up at most."""
+    if not rounding or h <= 0:
+        return h
+    ratio = max((kind.ratio for kind in counts), default=0.0)
+    return float(min((math.sqrt(h) + rounding * ratio) ** 2, max(h, 1.0)))
+
+
+def _released_row_guarantee(query: Query, protocol: Protocol) -> Guarantee:
+    """Return what one final row reveals: the row of the named node, or the worst where rows may differ."""
+    if query.observers:
+        rows = list(query.observers)
+    elif protocol.exact:
+        rows = [0]
+    else:
+        rows = list(range(protocol.n)) if protocol.ends_at is None else [protocol.ends_at]
+    stds = query.noise_stds()
+    if stds is None:
+        return query.local_guarantee()
+    curves = ShareCurves(query.method)
+    for done, row in enumerate(rows, 1):
+        view = protocol.output_view(row)
+        contributions = contributions_in(view)
+        h = leakage_with_noise(view, contributions, stds)
+        for user in query.users():
+            curves.add(query.counts(user), h[user], int(contributions[user]))
+        query.report_progress(done)
+    which = f"the final row of node {rows[0]}" if len(rows) == 1 else "one final row"
+    return query.answer("exact", curves.worst, (f"only {which} is released, and no message is seen",))
+
+
+@dataclass(frozen=True)
+class SingleAveraging:
+    """The smallest plan that the accountant accepts: one averaging of rows with equal noise.
+
+    Parameters
+    ----------
+    protocol : the protocol that averages the rows.
+    sensitivity, noise_std : how far one agent's row can move, and the standard deviation of its noise.
+    """
+
+    protocol: Protocol
+    sensitivity: float
+    noise_std: float
+    steps: int = 1
+    width: int = 1
+    is_stationary: bool = True
+    observation: ObservationModel = Averaging()
+    adjacency: str = "user"
+    accounting: str = "pld"
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return self.protocol.n
+
+    def schedule(self, k: int) -> Protocol:
+        """Return the protocol."""
+        return self.protocol
+
+    def releases(self, agent: int) -> list[Release]:
+        """Return the releases of ``agent``, equal in all steps, with a draw for every contribution."""
+        count = self.protocol.contributions(agent)
+        release = Release(agent, 0, self.sensitivity, self.noise_std, steps=self.steps, count=max(count, 1))
+        return [release] if count else []

@@ -1,0 +1,75 @@
+"""The base class of observation models: what an adversary observes of a plan's releases.
+
+A plan lists its releases; how much of them an adversary learns depends on how they travel. An observation
+model states that as a frozen dataclass with its accounting functions. Each model is one file; the accountant
+validates a query and calls the model of the plan. Other packages read the declared facts below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from sottovoce.accounting.guarantee import Guarantee, Label
+    from sottovoce.accounting.query import AccountablePlan, Query, View
+
+
+@dataclass(frozen=True)
+class ObservationModel:
+    """How releases reach an adversary. The base class claims local privacy and nothing more.
+
+    Guarantees
+    ----------
+    A model that overrides nothing yields the local-DP guarantee, which holds against any adversary.
+    """
+
+    # ---- facts that other packages read ------------------------------------------------------------------
+
+    labels: ClassVar[tuple[Label, ...]] = ()  # labels besides ldp that can be requested by name
+    central_only: ClassVar[bool] = False  # one trusted holder: the published result is all that is observed
+    averages_once: ClassVar[bool] = False  # each agent releases one row, and one protocol averages the rows
+    common_model: ClassVar[bool] = False  # every step ends in exact consensus: all agents know the model
+    exact_pairs: ClassVar[bool] = False  # what one agent learns of another is known exactly
+    one_step_averages: ClassVar[bool] = False  # a single step is one averaging
+    between_peers: ClassVar[bool] = False  # releases travel along the schedule only, so peers can run it
+    takes_participations: ClassVar[bool] = False  # the local view may count the rounds of one client
+
+    # ---- accounting --------------------------------------------------------------------------------------
+
+    def guarantee(self, query: Query) -> Guarantee:
+        """Return the guarantee that answers ``query``; its label is one of ``ldp`` and `labels`."""
+        return query.local_guarantee()
+
+    def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
+        """Return the guarantee of every agent outside the coalition that ``query`` names."""
+        guarantees: dict[int, Guarantee] = {}
+        local: dict[frozenset[object], Guarantee] = {}
+        for user in query.users(query.observers):
+            about_user = query.about(user)
+            key = frozenset(query.counts(user).items())
+            if key in local:  # local privacy is the same for equal releases
+                guarantees[user] = about_user.answer("ldp", local[key].curve)
+                continue
+            guarantee = guarantees[user] = self.guarantee(about_user)
+            if guarantee.label == "ldp" and guarantee == about_user.answer("ldp", guarantee.curve):
+                local[key] = guarantee
+        return guarantees
+
+    def default_view(
+        self, plan: AccountablePlan, observer: int | None, user: int | None
+    ) -> tuple[View, int | None]:
+        """Return the view, and how many collude, for a query that names neither view nor colluders."""
+        if plan.n == 1:
+            return "local", None  # there is no other member
+        return "network" if observer is None or user is None else "pairwise", None
+
+
+def tolerated_view(plan: AccountablePlan, observer: int | None) -> tuple[View, int | None] | None:
+    """Return the default view of masked sums: as many colluders as they tolerate; None for other plans."""
+    if observer is not None or plan.n == 1:
+        return None
+    protocol = plan.schedule(0)
+    if protocol.masked and protocol.tolerate is not None and protocol.tolerate > 1:
+        return "colluders", protocol.tolerate
+    return None

@@ -1,0 +1,135 @@
+"""What coalitions learn of averaged releases: which coalitions decide, which share they learn, its curve."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+import numpy as np
+
+from sottovoce.accounting.curve import Curve, Method
+from sottovoce.accounting.query import Query
+from sottovoce.accounting.release import MechanismKey
+from sottovoce.accounting.tree_noise import worst_tree_coalitions
+from sottovoce.leakage.view import GaussianView
+from sottovoce.protocols import Protocol
+
+AVERAGING_ASSUMPTIONS = (
+    "observers are honest but curious and share what they see",
+    "the schedule is public and is the one that ran",
+    "other outputs of the protocol are not published",
+)
+CONSENSUS_ASSUMPTIONS = (
+    "every step ends in exact consensus and all nodes apply the same update",
+    "observers are honest but curious and share what they see",
+    "the schedules are public and are the ones that ran",
+)
+ROUNDED_UP = "rounded up where floating point could not decide"
+# those of the assumptions above that masks do not replace
+_ALSO_MASKED = (AVERAGING_ASSUMPTIONS[1], CONSENSUS_ASSUMPTIONS[0], CONSENSUS_ASSUMPTIONS[2])
+
+
+def worst_coalitions(query: Query, protocol: Protocol) -> list[tuple[int, ...]] | None:
+    """Return the coalitions that must be tried; None where they are too many.
+
+    Under certified masks and on one tree the worst coalitions are known in closed form.
+    """
+    size = query.count if query.count is not None else 1
+    tolerate = protocol.tolerate
+    if query.any_members and protocol.masked and tolerate is not None and size <= tolerate:
+        # all others stay in one component, so the coalition with the largest noise removes most of it
+        stds = query.noise_stds()
+        if stds is not None:
+            return query.largest_noise_coalitions(stds)
+    tree = None if protocol.masked else protocol.sum_tree
+    if query.any_members and size > 1 and tree is not None and steps_are_alike(query):
+        stds = query.noise_stds()
+        if stds is not None and (stds > 0).all():
+            worst = worst_tree_coalitions(tree, stds**2, size)
+            return sorted(set(worst)) if query.user is None else [worst[query.user]]
+    return query.coalitions
+
+
+def steps_are_alike(query: Query) -> bool:
+    """Whether one protocol averages all steps and the releases of all agents are in the same steps."""
+    plan = query.plan
+    if not (plan.observation.averages_once or plan.steps == 1 or plan.is_stationary):
+        return False
+    shapes = {
+        tuple((r.step, r.steps, r.count, r.joint) for r in query.releases(u) if r.mechanism == "gaussian")
+        for u in range(plan.n)
+    }
+    return len(shapes) == 1
+
+
+def coalition_assumptions(
+    query: Query, protocol: Protocol, coalitions: list[tuple[int, ...]], unmasked: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the assumptions of a guarantee: ``unmasked``, or those of masks, which tolerate deviations."""
+    if not protocol.masked:
+        return unmasked
+    masked = protocol.assumptions(coalitions[0])
+    if query.view != "outsider" and not query.observers:
+        # the worst coalition stands for all of its size, so sentences about its own members are left out
+        general = protocol.assumptions()
+        masked = (
+            *(sentence for sentence in masked if sentence in general),
+            "computed for any members who tap every link and pool their keys, following the protocol or not",
+        )
+    return (*masked, *(sentence for sentence in unmasked if sentence in _ALSO_MASKED))
+
+
+class ShareCurves:
+    """The curves of users of whose releases a share is observed; equal curves are built once."""
+
+    def __init__(self, method: Method) -> None:
+        self._method = method
+        self._curves: dict[Hashable, Curve] = {}
+
+    def add(self, counts: Counter[MechanismKey], share: float, contributions: int = 1) -> Curve:
+        """Return the curve of a user with releases ``counts`` of which the share h is observed.
+
+        A walk visits a user several times (``contributions``): h is then in units of one of its releases.
+        """
+        share = float(round_up(share))
+        if share <= 0:
+            return Curve.none()
+        key = (frozenset(counts.items()), share, contributions)
+        if key not in self._curves:
+            self._curves[key] = Curve.total(
+                kind.curve(-(-count // max(contributions, 1)), share, self._method)
+                if kind.mechanism == "gaussian" and kind.ratio > 0
+                else kind.curve(count, 1.0, self._method)  # only Gaussian noise hides in the sum of others
+                for kind, count in counts.items()
+            )
+        return self._curves[key]
+
+    @property
+    def worst(self) -> Curve:
+        return Curve.worst(self._curves.values())
+
+
+def leakage_with_noise(view: GaussianView, contributions: np.ndarray, stds: np.ndarray) -> np.ndarray:
+    """Return h in units of each user's own noise; all of it where a user in the view has no noise."""
+    inside = np.array([v for v in np.flatnonzero(contributions) if v not in view.observers], dtype=int)
+    if not len(inside) or all_equal(stds[inside]):
+        return view.leakage()
+    if not (stds[inside] > 0).all():
+        return np.where(view.leakage() > 0, contributions, 0).astype(float)
+    weights = np.full(view.n, stds[inside].min())  # the noise of the other users is not in the view
+    weights[inside] = stds[inside]
+    return view.with_noise(weights).leakage()
+
+
+def contributions_in(view: GaussianView) -> np.ndarray:
+    """Return (n,): how many noise coordinates of the view carry each user's values."""
+    return np.bincount(view.owners[view.owners >= 0], minlength=view.n)
+
+
+def all_equal(stds: np.ndarray) -> bool:
+    return bool(np.ptp(stds) <= 1e-12 * stds.max())
+
+
+def round_up(share: float | np.ndarray) -> np.ndarray:
+    """Round shares up in the twelfth place, so that equal shares compare equal and none is understated."""
+    return np.ceil(np.asarray(share, dtype=float) * 1e12) / 1e12

@@ -1,0 +1,107 @@
+"""Correlated noise: over time at one node (MAFALDA-SGD) and between neighbors (DECOR).
+
+**Over time.** The noise of a node's steps is correlated (`sottovoce.noise.time_correlation`), so the plan
+lists all steps as one joint release. Its loss under the local view is that of one Gaussian mechanism.
+
+**Between neighbors.** Each pair of neighbors draws a common noise that one adds and the other subtracts; it
+hides both from everyone else and vanishes from the mean. One step reveals a Gaussian with covariance
+:math:`s_d^2 I + s_c^2 L`, L the Laplacian of the graph of honest nodes.
+
+References: [1] Bellet, Cyffers, Frey, Gaudel, Lerévérend, Taïani, "Unified privacy guarantees for
+decentralized learning via matrix factorization", arXiv 2510.17480; [2] Allouah, Koloskova, El Firdoussi,
+Jaggi, Guerraoui, "The privacy power of correlated noise in decentralized learning", ICML 2024, Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from sottovoce import _validate
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.base import ObservationModel
+from sottovoce.accounting.observation.coalitions import ShareCurves
+from sottovoce.accounting.query import Query
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import Network, takes_network
+
+
+@dataclass(frozen=True)
+class TimeCorrelated(ObservationModel):
+    """Each agent's noise is correlated over the steps; only its local guarantee holds."""
+
+
+@dataclass(frozen=True)
+class PairCorrelated(ObservationModel):
+    """Neighbors share noise that cancels in the mean, from seeds that only the two of them know.
+
+    ``own_std`` and ``pair_std`` are the standard deviations of an agent's own noise and of the noise that
+    each pair shares, per step.
+    """
+
+    network: Network
+    own_std: float
+    pair_std: float
+    labels = ("exact",)
+
+    def guarantee(self, query: Query) -> Guarantee:
+        """Return the guarantee against a coalition that sees all messages and its own pair seeds."""
+        coalitions = query.coalitions
+        if query.view == "local" or not self.own_std or coalitions is None:
+            return query.local_guarantee()
+        curves = ShareCurves(query.method)
+        for done, coalition in enumerate(coalitions, 1):
+            # h is relative to the agent's own noise: the coalition lacks the seeds of honest pairs
+            h = self.own_std**2 * decor_variances(self.network, self.own_std, self.pair_std, coalition)
+            for u in query.users(coalition):
+                for release in query.releases(u):
+                    if release.sensitivity and not math.isclose(
+                        release.noise_std, self.own_std, rel_tol=1e-9
+                    ):
+                        raise InvalidInput(
+                            f"agent {u} lists noise {release.noise_std:g}, but the observation model says "
+                            f"its own noise is {self.own_std:g}; they must be the same."
+                        )
+                curves.add(query.counts(u), h[u])
+            query.report_progress(done)
+        assumptions = (
+            "all messages may be seen; the seeds that honest neighbors share stay secret",
+            "honest pairs draw their shared noise afresh in every step",
+        )
+        return query.answer("exact", curves.worst, assumptions)
+
+
+@takes_network
+def decor_variances(
+    network: Network, private_std: float, shared_std: float, colluders: Iterable[int] = ()
+) -> np.ndarray:
+    """Return (n,): diagonal of (s_d^2 I + s_c^2 L_H)^-1 over honest nodes H; infinite for colluders.
+
+    One step costs node i, per unit of squared shift, exactly this much mu^2.
+    """
+    private = _validate.positive(private_std, "private_std")
+    shared = _validate.non_negative(shared_std, "shared_std")
+    honest = _honest(network, colluders)
+    L = _laplacian(network, honest)
+    out = np.full(network.n, math.inf)
+    out[honest] = np.diagonal(np.linalg.inv(private**2 * np.eye(len(honest)) + shared**2 * L.toarray()))
+    return out
+
+
+def _honest(network: Network, colluders: Iterable[int]) -> np.ndarray:
+    removed = list(colluders)
+    if removed:
+        removed = list(_validate.nodes(removed, network.n, "colluders"))
+    honest = np.setdiff1d(np.arange(network.n), np.asarray(removed, dtype=np.int64))
+    if not len(honest):
+        raise InvalidInput("colluders must leave at least one honest node, got all of them.")
+    return honest
+
+
+def _laplacian(network: Network, honest: np.ndarray) -> sp.csr_array:
+    inside = network.adjacency[honest][:, honest]
+    return sp.csr_array(sp.diags_array(np.asarray(inside.sum(axis=1)).ravel()) - inside)

@@ -1,0 +1,46 @@
+"""A trusted curator holds all records; the adversary observes the results it releases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sottovoce.accounting.guarantee import Guarantee, Label
+from sottovoce.accounting.observation.base import ObservationModel
+from sottovoce.accounting.query import Query
+from sottovoce.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sottovoce.accounting.query import AccountablePlan, View
+
+
+@dataclass(frozen=True)
+class Curator(ObservationModel):
+    """One trusted holder of all records releases the results: the only view is ``central``.
+
+    ``published`` names the source of a printed formula, where the cost of the plan is one and therefore no
+    guarantee.
+    """
+
+    published: str | None = None
+    labels = ("exact", "published")
+    central_only = True
+
+    def guarantee(self, query: Query) -> Guarantee:
+        """Return the loss of everything the curator releases."""
+        if query.user is not None:
+            raise InvalidInput(
+                f"The curator holds all records, so no user can be named, got user={query.user}."
+            )
+        label: Label = "exact" if self.published is None else "published"
+        if query.label not in (None, label):
+            raise query.unsupported_label()
+        source = () if self.published is None else (self.published,)
+        trusted = "the curator who holds the records is trusted"
+        return query.answer(label, query.local_guarantee().curve, (trusted, *source))
+
+    def default_view(
+        self, plan: AccountablePlan, observer: int | None, user: int | None
+    ) -> tuple[View, int | None]:
+        """Return the central view."""
+        return "central", None

@@ -1,0 +1,68 @@
+"""A federation: sampled clients send to a server; with a secure sum only the sum of a round is observed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.base import ObservationModel, tolerated_view
+from sottovoce.accounting.observation.coalitions import ShareCurves, coalition_assumptions, worst_coalitions
+from sottovoce.accounting.query import Query
+from sottovoce.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from sottovoce.accounting.query import AccountablePlan, View
+
+
+@dataclass(frozen=True)
+class Federation(ObservationModel):
+    """Sampled clients send to a server; with ``secure_sum`` only the sum of a round is observed."""
+
+    users: int
+    secure_sum: bool
+    labels = ("exact",)
+    takes_participations = True
+
+    def guarantee(self, query: Query) -> Guarantee:
+        """Return the guarantee of a client that is hidden in the sum of the clients outside a coalition."""
+        if self.users != query.plan.n:
+            raise InvalidInput(
+                f"The observation model is for {self.users} users, the plan has {query.plan.n} agents."
+            )
+        stds = query.noise_stds()
+        if query.view == "local" or not self.secure_sum or stds is None:
+            return query.local_guarantee()
+        protocol = query.plan.schedule(0)
+        if protocol.masked:
+            coalitions = worst_coalitions(query, protocol)
+            if coalitions is None:
+                return query.local_guarantee()
+            assumptions = list(coalition_assumptions(query, protocol, coalitions, ()))
+        else:
+            coalitions = query.largest_noise_coalitions(stds) if query.any_members else query.coalitions or []
+            assumptions = ["a secure sum hides single messages"]
+        curves = ShareCurves(query.method)
+        present = self.users
+        for coalition in coalitions:
+            # masks hide a client among those still joined to it by keys, an assumed sum among all others
+            honest = [v for v in range(self.users) if v not in coalition]
+            groups = protocol.blocks(coalition) if protocol.masked else [honest]
+            variances = {int(u): math.fsum(stds[v] ** 2 for v in group) for group in groups for u in group}
+            present = min(present, *map(len, groups))
+            for u in query.users(coalition):
+                share = stds[u] ** 2 / variances[u] if stds[u] else 1.0
+                curves.add(query.counts(u, hidden=True), share)
+        assumptions.append(f"{present} clients add their noise in every round, sampled or not")
+        if query.plan.adjacency == "user" and any(
+            r.user_rate < 1 for u in range(self.users) for r in query.releases(u)
+        ):
+            assumptions.append("Poisson sampling: every client takes part in every round independently")
+        return query.answer("exact", curves.worst, assumptions)
+
+    def default_view(
+        self, plan: AccountablePlan, observer: int | None, user: int | None
+    ) -> tuple[View, int | None]:
+        """Return the network view, or as many colluders as masks tolerate."""
+        return tolerated_view(plan, observer) or super().default_view(plan, observer, user)

@@ -1,0 +1,106 @@
+"""Linear gossip: noisy gradients mixed by gossip without consensus.
+
+One step is one averaging, which is exact. Over several steps the linear formula ignores that honest nodes
+evaluate gradients at points the adversary does not see. Its number has the label ``conditional`` and never
+accepts a budget; the local-DP guarantee always holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.exact import learning_view
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.averaging import averaging_guarantee, averaging_guarantee_each
+from sottovoce.accounting.observation.base import ObservationModel
+from sottovoce.accounting.observation.coalitions import ROUNDED_UP
+from sottovoce.accounting.query import Query
+from sottovoce.accounting.release import MechanismKey, Release
+from sottovoce.errors import InvalidInput
+from sottovoce.protocols import LinearProtocol, Protocol, as_linear
+
+
+@dataclass(frozen=True)
+class LinearGossip(ObservationModel):
+    """Noisy gradients mixed by gossip without consensus: several steps have a local guarantee only."""
+
+    labels = ("exact", "conditional")
+    one_step_averages = True
+    between_peers = True
+
+    def guarantee(self, query: Query) -> Guarantee:
+        """Return the exact guarantee of a single step, the local-DP guarantee of several."""
+        if query.label == "conditional":
+            return _conditional(query)
+        if _releases_once(query) and query.view in ("network", "pairwise", "colluders"):
+            return averaging_guarantee(query)
+        if query.label == "exact":
+            raise query.unsupported_label()
+        return query.local_guarantee()
+
+    def guarantee_each(self, query: Query) -> dict[int, Guarantee]:
+        """Return the guarantees of all users, of a single step from one view."""
+        each = averaging_guarantee_each(query) if _releases_once(query) else None
+        return super().guarantee_each(query) if each is None else each
+
+
+def _releases_once(query: Query) -> bool:
+    """Whether every agent publishes once, in one step: then gossip is one averaging."""
+    return query.plan.steps == 1 and all(
+        sum(r.draws for r in query.releases(u)) == 1 for u in range(query.plan.n)
+    )
+
+
+def _conditional(query: Query) -> Guarantee:
+    """Return the number of the linear formula, exact for fixed gradients and no guarantee for learning."""
+    if query.view not in ("network", "pairwise", "colluders"):
+        raise query.unsupported_label()
+    plan = query.plan
+    release = _common_release(query)
+    protocols = _linear_protocols([plan.schedule(k) for k in range(plan.steps)])
+    coalitions = query.coalitions
+    if coalitions is None:
+        raise InvalidInput(f"Coalitions of {query.count} are too many to try; name one, or take fewer.")
+    if not release.noise_std:
+        raise InvalidInput("The linear formula needs noise, got none.")
+    curves, rounded_up = [], False
+    for done, coalition in enumerate(coalitions, 1):
+        view = learning_view(protocols, plan.steps, coalition)
+        losses = view.worst_case()
+        share = float(losses.max() if query.user is None else losses[query.user])
+        curves.append(Curve.gaussian(release.sensitivity / release.noise_std * float(np.sqrt(share))))
+        rounded_up |= view.rounded_up
+        query.report_progress(done)
+    assumptions = ["gradients of honest nodes depend only on data and on what the observers see"]
+    if rounded_up:
+        assumptions.append(ROUNDED_UP)
+    return query.answer("conditional", Curve.worst(curves), assumptions)
+
+
+def _common_release(query: Query) -> Release:
+    """Return the one release that all agents have in every step; the formula takes nothing else."""
+    plan = query.plan
+    releases = [r for u in range(plan.n) for r in query.releases(u)]
+    keys = {MechanismKey.from_release(r) for r in releases}
+    every_step = all(r.draws == plan.steps and r.count == 1 and not r.joint for r in releases)
+    gaussian = all(key.mechanism == "gaussian" for key in keys)
+    if len(keys) != 1 or not every_step or not gaussian or plan.adjacency != "user":
+        raise InvalidInput(
+            "The linear formula is for user level and the same Gaussian noise of every agent in every step; "
+            "leave label out for the local guarantee."
+        )
+    return releases[0]
+
+
+def _linear_protocols(protocols: Sequence[Protocol]) -> list[LinearProtocol]:
+    for protocol in protocols:
+        if not protocol.plain:
+            raise InvalidInput(
+                f"The linear formula takes protocols without memory or fresh noise, got {protocol!r}; leave "
+                "label out for the local guarantee."
+            )
+    return [as_linear(protocol) for protocol in protocols]

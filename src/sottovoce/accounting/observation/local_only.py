@@ -1,0 +1,32 @@
+"""Local privacy only: an adversary may observe every message, and no amplification is claimed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation.base import ObservationModel
+from sottovoce.accounting.query import Query
+
+
+@dataclass(frozen=True)
+class LocalOnly(ObservationModel):
+    """Nothing is claimed beyond local privacy: any observer sees at most every message.
+
+    ``published`` is a formula as printed, against any one node, for reproduction: a curve and the sentence
+    that names its source.
+    """
+
+    published: tuple[Curve, str] | None = None
+    labels = ("published",)
+    between_peers = True
+
+    def guarantee(self, query: Query) -> Guarantee:
+        """Return the local-DP guarantee, or the printed formula if it is requested by its label."""
+        if query.label is None:
+            return query.local_guarantee()
+        if self.published is None or query.view not in ("network", "pairwise"):
+            raise query.unsupported_label()
+        curve, source = self.published
+        return query.answer("published", curve, (source,))
