@@ -12,8 +12,6 @@ from torch import Tensor
 
 from sottovoce.errors import DataError
 
-__all__ = ["AgentData"]
-
 
 class AgentData:
     """The records of every agent, laid end to end, and a public test set.

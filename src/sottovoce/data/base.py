@@ -152,12 +152,6 @@ class Dataset:
         Parameters
         ----------
         low, high : numbers, or one per feature, known without looking at the records.
-
-        Examples
-        --------
-        >>> data = Dataset("ages", np.array([[20.0], [150.0]]), np.array([1, -1]))
-        >>> data.bounded(0, 100).X.tolist()
-        [[-0.6], [1.0]]
         """
         from sottovoce.data.bounds import bound_features
 

@@ -8,8 +8,6 @@ import numpy as np
 
 from sottovoce.errors import DataError
 
-__all__ = ["bound_features"]
-
 
 def bound_features(
     X: Any, low: Any, high: Any, *, outside: Literal["refuse", "clip"] = "refuse"

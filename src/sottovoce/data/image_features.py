@@ -24,35 +24,12 @@ from torch.nn import functional as F
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 
-__all__ = [
-    "FEATURES",
-    "Deskewed",
-    "Joined",
-    "Mirrored",
-    "Opponent",
-    "OrientedFeatures",
-    "PooledPixels",
-    "Scattering",
-    "StrokeWhitening",
-    "Whitened",
-    "dead_leaves",
-    "deskew",
-    "named_features",
-    "pen_strokes",
-    "textured_shapes",
-]
-
 
 def pen_strokes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndarray:
     """Return drawings of one to three random smooth strokes, (count, side, side) float32 in [0, 1].
 
     The pen knows nothing of digits: Bézier curves through random points, scaled to a box and centered by
     mass, which is how handwriting is usually normalized.
-
-    Examples
-    --------
-    >>> pen_strokes(3, np.random.default_rng(0)).shape
-    (3, 28, 28)
     """
     along = np.linspace(0, 1, 24)
     grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), axis=-1).astype(np.float32)  # x, y
@@ -89,11 +66,6 @@ class OrientedFeatures:
     stride : distance between windows.
 
     References: Dalal and Triggs 2005, "Histograms of Oriented Gradients for Human Detection".
-
-    Examples
-    --------
-    >>> OrientedFeatures()(np.zeros((2, 28, 28), np.float32)).shape
-    (2, 392)
     """
 
     directions: int = 8
@@ -124,11 +96,6 @@ class Scattering:
     """Averages of moduli of Morlet wavelet responses, first and (if wanted) second order.
 
     References: Bruna and Mallat 2013, "Invariant Scattering Convolution Networks".
-
-    Examples
-    --------
-    >>> Scattering(second=False)(np.zeros((2, 28, 28), np.float32)).shape
-    (2, 1088)
     """
 
     scales: int = 2
@@ -163,13 +130,7 @@ class Scattering:
 
 @dataclass(frozen=True)
 class PooledPixels:
-    """Means over squares of ``size`` pixels.
-
-    Examples
-    --------
-    >>> PooledPixels(2)(np.ones((1, 28, 28), np.float32)).shape
-    (1, 196)
-    """
+    """Means over squares of ``size`` pixels."""
 
     size: int = 2
 
@@ -183,14 +144,6 @@ def deskew(images: Any) -> np.ndarray:
 
     The shear makes the mixed second moment of the ink zero, as for handwriting that leans to neither side.
     An image without ink stays as it is; one with a pixel that is no number becomes NaN.
-
-    Examples
-    --------
-    >>> slanted = np.zeros((1, 28, 28), np.float32)
-    >>> slanted[0, np.arange(6, 22), np.arange(6, 22)] = 1.0
-    >>> upright = deskew(slanted)[0]
-    >>> [int(at) for at in np.flatnonzero(upright.sum(axis=0) > 1)]
-    [13, 14]
     """
     return _in_blocks(lambda x: _upright(x)[:, 0], images)
 
@@ -220,13 +173,7 @@ def _upright(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Deskewed:
-    """Features of the images after `deskew`.
-
-    Examples
-    --------
-    >>> Deskewed(OrientedFeatures())(np.zeros((2, 28, 28), np.float32)).shape
-    (2, 392)
-    """
+    """Features of the images after `deskew`."""
 
     features: Any
 
@@ -238,13 +185,7 @@ class Deskewed:
 
 @dataclass(frozen=True)
 class Joined:
-    """Several kinds of features beside each other, in one row.
-
-    Examples
-    --------
-    >>> Joined((OrientedFeatures(), PooledPixels(4)))(np.zeros((1, 28, 28), np.float32)).shape
-    (1, 441)
-    """
+    """Several kinds of features beside each other, in one row."""
 
     parts: tuple[Any, ...]
 
@@ -259,11 +200,6 @@ class Mirrored:
 
     What a thing is does not change in a mirror. A linear model trained on both images would come to the same:
     by symmetry it has no use for what differs between them, and noise on that part only disturbs it.
-
-    Examples
-    --------
-    >>> Mirrored(PooledPixels(1))(np.array([[[1.0, 0.0], [0.0, 0.5]]])).tolist()
-    [[0.5, 0.5, 0.25, 0.25]]
     """
 
     features: Any
@@ -283,11 +219,6 @@ class Opponent:
     ----------
     light : features of the luminance.
     colors : features of each of the two chroma channels; those of the luminance by default.
-
-    Examples
-    --------
-    >>> Opponent(OrientedFeatures())(np.zeros((1, 3, 32, 32), np.float32)).shape
-    (1, 1536)
     """
 
     light: Any
@@ -308,13 +239,7 @@ class Opponent:
 
 
 def textured_shapes(count: int, rng: np.random.Generator, side: int = 28) -> np.ndarray:
-    """Return pictures of one to three random shapes with plain, shaded or striped surfaces, on black.
-
-    Examples
-    --------
-    >>> textured_shapes(3, np.random.default_rng(0)).shape
-    (3, 28, 28)
-    """
+    """Return pictures of one to three random shapes with plain, shaded or striped surfaces, on black."""
     at = np.linspace(-1, 1, side, dtype=np.float32)
     x, y = np.meshgrid(at, at)
     pictures = np.zeros((_validate.count(count, "count"), side, side), np.float32)
@@ -343,11 +268,6 @@ def dead_leaves(count: int, rng: np.random.Generator, side: int = 32, leaves: in
     Radii follow a power law, so that edges appear at all scales, as in photographs.
 
     References: Lee, Mumford, Huang 2001, "Occlusion models for natural images".
-
-    Examples
-    --------
-    >>> dead_leaves(2, np.random.default_rng(0)).shape
-    (2, 3, 32, 32)
     """
     n = _validate.count(count, "count")
     at = np.arange(side, dtype=np.float32)
@@ -393,13 +313,6 @@ class Whitened:
     ----------
     Data-independent: the map is fixed before any record is seen, and a record's row depends on that record
     alone. A record with NaN gives a NaN row, whose gradient counts zero.
-
-    Examples
-    --------
-    >>> whiten = Whitened(OrientedFeatures(4), "strokes", drawings=300)
-    >>> rows = whiten(pen_strokes(5, np.random.default_rng(1)))
-    >>> np.round(np.linalg.norm(rows, axis=1), 4).tolist()
-    [1.0, 1.0, 1.0, 1.0, 1.0]
     """
 
     def __init__(
@@ -457,13 +370,7 @@ class Whitened:
 
 
 class StrokeWhitening(Whitened):
-    """Features whitened on random pen strokes: `Whitened` with ``"strokes"``.
-
-    Examples
-    --------
-    >>> StrokeWhitening(OrientedFeatures(4), drawings=300).pictures
-    'strokes'
-    """
+    """Features whitened on random pen strokes: `Whitened` with ``"strokes"``."""
 
     def __init__(self, features: Any, *, ridge: float = 0.1, seed: int = 0, drawings: int = 8000) -> None:
         super().__init__(features, "strokes", ridge=ridge, seed=seed, drawings=drawings)

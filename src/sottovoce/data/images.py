@@ -25,8 +25,6 @@ from sottovoce.data.files import read_array
 from sottovoce.data.loaders import data_folder
 from sottovoce.errors import DataError
 
-__all__ = ["ImageReading", "Images", "download", "load_images", "read_cifar", "read_idx", "read_images"]
-
 _IDX_FILES = (
     "train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz",
     "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz",
@@ -69,12 +67,6 @@ class Images:
     ----------
     x, x_test : (n, channels, height, width) uint8.
     y, y_test : (n,) int64 in 0 .. classes - 1.
-
-    Examples
-    --------
-    >>> digits = load_images("digits")
-    >>> digits.x.shape, digits.classes
-    ((1437, 1, 8, 8), 10)
     """
 
     name: str
@@ -118,11 +110,6 @@ class ImageReading:
     side : resize to this side.
     mean, std : public constants, for pixels in [0, 1].
     features : name of fixed features of the scaled images (`sottovoce.data.image_features`), or None.
-
-    Examples
-    --------
-    >>> ImageReading(mean=0.5)(np.full((1, 2, 2), 255, np.uint8)).tolist()
-    [[[[0.5, 0.5], [0.5, 0.5]]]]
     """
 
     side: int | None = None
@@ -164,13 +151,7 @@ class ImageReading:
 
 
 def read_images(data: Any) -> Any:
-    """Return an array of images from an array, or from the array ``X`` of an NPZ file.
-
-    Examples
-    --------
-    >>> read_images(np.zeros((1, 8, 8))).shape
-    (1, 8, 8)
-    """
+    """Return an array of images from an array, or from the array ``X`` of an NPZ file."""
     if not isinstance(data, (str, os.PathLike)):
         return data.detach().numpy() if hasattr(data, "detach") else data
     return read_array(Path(data))
@@ -247,17 +228,7 @@ def _fetch(address: str, path: Path) -> None:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """Read an idx file of bytes, gzipped or not; refuse one that is truncated or of another kind.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "labels-idx1-ubyte"
-    ...     _ = path.write_bytes(struct.pack(">II", 0x801, 3) + bytes([7, 1, 2]))
-    ...     read_idx(path).tolist()
-    [7, 1, 2]
-    """
+    """Read an idx file of bytes, gzipped or not; refuse one that is truncated or of another kind."""
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -284,14 +255,7 @@ def read_idx(path: str | Path) -> np.ndarray:
 
 
 def read_cifar(raw: bytes, label_bytes: int, name: str = "the file") -> tuple[np.ndarray, np.ndarray]:
-    """Return images (n, 3, 32, 32) and labels of a binary CIFAR file; the last label byte is the class.
-
-    Examples
-    --------
-    >>> x, y = read_cifar(bytes([4]) + bytes(3072), label_bytes=1)
-    >>> x.shape, y.tolist()
-    ((1, 3, 32, 32), [4])
-    """
+    """Return images (n, 3, 32, 32) and labels of a binary CIFAR file; the last label byte is the class."""
     record = label_bytes + 3072
     if len(raw) == 0 or len(raw) % record:
         raise DataError(

@@ -13,8 +13,6 @@ from torch import Tensor
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import DataError
 
-__all__ = ["LazyData"]
-
 
 class LazyData(AgentData):
     """The records of every agent, read one by one from ``read`` whenever a lot holds them.

@@ -13,8 +13,6 @@ from sottovoce.data.base import Dataset
 from sottovoce.data.files import read_csv
 from sottovoce.errors import DataError
 
-__all__ = ["data_folder", "load", "names"]
-
 
 def data_folder(name: str) -> Path:
     """Return the folder of a data set: in SOTTOVOCE_DATA, else in the per-user cache.

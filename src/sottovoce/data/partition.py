@@ -10,8 +10,6 @@ import numpy as np
 from sottovoce._validate import count, positive, probability
 from sottovoce.errors import DataError
 
-__all__ = ["by_column", "by_label", "by_size", "dirichlet", "equal", "skew_matrix"]
-
 
 def equal(records: int, users: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Deal records out in equal, shuffled parts; a remainder is left out so that sizes are public.

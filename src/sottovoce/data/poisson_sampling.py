@@ -18,8 +18,6 @@ import numpy as np
 
 from sottovoce import _validate
 
-__all__ = ["PoissonSampler"]
-
 # Below this rate the gaps between members are drawn instead of one number per record: the work is then
 # that of the lot and not that of the records.
 _SPARSE = 0.2

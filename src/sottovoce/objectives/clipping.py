@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-__all__ = ["clip_around", "clip_in_place", "clip_rows", "clip_scalar", "clip_weights"]
-
 
 def clip_rows(rows: np.ndarray, bound: float) -> np.ndarray:
     """Return rows scaled down to length at most ``bound``; rows that are not finite become zero.

@@ -22,8 +22,6 @@ from sottovoce.data.base import Shards, is_sparse, signed_labels
 from sottovoce.errors import DataError, InvalidInput
 from sottovoce.objectives.prox import Regularizer
 
-__all__ = ["GLM"]
-
 LOSSES = {"logistic": 0, "squared": 1, "huber": 2}
 
 
@@ -229,15 +227,7 @@ def _one_entry_each(X: Any) -> Any:
 
 
 class GLMQuery:
-    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`).
-
-    Examples
-    --------
-    >>> shards = Shards(np.eye(2), np.array([1.0, -1.0]), np.array([0, 1, 2]))
-    >>> query = GLM("logistic").query(shards)
-    >>> query.sums(np.zeros((2, 2)), [np.array([0]), np.array([0])], [0, 1], clip_norm=1.0).tolist()
-    [[-0.5, 0.0], [0.0, 0.5]]
-    """
+    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`)."""
 
     dtype = np.float64
 

@@ -13,24 +13,6 @@ from numba import njit
 
 from sottovoce.objectives.clipping import clip_scalar
 
-__all__ = [
-    "add_clipped",
-    "batch_sums",
-    "coordinate_sum",
-    "coordinate_sums_dense",
-    "coordinate_sums_sparse",
-    "descend_batches",
-    "descend_coordinates",
-    "logistic_margin",
-    "moved_margins",
-    "on_grid",
-    "prox_in_place",
-    "prox_scalar",
-    "record_losses",
-    "record_slopes",
-    "slope",
-]  # fmt: skip
-
 
 @njit(cache=True, inline="always")
 def slope(kind, width, m, y):

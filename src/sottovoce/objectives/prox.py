@@ -12,8 +12,6 @@ import numpy as np
 from sottovoce._validate import non_negative, positive
 from sottovoce.errors import InvalidInput
 
-__all__ = ["Regularizer"]
-
 
 @dataclass(frozen=True)
 class Regularizer:

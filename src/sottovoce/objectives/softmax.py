@@ -19,8 +19,6 @@ from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import DataError
 from sottovoce.objectives.prox import Regularizer
 
-__all__ = ["Softmax"]
-
 
 @dataclass(frozen=True)
 class Softmax:
@@ -121,15 +119,7 @@ class Softmax:
 
 
 class SoftmaxQuery:
-    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`).
-
-    Examples
-    --------
-    >>> shards = Shards(np.array([[3.0]]), np.array([0.0]), np.array([0, 1]))
-    >>> query = Softmax(2).query(shards)
-    >>> query.sums(np.zeros((1, 2)), [np.array([0])], [0], clip_norm=np.inf).tolist()
-    [[-1.5, 1.5]]
-    """
+    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`)."""
 
     dtype = np.float64
     compiled_descent = None

@@ -17,18 +17,9 @@ from torch.nn import functional as F
 
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 
-__all__ = ["SplitAttention", "attention_slots", "split_attention"]
-
 
 class SplitAttention(nn.Module):
-    """The same function as ``layer``, with the samples first, from linear layers that share its weights.
-
-    Examples
-    --------
-    >>> layer, x = nn.MultiheadAttention(4, 2, batch_first=True), torch.randn(3, 5, 4)
-    >>> torch.allclose(SplitAttention(layer)(x, x, x)[0], layer(x, x, x)[0], atol=1e-6)
-    True
-    """
+    """The same function as ``layer``, with the samples first, from linear layers that share its weights."""
 
     batch_first = True
     in_proj_bias = None  # tells nn.TransformerEncoderLayer not to go round this forward when it evaluates
@@ -99,11 +90,7 @@ def _additive(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def linear_of(
     weight: Any, bias: Any, trains: bool | None = None, bias_trains: bool | None = None
 ) -> nn.Linear:
-    """Return a linear layer over these weights, which it shares; it trains what they train, unless told.
-
-    >>> linear_of(nn.Linear(3, 2).weight, None)
-    Linear(in_features=3, out_features=2, bias=False)
-    """
+    """Return a linear layer over these weights, which it shares; it trains what they train, unless told."""
     layer = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     layer.weight = nn.Parameter(weight.detach(), weight.requires_grad if trains is None else trains)
     if bias is not None:
@@ -112,13 +99,7 @@ def linear_of(
 
 
 def split_attention(net: nn.Module) -> list[str]:
-    """Replace every plain `nn.MultiheadAttention` with the samples first; return their paths.
-
-    Examples
-    --------
-    >>> split_attention(nn.TransformerEncoderLayer(4, 2, batch_first=True))
-    ['self_attn']
-    """
+    """Replace every plain `nn.MultiheadAttention` with the samples first; return their paths."""
     found = []
     for name, layer in list(net.named_modules()):
         if type(layer) is not nn.MultiheadAttention or not name:
@@ -136,13 +117,7 @@ def split_attention(net: nn.Module) -> list[str]:
 
 
 def untouched(layer: nn.Module) -> bool:
-    """Whether a layer does what its class says: nothing is hooked to it, and its `forward` is its own.
-
-    >>> layer = nn.Linear(2, 2)
-    >>> before, _ = untouched(layer), layer.register_forward_hook(lambda *said: None)
-    >>> before, untouched(layer)
-    (True, False)
-    """
+    """Whether a layer does what its class says: nothing is hooked to it, and its `forward` is its own."""
     hooks = (
         layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks,
     )  # fmt: skip
@@ -150,13 +125,7 @@ def untouched(layer: nn.Module) -> bool:
 
 
 def replace_layer(net: nn.Module, name: str, twin: nn.Module) -> None:
-    """Put ``twin`` in the place of the layer at the path ``name``, in the same mode.
-
-    >>> net = nn.Sequential(nn.Linear(2, 2), nn.Tanh())
-    >>> replace_layer(net, "1", nn.ReLU())
-    >>> net[1]
-    ReLU()
-    """
+    """Put ``twin`` in the place of the layer at the path ``name``, in the same mode."""
     parent, _, last = name.rpartition(".")
     setattr(net.get_submodule(parent), last, twin.train(net.get_submodule(name).training))
 

@@ -18,17 +18,9 @@ from torch.utils import _pytree as pytree
 from sottovoce.errors import InvalidInput, SottovoceError
 from sottovoce.objectives.nets.vmap_gradients import OneByOne, fresh_loss
 
-__all__ = ["explained", "random_inputs", "random_targets", "refuse_memory", "refuse_mixing"]
-
 
 def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
-    """Return random inputs; whole numbers are tokens that every embedding of ``module`` knows.
-
-    Examples
-    --------
-    >>> random_inputs(nn.Embedding(5, 2), (3, 4), torch.long).max().item() < 5
-    True
-    """
+    """Return random inputs; whole numbers are tokens that every embedding of ``module`` knows."""
     g = torch.Generator().manual_seed(seed)
     tables = (m.num_embeddings for m in module.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
     known = min(tables, default=2)
@@ -43,13 +35,7 @@ def random_inputs(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype,
 
 
 def random_targets(outputs: Any, shape: tuple[int, ...], dtype: torch.dtype, seed: int = 1) -> Tensor:
-    """Return random targets: numbers in [0, 1), or labels 0 and 1 (0 where there is one class).
-
-    Examples
-    --------
-    >>> random_targets(torch.zeros(9, 1), (9,), torch.long).tolist() == [0] * 9
-    True
-    """
+    """Return random targets: numbers in [0, 1), or labels 0 and 1 (0 where there is one class)."""
     g = torch.Generator().manual_seed(seed)
     if dtype.is_floating_point or dtype.is_complex:
         return torch.rand(shape, generator=g).to(dtype)
@@ -60,15 +46,7 @@ def random_targets(outputs: Any, shape: tuple[int, ...], dtype: torch.dtype, see
 def explained(
     module: nn.Module, loss: Callable[..., Any], x: Tensor, make_targets: Callable[[Any], Tensor]
 ) -> Any:
-    """Return ``loss(module(x), y)``, or raise one sentence that names the layer at fault and the cure.
-
-    Examples
-    --------
-    >>> explained(nn.Sequential(nn.Linear(3, 2)), lambda out, y: out, torch.ones(1, 4), lambda out: out)
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.InvalidInput: layer '0' (Linear) cannot use an input of shape (1, 4), float32: ...
-    """
+    """Return ``loss(module(x), y)``, or raise one sentence that names the layer at fault and the cure."""
     stack: list[tuple[str, nn.Module, Any]] = []
     copied = copy.deepcopy(module)
     hooks = []
@@ -112,16 +90,7 @@ def explained(
 
 
 def refuse_mixing(module: nn.Module, loss: Callable[..., Any], x: Tensor, y: Tensor) -> None:
-    """Raise if changing some rows moves the output or the loss of any other row.
-
-    Examples
-    --------
-    >>> share = lambda out, y: out.sum(1) / out.sum()
-    >>> refuse_mixing(nn.Linear(2, 2), share, torch.rand(4, 2), torch.zeros(4))
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.InvalidInput: the loss of one sample changes with the other samples of the lot, ...
-    """
+    """Raise if changing some rows moves the output or the loss of any other row."""
     rows = len(x)
     moved = torch.zeros(rows, dtype=torch.bool)
     moved[[0, rows // 2, rows - 1]] = True
@@ -164,15 +133,7 @@ def _one_pass(
 
 
 def refuse_memory(each: OneByOne, row: Tensor, x: Tensor, y: Tensor) -> bool:
-    """Raise if a record's gradient changes after other records; return whether gradients are random.
-
-    Examples
-    --------
-    >>> module = nn.Linear(1, 1, bias=False)
-    >>> each = OneByOne(module, lambda out, y: out[:, 0], lambda row: {"weight": row[None]})
-    >>> refuse_memory(each, torch.ones(1), torch.ones(3, 1), torch.ones(3))
-    False
-    """
+    """Raise if a record's gradient changes after other records; return whether gradients are random."""
 
     def gradient(at: int, seed: int) -> Tensor:
         with torch.random.fork_rng(devices=[]):

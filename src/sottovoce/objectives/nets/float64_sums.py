@@ -17,8 +17,6 @@ import torch
 from numba import njit, prange
 from torch import Tensor
 
-__all__ = ["add_weighted_rows", "row_squares", "weighted_products", "weighted_rows"]
-
 _OUT, _IN = 16, 256  # a tile of sums, 32 kB of float64, stays in the first cache
 _ALONG = 1024  # sums of whole rows: so many at a time
 _NARROW = 32  # outputs up to which the tiled loop is faster than the library's float64 product
@@ -30,11 +28,6 @@ def weighted_products(weights: Tensor, g: Tensor, x: Tensor, sums: Tensor | None
     """Return ``sum_r weights_r g_r x_r^T`` for weights (agents, rows), g (.., p), x (.., d): (agents, p, d).
 
     With ``sums`` it is added to them, in place.
-
-    Examples
-    --------
-    >>> weighted_products(torch.tensor([[2.0]]), torch.ones(1, 1, 1), torch.tensor([[[3.0, 4.0]]])).tolist()
-    [[[6.0, 8.0]]]
     """
     weights = weights.double()
     agents, rows = weights.shape
@@ -55,28 +48,14 @@ def weighted_products(weights: Tensor, g: Tensor, x: Tensor, sums: Tensor | None
 
 
 def weighted_rows(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return ``sum_r weights_r rows_r`` for weights (agents, rows) and rows (agents, rows, d): (agents, d).
-
-    Examples
-    --------
-    >>> weighted_rows(torch.tensor([[1.0, 0.5]]), torch.ones(1, 2, 1)).tolist()
-    [[1.5]]
-    """
+    """Return ``sum_r weights_r rows_r``, (agents, d), of rows (agents, rows, d)."""
     sums = torch.zeros(weights.shape[0], rows.shape[-1], dtype=torch.float64, device=rows.device)
     add_weighted_rows(sums, 0, weights, rows)
     return sums
 
 
 def add_weighted_rows(sums: Tensor, start: int, weights: Tensor, rows: Tensor) -> None:
-    """Add what `weighted_rows` gives to the columns of ``sums`` (agents, ..), in float64, from ``start`` on.
-
-    Examples
-    --------
-    >>> sums = torch.ones(1, 3, dtype=torch.float64)
-    >>> add_weighted_rows(sums, 1, torch.tensor([[1.0, 0.5]]), torch.ones(1, 2, 1))
-    >>> sums.tolist()
-    [[1.0, 2.5, 1.0]]
-    """
+    """Add `weighted_rows` to the columns of ``sums``, in float64, from column ``start`` on."""
     weights = weights.double()
     if rows.device.type != "cpu":
         sums[:, start : start + rows.shape[-1]] += torch.bmm(weights[:, None], rows.double())[:, 0]
@@ -86,13 +65,7 @@ def add_weighted_rows(sums: Tensor, start: int, weights: Tensor, rows: Tensor) -
 
 
 def row_squares(rows: Tensor) -> Tensor:
-    """Return the squared length of every row, everything after the first axis being the row, in float64.
-
-    Examples
-    --------
-    >>> row_squares(torch.tensor([[3.0, 4.0], [1e30, 0.0]])).tolist()
-    [25.0, 1.00000003009...e+60]
-    """
+    """Return the squared length of every row, everything after the first axis being the row, in float64."""
     flat = rows.reshape(rows.shape[0], -1)
     if rows.device.type != "cpu":
         return flat.double().square().sum(1)

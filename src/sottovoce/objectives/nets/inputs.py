@@ -18,19 +18,11 @@ from torch import Tensor, nn
 
 from sottovoce.errors import DataError
 
-__all__ = ["Layout", "Part", "Unpacking"]
-
 EXACT = 1 << 24  # whole numbers that float32 holds
 
 
 class Part(NamedTuple):
-    """One tensor of a record: its name (or place), its shape, and what its numbers are.
-
-    Examples
-    --------
-    >>> Part("mask", (4,), "bool").size
-    4
-    """
+    """One tensor of a record: its name (or place), its shape, and what its numbers are."""
 
     name: str | int
     shape: tuple[int, ...]
@@ -44,15 +36,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a record lie in its row.
-
-    Examples
-    --------
-    >>> batch = {"tokens": torch.ones(2, 3, dtype=torch.long), "weight": torch.ones(2)}
-    >>> layout = Layout.of(batch)
-    >>> layout.pack(batch).shape, [part.kind for part in layout.parts]
-    (torch.Size([2, 4]), ['whole', 'number'])
-    """
+    """Where the parts of a record lie in its row."""
 
     parts: tuple[Part, ...]
 
@@ -124,22 +108,7 @@ class Layout:
 
 
 class Unpacking(nn.Module):
-    """A network that takes rows, and hands the parts of each record to the network inside.
-
-    Examples
-    --------
-    >>> class AveragePair(nn.Module):
-    ...     def __init__(self):
-    ...         super().__init__()
-    ...         self.layer = nn.Linear(2, 1)
-    ...
-    ...     def forward(self, left, right):
-    ...         return self.layer(left + right)
-    >>> batch = {"left": torch.ones(3, 2), "right": torch.ones(3, 2)}
-    >>> layout = Layout.of(batch)
-    >>> Unpacking(AveragePair(), layout)(layout.pack(batch).float()).shape
-    torch.Size([3, 1])
-    """
+    """A network that takes rows, and hands the parts of each record to the network inside."""
 
     def __init__(self, module: nn.Module, layout: Layout) -> None:
         super().__init__()

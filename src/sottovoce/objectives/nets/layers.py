@@ -37,11 +37,6 @@ from sottovoce.objectives.nets.float64_sums import (
 )
 from sottovoce.objectives.nets.recurrence import Recurrence, recur
 
-__all__ = [
-    "Stacked", "StackedConv", "StackedEmbedding", "StackedLinear", "StackedRecurrence", "StackedScale",
-    "StackedSlope", "StackedVolume", "stacked_twin",
-]  # fmt: skip
-
 _FEW = 16  # roundings beside one per position
 _FORMED = 4  # gradients of single samples are kept where they need at most so many times what they come from
 _SUM_FLOATS = 2_000_000  # and for the sum over a lot in pieces that let large sums be touched seldom
@@ -49,13 +44,7 @@ _PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that 
 
 
 class Seen(NamedTuple):
-    """What one call of a layer left behind, one row per sample.
-
-    Examples
-    --------
-    >>> Seen(torch.zeros(2, 3), torch.zeros(2, 1), None).inputs.shape
-    torch.Size([2, 3])
-    """
+    """What one call of a layer left behind, one row per sample."""
 
     inputs: Tensor
     gradient: Tensor  # of the layer's output
@@ -63,15 +52,7 @@ class Seen(NamedTuple):
 
 
 class Stacked:
-    """What the twins share: weights by agent, a record of the backward pass.
-
-    Examples
-    --------
-    >>> layer = nn.Linear(3, 2, bias=False)
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> [type(twin).__name__ for twin in NetObjective(layer)._twins]
-    ['StackedLinear']
-    """
+    """What the twins share: weights by agent, a record of the backward pass."""
 
     def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
         self.layer = layer
@@ -160,16 +141,7 @@ class _Recorded(torch.autograd.Function):
 
 
 class StackedLinear(Stacked):
-    """``y = x W_a^T + b_a``; positions between the first and the last axis are summed over.
-
-    Examples
-    --------
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> objective = NetObjective(nn.Linear(3, 2), "squared_error", clip_norm=0.5)
-    >>> sums = objective.clipped_sums(objective.start(1), torch.ones(1, 1, 3), torch.full((1, 1, 2), 9.0))
-    >>> round(sums.norm().item(), 6)
-    0.5
-    """
+    """``y = x W_a^T + b_a``; positions between the first and the last axis are summed over."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         weight, bias = self.weights["weight"], self.weights.get("bias")
@@ -214,13 +186,7 @@ class StackedLinear(Stacked):
 
 
 class StackedRecurrence(StackedLinear):
-    """The state's part of a recurrent layer: a linear layer whose input is the state before each position.
-
-    Examples
-    --------
-    >>> stacked_twin(Recurrence("gru", nn.Parameter(torch.ones(6, 2)), None), {"weight": None}).seen
-    []
-    """
+    """The state's part of a recurrent layer: a linear layer whose input is the state before each position."""
 
     def __call__(self, inputs: Tensor) -> Any:
         bias = self.weights.get("bias")
@@ -231,17 +197,7 @@ class StackedRecurrence(StackedLinear):
 
 
 class StackedConv(Stacked):
-    """Convolution in one or two dimensions; agent after agent, since each has its own kernel.
-
-    Examples
-    --------
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
-    >>> NetObjective(net).clipped_sums(
-    ...     NetObjective(net).start(2), torch.ones(2, 3, 1, 4, 4), torch.zeros(2, 3, dtype=torch.long)
-    ... ).shape
-    torch.Size([2, 38])
-    """
+    """Convolution in one or two dimensions; agent after agent, since each has its own kernel."""
 
     def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
         super().__init__(layer, slots)
@@ -391,17 +347,7 @@ class _Formed(Stacked):
 
 
 class StackedScale(_Formed):
-    """The affine part of GroupNorm, InstanceNorm, LayerNorm and RMSNorm; the rest has no parameters.
-
-    Examples
-    --------
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> net = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
-    >>> NetObjective(net, "squared_error").clipped_sums(
-    ...     NetObjective(net).start(1), torch.ones(1, 2, 4), torch.zeros(1, 2, 4)
-    ... ).shape
-    torch.Size([1, 28])
-    """
+    """The affine part of GroupNorm, InstanceNorm, LayerNorm and RMSNorm; the rest has no parameters."""
 
     def __call__(self, inputs: Tensor) -> Any:
         layer = self.layer
@@ -451,16 +397,7 @@ class StackedScale(_Formed):
 
 
 class StackedEmbedding(Stacked):
-    """Table look-up: tokens that repeat within a sample add up before the norm is taken.
-
-    Examples
-    --------
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> net = nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2))
-    >>> tokens = torch.tensor([[[1, 1, 3]]])
-    >>> NetObjective(net).clipped_sums(NetObjective(net).start(1), tokens, torch.tensor([[0]])).shape
-    torch.Size([1, 24])
-    """
+    """Table look-up: tokens that repeat within a sample add up before the norm is taken."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         tokens = self.by_agent(inputs)
@@ -502,14 +439,6 @@ class StackedVolume(_Formed):
     """Convolutions in three dimensions, and transposed ones in any: each sample's weight gradient is formed.
 
     The samples become groups of one large convolution, so that its weight gradient is theirs.
-
-    Examples
-    --------
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> net = nn.Sequential(nn.ConvTranspose1d(2, 3, 2), nn.Flatten(), nn.Linear(15, 2))
-    >>> objective = NetObjective(net)
-    >>> objective.explain(torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, dtype=torch.long))
-    'fast: all records at once'
     """
 
     def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
@@ -564,15 +493,7 @@ class StackedVolume(_Formed):
 
 
 class StackedSlope(Stacked):
-    """PReLU: one slope for all channels, or one each.
-
-    Examples
-    --------
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> objective = NetObjective(nn.Sequential(nn.Linear(3, 4), nn.PReLU(4), nn.Linear(4, 2)))
-    >>> objective.explain(torch.zeros(1, 1, 3), torch.zeros(1, 1, dtype=torch.long))
-    'fast: all records at once'
-    """
+    """PReLU: one slope for all channels, or one each."""
 
     def _slopes(self, inputs: Tensor) -> Tensor:
         slopes = self.weights["weight"].view(self.agents, 1, -1, *[1] * (inputs.ndim - 2))
@@ -607,13 +528,7 @@ class StackedSlope(Stacked):
 
 
 def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
-    """Return the twin of ``layer``, or None where there is none (`torch.func` serves then).
-
-    Examples
-    --------
-    >>> stacked_twin(nn.Bilinear(2, 2, 2), {}) is None
-    True
-    """
+    """Return the twin of ``layer``, or None where there is none (`torch.func` serves then)."""
     kind = type(layer)
     if kind is nn.Linear:
         return StackedLinear(layer, slots)

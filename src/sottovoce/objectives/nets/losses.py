@@ -7,18 +7,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-__all__ = ["PerRecord"]
-
 
 class PerRecord(nn.Module):
-    """A loss module of torch as one number per record: what its mean over a lot would be the mean of.
-
-    Examples
-    --------
-    >>> import torch
-    >>> PerRecord(nn.MSELoss())(torch.tensor([[3.0, 1.0]]), torch.tensor([[1.0, 1.0]])).tolist()
-    [2.0]
-    """
+    """A loss module of torch as one number per record: what its mean over a lot would be the mean of."""
 
     def __init__(self, loss: Any) -> None:
         super().__init__()

@@ -17,20 +17,9 @@ from typing import Any
 
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 
-__all__ = ["build_module", "digest_of", "put_weights", "read_weights"]
-
 
 def digest_of(path: str | Path) -> str:
-    """Return the SHA-256 of a file in hexadecimal.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "empty.py"
-    >>> _ = file.write_text("")
-    >>> digest_of(file)[:8]
-    'e3b0c442'
-    """
+    """Return the SHA-256 of a file in hexadecimal."""
     return hashlib.sha256(_read(Path(path))).hexdigest()
 
 
@@ -86,17 +75,7 @@ def build_module(
 
 
 def read_weights(path: str | Path, *, sha256: str | None = None) -> dict[str, Any]:
-    """Return the tensors of a safetensors file by name; a file of another digest or format is refused.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> file = Path(tempfile.mkdtemp()) / "w.safetensors"
-    >>> _ = file.write_text("no weights")
-    >>> read_weights(file)
-    Traceback (most recent call last):
-    sottovoce.errors.DataError: w.safetensors is not a safetensors file; safetensors.torch.save_file(module.state_dict(), file) writes one.
-    """  # noqa: E501
+    """Return the tensors of a safetensors file by name; a file of another digest or format is refused."""
     if importlib.util.find_spec("safetensors") is None:
         raise MissingDependency("Weights are kept with safetensors; pip install 'sottovoce[deep]'.")
     from safetensors import SafetensorError
@@ -115,15 +94,7 @@ def read_weights(path: str | Path, *, sha256: str | None = None) -> dict[str, An
 
 
 def put_weights(module: Any, weights: Mapping[str, Any], where: str) -> Any:
-    """Put weights into a network, in place; names and shapes must be those of the network.
-
-    Examples
-    --------
-    >>> from torch import nn
-    >>> put_weights(nn.Linear(2, 1), {"weight": nn.Linear(3, 1).weight}, "w.safetensors")
-    Traceback (most recent call last):
-    sottovoce.errors.DataError: the weights in w.safetensors do not fit this Linear: 'weight' is (1, 3) there and (1, 2) in the network.
-    """  # noqa: E501
+    """Put weights into a network, in place; names and shapes must be those of the network."""
     state = module.state_dict()
     own = {name: tuple(tensor.shape) for name, tensor in state.items()}
     found = {name: tuple(tensor.shape) for name, tensor in weights.items()}

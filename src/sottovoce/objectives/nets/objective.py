@@ -43,27 +43,11 @@ from sottovoce.objectives.nets.trace import Trace, sharing_copy, trace
 from sottovoce.objectives.nets.vmap_gradients import OneByOne
 from sottovoce.objectives.prox import Regularizer
 
-__all__ = [
-    "NetObjective",
-    "NetQuery",
-    "Slot",
-    "absolute_error",
-    "binary_cross_entropy",
-    "cross_entropy",
-    "squared_error",
-]
-
 PerSampleLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Slot(NamedTuple):
-    """Where one parameter lives in a row.
-
-    Examples
-    --------
-    >>> Slot("weight", 0, 6, (2, 3)).shape
-    (2, 3)
-    """
+    """Where one parameter lives in a row."""
 
     name: str
     start: int
@@ -77,24 +61,12 @@ def _logits(outputs: Any) -> Any:
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the cross-entropy of each sample, (samples,).
-
-    Examples
-    --------
-    >>> cross_entropy(torch.zeros(2, 10), torch.tensor([1, 2])).tolist() == [np.float32(np.log(10))] * 2
-    True
-    """
+    """Return the cross-entropy of each sample, (samples,)."""
     return nn.functional.cross_entropy(_logits(outputs), targets, reduction="none")
 
 
 def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return half the squared error of each sample, (samples,).
-
-    Examples
-    --------
-    >>> squared_error(torch.tensor([[3.0], [1.0]]), torch.tensor([[1.0], [1.0]])).tolist()
-    [2.0, 0.0]
-    """
+    """Return half the squared error of each sample, (samples,)."""
     outputs = _logits(outputs)
     if outputs.ndim != targets.ndim:  # (samples, 1) against (samples,) would subtract every pair
         targets = targets.reshape(outputs.shape)
@@ -102,13 +74,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the absolute error of each sample, summed over its numbers, (samples,).
-
-    Examples
-    --------
-    >>> absolute_error(torch.tensor([[3.0], [1.0]]), torch.tensor([1.0, 1.0])).tolist()
-    [2.0, 0.0]
-    """
+    """Return the absolute error of each sample, summed over its numbers, (samples,)."""
     outputs = _logits(outputs)
     if outputs.ndim != targets.ndim:
         targets = targets.reshape(outputs.shape)
@@ -116,13 +82,7 @@ def absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Return the logistic loss of each sample's yes-or-no labels, their mean, (samples,).
-
-    Examples
-    --------
-    >>> binary_cross_entropy(torch.zeros(2, 3), torch.ones(2, 3)).tolist() == [np.float32(np.log(2))] * 2
-    True
-    """
+    """Return the logistic loss of each sample's yes-or-no labels, their mean, (samples,)."""
     outputs = _logits(outputs)
     if outputs.ndim != targets.ndim:  # one label given as (samples,) for outputs (samples, 1)
         targets = targets.reshape(outputs.shape)
@@ -663,15 +623,7 @@ class _Path(NamedTuple):
 
 
 def refuse_mixing_layers(module: nn.Module) -> None:
-    """Raise for a layer that mixes the samples of a lot, by its name.
-
-    Examples
-    --------
-    >>> refuse_mixing_layers(nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)))
-    Traceback (most recent call last):
-    ...
-    sottovoce.errors.InvalidInput: layer '1' (BatchNorm2d) mixes the samples of a lot, ...
-    """
+    """Raise for a layer that mixes the samples of a lot, by its name."""
     for name, layer in module.named_modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             size = layer.num_features
@@ -810,16 +762,7 @@ def _replace_layers(net: nn.Module, slots: dict[str, Slot]) -> list[Stacked] | N
 
 
 class NetQuery:
-    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`).
-
-    Examples
-    --------
-    >>> data = AgentData(np.ones((4, 2), np.float32), np.zeros(4, int), [[0, 1], [2, 3]])
-    >>> objective = NetObjective(nn.Linear(2, 2))
-    >>> query = objective.query(data)
-    >>> query.sums(objective.start(2), [np.arange(2), np.arange(1)], [0, 1], clip_norm=1.0).shape
-    (2, 6)
-    """
+    """Sums of clipped gradients of the hosted agents' records (see `GradientQuery`)."""
 
     decay = 0.0
     compiled_descent = None

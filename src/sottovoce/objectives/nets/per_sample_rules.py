@@ -25,38 +25,15 @@ from torch.nn import functional as F
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives.nets.recurrence import Recurrence
 
-__all__ = [
-    "LOTS",
-    "Batch",
-    "Count",
-    "NotPerSample",
-    "Weight",
-    "judge_function",
-    "judge_method",
-    "judge_module",
-]
-
 LOTS = (2, 3)  # an axis that is the lot's size in both is the samples', since sizes are not computed with
 
 
 class NotPerSample(SottovoceError):
-    """A step that is not known to keep samples apart; its text says which.
-
-    Examples
-    --------
-    >>> str(NotPerSample("cumsum along the samples"))
-    'cumsum along the samples'
-    """
+    """A step that is not known to keep samples apart; its text says which."""
 
 
 class Batch(NamedTuple):
-    """A tensor with the samples on axis 0, at the two sizes of `LOTS`.
-
-    Examples
-    --------
-    >>> Batch.of((3,), torch.float32).ndim
-    2
-    """
+    """A tensor with the samples on axis 0, at the two sizes of `LOTS`."""
 
     small: Tensor
     large: Tensor
@@ -75,26 +52,14 @@ class Batch(NamedTuple):
 
 
 class Count(NamedTuple):
-    """The size of the lot, at the two sizes of `LOTS`; good for shapes, not for arithmetic.
-
-    Examples
-    --------
-    >>> Count(*LOTS).small
-    2
-    """
+    """The size of the lot, at the two sizes of `LOTS`; good for shapes, not for arithmetic."""
 
     small: int
     large: int
 
 
 class Weight(NamedTuple):
-    """A trainable parameter used outside the layer that owns it.
-
-    Examples
-    --------
-    >>> Weight("head.weight").name
-    'head.weight'
-    """
+    """A trainable parameter used outside the layer that owns it."""
 
     name: str
 
@@ -485,18 +450,7 @@ _FUNCTIONS = _functions()
 
 
 def judge_function(function: Any, args: Arguments, kwargs: Options) -> Any:
-    """Return what a function gives for abstract arguments, or raise `NotPerSample`.
-
-    Examples
-    --------
-    >>> x = Batch.of((3,), torch.float32)
-    >>> judge_function(torch.sum, (x, 1), {}).small.shape == (LOTS[0],)
-    True
-    >>> judge_function(torch.cumsum, (x, 0), {})
-    Traceback (most recent call last):
-    ...
-    sottovoce.objectives.nets.per_sample_rules.NotPerSample: 'cumsum' goes along the axis of the samples
-    """
+    """Return what a function gives for abstract arguments, or raise `NotPerSample`."""
     leaves = _leaves([args, kwargs])
     if not any(isinstance(leaf, (Batch, Weight)) for leaf in leaves):
         raise NotPerSample("the computation depends on the size of the lot")
@@ -507,15 +461,7 @@ def judge_function(function: Any, args: Arguments, kwargs: Options) -> Any:
 
 
 def judge_method(name: str, args: Arguments, kwargs: Options) -> Any:
-    """Return what a method of a tensor gives for abstract arguments, or raise `NotPerSample`.
-
-    Examples
-    --------
-    >>> judge_method("mean", (Batch.of((3,), torch.float32),), {})
-    Traceback (most recent call last):
-    ...
-    sottovoce.objectives.nets.per_sample_rules.NotPerSample: 'mean' goes over all axes, also the samples'
-    """
+    """Return what a method of a tensor gives for abstract arguments, or raise `NotPerSample`."""
     plain = name[:-1] if name.endswith("_") and not name.endswith("__") else name
     if plain not in RULES or (plain != name and not isinstance(args[0], Batch)):
         raise NotPerSample(f"'.{name}()' is not on the list")
@@ -523,15 +469,7 @@ def judge_method(name: str, args: Arguments, kwargs: Options) -> Any:
 
 
 def judge_module(module: nn.Module, args: Arguments, kwargs: Options) -> Any:
-    """Return what a layer of torch gives for abstract arguments, or raise `NotPerSample`.
-
-    Examples
-    --------
-    >>> judge_module(nn.Softmax(0), (Batch.of((3,), torch.float32),), {})
-    Traceback (most recent call last):
-    ...
-    sottovoce.objectives.nets.per_sample_rules.NotPerSample: Softmax goes along the axis of the samples
-    """
+    """Return what a layer of torch gives for abstract arguments, or raise `NotPerSample`."""
     kind = type(module)
     rank = MODULES.get(kind)
     if rank is None or kwargs or len(args) != 1 or not isinstance(args[0], Batch):

@@ -19,8 +19,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-__all__ = ["GATES", "Recurrence", "recur"]
-
 GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
 Record = Callable[[Tensor, Tensor], None]
 
@@ -33,14 +31,6 @@ class Recurrence(nn.Module):
     kind : ``"lstm"``, ``"gru"``, or the function of a plain recurrent layer, ``"tanh"`` or ``"relu"``.
     weight, bias : of the state, (gates * hidden, hidden) and (gates * hidden,) or None.
     backwards : begin with the last position.
-
-    Examples
-    --------
-    >>> layer, x = nn.RNN(3, 4, batch_first=True), torch.randn(2, 5, 3)
-    >>> added = nn.functional.linear(x, layer.weight_ih_l0, layer.bias_ih_l0)
-    >>> (states,) = Recurrence("tanh", layer.weight_hh_l0, layer.bias_hh_l0)(added)
-    >>> torch.allclose(states, layer(x)[0], atol=1e-6)
-    True
     """
 
     def __init__(
@@ -78,12 +68,6 @@ def recur(
     anchor : a number that asks for a gradient, where no other argument does.
     record : called in the backward pass with the states before each position and the gradients of
         ``W h + b`` there, (agents * lot, positions, ...).
-
-    Examples
-    --------
-    >>> [states] = recur("relu", False, torch.ones(1, 3, 1), torch.ones(1, 1, 1), None)
-    >>> states.tolist()
-    [[[1.0], [2.0], [3.0]]]
     """
     return tuple(_Recur.apply(anchor, added, weight, bias, kind, backwards, record))
 

@@ -18,19 +18,11 @@ from sottovoce.objectives.nets.attention import linear_of, replace_layer, untouc
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 from sottovoce.objectives.nets.recurrence import Recurrence
 
-__all__ = ["SplitRecurrent", "recurrent_slots", "split_recurrent"]
-
 KINDS = (nn.LSTM, nn.GRU, nn.RNN)
 
 
 class LastStates:
-    """The last states of all layers: picked by number, since stacked they would have the samples second.
-
-    Examples
-    --------
-    >>> LastStates([torch.zeros(3, 2), torch.ones(3, 2)])[-1].shape
-    torch.Size([3, 2])
-    """
+    """The last states of all layers: picked by number, since stacked they would have the samples second."""
 
     def __init__(self, states: list[Any]) -> None:
         self._states = states
@@ -59,12 +51,6 @@ class LastStates:
 class SplitRecurrent(nn.Module):
     """The same function as a recurrent ``layer`` with the samples first, from layers that share its
     weights; it starts from zeros.
-
-    Examples
-    --------
-    >>> layer, x = nn.GRU(3, 4, batch_first=True), torch.randn(2, 5, 3)
-    >>> torch.allclose(SplitRecurrent(layer)(x)[0], layer(x)[0], atol=1e-6)
-    True
     """
 
     batch_first = True
@@ -108,13 +94,7 @@ class SplitRecurrent(nn.Module):
 
 
 def split_recurrent(net: nn.Module) -> list[str]:
-    """Replace every plain recurrent layer with the samples first; return their paths.
-
-    Examples
-    --------
-    >>> split_recurrent(nn.ModuleDict({"cell": nn.LSTM(2, 3, batch_first=True), "old": nn.GRU(2, 3)}))
-    ['cell']
-    """
+    """Replace every plain recurrent layer with the samples first; return their paths."""
     found = []
     for name, layer in list(net.named_modules()):
         if type(layer) not in KINDS or not name or not layer.batch_first or layer.proj_size:

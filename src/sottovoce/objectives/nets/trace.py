@@ -33,20 +33,11 @@ from sottovoce.objectives.nets.per_sample_rules import (
     judge_module,
 )
 
-__all__ = ["Trace", "sharing_copy", "trace"]
-
 
 class Trace:
     """The list of steps, ready to run on ``(inputs, targets)`` of a whole lot.
 
     ``random`` says whether a step draws random numbers, ``layers`` which layers are called.
-
-    Examples
-    --------
-    >>> net = nn.Linear(3, 2)
-    >>> run = trace(net, lambda out, y: (out - y).square().sum(1), (3,), torch.float32, (2,), torch.float32)
-    >>> run(torch.ones(4, 3), torch.zeros(4, 2)).shape
-    torch.Size([4])
     """
 
     def __init__(self, root: nn.Module, graph: fx.Graph) -> None:
@@ -112,13 +103,6 @@ def trace(
     ----------
     Row i of what the trace returns depends on row i of its arguments, on weights and on random numbers drawn
     for this row; on no other row and not on the number of rows.
-
-    Examples
-    --------
-    >>> trace(nn.Linear(3, 2), lambda out, y: out.mean() + y, (3,), torch.float32, (), torch.float32)
-    Traceback (most recent call last):
-    ...
-    sottovoce.objectives.nets.per_sample_rules.NotPerSample: 'mean' goes over all axes, also the samples'
     """
     root, running = nn.Module(), nn.Module()
     root.net, running.net = net, net if stacked is None else stacked
@@ -163,14 +147,7 @@ def _same(one: tuple[Any, Any, Any], two: tuple[Any, Any, Any]) -> bool:
 
 
 def sharing_copy(module: nn.Module) -> nn.Module:
-    """Return a copy with state of its own, except that parameters are shared (buffers are not).
-
-    Examples
-    --------
-    >>> layer = nn.Linear(2, 2)
-    >>> sharing_copy(layer).weight is layer.weight
-    True
-    """
+    """Return a copy with state of its own, except that parameters are shared (buffers are not)."""
     return copy.deepcopy(module, {id(p): p for p in module.parameters()})
 
 

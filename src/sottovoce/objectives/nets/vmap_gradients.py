@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.nets.trace import sharing_copy
 
-__all__ = ["OneByOne"]
-
 
 class OneByOne:
     """Gradients of ``loss(module(x[None]), y[None])`` for each record, as rows.
@@ -30,13 +28,6 @@ class OneByOne:
     module : in the mode it is to run in; left as it is.
     loss : ``(outputs, targets) -> (samples,)``.
     named : makes a dict of parameters by name from a row.
-
-    Examples
-    --------
-    >>> each = OneByOne(nn.Linear(2, 1), lambda out, y: (out - y).square().sum(1),
-    ...                 lambda row: {"weight": row[:2].view(1, 2), "bias": row[2:]})
-    >>> each.loop(torch.zeros(3), torch.ones(1, 2), torch.ones(1, 1)).tolist()
-    [[-2.0, -2.0, -2.0]]
     """
 
     def __init__(
@@ -81,11 +72,7 @@ class OneByOne:
 
 
 def fresh_loss(loss: Any) -> Any:
-    """Return a loss that remembers nothing of what it was asked: a function itself, else a copy.
-
-    >>> fresh_loss(nn.functional.mse_loss) is nn.functional.mse_loss
-    True
-    """
+    """Return a loss that remembers nothing of what it was asked: a function itself, else a copy."""
     if isinstance(loss, (types.FunctionType, types.BuiltinFunctionType)):
         return loss
     return sharing_copy(loss) if isinstance(loss, nn.Module) else copy.deepcopy(loss)

@@ -13,18 +13,11 @@ from torch import Tensor, nn
 
 from sottovoce.errors import InvalidInput
 
-__all__ = ["MODELS", "bayrooti_mnist", "build", "linear", "mlp", "resnet9", "tanh_cnn"]
-
 
 def bayrooti_mnist() -> nn.Module:
     """Return the MNIST network of Bayrooti et al. 2023, for 32x32 inputs.
 
     conv 1->3, linear 588->64, linear 64->10, Mish.
-
-    Examples
-    --------
-    >>> sum(p.numel() for p in bayrooti_mnist().parameters())
-    38424
     """
     return nn.Sequential(
         nn.Conv2d(1, 3, 5), nn.Mish(), nn.MaxPool2d(2), nn.Flatten(),
@@ -42,13 +35,7 @@ class _Residual(nn.Module):
 
 
 def resnet9(classes: int = 100, channels: int = 3) -> nn.Module:
-    """Return the ResNet-9 of Bayrooti et al. 2023, batch norms replaced by GroupNorm(16); 32x32 inputs.
-
-    Examples
-    --------
-    >>> sum(p.numel() for p in resnet9().parameters())
-    7802724
-    """
+    """Return the ResNet-9 of Bayrooti et al. 2023, batch norms replaced by GroupNorm(16); 32x32 inputs."""
 
     def block(c_in: int, c_out: int, pool: bool = False) -> nn.Module:
         first = [nn.Conv2d(c_in, c_out, 3, padding=1), *([nn.MaxPool2d(2)] if pool else [])]
@@ -67,13 +54,7 @@ def resnet9(classes: int = 100, channels: int = 3) -> nn.Module:
 
 
 def tanh_cnn(classes: int = 10, channels: int = 1, side: int = 28) -> nn.Module:
-    """Return the small convolutional network with tanh of Papernot et al. 2021.
-
-    Examples
-    --------
-    >>> sum(p.numel() for p in tanh_cnn().parameters())
-    26010
-    """
+    """Return the small convolutional network with tanh of Papernot et al. 2021."""
     after = ((side + 6 - 8) // 2 + 1) - 1
     after = ((after - 4) // 2 + 1) - 1
     return nn.Sequential(
@@ -84,24 +65,12 @@ def tanh_cnn(classes: int = 10, channels: int = 1, side: int = 28) -> nn.Module:
 
 
 def mlp(inputs: int = 784, hidden: int = 64, classes: int = 10) -> nn.Module:
-    """Return a network with one hidden tanh layer.
-
-    Examples
-    --------
-    >>> mlp(4, 2, 3)[1]
-    Linear(in_features=4, out_features=2, bias=True)
-    """
+    """Return a network with one hidden tanh layer."""
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.Tanh(), nn.Linear(hidden, classes))
 
 
 def linear(inputs: int, classes: int = 10) -> nn.Module:
-    """Return a linear classifier, for features that need no learning.
-
-    Examples
-    --------
-    >>> linear(392)[1]
-    Linear(in_features=392, out_features=10, bias=True)
-    """
+    """Return a linear classifier, for features that need no learning."""
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes))
 
 
@@ -111,13 +80,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 
 
 def build(name: str, **options: int) -> nn.Module:
-    """Return a model of the zoo by name.
-
-    Examples
-    --------
-    >>> build("mlp", inputs=64, hidden=8)[3].out_features
-    10
-    """
+    """Return a model of the zoo by name."""
     if name not in MODELS:
         raise InvalidInput(f"model must be one of {', '.join(MODELS)}, got {name!r}.")
     return MODELS[name](**options)
