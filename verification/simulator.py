@@ -215,7 +215,7 @@ def member_program(plan: Any, node: int, values: np.ndarray, noise: Any, seed: i
     if plan.grid is not None:
         masks = simulated_masks(plan.schedule(0), seed, run=RUN, bits=plan.grid.bits)
         masked = MaskedRows(plan.grid, masks[node], RUN)
-    return StepProgram(text, plan.schedule, plan.steps, node=node, source=gate.metered(), masked=masked)
+    return StepProgram(text, plan.schedule, plan.steps, node=node, source=gate.recording(), masked=masked)
 
 
 def plan_wire(plan: Any, run: bytes, rounds: int) -> FrameCodec:

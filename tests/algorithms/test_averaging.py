@@ -7,7 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import BudgetExceeded, BudgetInfeasible, InvalidInput
-from sottovoce.mechanisms.gradient import ValueMechanism
+from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives import clip_around

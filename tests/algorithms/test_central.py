@@ -15,8 +15,8 @@ from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.algorithms.optimizers import Optimizer
 from sottovoce.data import Shards
 from sottovoce.errors import ConfigError, DataError, InvalidInput, ReleaseMismatch
+from sottovoce.mechanisms.base import AnnouncedReleases
 from sottovoce.mechanisms.coordinate import coordinate_clips
-from sottovoce.mechanisms.gradient import AnnouncedReleases
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import RecordedNoise, grid_step
 from sottovoce.objectives import GLM
@@ -195,11 +195,11 @@ def test_a_block_is_bit_for_bit_its_steps(model, make, recorded, every):
     for compiled in (True, False):
         random = RunRandomness(tape, 5, 7) if recorded else RunRandomness.from_rng(np.random.default_rng(3))
         text, source = hosted(plan, data, random)
-        source.metered()
+        source.recording()
         assert text.block is not None
         text = text if compiled else text._replace(block=None)
         state = run_stacked(text, plan.schedule, plan.steps, every=every)
-        charged = sum(release.draws for release in source.take())
+        charged = sum(release.draws for release in source.drain())
         found.append((text.output(state), state.common, charged))
     assert (found[0][0] == found[1][0]).all()
     assert found[0][2] == found[1][2]
@@ -436,7 +436,7 @@ def test_the_selection_noise_has_the_scale_that_is_booked():
     plan = gcd(GLM("squared"), records=n, steps=1, clip_norm=50.0, noise_ratio=r, smoothness=1.0)
     b = r * 2 * (50 / math.sqrt(2)) / n
     _, source = hosted(plan.with_noise(r * 0.05), (X, y), RunRandomness.from_rng(np.random.default_rng(0)))
-    source.planned = None
+    source.announced = None
     b *= 0.05
     chosen = [source.choose(np.zeros((1, 2)), k)[0] for k in range(4000)]
     rng = np.random.default_rng(5)
@@ -547,7 +547,7 @@ def test_the_divisor_is_the_expected_lot_not_the_realized_one():
 def test_a_run_that_draws_other_than_planned_stops(make, lie, compiled):
     plan, other, data = make(), make(**lie), problem()
     text, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
-    source.planned = AnnouncedReleases([other.releases(0)])
+    source.announced = AnnouncedReleases([other.releases(0)])
     text = text if compiled else text._replace(block=None)
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         run_stacked(text, plan.schedule, plan.steps, every=plan.steps)
@@ -557,12 +557,12 @@ def test_the_kind_of_a_release_and_the_smoothness_release_are_compared_too():
     data = problem()
     _, source = hosted(gcd(), data, RunRandomness.from_rng(np.random.default_rng(0)))
     choose, value = gcd().releases(0)
-    source.planned = AnnouncedReleases([[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]])
+    source.announced = AnnouncedReleases([[Release(**{**choose.to_dict(), "mechanism": "laplace"}), value]])
     with pytest.raises(ReleaseMismatch, match="announced laplace"):
         source.choose(np.zeros((1, 4)), 0)
     plan = cd(bounds=(1.0,) * 4)
     _, source = hosted(plan, data, RunRandomness.from_rng(np.random.default_rng(0)))
-    source.planned = AnnouncedReleases([plan.releases(0)[1:]])
+    source.announced = AnnouncedReleases([plan.releases(0)[1:]])
     with pytest.raises(ReleaseMismatch, match="does not list"):
         source.released_smoothness()
 

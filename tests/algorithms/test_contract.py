@@ -241,7 +241,7 @@ def test_a_run_that_draws_other_than_planned_stops(case, lie):
     """The gate's own numbers against a list from another plan: factor-of-two bugs cannot pass."""
     plan, other = case.plan(noise_multiplier=1.0), case.plan(**{"noise_multiplier": 1.0, **lie})
     text, source = text_of(plan, shards(), RunRandomness.from_rng(np.random.default_rng(0)))
-    source.planned = type(source.planned)([other.releases(a) for a in range(N)])
+    source.announced = type(source.announced)([other.releases(a) for a in range(N)])
     with pytest.raises(ReleaseMismatch, match="nothing was released"):
         run_stacked(text, plan.schedule, plan.steps)
 

@@ -9,7 +9,7 @@ from sottovoce.algorithms.dp_cd import DPCD
 from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.algorithms.fixed_point import FixedPoint
 from sottovoce.errors import InvalidInput, ReleaseMismatch
-from sottovoce.mechanisms.gradient import AnnouncedReleases
+from sottovoce.mechanisms.base import AnnouncedReleases
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import perturb_steps
 from sottovoce.objectives import GLM
@@ -152,7 +152,7 @@ def test_draws_are_compared_with_the_plan():
     source = plan.source(None, [0], RunRandomness.from_rng(np.random.default_rng(0)))
     for lie in ({"noise_std": 2.0}, {"sensitivity": 2.0}, {"active_blocks": 2}, {"steps": 1}):
         other = FixedPoint(**{**vars(plan), **lie})
-        source.planned = AnnouncedReleases([other.releases(0)])
+        source.announced = AnnouncedReleases([other.releases(0)])
         text = plan.algorithm(source, plan.starting(None, source.random, [0]))
         with pytest.raises(ReleaseMismatch, match="nothing was released"):
             run_stacked(text, plan.schedule, plan.steps)

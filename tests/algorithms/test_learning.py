@@ -373,7 +373,7 @@ def test_disagreement_in_dinno_dies_out_up_to_four_thirds(share, dies):
     largest = np.linalg.eigvalsh(np.diag(degrees) - A)[-1]
 
     class Nothing:
-        def full(self, theta, k, stream):
+        def gradient_with_l2(self, theta, k, stream):
             return np.zeros_like(theta)
 
     text = dp_dinno(

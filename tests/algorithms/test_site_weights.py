@@ -136,7 +136,7 @@ def test_protective_noise_pays_for_its_rounding():
 def test_another_weight_than_announced_is_noticed():
     theirs, ours = plan(protocols()["tree"], site_weights=(9, 59, 30, 3)), plan(protocols()["tree"])
     source = ours.source(ROWS, range(4), RunRandomness.from_rng(SimulatedNoise(0)))
-    source.planned = type(source.planned)([theirs.releases(u) for u in range(4)])
+    source.announced = type(source.announced)([theirs.releases(u) for u in range(4)])
     with pytest.raises(ReleaseMismatch):
         source.released(0)
 

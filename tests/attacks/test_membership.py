@@ -203,7 +203,7 @@ class Dealt:
     def __init__(self, steps, agents, width):
         self.given = np.random.default_rng(3).normal(size=(steps, agents, width))
 
-    def full(self, theta, k):
+    def gradient_with_l2(self, theta, k):
         return self.given[k]
 
 

@@ -402,9 +402,9 @@ def test_the_noise_that_leaves_has_the_planned_spread(case, consortium):
 
 
 def test_a_draw_that_was_not_planned_stops_the_peer(consortium):
-    """I19: neither side reads the other, so a gate with other numbers than the plan's cannot release."""
+    """A mechanism with other numbers than the plan announced cannot release."""
     group = agreed("consensus, user", consortium)
-    for change in ("row_std", "sensitivity"):
+    for change in ("noise_std", "sensitivity"):
         program = AgreedRun(group.agreement).program(0, group.records[0], ProtectiveNoise())
         setattr(program.source, change, getattr(program.source, change) / 2)
         with pytest.raises(ReleaseMismatch, match="nothing was released"):

@@ -11,7 +11,7 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.algorithms.averaging import averaging
 from sottovoce.errors import DataError, LostRank
-from sottovoce.mechanisms.gradient import ValueMechanism
+from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import SimulatedNoise
 from sottovoce.runners import Algorithm, run_stacked

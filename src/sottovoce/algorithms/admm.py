@@ -518,10 +518,10 @@ def central_admm(
 
     Examples
     --------
-    >>> from sottovoce.mechanisms.admm import Answer
+    >>> from sottovoce.mechanisms.base import ProximalStep
     >>> class Half:
-    ...     def answer(self, u, z, k):
-    ...         return Answer(u, (1.0 - z)[None])
+    ...     def proximal_step(self, u, z, k):
+    ...         return ProximalStep(u, (1.0 - z)[None])
     >>> text = central_admm(Half(), np.zeros((1, 1)), lambda zh: zh, records=1, relaxation=0.5)
     >>> text.output(text.update(text.init(), text.message(text.init(), 0), 0)).tolist()
     [[0.5]]
@@ -532,13 +532,13 @@ def central_admm(
         return State((start,), (duals,))
 
     def message(state: State, k: int) -> np.ndarray:
-        released: np.ndarray = source.answer(state.own[0], prox(state.common[0][0]), k).released
+        released: np.ndarray = source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
         return released
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         (zh,) = state.common
         z = prox(zh[0])
-        duals = source.answer(state.own[0], z, k).kept
+        duals = source.proximal_step(state.own[0], z, k).local
         return State((zh + relaxation * received if relaxation else z + received,), (duals,))
 
     return Algorithm(init, message, update, lambda state: prox(state.common[0]))
@@ -554,10 +554,10 @@ def federated_admm(
 
     Examples
     --------
-    >>> from sottovoce.mechanisms.admm import Answer
+    >>> from sottovoce.mechanisms.base import ProximalStep
     >>> class Pull:
-    ...     def answer(self, u, z, k):
-    ...         return Answer(2.0 * (1.0 - z) + 0.0 * u, 2.0 * (1.0 - z) + 0.0 * u)
+    ...     def proximal_step(self, u, z, k):
+    ...         return ProximalStep(2.0 * (1.0 - z) + 0.0 * u, 2.0 * (1.0 - z) + 0.0 * u)
     >>> text = federated_admm(Pull(), np.zeros((2, 1)), lambda zh: zh, 0.5, secure_sum=True)
     >>> after = text.update(text.init(), text.message(text.init(), 0), 0)
     >>> after.common[0].tolist(), after.own[0].tolist()
@@ -565,13 +565,13 @@ def federated_admm(
     """
 
     def message(state: State, k: int) -> np.ndarray:
-        released: np.ndarray = source.answer(state.own[0], prox(state.common[0][0]), k).released
+        released: np.ndarray = source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
         return released
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         (zh,), (u,) = state
-        answer = source.answer(u, prox(zh[0]), k)
-        own = u + relaxation * (answer.kept if secure_sum else answer.released)
+        answer = source.proximal_step(u, prox(zh[0]), k)
+        own = u + relaxation * (answer.local if secure_sum else answer.released)
         return State((_absorbed(zh, received[:1], relaxation),), (own,))
 
     return Algorithm(
@@ -631,7 +631,7 @@ def token_admm(source: Any, start: np.ndarray, prox: Prox) -> Algorithm:
 
     def block(state: State, k: int, count: int) -> State:
         token: Token = state.own
-        u, zh, counts = source.stretch(token.u, token.zh, token.counts, k, count)
+        u, zh, counts = source.many_steps(token.u, token.zh, token.counts, k, count)
         return State((), Token(zh, u, counts))
 
     return Algorithm(
@@ -639,5 +639,5 @@ def token_admm(source: Any, start: np.ndarray, prox: Prox) -> Algorithm:
         message=message,
         update=update,
         output=lambda state: prox(state.own.zh),
-        block=block if hasattr(source, "stretch") else None,
+        block=block if hasattr(source, "many_steps") else None,
     )

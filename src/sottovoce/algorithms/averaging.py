@@ -267,7 +267,7 @@ class PrivateAveraging(Plan):
 
     def source(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the hosted nodes' rows."""
-        from sottovoce.mechanisms.gradient import ValueMechanism
+        from sottovoce.mechanisms.value import ValueMechanism
 
         later = bool(self.protocol.adds_noise)
         if random.protective and bool(self.protocol.fresh_std) and data.shape[1] != self.dim:

@@ -114,7 +114,7 @@ def dp_dinno(
     Examples
     --------
     >>> class Itself:
-    ...     def full(self, theta, k, stream):
+    ...     def gradient_with_l2(self, theta, k, stream):
     ...         return theta
     >>> text = dp_dinno(Itself(), np.ones((2, 1)), np.ones(2), rate=lambda k: 0.1, rho=lambda k: 0.5,
     ...                 optimizer=Optimizer())
@@ -131,7 +131,7 @@ def dp_dinno(
         moments = optimizer.init(start) if fresh_moments else own.moments
         psi = own.theta
         for t in range(primal_steps):
-            h = source.full(psi, k, t) + y + 2 * r * (d * psi - middle)
+            h = source.gradient_with_l2(psi, k, t) + y + 2 * r * (d * psi - middle)
             step, moments = optimizer.step(moments, h, rate(k), psi)
             psi = psi - step
         return State((), Own(psi, y, moments))

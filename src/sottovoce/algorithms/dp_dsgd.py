@@ -66,7 +66,7 @@ def dp_dsgd(source: Any, start: np.ndarray, rate: Callable[[int], float], optimi
     Examples
     --------
     >>> class Itself:
-    ...     def full(self, theta, k):
+    ...     def gradient_with_l2(self, theta, k):
     ...         return theta
     >>> text = dp_dsgd(Itself(), np.ones((2, 1)), lambda k: 0.5, Optimizer())
     >>> text.output(text.update(text.init(), np.array([[3.0], [3.0]]), 0)).tolist()
@@ -75,7 +75,7 @@ def dp_dsgd(source: Any, start: np.ndarray, rate: Callable[[int], float], optimi
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         own: Own = state.own
-        step, moments = optimizer.step(own.moments, source.full(own.theta, k), rate(k), own.theta)
+        step, moments = optimizer.step(own.moments, source.gradient_with_l2(own.theta, k), rate(k), own.theta)
         return State((), Own(received - step, moments))
 
     return Algorithm(

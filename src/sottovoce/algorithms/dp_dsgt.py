@@ -80,7 +80,7 @@ def dp_dsgt(source: Any, start: np.ndarray, rate: Callable[[int], float]) -> Alg
     def update(state: State, received: np.ndarray, k: int) -> State:
         mixed, tracked = received[:, :dim], received[:, dim:]
         moved = mixed - mixed.dtype.type(rate(k)) * tracked
-        g = source.full(moved, k)
+        g = source.gradient_with_l2(moved, k)
         return State((), Own(moved, tracked + g - state.own.g, g))
 
     return Algorithm(

@@ -103,7 +103,7 @@ class DPGCD(CentralPlan):
 
     def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> Any:
         """Return the gate before the holder's records."""
-        from sottovoce.mechanisms.coordinate import NoisyMaxMechanism
+        from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism
 
         return NoisyMaxMechanism(
             self.objective, data, agents, random, clip_norm=self.clip_norm, noise_ratio=self.noise_ratio,

@@ -127,7 +127,7 @@ class FixedPoint(CentralPlan):
 
         assert self.active_blocks is not None
         return FixedPointMechanism(
-            self.operator, data, random, sensitivity=self.sensitivity, noise_std=self.noise_std,
+            self.operator, data, agents, random, sensitivity=self.sensitivity, noise_std=self.noise_std,
             blocks=len(self.start), active_blocks=self.active_blocks, active=self.active, error=self.error,
             adjacency=self.adjacency, releases=[self.releases(int(a)) for a in agents],
         )  # fmt: skip

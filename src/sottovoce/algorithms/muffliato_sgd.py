@@ -98,7 +98,7 @@ def muffliato_sgd(source: Any, start: np.ndarray, rate: Callable[[int], float]) 
     Examples
     --------
     >>> class Itself:
-    ...     def full(self, theta, k):
+    ...     def gradient_with_l2(self, theta, k):
     ...         return theta
     >>> text = muffliato_sgd(Itself(), np.ones((2, 1)), lambda k: 0.5)
     >>> text.message(text.init(), 0).tolist()
@@ -107,7 +107,7 @@ def muffliato_sgd(source: Any, start: np.ndarray, rate: Callable[[int], float]) 
 
     def message(state: State, k: int) -> np.ndarray:
         (theta,) = state.own
-        moved: np.ndarray = theta - theta.dtype.type(rate(k)) * source.full(theta, k)
+        moved: np.ndarray = theta - theta.dtype.type(rate(k)) * source.gradient_with_l2(theta, k)
         return moved
 
     return Algorithm(

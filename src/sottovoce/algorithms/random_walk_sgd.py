@@ -411,6 +411,6 @@ def token_walk(source: Any, start: np.ndarray, rate: Callable[[int], float]) -> 
         rates = np.full(count, first)
         if first != last:
             rates = np.array([rate(k + i) for i in range(count)])
-        return State((), Tokens(*source.stretch(*state.own, k, rates)))
+        return State((), Tokens(*source.many_steps(*state.own, k, rates)))
 
     return Algorithm(init, message, update, lambda state: state.own.theta, block)

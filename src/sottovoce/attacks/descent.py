@@ -315,7 +315,7 @@ class _Asked:
     ) -> None:
         self._gradients, self._rng, self._std = gradients, rng, noise_std
 
-    def full(self, theta: np.ndarray, step: int) -> np.ndarray:
+    def gradient_with_l2(self, theta: np.ndarray, step: int) -> np.ndarray:
         """Return one gradient per node, with simulated noise where some is asked for."""
         found = np.asarray(self._gradients(theta, step), dtype=np.float64)
         if self._rng is not None and self._std > 0:

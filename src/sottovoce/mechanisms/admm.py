@@ -1,70 +1,52 @@
-r"""The gate of private ADMM: records answer a model with a clipped proximal move.
+r"""Gaussian mechanism for the proximal steps of private ADMM.
 
 .. math:: \Delta_i = \mathrm{clip}_C\big(\mathrm{prox}_{\gamma f_i}(2z - u_i) - z\big)
 
-`ClientProxMechanism` answers for clients (2 Delta_i plus noise of its own), `RecordProxMechanism` for the
-one holder of all records (a noisy mean), `TokenProxMechanism` for the holder of a token. A question that is
-asked again (the text asks for the message, then for the dual) is answered with the same bytes: it is one
-release.
+`ClientProxMechanism` releases 2 Delta_i of every client with its own noise, `RecordProxMechanism` a noisy
+mean over the records of one holder, `TokenProxMechanism` the step of the holder of a token. An algorithm
+needs each step twice, for the message and for the dual; both get the same bytes, which are one release.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from sottovoce.accounting.release import Release
 from sottovoce.data import Shards
-from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.admm_kernels import client_move, client_moves, record_moves, token_hops
-from sottovoce.mechanisms.gradient import AnnouncedReleases, RecordsReleases
-from sottovoce.mechanisms.random_walk import HiddenNoise, compare
+from sottovoce.mechanisms.base import Announced, Mechanism, ProximalStep, inner_clip
+from sottovoce.mechanisms.random_walk import HiddenNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of
 from sottovoce.objectives.clipping import clip_rows
 from sottovoce.objectives.glm import GLM
 from sottovoce.objectives.kernels import on_grid
 
-__all__ = [
-    "Answer",
-    "ClientProxMechanism",
-    "NoiseIn",
-    "RecordProxMechanism",
-    "TokenProxMechanism",
-    "sample_participants",
-]
-
 NoiseIn = Literal["mean", "increment", "state"]
 
 
-class Answer(NamedTuple):
-    """What stays with the holder, and what leaves."""
+class ProximalMechanism(Mechanism):
+    """Computes each proximal step once; the second call for a step returns the same result."""
 
-    kept: np.ndarray
-    released: np.ndarray
+    def __init__(
+        self, agents: Sequence[int], random: RunRandomness, adjacency: str, releases: Announced | None
+    ) -> None:
+        super().__init__(agents, random, adjacency, releases)
+        self._last: tuple[int, np.ndarray, ProximalStep] | None = None
 
-
-def _inner_clip(clip_norm: float, slack: float) -> float:
-    if slack >= clip_norm:
-        raise InvalidInput(
-            f"the rounding slack {slack:g} exceeds the clip {clip_norm:g}; less noise is needed."
-        )
-    return clip_norm - slack
-
-
-class _Once:
-    """The last question and its answer."""
-
-    def __init__(self) -> None:
-        self._last: tuple[int, np.ndarray, Answer] | None = None
-
-    def __call__(self, step: int, about: np.ndarray, make: Callable[[], Answer]) -> Answer:
-        if self._last is None or step != self._last[0] or about is not self._last[1]:
-            self._last = (step, about, make())
+    def proximal_step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
+        """Return the step of the duals ``u`` at the model ``z``, and what is released of it."""
+        if self._last is None or k != self._last[0] or u is not self._last[1]:
+            self._last = (k, u, self._step(u, z, k))
         return self._last[2]
+
+    def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
+        raise NotImplementedError
 
 
 def sample_participants(random: RunRandomness, k: int, users: int, rate: float) -> np.ndarray:
@@ -72,7 +54,7 @@ def sample_participants(random: RunRandomness, k: int, users: int, rate: float) 
     return np.asarray(random.draws(0, k).random(users) < rate)
 
 
-class ClientProxMechanism(RecordsReleases):
+class ClientProxMechanism(ProximalMechanism):
     """Noisy moves of the hosted clients of a federation, at user level.
 
     Parameters
@@ -80,11 +62,11 @@ class ClientProxMechanism(RecordsReleases):
     objective, data : a generalized linear model, and the records of the hosted clients.
     agents, users : their numbers, and how many clients there are in all.
     random : noise, and the hidden draws of who takes part.
-    gamma, clip, noise_std : the proximal step, C, and the noise on 2 Delta.
+    gamma, clip_norm, noise_std : the proximal step, C, and the noise on 2 Delta.
     sample_rate : probability with which a client takes part in a round.
     everyone : whether those who do not take part add their noise too (behind a secure sum), so that its
         amount does not tell how many did.
-    releases : what the plan announced, per hosted client; None leaves out the comparison.
+    releases : what the plan announced, per hosted client; None leaves the comparison out.
 
     Guarantees
     ----------
@@ -106,56 +88,45 @@ class ClientProxMechanism(RecordsReleases):
         noise_std: float,
         sample_rate: float,
         everyone: bool,
-        releases: Sequence[Sequence[Release]] | None = None,
+        releases: Announced | None = None,
     ) -> None:
-        self.objective, self.data, self.random, self.users = objective, data, random, users
-        self.agents = [int(a) for a in agents]
-        self.numbers = np.asarray(random.keys_for(self.agents))
-        self.gamma, self.std, self.sensitivity = gamma, noise_std, 4.0 * clip_norm
+        super().__init__(agents, random, "user", releases)
+        self.objective, self.data, self.users, self.gamma = objective, data, users, gamma
+        self.std = self.noise_std = np.full(len(self.agents), float(noise_std))
+        self.sensitivity, self.noisy = np.full(len(self.agents), 4.0 * clip_norm), noise_std > 0
         self.sample_rate, self.everyone = sample_rate, everyone
         # a row is twice a move, and both of two neighboring rows are rounded: 2 slack beside 4C
         slack = random.noise.slack(data.dim, noise_std) / 2 if noise_std else 0.0
-        self.clip_norm = _inner_clip(clip_norm, slack)
-        self.planned = None if releases is None else AnnouncedReleases(releases)
-        self._once = _Once()
+        self.clip_norm = inner_clip(clip_norm, slack)
 
-    def answer(self, u: np.ndarray, z: np.ndarray, k: int) -> Answer:
-        """Return (2 Delta of every hosted client, the same with noise: what it sends)."""
-        return self._once(k, u, lambda: self._answer(u, z, k))
-
-    def _answer(self, u: np.ndarray, z: np.ndarray, k: int) -> Answer:
+    def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
+        """Return 2 Delta of every hosted client, and the same with noise."""
         model, data = self.objective, self.data
         chosen = sample_participants(self.random, k, self.users, self.sample_rate)[self.agents]
         rows = 2.0 * client_moves(
             model.kind, model.width, data.X, data.y, data.offsets, u, z, self.gamma, self.clip_norm, chosen
         )
         senders = np.arange(len(self.agents)) if self.everyone else np.flatnonzero(chosen)
-        if self.planned is not None:
-            self.planned.check(senders.tolist(), k, 0, sensitivity=self.sensitivity, noise_std=self.std)
         noisy = rows.copy()
-        if self.std and len(senders):
-            noisy[senders] = self.random.noise.perturb(
-                rows[senders], agents=self.numbers[senders], step=k, std=self.std
-            )
-        if self._drawn is not None:
-            self._drawn += [
-                Release(self.agents[i], k, self.sensitivity, self.std, user_rate=self.sample_rate)
-                for i in senders
-            ]
-        return Answer(rows, noisy)
+        noisy[senders] = self.release(rows[senders], senders.tolist(), k)
+        return ProximalStep(rows, noisy)
+
+    def as_release(self, place: int, step: int) -> Release:
+        """Return what one client releases in a round, with the rate at which it takes part."""
+        return replace(super().as_release(place, step), user_rate=self.sample_rate)
 
 
-class RecordProxMechanism:
+class RecordProxMechanism(ProximalMechanism):
     """The noisy mean of all records' moves, of one holder, at record level.
 
     Parameters
     ----------
     objective, data : a generalized linear model, and the records of the one holder.
     agents, random : the holder's number, and its noise.
-    gamma, relaxation, clip, noise_std : as in `sottovoce.algorithms.admm.CentralADMM`.
+    gamma, relaxation, clip_norm, noise_std : as in `sottovoce.algorithms.admm.CentralADMM`.
     noise_in : where the noise goes.
     records : the public number of records.
-    releases : what the plan announced; None leaves out the comparison.
+    releases : what the plan announced; None leaves the comparison out.
 
     Guarantees
     ----------
@@ -176,23 +147,20 @@ class RecordProxMechanism:
         noise_std: float,
         noise_in: NoiseIn,
         records: int,
-        releases: Sequence[Sequence[Release]] | None = None,
+        releases: Announced | None = None,
     ) -> None:
-        self.objective, self.data, self.random = objective, data, random
-        self.numbers = list(random.keys_for([int(a) for a in agents]))
-        self.gamma, self.relaxation, self.std, self.noise_in = gamma, relaxation, noise_std, noise_in
+        super().__init__(agents, random, "replace-one", releases)
+        self.objective, self.data = objective, data
+        self.gamma, self.relaxation, self.noise_in = gamma, relaxation, noise_in
         moves = 2.0 if noise_in == "mean" else 4.0
-        self.sensitivity = moves * clip_norm / records
+        self.std = self.noise_std = np.array([float(noise_std)])
+        self.sensitivity, self.noisy = np.array([moves * clip_norm / records]), noise_std > 0
         slack = random.noise.slack(data.dim, noise_std) * 2 * records / moves if noise_std else 0.0
-        self.clip_norm = _inner_clip(clip_norm, slack)
-        self.planned = None if releases is None else AnnouncedReleases(releases)
-        self._once = _Once()
+        self.clip_norm = inner_clip(clip_norm, slack)
 
-    def answer(self, u: np.ndarray, z: np.ndarray, k: int) -> Answer:
-        """Return (the duals after step ``k``, (1, records, p); the noisy mean that is released)."""
-        return self._once(k, u, lambda: self._answer(u[0], z, k))
-
-    def _answer(self, u: np.ndarray, z: np.ndarray, k: int) -> Answer:
+    def _step(self, u: np.ndarray, z: np.ndarray, k: int) -> ProximalStep:
+        """Return the duals after step ``k``, (1, records, p), and the noisy mean."""
+        u = u[0]
         model, data, lam = self.objective, self.data, self.relaxation
         free = math.inf if self.noise_in == "mean" else self.clip_norm
         moves = record_moves(model.kind, model.width, data.X, data.y, u, z, self.gamma, free)
@@ -201,26 +169,22 @@ class RecordProxMechanism:
             mean = clip_rows(u - z, self.clip_norm).mean(axis=0)
         else:
             mean = 2.0 * moves.mean(axis=0)
-        if self.planned is not None:
-            self.planned.check([0], k, 0, sensitivity=self.sensitivity, noise_std=self.std)
-        noisy = mean[None]
-        if self.std:
-            noisy = self.random.noise.perturb(noisy, agents=self.numbers, step=k, std=self.std)
+        noisy = self.release(mean[None], [0], k)
         if self.noise_in == "state":
             u = u + lam * (noisy[0] - mean)
-        return Answer(u[None], noisy)
+        return ProximalStep(u[None], noisy)
 
 
-class TokenProxMechanism:
+class TokenProxMechanism(Mechanism):
     """Noisy moves of the holder of a token that hops to a uniformly drawn user, at user level.
 
     Parameters
     ----------
     objective, data : a generalized linear model, and the records of all users.
     random : noise, and the hidden draws of the path.
-    gamma, relaxation, clip, noise_std : as in `sottovoce.algorithms.admm.TokenADMM`.
+    gamma, relaxation, clip_norm, noise_std : as in `sottovoce.algorithms.admm.TokenADMM`.
     cap, steps : contributions of a user (None: no cap), and hops.
-    releases : what the plan announced, per user; None leaves out the comparison.
+    releases : what the plan announced, per user; None leaves the comparison out.
 
     Guarantees
     ----------
@@ -239,17 +203,21 @@ class TokenProxMechanism:
         noise_std: float,
         cap: int | None,
         steps: int,
-        releases: Sequence[Sequence[Release]] | None = None,
+        releases: Announced | None = None,
     ) -> None:
+        super().__init__(range(data.n), random, "user", releases)
         self.objective, self.data, self.gamma, self.relaxation = objective, data, gamma, relaxation
+        self.noisy = noise_std > 0
         self.cap = steps if cap is None else min(cap, steps)
-        self.clip_norm = _inner_clip(
-            clip_norm, random.noise.slack(data.dim, noise_std) / 2 if noise_std else 0.0
-        )
+        # a row is twice a move, and both of two neighboring rows are rounded: 2 slack beside 4C
+        slack = random.noise.slack(data.dim, noise_std) / 2 if noise_std else 0.0
+        self.clip_norm = inner_clip(clip_norm, slack)
         self.grid = grid_of(random.noise, noise_std)
         self.draws = HiddenNoise(random, 1, data.dim, noise_std)
-        if releases is not None:
-            compare(releases, sensitivity=4.0 * clip_norm, noise_std=noise_std, contributions=self.cap)
+        if self.announced is not None:
+            self.announced.check_totals(
+                sensitivity=4.0 * clip_norm, noise_std=noise_std, contributions=self.cap
+            )
 
     def holder(self, k: int) -> int:
         """Return who holds the token in step ``k``."""
@@ -263,7 +231,7 @@ class TokenProxMechanism:
         move = client_move(model.kind, model.width, X, y, u, z, self.gamma, limit)
         return np.asarray(self.relaxation * on_grid(2.0 * move, noise[0, place], self.grid))
 
-    def stretch(
+    def many_steps(
         self, u: np.ndarray, zh: np.ndarray, counts: np.ndarray, k: int, count: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return duals, mean and contributions after ``count`` hops from step ``k``, compiled."""

@@ -1,4 +1,4 @@
-"""The gate before an operator given by the user: its answers leave block by block, with Gaussian noise."""
+"""Gaussian mechanism for the blocks of an operator that the user supplies."""
 
 from __future__ import annotations
 
@@ -7,36 +7,35 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.accounting.release import Release
 from sottovoce.errors import InvalidInput
-from sottovoce.mechanisms.coordinate import Gate
+from sottovoce.mechanisms.base import Announced
+from sottovoce.mechanisms.coordinate import HolderMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 
-__all__ = ["FixedPointMechanism"]
 
-
-class FixedPointMechanism(Gate):
-    """Blocks of R(u; data) with noise.
+class FixedPointMechanism(HolderMechanism):
+    """Blocks of R(u; data), with noise.
 
     Parameters
     ----------
     operator, data : ``operator(u, data)`` on an array (blocks, dim), and what it reads.
-    random : the randomness.
+    agents, random : the hosted agent (one), and the randomness.
     sensitivity, noise_std : the stated S of one block, and sigma.
     blocks, active_blocks : how many blocks there are, and how many may move in a step.
     active, error : which blocks move, and what is added to the operator; see `FixedPoint`.
-    adjacency, releases : who may differ, and what the plan announced.
+    adjacency, releases : what neighboring data sets differ in, and what the plan announced.
 
     Guarantees
     ----------
     At most ``active_blocks`` blocks leave in a step. The operator cannot be clipped from outside, so the
-    sensitivity is the caller's word; what the rounding of a protective source adds is paid for in noise.
+    sensitivity is stated by the caller; the rounding of a protective source is paid for with more noise.
     """
 
     def __init__(
         self,
         operator: Callable[[np.ndarray, Any], np.ndarray],
-        data: Any,
+        data: object,
+        agents: Sequence[int],
         random: RunRandomness,
         *,
         sensitivity: float,
@@ -46,11 +45,12 @@ class FixedPointMechanism(Gate):
         active: Callable[[int, np.random.Generator], Any] | None = None,
         error: Callable[..., np.ndarray] | None = None,
         adjacency: str = "replace-one",
-        releases: Sequence[Sequence[Release]] | None = None,
+        releases: Announced | None = None,
     ) -> None:
-        super().__init__(releases, adjacency)
-        self.operator, self.data, self.random = operator, data, random
-        self.sensitivity, self.noise_std = float(sensitivity), float(noise_std)
+        super().__init__(agents, random, adjacency, releases)
+        self.operator, self.data = operator, data
+        self.moves, self.scale = float(sensitivity), float(noise_std)
+        self.noisy = self.scale > 0
         self.blocks, self.active_blocks = blocks, active_blocks
         self.active, self.error = active, error
 
@@ -67,7 +67,7 @@ class FixedPointMechanism(Gate):
             )
         if len(rows) == 0:
             return rows, target[rows]
-        self.announced(step, sensitivity=self.sensitivity, noise_std=self.noise_std, count=len(rows))
+        self.announce(step, sensitivity=self.moves, noise_std=self.scale, count=len(rows))
         std = self._std(u.shape[1])
         if std == 0:
             return rows, target[rows]
@@ -75,10 +75,10 @@ class FixedPointMechanism(Gate):
 
     def _std(self, dim: int) -> float:
         """Return the noise to draw: as announced, and what rounding costs on top."""
-        if self.noise_std == 0 or self.sensitivity == 0:
-            return self.noise_std
-        mu = self.sensitivity / self.noise_std
+        if self.scale == 0 or self.moves == 0:
+            return self.scale
+        mu = self.moves / self.scale
         left = mu - 2 * self.random.noise.slack(dim, 1.0)  # the slack is in proportion to the noise
         if left <= 0:
             raise InvalidInput("The rounding of the noise exceeds the sensitivity; add less noise.")
-        return self.sensitivity / left if left < mu else self.noise_std
+        return self.moves / left if left < mu else self.scale

@@ -1,31 +1,26 @@
-r"""The gate of a walk whose path is drawn while it runs: one holder at a time, one record set at a time.
+r"""Gaussian mechanism of a walk whose path is drawn while it runs: one holder at a time.
 
 .. math:: \tilde g_v(\theta) = \mathrm{clip}_C\Big(\frac{1}{m_v}\sum_{d \in D_v} \nabla\ell(\theta; d)
           + \lambda\theta\Big) + z C\,\xi, \qquad \text{noise alone once } v \text{ reached its cap}
 
-A walk of a million hops is one sequential loop, so its randomness is drawn by chunks of steps: what is drawn
-in step k depends on (key, token, k) and on nothing else, whatever stretch of steps is done at once.
+A walk of a million hops is one sequential loop, so its randomness is drawn by chunks of steps: the numbers of
+step k depend on (key, token, k) alone, whatever number of steps is done at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
+from scipy.sparse import csr_array
 
-from sottovoce.accounting.release import Release
 from sottovoce.data import Shards
-from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.graphs import Network
+from sottovoce.mechanisms.base import Announced, Mechanism, inner_clip
 from sottovoce.mechanisms.random_walk_kernels import holder_moves, walk
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of
 from sottovoce.objectives.clipping import clip_rows
 from sottovoce.objectives.glm import GLM
 from sottovoce.objectives.kernels import on_grid
-
-__all__ = ["HiddenNoise", "RandomWalkMechanism", "compare", "holder_step"]
 
 _PATH, _NOISE, _FIRST = 0, 1, 3  # keys of the hidden draws
 _NUMBERS = 1 << 17  # numbers of noise in a chunk: they stay in the cache
@@ -48,19 +43,19 @@ class HiddenNoise:
     def __init__(self, random: RunRandomness, tokens: int, width: int, std: float) -> None:
         self.random, self.tokens, self.width, self.std = random, tokens, width, std
         self.chunk = max(1, _NUMBERS // (width * tokens))
-        self._kept: tuple[int, np.ndarray, np.ndarray] | None = None
+        self._current: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def __call__(self, k: int) -> tuple[int, np.ndarray, np.ndarray]:
         """Return the place of step ``k`` in its chunk, and the chunk's noise and uniform numbers."""
         chunk, place = divmod(k, self.chunk)
-        if self._kept is None or self._kept[0] != chunk:
+        if self._current is None or self._current[0] != chunk:
             noise = np.empty((self.tokens, self.chunk, self.width))
             uniform = np.empty((self.tokens, self.chunk))
             for token in range(self.tokens):
                 self._fill(noise[token], token, chunk)
                 self.random.draws(_PATH, token, chunk).random(out=uniform[token])
-            self._kept = (chunk, noise, uniform)
-        return place, self._kept[1], self._kept[2]
+            self._current = (chunk, noise, uniform)
+        return place, self._current[1], self._current[2]
 
     def _fill(self, out: np.ndarray, token: int, chunk: int) -> None:
         """Draw the noise of one token in one chunk of steps."""
@@ -76,7 +71,7 @@ class HiddenNoise:
             out *= self.std
 
 
-class RandomWalkMechanism:
+class RandomWalkMechanism(Mechanism):
     """Noisy steps of the holders of one or several tokens, at user level.
 
     Parameters
@@ -84,11 +79,11 @@ class RandomWalkMechanism:
     objective, data : a generalized linear model, and the records of all nodes.
     network : the graph and the transition weights of the tokens.
     random : noise, and the hidden draws of the paths.
-    clip : C, for the holder's whole gradient.
+    clip_norm : C, for the holder's whole gradient.
     noise_multiplier : z, noise over C.
     cap : contributions of a node, all tokens together; None for no cap.
     steps, tokens : hops of each token, and how many tokens there are.
-    releases : what the plan announced, per node; None leaves out the comparison (tests).
+    releases : what the plan announced, per node; None leaves the comparison out (tests).
 
     Guarantees
     ----------
@@ -111,34 +106,27 @@ class RandomWalkMechanism:
         cap: int | None,
         steps: int,
         tokens: int,
-        releases: Sequence[Sequence[Release]] | None = None,
+        releases: Announced | None = None,
     ) -> None:
-        self.objective, self.data, self.random, self.tokens = objective, data, random, tokens
-        self.agents = list(range(data.n))
-        self.width = data.dim
-        self.std = noise_multiplier * clip_norm if noise_multiplier else 0.0
-        self.sensitivity = 2.0 * clip_norm
+        super().__init__(range(data.n), random, "user", releases)
+        self.objective, self.data, self.tokens = objective, data, tokens
+        std = noise_multiplier * clip_norm if noise_multiplier else 0.0
+        self.noisy = std > 0
         self.cap = steps * tokens if cap is None else min(cap, steps * tokens)
-        self.clip_norm = clip_norm - (random.noise.slack(data.dim, self.std) if self.std else 0.0)
-        if self.clip_norm <= 0:
-            raise InvalidInput(f"the rounding slack exceeds the clip {clip_norm:g}; less noise is needed.")
-        self.grid = grid_of(random.noise, self.std)
+        self.clip_norm = inner_clip(clip_norm, random.noise.slack(data.dim, std) if self.noisy else 0.0)
+        self.grid = grid_of(random.noise, std)
         W = network.W
         self._links = (W.indptr, W.indices)
         # on the complete graph the next holder is uniform: one multiplication instead of a search
         self._uniform = bool(W.nnz == network.n**2 and np.ptp(W.data) < 1e-12)
         self._cumulative = np.zeros(0) if self._uniform else _running(W)
-        self.draws = HiddenNoise(random, tokens, data.dim, self.std)
-        if releases is not None:
-            compare(releases, sensitivity=self.sensitivity, noise_std=self.std, contributions=self.cap)
-
-    # ---- what is drawn ------------------------------------------------------------------------------
+        self.draws = HiddenNoise(random, tokens, data.dim, std)
+        if self.announced is not None:
+            self.announced.check_totals(sensitivity=2.0 * clip_norm, noise_std=std, contributions=self.cap)
 
     def first(self) -> np.ndarray:
         """Return the node at which each token starts, uniformly drawn."""
         return self.random.draws(_FIRST).integers(len(self.agents), size=self.tokens)
-
-    # ---- step by step -------------------------------------------------------------------------------
 
     def row(self, theta: np.ndarray, k: int, token: int, *, holder: int, contributions: int) -> np.ndarray:
         """Return the noisy gradient of ``holder`` at the token's model, noise alone beyond its cap."""
@@ -159,9 +147,7 @@ class RandomWalkMechanism:
             indices[links][np.searchsorted(self._cumulative[links], uniform[token, place], side="right")]
         )
 
-    # ---- many steps at once -------------------------------------------------------------------------
-
-    def stretch(
+    def many_steps(
         self,
         theta: np.ndarray,
         holders: np.ndarray,
@@ -185,24 +171,6 @@ class RandomWalkMechanism:
         return theta, holders, counts
 
 
-def compare(
-    releases: Sequence[Sequence[Release]], *, sensitivity: float, noise_std: float, contributions: int
-) -> None:
-    """Raise `ReleaseMismatch` unless every node announced these draws, at most so many.
-
-    On a secret path no step is known before, so what can be compared is known before the first.
-    """
-    for node, listed in enumerate(releases):
-        drawn = {(r.sensitivity, r.noise_std) for r in listed}
-        announced = sum(r.draws for r in listed)
-        if drawn != {(sensitivity, noise_std)} or announced != contributions:
-            raise ReleaseMismatch(
-                f"Node {node} would contribute up to {contributions} times with noise {noise_std:g} on "
-                f"sensitivity {sensitivity:g}, the plan announced {announced} of {sorted(drawn)} "
-                "(sensitivity, noise); nothing was released."
-            )
-
-
 def holder_step(
     model: GLM,
     X: np.ndarray,
@@ -222,7 +190,7 @@ def holder_step(
     return after
 
 
-def _running(W: Any) -> np.ndarray:
+def _running(W: csr_array) -> np.ndarray:
     """Return the running sums within each row of a CSR matrix, the last entry of a row being 1."""
     sums = np.cumsum(W.data)
     before = np.concatenate([[0.0], sums])[W.indptr[:-1]]

@@ -113,7 +113,7 @@ class AgreedRun:
             random = noise if isinstance(noise, RunRandomness) else RunRandomness(noise, os.urandom(32), 0)  # type: ignore[arg-type]
         random = replace(random, start=self.agreement.seed)
         data = hosted_data(self.plan, self.agreement.model.model_dump(), records.X, records.y)
-        source = self.plan.source(data, [node], random).metered()
+        source = self.plan.source(data, [node], random).recording()
         first = self.plan.starting(data, random, [node])
         if start is not None:
             if start.shape != first.shape[1:]:

@@ -132,7 +132,7 @@ class ClientSide:
         self.plan, self.user = replace(plan, sample_rate=1.0), user
         records = plan.objective.prepared(Shards(np.asarray(X), np.asarray(y), np.array([0, len(y)])))
         dim = records.dim
-        self.source = self.plan.source(records, [user], RunRandomness.from_rng(noise_of(seed))).metered()
+        self.source = self.plan.source(records, [user], RunRandomness.from_rng(noise_of(seed))).recording()
         self.text = self.plan.algorithm(self.source, np.zeros((1, dim)))
         run = run_name(plan, dim, seed)
         self.codec = FrameCodec(run, plan.n, plan.steps, dim, "float64")
@@ -165,7 +165,7 @@ class ClientSide:
         self.spending.require(*planned)
         state: State = State((zh[None],), (self.u[None].copy(),))
         row = self.text.message(state, k)
-        drawn = self.source.take()
+        drawn = self.source.drain()
         if drawn != planned:
             raise ReleaseMismatch(f"Round {k} drew other noise than the plan announced; nothing was sent.")
         (u,) = self.text.update(state, row, k).own

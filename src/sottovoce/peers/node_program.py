@@ -11,31 +11,23 @@ from __future__ import annotations
 import bisect
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from sottovoce import protocols
 from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError, PeerError
+from sottovoce.mechanisms.base import Mechanism
 from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.run_keys import RunKeys
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
 
-__all__ = ["RecordsReleases", "StepProgram"]
+__all__ = ["StepProgram"]
 
 
 Rounds = list[tuple[tuple[int, ...], tuple[int, ...]]]  # per round: who is sent to, who is heard
-
-
-class RecordsReleases(Protocol):
-    """A gate that writes down its draws (see `sottovoce.mechanisms.gradient`)."""
-
-    random: Any
-
-    def take(self) -> tuple[Release, ...]:
-        """Return the releases since the last call."""
 
 
 class StepProgram:
@@ -46,8 +38,8 @@ class StepProgram:
     algorithm : its functions get and return arrays with one row.
     schedule : the protocol of step k; a public function, equal at all members.
     steps, node : as in the stacked runner; which agent is hosted.
-    source : the metered gate the algorithm was built with. Its noise source also serves protocols that add
-        fresh noise in a round; that noise carries no data and costs nothing.
+    source : the recording mechanism the algorithm was built with. Its noise source also serves protocols that
+        add fresh noise in a round; that noise carries no data and costs nothing.
     masked : grid, keys and chain, where sums are masked.
     keys : the key of the run, where noise and lots are functions of one; its noise is the source's.
     steady : whether every step talks as the first does; then only that one is looked at.
@@ -59,8 +51,10 @@ class StepProgram:
     >>> import numpy as np, sottovoce as sv
     >>> from sottovoce.noise.run_randomness import RunRandomness
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=2.0, radius=1.0)
-    >>> gate = plan.source(np.zeros((1, 1)), [0], RunRandomness.from_rng(np.random.default_rng(0))).metered()
-    >>> program = StepProgram(plan.algorithm(gate, np.zeros((1, 1))), plan.schedule, 1, node=0, source=gate)
+    >>> random = RunRandomness.from_rng(np.random.default_rng(0))
+    >>> source = plan.source(np.zeros((1, 1)), [0], random).recording()
+    >>> algorithm = plan.algorithm(source, np.zeros((1, 1)))
+    >>> program = StepProgram(algorithm, plan.schedule, 1, node=0, source=source)
     >>> program.begin(); program.sends(0), program.contacts, program.rounds
     ((1,), (1,), 1)
     >>> [(release.sensitivity, release.noise_std) for release in program.take_releases()]
@@ -74,7 +68,7 @@ class StepProgram:
         steps: int,
         *,
         node: int,
-        source: RecordsReleases,
+        source: Mechanism,
         masked: MaskedRows | None = None,
         keys: RunKeys | None = None,
         steady: bool = False,
@@ -147,7 +141,7 @@ class StepProgram:
 
     def take_releases(self) -> tuple[Release, ...]:
         """Return what was drawn since the last call."""
-        return self.source.take()
+        return self.source.drain()
 
     def result(self) -> np.ndarray:
         """Return the output row; before the end, that of the last finished step."""
@@ -179,7 +173,7 @@ class StepProgram:
         batches = kept["batches"]
         if batches is not None and hasattr(self.source, "keyed"):
             # a step that is done again must take the same records: two lots under one label tell them apart
-            self.source.keyed(bytes.fromhex(batches) if isinstance(batches, str) else batches)
+            self.source.set_batch_key(bytes.fromhex(batches) if isinstance(batches, str) else batches)
         if self.keys is not None:
             self.keys.restore(kept["keys"])
         if self.masked is not None:
@@ -217,7 +211,7 @@ class StepProgram:
     def _rekey(self) -> None:
         """Take the lots and hidden choices of this turn from the run's key."""
         if self.keys is not None and hasattr(self.source, "keyed"):
-            self.source.keyed(self.keys.batches)
+            self.source.set_batch_key(self.keys.batches)
 
     def _close(self) -> None:
         assert self._local is not None

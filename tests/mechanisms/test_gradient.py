@@ -15,7 +15,9 @@ from sottovoce.data import Shards
 from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.mechanisms import gradient
-from sottovoce.mechanisms.gradient import AnnouncedReleases, GradientMechanism, ValueMechanism
+from sottovoce.mechanisms.base import AnnouncedReleases
+from sottovoce.mechanisms.gradient import GradientMechanism
+from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives import GLM
@@ -100,7 +102,7 @@ def test_a_row_is_a_clipped_sum_with_noise_over_the_divisor(adjacency):
     assert noise.asked == [([5, 7, 9], 6, [2.0, 4.0, 6.0], 0)]
     moves = 1 if adjacency == "add-remove" else 2
     assert source.sensitivity.tolist() == [moves * 1.0, moves * 0.5, moves * 0.25]
-    assert source.row_std.tolist() == [1.0, 1.0, 0.75]
+    assert source.noise_std.tolist() == [1.0, 1.0, 0.75]
     assert source.width == 2
 
 
@@ -111,18 +113,18 @@ def test_at_user_level_the_mean_is_clipped_and_the_noise_is_not_divided():
     np.testing.assert_allclose(source(THETA, 0, stream=4), rows + 100, rtol=1e-12)
     assert noise.asked == [([5, 7, 9], 0, [2.0, 4.0, 6.0], 4)]
     assert source.sensitivity.tolist() == [4.0] * 3
-    assert source.row_std.tolist() == [2.0, 4.0, 6.0]
+    assert source.noise_std.tolist() == [2.0, 4.0, 6.0]
 
 
 def test_the_l2_term_is_inside_the_clip_of_an_agent_and_outside_that_of_a_record():
     record, _ = gate(decay=0.5, z=(0.0,) * 3)
     plain, _ = gate(z=(0.0,) * 3)
     np.testing.assert_allclose(record(THETA, 0), plain(THETA, 0))
-    np.testing.assert_allclose(record.full(THETA, 0), plain(THETA, 0) + 0.5 * THETA)
-    np.testing.assert_allclose(plain.full(THETA, 0), plain(THETA, 0))
+    np.testing.assert_allclose(record.gradient_with_l2(THETA, 0), plain(THETA, 0) + 0.5 * THETA)
+    np.testing.assert_allclose(plain.gradient_with_l2(THETA, 0), plain(THETA, 0))
     loud, noise = gate()
-    loud.full(THETA, 1)
-    loud.full(THETA, 1, 2)
+    loud.gradient_with_l2(THETA, 1)
+    loud.gradient_with_l2(THETA, 1, 2)
     assert [stream for *_, stream in noise.asked] == [0, 2]
     user, _ = gate("user", decay=0.5, z=(0.0,) * 3, clip_norm=1e9)
     sums = np.array([[3.0, 5.0], [6.0, 8.0], [0.5, 0.5]]) / [[2], [4], [8]]
@@ -273,8 +275,8 @@ def test_an_agent_that_announced_nothing_may_draw_nothing():
 def test_a_meter_notes_every_draw_with_the_gates_own_numbers(adjacency):
     source, _ = gate(adjacency, rates=[1.0, 0.5, 0.25])
     source(THETA, 0)
-    assert source.take() == ()  # not metered yet
-    assert source.metered() is source
+    assert source.drain() == ()  # not metered yet
+    assert source.recording() is source
     source.rows(THETA[[1]], 3, 0, [1])
     source.rows(THETA[[2]], 4, 0, [2])
     record = adjacency == "add-remove"
@@ -282,14 +284,14 @@ def test_a_meter_notes_every_draw_with_the_gates_own_numbers(adjacency):
         Release(7, 3, 0.5 if record else 4.0, 1.0 if record else 4.0, adjacency, 0.5 if record else 1.0),
         Release(9, 4, 0.25 if record else 4.0, 0.75 if record else 6.0, adjacency, 0.25 if record else 1.0),
     ]
-    source.metered()  # keeps what was noted
-    assert list(source.take()) == expected
+    source.recording()  # keeps what was noted
+    assert list(source.drain()) == expected
     source.rows(THETA[[1]], 5, 0, [1])  # it goes on noting, and nothing twice
-    assert [r.step for r in source.take()] == [5]
-    assert source.take() == ()
+    assert [r.step for r in source.drain()] == [5]
+    assert source.drain() == ()
     quiet, _ = gate(adjacency, z=(0.0,) * 3)
-    quiet.metered()(THETA, 0)
-    assert quiet.take() == ()
+    quiet.recording()(THETA, 0)
+    assert quiet.drain() == ()
 
 
 # ---- a whole update ------------------------------------------------------------------------------------
@@ -333,7 +335,7 @@ def test_a_block_draws_clips_and_notes_what_single_steps_do(noisy, averaging, mo
             rates=[0.5],
             divisors=[20.0],
             releases=listed,
-        ).metered()
+        ).recording()
 
     one, many, rates = fresh(), fresh(), np.linspace(0.9, 0.1, 7)
     assert many.descends
@@ -350,7 +352,7 @@ def test_a_block_draws_clips_and_notes_what_single_steps_do(noisy, averaging, mo
         np.testing.assert_allclose(added, sums, rtol=1e-12)
     else:
         assert added.shape == (0,)
-    assert one.take() == many.take()
+    assert one.drain() == many.drain()
     with pytest.raises(ReleaseMismatch):
         many.descend(theta, total, 3, rates)  # one step too far
 
@@ -392,15 +394,14 @@ def test_values_are_pulled_into_the_ball_and_noised_about_the_center():
     assert source.rows.ravel().tolist() == [4.25, 4.125, 4.0]
     assert noise.sizes == [(1, 3.0)]
     assert source.released(0).ravel().tolist() == [104.25, 104.125, 104.0]
-    assert source.take() == ()
+    assert source.drain() == ()
     for _ in range(2):
-        source.metered().released(0)
-        assert source.metered().take() == tuple(r for (r,) in listed)
+        source.recording().released(0)
+        assert source.recording().drain() == tuple(r for (r,) in listed)
     source.released(0)
-    assert len(source.take()) == 3
-    assert source.take() == ()
+    assert len(source.drain()) == 3
+    assert source.drain() == ()
     assert noise.asked == [([5, 7, 9], 0, [3.0] * 3, 0)] * 4
-    assert source.decay == 0.0
     with pytest.raises(ReleaseMismatch):
         source.released(1)
 

@@ -1,0 +1,108 @@
+"""Noisy maximum of the coordinates of a gradient, and its value with Laplace noise (DP-GCD)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.sparse as sp
+
+from sottovoce.accounting.release import MOVES
+from sottovoce.data.base import Shards, is_sparse
+from sottovoce.errors import InvalidInput
+from sottovoce.mechanisms.base import Announced
+from sottovoce.mechanisms.coordinate import HolderMechanism, coordinate_clips
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import LAPLACE_STEPS, discrete_laplace
+from sottovoce.objectives.glm import GLM
+
+
+class NoisyMaxMechanism(HolderMechanism):
+    """The steepest coordinate by a noisy maximum, and its value with fresh Laplace noise.
+
+    Parameters
+    ----------
+    objective, data : the model, and the records of the one holder, dense or sparse.
+    agents, random : the hosted agent (one), and the randomness.
+    clip_norm : C, dealt out over the coordinates.
+    noise_ratio : r, Laplace scale over the sensitivity of a coordinate.
+    adjacency, records : what neighboring data sets differ in, and the public n.
+    smoothness : public M_j, or one number for all.
+    releases : what the plan announced.
+
+    Guarantees
+    ----------
+    One record moves every coordinate by at most its sensitivity, 1 or 2 units of C_j / n, and all scores by
+    the same. Protective noise is a discrete Laplace number of steps of a grid of scale / 2^20; two
+    neighboring values may be rounded one step further apart, which is paid for by clipping lower.
+    """
+
+    def __init__(
+        self,
+        objective: GLM,
+        data: Shards,
+        agents: Sequence[int],
+        random: RunRandomness,
+        *,
+        clip_norm: float,
+        noise_ratio: float,
+        adjacency: str,
+        records: int,
+        smoothness: float | Sequence[float],
+        releases: Announced | None = None,
+    ) -> None:
+        super().__init__(agents, random, adjacency, releases)
+        self.objective, self.records = objective, records
+        self.width = int(data.X.shape[1])
+        self.M = np.broadcast_to(np.asarray(smoothness, dtype=float), (self.width,)).copy()
+        self.moves = MOVES[adjacency]
+        self.scale = float(noise_ratio) * self.moves  # in units of C_j / n
+        self.noisy = self.scale > 0
+        clips = coordinate_clips(self.M, clip_norm)
+        self._scales = self.scale * clips / records if noise_ratio else np.zeros(self.width)
+        self._weights = 1 / np.sqrt(self.M)
+        shrink = 1 - noise_ratio / LAPLACE_STEPS if random.protective else 1.0
+        if shrink <= 0:
+            raise InvalidInput(f"noise_ratio must be below {LAPLACE_STEPS}, got {noise_ratio:g}; add less.")
+        self._clips = clips * shrink
+        self._X, self._y = data.X, data.y
+        self._sparse = sp.csc_array(data.X) if is_sparse(data.X) else None
+        self._dense = None if is_sparse(data.X) else np.ascontiguousarray(data.X.T)
+
+    def choose(self, theta: np.ndarray, step: int) -> tuple[int, float]:
+        """Return the coordinate of the largest |G_j + noise| / sqrt(M_j), and G_j with fresh noise."""
+        for stream, mechanism in ((0, "noisy-max"), (1, "laplace")):
+            self.announce(step, stream, sensitivity=self.moves, noise_std=self.scale, mechanism=mechanism)
+        G = self.gradient(theta)
+        scores = self._noisy(G, self._scales, step, 0)
+        np.abs(scores, out=scores)
+        scores *= self._weights
+        j = int(scores.argmax())
+        return j, float(self._noisy(G[j : j + 1], self._scales[j : j + 1], step, 1)[0])
+
+    def gradient(self, theta: np.ndarray) -> np.ndarray:
+        """Return the clipped mean gradient without noise: it does not leave."""
+        from sottovoce.objectives.kernels import coordinate_sums_dense, coordinate_sums_sparse, record_slopes
+
+        model = self.objective
+        with np.errstate(all="ignore"):  # a record that overflows is clipped like others
+            predicted = np.asarray(self._X @ theta[0])
+        slopes = record_slopes(model.kind, model.width, predicted, self._y)
+        if self._sparse is not None:
+            columns = self._sparse
+            sums = coordinate_sums_sparse(columns.indptr, columns.indices, columns.data, slopes, self._clips)
+        else:
+            sums = coordinate_sums_dense(self._dense, slopes, self._clips)
+        return np.asarray(sums / self.records)
+
+    def _noisy(self, values: np.ndarray, scale: np.ndarray, step: int, stream: int) -> np.ndarray:
+        """Return values with Laplace noise: simulated, or protective as whole steps of a grid."""
+        if not self.noisy:
+            return values.copy()
+        if not self.random.protective:
+            drawn = self.random.draws(0x6CD, self.number, step, stream).laplace(size=len(values))
+            drawn *= scale
+            drawn += values
+            return drawn
+        grid = scale / LAPLACE_STEPS
+        return (np.rint(values / grid) + discrete_laplace(len(values))) * grid
