@@ -35,6 +35,7 @@ STABLE = {
     "optimizer": "optimizer",
     "outsiders": "outsider",
     "standardize": "standardize",
+    "suggestions": "ways_out",
     "wish": "requirements",
 }
 

@@ -154,13 +154,13 @@ def test_a_plan_file_carries_it_too(call_plan):
 
 @pytest.fixture
 def call_plan(tmp_path):
-    from sottovoce.cli.plan import built_plan, price
-    from sottovoce.planfile.schema import read_plan
+    from sottovoce.advice.assessment import assess
+    from sottovoce.planfile.read import plan_from_settings, read_plan_file
 
     def priced(text):
         file = tmp_path / "plan.toml"
         file.write_text(text)
-        return price(built_plan(read_plan(file), tmp_path, file.name))
+        return assess(plan_from_settings(read_plan_file(file), tmp_path, file.name))
 
     return priced
 

@@ -3,7 +3,7 @@
 from sottovoce.algorithms import registry
 
 DATA = 'name = "breast_cancer"\nstandardize = true\nunit_rows = true\ntest_share = 0.2\n'
-NOISE = "multiplier = 4.0\nseed = 1\n"
+NOISE = "noise_multiplier = 4.0\nseed = 1\n"
 ACCEPT = 'accept = ["standardize", "held-out score"]\n'
 NETWORK = '[network]\ngraph = "hypercube:3"\n'
 
@@ -24,7 +24,7 @@ TRAINED = {
     "federated-admm": (False, "", "steps = 10\ngamma = 2.0\nsample_rate = 0.5\n"),
     "token-admm": (False, "", "steps = 40\ngamma = 2.0\n"),
 }
-NOISES = {"dp-gcd": "ratio = 20.0\nseed = 1\n"}
+NOISES = {"dp-gcd": "noise_ratio = 20.0\nseed = 1\n"}
 # what no [train] section can describe: the one is [average], the other takes an operator of Python's
 ELSEWHERE = ("averaging", "fixed-point")
 # an algorithm that is new in the registry is expected to need no more than a network and a rate
@@ -78,6 +78,6 @@ def trained(algorithm, noise=None, more="", data=DATA, accept=ACCEPT):
         "version = 1\n", accept, f"[data]\n{data}", NETWORK if over_network else "",
         f"[protocol]\n{protocol}" if protocol else "",
         f'[train]\nalgorithm = "{algorithm}"\nadjacency = "{adjacency}"\n',
-        f"clip = 1.0\n{options}",
+        f"clip_norm = 1.0\n{options}",
         f"[noise]\n{NOISES.get(algorithm, NOISE) if noise is None else noise}", more,
     ])  # fmt: skip

@@ -69,7 +69,7 @@ name = "tree"
 radius = 0.5
 adjacency = "user"
 [noise]
-multiplier = 4.0
+noise_multiplier = 4.0
 """
     for name in ("star", "path"):
         (tmp_path / f"{name}.toml").write_text(text.format(graph=f"{name}:7"))

@@ -35,7 +35,7 @@ def test_a_plan_is_priced_before_it_runs(call, plan_file):
 
 
 def test_a_plan_over_its_budget_is_priced_and_exits_with_1(call, plan_file):
-    plan_file.write_text(PLAN + "[noise]\nmultiplier = 0.5\n")
+    plan_file.write_text(PLAN + "[noise]\nnoise_multiplier = 0.5\n")
     answer = call("plan", "plan.toml", "--json")
     assert answer.code == 1
     assert answer.json["feasible"] is False
@@ -47,7 +47,7 @@ def test_a_plan_over_its_budget_is_priced_and_exits_with_1(call, plan_file):
 
 
 def test_a_plan_over_its_budget_does_not_run(refused, plan_file):
-    plan_file.write_text(PLAN + "[noise]\nmultiplier = 0.5\n")
+    plan_file.write_text(PLAN + "[noise]\nnoise_multiplier = 0.5\n")
     assert "more than the budget" in refused("average", "plan.toml", "--out", "r.json")
 
 
@@ -140,7 +140,7 @@ def test_the_command_and_the_plan_file_know_them(call, tmp_path):
     (tmp_path / "plan.toml").write_text(
         'version = 1\n[network]\ngraph = "ring:3"\n[protocol]\nname = "tree"\n[average]\nadjacency = "user"\n'
         "radius = 1.0\nvalues = [0.1, 0.9, 0.4]\nsite_weights = [9, 58, 30]\n"
-        "[noise]\nmultiplier = 0\nseed = 1\n"
+        "[noise]\nnoise_multiplier = 0\nseed = 1\n"
     )
     filed = call("average", tmp_path / "plan.toml", "--json")
     assert json.loads(filed.out)["rows"] == json.loads(said.out)["rows"]

@@ -60,6 +60,7 @@ PLAN = (
     'version = 1\n[network]\ngraph = "hypercube:3"\n[protocol]\nname = "exchange"\n'
     '[average]\nadjacency = "user"\nradius = 0.5\n'
 )
+STD = "[noise]\nnoise_std = 1\n"
 
 
 @pytest.mark.parametrize(
@@ -95,21 +96,27 @@ def test_budgets_that_cannot_be_met_or_read(refused, tmp_path, command, budget, 
         (PLAN.replace('[network]\ngraph = "hypercube:3"\n', ""), "[network] is missing"),
         (PLAN.replace('adjacency = "user"\n', ""), "[average] adjacency is missing"),
         (
-            PLAN.replace('"user"', '"add-remove"') + "[noise]\nstd = 1\n",
+            PLAN.replace('"user"', '"add-remove"') + STD,
             "adjacency of averaging must be user",
         ),
         ("[network]\ngraph = ring\n", "not valid TOML"),
-        (PLAN + "[noise]\nmultiplier = -1\n", "[noise] multiplier"),
-        (PLAN + "[noise]\nmultiplier = 1\nstd = 1\n", "both"),
+        (PLAN + "[noise]\nnoise_multiplier = -1\n", "[noise] noise_multiplier"),
+        (PLAN + "[noise]\nnoise_multiplier = 1\nnoise_std = 1\n", "both"),
         (PLAN, "Neither [noise] nor [budget]"),
         (PLAN.replace("exchange", "telepathy"), "[protocol]: A protocol is one of gossip"),
-        (PLAN.replace('"exchange"', '"tree"\nrounds = 3') + "[noise]\nstd = 1\n", "follows from the network"),
+        (
+            PLAN.replace('"exchange"', '"tree"\nrounds = 3') + STD,
+            "follows from the network",
+        ),
         (PLAN.replace('name = "exchange"', "rounds = 3"), "[protocol] rounds needs a name"),
-        (PLAN.replace("0.5", "inf") + "[noise]\nstd = 1\n", "[average]: radius must be"),
-        (PLAN.replace('"hypercube:3"', '"hypercube:3"\nmatrix = "W.csv"') + "[noise]\nstd = 1\n", "either"),
+        (PLAN.replace("0.5", "inf") + STD, "[average]: radius must be"),
+        (
+            PLAN.replace('"hypercube:3"', '"hypercube:3"\nmatrix = "W.csv"') + STD,
+            "either",
+        ),
         (
             PLAN.replace("radius = 0.5", "radius = 0.5\nradios = 1"),
-            "averaging has no option 'radios'; it knows",
+            "has no option 'radios' (did you mean 'radius'?)",
         ),
     ],
 )

@@ -22,7 +22,7 @@ gamma = 1.0
 clip_norm = 1.0
 adjacency = "user"
 [noise]
-std = 6.0
+noise_std = 6.0
 """
 SITES = """version = 1
 [network]
@@ -42,7 +42,7 @@ learning_rate = 1.0
 clip_norm = 1.0
 adjacency = "add-remove"
 [noise]
-multiplier = 4.0
+noise_multiplier = 4.0
 """
 
 

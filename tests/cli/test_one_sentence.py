@@ -10,10 +10,10 @@ import pytest
 
 from sottovoce import graphs
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
-from sottovoce.cli.plan import built_plan
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives import GLM
 from sottovoce.peers.agreement import example_agreement, parse_agreement
+from sottovoce.planfile.read import plan_from_settings
 from sottovoce.planfile.schema import check_plan_file
 
 NAN, INF = math.nan, math.inf
@@ -37,7 +37,6 @@ NEEDED = {
 }  # fmt: skip
 FILED = [name for name in ALGORITHMS if name not in ("averaging", "fixed-point")]
 AGREED = ("consensus-sgd", "consensus-fedavg", "muffliato-sgd", "dp-dsgd", "dp-dsgt", "dp-dinno")
-UNIT = {"noise_multiplier": "multiplier", "noise_std": "std", "noise_ratio": "ratio"}
 OTHERWISE = ("accounting", "sizes")  # cannot be chosen in an agreement
 
 
@@ -68,7 +67,7 @@ def in_a_file(kind, options, folder):
     tables = {
         "version": 1,
         "data": {"file": "d.csv", "label": "y"},
-        "noise": {UNIT[kind.noise_field]: train.pop(kind.noise_field)},
+        "noise": {kind.noise_field: train.pop(kind.noise_field)},
     }
     if "protocol" in train:
         name, _, rounds = train.pop("protocol").partition(":")
@@ -79,7 +78,7 @@ def in_a_file(kind, options, folder):
     if "users" in known:
         tables["data"]["users"] = 4
     tables["train"] = {"algorithm": kind.name, **train}
-    return built_plan(check_plan_file(tables, "plan"), folder, "plan")
+    return plan_from_settings(check_plan_file(tables, "plan"), folder, "plan")
 
 
 def in_an_agreement(kind, options, example):

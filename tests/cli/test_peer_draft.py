@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from sottovoce.cli.plan import built_plan
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import read_agreement
-from sottovoce.planfile.schema import read_plan
+from sottovoce.planfile.read import plan_from_settings, read_plan_file
 
 AVERAGE = """
 version = 1
@@ -79,7 +78,7 @@ def records(path):
 def test_an_average_keeps_its_noise_center_and_price(call, tmp_path):
     (tmp_path / "plan.toml").write_text(AVERAGE)
     agreement = agreed(call, tmp_path)
-    plan = built_plan(read_plan(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
+    plan = plan_from_settings(read_plan_file(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
     assert agreement.plan.noise_multiplier == plan.noise_multiplier
     assert agreement.plan.center == plan.center
     assert AgreedRun(agreement).promised(0).epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5), rel=1e-9)
@@ -90,7 +89,7 @@ def test_a_training_keeps_columns_steps_rate_and_price(protocol, call, tmp_path)
     records(tmp_path / "records.csv")
     (tmp_path / "plan.toml").write_text(TRAIN.format(protocol=protocol))
     agreement = agreed(call, tmp_path)
-    plan = built_plan(read_plan(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
+    plan = plan_from_settings(read_plan_file(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
     assert (agreement.algorithm.sample_rate, agreement.algorithm.batch_size) == (0.5, 10.0)
     assert agreement.data.features == ("age", "weight")
     assert (agreement.data.intercept, agreement.model.parameters) == (True, 3)

@@ -50,7 +50,7 @@ delta = 1e-5
 """
 
 
-def test_a_private_and_useless_average_says_so_and_the_ways_out_hold(call, tmp_path):
+def test_a_private_and_useless_average_says_so_and_its_suggestions_hold(call, tmp_path):
     (tmp_path / "plan.toml").write_text(AVERAGE.format(graph="hypercube:3", protocol="exchange", epsilon=1.0))
     told = call("plan", "plan.toml")
     assert told.code == 0
@@ -61,9 +61,9 @@ def test_a_private_and_useless_average_says_so_and_the_ways_out_hold(call, tmp_p
     found = call("plan", "plan.toml", "--json").json
     assert (found["private"], found["useful"]) == (True, False)
     assert found["error"] == pytest.approx(1.319, rel=1e-3)
-    assert len(found["ways_out"]) == 3
+    assert len(found["suggestions"]) == 3
     # each way out is taken, and helps as much as it said
-    epsilon = float(re.search(r"Allow epsilon ([\d.]+): \+- (\d+\.\d+)", " ".join(found["ways_out"]))[1])
+    epsilon = float(re.search(r"Allow epsilon ([\d.]+): \+- (\d+\.\d+)", " ".join(found["suggestions"]))[1])
     (tmp_path / "wider.toml").write_text(
         AVERAGE.format(graph="hypercube:3", protocol="exchange", epsilon=epsilon)
     )
@@ -73,7 +73,7 @@ def test_a_private_and_useless_average_says_so_and_the_ways_out_hold(call, tmp_p
     )
     assert call("plan", "less.toml", "--json").json["useful"] is False
     members = re.search(
-        r"Find (\d+) members and take masked sums: \+- (\d+\.\d+)", " ".join(found["ways_out"])
+        r"Find (\d+) members and take masked sums: \+- (\d+\.\d+)", " ".join(found["suggestions"])
     )
     (tmp_path / "more.toml").write_text(
         AVERAGE.format(graph=f"complete:{members[1]}", protocol="masked", epsilon=1.0)
@@ -103,12 +103,15 @@ def test_training_that_hides_a_member_is_told_to_hide_a_record(call, tmp_path):
 
 
 def test_a_plan_over_its_budget_is_not_private_and_names_the_noise(call, tmp_path):
-    plan = AVERAGE.format(graph="complete:40", protocol="masked", epsilon=1.0) + "[noise]\nmultiplier = 0.1\n"
+    plan = (
+        AVERAGE.format(graph="complete:40", protocol="masked", epsilon=1.0)
+        + "[noise]\nnoise_multiplier = 0.1\n"
+    )
     (tmp_path / "plan.toml").write_text(plan)
     told = call("plan", "plan.toml", "--json")
     assert told.code == 1
     assert told.json["private"] is False
-    noise = float(re.search(r"Take noise ([\d.]+)", told.json["ways_out"][0])[1])
+    noise = float(re.search(r"Take noise ([\d.]+)", told.json["suggestions"][0])[1])
     (tmp_path / "plan.toml").write_text(plan.replace("0.1", str(noise * 1.001)))
     assert call("plan", "plan.toml", "--json").json["private"] is True
 

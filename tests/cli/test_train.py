@@ -7,8 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.wording import UNCHARGED
-from sottovoce.cli.plan import built_plan
-from sottovoce.planfile.schema import read_plan
+from sottovoce.planfile.read import plan_from_settings, read_plan_file
 
 from .plans import ACCEPT, ALGORITHMS, AVERAGE, NOISE, trained
 
@@ -54,14 +53,16 @@ def test_one_multiplier_is_one_epsilon_everywhere(call, tmp_path):
     assert account["guarantees"][0]["epsilon"] == expected
     average = call("average", "1,2,3,4", "--graph", "ring:4", "--noise", 4, "--radius", 3, "--json").json
     assert average["guarantees"][0]["epsilon"] == expected
-    (tmp_path / "average.toml").write_text(AVERAGE + "[noise]\nmultiplier = 4\n")
+    (tmp_path / "average.toml").write_text(AVERAGE + "[noise]\nnoise_multiplier = 4\n")
     assert call("plan", "average.toml", "--json").json["guarantees"][0]["epsilon"] == expected
     text = trained("consensus-sgd").replace("add-remove", "user").replace("steps = 5", "steps = 1")
-    (tmp_path / "train.toml").write_text(text.replace("clip = 1.0", "clip = 0.3"))
+    (tmp_path / "train.toml").write_text(text.replace("clip_norm = 1.0", "clip_norm = 0.3"))
     assert call("plan", "train.toml", "--json").json["guarantees"][0]["epsilon"] == expected
     assert call("train", "train.toml", "--json").json["guarantees"][0]["epsilon"] == expected
     (tmp_path / "std.toml").write_text(
-        text.replace("clip = 1.0", "clip = 0.3").replace("multiplier = 4.0", "std = 1.2")
+        text.replace("clip_norm = 1.0", "clip_norm = 0.3").replace(
+            "noise_multiplier = 4.0", "noise_std = 1.2"
+        )
     )
     assert call("plan", "std.toml", "--json").json["guarantees"][0]["epsilon"] == expected
 
@@ -109,12 +110,12 @@ def test_a_budget_is_calibrated_for_its_own_view(tmp_path):
                 "consensus-sgd", "seed = 1\n", f'[budget]\nepsilon = 4.0\ndelta = 1e-5\nview = "{view}"\n'
             )
         )
-        plan = plans[view] = built_plan(read_plan(file), tmp_path, "plan.toml").plan
+        plan = plans[view] = plan_from_settings(read_plan_file(file), tmp_path, "plan.toml").plan
         assert 3.99 < plan.epsilon(1e-5, view) <= 4.0
     least = {view: np.max(plan.noise_multiplier) for view, plan in plans.items()}
     assert least["local"] >= least["network"] > least["central"]
     file.write_text(trained("consensus-sgd", "seed = 1\n", "[budget]\nepsilon = 4.0\ndelta = 1e-5\n"))
-    default = built_plan(read_plan(file), tmp_path, "plan.toml").plan
+    default = plan_from_settings(read_plan_file(file), tmp_path, "plan.toml").plan
     assert default.noise_multiplier == plans["network"].noise_multiplier
 
 
@@ -142,13 +143,19 @@ def changed(*replacements, algorithm="dp-sgd"):
     ("text", "sentence"),
     [
         (changed(('"dp-sgd"', '"sgdd"')), "plan.toml, [train]: algorithm must be one of averaging, "),
-        (changed(("lot = 50", "cap = 3")), "plan.toml, [train]: dp-sgd has no option 'cap'; it knows steps"),
-        (changed(("lot = 50", "lott = 50")), "dp-sgd has no option 'lott'"),
+        (
+            changed(("batch_size = 50", "cap = 3")),
+            "plan.toml, [train]: dp-sgd has no option 'cap'; it knows steps",
+        ),
+        (changed(("batch_size = 50", "batch_sise = 50")), "dp-sgd has no option 'batch_sise'"),
         (changed(("steps = 60\n", ""), algorithm="dp-cd"), "[train] steps is missing; dp-cd needs it."),
         (changed(('"breast_cancer"', '"nothing"')), "no data set 'nothing'"),
         (changed((f"[noise]\n{NOISE}", "")), "Neither [noise] nor [budget]"),
-        (changed(("multiplier = 4.0", "ratio = 4.0")), "[noise] ratio does not fit dp-sgd; give multiplier."),
-        (changed(("clip = 1.0", "sizes = [1]")), "[train] sizes has its own place: [data]"),
+        (
+            changed(("noise_multiplier = 4.0", "noise_ratio = 4.0")),
+            "[noise] noise_ratio does not fit dp-sgd; give noise_multiplier.",
+        ),
+        (changed(("clip_norm = 1.0", "sizes = [1]")), "[train] sizes has its own place: [data]"),
         (changed(('adjacency = "add-remove"\n', "")), "[train] adjacency is missing."),
         (changed(("[train]", '[network]\ngraph = "ring:4"\n[train]')), "leave [network] out"),
         (
@@ -173,14 +180,14 @@ def test_wrong_files_are_refused_in_a_sentence(refused, tmp_path, text, sentence
     ("old", "new", "options"),
     [
         ("steps = 5", "steps = 0", {"steps": 0}),
-        ("clip = 1.0", "clip = -1.0", {"clip_norm": -1.0}),
-        ("clip = 1.0", 'clip = "one"', {"clip_norm": "one"}),
-        ("lot = 20", "lot = 2000", {"batch_size": 2000}),
-        ("lot = 20", "sample_rate = 2.0", {"batch_size": None, "sample_rate": 2.0}),
+        ("clip_norm = 1.0", "clip_norm = -1.0", {"clip_norm": -1.0}),
+        ("clip_norm = 1.0", 'clip_norm = "one"', {"clip_norm": "one"}),
+        ("batch_size = 20", "batch_size = 2000", {"batch_size": 2000}),
+        ("batch_size = 20", "sample_rate = 2.0", {"batch_size": None, "sample_rate": 2.0}),
         ('"add-remove"', '"record"', {"adjacency": "record"}),
         ("learning_rate = 1.0", "learning_rate = -1.0", {"learning_rate": -1.0}),
-        ("lot = 20", 'accounting = "magic"', {"batch_size": None, "accounting": "magic"}),
-        ("lot = 20", 'optimizer = "lbfgs"', {"batch_size": None, "optimizer": "lbfgs"}),
+        ("batch_size = 20", 'accounting = "magic"', {"batch_size": None, "accounting": "magic"}),
+        ("batch_size = 20", 'optimizer = "lbfgs"', {"batch_size": None, "optimizer": "lbfgs"}),
     ],
 )
 def test_a_bad_option_gets_the_sentence_that_python_raises(refused, tmp_path, old, new, options):
@@ -249,7 +256,7 @@ steps = 40
 clip_norm = 1.0
 learning_rate = 4.0
 [noise]
-multiplier = 0.5
+noise_multiplier = 0.5
 seed = 1
 """
 
@@ -292,12 +299,12 @@ def test_fresh_graphs_are_a_function_of_the_public_seed(tmp_path, refused):
     text = text.replace("steps = 5", "steps = 5\nfresh_graph = true")
     file = tmp_path / "plan.toml"
     file.write_text(text)
-    first, second = (built_plan(read_plan(file), tmp_path, "plan.toml").plan for _ in range(2))
+    first, second = (plan_from_settings(read_plan_file(file), tmp_path, "plan.toml").plan for _ in range(2))
     edges = [[tuple(map(tuple, p.schedule(k).network.edges)) for k in range(5)] for p in (first, second)]
     assert edges[0] == edges[1]
     assert len(set(edges[0])) > 1
     file.write_text(text.replace("rounds = 2", "rounds = 2\nseed = 5"))
-    other = built_plan(read_plan(file), tmp_path, "plan.toml").plan
+    other = plan_from_settings(read_plan_file(file), tmp_path, "plan.toml").plan
     assert other.describe()["protocol"] != first.describe()["protocol"]  # another run, not its continuation
     file.write_text(text.replace("er:8:2:seed=1", "ring:8"))
     assert "er or geometric" in refused("train", "plan.toml")
@@ -314,10 +321,12 @@ def test_reproduce_lists_runs_and_draws(call, tmp_path):
 
 @pytest.mark.parametrize("change", ["budget", "noise"])
 def test_a_run_without_privacy_is_called_so(call, tmp_path, change):
-    """`epsilon = inf`, or `multiplier = 0`: priced as infinite, private: no, and it runs as a yardstick."""
+    """`epsilon = inf` or `noise_multiplier = 0`: epsilon is infinite, private: no, and it runs."""
     text = trained("dp-dsgd", data='name = "breast_cancer"\nunit_rows = true\n', accept="")
     head = text.split("[noise]")[0].split("[budget]")[0]
-    tail = "[budget]\nepsilon = inf\ndelta = 1e-5\n" if change == "budget" else "[noise]\nmultiplier = 0\n"
+    tail = (
+        "[budget]\nepsilon = inf\ndelta = 1e-5\n" if change == "budget" else "[noise]\nnoise_multiplier = 0\n"
+    )
     (tmp_path / "free.toml").write_text(head + tail)
     priced = call("plan", "free.toml", "--json")
     assert priced.code == 0, priced
@@ -336,7 +345,7 @@ def test_no_noise_does_not_meet_a_budget(call, tmp_path):
     text = trained("dp-dsgd", data='name = "breast_cancer"\nunit_rows = true\n', accept="")
     head = text.split("[noise]")[0].split("[budget]")[0]
     (tmp_path / "plan.toml").write_text(
-        head + "[noise]\nmultiplier = 0\n[budget]\nepsilon = 3.0\ndelta = 1e-5\n"
+        head + "[noise]\nnoise_multiplier = 0\n[budget]\nepsilon = 3.0\ndelta = 1e-5\n"
     )
     answer = call("train", "plan.toml")
     assert answer.code != 0

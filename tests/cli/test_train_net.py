@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from sottovoce.cli.plan import built_plan, price
+from sottovoce.advice.assessment import assess
 from sottovoce.cli.train import read_training, run_training
-from sottovoce.planfile.schema import read_plan
+from sottovoce.planfile.read import plan_from_settings, read_plan_file
 
 from .plans import NET
 
@@ -59,7 +59,7 @@ def test_logs_and_resume(tmp_path):
 
 def test_price_before_anything_runs(tmp_path):
     path = write(tmp_path)
-    priced = price(built_plan(read_plan(path), tmp_path, "plan.toml"))
+    priced = assess(plan_from_settings(read_plan_file(path), tmp_path, "plan.toml"))
     assert priced["feasible"] is True
     assert 19.9 < priced["guarantees"][0]["epsilon"] <= 20.0
     assert priced["cost"]["messages"] == 8 * 10
@@ -110,7 +110,7 @@ def test_bad_files_are_one_sentence(refused, changes, words, tmp_path):
         ('[network]\ngraph = "ring:5"\n', "", "who talks to whom"),
         ('[budget]\nepsilon = 20.0\ndelta = 1e-5\nview = "local"\n', "", "Neither [noise] nor [budget]"),
         ("skew = 0.5", "unit_rows = true", "[data] unit_rows is for tables"),
-        ("clip = 1.0", "device = 'cpu'", "has no option 'device'"),
+        ("clip_norm = 1.0", "device = 'cpu'", "has no option 'device'"),
     ],
 )
 def test_unknown_models_and_missing_sections(refused, tmp_path, old, new, words):

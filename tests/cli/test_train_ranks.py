@@ -29,7 +29,7 @@ clip_norm = 1.0
 steps = 4
 learning_rate = 0.5
 [noise]
-multiplier = 2.0
+noise_multiplier = 2.0
 seed = 3
 """
 
@@ -51,7 +51,7 @@ batch_size = 16
 accounting = "rdp"
 every = 1
 [noise]
-multiplier = 1.0
+noise_multiplier = 1.0
 seed = 1
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce._format import fixed
-from sottovoce.cli.plan import built_plan
+from sottovoce.planfile.read import plan_from_settings
 from sottovoce.planfile.schema import check_plan_file
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
 from sottovoce.report.explorer.page import offline_page
@@ -233,7 +233,7 @@ def test_a_graph_is_drawn_and_its_plan_prices_the_same(page, server, tmp_path):
         page.locator("#save-plan").click()
     saved.value.save_as(tmp_path / "plan.toml")
     text = (tmp_path / "plan.toml").read_text()
-    plan = built_plan(check_plan_file(tomllib.loads(text), "plan.toml"), tmp_path, "plan.toml").plan
+    plan = plan_from_settings(check_plan_file(tomllib.loads(text), "plan.toml"), tmp_path, "plan.toml").plan
     assert sv.graphs.parse(edges).edges.tolist() == plan.protocol.network.edges.tolist()
     for u in (0, 2, 3, 4):
         assert shown[u][3] == fixed(plan.privacy("pairwise", observer=1, user=u).epsilon(DELTA))

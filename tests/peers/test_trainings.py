@@ -132,7 +132,7 @@ adjacency = "user"
 steps = 5
 clip_norm = 1.0
 [noise]
-multiplier = 8.0
+noise_multiplier = 8.0
 """
 
 

@@ -12,8 +12,8 @@ import pytest
 import sottovoce as sv
 from sottovoce._format import fixed
 from sottovoce.cli.explore import _study, opened
-from sottovoce.cli.plan import built_plan
 from sottovoce.errors import ConfigError, InvalidInput, Refused
+from sottovoce.planfile.read import plan_from_settings, read_plan_file
 from sottovoce.privacy import account, account_each, gaussian_epsilon, gaussian_epsilons
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings, answered, offline
 from sottovoce.report.explorer.page import live_page, offline_page
@@ -317,9 +317,8 @@ def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
     assert study.network.n == 3
     assert study.plan.noise_multiplier == 4.0
     (tmp_path / "plan.toml").write_text(study.plan_text())
-    from sottovoce.planfile.schema import read_plan
 
-    again = built_plan(read_plan("plan.toml"), tmp_path, "plan.toml").plan
+    again = plan_from_settings(read_plan_file("plan.toml"), tmp_path, "plan.toml").plan
     assert again.privacy("network").curve == study.plan.privacy("network").curve
 
 

@@ -352,7 +352,7 @@ batch_size = 16
 accounting = "rdp"
 every = 2
 [noise]
-multiplier = 1.0
+noise_multiplier = 1.0
 seed = 1
 """
 

@@ -7,9 +7,11 @@ same sentences.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from sottovoce.graphs import Network
 from sottovoce.leakage.view import DETERMINED
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "guess",
     "label",
     "learned",
+    "name_nodes",
     "not_covered",
     "stored_adversary",
     "stored_users",
@@ -243,3 +246,24 @@ def _called(nodes: list[int], names: Sequence[str] | None, noun: str) -> str:
     if len(nodes) == 1:
         return f"{noun} {nodes[0]}"
     return f"{noun}s " + " and ".join([", ".join(map(str, nodes[:-1])), str(nodes[-1])])
+
+
+def name_nodes(text: str, network: Network | None) -> str:
+    """Return a text that speaks of nodes by number with the labels of a network.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> name_nodes("node 0, about node 8", sv.graphs.florentine())
+    'Acciaiuoli, about Albizzi'
+    >>> name_nodes("nodes 0, 8", sv.graphs.florentine()), name_nodes("node 3", sv.graphs.ring(4))
+    ('Acciaiuoli, Albizzi', 'node 3')
+    """
+    if network is None or network.labels is None:
+        return text
+    label = network.label
+
+    def by_name(match: re.Match[str]) -> str:
+        return re.sub(r"\d+", lambda number: str(label(int(number[0]))), match[1])
+
+    return re.sub(r"\bnodes? (\d+(?:(?:, | and )\d+)*)", by_name, text)

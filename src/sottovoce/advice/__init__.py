@@ -4,7 +4,7 @@ from sottovoce.advice.advisor import Advice, advise
 from sottovoce.advice.comparison import PlanSummary, compare, pareto
 from sottovoce.advice.requirements import Requirements
 from sottovoce.advice.samples import Sample
-from sottovoce.advice.suggestions import Suggestion, ways_out
+from sottovoce.advice.suggestions import Suggestion, suggestions
 from sottovoce.advice.usefulness import Score, Usefulness, answer_error, simulate, usefulness
 
 __all__ = [
@@ -20,6 +20,6 @@ __all__ = [
     "compare",
     "pareto",
     "simulate",
+    "suggestions",
     "usefulness",
-    "ways_out",
 ]  # fmt: skip

@@ -27,10 +27,8 @@ from sottovoce.cli.output import (
     Json,
     assumptions,
     finish,
-    named,
     progress,
     safe,
-    statements,
     table,
 )
 
@@ -131,6 +129,8 @@ def priced(
     The numbers are those of the averaging plan itself, against everybody and against who was named.
     """
     from sottovoce import _validate
+    from sottovoce.accounting.wording import name_nodes
+    from sottovoce.advice.assessment import guarantee_rows
     from sottovoce.algorithms import PrivateAveraging
 
     if noise is not None:
@@ -150,7 +150,7 @@ def priced(
     if noise is not None:
         if epsilon is not None:
             stated[-1].require(epsilon, at)
-        return {"noise_multiplier": noise, "delta": at, "guarantees": statements(stated, at, network)}
+        return {"noise_multiplier": noise, "delta": at, "guarantees": guarantee_rows(stated, at, network)}
     assert epsilon is not None
     least = [plan.calibrated_to(epsilon, at, **asked).noise_multiplier for asked in ({"view": "local"}, who)]
     return {
@@ -158,7 +158,7 @@ def priced(
         "delta": at,
         "noise_for_budget": [
             {
-                "against": named(str(g.adversary), network),
+                "against": name_nodes(str(g.adversary), network),
                 "label": g.label,
                 "adjacency": g.adjacency,
                 "noise_multiplier": z,

@@ -170,7 +170,7 @@ def _numbers(name: str) -> Any:
     import numpy as np
 
     from sottovoce.data.files import read_columns
-    from sottovoce.planfile.schema import read_numbers
+    from sottovoce.planfile.read import read_numbers
 
     try:
         return read_numbers(name)

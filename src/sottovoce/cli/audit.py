@@ -8,7 +8,7 @@ import typer
 
 from sottovoce._format import number
 from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
-from sottovoce.cli.output import Json, as_record, finish, named, progress, safe, table
+from sottovoce.cli.output import Json, as_record, finish, progress, safe, table
 
 __all__ = ["audit"]
 
@@ -90,9 +90,11 @@ def audit(
         "verdicts": {name: verdict(a) for name, a in found.items()},
     }
 
+    from sottovoce.accounting.wording import name_nodes
+
     def text(screen: Any) -> None:
         rows = [
-            [safe(name), safe(named(a.view, network)), number(a.mu_claimed), number(a.bound.mu),
+            [safe(name), safe(name_nodes(a.view, network)), number(a.mu_claimed), number(a.bound.mu),
              number(a.epsilon_claimed), number(a.bound.epsilon), f"{100 * a.tightness:.0f} %",
              "REFUTED" if a.refuted else "holds"]
             for name, a in found.items()

@@ -1,4 +1,4 @@
-"""`sottovoce average`: one row per node, averaged privately in this process; priced before it runs."""
+"""`sottovoce average`: one row per node, averaged privately in this process, after its cost is shown."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from sottovoce.cli.options import (
     Weights,
 )
 from sottovoce.cli.output import Json, console, emit, safe, table
-from sottovoce.cli.plan import built_plan, price, require_budget, show_price
+from sottovoce.cli.plan import show_assessment
 from sottovoce.errors import ConfigError, InvalidInput
-from sottovoce.planfile.schema import VERSION, check_plan_file, read_numbers, read_plan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,9 +82,13 @@ def average(
       sottovoce average rows.csv --graph florentine --protocol masked --epsilon 3
       sottovoce average plan.toml --out result.json
     """
+    from sottovoce.advice.assessment import assess, require_budget
+    from sottovoce.planfile.read import plan_from_settings, read_plan_file
+    from sottovoce.planfile.schema import VERSION, check_plan_file
+
     if values.lower().endswith(".toml"):
         file = Path(values)
-        settings, where = read_plan(file), file.name
+        settings, where = read_plan_file(file), file.name
         if settings.average is None:
             raise ConfigError(f"{where} has no [average]; sottovoce train runs a file with [train].")
         rows = given_values(settings.average.values, file.parent)
@@ -96,7 +99,7 @@ def average(
             "network": {"graph": graph, "matrix": matrix, "weights": weights},
             "protocol": {"name": protocol, "rounds": rounds, "tree": tree, "fresh": fresh, "seed": draw},
             "average": {"radius": radius, "center": center, "adjacency": "user"} | _counted(site_weights),
-            "noise": {"multiplier": noise, "seed": seed},
+            "noise": {"noise_multiplier": noise, "seed": seed},
         }
         if epsilon is not None:
             typed["budget"] = {"epsilon": epsilon, "delta": delta, "view": view}
@@ -104,18 +107,18 @@ def average(
         settings = check_plan_file(typed, where)
     if out is not None and out.suffix.lower() not in (".json", ".csv", ".npz"):
         raise InvalidInput(f"--out must end in .json, .csv or .npz, got {out.name!r}.")
-    built = built_plan(settings, file.parent, where, dim=rows.shape[1])
-    priced = price(built)
-    require_budget(priced)
-    result = built.plan.run(rows, settings.noise.source)
+    loaded = plan_from_settings(settings, file.parent, where, dim=rows.shape[1])
+    assessment = assess(loaded)
+    require_budget(assessment)
+    result = loaded.plan.run(rows, settings.noise.source)
     ended = result.outputs["rows"]
-    record = plain(result.to_dict() | {"metrics": {**result.metrics, "cost": priced["cost"]}})
-    record["guarantees"] = plain(priced["guarantees"])
+    record = plain(result.to_dict() | {"metrics": {**result.metrics, "cost": assessment["cost"]}})
+    record["guarantees"] = plain(assessment["guarantees"])
     # rows twice: for those who read --json, and where every record has its arrays
     payload = record | {"rows": plain(ended), "outputs": {"rows": plain(ended)}}
     if out is not None:
         write_result(out, payload, ended)
-    emit(payload, json, lambda screen: _show_average(screen, built.network, priced, record, ended))
+    emit(payload, json, lambda screen: _show_average(screen, loaded.network, assessment, record, ended))
     if out is not None and not json:
         console().print(f"Written to {out}.")
 
@@ -149,6 +152,8 @@ def given_values(values: Any, folder: Path) -> np.ndarray:
         except ValueError:
             values = Path(values)
     if isinstance(values, Path):
+        from sottovoce.planfile.read import read_numbers
+
         array = read_numbers(folder / values)
         return array[:, None] if array.ndim == 1 else array
     return np.array(values, dtype=float)[:, None]
@@ -176,10 +181,14 @@ def write_result(path: Path, record: dict[str, Any], rows: np.ndarray) -> None:
 
 
 def _show_average(
-    screen: Console, network: Network | None, priced: dict[str, Any], record: dict[str, Any], rows: np.ndarray
+    screen: Console,
+    network: Network | None,
+    assessment: dict[str, Any],
+    record: dict[str, Any],
+    rows: np.ndarray,
 ) -> None:
     assert network is not None
-    show_price(screen, priced)
+    show_assessment(screen, assessment)
     shown = rows[:8, :6]
     columns = ["node", *[f"value {k}" if rows.shape[1] > 1 else "result" for k in range(shown.shape[1])]]
     listed = [[safe(network.label(v)), *[number(float(x)) for x in row]] for v, row in enumerate(shown)]

@@ -42,15 +42,14 @@ def compare(
         sottovoce compare a.toml b.toml --out front.svg
     """
     from sottovoce import advice as advisor
-    from sottovoce.cli.plan import built_plan
-    from sottovoce.planfile.schema import read_plan
+    from sottovoce.planfile.read import load_plan
 
     plans: dict[str, Any] = {}
     for path in files:
         name = path.name if path.name not in plans else str(path)
         if name in plans:
             raise InvalidInput(f"{path} is given twice; name every plan once.")
-        plans[name] = built_plan(read_plan(path), path.parent, path.name).plan
+        plans[name] = load_plan(path)
     rows = advisor.compare(
         plans, delta=delta, colluders=collude, latency=latency, sample=public_sample(sample)
     )

@@ -115,7 +115,8 @@ def _study(
 
 def opened(path: Path) -> Opened:
     """Return the plan of a plan file, or of an agreement, for the page."""
-    from sottovoce.planfile.schema import read_toml
+    from sottovoce.planfile.read import plan_from_settings, read_toml
+    from sottovoce.planfile.schema import check_plan_file
     from sottovoce.report.explorer.model import Opened
 
     tables = read_toml(path)
@@ -130,12 +131,10 @@ def opened(path: Path) -> Opened:
             agreement.plan, named, title=agreement.title, delta=agreement.budget.delta,
             protocol=agreement.algorithm.protocol,
         )  # fmt: skip
-    from sottovoce.cli.plan import built_plan
     from sottovoce.errors import ConfigError
-    from sottovoce.planfile.schema import check_plan_file
 
     settings = check_plan_file(tables, path.name)
-    built = built_plan(settings, path.parent, path.name)
+    built = plan_from_settings(settings, path.parent, path.name)
     if built.network is None:
         raise ConfigError(
             f"{path.name} runs over no network, so there is nobody to look; try one with [network]."

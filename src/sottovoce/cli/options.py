@@ -59,12 +59,14 @@ def network_of(graph: str | None, matrix: Path | None = None, weights: str | Non
     >>> network_of("ring:5").n
     5
     """
-    from sottovoce.planfile.schema import NetworkSection, checked
+    from sottovoce.planfile.read import build_network
+    from sottovoce.planfile.schema import NetworkSection, check_section
 
     if (graph is None) == (matrix is None):
         said = "neither" if graph is None else "both"
         raise InvalidInput(f"Who talks to whom? Give --graph (such as ring:8) or --matrix; got {said}.")
-    return checked(NetworkSection, {"graph": graph, "matrix": matrix, "weights": weights}, "--graph").build()
+    options = {"graph": graph, "matrix": matrix, "weights": weights}
+    return build_network(check_section(NetworkSection, options, "--graph"))
 
 
 def protocol_of(network: Network, name: str, *, seed: int = 0, **options: Any) -> Protocol:
@@ -73,10 +75,10 @@ def protocol_of(network: Network, name: str, *, seed: int = 0, **options: Any) -
     >>> protocol_of(network_of("hypercube:3"), "exchange").rounds
     3
     """
-    from sottovoce.planfile.schema import ProtocolSection, checked
+    from sottovoce.planfile.schema import ProtocolSection, check_section
 
     spoken = {"name": name, "seed": seed, **options}
-    named = checked(ProtocolSection, spoken, "--protocol").named("gossip", "--protocol")
+    named = check_section(ProtocolSection, spoken, "--protocol").named("gossip", "--protocol")
     made = named.at(network, seed=seed)
     if made.adds_noise:
         raise ConfigError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json as _json
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +23,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console, Group
 
-    from sottovoce.accounting.guarantee import Guarantee
-    from sottovoce.graphs import Network
 
 __all__ = [
-    "Json", "as_record", "assumptions", "console", "emit", "finish", "if_stopped", "named",
-    "progress", "safe", "say_stopped", "statements", "table",
+    "Json", "as_record", "assumptions", "console", "emit", "finish", "if_stopped", "progress",
+    "safe", "say_stopped", "table",
 ]  # fmt: skip
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
@@ -104,44 +101,6 @@ def as_record(name: str, config: Mapping[str, Any], metrics: Mapping[str, Any]) 
         "guarantees": metrics.get("guarantees", []), "provenance": {"version": __version__},
     }  # fmt: skip
     return {**config, **metrics, **record}
-
-
-def statements(
-    guarantees: Iterable[Guarantee], delta: float, network: Network | None = None
-) -> list[dict[str, Any]]:
-    """Return guarantees as records and tables hold them: epsilon at ``delta``, and against whom, in words.
-
-    On a ``network`` with names, members are called by theirs.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=1.0)
-    >>> round(statements([plan.privacy("local")], 1e-5)[0]["epsilon"], 3)
-    1.993
-    """
-    return [g.to_dict(delta=delta) | {"against": named(str(g.adversary), network)} for g in guarantees]
-
-
-def named(text: str, network: Network | None) -> str:
-    """Return a text that speaks of nodes by number with the names that a network gives them.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> named("node 0, about node 8", sv.graphs.florentine())
-    'Acciaiuoli, about Albizzi'
-    >>> named("nodes 0, 8", sv.graphs.florentine()), named("node 3", sv.graphs.ring(4))
-    ('Acciaiuoli, Albizzi', 'node 3')
-    """
-    if network is None or network.labels is None:
-        return text
-    label = network.label
-
-    def by_name(found: re.Match[str]) -> str:
-        return re.sub(r"\d+", lambda number: str(label(int(number[0]))), found[1])
-
-    return re.sub(r"\bnodes? (\d+(?:(?:, | and )\d+)*)", by_name, text)
 
 
 def assumptions(stated: Iterable[Mapping[str, Any]]) -> list[str]:

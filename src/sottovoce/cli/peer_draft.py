@@ -11,7 +11,7 @@ import typer
 from sottovoce.cli.output import Json, emit, safe
 
 if TYPE_CHECKING:
-    from sottovoce.cli.plan import LoadedPlan
+    from sottovoce.planfile.read import LoadedPlan
 
 __all__ = ["draft", "draft_of"]
 
@@ -32,13 +32,12 @@ def draft(
         sottovoce peer agree draft.toml -m north.pem@10.0.0.1:7000 -m south.pem@10.0.0.2:7000 -o a.toml
     """
     from sottovoce._io import atomic_write
-    from sottovoce.cli.plan import built_plan
     from sottovoce.errors import ConfigError
-    from sottovoce.planfile.schema import read_plan
+    from sottovoce.planfile.read import load_file
 
     if out.exists():
         raise ConfigError(f"{out} exists already; name another file with --out.")
-    text = draft_of(built_plan(read_plan(plan), plan.parent, plan.name), plan.name)
+    text = draft_of(load_file(plan), plan.name)
     atomic_write(out, text)
     next_step = f"Written to {safe(out)}. Next: sottovoce peer agree {safe(out)} -m CERTIFICATE@HOST:PORT ..."
     emit({"draft": str(out)}, json, lambda screen: screen.print(next_step))
@@ -50,11 +49,11 @@ def draft_of(built: LoadedPlan, where: str = "the plan") -> str:
     Examples
     --------
     >>> from sottovoce.planfile.schema import check_plan_file
-    >>> from sottovoce.cli.plan import built_plan
+    >>> from sottovoce.planfile.read import plan_from_settings
     >>> tables = {"version": 1, "network": {"graph": "complete:4"}, "protocol": {"name": "masked"},
     ...           "average": {"radius": 0.5, "adjacency": "user"},
     ...           "budget": {"epsilon": 3.0, "delta": 1e-5}}
-    >>> draft = draft_of(built_plan(check_plan_file(tables, "plan"), Path(), "plan"))
+    >>> draft = draft_of(plan_from_settings(check_plan_file(tables, "plan"), Path(), "plan"))
     >>> print(draft.split("[model]")[1].split())
     ['kind', '=', '"mean"', 'parameters', '=', '1', '[budget]', 'epsilon', '=', '3.0', 'delta', '=', '1e-05']
     """

@@ -81,17 +81,19 @@ def _thing(path: Path, home: Any) -> dict[str, Any]:
 
     if path.suffix != ".toml":
         return read_thing(path, home)
-    from sottovoce.planfile.schema import check_plan_file, read_toml
+    from sottovoce.planfile.read import plan_from_settings, read_toml
+    from sottovoce.planfile.schema import check_plan_file
 
     tables = read_toml(path)
     if "members" in tables:
         from sottovoce.peers.agreement import read_agreement
 
         return agreement_record(read_agreement(path), home)
-    from sottovoce.cli.plan import built_plan, plan_record, price
+    from sottovoce.advice.assessment import assess
+    from sottovoce.cli.plan import plan_result
 
-    built = built_plan(check_plan_file(tables, path.name), path.parent, path.name)
-    return plan_record(price(built), built)
+    loaded = plan_from_settings(check_plan_file(tables, path.name), path.parent, path.name)
+    return plan_result(assess(loaded), loaded)
 
 
 def _joined(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -60,7 +60,7 @@ def search(
                 )
             rows.append({"clip_norm": clip_norm, "rate": rate, score: float(scores[score])})
             budget = built.settings.budget
-            stated.append(built.plan.privacy(**({} if budget is None else budget.who)))
+            stated.append(built.plan.privacy(**({} if budget is None else budget.budget.adversary)))
             delta = 1e-5 if budget is None else budget.delta
             tell(len(rows))
     best = (max if SCORES[score] else min)(rows, key=lambda row: row[score])

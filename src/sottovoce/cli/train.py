@@ -1,6 +1,6 @@
-"""`sottovoce train FILE.toml`: a training plan priced, then run, in one process or over ranks.
+"""`sottovoce train FILE.toml`: a training plan, assessed, then run, in one process or over ranks.
 
-Nothing here knows an algorithm or a kind of model: a file becomes a plan (`sottovoce.cli.plan`), a plan runs.
+Nothing here knows an algorithm or a kind of model: a file becomes a plan (`sottovoce.planfile`), a plan runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from sottovoce._format import number
 from sottovoce._io import plain
 from sottovoce.cli.distributed import Split, inside, start
 from sottovoce.cli.output import Json, console, emit, if_stopped, safe
-from sottovoce.cli.plan import LoadedPlan, built_plan, price, require_budget, show_price
+from sottovoce.cli.plan import show_assessment
 from sottovoce.errors import ConfigError, DataError, InvalidInput
-from sottovoce.planfile.schema import read_plan
 
 if TYPE_CHECKING:
     from sottovoce.algorithms import Plan
     from sottovoce.models.saved import Fitted
     from sottovoce.peers.training_charges import Training
+    from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
 
 __all__ = ["charged_training", "read_training", "run_training", "train"]
@@ -114,29 +114,31 @@ def train_on(
 ) -> None:
     """Price and run a file in this process, or as one of a cluster's ranks, the first of which speaks."""
 
+    from sottovoce.advice.assessment import assess, require_budget
+
     def prepare() -> tuple[LoadedPlan, dict[str, Any]]:
-        built = read_training(file)
-        priced = price(built)
-        require_budget(priced)
-        return built, priced
+        loaded = read_training(file)
+        assessment = assess(loaded)
+        require_budget(assessment)
+        return loaded, assessment
 
     speaks = cluster is None or cluster.rank == 0
-    built, priced = prepare() if cluster is None else cluster.agree("the plan file", prepare)
-    folder = _place(out, built, file) if speaks else None
+    loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
+    folder = _place(out, loaded, file) if speaks else None
     if speaks and not json:
-        show_price(console(), priced)
+        show_assessment(console(), assessment)
     show = speaks and not json and sys.stderr.isatty()
 
     def charge() -> Training | None:  # the rank that speaks for all of them
-        return charged_training(built, population, checkpoint) if speaks else None
+        return charged_training(loaded, population, checkpoint) if speaks else None
 
     if speaks and not json:
-        _say_resumed(checkpoint, built.plan.steps)
+        _say_resumed(checkpoint, loaded.plan.steps)
     try:
         charged = charge() if cluster is None else cluster.agree("the book", charge)
         with if_stopped(lambda: _kept(checkpoint)) if speaks else nullcontext():
             result = run_training(
-                built, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show,
+                loaded, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show,
                 charged=charged,
             )  # fmt: skip
     except BaseException:
@@ -144,15 +146,15 @@ def train_on(
             folder.rmdir()
         raise
     if result is not None:
-        _finish(result, built, priced, out, folder, file, json)
+        _finish(result, loaded, assessment, out, folder, file, json)
 
 
-def _place(out: Path | None, built: LoadedPlan, file: Path) -> Path | None:
+def _place(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | None:
     """Return the folder for the study, made before anything is spent; None where none is wanted.
 
     Noise that protects is spent for good, so such a run never ends without its model.
     """
-    protective = built.settings.noise.seed is None
+    protective = loaded.settings.noise.seed is None
     record_only = out is not None and out.suffix.lower() == ".json"
     if (out is None or record_only) and not protective:
         return None
@@ -173,20 +175,20 @@ def _place(out: Path | None, built: LoadedPlan, file: Path) -> Path | None:
     return place
 
 
-def study_of(result: Result, built: LoadedPlan) -> Fitted:
+def study_of(result: Result, loaded: LoadedPlan) -> Fitted:
     """Return what a run by a plan file has fitted: the model, its price and how its inputs are read."""
     from sottovoce.accounting.wording import uncharged
     from sottovoce.estimators.fitting import SIMULATED, TEST
     from sottovoce.models.saved import Fitted, with_statement
 
-    assert built.records is not None
-    records, plan, budget = built.records, built.plan, built.settings.budget
+    assert loaded.records is not None
+    records, plan, budget = loaded.records, loaded.plan, loaded.settings.budget
     delta = 1e-5 if budget is None else budget.delta
-    chosen = plan.guarantees()[0] if budget is None else plan.privacy(**budget.who)
-    notes = [uncharged(name) for name in built.accepted]
-    if built.settings.noise.seed is not None:
+    chosen = plan.guarantees()[0] if budget is None else plan.privacy(**budget.budget.adversary)
+    notes = [uncharged(name) for name in loaded.accepted]
+    if loaded.settings.noise.seed is not None:
         notes.append(SIMULATED)
-    data = built.settings.data
+    data = loaded.settings.data
     if data is not None and (data.test_file is not None or hasattr(records.columns, "side")):
         notes.append(TEST)
     privacy = replace(chosen, assumptions=(*chosen.assumptions, *notes))
@@ -196,14 +198,14 @@ def study_of(result: Result, built: LoadedPlan) -> Fitted:
         row = rows[0]  # the mean of equal rows rounds
     kept = with_statement(result, [], row, delta)
     return Fitted(
-        model=records.brought.model(row),
+        model=records.adapter.model(row),
         privacy=privacy,
         plan=plan,
         result=replace(kept, guarantees=result.guarantees),
-        target=records.brought.target,
+        target=records.adapter.target,
         delta=delta,
         columns=records.columns,
-        layout=records.brought.layout,
+        layout=records.adapter.layout,
         label=records.label,
         builder=records.builder,
     )
@@ -231,21 +233,23 @@ def _say_resumed(checkpoint: Path | None, steps: int) -> None:
 
 def read_training(file: Path, **changed: Any) -> LoadedPlan:
     """Return the plan of a training file and its records; `changed` options replace those of the file."""
-    settings = read_plan(file)
+    from sottovoce.planfile.read import plan_from_settings, read_plan_file
+
+    settings = read_plan_file(file)
     if settings.train is None:
         raise ConfigError(f"{file.name} has no [train]; sottovoce average runs a file with [average].")
-    built = built_plan(settings, file.parent, file.name, **changed)
-    if built.records is not None and built.records.data is None:
+    loaded = plan_from_settings(settings, file.parent, file.name, **changed)
+    if loaded.records is not None and loaded.records.data is None:
         assert settings.data is not None
         raise DataError(
             f"There is no file {file.parent / str(settings.data.file)}; the sizes in {file.name} are enough "
             "for sottovoce plan, training needs the records."
         )
-    return built
+    return loaded
 
 
 def run_training(
-    built: LoadedPlan,
+    loaded: LoadedPlan,
     cluster: Cluster | None = None,
     *,
     checkpoint: Path | None = None,
@@ -253,15 +257,15 @@ def run_training(
     progress: bool = False,
     charged: Training | None = None,
 ) -> Result | None:
-    """Run a built plan, in this process or as a rank; the result is returned on rank 0."""
+    """Run a loaded plan, in this process or as a rank; the result is returned on rank 0."""
     from sottovoce.runners.progress import bar
     from sottovoce.runners.run import run_on_ranks
 
-    plan, noise = built.plan, built.settings.noise.source
-    assert built.records is not None
-    assert built.settings.train is not None
-    data, every = built.records.data, built.settings.train.every or max(plan.steps // 20, 1)
-    with _logged(logs, built) as log:
+    plan, noise = loaded.plan, loaded.settings.noise.source
+    assert loaded.records is not None
+    assert loaded.settings.train is not None
+    data, every = loaded.records.data, loaded.settings.train.every or max(plan.steps // 20, 1)
+    with _logged(logs, loaded) as log:
 
         def tell(step: int, entry: Mapping[str, Any]) -> None:
             if charged is not None:
@@ -283,16 +287,16 @@ def run_training(
 
 
 def charged_training(
-    built: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
+    loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
 ) -> Training | None:
     """Charge the book of this machine's home, if it has one and the noise protects somebody."""
     from sottovoce.peers.training_charges import charge_training
 
-    if not built.settings.noise.source.protective:
+    if not loaded.settings.noise.source.protective:
         return None
-    statements = [each for each in (built.plan.privacy(), *built.plan.guarantees()) if each.valid]
+    statements = [each for each in (loaded.plan.privacy(), *loaded.plan.guarantees()) if each.valid]
     return charge_training(
-        built.plan, f"training of {built.plan.name}", statements=statements, population=population,
+        loaded.plan, f"training of {loaded.plan.name}", statements=statements, population=population,
         checkpoint=checkpoint,
     )  # fmt: skip
 
@@ -306,7 +310,7 @@ def _handed_over(result: Result, plan: Plan, charged: Training | None) -> Result
 
 @contextmanager
 def _logged(
-    logs: Path | None, built: LoadedPlan
+    logs: Path | None, loaded: LoadedPlan
 ) -> Iterator[Callable[[int, Mapping[str, Any]], None] | None]:
     """Give what to call with (step, figures), which writes them for TensorBoard with the epsilon so far."""
     if logs is None:
@@ -314,11 +318,11 @@ def _logged(
         return
     from sottovoce.report.tensorboard import EventLog
 
-    budget = built.settings.budget
+    budget = loaded.settings.budget
     delta = 1e-5 if budget is None else budget.delta
 
     def tell(step: int, entry: Mapping[str, Any]) -> None:
-        log.scalars(step, {**entry, **_spent(built.plan, delta, step)})
+        log.scalars(step, {**entry, **_spent(loaded.plan, delta, step)})
 
     with closing(EventLog(logs)) as log:
         yield tell
@@ -335,20 +339,20 @@ def _spent(plan: Plan, delta: float, step: int) -> dict[str, float]:
 
 def _finish(
     result: Result,
-    built: LoadedPlan,
-    priced: dict[str, Any],
+    loaded: LoadedPlan,
+    assessment: dict[str, Any],
     out: Path | None,
     folder: Path | None,
     file: Path,
     json: bool,
 ) -> None:
     """Score, write and print what a run has left."""
-    assert built.records is not None
+    assert loaded.records is not None
     coef = result.outputs["coef"]
-    metrics = {**result.metrics, **built.records.score(coef), "cost": priced["cost"]}
-    if built.accepted:
-        metrics["accepted"] = list(built.accepted)
-    result = replace(result, metrics=metrics, guarantees=priced["guarantees"])
+    metrics = {**result.metrics, **loaded.records.score(coef), "cost": assessment["cost"]}
+    if loaded.accepted:
+        metrics["accepted"] = list(loaded.accepted)
+    result = replace(result, metrics=metrics, guarantees=assessment["guarantees"])
     record = plain(result.to_dict())
     if coef.size <= SHOWN:
         record["outputs"] = {"coef": plain(coef)}
@@ -357,20 +361,20 @@ def _finish(
 
         write_result(out, record)
     if folder is not None:
-        study_of(result, built).save(folder, also={"plan.toml": file.read_bytes()})
+        study_of(result, loaded).save(folder, also={"plan.toml": file.read_bytes()})
         record["study"] = str(folder)
-    emit(record, json, lambda screen: _show(screen, record, built, out, folder))
+    emit(record, json, lambda screen: _show(screen, record, loaded, out, folder))
 
 
 def _show(
-    screen: Any, record: dict[str, Any], built: LoadedPlan, out: Path | None, folder: Path | None
+    screen: Any, record: dict[str, Any], loaded: LoadedPlan, out: Path | None, folder: Path | None
 ) -> None:
     from sottovoce.accounting.wording import UNCHARGED
 
     coef = record.get("outputs", {}).get("coef", [])
     if 0 < len(coef) <= 1000:
-        assert built.records is not None
-        names = [*getattr(built.records.brought, "names", ())]
+        assert loaded.records is not None
+        names = [*getattr(loaded.records.adapter, "names", ())]
         names += ["intercept"] * (len(names) == len(coef) - 1)
         named = len(names) == len(coef)
         shown = ", ".join((f"{safe(names[j])} " if named else "") + number(v) for j, v in enumerate(coef[:8]))

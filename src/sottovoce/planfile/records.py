@@ -1,26 +1,38 @@
 """The ``[data]`` section of a plan file: which records, how they are prepared, and who holds them.
 
-Preparation that looks at more than one record of private data at a time is named in `Records.uncharged`: a
-statement is valid only where the file accepts each of these by name.
+Preparation that reads more than one private record at a time is named in `PlanRecords.uncharged`; a file
+must accept each of these by name.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from sottovoce.accounting.wording import UNCHARGED
+from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_file
+from sottovoce.data.base import Shards, is_sparse
+from sottovoce.data.images import ImageReading, load_images
+from sottovoce.data.ingest import UserData, ingest
+from sottovoce.data.tables import Columns, Scale, TableData, read_table
 from sottovoce.errors import ConfigError, DataError, Refused
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from sottovoce.data import Dataset
-    from sottovoce.data.ingest import UserData
-    from sottovoce.models.adapters import ModelAdapter, ModelOptions
-    from sottovoce.planfile.schema import DataSection, ModelSection
-
-__all__ = ["Records", "accepted", "announced", "linear_records", "network_records"]
+from sottovoce.models.adapters import (
+    LinearAdapter,
+    ModelAdapter,
+    ModelOptions,
+    adapt_model,
+    linear_labels,
+    linear_target,
+    several_classes,
+)
+from sottovoce.models.saved import seen_images
+from sottovoce.planfile.schema import DataSection, ModelSection, prefix_errors
 
 IMAGE_SETS = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 IMAGE_KEYS = ("folder", "side", "mean", "std")
@@ -37,15 +49,15 @@ INSTEAD = {
     "class names": "[data] classes = [...] states them publicly instead",
     "tuning": "settings tuned on public records need nothing",
 }
-Score = Callable[["np.ndarray"], dict[str, float]]
+Score = Callable[[np.ndarray], dict[str, float]]
 
 
-class Records(NamedTuple):
-    """What a plan runs on, what a plan must know of it beforehand, and the way back to a model.
+class PlanRecords(NamedTuple):
+    """What a plan runs on, what it must know of it beforehand, and how a row becomes a model.
 
     ``score`` takes the final coefficients; networks are scored by their own plan, on public records.
-    ``brought`` makes the model of a row, ``columns`` say how its inputs are read, ``builder`` names it.
-    Records that are only announced, by their sizes, have no ``data``: a plan is priced before they are there.
+    ``adapter`` makes the model of a row, ``columns`` say how its inputs are read, ``builder`` names it.
+    Records of which only the sizes are stated have no ``data``: the plan is accounted before they are there.
     """
 
     data: Any
@@ -53,38 +65,24 @@ class Records(NamedTuple):
     dim: int | None
     uncharged: tuple[str, ...]
     score: Score
-    brought: ModelAdapter
-    columns: Any = None
+    adapter: ModelAdapter
+    columns: Columns | ImageReading | None = None
     label: str | None = None
     builder: Mapping[str, Any] | None = None
 
     @property
     def objective(self) -> Any:
         """What is minimized."""
-        return self.brought.objective
+        return self.adapter.objective
 
     @property
     def total(self) -> int:
-        """Number of records, all agents together."""
+        """Number of records of all agents together."""
         return sum(self.sizes)
 
 
-def accepted(accept: tuple[str, ...], uncharged: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Return what a file accepts as read and not charged; refuse what is read and not accepted.
-
-    Examples
-    --------
-    >>> accepted(("standardize",), ("standardize",), "plan.toml")
-    ('standardize',)
-    >>> accepted((), ("standardize",), "plan.toml")
-    Traceback (most recent call last):
-    sottovoce.errors.Refused: plan.toml reads the mean and deviation of every feature of the private \
-records, which no budget is charged for, so no statement about it would hold; write accept = \
-["standardize"] at the top of the file to accept that, or: [data] bounds = [low, high] scales by public \
-bounds instead.
-    """
-    from sottovoce.accounting.wording import UNCHARGED
-
+def check_accepted(accept: tuple[str, ...], uncharged: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """Return what a file accepts as read and not charged; refuse what is read and not accepted."""
     for name in accept:
         if name not in UNCHARGED:
             raise ConfigError(f"{where}, accept knows {', '.join(UNCHARGED)}, got {name!r}.")
@@ -92,10 +90,10 @@ bounds instead.
             raise ConfigError(f"{where} accepts {name!r}, but nothing of the kind is read; leave it out.")
     for name in uncharged:
         if name not in accept:
-            listed = ", ".join(f'"{word}"' for word in dict.fromkeys((*accept, *uncharged)))
+            names = ", ".join(f'"{word}"' for word in dict.fromkeys((*accept, *uncharged)))
             raise Refused(
                 f"{where} reads {UNCHARGED[name]}, which no budget is charged for, so no statement about it "
-                f"would hold; write accept = [{listed}] at the top of the file to accept that, or: "
+                f"would hold; write accept = [{names}] at the top of the file to accept that, or: "
                 f"{INSTEAD[name]}."
             )
     return tuple(dict.fromkeys(accept))
@@ -106,26 +104,20 @@ bounds instead.
 
 def linear_records(
     section: DataSection, folder: Path, agents: int | None, model: Any, names: Sequence[Any] | None = None
-) -> Records:
+) -> PlanRecords:
     """Return the records of a linear model: one holder's, one part per agent, or per user (None)."""
-    from dataclasses import replace
-
-    from sottovoce.data import Dataset
-    from sottovoce.data.base import Shards, is_sparse
-    from sottovoce.models.adapters import LinearAdapter, linear_labels, linear_target, several_classes
-
     for key in IMAGE_KEYS:
         if getattr(section, key) is not None:
             raise ConfigError(f"[data] {key} is for images, which need a network: a [model] section.")
     table = _table(section, folder, agents, names)
-    asked, uncharged = _asked(section, table)
-    target = linear_target(model, table.labels, asked)
+    model_options, uncharged = _model_options(section, table)
+    target = linear_target(model, table.labels, model_options)
     y = linear_labels(target, table.labels)
     dim = int(table.X.shape[1])
-    brought = LinearAdapter(replace(several_classes(model, target), dim=dim), None, target)
-    brought.names, brought.intercept = table.names, section.intercept
+    adapter = LinearAdapter(replace(several_classes(model, target), dim=dim), None, target)
+    adapter.names, adapter.intercept = table.names, section.intercept
     test = None if table.test is None else (table.test[0], linear_labels(target, table.test[1]))
-    score = _linear_score(brought, test)
+    score = _linear_score(adapter, test)
     if agents == 1:
         data: Any = Dataset(section.name or "file", table.X, y)
         sizes: tuple[int, ...] = (len(y),)
@@ -134,23 +126,22 @@ def linear_records(
             raise DataError("the data are sparse; dealing them out among users needs a dense array.")
         data = Shards.from_parts(table.X, y, _parts(section, table, y, agents, names))
         sizes = tuple(data.sizes.tolist())
-    brought.data = data
-    found = Records(data, sizes, dim, uncharged, score, brought, table.columns, section.label)
-    return _announced_sizes(section, folder, found, names)
+    adapter.data = data
+    records = PlanRecords(data, sizes, dim, uncharged, score, adapter, table.columns, section.label)
+    return _with_stated_sizes(section, folder, records, names)
 
 
-def _linear_score(brought: ModelAdapter, test: tuple[Any, np.ndarray] | None) -> Score:
+def _linear_score(adapter: ModelAdapter, test: tuple[Any, np.ndarray] | None) -> Score:
     def score(coef: np.ndarray) -> dict[str, float]:
-        import numpy as np
 
         if test is None:
             return {}
         X, y = test
-        if brought.target.task == "regression":
+        if adapter.target.task == "regression":
             return {"test_mean_squared_error": float(np.mean((np.asarray(X @ coef) - y) ** 2))}
-        if brought.target.task == "labels":
+        if adapter.target.task == "labels":
             return {"test_accuracy": float(np.mean(np.sign(np.asarray(X @ coef)) == y))}
-        return {"test_accuracy": float(np.mean(brought.objective.predict(coef, X) == y))}
+        return {"test_accuracy": float(np.mean(adapter.objective.predict(coef, X) == y))}
 
     return score
 
@@ -165,20 +156,13 @@ def network_records(
     model: ModelSection,
     clip_norm: float,
     names: Sequence[Any] | None = None,
-) -> Records:
+) -> PlanRecords:
     """Return the records of a network: official images, or a table or arrays of one's own."""
-    from dataclasses import replace
-
-    import numpy as np
-
-    from sottovoce.data.ingest import UserData
-    from sottovoce.models.adapters import adapt_model
-
-    shown: UserData | None
+    public: UserData | None
     if section.file is None and (section.name or "digits") in IMAGE_SETS:
-        own, shown, classes, columns = _images(section, folder)
-        asked, uncharged = _asked(section, None, classes=tuple(range(classes)))
-        parts = _image_parts(section, own.targets, agents)
+        private, public, classes, columns = _images(section, folder)
+        model_options, uncharged = _model_options(section, None, classes=tuple(range(classes)))
+        parts = _image_parts(section, private.targets, agents)
     else:
         for key in IMAGE_KEYS:
             if getattr(section, key) is not None:
@@ -187,34 +171,38 @@ def network_records(
         columns = table.columns
         if columns is not None and section.intercept:
             columns = replace(columns, ones=True)
-        asked, uncharged = _asked(section, table)
-        own = UserData(table.X, table.labels, columns=columns)
-        shown = None if table.test is None else UserData(*table.test)
+        model_options, uncharged = _model_options(section, table)
+        private = UserData(table.X, table.labels, columns=columns)
+        public = None if table.test is None else UserData(*table.test)
         parts = _parts(section, table, _numbered(table.labels), agents, names)
     if model.physical_batch is not None or model.device:
-        asked = replace(asked, physical_batch=model.physical_batch, device=model.device)
-    module, builder = _network(model, folder, np.shape(own.inputs)[1:], asked.classes)
+        model_options = replace(model_options, physical_batch=model.physical_batch, device=model.device)
+    module, builder = _network(model, folder, np.shape(private.inputs)[1:], model_options.classes)
     initial = model.initial or ("keep" if model.weights is not None or model.module is not None else "reset")
-    brought = adapt_model(
-        module, own, shown, parts, replace(asked, clip_norm=clip_norm, loss=model.loss, initial=initial)
+    adapter = adapt_model(
+        module,
+        private,
+        public,
+        parts,
+        replace(model_options, clip_norm=clip_norm, loss=model.loss, initial=initial),
     )
-    sizes = tuple(brought.data.sizes.tolist())
-    found = Records(
-        brought.data, sizes, None, uncharged, lambda coef: {}, brought, columns, section.label, builder
+    sizes = tuple(adapter.data.sizes.tolist())
+    records = PlanRecords(
+        adapter.data, sizes, None, uncharged, lambda coef: {}, adapter, columns, section.label, builder
     )
-    return _announced_sizes(section, folder, found, names)
+    return _with_stated_sizes(section, folder, records, names)
 
 
 def _network(
     model: ModelSection, folder: Path, shape: tuple[int, ...], classes: Sequence[Any] | None
 ) -> tuple[Any, dict[str, Any]]:
     """Return the network that [model] names, with its first weights, and what names it."""
-    from sottovoce.objectives.nets.module_files import build_module, put_weights, read_weights
-    from sottovoce.planfile.schema import about
-
     if (model.name is None) == (model.module is None):
         raise ConfigError('[model] needs either name, a network of the zoo, or module = "mynet:build".')
-    with about("[model]", options=True):
+    from sottovoce.objectives.nets.module_files import build_module, put_weights, read_weights
+    from sottovoce.objectives.nets.zoo import build
+
+    with prefix_errors("[model]"):
         if model.module is not None:
             built = build_module(model.module, folder, sha256=model.sha256, options=model.options)
             builder = {"module": model.module, "sha256": model.sha256, "options": dict(model.options)}
@@ -222,25 +210,24 @@ def _network(
             assert model.name is not None
             if model.sha256 is not None:
                 raise ConfigError("[model] sha256 is for a module of one's own; leave it out.")
-            from sottovoce.objectives.nets.zoo import build
 
-            options = _fitting(model.name, model.options, shape, classes)
-            built, builder = build(model.name, **options), {"zoo": model.name, "options": options}
+            options = _zoo_options(model.name, model.options, shape, classes)
+            try:
+                built, builder = build(model.name, **options), {"zoo": model.name, "options": options}
+            except (TypeError, OverflowError) as error:
+                raise ConfigError(f"{model.name} cannot be built from these options: {error}.") from None
         if model.weights is not None:
-            found = read_weights(folder / model.weights, sha256=model.weights_sha256)
-            put_weights(built, found, model.weights.name)
+            weights = read_weights(folder / model.weights, sha256=model.weights_sha256)
+            put_weights(built, weights, model.weights.name)
         elif model.weights_sha256 is not None:
             raise ConfigError("[model] weights_sha256 needs weights beside it, the file.")
     return built, builder
 
 
-def _fitting(
+def _zoo_options(
     name: str, options: Mapping[str, Any], shape: tuple[int, ...], classes: Sequence[Any] | None
 ) -> dict[str, Any]:
     """Options of a network of the zoo, with what the data say where the file says nothing."""
-    import inspect
-    import math
-
     from sottovoce.objectives.nets.zoo import MODELS
 
     known: dict[str, Any] = {"inputs": math.prod(shape)}
@@ -254,10 +241,6 @@ def _fitting(
 
 def _images(section: DataSection, folder: Path) -> tuple[UserData, UserData, int, Any]:
     """Official images as the network sees them, private and public, their classes, and how they are read."""
-    from sottovoce.data.images import ImageReading, load_images
-    from sottovoce.data.ingest import UserData
-    from sottovoce.models.saved import seen_images
-
     for key in TABLE_KEYS:
         if getattr(section, key):
             raise ConfigError(f"[data] {key} is for tables, not for sets of images; leave it out.")
@@ -266,15 +249,12 @@ def _images(section: DataSection, folder: Path) -> tuple[UserData, UserData, int
     images = load_images(section.name or "digits", section.folder and folder / section.folder)
     mean, std = section.mean or 0.0, section.std or 1.0
     reading = ImageReading(section.side, mean, std, section.features)
-    own = UserData(seen_images(reading, images.x), images.y)
-    shown = UserData(seen_images(reading, images.x_test), images.y_test)
-    return own, shown, images.classes, reading
+    private = UserData(seen_images(reading, images.x), images.y)
+    public = UserData(seen_images(reading, images.x_test), images.y_test)
+    return private, public, images.classes, reading
 
 
 def _image_parts(section: DataSection, y: np.ndarray, agents: int | None) -> list[np.ndarray]:
-    import numpy as np
-
-    from sottovoce.data.partition import by_label, dirichlet, equal
 
     users, rng = agents or section.users or len(y), np.random.default_rng(section.seed)
     if section.partition == "column":
@@ -301,67 +281,61 @@ class _Table(NamedTuple):
     test: tuple[Any, Any] | None
 
 
-def _asked(
+def _model_options(
     section: DataSection, table: _Table | None, classes: tuple[Any, ...] | None = None
 ) -> tuple[ModelOptions, tuple[str, ...]]:
-    """What the file says about labels, and what is read of private records without being charged."""
-    import numpy as np
-
-    from sottovoce.models.adapters import ModelOptions
-
+    """Return what the file says about labels, and what is read of private records without being charged."""
     bounds = section.bounds.get(section.label or "") if isinstance(section.bounds, dict) else None
-    given = section.classes if classes is None else classes
+    declared = section.classes if classes is None else classes
     uncharged = () if table is None else table.uncharged
-    words = table is not None and np.asarray(table.labels).dtype.kind in "OUS"
+    has_names = table is not None and np.asarray(table.labels).dtype.kind in "OUS"
     accept: tuple[str, ...] = ()
-    if words and given is None:
+    if has_names and declared is None:
         accept, uncharged = ("class names",), (*uncharged, "class names")
-    asked = ModelOptions(classes=given, accept=accept, label=section.label, label_bounds=bounds)
-    return asked, tuple(dict.fromkeys(uncharged))
+    options = ModelOptions(classes=declared, accept=accept, label=section.label, label_bounds=bounds)
+    return options, tuple(dict.fromkeys(uncharged))
 
 
-def announced(section: DataSection, folder: Path) -> bool:
-    """Whether only the sizes of the records are known: they are stated, and the file is not there yet."""
+def sizes_only(section: DataSection, folder: Path) -> bool:
+    """Return whether only the sizes of the records are known: the file states them and is not there yet."""
     return section.sizes is not None and section.file is not None and not (folder / section.file).exists()
 
 
-def _announced_sizes(
-    section: DataSection, folder: Path, found: Records, names: Sequence[Any] | None
-) -> Records:
-    """Return the records with the sizes that the file states; refuse others than the records have."""
+def _with_stated_sizes(
+    section: DataSection, folder: Path, records: PlanRecords, names: Sequence[Any] | None
+) -> PlanRecords:
+    """Return the records with the sizes that the file states; refuse sizes that the records do not have."""
     if section.sizes is None:
-        return found
-    count = len(found.sizes)
+        return records
+    count = len(records.sizes)
     stated = (section.sizes,) * count if isinstance(section.sizes, int) else section.sizes
     if len(stated) != count or min(stated) < 1:
         raise ConfigError(
             f"[data] sizes must be a number of records, or one per agent ({count}), each at least 1; got "
             f"{section.sizes}."
         )
-    if announced(section, folder):
-        return found._replace(data=None, sizes=stated)
-    for agent, (said, held) in enumerate(zip(stated, found.sizes, strict=True)):
-        if said != held:
+    if sizes_only(section, folder):
+        return records._replace(data=None, sizes=stated)
+    for agent, (size, actual) in enumerate(zip(stated, records.sizes, strict=True)):
+        if size != actual:
             member = names[agent] if names else agent
             raise ConfigError(
-                f"[data] sizes states {said:,} records of member {member}, but there are {held:,}; correct "
-                "sizes, or leave them out, for a price for other sizes is not this plan's."
+                f"[data] sizes states {size:,} records of member {member}, but there are {actual:,}; correct "
+                "sizes, or leave them out: a privacy cost for other sizes is not this plan's."
             )
-    return found
+    return records
 
 
 def _stand_ins(section: DataSection, agents: int | None, names: Sequence[Any] | None) -> dict[str, Any]:
     """Return columns as announced records will have them: what a plan knows of them hangs on no value."""
-    import numpy as np
-
     bounds = section.bounds if isinstance(section.bounds, dict) else {}
     features = section.features or tuple(name for name in bounds if name != section.label)
     if not features and section.width is not None:
         features = tuple(f"x{j}" for j in range(section.width))
     if not features or isinstance(features, str):
         raise ConfigError(
-            f"There is no file {section.file}; to price the plan before it is there, say how many features "
-            "its records have, [data] width or features, beside sizes."
+            f"There is no file {section.file}; a plan can be accounted before it is there if [data] says "
+            "beside sizes how many features its records have: width or features."
         )
     classes = section.classes or (0.0, 1.0)
     count = len(section.sizes) if isinstance(section.sizes, tuple) else 1
@@ -402,19 +376,12 @@ def _kind(file: Path) -> str:
 def _from_columns(
     section: DataSection, folder: Path, agents: int | None, names: Sequence[Any] | None
 ) -> _Table:
-    """A file whose columns have names: everything is said of columns, and kept with the model."""
-    from dataclasses import replace
-
-    import numpy as np
-
-    from sottovoce.data.ingest import ingest
-    from sottovoce.data.tables import Columns, TableData, read_table
-
+    """A file whose columns have names: how they are read is saved with the model."""
     assert section.file is not None
     if section.label is None:
         raise ConfigError(f"[data] label is missing; it names the column of {section.file} to predict.")
     leave = [name for name in (section.label, section.group) if name is not None]
-    waiting = announced(section, folder)
+    waiting = sizes_only(section, folder)
     table = _stand_ins(section, agents, names) if waiting else read_table(folder / section.file)
     for name in leave:
         if name not in table:
@@ -425,38 +392,45 @@ def _from_columns(
     chosen: dict[str, Any] = {
         "features": section.features, "drop": section.drop, "categories": section.categories,
     }  # fmt: skip
-    _known_columns(section, table, chosen)
+    _check_columns(section, table, chosen)
     plain = Columns.from_table(table, exclude=leave, bounds="none", **chosen)
     numeric = [name for name in plain.features if name not in plain.categories]
     if section.missing == "drop":
         keep = plain.complete(table) & np.array([str(word).strip() != "" for word in table[section.label]])
         table = {name: values[keep] for name, values in table.items()}
-    held: dict[str, Any] | None = None
+    test_table: dict[str, Any] | None = None
     if section.test_share > 0:
         order = np.random.default_rng(section.seed).permutation(len(table[section.label]))
-        out, kept = np.split(order, [round(section.test_share * len(order))])
-        held = {name: values[out] for name, values in table.items()}
-        table = {name: values[kept] for name, values in table.items()}
-    said: Any = "none" if bounds is None else _column_bounds(bounds, numeric)
-    if section.standardize:
-        said = None
+        test_rows, training_rows = np.split(order, [round(section.test_share * len(order))])
+        test_table = {name: values[test_rows] for name, values in table.items()}
+        table = {name: values[training_rows] for name, values in table.items()}
+    scaling: Any = None  # by mean and deviation
+    if not section.standardize:
+        scaling = "none" if bounds is None else _column_bounds(bounds, numeric)
     columns = Columns.from_table(
-        table, exclude=leave, bounds=said, missing="middle" if section.missing == "middle" else "refuse",
-        accept=("standardize",) if section.standardize else (), **chosen,
-    )  # fmt: skip
+        table,
+        exclude=leave,
+        bounds=scaling,
+        missing="middle" if section.missing == "middle" else "refuse",
+        accept=("standardize",) if section.standardize else (),
+        **chosen,
+    )
     columns = replace(columns, unit_rows=section.unit_rows)
-    own = ingest(TableData(table, section.label, section.group), columns=columns)
-    uncharged = ("held-out score",) * (held is not None) + columns.uncharged
-    public = held if section.test_file is None else read_table(folder / section.test_file)
-    if public is not None and any(name not in public for name in (section.label, *columns.features)):
-        raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
-    shown = None if public is None else ingest(TableData(public, section.label), columns=columns)
-    X = _with_ones(own.inputs, section)
-    test = None if shown is None else (_with_ones(shown.inputs, section), shown.targets)
-    return _Table(X, own.targets, own.groups, columns.names, columns, uncharged, test)
+    private = ingest(TableData(table, section.label, section.group), columns=columns)
+    uncharged = ("held-out score",) * (test_table is not None) + columns.uncharged
+    if section.test_file is not None:
+        test_table = read_table(folder / section.test_file)
+    test = None
+    if test_table is not None:
+        if any(name not in test_table for name in (section.label, *columns.features)):
+            raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
+        public = ingest(TableData(test_table, section.label), columns=columns)
+        test = (_with_ones(public.inputs, section), public.targets)
+    X = _with_ones(private.inputs, section)
+    return _Table(X, private.targets, private.groups, columns.names, columns, uncharged, test)
 
 
-def _known_columns(section: DataSection, table: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+def _check_columns(section: DataSection, table: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
     """Refuse names that the file does not have, in the file's words."""
     assert section.file is not None
     for key, value in chosen.items():
@@ -469,20 +443,14 @@ def _known_columns(section: DataSection, table: Mapping[str, Any], chosen: Mappi
 
 
 def _with_ones(X: np.ndarray, section: DataSection) -> np.ndarray:
-    import numpy as np
 
     return np.hstack([X, np.ones((len(X), 1))]) if section.intercept else X
 
 
 def _from_arrays(section: DataSection, folder: Path) -> _Table:
     """A data set by name, or a file of arrays: features without names of their own may have numbers."""
-    import numpy as np
-
-    from sottovoce.data import load, read_file
-    from sottovoce.data.base import is_sparse
-
     keys = ("label", "missing", "classes")
-    given = {key: getattr(section, key) for key in keys if getattr(section, key) is not None}
+    options = {key: getattr(section, key) for key in keys if getattr(section, key) is not None}
     for key in COLUMN_KEYS:
         if getattr(section, key) and (key != "label" or section.file is None):
             instead = "a file of one's own" if section.file is None else "a csv, tsv or parquet file"
@@ -490,14 +458,14 @@ def _from_arrays(section: DataSection, folder: Path) -> _Table:
     if section.missing == "middle":
         raise ConfigError('[data] missing = "middle" is for a csv, tsv or parquet file.')
     if section.name is not None:
-        if set(given) - {"classes"}:
-            raise ConfigError(f"[data] {next(iter(given))} is for a file of one's own; leave it out.")
+        if set(options) - {"classes"}:
+            raise ConfigError(f"[data] {next(iter(options))} is for a file of one's own; leave it out.")
         table = load(section.name)
     else:
         assert section.file is not None
-        table = _read(read_file, folder / section.file, section, given)
+        table = _read(read_file, folder / section.file, section, options)
     if section.test_file is not None:
-        table = _with_test(table, _read(read_file, folder / section.test_file, section, given), section)
+        table = _with_test(table, _read(read_file, folder / section.test_file, section, options), section)
     if section.test_share > 0:
         table = table.split(section.test_share, np.random.default_rng(section.seed))
     columns = None if is_sparse(table.X) or np.ndim(table.X) != 2 else _numbered_columns(section, table)
@@ -520,10 +488,6 @@ def _from_arrays(section: DataSection, folder: Path) -> _Table:
 
 def _numbered_columns(section: DataSection, table: Dataset) -> Any:
     """How the features of an array become those of the model: what `Dataset` does, written down."""
-    import numpy as np
-
-    from sottovoce.data.tables import Columns, Scale
-
     names = table.feature_names or tuple(f"x{j}" for j in range(table.dim))
     scales: dict[str, Scale] = {}
     if section.bounds is not None:
@@ -537,20 +501,17 @@ def _numbered_columns(section: DataSection, table: Dataset) -> Any:
 
 
 def _read(
-    reader: Callable[..., Dataset], path: Path, section: DataSection, given: Mapping[str, Any]
+    reader: Callable[..., Dataset], path: Path, section: DataSection, options: Mapping[str, Any]
 ) -> Dataset:
-    from dataclasses import replace
-
-    import numpy as np
 
     kind = _kind(path)
     if kind in (".npz", ".svm", ".libsvm"):  # labels of arrays are numbers: their classes are declared later
-        given = {key: value for key, value in given.items() if key != "classes"}
+        options = {key: value for key, value in options.items() if key != "classes"}
     try:
-        table = reader(path, **given)
+        table = reader(path, **options)
     except TypeError:  # such a file has no columns by name
         raise ConfigError(
-            f"[data] {', '.join(given) or 'label'} does not fit the file {path.name}."
+            f"[data] {', '.join(options) or 'label'} does not fit the file {path.name}."
         ) from None
     if kind == ".arff" and section.classes is not None:  # -1 and 1 are the two names again
         first, second = section.classes
@@ -559,41 +520,40 @@ def _read(
 
 
 def _with_test(table: Dataset, public: Dataset, section: DataSection) -> Dataset:
-    from dataclasses import replace
 
     if public.feature_names != table.feature_names or public.dim != table.dim:
         raise DataError(f"[data] test_file {section.test_file} has other columns than the records.")
     return replace(table, X_test=public.X, y_test=public.y)
 
 
-def _column_bounds(given: Any, names: Sequence[str]) -> dict[str, Any]:
+def _column_bounds(bounds: Any, names: Sequence[str]) -> dict[str, Any]:
     """Public bounds by name, for every numeric column of a table."""
-    low, high = _pairs(given, names)
+    low, high = _pairs(bounds, names)
     return {name: (a, b) for name, a, b in zip(names, low, high, strict=True)}
 
 
-def _bounds(given: Any, table: Dataset) -> tuple[Any, Any]:
+def _bounds(bounds: Any, table: Dataset) -> tuple[Any, Any]:
     """Return the lowest and highest value of every feature from [low, high], pairs, or pairs by name."""
     names = table.feature_names or tuple(f"x{j}" for j in range(table.dim))
-    return _pairs(given, names)
+    return _pairs(bounds, names)
 
 
-def _pairs(given: Any, names: Sequence[str]) -> tuple[list[float], list[float]]:
-    if isinstance(given, dict):
-        lacking = [name for name in names if name not in given]
-        unknown = [name for name in given if name not in names]
+def _pairs(bounds: Any, names: Sequence[str]) -> tuple[list[float], list[float]]:
+    if isinstance(bounds, dict):
+        lacking = [name for name in names if name not in bounds]
+        unknown = [name for name in bounds if name not in names]
         if lacking or unknown:
-            said = f"lacks {lacking[0]!r}" if lacking else f"names {unknown[0]!r}, which is no feature"
+            problem = f"lacks {lacking[0]!r}" if lacking else f"names {unknown[0]!r}, which is no feature"
             raise ConfigError(
-                f"[data] bounds {said}; it needs one pair for each of the {len(names)} features."
+                f"[data] bounds {problem}; it needs one pair for each of the {len(names)} features."
             )
-        pairs: Any = [given[name] for name in names]
-    elif all(isinstance(value, (int, float)) for value in given):
-        if len(given) != 2:
-            raise ConfigError(f"[data] bounds must be [low, high], got {len(given)} numbers.")
-        pairs = [given] * len(names)
+        pairs: Any = [bounds[name] for name in names]
+    elif all(isinstance(value, (int, float)) for value in bounds):
+        if len(bounds) != 2:
+            raise ConfigError(f"[data] bounds must be [low, high], got {len(bounds)} numbers.")
+        pairs = [bounds] * len(names)
     else:
-        pairs = list(given)
+        pairs = list(bounds)
     if len(pairs) != len(names) or any(not isinstance(p, (list, tuple)) or len(p) != 2 for p in pairs):
         raise ConfigError(f"[data] bounds must be [low, high], or one such pair per feature ({len(names)}).")
     return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -601,8 +561,6 @@ def _pairs(given: Any, names: Sequence[str]) -> tuple[list[float], list[float]]:
 
 def _numbered(labels: Any) -> np.ndarray:
     """Labels as numbers, only to deal records out by them."""
-    import numpy as np
-
     return np.unique(np.asarray(labels), return_inverse=True)[1]
 
 
@@ -614,10 +572,6 @@ def _parts(
     names: Sequence[Any] | None,
 ) -> list[np.ndarray]:
     """Return the row numbers of every user."""
-    import numpy as np
-
-    from sottovoce.data import by_column, by_label, dirichlet, equal
-
     users = agents or section.users or len(y)
     default = "column" if section.group is not None and users > 1 else "equal"
     kind, rng = section.partition or default, np.random.default_rng([section.seed, 1])

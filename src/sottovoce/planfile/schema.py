@@ -1,37 +1,44 @@
-"""Plan files: TOML in, checked sections out. One kind of file serves averaging and every kind of training.
+"""The sections of a plan file, and every problem of a file in one message.
 
 A plan file says who talks (``[network]``), how they average (``[protocol]``), how much noise (``[noise]``),
 what may be spent (``[budget]``) and what is done: ``[average]``, or ``[data]`` and ``[train]`` with a linear
-model (``[objective]``) or a network (``[model]``). Keys of ``[average]`` and ``[train]`` are the options of
-the plan itself, so they are checked by the plan, in the words that Python raises. Whatever is wrong becomes
-one sentence that names the file and the section. A file without ``version = 1`` is refused.
+model (``[objective]``) or a network (``[model]``). The other keys of ``[average]`` and ``[train]`` are the
+options of the algorithm's plan (`sottovoce.algorithms.build`), which checks their values.
 """
 
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from sottovoce.errors import ConfigError, DataError, InvalidInput
+from sottovoce.errors import ConfigError, InvalidInput
 
 if TYPE_CHECKING:
-    import numpy as np
+    from pydantic_core import ErrorDetails
 
-    from sottovoce.graphs import Network
+    from sottovoce.accounting.budget import Budget
+    from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
     from sottovoce.protocols import NamedProtocol
 
-__all__ = [
-    "BudgetSection", "DataSection", "ModelSection", "NetworkSection", "NoiseSection", "ObjectiveSection",
-    "PlanFile", "ProtocolSection", "about", "checked", "read_numbers", "read_plan", "read_toml",
-]  # fmt: skip
-
 VERSION = 1
+NOISE_OPTIONS = ("noise_multiplier", "noise_std", "noise_ratio")
+# options of a plan that stand in a section of their own
+ELSEWHERE = {
+    "objective": "[objective] or [model]",
+    "network": "[network]",
+    "protocol": "[protocol]",
+    "seed": "[protocol] seed",
+    "sizes": "[data]",
+    "records": "[data]",
+    "users": "[data] users",
+    **{key: f"[noise] {key}" for key in NOISE_OPTIONS},
+}
 ViewName = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
+SectionType = TypeVar("SectionType", bound=BaseModel)
 
 
 class Section(BaseModel):
@@ -41,44 +48,12 @@ class Section(BaseModel):
 
 
 class NetworkSection(Section):
-    """``[network]``: who can talk to whom.
-
-    Examples
-    --------
-    >>> NetworkSection(graph="ring:5").build()
-    Network('ring:5', n=5, edges=5)
-    """
+    """``[network]``: who can talk to whom."""
 
     graph: str | None = Field(None, description="a graph by name, as sottovoce account --graph takes it")
     matrix: Path | None = Field(None, description="gossip weights of one's own, CSV or NPZ")
     weights: str | None = Field(None, description="metropolis, max_degree, lazy or uniform")
     names: tuple[str, ...] | None = Field(None, description="what the nodes are called, in order")
-
-    def build(self, folder: Path | None = None, *, seed: int | None = None) -> Network:
-        """Return the network; files are looked for in ``folder``, a random graph is drawn from ``seed``."""
-        from dataclasses import replace
-
-        from sottovoce import graphs
-
-        if (self.graph is None) == (self.matrix is None):
-            raise ConfigError('[network] needs either graph or matrix; for example graph = "ring:8".')
-        if self.matrix is not None:
-            path = (folder or Path()) / self.matrix
-            network = graphs.from_matrix(read_numbers(path), name=path.name)
-        else:
-            assert self.graph is not None
-            text = self.graph
-            if folder is not None and text.startswith("file:"):
-                text = f"file:{folder / text.removeprefix('file:')}"
-            if seed is not None:
-                text = ":".join([part for part in text.split(":") if not part.startswith("seed=")])
-                text = f"{text}:seed={seed}"
-            network = graphs.parse(text)
-        if self.weights is not None:
-            network = network.reweighted(self.weights)
-        if self.names is not None:
-            network = replace(network, labels=self.names)
-        return network
 
     @property
     def random(self) -> bool:
@@ -87,15 +62,7 @@ class NetworkSection(Section):
 
 
 class ProtocolSection(Section):
-    """``[protocol]``: how the nodes average, as `sottovoce.protocols.parse` reads it.
-
-    Examples
-    --------
-    >>> str(ProtocolSection(name="tree", tree="uniform").named("gossip"))
-    'tree:kind=uniform'
-    >>> str(ProtocolSection().named("chebyshev"))
-    'chebyshev'
-    """
+    """``[protocol]``: how the nodes average, as `sottovoce.protocols.parse` reads it."""
 
     name: str | None = Field(None, description="a protocol by name; the algorithm's own when left out")
     rounds: int | None = Field(None, description="theoretical number when left out")
@@ -105,40 +72,40 @@ class ProtocolSection(Section):
     seed: int = Field(0, ge=0, description="draws trees and random edges; public")
 
     def named(self, default: str, where: str = "[protocol]") -> NamedProtocol:
-        """Return the protocol by name, ``default`` where the file names none; ``where`` begins a refusal."""
+        """Return the protocol by name, ``default`` where the file names none; ``where`` begins an error."""
         from sottovoce.protocols import parse
 
-        given = {"rounds": self.rounds, "kind": self.tree, "root": self.root, "fresh": self.fresh}
-        said = [f"{key}={value}" for key, value in given.items() if value is not None]
-        if self.name is None and said:
-            raise ConfigError(f"{where} {said[0].split('=')[0]} needs a name beside it.")
+        options = {"rounds": self.rounds, "kind": self.tree, "root": self.root, "fresh": self.fresh}
+        words = [f"{key}={value}" for key, value in options.items() if value is not None]
+        if self.name is None and words:
+            raise ConfigError(f"{where} {words[0].split('=')[0]} needs a name beside it.")
         if self.rounds is not None and self.rounds < 0:
             raise ConfigError(f"{where} rounds must not be negative, got {self.rounds}.")
-        with about(where):
-            return parse(":".join([self.name or default, *said]))
+        with prefix_errors(where):
+            return parse(":".join([self.name or default, *words]))
 
 
-def _noise(name: str) -> BeforeValidator:
-    """Refuse an amount of noise in the words of the plan, whose option it is."""
+def _amount(name: str) -> BeforeValidator:
+    """Check an amount of noise as the plan does, whose option it is."""
 
-    def checked(value: Any) -> float | None:
+    def check(value: Any) -> float | None:
         from sottovoce import _validate  # numpy comes with it
 
         return None if value is None else _validate.non_negative(value, name)
 
-    return BeforeValidator(checked)
+    return BeforeValidator(check)
 
 
 class NoiseSection(Section):
-    """``[noise]``: how much, and from where; left out, the least noise that meets ``[budget]``."""
+    """``[noise]``: how much, and from where; without an amount, the least noise that meets ``[budget]``."""
 
-    multiplier: Annotated[float | None, _noise("noise_multiplier")] = Field(
-        None, description="noise over the clip (the radius of an average); 0 is no privacy"
+    noise_multiplier: Annotated[float | None, _amount("noise_multiplier")] = Field(
+        None, description="noise over the clip norm (the radius of an average); 0 is no privacy"
     )
-    std: Annotated[float | None, _noise("noise_std")] = Field(
+    noise_std: Annotated[float | None, _amount("noise_std")] = Field(
         None, description="absolute standard deviation, per coordinate"
     )
-    ratio: Annotated[float | None, _noise("noise_ratio")] = Field(
+    noise_ratio: Annotated[float | None, _amount("noise_ratio")] = Field(
         None, description="Laplace scale over sensitivity, for dp-gcd"
     )
     seed: int | None = Field(
@@ -146,7 +113,7 @@ class NoiseSection(Section):
     )
 
     @property
-    def source(self) -> Any:
+    def source(self) -> ProtectiveNoise | SimulatedNoise:
         """A simulation's generator where the file names a seed, protective noise where it does not."""
         from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
 
@@ -167,11 +134,14 @@ class BudgetSection(Section):
     )
 
     @property
-    def who(self) -> dict[str, Any]:
-        """The arguments of `Plan.privacy`, the view among them."""
-        named = {"view": self.view, "observer": self.observer, "user": self.user}
-        given: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-        return given | ({"colluders": self.colluders} if self.colluders != () else {})
+    def budget(self) -> Budget:
+        """The budget that calibrates a plan."""
+        from sottovoce.accounting.budget import Budget
+
+        return Budget(
+            self.epsilon, self.delta, self.view, observer=self.observer, user=self.user,
+            colluders=self.colluders,
+        )  # fmt: skip
 
 
 class AverageSection(Section):
@@ -216,7 +186,8 @@ class DataSection(Section):
     partition: Literal["equal", "label", "dirichlet", "column"] | None = None
     users: int | None = Field(None, ge=1, description="where there is no network")
     sizes: int | tuple[int, ...] | None = Field(
-        None, description="records of each agent, public: prices a plan before the file is there"
+        None,
+        description="records of each agent, public; enough to account for a plan before the file is there",
     )
     width: int | None = Field(None, ge=1, description="number of features, beside sizes; else features")
     skew: float = Field(0.0, ge=0, le=1, description="by label: 0 even, 1 one owner per class")
@@ -276,197 +247,147 @@ class PlanFile(Section):
 
 
 @contextlib.contextmanager
-def about(where: str, *, options: bool = False) -> Iterator[None]:
-    """Put the place in a file before the sentence that a constructor raises; its kind stays.
-
-    With ``options`` the body does nothing but hand a section's options to a constructor, so that a TypeError
-    is about one of them; elsewhere it is a mistake of ours and is left alone.
-
-    >>> with about("plan.toml, [train]"):
-    ...     raise InvalidInput("steps must be positive, got 0.")
-    Traceback (most recent call last):
-    sottovoce.errors.InvalidInput: plan.toml, [train]: steps must be positive, got 0.
-    """
+def prefix_errors(where: str) -> Iterator[None]:
+    """Put the place in a file before the message of an error about an option; its class stays."""
     try:
         yield
     except InvalidInput as error:
         raise type(error)(f"{where}: {error}") from None
-    except (TypeError, OverflowError) as error:
-        if not options:
-            raise
-        raise ConfigError(f"{where} does not hold what is expected here: {error}.") from None
 
 
-Model = TypeVar("Model", bound=BaseModel)
-
-
-def read_toml(path: str | Path) -> dict[str, Any]:
-    """Return the tables of a TOML file, or say which line is wrong."""
-    source = Path(path)
+def check_section(section: type[SectionType], table: Mapping[str, Any], where: str) -> SectionType:
+    """Return a table as a section, or raise one message about all that is wrong with it."""
     try:
-        return tomllib.loads(source.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"There is no plan file {source}; `sottovoce plan --help` shows one.") from None
-    except OSError as error:
-        raise ConfigError(f"Cannot read {source}: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise ConfigError(f"{source} is not text; expected a plan file in TOML.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not valid TOML: {error}.") from None
-
-
-def read_plan(path: str | Path) -> PlanFile:
-    """Read a plan file and check its sections; their options are checked when the plan is built.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> text = 'version = 1\\n[network]\\ngraph = "ring:4"\\n[noise]\\nmultiplier = -1\\n'
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "plan.toml"
-    ...     _ = file.write_text(text)
-    ...     read_plan(file)
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: plan.toml, [noise] multiplier: noise_multiplier must be a finite number of at least 0, got -1.
-    """  # noqa: E501
-    return check_plan_file(read_toml(path), Path(path).name)
+        return section.model_validate(dict(table))
+    except ValidationError as error:
+        raise ConfigError(_message(where, _problems(error, section))) from None
 
 
 def check_plan_file(tables: Mapping[str, Any], where: str) -> PlanFile:
-    """Return the tables of a plan file as checked sections."""
+    """Return the tables of a plan file as checked sections, or raise one message about all problems.
+
+    Values of options are checked by the plan when it is built.
+
+    Examples
+    --------
+    >>> check_plan_file({"version": 1, "network": {"grph": "ring:4"}, "noise": {"noise_std": -1},
+    ...                  "average": {"radius": 1.0, "adjacency": "user"}}, "plan.toml")
+    Traceback (most recent call last):
+    sottovoce.errors.ConfigError: plan.toml has 2 problems: (1) [network] grph is not known (did you mean 'graph'?); expected one of graph, matrix, weights, names. (2) [noise] noise_std: noise_std must be a finite number of at least 0, got -1.
+    """  # noqa: E501
     version = tables.get("version")
     if version is None:
         raise ConfigError(f"{where} has no version; write version = {VERSION} at its top.")
     if version != VERSION or isinstance(version, bool):
         raise ConfigError(f"{where} is of version {version!r}; this sottovoce reads version {VERSION}.")
-    found = checked(PlanFile, tables, where)
-    if (found.average is None) == (found.train is None):
-        raise ConfigError(
-            f"{where} needs either [average], what is averaged, or [train], what is learned; it has "
-            f"{'neither' if found.average is None else 'both'}."
-        )
-    if found.train is not None and found.data is None:
-        raise ConfigError(f"{where}, [data] is missing; it says which records are learned from.")
-    if found.train is not None and found.model is not None and found.objective is not None:
-        raise ConfigError(f"{where} has [model], a network, and [objective], a linear model; leave one out.")
-    if found.average is not None:
-        for section in ("data", "objective", "model"):
-            if getattr(found, section) is not None:
-                raise ConfigError(f"{where}, [{section}] is for training; [average] has values.")
-    return found
-
-
-def checked(model: type[Model], tables: Mapping[str, Any], where: str) -> Model:
-    """Return ``tables`` as a model, or raise one sentence about the first thing that is wrong."""
+    problems, settings = [], None
     try:
-        return model.model_validate(dict(tables))
+        settings = PlanFile.model_validate(dict(tables))
     except ValidationError as error:
-        raise ConfigError(_sentence(error, model, where)) from None
+        problems = _problems(error, PlanFile)
+    problems += _misplaced(tables)
+    if problems:
+        raise ConfigError(_message(where, problems))
+    assert settings is not None
+    return settings
 
 
-def _sentence(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    problems = error.errors()
-    # a misspelt key also shows up as a missing one: name the misspelling
-    problem = next((p for p in problems if p["type"] == "extra_forbidden"), problems[0])
-    place = [str(part) for part in problem["loc"] if not str(part)[:1].isupper() and "[" not in str(part)]
-    named = f"{where}, {_place(place)}"
-    if problem["type"] == "extra_forbidden":
-        known = _known(model, place[:-1])
-        return f"{named} is not known; expected one of {', '.join(known)}."
-    if problem["type"] == "missing":
-        return f"{named} is missing."
-    if problem["type"] == "value_error":  # a sentence of ours
-        return f"{named}: {problem['msg'].removeprefix('Value error, ')}"
-    said = problem["msg"][:1].lower() + problem["msg"][1:]
-    return f"{named}: {said}, got {_shown(problem['input'])}."
+def _misplaced(tables: Mapping[str, Any]) -> list[str]:
+    """Return the problems between sections, and of the names of options."""
+    average, train = tables.get("average"), tables.get("train")
+    if (average is None) == (train is None):
+        amount = "neither" if average is None else "both"
+        return [f"needs either [average], what is averaged, or [train], what is learned; it has {amount}."]
+    problems = []
+    if train is not None and "data" not in tables:
+        problems.append("[data] is missing; it says which records are learned from.")
+    if train is not None and "model" in tables and "objective" in tables:
+        problems.append("[model] is a network and [objective] a linear model; leave one out.")
+    if average is not None:
+        problems += [
+            f"[{name}] is for training; [average] has values."
+            for name in ("data", "objective", "model")
+            if name in tables
+        ]
+    section = "average" if train is None else "train"
+    options = average if train is None else train
+    return problems + (_option_problems(section, options) if isinstance(options, Mapping) else [])
 
 
-def _place(place: Sequence[str]) -> str:
-    if not place:
-        return "the file"
-    if len(place) == 1:
-        return place[0] if place[0] in ("title", "accept", "version") else f"[{place[0]}]"
-    return f"[{place[0]}] {'.'.join(place[1:])}"
+def _option_problems(section: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the options in [average] or [train] that the algorithm does not have, or has elsewhere."""
+    from sottovoce.algorithms.build import plan_options, suggestion
 
-
-def _known(model: type[BaseModel], place: Sequence[str]) -> list[str]:
-    for part in place:
-        field = model.model_fields.get(part)
-        inner = getattr(field, "annotation", None)
-        options = [inner, *getattr(inner, "__args__", ())]
-        model = next((t for t in options if isinstance(t, type) and issubclass(t, BaseModel)), model)
-    return list(model.model_fields)
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def read_numbers(path: str | Path) -> np.ndarray:
-    """Return the one table of numbers in a CSV (no header, or one of words) or NPZ file.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = Path(folder) / "v.csv"
-    ...     _ = file.write_text("age,dose\\n40,1.5\\n50,2.5\\n")
-    ...     read_numbers(file).tolist()
-    [[40.0, 1.5], [50.0, 2.5]]
-    """
-    import zipfile
-
-    import numpy as np
-
-    source = Path(path)
+    name = "averaging" if section == "average" else options.get("algorithm")
+    if not isinstance(name, str):
+        return []  # a problem of the section itself
+    if section == "train" and name == "averaging":
+        return ["averaging is written as [average], without [train]."]
     try:
-        if source.suffix.lower() in (".npz", ".npy"):
-            held = np.load(source, allow_pickle=False)
-            arrays = {name: held[name] for name in held.files} if hasattr(held, "files") else {"": held}
-            if len(arrays) != 1:
-                raise DataError(f"{source} must hold one array, it holds {', '.join(arrays) or 'none'}.")
-            return np.asarray(next(iter(arrays.values())), dtype=float)
-        lines = source.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise DataError(f"There is no file {source}.") from None
-    except OSError as error:
-        raise DataError(f"Cannot read {source}: {error.strerror or error}.") from None
-    except DataError:
-        raise
-    except (ValueError, EOFError, zipfile.BadZipFile):
-        raise DataError(f"{source} does not hold numbers; expected a CSV or NPZ file of numbers.") from None
-    return _csv(source, lines)
-
-
-def _csv(source: Path, lines: list[str]) -> np.ndarray:
-    import numpy as np
-
-    rows: list[list[float]] = []
-    for line_number, line in enumerate(lines, start=1):
-        words = [word.strip() for word in line.replace(";", ",").replace("\t", ",").split(",")]
-        if words == [""] or words[0].startswith("#"):
-            continue
-        try:
-            row = [float(word) for word in words]
-        except ValueError:
-            if rows or line_number > 1:
-                bad = next(word for word in words if not _is_number(word))
-                raise DataError(f"Line {line_number} of {source} holds {bad!r}, expected numbers.") from None
-            continue  # a header
-        if rows and len(row) != len(rows[0]):
-            raise DataError(
-                f"Line {line_number} of {source} holds {len(row)} numbers, expected {len(rows[0])}."
+        known = plan_options(name)
+    except InvalidInput as error:
+        return [f"[{section}]: {error}"]
+    own = AverageSection if section == "average" else TrainSection
+    offered = [key for key in known if key not in ELSEWHERE]
+    problems = []
+    for key in options:
+        if key in ELSEWHERE:
+            problems.append(f"[{section}] {key} has its own place: {ELSEWHERE[key]}.")
+        elif key not in known and (key == "adjacency" or key not in own.model_fields):
+            near = suggestion(key, [*offered, *own.model_fields])
+            problems.append(
+                f"[{section}]: {name} has no option {key!r}{near}; it knows {', '.join(offered)}."
             )
-        rows.append(row)
-    if not rows:
-        raise DataError(f"{source} holds no numbers.")
-    return np.array(rows)
+    return problems
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+def _message(where: str, problems: Sequence[str]) -> str:
+    if len(problems) == 1:
+        return f"{where} {problems[0]}" if problems[0].startswith("needs") else f"{where}, {problems[0]}"
+    numbered = " ".join(f"({k}) {problem}" for k, problem in enumerate(problems, 1))
+    return f"{where} has {len(problems)} problems: {numbered}"
+
+
+def _problems(error: ValidationError, section: type[BaseModel]) -> list[str]:
+    """Return one sentence per problem; a key that only looks missing, since it is misspelled, is left out."""
+    from sottovoce.algorithms.build import suggestion
+
+    sentences: dict[str, str] = {}
+    meant: set[str] = set()
+    for problem in sorted(error.errors(), key=lambda one: one["type"] != "extra_forbidden"):
+        parts = [str(part) for part in problem["loc"] if not str(part)[:1].isupper() and "[" not in str(part)]
+        place = _place(parts)
+        if problem["type"] == "extra_forbidden":
+            known = _known_keys(section, parts[:-1])
+            near = suggestion(parts[-1], known)
+            meant |= {_place([*parts[:-1], key]) for key in known if repr(key) in near}
+            sentences[place] = f"{place} is not known{near}; expected one of {', '.join(known)}."
+        elif place not in sentences and place not in meant:
+            sentences[place] = _sentence(place, problem)
+    return list(sentences.values())
+
+
+def _sentence(place: str, problem: ErrorDetails) -> str:
+    if problem["type"] == "missing":
+        return f"{place} is missing."
+    if problem["type"] == "value_error":  # raised by a check of this package
+        return f"{place}: {problem['msg'].removeprefix('Value error, ')}"
+    value = repr(problem["input"])
+    shown = value if len(value) <= 60 else value[:57] + "..."
+    return f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}, got {shown}."
+
+
+def _place(parts: Sequence[str]) -> str:
+    if not parts:
+        return "the file"
+    if len(parts) == 1:
+        return parts[0] if parts[0] in ("title", "accept", "version") else f"[{parts[0]}]"
+    return f"[{parts[0]}] {'.'.join(parts[1:])}"
+
+
+def _known_keys(section: type[BaseModel], parts: Sequence[str]) -> list[str]:
+    for part in parts:
+        annotation = section.model_fields[part].annotation
+        options = [annotation, *getattr(annotation, "__args__", ())]
+        section = next((t for t in options if isinstance(t, type) and issubclass(t, BaseModel)), section)
+    return list(section.model_fields)

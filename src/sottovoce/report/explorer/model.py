@@ -451,7 +451,7 @@ class ExplorerModel:
                 protocol["fresh"] = chosen.fresh
         tables["protocol"] = protocol
         seed = (tables.get("noise") or {}).get("seed")
-        tables["noise"] = {"multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
+        tables["noise"] = {"noise_multiplier": chosen.noise} | ({} if seed is None else {"seed": seed})
         if self.plan.query == "value" and "average" not in tables:
             center: Any = self.plan.center
             tables["average"] = {"radius": self.plan.radius, "center": center, "adjacency": "user"}

@@ -1,0 +1,169 @@
+"""What a plan file costs and what its answer is worth: guarantees, communication, error, budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sottovoce._io import plain
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.published.assessment import missing_links
+from sottovoce.accounting.wording import name_nodes, uncharged
+from sottovoce.advice.samples import Sample
+from sottovoce.advice.suggestions import suggestions
+from sottovoce.advice.usefulness import is_average, usefulness
+from sottovoce.errors import BudgetExceeded
+from sottovoce.graphs import Network
+from sottovoce.planfile.read import LoadedPlan
+from sottovoce.planfile.schema import BudgetSection
+
+HIDES = {
+    "user": "everything a member holds: one whole member may be replaced",
+    "add-remove": "a single record: one may be added or removed",
+    "replace-one": "a single record: one may be replaced",
+}
+NO_PRIVACY = (
+    "No noise is added: this is a run without privacy, a yardstick for others, on records that may be public."
+)
+SYNTHETIC = ("logistic", "squared")  # losses that have synthetic records
+_RUNS = 20  # of a simulation, fewer where a run is long
+_WORK = 4e9  # numbers that a simulation may go through
+
+
+def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
+    """Return what a plan costs and is worth as plain values.
+
+    ``simulated``: judge training by runs on synthetic records, and look for suggestions where it is needed.
+    """
+    plan, budget = loaded.plan, loaded.settings.budget
+    delta = 1e-5 if budget is None else budget.delta
+    guarantees = plan.guarantees()
+    assessment: dict[str, Any] = {
+        "title": loaded.settings.title,
+        "plan": plain(dict(plan.describe())),
+        "delta": delta,
+    }
+    if budget is not None:
+        chosen = plan.privacy(**budget.budget.adversary)
+        guarantees = [*guarantees, *([] if chosen in guarantees else [chosen])]
+        verdict = budget_verdict(chosen, budget)
+        assessment["budget"] = budget.model_dump(exclude_none=True) | {"view": chosen.adversary.kind}
+        assessment |= verdict | {"verdict": name_nodes(verdict["verdict"], loaded.network)}
+    if loaded.accepted:
+        assessment["accepted"] = list(loaded.accepted)
+        remarks = tuple(uncharged(name) for name in loaded.accepted)
+        guarantees = [replace(g, assumptions=(*g.assumptions, *remarks)) for g in guarantees]
+    assessment["guarantees"] = [
+        row | ({"accepted": list(loaded.accepted)} if loaded.accepted else {})
+        for row in guarantee_rows(guarantees, delta, loaded.network)
+    ]
+    assessment["cost"] = dict(plan.cost())
+    if loaded.network is not None:
+        notes = list(missing_links(loaded.network, plan.schedule(0)))
+        if len(set(plan.sizes or ())) > 1 and plan.estimand is not None:
+            notes.append(f"Sites differ in size; learned is {plan.estimand}.")
+        assessment |= {"notes": notes} if notes else {}
+    noise = plan.noise_in_result()
+    if noise is not None:
+        assessment["noise_in_result"] = noise
+        limit = None if budget is None else budget.max_noise
+        if limit is not None and noise > limit:
+            sentence = f"The result would carry {noise:.3g} of noise, more than the {limit:g} allowed."
+            assessment |= {"feasible": False, "verdict": sentence}
+    assessment["hides"] = HIDES[plan.adjacency] if plan.has_noise else "nothing: no noise is added"
+    if not plan.has_noise:
+        assessment = {"verdict": NO_PRIVACY, **assessment, "private": False}
+    assessment["reads"] = _files_read(loaded)
+    return assessment | _worth(loaded, assessment, simulated)
+
+
+def require_budget(assessment: Mapping[str, Any]) -> None:
+    """Refuse to run a plan that does not meet its budget."""
+    if assessment.get("feasible") is False:
+        raise BudgetExceeded(assessment["verdict"])
+
+
+def budget_verdict(guarantee: Guarantee, budget: BudgetSection) -> dict[str, Any]:
+    """Return whether a guarantee meets a budget, and a sentence that says why or why not."""
+    epsilon = guarantee.epsilon(budget.delta)
+    spent = f"epsilon {epsilon:.4g} at delta {budget.delta:g} against {guarantee.adversary}"
+    if not guarantee.valid:
+        return {
+            "feasible": False,
+            "verdict": f"The number for this view is {guarantee.label}, not a guarantee, and accepts no "
+            "budget; take the view local, or a plan over exact consensus.",
+        }
+    if epsilon == budget.epsilon == math.inf:
+        return {"feasible": True, "private": False, "verdict": NO_PRIVACY}
+    if epsilon > budget.epsilon:
+        return {
+            "feasible": False,
+            "verdict": f"The plan spends {spent}, more than the budget of {budget.epsilon:g}; "
+            "more noise or fewer steps lower it.",
+        }
+    return {"feasible": True, "verdict": f"The plan spends {spent}, within the budget of {budget.epsilon:g}."}
+
+
+def guarantee_rows(
+    guarantees: Iterable[Guarantee], delta: float, network: Network | None = None
+) -> list[dict[str, Any]]:
+    """Return guarantees as plain values with epsilon at ``delta``, and the adversary in words.
+
+    On a ``network`` with labels, nodes are called by theirs.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=1.0)
+    >>> round(guarantee_rows([plan.privacy("local")], 1e-5)[0]["epsilon"], 3)
+    1.993
+    """
+    return [g.to_dict(delta=delta) | {"against": name_nodes(str(g.adversary), network)} for g in guarantees]
+
+
+def _worth(loaded: LoadedPlan, assessment: Mapping[str, Any], simulated: bool) -> dict[str, Any]:
+    """Return whether the answer is of use, in words and numbers, and what would change it."""
+    plan: Any = loaded.plan
+    sample, runs = None, _RUNS
+    loss = getattr(getattr(plan, "objective", None), "loss", None)
+    if simulated and isinstance(loss, str) and plan.query == "gradient" and plan.sizes:
+        numbers = plan.steps * min(sum(plan.sizes), 20_000) * plan.objective.dim
+        runs = int(min(_RUNS, _WORK // max(numbers, 1)))
+        sample = Sample.synthetic(loss, plan.objective.dim) if runs >= 4 and loss in SYNTHETIC else None
+    options: dict[str, Any] = {} if sample is None or is_average(plan) else {"sample": sample, "runs": runs}
+    use = usefulness(plan, **options)
+    worth: dict[str, Any] = {
+        "private": assessment.get("private", assessment.get("feasible")),
+        "useful": use.useful,
+        "usefulness": use.sentence,
+        "error": use.error if use.error is None else float((use.error**2 + use.bias**2) ** 0.5),
+        "range": use.span,
+        "signal": use.signal,
+        "score": None if use.score is None else dict(vars(use.score)),
+    }
+    budget = loaded.settings.budget
+    if simulated and budget is not None and (use.useful is False or assessment.get("feasible") is False):
+        worth["suggestions"] = [one.sentence for one in suggestions(plan, budget.budget, sample=sample)]
+    return worth
+
+
+def _files_read(loaded: LoadedPlan) -> list[str]:
+    """Return what the assessment has read, in words."""
+    settings, files = loaded.settings, []
+    network = settings.network
+    if network is not None and network.matrix is not None:
+        files.append(f"{network.matrix} (the weights of the network)")
+    if network is not None and (network.graph or "").startswith("file:"):
+        files.append(f"{str(network.graph).removeprefix('file:')} (the edges of the network)")
+    if settings.data is not None:
+        source = settings.data.file or settings.data.name or "the data set"
+        if loaded.records is not None and loaded.records.data is None:
+            return [*files, f"no records ({source} is not there yet; how many there will be is stated)"]
+        more = f", and {', '.join(loaded.accepted)}" if loaded.accepted else ""
+        files.append(f"{source} (how many records there are, and of how many features{more})")
+    if settings.average is not None and isinstance(settings.average.values, Path):
+        files.append(f"no values ({settings.average.values} is for sottovoce average)")
+    return files

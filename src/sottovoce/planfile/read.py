@@ -1,0 +1,343 @@
+"""From a plan file to a plan, with the records that it runs on."""
+
+from __future__ import annotations
+
+import tomllib
+import zipfile
+from collections.abc import Mapping
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sottovoce import graphs
+from sottovoce.algorithms import registry
+from sottovoce.algorithms.build import build_plan, frozen, missing_options, plan_options
+from sottovoce.algorithms.plan import CachedSchedule, Plan
+from sottovoce.errors import BudgetInfeasible, ConfigError, DataError
+from sottovoce.graphs import Network
+from sottovoce.objectives import GLM
+from sottovoce.planfile.records import PlanRecords, check_accepted, linear_records, network_records
+from sottovoce.planfile.schema import (
+    NOISE_OPTIONS,
+    BudgetSection,
+    NetworkSection,
+    NoiseSection,
+    PlanFile,
+    check_plan_file,
+    prefix_errors,
+)
+from sottovoce.protocols import parse
+
+
+class LoadedPlan(NamedTuple):
+    """A plan, the records it runs on (None for an average), and the sections of its file."""
+
+    plan: Plan
+    records: PlanRecords | None
+    network: Network | None
+    accepted: tuple[str, ...]
+    settings: PlanFile
+
+
+def load_plan(path: str | Path) -> Plan:
+    """Return the plan that a plan file describes.
+
+    Records that the file names are read for what a plan must know of them: how many there are, and of how
+    many features. Where the file states their numbers (``[data] sizes``) they need not be there yet.
+
+    Examples
+    --------
+    >>> import tempfile, sottovoce as sv
+    >>> plan = sv.PrivateAveraging("masked", network="hypercube:3", noise_std=2.0, radius=0.5)
+    >>> sv.load_plan(sv.save_plan(plan, tempfile.mkdtemp() + "/plan.toml")).privacy() == plan.privacy()
+    True
+    """
+    return load_file(path).plan
+
+
+def load_file(path: str | Path, **options: Any) -> LoadedPlan:
+    """Return the plan of a file with its records; ``options`` replace options of the file."""
+    file = Path(path)
+    return plan_from_settings(read_plan_file(file), file.parent, file.name, **options)
+
+
+def read_plan_file(path: str | Path) -> PlanFile:
+    """Read a plan file and check its sections; values of options are checked when the plan is built."""
+    return check_plan_file(read_toml(path), Path(path).name)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the tables of a TOML file, or say which line is wrong."""
+    source = Path(path)
+    try:
+        return tomllib.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"There is no plan file {source}; `sottovoce plan --help` shows one.") from None
+    except OSError as error:
+        raise ConfigError(f"Cannot read {source}: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{source} is not text; expected a plan file in TOML.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}.") from None
+
+
+def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: Any) -> LoadedPlan:
+    """Return the plan that a file describes, with the records it runs on.
+
+    Parameters
+    ----------
+    settings, folder : the file's sections, and where the files it names are looked for.
+    where : the file's name in messages.
+    changed : options of the plan in place of the file's.
+
+    Examples
+    --------
+    >>> tables = {"version": 1, "network": {"graph": "ring:4"}, "noise": {"noise_multiplier": 4.0},
+    ...           "average": {"radius": 1.0, "adjacency": "user"}}
+    >>> plan = plan_from_settings(check_plan_file(tables, "plan"), Path(), "plan").plan
+    >>> round(plan.epsilon(1e-5, "local"), 3)
+    1.993
+    """
+    train, average = settings.train, settings.average
+    if train is None:
+        assert average is not None
+        section, name = "average", "averaging"
+        options = average.model_dump(exclude={"values"})
+    else:
+        section, name = "train", train.algorithm
+        options = train.model_dump(exclude={"algorithm", "fresh_graph", "every"})
+    options = {key: frozen(value) for key, value in {**options, **changed}.items()}
+    known = plan_options(name)
+    with prefix_errors(where):
+        network = _network(settings, name, folder)
+        records = None if train is None else _records(settings, name, folder, network, options)
+        options |= _options_elsewhere(settings, known, folder, network, records, options)
+    for key in missing_options(name, options):
+        raise ConfigError(f"{where}, [{section}] {key} is missing; {name} needs it.")
+    with prefix_errors(f"{where}, [{section}]"):
+        noise = _noise_options(name, options, settings.noise)
+        if noise:
+            plan = build_plan(name, options | noise)
+        else:
+            plan = _calibrated(name, options, settings.budget)
+    uncharged = () if records is None else records.uncharged
+    return LoadedPlan(plan, records, network, check_accepted(settings.accept, uncharged, where), settings)
+
+
+# ---- who, and what -------------------------------------------------------------------------------------
+
+
+def build_network(section: NetworkSection, folder: Path | None = None, *, seed: int | None = None) -> Network:
+    """Return the network of ``[network]``; a random graph is drawn from ``seed``.
+
+    Examples
+    --------
+    >>> build_network(NetworkSection(graph="ring:5"))
+    Network('ring:5', n=5, edges=5)
+    """
+    if (section.graph is None) == (section.matrix is None):
+        raise ConfigError('[network] needs either graph or matrix; for example graph = "ring:8".')
+    if section.matrix is not None:
+        path = (folder or Path()) / section.matrix
+        network = graphs.from_matrix(read_numbers(path), name=path.name)
+    else:
+        assert section.graph is not None
+        text = section.graph
+        if folder is not None and text.startswith("file:"):
+            text = f"file:{folder / text.removeprefix('file:')}"
+        if seed is not None:
+            text = ":".join([part for part in text.split(":") if not part.startswith("seed=")])
+            text = f"{text}:seed={seed}"
+        network = graphs.parse(text)
+    if section.weights is not None:
+        network = network.reweighted(section.weights)
+    return network if section.names is None else replace(network, labels=section.names)
+
+
+def _network(settings: PlanFile, name: str, folder: Path) -> Network | None:
+    plan_class = registry.algorithm(name)
+    takes = bool(plan_class.protocols) and "network" in plan_options(name)
+    if takes and settings.network is None and not plan_class.network_optional:
+        raise ConfigError(
+            f'[network] is missing; {name} needs to know who talks to whom, for example graph = "ring:8".'
+        )
+    if not takes and settings.network is not None:
+        raise ConfigError(f"{name} runs over no network; leave [network] out.")
+    return None if settings.network is None else build_network(settings.network, folder)
+
+
+def _records(
+    settings: PlanFile, name: str, folder: Path, network: Network | None, options: Mapping[str, Any]
+) -> PlanRecords:
+    assert settings.data is not None
+    agents = network.n if network is not None else 1 if "records" in plan_options(name) else None
+    if agents is not None and settings.data.users not in (None, agents):
+        raise ConfigError(f"[data] users is {settings.data.users}, but the plan is for {agents} agents.")
+    labels = None if network is None else network.labels
+    if settings.model is not None:
+        clip_norm = options.get("clip_norm", float("inf"))
+        return network_records(settings.data, folder, agents, settings.model, clip_norm, labels)
+    return linear_records(settings.data, folder, agents, _glm(settings), labels)
+
+
+def _glm(settings: PlanFile) -> GLM:
+    """Return the linear model of [objective]."""
+    options = {} if settings.objective is None else dict(settings.objective.model_extra or {})
+    known = [item.name for item in fields(GLM) if item.name != "dim"]
+    for key in options:
+        if key not in known:
+            raise ConfigError(f"[objective] {key} is not known; expected one of {', '.join(known)}.")
+    with prefix_errors("[objective]"):
+        try:
+            return GLM(**options)
+        except TypeError as error:
+            raise ConfigError(f"the model cannot be built from these options: {error}.") from None
+
+
+def _options_elsewhere(
+    settings: PlanFile,
+    known: Mapping[str, Any],
+    folder: Path,
+    network: Network | None,
+    records: PlanRecords | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the options of a plan that other sections hold, as far as the algorithm has them."""
+    elsewhere: dict[str, Any] = {}
+    if network is not None:
+        elsewhere = {"network": network, "seed": settings.protocol.seed}
+        if settings.protocol.name is not None or known["protocol"].default is MISSING:
+            elsewhere["protocol"] = str(settings.protocol.named("chebyshev"))
+        if settings.train is not None and settings.train.fresh_graph:
+            elsewhere["protocol"] = _fresh_graphs(settings, folder, elsewhere.get("protocol"))
+    elif settings.protocol.model_dump(exclude_defaults=True):
+        raise ConfigError("[protocol] is for plans over a network; leave it out.")
+    if records is not None:
+        elsewhere |= {"objective": records.objective, "sizes": records.sizes}
+        elsewhere |= {"records": records.total, "users": len(records.sizes)}
+        if isinstance(options.get("smoothness"), (int, float)) and records.dim:  # one for all features
+            elsewhere["smoothness"] = (float(options["smoothness"]),) * records.dim
+    return {key: value for key, value in elsewhere.items() if key in known}
+
+
+def _fresh_graphs(settings: PlanFile, folder: Path, protocol: str | None) -> CachedSchedule:
+    """Return a schedule that draws the graph again for every step, from the public seed."""
+    section, seed = settings.network, settings.protocol.seed
+    assert section is not None
+    if not section.random:
+        raise ConfigError("[train] fresh_graph needs a graph that is drawn: er or geometric.")
+    if protocol is None:
+        raise ConfigError("[train] fresh_graph needs [protocol] name.")
+    named, graph = parse(protocol), section.graph
+
+    class FreshGraphs(CachedSchedule):
+        def __str__(self) -> str:  # names the run: another seed is another run
+            return f"{named} on {graph}, drawn afresh in every step from seed {seed}"
+
+    return FreshGraphs(
+        lambda k: named.at(build_network(section, folder, seed=seed * 1_000_003 + k), seed=seed, step=k)
+    )
+
+
+# ---- noise ---------------------------------------------------------------------------------------------
+
+
+def _noise_options(name: str, options: Mapping[str, Any], noise: NoiseSection) -> dict[str, float]:
+    """Return the noise that a file states as the plan's own option; empty where it states none."""
+    amounts = {key: getattr(noise, key) for key in NOISE_OPTIONS if getattr(noise, key) is not None}
+    if len(amounts) > 1:
+        raise ConfigError(f"[noise] takes {' or '.join(NOISE_OPTIONS)}, got both; leave one out.")
+    own: str = registry.algorithm(name).noise_field
+    for key, amount in amounts.items():
+        if key == own:
+            return {own: amount}
+        if "noise_ratio" in (key, own):
+            raise ConfigError(f"[noise] {key} does not fit {name}; give {own}.")
+        clip_norm = options.get("radius", options.get("clip_norm"))
+        if not isinstance(clip_norm, (int, float)) or isinstance(clip_norm, bool) or not clip_norm > 0:
+            raise ConfigError(
+                f"[noise] {key} is measured against the clip norm, which must be positive, got {clip_norm!r}."
+            )
+        return {own: amount * clip_norm if own == "noise_std" else amount / clip_norm}
+    return {}
+
+
+def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | None) -> Plan:
+    """Return the plan with the least noise that meets the budget, against the budget's own view."""
+    if section is None:
+        raise ConfigError(
+            "Neither [noise] nor [budget] is given; one of them decides how much noise is added."
+        )
+    plan = build_plan(name, options, budget=section.budget)
+    noise = plan.noise_in_result()
+    if section.max_noise is not None and plan.query != "value":
+        raise ConfigError(f"[budget] max_noise is for averages; {name} does not know it before it runs.")
+    if section.max_noise is not None and noise is not None and noise > section.max_noise:
+        raise BudgetInfeasible(
+            f"No noise meets epsilon {section.epsilon:g} at delta {section.delta:g} with at most "
+            f"{section.max_noise:g} of noise in the result: it would be {noise:.3g}; "
+            "allow a larger epsilon or more noise, or let more nodes take part."
+        )
+    return plan
+
+
+# ---- tables of numbers ---------------------------------------------------------------------------------
+
+
+def read_numbers(path: str | Path) -> np.ndarray:
+    """Return the one table of numbers in a CSV (no header, or one of words) or NPZ file."""
+    source = Path(path)
+    try:
+        if source.suffix.lower() in (".npz", ".npy"):
+            archive = np.load(source, allow_pickle=False)
+            arrays = (
+                {name: archive[name] for name in archive.files}
+                if hasattr(archive, "files")
+                else {"": archive}
+            )
+            if len(arrays) != 1:
+                raise DataError(f"{source} must hold one array, it holds {', '.join(arrays) or 'none'}.")
+            return np.asarray(next(iter(arrays.values())), dtype=float)
+        lines = source.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        raise DataError(f"There is no file {source}.") from None
+    except OSError as error:
+        raise DataError(f"Cannot read {source}: {error.strerror or error}.") from None
+    except DataError:
+        raise
+    except (ValueError, EOFError, zipfile.BadZipFile):
+        raise DataError(f"{source} does not hold numbers; expected a CSV or NPZ file of numbers.") from None
+    return _csv(source, lines)
+
+
+def _csv(source: Path, lines: list[str]) -> np.ndarray:
+    rows: list[list[float]] = []
+    for line_number, line in enumerate(lines, start=1):
+        words = [word.strip() for word in line.replace(";", ",").replace("\t", ",").split(",")]
+        if words == [""] or words[0].startswith("#"):
+            continue
+        try:
+            row = [float(word) for word in words]
+        except ValueError:
+            if rows or line_number > 1:
+                bad = next(word for word in words if not _is_number(word))
+                raise DataError(f"Line {line_number} of {source} holds {bad!r}, expected numbers.") from None
+            continue  # a header
+        if rows and len(row) != len(rows[0]):
+            raise DataError(
+                f"Line {line_number} of {source} holds {len(row)} numbers, expected {len(rows[0])}."
+            )
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{source} holds no numbers.")
+    return np.array(rows)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
