@@ -81,7 +81,8 @@ def test_an_average_keeps_its_noise_center_and_price(call, tmp_path):
     plan = plan_from_settings(read_plan_file(tmp_path / "plan.toml"), tmp_path, "plan.toml").plan
     assert agreement.plan.noise_multiplier == plan.noise_multiplier
     assert agreement.plan.center == plan.center
-    assert AgreedRun(agreement).promised(0).epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5), rel=1e-9)
+    charged = AgreedRun(agreement).charged_guarantee(0)
+    assert charged.epsilon(1e-5) == pytest.approx(plan.epsilon(1e-5), rel=1e-9)
 
 
 @pytest.mark.parametrize("protocol", ["masked", "tree:kind=uniform"])
@@ -97,7 +98,7 @@ def test_a_training_keeps_columns_steps_rate_and_price(protocol, call, tmp_path)
     assert agreement.plan.privacy("local").epsilon(1e-5) == pytest.approx(
         plan.privacy("local").epsilon(1e-5), rel=1e-6
     )
-    assert AgreedRun(agreement).promised(0).epsilon(1e-5) == pytest.approx(
+    assert AgreedRun(agreement).charged_guarantee(0).epsilon(1e-5) == pytest.approx(
         plan.privacy(view).epsilon(1e-5), rel=1e-6
     )
 
