@@ -27,7 +27,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers import free_ports, print_lines
-from sottovoce.secure_sum.masks import PairMasks, grid_noise, mask_grid, simulated_masks
+from sottovoce.noise.grid import grid_noise, mask_grid
+from sottovoce.secure_sum.masks import PairMasks, simulated_masks
 
 CHAIN = bytes(32)
 
@@ -92,7 +93,7 @@ def whole_step(objective: Any, batch_size: int, records: int = 6000) -> Callable
     import sottovoce as sv
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.noise.run_randomness import RunRandomness
-    from sottovoce.secure_sum.masks import next_chain
+    from sottovoce.secure_sum.keys import next_chain
 
     plan = sv.algorithms.ConsensusSGD(
         objective, "masked", network="ring:10", steps=2000, clip_norm=1.0, noise_multiplier=3.0,

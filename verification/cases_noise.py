@@ -12,11 +12,14 @@ import numpy as np
 import sottovoce as sv
 from sottovoce.data import partition
 from sottovoce.data.poisson_sampling import PoissonSampler
+from sottovoce.noise import discrete as noise_discrete
+from sottovoce.noise import grid as noise_grid
 from sottovoce.noise import samplers as noise_samplers
 from sottovoce.noise.correlated import PairSharedNoise, TimeCorrelatedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.time_correlation import mafalda
 from sottovoce.peers.run_keys import RunKeys
+from sottovoce.secure_sum import keys as keys_module
 from sottovoce.secure_sum import masks
 
 KEYS = (bytes(32), bytes(range(32)))
@@ -47,7 +50,7 @@ def _noise() -> Iterator[tuple[str, Any]]:
         yield f"simulated/seed{seed}/long-float32", source.perturb(wide.astype(np.float32), **pair)
         steps = noise_samplers.perturb_steps(source, rows, agent=3, step=6, std=0.7, stream=2)
         yield f"simulated/seed{seed}/steps", steps
-        yield f"summed/seed{seed}", masks.SummedNoise(seed).perturb(rows, **where)
+        yield f"summed/seed{seed}", noise_grid.SummedNoise(seed).perturb(rows, **where)
         network = sv.graphs.ring(10)
         yield f"pair-shared/seed{seed}", PairSharedNoise(source, network, 2.0).perturb(rows, **where)
         correlated = TimeCorrelatedNoise(source, mafalda(network, 6))
@@ -56,26 +59,26 @@ def _noise() -> Iterator[tuple[str, Any]]:
         yield f"run/seed{seed}", [random.batches, random.start]
         yield f"run/seed{seed}/noise", random.noise.perturb(rows, **where)
         yield f"run/seed{seed}/draws", random.draws(3, 1).integers(2**60, size=50)
-    grid = masks.mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0, 7.0, 9.0], dim=8, steps=3)
+    grid = noise_grid.mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0, 7.0, 9.0], dim=8, steps=3)
     hosted = {0: (0, 1.0), 5: (1, 2.0), 9: (2, 1.0)}
     on_grid = where | {"std": np.array([5.0, 7.0, 9.0])}
     for k, key in enumerate(KEYS):
-        yield f"discrete-gaussian/key{k}", noise_samplers.discrete_gaussian(70_000, key)
-        yield f"grid/key{k}", masks.grid_noise(5000, grid.widths[1], key)
+        yield f"discrete-gaussian/key{k}", noise_discrete.discrete_gaussian(70_000, key)
+        yield f"grid/key{k}", noise_grid.grid_noise(5000, grid.widths[1], key)
         yield f"keyed/key{k}", keyed(key).perturb(rows, **where)
         yield f"keyed/key{k}/float32", keyed(key).perturb(rows.astype(np.float32), **where)
         steps = noise_samplers.perturb_steps(keyed(key), rows, agent=3, step=6, std=0.7, stream=2)
         yield f"keyed/key{k}/steps", steps
-        yield f"common-grid/key{k}", masks.GridNoise(keyed(key), grid, hosted).perturb(rows, **on_grid)
+        yield f"common-grid/key{k}", noise_grid.GridNoise(keyed(key), grid, hosted).perturb(rows, **on_grid)
         random = RunRandomness(keyed(key), key, 0)
         yield f"run/key{k}/draws", random.draws(3, 1).integers(2**60, size=50)
         # these two take no key: the operating system's bytes are replaced by known ones
         with mock.patch("os.urandom", KnownBytes(key)):
-            yield f"discrete-laplace/key{k}", noise_samplers.discrete_laplace(400)
+            yield f"discrete-laplace/key{k}", noise_discrete.discrete_laplace(400)
         with mock.patch("os.urandom", KnownBytes(key)):
             yield f"protective/key{k}", noise_samplers.ProtectiveNoise().perturb(rows, **where)
         with mock.patch("os.urandom", KnownBytes(key)):
-            source = masks.GridNoise(noise_samplers.ProtectiveNoise(), grid, hosted)
+            source = noise_grid.GridNoise(noise_samplers.ProtectiveNoise(), grid, hosted)
             yield f"common-grid/system/key{k}", source.perturb(rows, **on_grid)
     yield "grid/widths", list(grid.widths)
     yield "grid/facts", [grid.step, grid.bits, grid.bound, grid.checks, grid.range, grid.slack]
@@ -83,7 +86,7 @@ def _noise() -> Iterator[tuple[str, Any]]:
         "slack",
         [
             noise_samplers.ProtectiveNoise().slack(1000, 1.5),
-            masks.GridNoise(keyed(KEYS[0]), grid, hosted).slack(8),
+            noise_grid.GridNoise(keyed(KEYS[0]), grid, hosted).slack(8),
         ],
     )
 
@@ -115,19 +118,26 @@ def _lots() -> Iterator[tuple[str, Any]]:
 def _masks() -> Iterator[tuple[str, Any]]:
     run, chain = bytes(range(32)), bytes(reversed(range(32)))
     names = [f"m{v}" for v in range(4)]
-    keys = [masks.MaskKey.simulated(5, v) for v in range(4)]
+    keys = [keys_module.MaskKey.simulated(5, v) for v in range(4)]
     publics = [key.public for key in keys]
-    session = masks.session_hash(run, 2, dict(zip(names, publics, strict=True)))
+    session = keys_module.session_hash(run, 2, dict(zip(names, publics, strict=True)))
     yield "mask/publics", b"".join(publics)
     yield "mask/session", session
-    yield "mask/pair-key", masks.pair_key(keys[0], "m0", "m3", publics[3], session)
-    yield "mask/label", masks.mask_label(run, 2, 7, chain)
-    yield "mask/chain", masks.next_chain(chain, 7, np.arange(5))
+    yield "mask/pair-key", keys_module.pair_key(keys[0], "m0", "m3", publics[3], session)
+    yield "mask/label", keys_module.mask_label(run, 2, 7, chain)
+    yield "mask/chain", keys_module.next_chain(chain, 7, np.arange(5))
     for bits, dtype in ((32, np.int32), (64, np.int64)):
         yield f"mask/keystream/{bits}", masks.Keystream(run, bits).take(100)
         members = [
             masks.PairMasks.agree(
-                key, v, names, publics, [w for w in range(4) if w != v], run=run, epoch=2, bits=bits
+                key,
+                v,
+                names,
+                publics,
+                [w for w in range(4) if w != v],
+                run=run,
+                membership_version=2,
+                bits=bits,
             )
             for v, key in enumerate(keys)
         ]

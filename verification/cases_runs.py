@@ -146,7 +146,7 @@ def peers() -> Iterator[tuple[str, Any]]:
     """Yield the final rows of peers in memory, with known run, run keys and mask keys."""
     from sottovoce.peers.agreement import Agreement
     from sottovoce.peers.run_keys import RunKeys
-    from sottovoce.secure_sum.masks import MaskKey
+    from sottovoce.secure_sum.keys import MaskKey
 
     links, listed = load("tests/peers/conftest.py"), load("tests/peers/test_equivalence.py")
     for name, case in listed.CASES.items():

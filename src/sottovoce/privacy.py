@@ -18,9 +18,10 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "accounting.exact": ("LearningView", "exact_loss", "learning_view"),
     "accounting.gaussian": ("gaussian_delta", "gaussian_epsilon", "gaussian_epsilons", "gaussian_mu"),
     "accounting.guarantee": ("Adjacency", "Adversary", "Guarantee", "Label"),
-    "secure_sum.masks": (
-        "GridNoise", "MaskGrid", "MaskKey", "PairMasks", "SummedNoise", "counted_variance", "grid_noise",
-        "mask_grid", "mask_label", "next_chain", "pair_key", "session_hash", "simulated_masks", "sum_range",
+    "secure_sum.keys": ("MaskKey", "mask_label", "next_chain", "pair_key", "session_hash"),
+    "secure_sum.masks": ("PairMasks", "simulated_masks"),
+    "noise.grid": (
+        "GridNoise", "MaskGrid", "SummedNoise", "counted_variance", "grid_noise", "mask_grid", "sum_range",
     ),
     "accounting.budget": ("Budget",),
     "accounting.release": ("Release",),

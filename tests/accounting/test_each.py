@@ -7,7 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.algorithms import DPDSGD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD
-from sottovoce.noise.samplers import STEPS_PER_STD
+from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.objectives import GLM
 from sottovoce.privacy import account, account_each, gaussian_mu
 

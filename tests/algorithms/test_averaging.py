@@ -261,7 +261,7 @@ def test_rounding_is_paid_for_by_a_smaller_ball(protocol):
 
 def test_rounding_before_fresh_noise_is_in_the_price():
     """Half a step each way, in every coordinate, at every node and round: lengths add up at most."""
-    from sottovoce.noise.samplers import STEPS_PER_STD
+    from sottovoce.noise.discrete import STEPS_PER_STD
 
     refreshed = FreshNoiseGossip(sv.graphs.path(4), 4, tau=0.5)
     one, many = (sv.PrivateAveraging(refreshed, noise_std=1.0, radius=0.5, dim=dim) for dim in (1, 10_000))

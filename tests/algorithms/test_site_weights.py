@@ -5,9 +5,9 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput, ReleaseMismatch
+from sottovoce.noise.grid import SummedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise, SimulatedNoise
-from sottovoce.secure_sum.masks import SummedNoise
 
 WEIGHTS = (9.0, 58.0, 30.0, 3.0)
 SHARES = np.array(WEIGHTS) / sum(WEIGHTS)

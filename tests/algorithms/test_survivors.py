@@ -10,8 +10,8 @@ from sottovoce.algorithms.fixed_point import fixed_point
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, InvalidInput
+from sottovoce.noise.grid import mask_grid
 from sottovoce.objectives import GLM
-from sottovoce.secure_sum.masks import mask_grid
 
 
 def plan(**options):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import Refused
-from sottovoce.noise.samplers import KeyedNoise, discrete_gaussian
+from sottovoce.noise.discrete import discrete_gaussian
+from sottovoce.noise.samplers import KeyedNoise
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.run_keys import RunKeys
 

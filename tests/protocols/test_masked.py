@@ -13,9 +13,9 @@ from sottovoce.accounting.observation import Consensus
 from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.attacks import audit_averaging, gossip_attack
 from sottovoce.errors import GraphError, InvalidInput
+from sottovoce.noise.grid import from_grid, sum_of_rows, to_grid
 from sottovoce.privacy import account, exact_loss, learning_view
 from sottovoce.protocols import ExactConsensus, Masked, Tree
-from sottovoce.protocols.masked import from_grid, sum_of_rows, to_grid
 
 # ---- the reference: rational elimination of what nobody in the coalition knows ---------------------------
 

@@ -39,12 +39,12 @@ from sottovoce.accounting.release import Release
 from sottovoce.algorithms.plan import Adjacency, CentralPlan, Plan, View, as_network, check_adjacency
 from sottovoce.data.base import Shards, as_agent_records
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import Protocol, TokenPass, parse
 from sottovoce.protocols.server import Server
 from sottovoce.runners import Algorithm, State
-from sottovoce.secure_sum.masks import MaskGrid, mask_grid
 
 __all__ = ["CentralADMM", "FederatedADMM", "TokenADMM", "central_admm", "federated_admm", "token_admm"]
 

@@ -38,11 +38,11 @@ from sottovoce.algorithms.plan import (
 )
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.graphs import Network
+from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import Chebyshev, Protocol, parse, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
-from sottovoce.secure_sum.masks import MaskGrid, mask_grid
 
 __all__ = ["Muffliato", "PrivateAveraging", "averaging"]
 

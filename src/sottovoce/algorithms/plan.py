@@ -35,12 +35,12 @@ from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.data.base import Shards, as_agent_records, is_sparse
 from sottovoce.errors import DataError, InvalidInput, SottovoceError
 from sottovoce.graphs import Network, as_network
+from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of
 from sottovoce.protocols import HypercubeExchange, NamedProtocol, Protocol
 from sottovoce.runners import Algorithm, Result
 from sottovoce.runners.run import run
-from sottovoce.secure_sum.masks import GridNoise, MaskGrid, SummedNoise, mask_grid
 
 __all__ = [
     "Adjacency",

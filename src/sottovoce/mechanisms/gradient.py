@@ -18,11 +18,11 @@ from sottovoce.accounting.release import MOVES, Release
 from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.errors import InvalidInput, ReleaseMismatch
 from sottovoce.mechanisms.base import Announced, Mechanism, inner_clip
+from sottovoce.noise.grid import on_common_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of, perturb_steps
 from sottovoce.objectives.base import GradientQuery
 from sottovoce.objectives.clipping import clip_rows
-from sottovoce.secure_sum.masks import GridNoise
 
 _DROPOUT = 0xD0  # keys the random numbers that a query draws itself
 _AHEAD = 1 << 21  # records of batches that are drawn before a compiled loop begins
@@ -131,8 +131,7 @@ class GradientMechanism(Mechanism):
 
     def _rounded(self, released: np.ndarray) -> np.ndarray:
         """Return what leaves in the type of the rows, after the noise: a common grid needs all its digits."""
-        noise = self.random.noise
-        wide = isinstance(noise, GridNoise) and noise.common_grid
+        wide = on_common_grid(self.random.noise)
         return released if wide else released.astype(self.query.dtype, copy=False)
 
     def _sums(

@@ -12,8 +12,8 @@ from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import InvalidInput
 from sottovoce.mechanisms.base import Announced
 from sottovoce.mechanisms.coordinate import HolderMechanism, coordinate_clips
+from sottovoce.noise.discrete import LAPLACE_STEPS, discrete_laplace
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.samplers import LAPLACE_STEPS, discrete_laplace
 from sottovoce.objectives.glm import GLM
 
 

@@ -32,7 +32,8 @@ from sottovoce.peers.member_data import Records
 from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.run_keys import RunKeys
 from sottovoce.peers.wire_format import FrameCodec
-from sottovoce.secure_sum.masks import MaskKey, PairMasks
+from sottovoce.secure_sum.keys import MaskKey
+from sottovoce.secure_sum.masks import PairMasks
 
 __all__ = ["AgreedRun"]
 
@@ -171,7 +172,7 @@ class AgreedRun:
             agreed.publics,
             self.plan.schedule(0).partners(node),
             run=agreed.run,
-            epoch=agreed.membership_version,
+            membership_version=agreed.membership_version,
             bits=self.grid.bits,
         )
 

@@ -34,7 +34,7 @@ from sottovoce.peers.identity import (
     verify,
 )
 from sottovoce.peers.masking import make_mask_key, mask_statement
-from sottovoce.secure_sum.masks import session_hash
+from sottovoce.secure_sum.keys import session_hash
 
 __all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
 

@@ -16,7 +16,9 @@ import numpy as np
 
 from sottovoce._io import atomic_write
 from sottovoce.errors import ConfigError, DataError, LedgerError
-from sottovoce.secure_sum.masks import MaskGrid, MaskKey, PairMasks, next_chain
+from sottovoce.noise.grid import MaskGrid
+from sottovoce.secure_sum.keys import MaskKey, next_chain
+from sottovoce.secure_sum.masks import PairMasks
 
 __all__ = ["MaskedRows", "erase_mask_key", "make_mask_key", "mask_statement", "read_mask_key"]
 

@@ -54,7 +54,7 @@ from sottovoce.peers.signing_summary import checks, remembered
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.status import LIVE
 from sottovoce.peers.transport import TlsTransport, Transport, TransportConfig
-from sottovoce.secure_sum.masks import MaskKey
+from sottovoce.secure_sum.keys import MaskKey
 
 __all__ = ["Outcome", "Peer"]
 

@@ -13,7 +13,7 @@ the partner graph without the coalition. So those sums are its view, and `Masked
 
 Addition of integers modulo M is exact: every tree, order and runner gives the same bytes. The one
 division comes after the sum, in float64. Masks cancel bit for bit, so a simulation may leave them out;
-`sottovoce.secure_sum.masks` makes them for those who send rows to other machines.
+`sottovoce.secure_sum` makes them where rows go to other machines.
 """
 
 from __future__ import annotations
@@ -31,10 +31,9 @@ from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
 from sottovoce.leakage.view import GaussianView
+from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
 from sottovoce.protocols.base import Nodes, NodeState
 from sottovoce.protocols.consensus import ExactConsensus, Tree
-
-__all__ = ["FINE", "Masked", "from_grid", "sum_of_rows", "to_grid"]
 
 COMPLETE_UP_TO = 64  # members among whom everybody is everybody's partner unless told otherwise
 PARTNERS = 16  # of each member beyond that; more cost time, fewer leave less room above `tolerate`
@@ -437,70 +436,6 @@ class MaskedLocal(NodeState):
         if t != self._done:
             raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
         return self._state
-
-
-# ---- integers on a grid --------------------------------------------------------------------------------
-
-
-def to_grid(values: Any, step: float, members: int = 1) -> np.ndarray:
-    """Return the nearest multiples of ``step`` as int64, so small that ``members`` of them add up safely.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce.protocols.masked import to_grid
-    >>> to_grid(np.array([1.0, -0.3]), step=0.25).tolist()
-    [4, -1]
-    """
-    scaled = np.divide(values, power_of_two(step), dtype=np.float64)  # exact: a power of two
-    limit = 2.0**62 / members  # a factor of two for rounding
-    if not (np.abs(scaled) < limit).all():  # also catches NaN
-        raise InvalidInput(
-            f"{members} values are added as 64-bit integers in steps of {step:g}, so each must be finite and "
-            f"below {limit * step:g}; clip them, or take a larger grid step."
-        )
-    return np.rint(scaled).astype(np.int64)
-
-
-def from_grid(integers: np.ndarray, step: float, divisor: int = 1) -> np.ndarray:
-    """Return ``integers * step / divisor`` in float64: the one division after an exact sum.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce.protocols.masked import from_grid
-    >>> from_grid(np.array([6]), step=0.25, divisor=3).tolist()
-    [0.5]
-    """
-    return np.asarray(integers, np.float64) / divisor * power_of_two(step)
-
-
-def sum_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the sum over the first axis of int64 (int32) rows modulo 2^64 (2^32), lifted around 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce.protocols.masked import sum_of_rows
-    >>> sum_of_rows(np.array([[2**63 - 1], [5], [-3]])).tolist()
-    [-9223372036854775807]
-    """
-    unsigned = {np.dtype(np.int64): np.uint64, np.dtype(np.int32): np.uint32}.get(rows.dtype)
-    if unsigned is None:
-        raise InvalidInput(
-            f"masked rows are int64 or int32, got {rows.dtype}; masks added as floats do not cancel, and "
-            "their last digits tell what they hide. to_grid makes integers."
-        )
-    # Unsigned arithmetic wraps by definition, signed arithmetic only by habit.
-    return np.add.reduce(rows.view(unsigned), axis=0, dtype=unsigned).view(rows.dtype)
-
-
-def power_of_two(step: float) -> float:
-    """Return a grid step that multiplies and divides without rounding."""
-    value = _validate.positive(step, "the grid step")
-    if math.frexp(value)[0] != 0.5:
-        raise InvalidInput(f"the grid step must be a power of two, got {step!r}; try {2.0**-32:g}.")
-    return value
 
 
 # ---- the partner graph -----------------------------------------------------------------------------------

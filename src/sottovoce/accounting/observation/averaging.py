@@ -30,7 +30,7 @@ from sottovoce.accounting.observation.coalitions import (
 )
 from sottovoce.accounting.query import Query
 from sottovoce.accounting.release import MechanismKey, Release
-from sottovoce.noise.samplers import STEPS_PER_STD
+from sottovoce.noise.discrete import STEPS_PER_STD
 from sottovoce.protocols import Protocol, as_linear
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 import copy
 import os
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -54,58 +53,6 @@ def test_neighboring_coordinates_steps_and_agents_are_independent(source):
     for a, b in [(rows[0], rows[1]), (rows[0], later[0]), (rows[1], other[1]), (rows[0, 1:], rows[0, :-1])]:
         assert abs(np.corrcoef(a, b)[0, 1]) < bound
         assert abs(np.corrcoef(a**2, b**2)[0, 1]) < bound
-
-
-def test_discrete_gaussian_agrees_with_opendp():
-    """Two-sample chi-square against OpenDP's exact sampler, on the narrow table and on the wide sum."""
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib")
-    space = dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float)
-
-    def oracle(scale, count):
-        return np.array((space >> dp.m.then_gaussian(scale=scale))([0] * count))
-
-    words = module._random_words(60_000)
-    for ours, scale in (
-        (module._narrow_gaussian(words), 512.0),
-        (module.discrete_gaussian(60_000), module.STEPS_PER_STD),
-    ):
-        theirs = oracle(scale, 20_000)
-        edges = np.quantile(theirs, np.linspace(0, 1, 65)[1:-1])
-        table = np.array([np.bincount(np.digitize(x, edges), minlength=64) for x in (ours, theirs)])
-        assert stats.chi2_contingency(table).pvalue > 1e-6
-        wrong = np.array([np.bincount(np.digitize(ours * 1.1, edges), minlength=64), table[1]])
-        assert stats.chi2_contingency(wrong).pvalue < 1e-6
-
-
-def test_table_is_the_discrete_gaussian_exactly():
-    """Rebuild the probabilities from the alias table in rational arithmetic and compare with mpmath."""
-    import mpmath
-
-    threshold, values, low = module._table()
-    unit = 1 << (module._FIRST_BITS + module._TIE_BITS)
-    mass = Counter()
-    for slot in range(module._SLOTS):
-        own = (int(threshold[slot]) << module._TIE_BITS) + low[slot]
-        mass[int(values[module._SLOTS + slot])] += own
-        mass[int(values[slot])] += unit - own
-    assert sum(mass.values()) == unit * module._SLOTS
-    with mpmath.workprec(200):
-        norm = 512 * mpmath.sqrt(2 * mpmath.pi)  # by Poisson summation, to e^(-5 million)
-        for k in (0, 1, -1, 100, -511, 2000, -5000, 8191):
-            truth = mpmath.exp(-mpmath.mpf(k * k) / (2 * 512**2)) / norm
-            assert abs(mpmath.mpf(mass[k]) / (unit * module._SLOTS) - truth) < mpmath.mpf(2) ** -112
-
-
-def test_ties_are_decided_by_the_remaining_bits(monkeypatch):
-    threshold, values, low = module._table()
-    slot = next(s for s in range(module._SLOTS) if low[s] > 1 and values[s] != values[module._SLOTS + s])
-    word = np.array([(slot << module._FIRST_BITS) | int(threshold[slot])], np.uint32)
-    monkeypatch.setattr(os, "urandom", lambda n: (low[slot] - 1).to_bytes(n, "little"))
-    assert module._narrow_gaussian(word)[0] == values[module._SLOTS + slot]
-    monkeypatch.setattr(os, "urandom", lambda n: low[slot].to_bytes(n, "little"))
-    assert module._narrow_gaussian(word)[0] == values[slot]
 
 
 def test_no_float_holes():
@@ -267,39 +214,6 @@ def test_noise_of_many_steps_asks_other_sources_step_by_step():
     assert accepts(protective, 2.0)
     assert len(np.unique(protective)) > 3900
     assert module.perturb_steps(SimulatedNoise(1), np.zeros((0, 3)), agent=0, step=0, std=1.0).shape == (0, 3)
-
-
-def test_protective_laplace_noise_has_its_law_and_no_last_value():
-    """P(k) is proportional to exp(-|k| / 2^20): whole numbers, both tails, and nowhere an end."""
-    sample = module.discrete_laplace(300_000)
-    assert (sample == np.rint(sample)).all()
-    scaled = sample / module.LAPLACE_STEPS
-    assert stats.kstest(scaled, "laplace").pvalue > 1e-5
-    assert stats.kstest(scaled * 1.05, "laplace").pvalue < 1e-5
-    assert stats.kstest(scaled / 1.05, "laplace").pvalue < 1e-5
-    assert scaled.max() > 8
-    assert scaled.min() < -8
-
-
-def test_the_laplace_sampler_goes_on_as_long_as_it_wins(monkeypatch):
-    """Every further scale is one more trial of 1/e; nothing cuts the tail off."""
-    wins = iter([True] * 60)
-    true = module._with_probability_exp
-
-    def lucky(a):
-        if (a == module.LAPLACE_STEPS).all() and len(a):
-            return np.full(len(a), next(wins, False))
-        return true(a)
-
-    monkeypatch.setattr(module, "_with_probability_exp", lucky)
-    assert module._geometric(1)[0] // module.LAPLACE_STEPS == 60
-
-
-def test_trials_win_with_the_exponential_probability():
-    for a in (0, 1 << 18, 1 << 20):
-        won = module._with_probability_exp(np.full(200_000, a)).mean()
-        want = np.exp(-a / 2**20)
-        assert abs(won - want) <= 5 * np.sqrt(want * (1 - want) / 200_000)
 
 
 def test_the_grid_is_that_of_the_source():

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.noise.grid import sum_of_rows
 from sottovoce.protocols import Masked
-from sottovoce.protocols.masked import sum_of_rows
-from sottovoce.secure_sum.masks import Keystream, MaskKey, PairMasks, mask_label, next_chain, step_key
+from sottovoce.secure_sum.keys import MaskKey, mask_label, next_chain
+from sottovoce.secure_sum.masks import Keystream, PairMasks, step_key
 
 DELTA, CURATOR = 1.0, 3.0  # how far one member's row may move, and the curator's noise
 
@@ -53,7 +54,14 @@ class World:
         publics, names = [key.public for key in keys], [self.names[v] for v in members]
         masks = [
             PairMasks.agree(
-                key, i, names, publics, protocol.partners(i), run=self.run, epoch=number, step=steps[0]
+                key,
+                i,
+                names,
+                publics,
+                protocol.partners(i),
+                run=self.run,
+                membership_version=number,
+                step=steps[0],
             )
             for i, key in enumerate(keys)
         ]

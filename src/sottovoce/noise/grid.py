@@ -1,0 +1,499 @@
+"""The integer grid of masked sums: rows as whole numbers, and noise that is drawn on the same grid.
+
+Rows are multiples of a power of two, so small that rounding costs a thousandth of the sensitivity. Noise is
+the discrete Gaussian of `sottovoce.noise.discrete`, widened: with draws :math:`K_i` of parameter 512,
+:math:`K_0 + aK_1 + bK_2 + cK_3` is one of parameter :math:`512\\sqrt{1 + a^2 + b^2 + c^2}`, up to a
+relative error :math:`2 e^{-8\\pi^2}` per term as long as no factor exceeds half the width of those before.
+
+References: sums of discrete Gaussians: Kairouz, Liu, Steinke, "The Distributed Discrete Gaussian
+Mechanism", ICML 2021, Theorem 1.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sottovoce import _validate
+from sottovoce.errors import InvalidInput, Refused
+from sottovoce.noise.discrete import NARROW_WIDTH, Bits, narrow_gaussian
+from sottovoce.noise.samplers import (
+    Agents,
+    KeyedNoise,
+    NoiseSource,
+    RecordedNoise,
+    SimulatedNoise,
+    Std,
+    grid_of,
+)
+
+COUNTED_FROM = 8.0  # steps: noise narrower than this counts as none
+DISCOUNT = 4.0  # steps^2 that a sum of discrete Gaussians lacks of a continuous one, for GDP and PLD curves
+ROUNDING = 1e-3  # share of the sensitivity that rounding may take
+_NARROWEST = 16384.0  # steps: from here on rounding a width up costs less than 1/500 of it
+_WRAP_BITS, _GARBAGE_BITS = 40, 40
+_INTEGERS: dict[int, type[np.signedinteger]] = {32: np.int32, 64: np.int64}
+
+
+def to_grid(values: ArrayLike, step: float, members: int = 1) -> np.ndarray:
+    """Return the nearest multiples of ``step`` as int64, so small that ``members`` of them add up safely.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> to_grid(np.array([1.0, -0.3]), step=0.25).tolist()
+    [4, -1]
+    """
+    scaled = np.divide(values, power_of_two(step), dtype=np.float64)  # exact: a power of two
+    limit = 2.0**62 / members  # a factor of two for rounding
+    if not (np.abs(scaled) < limit).all():  # also catches NaN
+        raise InvalidInput(
+            f"{members} values are added as 64-bit integers in steps of {step:g}, so each must be finite and "
+            f"below {limit * step:g}; clip them, or take a larger grid step."
+        )
+    return np.rint(scaled).astype(np.int64)
+
+
+def from_grid(integers: np.ndarray, step: float, divisor: int = 1) -> np.ndarray:
+    """Return ``integers * step / divisor`` in float64: the one division after an exact sum.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from_grid(np.array([6]), step=0.25, divisor=3).tolist()
+    [0.5]
+    """
+    return np.asarray(integers, np.float64) / divisor * power_of_two(step)
+
+
+def sum_of_rows(rows: np.ndarray) -> np.ndarray:
+    """Return the sum over the first axis of int64 (int32) rows modulo 2^64 (2^32), lifted around 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sum_of_rows(np.array([[2**63 - 1], [5], [-3]])).tolist()
+    [-9223372036854775807]
+    """
+    unsigned = {np.dtype(np.int64): np.uint64, np.dtype(np.int32): np.uint32}.get(rows.dtype)
+    if unsigned is None:
+        raise InvalidInput(
+            f"masked rows are int64 or int32, got {rows.dtype}; masks added as floats do not cancel, and "
+            "their last digits tell what they hide. to_grid makes integers."
+        )
+    # Unsigned arithmetic wraps by definition, signed arithmetic only by habit.
+    return np.add.reduce(rows.view(unsigned), axis=0, dtype=unsigned).view(rows.dtype)
+
+
+def power_of_two(step: float) -> float:
+    """Return a grid step that multiplies and divides without rounding."""
+    value = _validate.positive(step, "the grid step")
+    if math.frexp(value)[0] != 0.5:
+        raise InvalidInput(f"the grid step must be a power of two, got {step!r}; try {2.0**-32:g}.")
+    return value
+
+
+@dataclass(frozen=True)
+class MaskGrid:
+    """The public integers of a masked plan: step, width, bounds and everybody's noise on the grid.
+
+    Made by `mask_grid`, which checks it. ``widths`` are the noises in steps, each rounded up to one that can
+    be drawn; ``checks`` zeros are appended to every row so that a sum of rows that do not belong together
+    is taken for a true one with probability at most 2^-40.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> grid = mask_grid(bound=0.5, sensitivity=1.0, noise_std=[1.2] * 10, dim=1, steps=1)
+    >>> grid.step, grid.bits, grid.checks
+    (6.103515625e-05, 32, 1)
+    >>> rows = grid.integers(np.array([[0.25]] * 10))
+    >>> grid.mean(rows.sum(axis=0, dtype=rows.dtype)).tolist()
+    [0.25]
+    """
+
+    step: float
+    bits: int
+    bound: int
+    widths: tuple[float, ...]
+    dim: int
+    steps: int
+    checks: int
+
+    @property
+    def dtype(self) -> type[np.signedinteger]:
+        """The integer type of rows."""
+        return _INTEGERS[self.bits]
+
+    @property
+    def stds(self) -> np.ndarray:
+        """The noise standard deviations as drawn, in the unit of the values."""
+        return np.array(self.widths) * self.step
+
+    @property
+    def range(self) -> float:
+        """The bound R on every coordinate of a true sum, in steps; it fails with probability 2^-40."""
+        return sum_range(len(self.widths), self.bound, self.widths, self.dim, self.steps)
+
+    @property
+    def slack(self) -> float:
+        """What must be taken off a clipping radius, so that rounding does not exceed the sensitivity."""
+        return self.step * math.sqrt(self.dim) / 2
+
+    def integers(self, rows: np.ndarray) -> np.ndarray:
+        """Return clean rows (any number, dim) on the grid, clamped to the bound, with the zeros appended."""
+        if rows.shape[-1] != self.dim:
+            raise InvalidInput(f"rows must have {self.dim} numbers, got shape {rows.shape}.")
+        whole = np.clip(to_grid(rows, self.step), -self.bound, self.bound).astype(self.dtype)
+        return np.concatenate([whole, np.zeros((*whole.shape[:-1], self.checks), self.dtype)], axis=-1)
+
+    def place(self, row: np.ndarray) -> np.ndarray:
+        """Return a noisy row (dim,) as integers, with the zeros appended; nothing is clamped after noise.
+
+        A number beyond the width of the integers wraps, which spoils the sum and nobody's privacy.
+        """
+        if row.shape != (self.dim,):
+            raise InvalidInput(f"rows must have {self.dim} numbers, got shape {row.shape}.")
+        whole = to_grid(row, self.step, len(self.widths)).astype(self.dtype)
+        return np.concatenate([whole, np.zeros(self.checks, self.dtype)])
+
+    def add_noise(self, rows: np.ndarray, members: Sequence[int]) -> np.ndarray:
+        """Return integer rows of ``members`` with protective noise of their widths on all but the zeros."""
+        out = rows.copy()
+        for row, member in zip(out, members, strict=True):
+            row[: self.dim] += grid_noise(self.dim, self.widths[member]).astype(self.dtype)
+        return out
+
+    def mean(self, total: np.ndarray) -> np.ndarray:
+        """Return the mean (dim,) of all members from their integer sum, divided once; garbage is refused."""
+        whole = np.asarray(total)
+        values, zeros = whole[: self.dim], whole[self.dim :]
+        if whole.dtype != self.dtype or whole.shape != (self.dim + self.checks,):
+            raise InvalidInput(
+                f"a sum on this grid is int{self.bits} ({self.dim + self.checks},), got {whole.dtype} "
+                f"{whole.shape}."
+            )
+        # abs of the most negative integer is itself, so compare as floats
+        if zeros.any() or (np.abs(values.astype(np.float64)) > self.range).any():
+            raise Refused(
+                "the sum is not one of rows that belong together: a member sent garbage, or the members "
+                "do not agree on the steps before; compare chain heads."
+            )
+        return from_grid(values, self.step, len(self.widths))
+
+    def hiding_std(self, blocks: Iterable[np.ndarray]) -> np.ndarray:
+        """Return (n,) the std around each user's value that GDP and PLD curves may use, in values' units.
+
+        ``blocks`` are the disjoint sets of members whose sums are seen (`Protocol.blocks`).
+
+        Guarantees
+        ----------
+        A change of a clean row by at most ``d - 2 * slack`` in L2 norm costs who sees these sums at most
+        ``d / hiding_std`` in GDP: noises of less than 8 steps count as none, and 4 steps^2 are taken off for
+        the noise being discrete.
+
+        Examples
+        --------
+        >>> grid = mask_grid(bound=0.5, sensitivity=1.0, noise_std=[1.2] * 10, dim=1, steps=1)
+        >>> grid.hiding_std([np.array([0, 1, 2, 4, 5, 6, 7, 8, 9])]).round(3).tolist()[:4]
+        [3.601, 3.601, 3.601, 0.0]
+        """
+        stds = np.zeros(len(self.widths))
+        for block in blocks:
+            stds[block] = math.sqrt(counted_variance([self.widths[u] for u in block])) * self.step
+        return stds
+
+
+def mask_grid(
+    *,
+    bound: float,
+    sensitivity: float,
+    noise_std: ArrayLike,
+    dim: int,
+    steps: int,
+    step: float | None = None,
+    bits: int | None = None,
+) -> MaskGrid:
+    """Return the grid of a masked plan, checked: rounding, noise, range and plausibility.
+
+    Parameters
+    ----------
+    bound : the largest absolute value of a clean coordinate (the clip norm will do).
+    sensitivity : how far one change moves a member's row in L2 norm.
+    noise_std : one standard deviation per member, absolute; 0 for a member without noise.
+    dim, steps : numbers in a row, and rows of a run.
+    step : the grid step, a power of two; by default the largest that meets the conditions.
+    bits : 32 or 64; by default 32 where the sums fit.
+
+    Examples
+    --------
+    >>> grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 8, dim=1000, steps=100)
+    >>> grid.bits, grid.range < 2**31, math.sqrt(1000) * grid.step <= 1e-3 * 2.0
+    (32, True, True)
+    """
+    std = np.asarray(noise_std, float).ravel()
+    if not len(std) or not (np.isfinite(std).all() and (std >= 0).all() and (std > 0).any()):
+        raise InvalidInput(f"noise_std must be finite, at least 0 and not all 0, got {noise_std!r}.")
+    size, count = _validate.count(dim, "dim"), _validate.count(steps, "steps")
+    change, largest = _validate.positive(sensitivity, "sensitivity"), _validate.positive(bound, "bound")
+    finest = ROUNDING * change / math.sqrt(size)
+    if step is None:
+        step = 2.0 ** math.floor(math.log2(min(finest, float(std[std > 0].min()) / _NARROWEST)))
+    elif step > finest:
+        raise InvalidInput(
+            f"the grid step {step:g} rounds away more than a thousandth of the sensitivity; "
+            f"{size} numbers of sensitivity {change:g} need at most {finest:g}."
+        )
+    if (std[std > 0] < COUNTED_FROM * step).any():
+        raise InvalidInput(
+            f"the least noise, {std[std > 0].min():g}, is below {COUNTED_FROM:g} grid steps of {step:g} and "
+            "would count as none; take a finer grid."
+        )
+    widths = tuple(_drawable_width(float(s) / step) if s else 0.0 for s in std)
+    clean = math.ceil(largest / step) + 1
+    reach = sum_range(len(std), clean, widths, size, count)
+    fitting = [
+        b for b in ((32, 64) if bits is None else (bits,)) if b in _INTEGERS and reach < 2.0 ** (b - 1)
+    ]
+    if not fitting:
+        raise InvalidInput(
+            f"sums reach {reach:.3g} grid steps, which do not fit {bits or 64} bits; take a larger step, "
+            "a smaller clip or less noise."
+        )
+    # Every coordinate of garbage is uniform: it is plausible with probability 2R/M, a zero with 1/M.
+    plausible = size * (math.log2(2 * reach) - fitting[0])
+    checks = max(0, math.ceil((_GARBAGE_BITS + plausible) / fitting[0]))
+    return MaskGrid(step, fitting[0], clean, widths, size, count, checks)
+
+
+def sum_range(members: int, bound: float, widths: Iterable[float], dim: int, steps: int) -> float:
+    """Return R: no coordinate of any sum of the run exceeds it, but with probability 2^-40.
+
+    ``members * bound + sqrt(2 ln(2^41 dim steps)) * sqrt(sum of widths^2)``, all in grid steps.
+
+    Examples
+    --------
+    >>> round(sum_range(10, 1000, [100.0] * 10, dim=1, steps=1), 1)
+    12384.1
+    """
+    variance = math.fsum(float(s) ** 2 for s in widths)
+    tail = math.sqrt(2 * ((_WRAP_BITS + 1) * math.log(2) + math.log(dim) + math.log(steps)))
+    return members * float(bound) + tail * math.sqrt(variance)
+
+
+def counted_variance(widths: Iterable[float]) -> float:
+    """Return the variance, in grid steps squared, that GDP and PLD curves may count for a sum of noises.
+
+    Noises below 8 steps count as none; 4 are taken off for the sum being discrete.
+
+    Examples
+    --------
+    >>> counted_variance([100.0, 7.9, 0.0]), counted_variance([1.0, 2.0])
+    (9996.0, 0.0)
+    """
+    return max(0.0, math.fsum(s * s for s in map(float, widths) if s >= COUNTED_FROM) - DISCOUNT)
+
+
+def grid_noise(count: int, width: float, key: bytes | None = None) -> np.ndarray:
+    """Return ``count`` protective discrete Gaussians (int64) of a width that `mask_grid` gave.
+
+    With 32 secret bytes as ``key`` they are a function of it, else of a key made now and forgotten.
+
+    Examples
+    --------
+    >>> draws = grid_noise(4000, 512 * math.sqrt(1 + 3**2))
+    >>> draws.dtype, bool(1400 < draws.std() < 1850)
+    (dtype('int64'), True)
+    """
+    size = _validate.count(count, "count", minimum=0)
+    if width == 0:
+        return np.zeros(size, np.int64)
+    factors = _factors(width)
+    if not math.isclose(_width_of(factors), width, rel_tol=1e-12):
+        raise InvalidInput(f"no noise of {width!r} grid steps can be drawn; mask_grid rounds widths up.")
+    bits = Bits(key)
+    draws = narrow_gaussian(bits.words(size), bits).astype(np.int64)
+    for factor in factors:
+        if factor:
+            draws += factor * narrow_gaussian(bits.words(size), bits).astype(np.int64)
+    return draws
+
+
+class GridNoise:
+    """A noise source whose protective draws lie on the common grid of a masked plan.
+
+    Rows of different members add up to one discrete Gaussian only if all of them are rounded *before* the
+    noise, and to the same grid. Simulated noise passes through: it is rounded with the rows.
+
+    Parameters
+    ----------
+    source : where noise comes from; a recording keeps and plays back the grid's own integers.
+    grid : the plan's grid.
+    hosted : for each number that keys the noise, its member and the unit in which its gate adds noise: the
+        public divisor that comes after the noise, 1 without one.
+
+    Guarantees
+    ----------
+    What leaves is an integer of the grid times its step, whatever the value was, with a discrete Gaussian of
+    at least the standard deviation asked for; less is refused. Values are clamped to the grid's bound before
+    the noise, coordinate by coordinate, which moves no two of them further apart.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sottovoce.privacy import ProtectiveNoise
+    >>> grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
+    >>> noise = GridNoise(ProtectiveNoise(), grid, {0: (0, 1.0)})
+    >>> row = noise.perturb(np.zeros((1, 2)), agents=[0], step=0, std=5.0) / grid.step
+    >>> bool((row == np.rint(row)).all())
+    True
+    """
+
+    def __init__(self, source: NoiseSource, grid: MaskGrid, hosted: Mapping[int, tuple[int, float]]) -> None:
+        self.source, self.grid, self.hosted = source, grid, dict(hosted)
+        self.protective = source.protective
+
+    @property
+    def rounds(self) -> bool:
+        """Whether rows leave as integers times the grid's step, which float32 would not hold."""
+        return grid_of(self.source, 1.0) > 0
+
+    def perturb(
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
+    ) -> np.ndarray:
+        """Return the rows with noise; on the grid, and in float64, where the source protects."""
+        if not self.rounds:
+            return self.source.perturb(values, agents=agents, step=step, std=std, stream=stream)
+        numbers = [int(number) for number in agents]
+        scale = np.broadcast_to(np.asarray(std, np.float64), (len(numbers),))
+        out = np.empty(np.shape(values), np.float64)  # single precision does not hold the integers
+        for place, number in enumerate(numbers):
+            member, unit = self.hosted[number]
+            width = self.grid.widths[member]
+            if not 0 < scale[place] <= width * self.grid.step * unit * (1 + 1e-9):
+                raise Refused(
+                    f"noise of {scale[place]:g} was asked for, member {member} draws "
+                    f"{width * self.grid.step * unit:g} on the common grid; nothing was released."
+                )
+            scaled = np.divide(values[place], self.grid.step * unit, dtype=np.float64)
+            if not np.isfinite(scaled).all():
+                raise InvalidInput("Protective noise needs finite values; clip them first.")
+            whole = np.rint(np.clip(scaled, -self.grid.bound, self.grid.bound)).astype(np.int64)
+            whole += self._draw(number, whole, width, step, stream)
+            out[place] = whole * (self.grid.step * unit)
+        return out
+
+    def slack(self, dim: int, std: float = 1.0) -> float:
+        """Return what rounding takes of a clip, and half a step for the noise being discrete."""
+        if not self.rounds:
+            return self.source.slack(dim, std)
+        widest = max(unit for _, unit in self.hosted.values())
+        return self.grid.step * widest * (math.sqrt(dim) * (0.5 + 2.0**-10) + 0.5)
+
+    def _draw(self, number: int, whole: np.ndarray, width: float, step: int, stream: int) -> np.ndarray:
+        dim = whole.size
+        if isinstance(self.source, KeyedNoise):
+            scale = width * self.grid.step * self.hosted[number][1]
+            return grid_noise(dim, width, self.source.key_of(number, step, stream, whole, scale))
+        if not isinstance(self.source, RecordedNoise):
+            return grid_noise(dim, width)
+        key = (number, step, stream)
+        if key not in self.source.tape:
+            if self.source.source is None:
+                raise InvalidInput(
+                    f"The recording holds no noise of agent {number} at step {step}, stream {stream}; "
+                    "replay the steps that were recorded."
+                )
+            self.source.tape[key] = grid_noise(dim, width)
+        return self.source.tape[key]
+
+
+def on_common_grid(noise: NoiseSource) -> bool:
+    """Whether rows leave this source as integers of a masked plan's grid."""
+    return isinstance(noise, GridNoise) and noise.rounds
+
+
+class SummedNoise:
+    """The law of the sum: what all rows of a step add up to has the right noise, a single row has not.
+
+    Where thousands of members are simulated, drawing everybody's noise takes longer than everything else, and
+    behind masks nobody sees more than the sum. The first row then carries the noise of all. A plan takes it
+    only over masked sums, with all members in one process and one divisor for all.
+
+    Parameters
+    ----------
+    seed : any whole number of at least 0; the same seed gives the same bytes.
+
+    Guarantees
+    ----------
+    None to anybody: a simulation. The mean of the rows has the law it has with a draw for every member.
+
+    Examples
+    --------
+    >>> noise = SummedNoise(7)
+    >>> rows = noise.perturb(np.zeros((4, 50_000)), agents=range(4), step=0, std=1.0)
+    >>> abs(float(rows.sum(axis=0).std()) - 2.0) < 0.05, bool(rows[1:].any())
+    (True, False)
+    """
+
+    protective = False
+
+    def __init__(self, seed: int) -> None:
+        self._source = SimulatedNoise(seed)
+
+    def __repr__(self) -> str:
+        return repr(self._source).replace("SimulatedNoise", "SummedNoise")
+
+    def perturb(
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
+    ) -> np.ndarray:
+        """Return the rows, the first with noise of the root of the sum of all variances."""
+        numbers = [int(number) for number in agents]
+        scale = np.broadcast_to(np.asarray(std, np.float64), (len(numbers),))
+        out = np.array(values, copy=True)
+        if numbers:
+            total = math.sqrt(math.fsum(np.square(scale)))
+            first = self._source.perturb(out[:1], agents=numbers[:1], step=step, std=total, stream=stream)
+            out[:1] = first
+        return out
+
+    def slack(self, dim: int, std: float = 1.0) -> float:
+        """Return 0: nothing is rounded."""
+        return 0.0
+
+
+def _drawable_width(wanted: float) -> float:
+    """Return the least width of at least ``wanted`` steps that can be drawn."""
+    return _width_of(_factors(wanted))
+
+
+def _width_of(factors: tuple[int, int, int]) -> float:
+    return NARROW_WIDTH * math.sqrt(1 + sum(k * k for k in factors))
+
+
+@functools.lru_cache(maxsize=1024)
+def _factors(width: float) -> tuple[int, int, int]:
+    """Return (a, b, c) with the least ``1 + a^2 + b^2 + c^2`` of at least ``(width / 512)^2``.
+
+    Every factor is at most half the width before it, so that the terms blend into one discrete Gaussian: a
+    at most 256, and beyond that b at most 65536.
+    """
+    most = NARROW_WIDTH // 2
+    # a relative 1e-13 below, so that a width made here is found again in spite of its rounded root
+    rest = max(0, math.ceil((width / NARROW_WIDTH) ** 2 * (1 - 1e-13)) - 1)
+    if rest > most**2 * (1 + most**2):
+        raise InvalidInput(f"noise of {width:.3g} grid steps is too wide to draw; take a larger grid step.")
+    wide = rest > most**2
+    firsts = np.array([most]) if wide else np.arange(most + 1)
+    seconds = np.arange(1 + (most**2 if wide else most))
+    a, b = np.meshgrid(firsts, seconds, indexing="ij")
+    c = np.ceil(np.sqrt(np.maximum(rest - a * a - b * b, 0))).astype(np.int64)
+    allowed = (c <= b) & (wide | (b <= a))
+    total = np.where(allowed, a * a + b * b + c * c, np.iinfo(np.int64).max)
+    best = np.unravel_index(np.argmin(total), total.shape)
+    return int(a[best]), int(b[best]), int(c[best])
