@@ -1,7 +1,9 @@
 """Settings for every test."""
 
+import contextlib
 import json
 import os
+import resource
 from typing import NamedTuple
 
 import pytest
@@ -72,3 +74,19 @@ def refused(call, tmp_path):
         return as_json.json["error"]
 
     return run
+
+
+@pytest.fixture
+def files_no_larger_than():
+    """A disk that is full from a certain byte on: within the block, writing further than that fails."""
+
+    @contextlib.contextmanager
+    def limited(size):
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    return limited

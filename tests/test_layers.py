@@ -18,6 +18,7 @@ LAYERS = [
     {"secure_sum"},
     {"accounting"},
     {"privacy"},
+    {"ledger"},
     {"data"},
     {"objectives"},
     {"mechanisms"},

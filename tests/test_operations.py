@@ -37,7 +37,8 @@ delta = 1e-5
 """
 # these wait for other machines; everything else on the pages is run
 WAITING = ("peer run", "relay", "peer status --watch", "peer check")
-# these go on with a run of several steps, which the average of the trial is not; tests/peers/test_epochs.py
+# these continue a run of several steps, which the average of the trial is not; see
+# tests/peers/test_membership_changes.py
 EPOCHS = ("peer membership", "peer agree next.toml")
 
 

@@ -28,14 +28,14 @@ import pytest
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import LedgerError, SottovoceError
-from sottovoce.peers import lifetime_ledger as book_module
-from sottovoce.peers import run_ledger as ledger_module
-from sottovoce.peers.core import Entry
-from sottovoce.peers.lifetime_ledger import LifetimeBudget, RunCharge
+from sottovoce.ledger import lifetime as lifetime_module
+from sottovoce.ledger import run_ledger as ledger_module
+from sottovoce.ledger.charge import MARK, _checkpoint_step, charge
+from sottovoce.ledger.lifetime import LifetimeBudget, RunCharge
+from sottovoce.ledger.run_ledger import RunLedger
+from sottovoce.ledger.store import Entry
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.run_ledger import SqliteLedger
-from sottovoce.peers.training_charges import MARK, _step, charge_training
 from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
@@ -71,10 +71,10 @@ class History:
         self.loose = (
             False  # whether something was charged that may not have left: then only "not below" holds
         )
-        for module, name in ((book_module, "atomic_write"), (ledger_module, "_mark_anchor")):
+        for module, name in ((lifetime_module, "atomic_write"), (ledger_module, "_mark_anchor")):
             monkeypatch.setattr(module, name, self._fused(getattr(module, name)))
-        real = SqliteLedger.commit
-        monkeypatch.setattr(SqliteLedger, "commit", self._fused(real))
+        real = RunLedger.commit
+        monkeypatch.setattr(RunLedger, "commit", self._fused(real))
 
     def _fused(self, real):
         def call(*args, **options):
@@ -128,7 +128,7 @@ class History:
     def train(self):
         noise = 3.0
         release = Release(0, 0, sensitivity=1.0, noise_std=noise)
-        book_module.charge(MemberDirectory(self.member_directory.folder), None, [release], "a training")
+        MemberDirectory(self.member_directory.folder).lifetime_ledger.charge(None, [release], "a training")
         self.sent.append(1 / noise)
 
     def fit(self):
@@ -138,8 +138,8 @@ class History:
         plan = SimpleNamespace(n=1, releases=lambda agent: [release])
         directory = MemberDirectory(self.member_directory.folder)
         marked, charges = (folder / MARK).exists(), len(directory.lifetime_ledger.charges)
-        training = charge_training(plan, "a fit", checkpoint=folder, member_directory=directory)
-        step = _step(folder)
+        training = charge(directory.lifetime_ledger, plan, "a fit", checkpoint=folder)
+        step = _checkpoint_step(folder)
         self.loose |= (
             len(directory.lifetime_ledger.charges) > charges and marked
         )  # begun again: its first half never leaves
@@ -175,7 +175,7 @@ class History:
         if what == 0:
             self._put_back(backup, backup / "h")
         elif what == 1:
-            shutil.copy(backup / "h" / "book.jsonl", self.member_directory.folder / "book.jsonl")
+            shutil.copy(backup / "h" / "lifetime.jsonl", self.member_directory.folder / "lifetime.jsonl")
         elif folders:
             self._put_back(backup, sorted(folders)[int(self.rng.integers(len(folders)))])
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from sottovoce import graphs, protocols
 from sottovoce.errors import PeerError
+from sottovoce.ledger.run_ledger import RunLedger
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.run_ledger import SqliteLedger
-from sottovoce.peers.wire_format import ROW, FrameCodec, digest_of
+from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
 from verification.simulator import SimulatedDisk, SimulatedStore, descent, member_program
 
 HEAD = struct.Struct("<BI")
@@ -60,7 +60,7 @@ class Scene:
 
 def child(scene: Scene, folder: Path, inward: int, outward: int) -> None:
     """The victim: never returns."""
-    ledger = SqliteLedger(folder, run=scene.run, node=0)
+    ledger = RunLedger(folder, run=scene.run, node=0)
     core = scene.core(0, ledger)
 
     def send(out: list[tuple[int, bytes]]) -> None:
@@ -184,11 +184,11 @@ class Run:
             self.violations.append(f"two payloads for round {r}")
 
     def _compare(self) -> None:
-        ledger = SqliteLedger(self.folder, run=self.scene.run, node=0)
+        ledger = RunLedger(self.folder, run=self.scene.run, node=0)
         saved = ledger.load()
         ledger.close()
         for r, raw in self.on_wire.items():
-            if saved.sent.get(r) != digest_of(raw):
+            if saved.sent.get(r) != frame_digest(raw):
                 self.violations.append(f"round {r} was sent and is not in the ledger")
         steps = {r // self.scene.protocol.rounds for r in self.on_wire}
         if len(saved.releases) < len(steps):

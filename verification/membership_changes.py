@@ -30,6 +30,8 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import PeerError
+from sottovoce.ledger.lifetime import LifetimeBudget
+from sottovoce.ledger.run_ledger import read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import (
     Agreement,
@@ -39,9 +41,7 @@ from sottovoce.peers.agreement import (
     write_agreement,
 )
 from sottovoce.peers.identity import CERTIFICATE, KEY, make_identity
-from sottovoce.peers.lifetime_ledger import LifetimeBudget
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.run_ledger import read_ledger
 from sottovoce.peers.statements import read_statement
 from sottovoce.privacy import gaussian_epsilon
 

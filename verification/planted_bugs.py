@@ -90,24 +90,29 @@ def uncommitted(right: Any) -> Any:
     return commit
 
 
+def unlocked(right: Any) -> Any:
+    """Open the lock file without taking the lock."""
+    return lambda lock, folder: os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+
+
 SIMULATOR = (
     "tests/verification/test_simulator.py -k 'copied or budget or missing or (worlds and fault_free and 0)'"
 )
-FRAMES = "tests/peers/test_frames.py -k 'not million and not fuzzed'"
-LEDGER = "tests/peers/test_disk_ledger.py"
+FRAMES = "tests/peers/test_wire_format.py -k 'not million and not fuzzed'"
+LEDGER = "tests/ledger/test_run_ledger.py"
 TRANSPORT = "tests/peers/test_transport.py"
 AGREEMENT = "tests/peers/test_agreement.py"
 CORE = "tests/peers/test_core.py"
-KEYS = "tests/peers/test_runkeys.py"
+KEYS = "tests/peers/test_run_keys.py"
 LIARS = "tests/verification/test_simulator.py -k 'remembers or rarer or middle'"
-MEMBERSHIP = "tests/peers/test_epochs.py"
-LIFETIME = "tests/peers/test_book.py"
-DIRECTORY = "tests/peers/test_home.py -k 'not killed'"
+MEMBERSHIP = "tests/peers/test_membership_changes.py"
+LIFETIME = "tests/ledger/test_lifetime.py"
+DIRECTORY = "tests/peers/test_member_directory.py -k 'not killed'"
 NOISE = "tests/privacy/test_noise.py"
 SAME = "tests/peers/test_equivalence.py -k 'equal_the_library'"
 COST = "tests/peers/test_equivalence.py -k 'formula or one_thing or path'"
 SAMPLING = "tests/peers/test_equivalence.py -k lots"
-P, N = "sottovoce.peers.", "sottovoce.privacy."
+P, L, N = "sottovoce.peers.", "sottovoce.ledger.", "sottovoce.privacy."
 
 BUGS = [
     # ---- a row leaves only when its releases are durable ----------------------------------------------
@@ -131,7 +136,7 @@ BUGS = [
     Bug("signatures of frames are not checked", P + "wire_format:OpenSigner.verify", returns(True), FRAMES),
     Bug(
         "digests of frames are not compared",
-        P + "wire_format:digest_of",
+        P + "wire_format:frame_digest",
         lambda right: lambda raw: hashlib.sha256(raw[:-96]).digest(),
         FRAMES,
     ),
@@ -142,22 +147,20 @@ BUGS = [
         FRAMES,
     ),
     # ---- ledgers ------------------------------------------------------------------------------------
-    Bug("an older ledger is accepted", P + "run_ledger:SqliteLedger._anchored", returns(True), LEDGER),
-    Bug("a missing ledger is created again", P + "run_ledger:SqliteLedger._belongs", does_nothing, LEDGER),
-    Bug("two processes open one ledger", P + "run_ledger:_take", does_nothing, LEDGER),
-    Bug("a run folder may be set back", P + "run_ledger:SqliteLedger._open_anchor", does_nothing, DIRECTORY),
-    Bug("begun runs are not marked", P + "lifetime_ledger:LifetimeLedger.begun", does_nothing, DIRECTORY),
+    Bug("an older ledger is accepted", L + "run_ledger:_contains", returns(True), LEDGER),
+    Bug("a missing ledger is created again", L + "run_ledger:RunLedger._check_run", does_nothing, LEDGER),
+    Bug("two processes open one ledger", L + "run_ledger:lock_folder", unlocked, LEDGER),
+    Bug("a run folder may be set back", L + "run_ledger:RunLedger._open_anchor", does_nothing, DIRECTORY),
+    Bug("begun runs are not marked", L + "lifetime:LifetimeLedger.begun", does_nothing, DIRECTORY),
     Bug(
         "the second copy of the lifetime ledger is not read",
-        P + "lifetime_ledger:LifetimeLedger._verified",
-        lambda right: (
-            lambda self: importlib.import_module("sottovoce.peers.lifetime_ledger")._read(self.path)
-        ),
+        L + "lifetime:LifetimeLedger._verified",
+        lambda right: lambda self: importlib.import_module("sottovoce.ledger.lifetime")._read(self.path),
         LIFETIME,
     ),
     Bug(
         "a membership change is charged to the first population",
-        P + "lifetime_ledger:_State.parent",
+        L + "lifetime:_State.parent",
         returns(None),
         MEMBERSHIP + " -k people",
     ),
@@ -175,7 +178,7 @@ BUGS = [
     ),
     Bug("any model continues a run", P + "membership_changes:model_digest", returns("0" * 64), MEMBERSHIP),
     # ---- connections, agreements ------------------------------------------------------------------------
-    Bug("control frames are not limited", P + "transport:_Allowance.take", returns(True), TRANSPORT),
+    Bug("control frames are not limited", P + "transport:RateLimit.take", returns(True), TRANSPORT),
     Bug(
         "certificates do not expire during a run",
         P + "transport:TlsTransport.expired",

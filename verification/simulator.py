@@ -38,13 +38,14 @@ from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.data.base import Shards
 from sottovoce.errors import FrameError, LedgerError, PeerError
+from sottovoce.ledger.store import Entry, StoredRun
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import RecordedNoise, SimulatedNoise
 from sottovoce.objectives import GLM
-from sottovoce.peers.core import Core, Entry, Saved, Timing
+from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.node_program import StepProgram
-from sottovoce.peers.wire_format import ROW, FrameCodec, digest_of
+from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
 from sottovoce.runners import run_stacked
 from sottovoce.secure_sum.masks import simulated_masks
 
@@ -115,16 +116,16 @@ class SimulatedStore:
             self._hashes.append(hashlib.sha256(self._hashes[-1] + said).digest())
         return self._hashes[count]
 
-    def load(self) -> Saved:
+    def load(self) -> StoredRun:
         """Return what the disk holds."""
-        saved = Saved()
+        saved = StoredRun()
         for entry in self.disk.durable:
             saved.at = entry.round
             saved.state = saved.state if entry.state is None else entry.state
             saved.releases += entry.releases
             if entry.frame:
                 saved.outbox[entry.round] = entry.frame
-                saved.sent[entry.round] = digest_of(entry.frame)
+                saved.sent[entry.round] = frame_digest(entry.frame)
             for r in entry.forget:
                 saved.outbox.pop(r, None)
             saved.heard.update({(r, s): proof for r, s, proof in entry.heard})

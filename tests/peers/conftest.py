@@ -1,9 +1,7 @@
 """Consortia on the loopback interface, made in a moment."""
 
 import asyncio
-import contextlib
 import functools
-import resource
 import socket
 import tempfile
 from pathlib import Path
@@ -165,19 +163,3 @@ def memory_links():
 @pytest.fixture
 def free_ports():
     return unused_ports
-
-
-@pytest.fixture
-def files_no_larger_than():
-    """A disk that is full from a certain byte on: within the block, writing further than that fails."""
-
-    @contextlib.contextmanager
-    def limited(size):
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-        try:
-            yield
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    return limited

@@ -10,7 +10,7 @@ import numpy as np
 from sottovoce.peers.core import Timing
 from sottovoce.peers.status import read_proof, read_status
 from sottovoce.peers.transport import TlsTransport, Transport
-from sottovoce.peers.wire_format import ROW, FrameCodec, digest_of
+from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
 
 LEARNING = {"name": "consensus-sgd", "protocol": "tree", "steps": 5, "noise_multiplier": 40.0}
 
@@ -35,7 +35,7 @@ def test_three_peers_learn_together_without_a_socket(consortium, memory_links, m
         # what went over the links is what the ledger says was sent, and nothing else
         proof = read_proof(group.state(i))
         rows = {
-            digest_of(raw).hex()
+            frame_digest(raw).hex()
             for s, _, raw in connections.carried
             if s == i and FrameCodec.kind_of(raw) == ROW
         }

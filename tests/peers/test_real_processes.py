@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from sottovoce.errors import PeerError
-from sottovoce.peers.run_ledger import read_ledger
+from sottovoce.ledger.run_ledger import read_ledger
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
@@ -72,11 +72,11 @@ TRACED = """
 import sys, sqlite3
 from sottovoce.peers import ledger
 if {forgetful}:
-    opened = ledger.SqliteLedger._open
+    opened = ledger.RunLedger._open
     def forget(self, about):
         opened(self, about)
         self._connection.execute("PRAGMA synchronous=OFF")
-    ledger.SqliteLedger._open = forget
+    ledger.RunLedger._open = forget
 from sottovoce.cli.main import main
 main(sys.argv[1:])
 """

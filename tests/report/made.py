@@ -10,9 +10,9 @@ import numpy as np
 
 import sottovoce as sv
 from sottovoce.cli.main import main
+from sottovoce.ledger.lifetime import LifetimeBudget
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.identity import CERTIFICATE
-from sottovoce.peers.lifetime_ledger import LifetimeBudget
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.runtime import Peer

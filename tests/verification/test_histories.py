@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from verification.histories import History
 
-from sottovoce.peers import lifetime_ledger as book_module
-from sottovoce.peers import member_directory as home_module
-from sottovoce.peers import run_ledger as ledger_module
-from sottovoce.peers import training_charges as trainings_module
-from sottovoce.peers.lifetime_ledger import LifetimeLedger
-from sottovoce.peers.run_ledger import SqliteLedger
-from sottovoce.peers.training_charges import MARK
+from sottovoce.ledger import charge as charge_module
+from sottovoce.ledger import lifetime as lifetime_module
+from sottovoce.ledger import run_ledger as ledger_module
+from sottovoce.ledger.charge import MARK
+from sottovoce.ledger.lifetime import LifetimeLedger
+from sottovoce.ledger.run_ledger import RunLedger
+from sottovoce.peers import member_directory as directory_module
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_200_histories(histories):
 
 
 def _without_witness(*args, **options):
-    return SqliteLedger(*args, **{**options, "witness": None})
+    return RunLedger(*args, **{**options, "witness": None})
 
 
 def _any_mark(folder, directory):
@@ -67,24 +67,24 @@ def _any_mark(folder, directory):
 
 
 PLANTED = {
-    "run folders may be set back": (home_module, "SqliteLedger", _without_witness),
+    "run folders may be set back": (directory_module, "RunLedger", _without_witness),
     "nobody notes that a ledger exists": (LifetimeLedger, "begun", lambda self, run: None),
     "an older lifetime ledger is taken": (
         LifetimeLedger,
         "_verified",
-        lambda self: book_module._read(self.path),
+        lambda self: lifetime_module._read(self.path),
     ),
     "an older ledger closes a run": (
-        home_module,
+        directory_module,
         "read_ledger",
         lambda folder, *, witness: ledger_module.read_ledger(folder),
     ),
-    "a checkpoint set back is free": (trainings_module, "_named", _any_mark),
+    "a checkpoint set back is free": (charge_module, "_training_name", _any_mark),
     "a known run is charged to nobody": (
         LifetimeLedger,
-        "_charged",
-        lambda self, rows, state, new, act: self._write(
-            [*rows, book_module._row(rows, {**book_module.charge_to_row(new, act), "releases": []})]
+        "_charge",
+        lambda self, rows, new, act: self._write(
+            lifetime_module._chain(rows, {**lifetime_module.charge_to_row(new, act), "releases": []})
         ),
     ),
 }

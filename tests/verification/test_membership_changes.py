@@ -1,4 +1,4 @@
-"""Five real processes through six changes; the short form over memory links is in test_epochs.py."""
+"""Five real processes through six changes of membership."""
 
 import json
 import os

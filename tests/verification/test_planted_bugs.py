@@ -16,6 +16,6 @@ def test_names_are_unique():
 
 
 def test_a_planted_bug_is_caught_by_tests_that_pass_without_it():
-    tests = "tests/peers/test_frames.py -k malformed"
+    tests = "tests/peers/test_wire_format.py -k malformed"
     assert outcome(tests) == "passed"
     assert outcome(tests, "digests of frames are not compared") == "failed"

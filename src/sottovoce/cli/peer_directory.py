@@ -48,8 +48,8 @@ def init(
         sottovoce peer init ~/.sottovoce --name north --population patients --epsilon 5 --adjacency add-remove
     """
     from sottovoce.errors import ConfigError
+    from sottovoce.ledger.lifetime import LifetimeBudget
     from sottovoce.peers.identity import CERTIFICATE
-    from sottovoce.peers.lifetime_ledger import LifetimeBudget
     from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
     from sottovoce.peers.pinned_certificates import proquint
 
@@ -140,7 +140,7 @@ def budget(
         sottovoce peer budget --restore --why "the disk was replaced"
     """
     from sottovoce.errors import ConfigError
-    from sottovoce.peers.lifetime_ledger import LifetimeBudget
+    from sottovoce.ledger.lifetime import LifetimeBudget
     from sottovoce.peers.member_directory import ASSUMPTIONS
 
     own = this_home(home)

@@ -41,12 +41,12 @@ def membership(
     """
     from sottovoce.accounting.curve import Curve
     from sottovoce.errors import ConfigError
+    from sottovoce.ledger.run_ledger import read_ledger
     from sottovoce.peers.agreed_run import AgreedRun
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_certificate
     from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.membership_changes import EarlierSpending, draft_membership_change
-    from sottovoce.peers.run_ledger import read_ledger
 
     old = read_agreement(agreement)
     if state is None:

@@ -23,8 +23,8 @@ from sottovoce.errors import ConfigError, DataError, InvalidInput
 
 if TYPE_CHECKING:
     from sottovoce.algorithms import Plan
+    from sottovoce.ledger.charge import TrainingCharge
     from sottovoce.models.saved import Fitted
-    from sottovoce.peers.training_charges import Training
     from sottovoce.planfile.read import LoadedPlan
     from sottovoce.runners import Cluster, Result
 
@@ -129,7 +129,7 @@ def train_on(
         show_assessment(console(), assessment)
     show = speaks and not json and sys.stderr.isatty()
 
-    def charge() -> Training | None:  # the rank that speaks for all of them
+    def charge() -> TrainingCharge | None:  # the rank that speaks for all of them
         return charged_training(loaded, population, checkpoint) if speaks else None
 
     if speaks and not json:
@@ -255,7 +255,7 @@ def run_training(
     checkpoint: Path | None = None,
     logs: Path | None = None,
     progress: bool = False,
-    charged: Training | None = None,
+    charged: TrainingCharge | None = None,
 ) -> Result | None:
     """Run a loaded plan, in this process or as a rank; the result is returned on rank 0."""
     from sottovoce.runners.progress import bar
@@ -288,24 +288,29 @@ def run_training(
 
 def charged_training(
     loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
-) -> Training | None:
+) -> TrainingCharge | None:
     """Charge the book of this machine's home, if it has one and the noise protects somebody."""
-    from sottovoce.peers.training_charges import charge_training
+    from sottovoce.ledger.charge import charge
+    from sottovoce.ledger.lifetime import find_lifetime_ledger
 
     if not loaded.settings.noise.source.protective:
         return None
     statements = [each for each in (loaded.plan.privacy(), *loaded.plan.guarantees()) if each.valid]
-    return charge_training(
-        loaded.plan, f"training of {loaded.plan.name}", statements=statements, population=population,
+    return charge(
+        find_lifetime_ledger(),
+        loaded.plan,
+        f"training of {loaded.plan.name}",
+        statements=statements,
+        population=population,
         checkpoint=checkpoint,
-    )  # fmt: skip
+    )
 
 
-def _handed_over(result: Result, plan: Plan, charged: Training | None) -> Result:
+def _handed_over(result: Result, plan: Plan, charged: TrainingCharge | None) -> Result:
     if charged is None:
         return result
     charged.done(plan.steps)
-    return replace(result, provenance={**result.provenance, "lifetime_budget": charged.said})
+    return replace(result, provenance={**result.provenance, "lifetime_budget": charged.summary})
 
 
 @contextmanager

@@ -23,11 +23,12 @@ from sottovoce.data.partition import by_column
 from sottovoce.data.tables import TableData
 from sottovoce.errors import DataError, GraphError, InvalidInput, Refused
 from sottovoce.graphs import Network
+from sottovoce.ledger.charge import charge
+from sottovoce.ledger.lifetime import find_lifetime_ledger
 from sottovoce.models.adapters import ModelOptions, adapt_model
 from sottovoce.models.saved import Fitted, with_statement
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise
-from sottovoce.peers.training_charges import charge_training
 
 __all__ = ["fit"]
 
@@ -189,8 +190,13 @@ def fit(
     statement = _noted(made.privacy(view, **who), notes)
     charged = None
     if RunRandomness.from_rng(random).protective:
-        charged = charge_training(
-            made, f"fit of {made.name}", statements=[statement], population=population, checkpoint=checkpoint
+        charged = charge(
+            find_lifetime_ledger(),
+            made,
+            f"fit of {made.name}",
+            statements=[statement],
+            population=population,
+            checkpoint=checkpoint,
         )
     result = made.run(
         brought.data, random, start=brought.start(made), evaluate=brought.evaluate,
@@ -199,7 +205,7 @@ def fit(
     )  # fmt: skip
     if charged is not None:
         charged.done(made.steps)
-        result = replace(result, provenance={**result.provenance, "lifetime_budget": charged.said})
+        result = replace(result, provenance={**result.provenance, "lifetime_budget": charged.summary})
     if brought.evaluate is not None:
         found = brought.evaluate(result.outputs["rows"])
         result = replace(result, metrics={**result.metrics, **found})

@@ -1,10 +1,8 @@
 """Peers: the runtime of one member, over mutual TLS.
 
-`member_directory` is an organization's folder, `lifetime_ledger` everything released about a population,
-`pinned_certificates` certificates of other members, `agreement` what all members sign, `identity` keys
-and certificates, `wire_format` the bytes, `run_ledger` the durable record of one run, `core` the state
-machine of a peer without IO, `agreement_plan`, `node_program` and `agreed_run` the agreed plan in rounds,
-`transport` and `runtime` the process. Names are imported on first use.
+`agreement` is what all members sign, `agreed_run` binds it to one member, `node_program` computes its rounds,
+`core` is the state machine of a peer without IO, `runtime` and `transport` are the process and its sockets,
+`member_directory` is an organization's folder. Ledgers are in `sottovoce.ledger`.
 """
 
 from __future__ import annotations
@@ -14,16 +12,11 @@ from typing import Any
 
 _NAMES = {
     "Agreement": "agreement",
-    "LifetimeLedger": "lifetime_ledger",
-    "Core": "core",
-    "MemberDirectory": "member_directory",
-    "Identity": "identity",
     "AgreedRun": "agreed_run",
-    "LifetimeBudget": "lifetime_ledger",
+    "Core": "core",
+    "Identity": "identity",
+    "MemberDirectory": "member_directory",
     "Peer": "runtime",
-    "SqliteLedger": "run_ledger",
-    "charge": "lifetime_ledger",
-    "charge_training": "training_charges",
     "draft_membership_change": "membership_changes",
     "find_member_directory": "member_directory",
     "make_identity": "identity",

@@ -22,11 +22,11 @@ from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import LocalOnly, ObservationModel
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.errors import BudgetExceeded, DataError
+from sottovoce.ledger.lifetime import view_name
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.agreement_plan import hosted_data
-from sottovoce.peers.lifetime_ledger import view_name
 from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.node_program import StepProgram

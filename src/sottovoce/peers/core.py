@@ -26,15 +26,14 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from sottovoce.accounting.release import Release, Spending
 from sottovoce.errors import FrameError, LedgerError, LostPeer, PeerError, SottovoceError
+from sottovoce.ledger.store import DIGEST, Entry, StoredRun, frame_digest
 from sottovoce.peers.wire_format import (
-    DIGEST,
     DROP,
     HEAD,
     NOTHING,
@@ -48,10 +47,9 @@ from sottovoce.peers.wire_format import (
     HeadReceipt,
     LedgerHead,
     Position,
-    digest_of,
 )
 
-__all__ = ["Core", "Entry", "Program", "Saved", "Store", "Timing"]
+__all__ = ["Core", "Program", "Store", "Timing"]
 
 
 class Program(Protocol):
@@ -92,37 +90,10 @@ class Program(Protocol):
     def restore(self, state: bytes) -> None: ...
 
 
-class Entry(NamedTuple):
-    """What one commit makes durable, all of it or nothing; a state of None leaves the one before it."""
-
-    round: int
-    releases: tuple[Release, ...]
-    frame: bytes
-    state: bytes | None
-    heard: tuple[tuple[int, int, bytes], ...]
-    note: str = ""
-    forget: tuple[int, ...] = ()
-    heads: tuple[tuple[int, bytes], ...] = ()
-
-
-@dataclass
-class Saved:
-    """What a store holds: the newest state, frames that may be asked for again, and digests."""
-
-    at: int = 0
-    state: bytes | None = None
-    outbox: dict[int, bytes] = field(default_factory=dict)
-    sent: dict[int, bytes] = field(default_factory=dict)
-    heard: dict[tuple[int, int], bytes] = field(default_factory=dict)  # digests with their signatures
-    heads: dict[int, bytes] = field(default_factory=dict)  # the newest signed head of each other member
-    releases: list[Release] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
 class Store(Protocol):
     """Where entries become durable. `commit` returns only when they are, or raises `LedgerError`."""
 
-    def load(self) -> Saved: ...
+    def load(self) -> StoredRun: ...
 
     def commit(self, entry: Entry) -> None: ...
 
@@ -502,7 +473,7 @@ class Core:
 
     # ---- witnesses -------------------------------------------------------------------------------
 
-    def _witnessing(self, saved: Saved, fresh: Callable[[], bytes]) -> None:
+    def _witnessing(self, saved: StoredRun, fresh: Callable[[], bytes]) -> None:
         """Take up what is held of the others' ledgers, and ask what they hold of this one."""
         asks = bool(self.timing.witness) and self.codec.members > 1
         self.others = tuple(v for v in range(self.codec.members) if v != self.program.node) if asks else ()
@@ -732,7 +703,7 @@ class Core:
             self._final = True
             return self._positions(self.program.contacts, answer=False) + self._announce(NOTHING)
         self.outbox[r] = frame
-        self.sent[r] = digest_of(frame)
+        self.sent[r] = frame_digest(frame)
         self._given_out.update({(r, s): now for s in to})
         self._recent.append(self.count)
         self._since_told += 1

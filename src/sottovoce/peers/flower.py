@@ -5,7 +5,7 @@ carry their rows as Flower messages. A client runs the plan's own text: the serv
 the state, the client keeps its own. The server sees every message, so the statement is the local one; clients
 need not trust it.
 
-A client commits the spend, the row and its new dual together before the row leaves (`SqliteLedger`), and
+A client commits the spend, the row and its new dual together before the row leaves (`RunLedger`), and
 answers a repeated request with the stored row. The name of a run is the digest of its configuration, not
 Flower's run number: a client or a server that was killed goes on in the next ``flwr run`` of the same
 configuration.
@@ -27,12 +27,12 @@ from sottovoce.accounting.release import Spending
 from sottovoce.algorithms.admm import FederatedADMM
 from sottovoce.data import Shards
 from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency, ReleaseMismatch
+from sottovoce.ledger.run_ledger import RunLedger
+from sottovoce.ledger.store import Entry
 from sottovoce.mechanisms.admm import sample_participants
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource, ProtectiveNoise, SimulatedNoise
 from sottovoce.objectives import GLM
-from sottovoce.peers.core import Entry
-from sottovoce.peers.run_ledger import SqliteLedger
 from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.runners import State
 from sottovoce.runners.checkpoint import Checkpoint
@@ -136,7 +136,7 @@ class ClientSide:
         self.text = self.plan.algorithm(self.source, np.zeros((1, dim)))
         run = run_name(plan, dim, seed)
         self.codec = FrameCodec(run, plan.n, plan.steps, dim, "float64")
-        self.ledger = SqliteLedger(folder, run=run, node=user, about={"algorithm": plan.name, "user": user})
+        self.ledger = RunLedger(folder, run=run, node=user, about={"algorithm": plan.name, "user": user})
         saved = self.ledger.load()
         self.releases, self.outbox, self.sent = list(saved.releases), dict(saved.outbox), set(saved.sent)
         self.u = np.zeros(dim) if saved.state is None else np.frombuffer(saved.state).copy()

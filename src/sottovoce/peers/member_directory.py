@@ -2,10 +2,10 @@
 
 ::
 
-    home.json       format, name, where the second copy lies
+    member.json       format, name, where the second copy lies
     identity/       the key and the certificate
     addresses/      pinned certificates of the others
-    book.jsonl      every release ever started, per population
+    lifetime.jsonl      every release ever started, per population
     key             for the digest of records, never leaves
     runs/HASH/      ledger, model and statement of one run
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import json
 import os
 import secrets
 import stat
@@ -30,25 +29,25 @@ from typing import Any
 from sottovoce._io import atomic_write
 from sottovoce.accounting.release import Release
 from sottovoce.errors import ConfigError, IdentityError, LedgerError
-from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.identity import Identity, make_identity, read_identity
-from sottovoce.peers.lifetime_ledger import (
+from sottovoce.ledger.lifetime import (
+    MEMBER_FILE,
     LifetimeBudget,
-    LifetimeLedger,
+    MemberFile,
     RunCharge,
     RunClosure,
     charge_to_row,
+    usual_member_folder,
     view_name,
 )
+from sottovoce.ledger.run_ledger import LEDGER, RunLedger, at_rest, read_charge, read_ledger
+from sottovoce.peers.agreed_run import AgreedRun
+from sottovoce.peers.identity import Identity, make_identity, read_identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.pinned_certificates import PinnedCertificates
-from sottovoce.peers.run_ledger import LEDGER, SqliteLedger, at_rest, read_charge, read_ledger
 
 __all__ = ["ASSUMPTIONS", "MemberDirectory", "find_member_directory"]
 
-MARK, KEY, BOOK = "home.json", "key", "book.jsonl"
-VARIABLE = "SOTTOVOCE_HOME"
-_FORMAT = 1
+KEY = "key"
 ASSUMPTIONS = (
     "member directory and second copy were never set back together (a snapshot of the whole machine does "
     "that)",
@@ -81,25 +80,9 @@ class MemberDirectory:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder).expanduser().absolute()
-        try:
-            facts = json.loads((self.folder / MARK).read_text())
-            form, self.name, self.copy = facts["format"], str(facts["name"]), Path(facts["copy"])
-        except OSError:
-            raise ConfigError(
-                f"{self.folder} is not a member directory; `sottovoce peer init` makes one."
-            ) from None
-        except (ValueError, KeyError, TypeError):
-            raise LedgerError(
-                f"The member directory's file {self.folder / MARK} is damaged; restore it."
-            ) from None
-        if form != _FORMAT:
-            raise ConfigError(
-                f"The member directory {self.folder} has format {form!r}, this program reads {_FORMAT}; "
-                "upgrade it."
-            )
-        if self.folder.stat().st_mode & 0o077:
-            raise LedgerError(f"The member directory {self.folder} is open to others; run chmod 700 on it.")
-        self.lifetime_ledger = LifetimeLedger(self.folder / BOOK, self.copy / BOOK, self.folder / "lock")
+        member = MemberFile.read(self.folder)
+        self.name, self.copy = member
+        self.lifetime_ledger = member.ledger(self.folder)
         self.pinned_certificates = PinnedCertificates(self.folder / "addresses", self.lifetime_ledger)
 
     @classmethod
@@ -128,7 +111,7 @@ class MemberDirectory:
         days : how long the certificate is valid.
         """
         folder, budgets = Path(folder).expanduser().absolute(), tuple(budgets)
-        if (folder / MARK).exists():
+        if (folder / MEMBER_FILE).exists():
             raise ConfigError(f"{folder} is a member directory already; keep it.")
         place = Path(copy).expanduser().absolute() if copy is not None else _default_copy(name)
         if place == folder or folder in place.parents:
@@ -143,11 +126,11 @@ class MemberDirectory:
             ) from None
         make_identity(folder / "identity", name, days=days)
         atomic_write(folder / KEY, secrets.token_bytes(32), mode=0o600)
-        lifetime_ledger = LifetimeLedger(folder / BOOK, place / BOOK, folder / "lock")
+        member = MemberFile(name, place)
+        lifetime_ledger = member.ledger(folder)
         lifetime_ledger.create(name)
         lifetime_ledger.open_population(population, budgets, why)
-        facts = {"format": _FORMAT, "name": name, "copy": str(place)}
-        atomic_write(folder / MARK, json.dumps(facts, indent=1) + "\n", mode=0o600)  # last: now it is one
+        member.write(folder)  # last: from now on it is a member directory
         return cls(folder)
 
     @property
@@ -264,7 +247,7 @@ class MemberDirectory:
         state: str | Path | None = None,
         new_records: str = "",
         closing: Iterable[RunClosure] = (),
-    ) -> SqliteLedger:
+    ) -> RunLedger:
         """Charge the lifetime ledger, then make or find the ledger, then say in the lifetime ledger that it
         exists; then send.
 
@@ -274,7 +257,7 @@ class MemberDirectory:
         """
         place, known = self.start(new, records, state=state, new_records=new_records, closing=closing)
         run = bytes.fromhex(known.run)
-        ledger = SqliteLedger(
+        ledger = RunLedger(
             place,
             run=session or run,
             node=node,
@@ -348,18 +331,15 @@ def find_member_directory(
     sottovoce.errors.ConfigError: /nowhere is not a member directory; `sottovoce peer init` makes one.
     """
     around = Path(identity).expanduser().resolve().parent if identity is not None else None
-    if around is not None and (around / MARK).exists():
+    if around is not None and (around / MEMBER_FILE).exists():
         if folder is not None and Path(folder).expanduser().resolve() != around:
             raise ConfigError(
                 f"The identity {identity} belongs to the member directory {around}, not to {folder}."
             )
         return MemberDirectory(around)
     if folder is None:
-        folder = os.environ.get(VARIABLE) or None
-    if folder is not None:
-        return MemberDirectory(folder)
-    usual = Path.home() / ".sottovoce"
-    return MemberDirectory(usual) if (usual / MARK).exists() else None
+        folder = usual_member_folder()
+    return None if folder is None else MemberDirectory(folder)
 
 
 def _default_copy(name: str) -> Path:

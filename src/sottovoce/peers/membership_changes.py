@@ -25,12 +25,12 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, LedgerError
+from sottovoce.ledger.lifetime import RunCharge, RunClosure, composed, view_name
+from sottovoce.ledger.run_ledger import at_rest, read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
 from sottovoce.peers.identity import common_name
-from sottovoce.peers.lifetime_ledger import RunCharge, RunClosure, composed, view_name
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.run_ledger import at_rest, read_ledger
 
 __all__ = [
     "EarlierSpending",

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from sottovoce._io import atomic_write
 from sottovoce.errors import DataError, IdentityError
+from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.identity import common_name, fingerprint, read_certificate
-from sottovoce.peers.lifetime_ledger import LifetimeLedger
 
 __all__ = ["PinnedCertificates", "proquint"]
 

@@ -30,6 +30,7 @@ from sottovoce.errors import (
     SottovoceError,
     TryLater,
 )
+from sottovoce.ledger.run_ledger import LEDGER, RunLedger, give_up, read_ledger
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource, ProtectiveNoise
 from sottovoce.peers.agreed_run import AgreedRun
@@ -49,7 +50,6 @@ from sottovoce.peers.membership_changes import (
     settle,
 )
 from sottovoce.peers.node_program import StepProgram
-from sottovoce.peers.run_ledger import LEDGER, SqliteLedger, give_up, read_ledger
 from sottovoce.peers.signing_summary import checks, remembered
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.status import LIVE
@@ -261,7 +261,7 @@ class Peer:
                 settled.place is not None
             ):  # without a lifetime ledger the folder itself remembers that it is over
                 give_up(settled.place, self.agreement.run.hex())
-            self.ledger = SqliteLedger(state, run=self.agreement.session, node=self.node, about=about)
+            self.ledger = RunLedger(state, run=self.agreement.session, node=self.node, about=about)
         else:
             self._open_through(
                 member_directory, records, state, about, population, new_records, key is not None, settled

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.release import Spending
 from sottovoce.errors import LedgerError
-from sottovoce.peers.run_ledger import LOCK, read_ledger
+from sottovoce.ledger.run_ledger import LOCK, read_ledger
+from sottovoce.ledger.store import is_locked
 
 __all__ = ["LIVE", "read_proof", "read_status"]
 
@@ -26,10 +25,10 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     Examples
     --------
     >>> import tempfile
-    >>> from sottovoce.peers.run_ledger import SqliteLedger
+    >>> from sottovoce.ledger.run_ledger import RunLedger
     >>> about = {"members": ["alice", "bob"], "rounds": 3, "epsilon": 1.0, "delta": 1e-5, "adjacency": "user"}
     >>> folder = tempfile.mkdtemp()
-    >>> SqliteLedger(folder, run=bytes(32), node=1, about=about).close()
+    >>> RunLedger(folder, run=bytes(32), node=1, about=about).close()
     >>> status = read_status(folder)
     >>> status["member"], status["round"], status["epsilon_spent"], status["running"]
     ('bob', 0, 0.0, False)
@@ -56,7 +55,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "title": about.get("title", ""),
         "member": member,
         "population": about.get("charge", {}).get("population"),
-        "running": _locked(Path(folder)),
+        "running": is_locked(Path(folder) / LOCK),
         "finished": saved.state is not None and saved.at >= rounds,
         "round": saved.at,
         "rounds": rounds,
@@ -106,18 +105,3 @@ def read_proof(folder: str | Path) -> dict[str, Any]:
             for (r, s), proof in sorted(saved.heard.items())
         ],
     }
-
-
-def _locked(folder: Path) -> bool:
-    """Return whether a process holds the folder."""
-    try:
-        lock = os.open(folder / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(lock)
-    return False

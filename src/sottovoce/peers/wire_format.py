@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from sottovoce.errors import FrameError
+from sottovoce.ledger.store import DIGEST, SIGNATURE, TRAILER, frame_digest
 
 __all__ = [
     "Frame",
@@ -35,7 +36,6 @@ __all__ = [
     "OpenSigner",
     "Position",
     "Signer",
-    "digest_of",
 ]
 
 MAGIC = b"SVOC"
@@ -46,8 +46,6 @@ HEADER = struct.Struct("<4sBBBxIQIIQ32s4x")
 CONTROL = struct.Struct("<qq32s64s32sB7x")
 HEADS = struct.Struct("<Qqq32s32s32s")
 WITNESSES = struct.Struct("<I4xqq32s32s")
-DIGEST, SIGNATURE = 32, 64
-TRAILER = DIGEST + SIGNATURE
 _KIND = 5  # where the header holds the kind
 _ANSWER = HEADER.size + CONTROL.size - 8  # where a position holds whether it asks for an answer
 DTYPES: dict[int, np.dtype[Any]] = {
@@ -294,7 +292,7 @@ class FrameCodec:
             raise FrameError(f"Sender {sender} or round {number} lies outside the run.")
         view = memoryview(raw)
         digest = hashlib.sha256(view[:-TRAILER]).digest()
-        if digest != digest_of(raw):
+        if digest != frame_digest(raw):
             raise FrameError("The frame's digest does not match its bytes.")
         frame = Frame(kind, sender, number, view[HEADER.size : -TRAILER], digest, bytes(raw[-SIGNATURE:]))
         if kind not in SIGNED:
@@ -390,8 +388,3 @@ class FrameCodec:
     def _said(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
         """Return what is signed: a digest alone, so that it can be shown without what it is of."""
         return b"sottovoce frame\n" + self.run + struct.pack("<BIQ", kind, sender, round) + digest
-
-
-def digest_of(raw: bytes) -> bytes:
-    """Return the digest that a frame ends with, before its signature."""
-    return bytes(raw[-TRAILER:-SIGNATURE])

@@ -174,7 +174,7 @@ def statement_record(
 
 def _booked(home: MemberDirectory, run: str) -> list[dict[str, Any]]:
     """Return, for each lifetime budget of the run's population, what was spent without it and with it."""
-    from sottovoce.peers.lifetime_ledger import composed
+    from sottovoce.ledger.lifetime import composed
 
     book = home.lifetime_ledger
     known = book.runs.get(run)

@@ -12,8 +12,8 @@ import pytest
 
 from sottovoce.accounting.release import Release
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, InvalidInput, LedgerError, NotAGuarantee
-from sottovoce.peers import lifetime_ledger as lifetime_module
-from sottovoce.peers.lifetime_ledger import LifetimeBudget, LifetimeLedger, RunCharge, charge, composed
+from sottovoce.ledger import lifetime as lifetime_module
+from sottovoce.ledger.lifetime import LifetimeBudget, LifetimeLedger, RunCharge, composed
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.privacy import Adversary, Curve, Guarantee, gaussian_epsilon, sampled_gaussian
 
@@ -23,7 +23,7 @@ HUNDRED = Release(0, 0, sensitivity=1.0, noise_std=12.0, adjacency="add-remove",
 
 
 def new_book(folder, *limits):
-    lifetime = LifetimeLedger(folder / "book.jsonl", folder / "away" / "book.jsonl", folder / "lock")
+    lifetime = LifetimeLedger(folder / "lifetime.jsonl", folder / "away" / "lifetime.jsonl", folder / "lock")
     lifetime.create("north")
     lifetime.open_population(
         "patients", limits or [LifetimeBudget(6.0, DELTA, "add-remove", "local")], "a vote"
@@ -172,10 +172,10 @@ def test_a_training_on_a_machine_with_a_home_is_charged_to_the_same_book(tmp_pat
         tmp_path / "home", "north", population="patients", budgets=[limit], copy=tmp_path / "c"
     )
     directory.lifetime_ledger.start(run(1))
-    said = charge(directory, None, [HUNDRED], "sv.fit of a net")
+    said = directory.lifetime_ledger.charge(None, [HUNDRED], "sv.fit of a net")
     assert round(said["budgets"][0]["total"], 3) == 5.3
     with pytest.raises(BudgetExceeded):
-        charge(directory, "patients", [HUNDRED], "once more")
+        directory.lifetime_ledger.charge("patients", [HUNDRED], "once more")
     assert [each.what for each in directory.lifetime_ledger.charges] == ["run 1", "sv.fit of a net"]
 
 
@@ -230,7 +230,7 @@ def test_a_missing_or_forked_book_is_refused(tmp_path):
     lifetime.charge(None, [replace(HUNDRED, steps=1)], "another way")
     lifetime.path.write_bytes(one_way)
     for act in (lifetime.rows, lambda: lifetime.restore("which one?")):
-        with pytest.raises(LedgerError, match="different stories"):
+        with pytest.raises(LedgerError, match="contradict each other"):
             act()
 
 
@@ -317,8 +317,8 @@ def test_several_writers_come_one_after_the_other(tmp_path):
 def test_an_unknown_format_or_act_is_refused(tmp_path):
     lifetime = filled(tmp_path)
     rows = lifetime.rows()
-    for changed, match in (([lifetime_module._row([], {"act": "created", "format": 9})], "format 9"),
-                           ([*rows, lifetime_module._row(rows, {"act": "gift"})], "act 'gift'")):  # fmt: skip
+    for changed, match in ((lifetime_module._chain([], {"act": "created", "format": 9}), "format 9"),
+                           (lifetime_module._chain(rows, {"act": "gift"}), "act 'gift'")):  # fmt: skip
         text = "".join(json.dumps(r, sort_keys=True, separators=(",", ":")) + "\n" for r in changed)
         shutil.copy(lifetime.path, tmp_path / "kept")
         lifetime.path.write_text(text)

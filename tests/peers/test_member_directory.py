@@ -22,6 +22,8 @@ from sottovoce.errors import (
     IdentityError,
     LedgerError,
 )
+from sottovoce.ledger.lifetime import LifetimeBudget
+from sottovoce.ledger.run_ledger import ANCHOR
 from sottovoce.peers import member_directory as home_module
 from sottovoce.peers.agreement import (
     member_entry,
@@ -31,11 +33,9 @@ from sottovoce.peers.agreement import (
     write_agreement,
 )
 from sottovoce.peers.identity import CERTIFICATE, make_identity
-from sottovoce.peers.lifetime_ledger import LifetimeBudget
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory, find_member_directory
 from sottovoce.peers.pinned_certificates import proquint
-from sottovoce.peers.run_ledger import ANCHOR
 from sottovoce.peers.runtime import Peer
 from sottovoce.peers.status import read_status
 from sottovoce.privacy import gaussian_epsilon

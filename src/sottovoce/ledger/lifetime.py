@@ -1,27 +1,25 @@
-"""The lifetime ledger of a member directory: every release ever started here, for one population of people,
-over all runs.
+"""The lifetime ledger: everything ever released about the populations of one member, over all runs.
 
-A ledger knows one run in one folder; people live longer than runs. The lifetime ledger is a file of chained
-rows, one act each: a population is opened with its lifetime budgets, a run is started (and charged in full,
-before its first row is drawn), a budget is raised, a run is closed. Two copies are kept, one in the member
-directory and one outside it, so that a member directory restored from a backup is noticed. Anything doubtful
-is an error, and nothing is charged or sent then.
+A run ledger knows one run; people live longer than runs. The lifetime ledger is a file of chained rows, one
+act each: a population is opened with its lifetime budgets, a run is started (and charged in full before its
+first message is drawn), a budget is changed, a run is closed. There are two copies, one in the member
+directory and one outside it, so that a directory restored from a backup is noticed. Any doubt is an error,
+and then nothing is charged or sent.
 
-What a row costs is never written as a finished number: the releases are, and the totals are composed anew by
-`sottovoce.accounting.release` whenever they are asked for.
+Rows hold releases, not epsilons: totals are composed again by `sottovoce.accounting.release` on every query.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from sottovoce import _validate
 from sottovoce._io import atomic_write, locked
@@ -37,15 +35,14 @@ from sottovoce.errors import (
     NotAGuarantee,
     SottovoceError,
 )
-
-if TYPE_CHECKING:
-    from sottovoce.peers.member_directory import MemberDirectory
-
-__all__ = ["LifetimeBudget", "LifetimeLedger", "RunCharge", "RunClosure", "charge", "composed", "view_name"]
+from sottovoce.ledger.store import canonical_json, json_hash
 
 FORMAT = 1
+MEMBER_FILE, LEDGER_FILE = "member.json", "lifetime.jsonl"
+VARIABLE = "SOTTOVOCE_HOME"
 _GENESIS = "0" * 64
 _PATIENCE = 10.0  # seconds to wait for another writer: an act takes milliseconds
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class LifetimeBudget:
 
     @property
     def kind(self) -> tuple[str, str]:
-        """What it is about: one budget stands for each adjacency and view."""
+        """Adjacency and view; a population has one budget for each pair."""
         return self.adjacency, self.view
 
     def __str__(self) -> str:
@@ -94,16 +91,16 @@ class RunCharge:
 
     Parameters
     ----------
-    population : whose records they were.
+    population : whose records were used.
     what : one line for people.
     releases : everything that may leave, run-length coded, as planned; of a closed run, what left.
-    views : valid guarantees against weaker adversaries than "whatever all others do", by `view_name`.
+    views : valid guarantees against adversaries weaker than ``local``, by `view_name`.
     run : hash of the agreement; empty for a training.
     records : keyed digest of the records it began with.
-    state : the folder of its ledger, relative to the member directory where it lies inside.
-    training : what names a training that can go on after an interruption.
-    status : ``started``, ``begun`` (a ledger exists), ``ended`` or ``closed`` (never to be resumed).
-    continues : of a membership version, the runs it goes on from, newest first.
+    state : the folder of its ledger, relative to the member directory if it lies inside.
+    training : the name of a training that can continue after an interruption.
+    status : ``started``, ``begun`` (a ledger exists), ``ended`` or ``closed`` (never resumed).
+    continues : after a membership change, the runs it continues, newest first.
     """
 
     population: str
@@ -118,8 +115,20 @@ class RunCharge:
     training: str = ""
     continues: tuple[str, ...] = ()
 
+    def summary(self) -> dict[str, Any]:
+        """Return the charge as plain values, with the number of releases."""
+        return {
+            "what": self.what,
+            "run": self.run,
+            "status": self.status,
+            "since": self.since,
+            "releases": sum(release.draws for release in self.releases),
+            "adjacencies": sorted({release.adjacency for release in self.releases}),
+            "state": self.state,
+        }
+
     def against(self, view: str) -> Guarantee | None:
-        """Return the guarantee that covers ``view``: its own, or one about more colluders; None for local."""
+        """Return the guarantee that covers ``view``: its own, or one about more colluders; else None."""
         wanted = 1 if view == "network" else _colluders(view)
         if view in self.views:
             return self.views[view]
@@ -131,14 +140,9 @@ class RunCharge:
 
 @dataclass(frozen=True)
 class RunClosure:
-    """A run that is given up for good: what left by its ledger, or None where everything planned counts.
+    """The end of a run that is never resumed: its ``releases`` by its ledger, or None to count all planned.
 
-    ``views`` replace the agreed price against members where what left has a price of its own.
-
-    Examples
-    --------
-    >>> RunClosure("3f54", None, "the disk is lost").releases is None
-    True
+    ``views`` replace the agreed guarantees against members where the interrupted run has its own.
     """
 
     run: str
@@ -148,24 +152,24 @@ class RunClosure:
 
     @property
     def act(self) -> dict[str, Any]:
-        """The row of the lifetime ledger that says so."""
+        """The content of the row that closes the run."""
         act: dict[str, Any] = {"act": "close", "run": self.run, "why": _line(self.why, "the reason")}
         if self.releases is not None:
             act["releases"] = [release.to_dict() for release in self.releases]
             if self.views:
-                act["views"] = {name: priced.to_dict() for name, priced in sorted(self.views.items())}
+                act["views"] = {name: guarantee.to_dict() for name, guarantee in sorted(self.views.items())}
         return act
 
 
 def composed(charges: Iterable[RunCharge], adjacency: str, view: str = "local") -> Curve:
-    """Return the loss of all ``charges`` together, under one adjacency, against one class of view.
+    """Return the privacy curve of all ``charges`` together, for one adjacency and one class of view.
 
     Guarantees
     ----------
-    An upper bound for adaptive composition. A charge without a price for ``view`` counts with its local one,
-    which holds against everybody. Releases under another adjacency are restated, never left out: one member's
-    whole data may change under ``user``, so its price covers one record too; a record replaced is one removed
-    and one added; a record-level release has no price at user level, and the total is infinite then.
+    An upper bound for adaptive composition. A charge without a guarantee for ``view`` counts with its local
+    one, which holds against everybody. Releases under another adjacency are restated, never omitted: under
+    ``user`` a member's whole data may change, which covers one record too; replacing a record is removing one
+    and adding one; a record-level release says nothing at user level, so the total is infinite.
 
     Examples
     --------
@@ -179,9 +183,9 @@ def composed(charges: Iterable[RunCharge], adjacency: str, view: str = "local") 
     curves: list[Curve] = []
     local: list[Release] = []
     for each in charges:
-        priced = each.against(view) if view != "local" else None
-        if priced is not None and priced.adjacency in (adjacency, "user"):
-            curves.append(priced.curve)
+        guarantee = each.against(view) if view != "local" else None
+        if guarantee is not None and guarantee.adjacency in (adjacency, "user"):
+            curves.append(guarantee.curve)
         else:
             local += each.releases
     curves.append(compose(release for release in local if release.adjacency == "user"))
@@ -194,87 +198,87 @@ def composed(charges: Iterable[RunCharge], adjacency: str, view: str = "local") 
 
 
 def view_name(guarantee: Guarantee) -> str:
-    """Return the class of view a guarantee is about, as the lifetime ledger names it.
-
-    >>> from sottovoce.privacy import Adversary
-    >>> view_name(Guarantee(Adversary("colluders", count=2), "user", "exact", Curve.gaussian(1.0)))
-    'colluders:2'
-    """
-    who = guarantee.adversary
-    if who.kind == "colluders":
-        return f"colluders:{who.count}" if who.count is not None else "coalition"
-    return "observer" if who.observers else who.kind
+    """Return the class of view of a guarantee, as lifetime budgets name it."""
+    adversary = guarantee.adversary
+    if adversary.kind == "colluders":
+        return f"colluders:{adversary.count}" if adversary.count is not None else "coalition"
+    return "observer" if adversary.observers else adversary.kind
 
 
-def charge(
-    member_directory: MemberDirectory,
-    population: str | None,
-    releases: Iterable[Release],
-    what: str,
-    **views: Guarantee,
-) -> dict[str, Any]:
-    """Charge a training on this machine to the member's lifetime ledger, before its noise is drawn.
+class MemberFile(NamedTuple):
+    """The file that makes a folder a member directory: name of the member, folder of the second copy."""
 
-    Parameters
-    ----------
-    member directory : from `sottovoce.peers.member_directory.find_member_directory`; it says whether this
-        machine has one.
-    population : whose records they are; None for the member directory's first.
-    releases : everything that will be published about these records. Where simulated agents hold disjoint
-        records, those of the agent that loses most.
-    what : one line for the officer.
-    views : valid guarantees against weaker adversaries, where known (``network=``, ``central=``).
+    name: str
+    copy: Path
 
-    Returns
-    -------
-    population, and for each lifetime budget what was spent before, what this adds and the total after.
+    @classmethod
+    def read(cls, folder: Path) -> MemberFile:
+        """Read the file in ``folder``, or raise with the remedy."""
+        try:
+            content = json.loads((folder / MEMBER_FILE).read_text())
+            version, member = content["format"], cls(str(content["name"]), Path(content["copy"]))
+        except OSError:
+            raise ConfigError(
+                f"{folder} is not a member directory; `sottovoce peer init` makes one."
+            ) from None
+        except (ValueError, KeyError, TypeError):
+            raise LedgerError(f"The file {folder / MEMBER_FILE} is damaged; restore it.") from None
+        if version != FORMAT:
+            raise ConfigError(
+                f"The member directory {folder} has format {version!r}, this program reads {FORMAT}; "
+                "upgrade it."
+            )
+        if folder.stat().st_mode & 0o077:
+            raise LedgerError(f"The member directory {folder} is open to others; run chmod 700 on it.")
+        return member
 
-    Guarantees
-    ----------
-    Returns only when the charge is durable in both copies of the lifetime ledger. Beyond a lifetime budget
-    `BudgetExceeded` is raised and nothing is charged.
+    def write(self, folder: Path) -> None:
+        """Make ``folder`` a member directory."""
+        content = {"format": FORMAT, "name": self.name, "copy": str(self.copy)}
+        atomic_write(folder / MEMBER_FILE, json.dumps(content, indent=1) + "\n", mode=0o600)
 
-    Examples
-    --------
-    >>> import tempfile
-    >>> from sottovoce.peers.member_directory import MemberDirectory
-    >>> folder = tempfile.mkdtemp()
-    >>> directory = MemberDirectory.create(
-    ...     folder + "/north", "north", population="patients", copy=folder + "/copy",
-    ...     budgets=[LifetimeBudget(3.0, 1e-5, "replace-one")])
-    >>> release = Release(0, 0, sensitivity=1.0, noise_std=2.0, adjacency="replace-one")
-    >>> said = charge(directory, None, [release], "a mean")
-    >>> [round(row["total"], 3) for row in said["budgets"]]
-    [1.993]
-    >>> charge(directory, None, [release] * 4, "four more")
-    Traceback (most recent call last):
-    sottovoce.errors.BudgetExceeded: patients: spent so far 1.993, this adds 4.377, together 4.983 of epsilon 3 at delta 1e-05 (replace-one, network), so nothing was charged or sent; take more noise or fewer steps, or raise the budget with `peer budget --raise`.
-    """  # noqa: E501
-    return member_directory.lifetime_ledger.charge(population, releases, what, views)
+    def ledger(self, folder: Path) -> LifetimeLedger:
+        """Return the lifetime ledger of the member directory ``folder``."""
+        return LifetimeLedger(folder / LEDGER_FILE, self.copy / LEDGER_FILE, folder / "lock")
+
+
+def usual_member_folder() -> Path | None:
+    """Return the member directory of this machine: ``SOTTOVOCE_HOME``, or ``~/.sottovoce`` if it exists."""
+    folder = os.environ.get(VARIABLE)
+    if folder:
+        return Path(folder).expanduser().absolute()
+    usual = Path.home() / ".sottovoce"
+    return usual if (usual / MEMBER_FILE).exists() else None
+
+
+def find_lifetime_ledger() -> LifetimeLedger | None:
+    """Return the lifetime ledger of this machine, or None if it has no member directory."""
+    folder = usual_member_folder()
+    return None if folder is None else MemberFile.read(folder).ledger(folder)
 
 
 class LifetimeLedger:
-    """The file of acts, and what they add up to.
+    """The file of acts, and their totals.
 
     Parameters
     ----------
-    path : the lifetime ledger in the member directory.
+    path : the ledger in the member directory.
     copy : its second copy, outside the member directory.
     lock : a file that the one writer holds.
 
     Guarantees
     ----------
-    An act returns only when its row is on the disk in both copies; if anything fails `LedgerError` is raised
-    and whoever asked may not send. Reading raises if the lifetime ledger is missing, damaged anywhere, or
-    shorter than its copy. Acts of several processes come one after the other.
+    An act returns only when its row is on the disk in both copies; if anything fails, `LedgerError` is raised
+    and the caller may not send. Reading raises if the ledger is missing, damaged, or shorter than its copy.
+    Acts of several processes are serialized.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> ledger = LifetimeLedger(folder / "book.jsonl", folder / "copy.jsonl", folder / "lock")
+    >>> ledger = LifetimeLedger(folder / "lifetime.jsonl", folder / "copy.jsonl", folder / "lock")
     >>> ledger.create("north")
-    >>> ledger.open_population("patients", [LifetimeBudget(5.0, 1e-5, "user", "local")], "ethics vote 12/26")
+    >>> ledger.open_population("patients", [LifetimeBudget(5.0, 1e-5, "user", "local")], "ethics vote 12")
     >>> ledger.populations["patients"][0].epsilon
     5.0
     """
@@ -286,35 +290,35 @@ class LifetimeLedger:
 
     def create(self, name: str) -> None:
         """Begin an empty lifetime ledger."""
-        with self._writing():
+        with self._locked():
             for file in (self.path, self.copy):
                 if file.exists():
                     raise LedgerError(
                         f"{file} exists already; a member directory has one lifetime ledger, keep it."
                     )
-            self._write([_row([], {"act": "created", "format": FORMAT, "name": name})])
+            self._write(_chain([], {"act": "created", "format": FORMAT, "name": name}))
 
     def open_population(self, name: str, budgets: Iterable[LifetimeBudget], why: str) -> None:
-        """Name a population and its lifetime budgets; the officer answers for whom it holds."""
+        """Name a population and its lifetime budgets; the officer answers for who belongs to it."""
         name, budgets = _line(name, "a population's name"), tuple(budgets)
         if not budgets:
             raise InvalidInput(f"The population {name} needs a lifetime budget; give epsilon and delta.")
         if len({budget.kind for budget in budgets}) < len(budgets):
             raise InvalidInput("There is one lifetime budget for each adjacency and view; leave one out.")
-        with self._writing():
+        with self._locked():
             rows = self._verified()
             if name in _state(rows).populations:
                 raise ConfigError(f"The population {name} is open already; raise its budget instead.")
             act = {"act": "population", "population": name, "budgets": [asdict(b) for b in budgets]}
-            self._write([*rows, _row(rows, {**act, "why": _line(why, "the reason")})])
+            self._write(_chain(rows, act, why=why))
 
     def set_budget(self, population: str | None, budget: LifetimeBudget, why: str) -> None:
         """Raise, lower or add a lifetime budget: an act with a reason, kept for good."""
-        with self._writing():
+        with self._locked():
             rows = self._verified()
             name = _state(rows).named(population)
             act = {"act": "budget", "population": name, "budget": asdict(budget)}
-            self._write([*rows, _row(rows, {**act, "why": _line(why, "the reason")})])
+            self._write(_chain(rows, act, why=why))
 
     def charge(
         self,
@@ -325,112 +329,106 @@ class LifetimeLedger:
         *,
         training: str = "",
     ) -> dict[str, Any]:
-        """Charge releases that belong to no run; see `charge`.
+        """Charge releases that belong to no run, before their noise is drawn.
 
-        A ``training`` that the lifetime ledger knows by this name is going on: it is not charged again, and
-        may release nothing else than it was charged for.
+        Parameters
+        ----------
+        population : whose records they are; None for the first.
+        releases : everything that will be published about these records. Where simulated agents hold disjoint
+            records, those of the agent that loses most.
+        what : one line for the officer.
+        views : valid guarantees against weaker adversaries, by `view_name`.
+        training : a name under which an interrupted training continues. It is not charged again, and may
+            release only what it was charged for.
+
+        Returns
+        -------
+        The population, and for each lifetime budget ``spent`` before, what this ``adds``, and the ``total``.
+
+        Guarantees
+        ----------
+        Returns only when the charge is durable in both copies. Beyond a lifetime budget `BudgetExceeded` is
+        raised and nothing is charged.
         """
-        with self._writing():
+        with self._locked():
             rows = self._verified()
             state = _state(rows)
-            new = RunCharge(
-                state.named(population),
-                _line(what, "what"),
-                tuple(releases),
-                dict(views or {}),
-                training=training,
-            )
+            name, line = state.named(population), _line(what, "what")
+            new = RunCharge(name, line, tuple(releases), dict(views or {}), training=training)
             known = next((each for each in state.charges if training and each.training == training), None)
             if known is None:
-                return self._charged(rows, state, new, "charge")
-            if known.population != new.population or _counted(known.releases) != _counted(new.releases):
+                return self._charge(rows, new, "charge")
+            if known.population != name or _draws_by_cost(known.releases) != _draws_by_cost(new.releases):
                 raise ConfigError(
                     f"This training was charged to {known.population} for other releases than it would make "
-                    "now; begin it anew in another checkpoint folder, which is charged."
+                    "now; start it in another checkpoint folder, which is charged."
                 )
-            return {"population": new.population, "budgets": _forecast(state, None, new.population)}
+            return {"population": name, "budgets": _forecast(state, None, name)}
 
     def start(
         self, new: RunCharge, *, new_records: str = "", closing: Iterable[RunClosure] = ()
     ) -> RunCharge:
-        """Charge a run in full, or find it in the lifetime ledger and return what is known of it.
+        """Charge a run in full, or return the charge of a known run.
 
-        A known run is never charged twice and never begun a second time. Other records than those it began
-        with are refused, unless ``new_records`` gives the reason; then the change is a row of its own, and
-        opens no new budget. A membership version is charged to the population of the run that it continues,
-        and asks for the same records; ``closing`` ends earlier runs in the same writing, or not at all if
-        this is refused.
+        A run is never charged twice and never begun twice. Records that differ from those it began with are
+        refused unless ``new_records`` gives the reason; the change is recorded and opens no new budget. After
+        a membership change the run is charged to the population of the run that it continues, with the same
+        records; ``closing`` ends earlier runs in the same write, or not at all if this run is refused.
         """
-        with self._writing():
+        with self._locked():
             rows = self._verified()
             state = _state(rows)
             known = state.runs.get(new.run)
             if known is not None:
-                return self._resumed(rows, known, new, new_records)
+                return self._resume(rows, known, new, new_records)
             parent = state.parent(new)
             new = replace(new, population=state.population_of(new))
             if parent is not None and new.records != parent.records:
-                _require_reason(parent.run[:16], new_records)
-                changed = {"act": "records", "run": parent.run, "records": new.records}
-                rows = [*rows, _row(rows, {**changed, "why": _line(new_records, "the reason")})]
+                rows = _records_changed(rows, parent.run, new.records, new_records)
             for each in closing:
                 rows = _closed(rows, each)
-            self._charged(rows, _state(rows), new, "start")
+            self._charge(rows, new, "start")
             return new
 
     def begun(self, run: str) -> None:
-        """Note that the ledger of a run exists: it may send now, and a missing ledger is an error.
+        """Record that the ledger of a run exists: from now on it may send, and a missing ledger is an error.
 
-        A run that was closed since it was found may not: whoever closed it counted what its ledger held.
+        A run that was closed meanwhile may not send: closing counted what its ledger held.
         """
-        with self._writing():
+        with self._locked():
             rows = self._verified()
             status = _state(rows).run(run).status
             if status == "closed":
-                raise ConfigError(
-                    f"The run {run[:16]} was closed in this member's lifetime ledger; agree on a new run."
-                )
+                raise _run_closed(run)
             if status == "started":
-                self._write([*rows, _row(rows, {"act": "begun", "run": run})])
+                self._write(_chain(rows, {"act": "begun", "run": run}))
 
     def end(self, run: str, *, draws: int, head: str) -> None:
-        """Note that a run reached its end, with the head of its ledger."""
-        with self._writing():
+        """Record that a run finished, with the head of its ledger."""
+        with self._locked():
             rows = self._verified()
             if _state(rows).run(run).status in ("started", "begun"):
-                self._write([*rows, _row(rows, {"act": "end", "run": run, "draws": draws, "head": head})])
+                self._write(_chain(rows, {"act": "end", "run": run, "draws": draws, "head": head}))
 
-    def close(
-        self,
-        run: str,
-        releases: Iterable[Release] | None,
-        why: str,
-        views: Mapping[str, Guarantee] | None = None,
-    ) -> None:
-        """Give a run up for good; with the releases of its whole ledger it costs those, else all planned.
-
-        Against members the agreed price stands, a broken step is paid in full; ``views`` may replace it where
-        half a run has a price of its own (masked sums).
-        """
+    def close(self, run: str, releases: Iterable[Release] | None, why: str) -> None:
+        """End a run for good: it costs ``releases``, those of its whole ledger, or with None all planned."""
         left = None if releases is None else tuple(releases)
-        with self._writing():
-            self._write(_closed(self._verified(), RunClosure(run, left, why, dict(views or {}))))
+        with self._locked():
+            self._write(_closed(self._verified(), RunClosure(run, left, why)))
 
     def trust(self, name: str, fingerprint: str, why: str) -> None:
-        """Note which certificate a member was pinned with."""
-        with self._writing():
-            rows = self._verified()
+        """Record which certificate a member was pinned with."""
+        with self._locked():
             act = {"act": "trust", "name": name, "fingerprint": fingerprint}
-            self._write([*rows, _row(rows, {**act, "why": _line(why, "the reason")})])
+            self._write(_chain(self._verified(), act, why=why))
 
     def restore(self, why: str, missing: Iterable[RunCharge] = ()) -> str:
-        """Go on with the longer of two whole copies after the other was lost, damaged or found older.
+        """Continue with the longer of two whole copies after the other was lost, damaged or found older.
 
         ``missing`` are runs whose folders exist although the lifetime ledger does not know them: they are
-        charged. What was done is a row, and where only one copy was left every later total says so.
+        charged. The act is recorded, and if only one copy was left, every later total says so.
         """
-        why = _line(why, "the reason")
-        with self._writing():
+        with self._locked():
             whole = {}
             for file in (self.path, self.copy):
                 try:
@@ -439,31 +437,27 @@ class LifetimeLedger:
                     continue
             if not whole:
                 raise LedgerError(
-                    f"Neither {self.path} nor its copy {self.copy} is a whole lifetime ledger; find a copy "
-                    "that is, on "
-                    "another disk or backup, and put it there."
+                    f"Neither {self.path} nor its copy {self.copy} is a whole lifetime ledger; put an intact "
+                    "copy there, from another disk or a backup."
                 )
-            kept = max(whole, key=lambda file: len(whole[file]))
-            if any(rows != whole[kept][: len(rows)] for rows in whole.values()):
-                raise LedgerError(
-                    f"{self.path} and its copy {self.copy} tell different stories; nothing can be added to "
-                    "either, ask whoever wrote the second one."
-                )
-            rows = whole[kept]
-            act = {"act": "restored", "kept": "ledger" if kept == self.path else "copy", "rows": len(rows)}
-            rows = [*rows, _row(rows, {**act, "alone": len(whole) == 1, "why": why})]
+            longest = max(whole, key=lambda file: len(whole[file]))
+            if any(rows != whole[longest][: len(rows)] for rows in whole.values()):
+                raise self._contradiction()
+            rows, name = whole[longest], "ledger" if longest == self.path else "copy"
+            act = {"act": "restored", "source": name, "rows": len(rows), "alone": len(whole) == 1}
+            rows = _chain(rows, act, why=why)
             for each in missing:
-                if each.run not in _state(rows).runs:  # what may have left is charged, budget or no budget
-                    rows = [*rows, _row(rows, charge_to_row(each, "start"))]
-                    rows = [*rows, _row(rows, {"act": "begun", "run": each.run})]
+                if each.run not in _state(rows).runs:  # what may have left is charged, within budget or not
+                    rows = _chain(rows, charge_to_row(each, "start"))
+                    rows = _chain(rows, {"act": "begun", "run": each.run})
             self._write(rows)
-            return str(act["kept"])
+            return name
 
     # ---- reading ---------------------------------------------------------------------------------
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Row]:
         """Return every act, after both copies were checked."""
-        with self._writing():
+        with self._locked():
             return self._verified()
 
     @property
@@ -486,11 +480,11 @@ class LifetimeLedger:
         """Fingerprints by member name, as last trusted."""
         return _state(self.rows()).pinned
 
-    def forecast(self, new: RunCharge, *, closing: Iterable[RunClosure] = ()) -> list[dict[str, Any]]:
+    def forecast(self, new: RunCharge, *, closing: Iterable[RunClosure] = ()) -> list[Row]:
         """Return for each lifetime budget what is spent, what ``new`` adds and the total; changes nothing.
 
-        A run that the lifetime ledger knows adds nothing. With ``closing`` what is spent counts those runs as
-        they would be closed by the start of ``new``; without it, as planned.
+        A known run adds nothing. Runs in ``closing`` count as they would be closed by the start of ``new``;
+        other runs count as planned.
         """
         rows = self.rows()
         state = _state(rows)
@@ -499,17 +493,16 @@ class LifetimeLedger:
         name = state.population_of(new)
         for each in closing:
             rows = _closed(rows, each)
-        state = _state(rows)
-        return _forecast(state, replace(new, population=name), name)
+        return _forecast(_state(rows), replace(new, population=name), name)
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[Row]:
         """Return one entry per population: its charges, and spent, left and limit for each budget."""
         state = _state(self.rows())
         return [
             {
                 "population": name,
                 "budgets": _forecast(state, None, name),
-                "charges": [_listed(each) for each in state.charges if each.population == name],
+                "charges": [each.summary() for each in state.charges if each.population == name],
                 "remarks": list(state.remarks),
             }
             for name in state.populations
@@ -517,12 +510,13 @@ class LifetimeLedger:
 
     # ---- inside ----------------------------------------------------------------------------------
 
-    def _charged(self, rows: list[dict[str, Any]], state: _State, new: RunCharge, act: str) -> dict[str, Any]:
+    def _charge(self, rows: list[Row], new: RunCharge, act: str) -> dict[str, Any]:
         for name, guarantee in new.views.items():
             if not guarantee.valid:
                 raise NotAGuarantee(
                     f"The lifetime ledger takes labels ldp and exact, got {guarantee.label} for {name}."
                 )
+        state = _state(rows)
         budgets = _forecast(state, new, new.population)
         for row in budgets:
             if not row["total"] <= row["epsilon"]:
@@ -532,61 +526,55 @@ class LifetimeLedger:
                     f"together {row['total']:.4g} of {limit}, so nothing was charged or sent; take more "
                     "noise or fewer steps, or raise the budget with `peer budget --raise`."
                 )
-        self._write([*rows, _row(rows, charge_to_row(new, act))])
+        self._write(_chain(rows, charge_to_row(new, act)))
         return {"population": new.population, "budgets": budgets}
 
-    def _resumed(
-        self, rows: list[dict[str, Any]], known: RunCharge, new: RunCharge, new_records: str
-    ) -> RunCharge:
+    def _resume(self, rows: list[Row], known: RunCharge, new: RunCharge, new_records: str) -> RunCharge:
         short = new.run[:16]
         if known.status == "closed":
-            raise ConfigError(
-                f"The run {short} was closed in this member's lifetime ledger; agree on a new run."
-            )
+            raise _run_closed(new.run)
         if new.population and new.population != known.population:
             raise ConfigError(
                 f"The run {short} is charged to the population {known.population}, got {new.population}; a "
                 "run stays with the population it began with."
             )
-        if _counted(new.releases) != _counted(known.releases):
+        if _draws_by_cost(new.releases) != _draws_by_cost(known.releases):
             raise ConfigError(
-                f"The run {short} was charged for other releases than it would make now; go on with the "
+                f"The run {short} was charged for other releases than it would make now; continue with the "
                 "version of the program that began it."
             )
         if new.records != known.records:
-            _require_reason(short, new_records)
-            act = {"act": "records", "run": new.run, "records": new.records}
-            self._write([*rows, _row(rows, {**act, "why": _line(new_records, "the reason")})])
+            self._write(_records_changed(rows, new.run, new.records, new_records))
             known = replace(known, records=new.records)
         return known
 
-    def _verified(self) -> list[dict[str, Any]]:
+    def _verified(self) -> list[Row]:
         rows = _read(self.path)
         if not self.copy.exists() and len(rows) == 1:
-            self._write(rows)  # a crash while the member directory was made: nothing is charged yet
+            self._write(rows)  # a crash while the member directory was created: nothing is charged yet
         copied = _read(self.copy)
         if len(copied) > len(rows) and copied[: len(rows)] == rows:
             raise LedgerError(
-                f"The lifetime ledger {self.path} is older than its copy {self.copy} ({len(rows)} rows "
-                "against "
-                f"{len(copied)}): it comes from a backup; `peer budget --restore` takes the newer one."
+                f"The lifetime ledger {self.path} is older than its copy {self.copy} ({len(rows)} rows, the "
+                f"copy has {len(copied)}): it comes from a backup; `peer budget --restore` takes the newer "
+                "one."
             )
         if copied != rows[: len(copied)]:
-            raise LedgerError(
-                f"The lifetime ledger {self.path} and its copy {self.copy} tell different stories; nothing "
-                "can be added "
-                "to either, ask whoever wrote the second one."
-            )
+            raise self._contradiction()
         if len(copied) < len(rows):
-            # a crash between the two: nothing left on that row yet, and nothing may before both hold it
+            # a crash between the two writes: nothing may be sent for that row before both copies hold it
             self._write(rows)
         return rows
 
-    def _write(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Put both copies on the disk; the lifetime ledger first, so that a crash in between over-counts
-        at most.
-        """
-        text = "".join(_canonical(row) + "\n" for row in rows)
+    def _contradiction(self) -> LedgerError:
+        return LedgerError(
+            f"The lifetime ledger {self.path} and its copy {self.copy} contradict each other, so nothing can "
+            "be added to either; ask who wrote the second one."
+        )
+
+    def _write(self, rows: Sequence[Row]) -> None:
+        """Write both copies; the ledger first, so that a crash in between counts at most too much."""
+        text = "".join(canonical_json(row) + "\n" for row in rows)
         try:
             atomic_write(self.path, text, mode=0o600)
             atomic_write(self.copy, text, mode=0o600)
@@ -596,7 +584,7 @@ class LifetimeLedger:
             ) from None
 
     @contextmanager
-    def _writing(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self._lock, _PATIENCE))
@@ -606,7 +594,7 @@ class LifetimeLedger:
                 ) from None
             except OSError as error:
                 raise LedgerError(
-                    f"The lifetime ledger's lock {self._lock} cannot be taken ({error.strerror}), so "
+                    f"The lock {self._lock} of the lifetime ledger cannot be taken ({error.strerror}), so "
                     "nothing was sent."
                 ) from None
             yield
@@ -636,7 +624,7 @@ class _State:
         return self.runs[run]
 
     def named(self, population: str | None) -> str:
-        """Return the population meant; every file is charged to the first unless another is named."""
+        """Return the population that is charged: the first, unless another is named."""
         if not self.populations:
             raise ConfigError(
                 "The lifetime ledger has no population yet; the officer opens one with `peer budget --open`."
@@ -646,92 +634,93 @@ class _State:
         if population not in self.populations:
             raise ConfigError(
                 f"The lifetime ledger has no population {population!r}, only {', '.join(self.populations)}; "
-                "opening "
-                "another is a recorded act of the officer, `peer budget --open`."
+                "the officer opens another with `peer budget --open`."
             )
         return population
 
     def parent(self, new: RunCharge) -> RunCharge | None:
-        """Return the newest run known here that ``new`` goes on from."""
+        """Return the newest known run that ``new`` continues."""
         return next((self.runs[run] for run in new.continues if run in self.runs), None)
 
     def population_of(self, new: RunCharge) -> str:
-        """Return whom ``new`` is charged to: the people stay the same from membership version to
-        membership version.
-        """
+        """Return the population that ``new`` is charged to; a membership change does not change it."""
         parent = self.parent(new)
         if parent is None:
             return self.named(new.population or None)
         if new.population not in ("", parent.population):
             raise ConfigError(
-                f"The run {parent.run[:16]} that this membership version continues is charged to the "
-                "population "
+                f"The run {parent.run[:16]} that this one continues is charged to the population "
                 f"{parent.population}, got {new.population}; a run stays with the population it began with."
             )
         return parent.population
 
-    def amend(self, run: str, **changes: Any) -> None:
+    def apply(self, row: Row) -> None:
+        """Add one act."""
+        act = row["act"]
+        if act == "population":
+            budgets = [LifetimeBudget(**each) for each in row["budgets"]]
+            self.populations[row["population"]] = {budget.kind: budget for budget in budgets}
+        elif act == "budget":
+            budget = LifetimeBudget(**row["budget"])
+            self.populations[row["population"]][budget.kind] = budget
+        elif act in ("charge", "start"):
+            self.charges.append(charge_from_row(row))
+        elif act in ("begun", "end"):
+            self._amend(row["run"], status="begun" if act == "begun" else "ended")
+        elif act == "records":
+            self._amend(row["run"], records=row["records"])
+        elif act == "close":
+            changes: dict[str, Any] = {"releases": _releases(row["releases"])} if "releases" in row else {}
+            if "views" in row:
+                changes["views"] = _views(row["views"])
+            self._amend(row["run"], status="closed", **changes)
+        elif act == "trust":
+            self.pinned[row["name"]] = row["fingerprint"]
+        elif act == "restored":
+            if row["alone"]:
+                self.remarks.append(
+                    f"On {row['time'][:10]} the lifetime ledger was restored from one copy alone: releases "
+                    "made after that copy, if any, are not in these totals."
+                )
+        elif act != "created":
+            raise LedgerError(f"The lifetime ledger has an unknown act {act!r}; upgrade this program.")
+
+    def _amend(self, run: str, **changes: Any) -> None:
         at = next(i for i, each in enumerate(self.charges) if each.run == run)
         self.charges[at] = replace(self.charges[at], **changes)
 
 
-def _state(rows: Iterable[dict[str, Any]]) -> _State:
+def _state(rows: Iterable[Row]) -> _State:
     state = _State()
     for row in rows:
-        act = row["act"]
-        if act == "population":
-            budgets = [LifetimeBudget(**each) for each in row["budgets"]]
-            state.populations[row["population"]] = {budget.kind: budget for budget in budgets}
-        elif act == "budget":
-            budget = LifetimeBudget(**row["budget"])
-            state.populations[row["population"]][budget.kind] = budget
-        elif act in ("charge", "start"):
-            state.charges.append(charge_from_row(row))
-        elif act == "begun":
-            state.amend(row["run"], status="begun")
-        elif act == "end":
-            state.amend(row["run"], status="ended")
-        elif act == "records":
-            state.amend(row["run"], records=row["records"])
-        elif act == "close":
-            left: dict[str, Any] = {"releases": _releases(row["releases"])} if "releases" in row else {}
-            if "views" in row:
-                left["views"] = {name: Guarantee.from_dict(each) for name, each in row["views"].items()}
-            state.amend(row["run"], status="closed", **left)
-        elif act == "trust":
-            state.pinned[row["name"]] = row["fingerprint"]
-        elif act == "restored":
-            if row["alone"]:
-                state.remarks.append(
-                    f"on {row['time'][:10]} the lifetime ledger was continued from one copy alone: releases "
-                    "between "
-                    "that copy and then, if any, are not in these totals"
-                )
-        elif act != "created":
-            raise LedgerError(
-                f"The lifetime ledger holds an act {act!r} that this program does not know; upgrade it."
-            )
+        state.apply(row)
     return state
 
 
-def _closed(rows: list[dict[str, Any]], closing: RunClosure) -> list[dict[str, Any]]:
+def _run_closed(run: str) -> ConfigError:
+    return ConfigError(f"The run {run[:16]} was closed in this member's lifetime ledger; agree on a new run.")
+
+
+def _closed(rows: list[Row], closure: RunClosure) -> list[Row]:
     """Return the rows with one more that closes a run."""
-    if _state(rows).run(closing.run).status == "closed":
-        raise ConfigError(f"The run {closing.run[:16]} was closed before; there is nothing left to do.")
-    return [*rows, _row(rows, closing.act)]
+    if _state(rows).run(closure.run).status == "closed":
+        raise ConfigError(f"The run {closure.run[:16]} is closed already; there is nothing left to do.")
+    return _chain(rows, closure.act)
 
 
-def _require_reason(run: str, why: str) -> None:
+def _records_changed(rows: list[Row], run: str, records: str, why: str) -> list[Row]:
+    """Return the rows with one more about new records, which need a reason."""
     if not why:
         raise DataError(
-            f"The records differ from those the run {run} began with; restore the file, or say why "
-            "they changed with --new-data, which is recorded and opens no new budget."
+            f"The records differ from those the run {run[:16]} began with; restore the file, or give the "
+            "reason with --new-data, which is recorded and opens no new budget."
         )
+    return _chain(rows, {"act": "records", "run": run, "records": records}, why=why)
 
 
-def charge_to_row(new: RunCharge, act: str) -> dict[str, Any]:
-    """Return a charge as the act that a row of the lifetime ledger holds; a ledger keeps it too."""
-    row: dict[str, Any] = {
+def charge_to_row(new: RunCharge, act: str) -> Row:
+    """Return a charge as the content of a row; run ledgers hold it too."""
+    row: Row = {
         "act": act,
         "population": new.population,
         "what": new.what,
@@ -746,53 +735,54 @@ def charge_to_row(new: RunCharge, act: str) -> dict[str, Any]:
 
 
 def charge_from_row(row: Mapping[str, Any]) -> RunCharge:
-    """Return what `charge_to_row` wrote."""
-    views = {name: Guarantee.from_dict(each) for name, each in row["views"].items()}
-    run, records, state = row.get("run", ""), row.get("records", ""), row.get("state", "")
-    status = "started" if run else "ended"
-    continues = tuple(row["continues"]) if run else ()
+    """Return the charge that `charge_to_row` wrote."""
+    run = row.get("run", "")
     return RunCharge(
         row["population"],
         row["what"],
         _releases(row["releases"]),
-        views,
-        run,
-        records,
-        state,
-        status,
-        row.get("time", ""),
-        row.get("training", ""),
-        continues,
+        _views(row["views"]),
+        run=run,
+        records=row.get("records", ""),
+        state=row.get("state", ""),
+        status="started" if run else "ended",
+        since=row.get("time", ""),
+        training=row.get("training", ""),
+        continues=tuple(row["continues"]) if run else (),
     )
 
 
-def _releases(listed: Iterable[Mapping[str, Any]]) -> tuple[Release, ...]:
-    return tuple(Release(**each) for each in listed)
+def _releases(rows: Iterable[Mapping[str, Any]]) -> tuple[Release, ...]:
+    return tuple(Release(**each) for each in rows)
 
 
-def _row(rows: Sequence[dict[str, Any]], act: dict[str, Any]) -> dict[str, Any]:
-    """Chain an act to the rows before it."""
+def _views(guarantees: Mapping[str, Any]) -> dict[str, Guarantee]:
+    return {name: Guarantee.from_dict(each) for name, each in guarantees.items()}
+
+
+def _chain(rows: Sequence[Row], act: Row, why: str | None = None) -> list[Row]:
+    """Return the rows with one more, chained to the last."""
+    reason = {} if why is None else {"why": _line(why, "the reason")}
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    row = {**act, "seq": len(rows), "time": now, "previous": rows[-1]["hash"] if rows else _GENESIS}
-    row = json.loads(_canonical(row))  # as it will be read back
-    return {**row, "hash": _hash(row)}
+    place = {"seq": len(rows), "time": now, "previous": rows[-1]["hash"] if rows else _GENESIS}
+    row = json.loads(canonical_json({**act, **reason, **place}))  # as it will be read back
+    return [*rows, {**row, "hash": json_hash(row)}]
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
+def _read(path: Path) -> list[Row]:
     """Return the rows of one copy, or raise if a bit of it is not as it was written."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         raise LedgerError(
             f"The lifetime ledger {path} is missing although the member directory was used; `peer budget "
-            "--restore` takes the other "
-            "copy."
+            "--restore` takes the other copy."
         ) from None
     except OSError as error:
         raise LedgerError(
             f"The lifetime ledger {path} cannot be read ({error.strerror}), so nothing was sent."
         ) from None
-    rows: list[dict[str, Any]] = []
+    rows: list[Row] = []
     previous = _GENESIS
     try:
         lines = text.decode().split("\n")
@@ -801,8 +791,8 @@ def _read(path: Path) -> list[dict[str, Any]]:
         for number, line in enumerate(lines):
             row = json.loads(line)
             content = {key: value for key, value in row.items() if key != "hash"}
-            whole = _canonical(row) == line and row["seq"] == number and row["previous"] == previous
-            if not whole or row["hash"] != _hash(content):
+            whole = canonical_json(row) == line and row["seq"] == number and row["previous"] == previous
+            if not whole or row["hash"] != json_hash(content):
                 raise ValueError(f"row {number} does not fit the chain")
             previous = row["hash"]
             rows.append(row)
@@ -819,24 +809,15 @@ def _read(path: Path) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration, SottovoceError) as error:
         raise LedgerError(
             f"The lifetime ledger {path} is damaged ({error}), so nothing was sent; `peer budget --restore` "
-            "takes the "
-            "other copy."
+            "takes the other copy."
         ) from None
     return rows
-
-
-def _canonical(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def _hash(row: Mapping[str, Any]) -> str:
-    return hashlib.sha256(b"sottovoce book\n" + _canonical(row).encode()).hexdigest()
 
 
 # ---- totals --------------------------------------------------------------------------------------------
 
 
-def _forecast(state: _State, new: RunCharge | None, population: str) -> list[dict[str, Any]]:
+def _forecast(state: _State, new: RunCharge | None, population: str) -> list[Row]:
     before = [each for each in state.charges if each.population == population]
     after = before if new is None else [*before, new]
     rows = []
@@ -847,37 +828,25 @@ def _forecast(state: _State, new: RunCharge | None, population: str) -> list[dic
     return rows
 
 
-def _listed(each: RunCharge) -> dict[str, Any]:
-    return {
-        "what": each.what,
-        "run": each.run,
-        "status": each.status,
-        "since": each.since,
-        "releases": sum(release.draws for release in each.releases),
-        "adjacencies": sorted({release.adjacency for release in each.releases}),
-        "state": each.state,
-    }
-
-
 def _restated(release: Release, adjacency: str) -> Release:
     """Return a record-level release under the other record-level adjacency."""
     if release.adjacency == adjacency:
         return release
     if adjacency == "replace-one":  # one removed and one added: it moves at most twice as far
         return replace(release, adjacency=adjacency, sensitivity=2 * release.sensitivity)
-    # a record removed moves a release no further than one replaced; where lots are sampled the price under
-    # replace-one already reads the sensitivity as two clips, so one clip is what a removal moves it
+    # Removing a record moves a release no further than replacing one. With sampling, replace-one already
+    # reads the sensitivity as two clip norms, so removing a record moves it by one.
     share = 0.5 if release.sample_rate < 1 else 1.0
     return replace(release, adjacency=adjacency, sensitivity=share * release.sensitivity)
 
 
-def _counted(releases: Iterable[Release]) -> dict[bytes, int]:
-    """Count releases by what they cost, however they are run-length coded."""
-    counted: dict[bytes, int] = {}
+def _draws_by_cost(releases: Iterable[Release]) -> dict[bytes, int]:
+    """Count draws by what they cost, however they are run-length coded."""
+    draws: dict[bytes, int] = {}
     for release in releases:
         key = replace(release, sender=0, step=0, steps=1, count=1, stream=0).to_bytes()
-        counted[key] = counted.get(key, 0) + release.draws
-    return counted
+        draws[key] = draws.get(key, 0) + release.draws
+    return draws
 
 
 def _colluders(view: str) -> int | None:

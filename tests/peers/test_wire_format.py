@@ -24,7 +24,7 @@ from sottovoce.peers.wire_format import (
     LedgerHead,
     OpenSigner,
     Position,
-    digest_of,
+    frame_digest,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_rows_read_back_bit_for_bit(values, r):
     frame = WIRE.decode(raw)
     assert (frame.sender, frame.round) == (2, r)
     assert WIRE.values(frame).tobytes() == np.array(values).tobytes()
-    assert digest_of(raw) == frame.digest
+    assert frame_digest(raw) == frame.digest
     assert WIRE.signed_row(2, r, frame.digest, frame.signature)
     assert not WIRE.signed_row(1, r, frame.digest, frame.signature)
     assert not WIRE.signed_row(2, r + 1, frame.digest, frame.signature)

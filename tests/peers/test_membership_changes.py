@@ -12,14 +12,14 @@ import pytest
 
 from sottovoce.cli.main import main
 from sottovoce.errors import BudgetExceeded, ConfigError, DataError, IdentityError, LedgerError, PeerError
+from sottovoce.ledger.lifetime import LifetimeBudget
+from sottovoce.ledger.run_ledger import read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.identity import make_identity
-from sottovoce.peers.lifetime_ledger import LifetimeBudget
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.membership_changes import draft_membership_change, model_digest, settle
-from sottovoce.peers.run_ledger import read_ledger
 from sottovoce.peers.runtime import Peer
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
@@ -578,7 +578,7 @@ def test_without_a_home_an_epoch_asks_for_the_run_before_and_ends_it(members, tm
     ends = run(after, 99, first, places)
     assert all(end.statement["before"][0]["ledger"] == "whole" for end in ends)
     group.file = old_file
-    with pytest.raises(LedgerError, match=f"goes on as {read_agreement(file).run.hex()[:16]}"):
+    with pytest.raises(LedgerError, match=f"continues as {read_agreement(file).run.hex()[:16]}"):
         run(places, 99)
 
 
