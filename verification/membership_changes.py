@@ -173,7 +173,7 @@ class Consortium:
         told = self.command(
             "agree", self.file, "--home", self.directories["m1"].folder, "--previous", last, "--json"
         )
-        forecast = {row["view"]: row["total"] for row in json.loads(told)["book"]}
+        forecast = {row["view"]: row["total"] for row in json.loads(told)["lifetime"]}
         self.say(f"{what}: membership version {self.agreement.membership_version}, "
                  f"{len(self.names)} members, "
                  f"{self.agreement.plan.steps} steps left")  # fmt: skip

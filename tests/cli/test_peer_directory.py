@@ -106,7 +106,7 @@ def test_the_sheet_shows_what_is_signed_and_the_records_are_checked_before(sotto
     line = " ".join(said.split())
     for part in ("127.0.0.1:4401", "north - south", "clip_norm = 1.0", "batch_size = 20.0", "parameters = 2"):
         assert part in line
-    page = json.loads(sottovoce("peer", "agree", file, "--json")[1])["sheet"]
+    page = json.loads(sottovoce("peer", "agree", file, "--json")[1])["summary"]
     assert page["connections"] == [["north", "south"]]
     for member in page["members"]:
         assert member["words"] in line
@@ -145,7 +145,7 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, directo
         "--why", "vote",
     )  # fmt: skip
     assert code == 0
-    assert "spent epsilon 5.3 of 7" in said
+    assert "Spent epsilon 5.3 of 7" in said
     assert signed(file, north)[0] == 0
 
 
@@ -159,7 +159,7 @@ def test_false_signatures_are_not_shown_as_signed_and_overwrite_nothing(
     code, said = sottovoce("peer", "agree", bad, "--json")
     assert json.loads(said)["signed"] == []
     code, said = sottovoce("peer", "agree", bad)
-    assert "not a valid signature: south" in said
+    assert "Invalid signature: south" in said
     before = file.read_bytes()
     code, said = sottovoce("peer", "agree", file, "--merge", bad)
     assert code == 1
@@ -190,9 +190,9 @@ def test_acts_need_their_reason_and_their_numbers(sottovoce, directories):
     code, said = sottovoce("peer", "budget", "--home", north, "--close", "abc", "--why", "vote")
     assert (code, "0 runs" in said) == (1, True)
     code, said = sottovoce("peer", "budget", "--home", north, "--restore", "--open", "x", "--why", "vote")
-    assert (code, "one act at a time" in said) == (1, True)
+    assert (code, "exclude each other" in said) == (1, True)
     code, said = sottovoce("peer", "budget")
-    assert (code, "no home yet" in said) == (1, True)
+    assert (code, "no member directory" in said) == (1, True)
     opened = ("--open", "staff", "--epsilon", 1, "--adjacency", "user", "--why", "vote")
     assert sottovoce("peer", "budget", "--home", north, *opened)[0] == 0
     assert list(MemberDirectory(north).lifetime_ledger.populations) == ["patients", "staff"]
@@ -206,7 +206,7 @@ def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
     for directory in directories:
         assert signed(file, directory)[0] == 0
     code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz")
-    assert (code, "needs --identity and --state" in said) == (78, True)
+    assert (code, "--identity and --state are needed" in said) == (78, True)
 
     from sottovoce.peers import runtime
 
@@ -226,7 +226,7 @@ def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
             "peer", "run", file, "--data", tmp_path / "mine.npz", "--home", directories[0], *more
         )
         assert "stopped by the test" in said
-    assert "is known and goes on in" in said
+    assert "continues in" in said
     (known,) = MemberDirectory(directories[0]).lifetime_ledger.charges
     assert (known.what, known.status) == ("first", "begun")
     np.savez(tmp_path / "mine.npz", X=np.zeros((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
@@ -242,7 +242,7 @@ def test_ledgers_are_compared(sottovoce, tmp_path):
             json.dumps({"run": "x", "node": node, "sent": {}, "heard": rows})
         )
     code, said = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "2.json")
-    assert (code, "the ledgers fit" in said) == (0, True)
+    assert (code, "The ledgers agree" in said) == (0, True)
     code, said = sottovoce("peer", "compare", tmp_path / "0.json", tmp_path / "3.json")
     assert code == 1
     assert "member 1 sent different rows in round 0, by the ledgers of members 0, 3" in said

@@ -379,7 +379,7 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
     """Steps charged, the broken one too, and the rest at the new price; not the whole old run."""
     group = members(n=4, protocol=protocol, views=("local", "network"))
     group.run(stop_at=9)
-    whole = {row["view"]: row["total"] for row in group.forecast("m0")["book"]}
+    whole = {row["view"]: row["total"] for row in group.forecast("m0")["lifetime"]}
     first = group.file
     group.next(without=["m3"])
     said = group.forecast("m0", first)
@@ -388,7 +388,7 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
     planned = list(AgreedRun(group.agreement).releases(0))
     done = sum(release.draws for release in planned)
     assert len(made) + done > STEPS  # the broken step is in both
-    by_view = {row["view"]: row for row in said["book"]}
+    by_view = {row["view"]: row for row in said["lifetime"]}
     assert by_view["local"]["spent"] == pytest.approx(gaussian_epsilon(mu(made), DELTA), rel=1e-9)
     assert by_view["local"]["total"] == pytest.approx(
         gaussian_epsilon(mu([*made, *planned]), DELTA), rel=1e-9
@@ -398,15 +398,15 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
     assert by_view["network"]["spent"] == pytest.approx(
         gaussian_epsilon(2 / Z * math.sqrt(share * len(made)), DELTA), rel=1e-6
     )
-    careless = {row["view"]: row["total"] for row in group.forecast("m0")["book"]}
-    assert any("counted whole" in remark for remark in group.forecast("m0")["remarks"])
+    careless = {row["view"]: row["total"] for row in group.forecast("m0")["lifetime"]}
+    assert any("counted in full" in remark for remark in group.forecast("m0")["remarks"])
     for view, row in by_view.items():
         assert row["spent"] < whole[view]
         assert row["total"] < careless[view]
     # who left may still collude with one who stays, about the steps before it left (MATH 16.5)
-    warned = [line for line in said["sheet"]["assumptions"] if "over all membership versions" in line]
+    warned = [line for line in said["summary"]["assumptions"] if "over all membership versions" in line]
     assert len(warned) == (protocol == "masked")
-    agreed = said["epochs"]
+    agreed = said["earlier"]
     assert agreed["total"] == pytest.approx(by_view["network" if protocol == "masked" else "local"]["total"])
     group.peer("m0").ledger.close()  # it starts: now the lifetime ledger says it
     [entry] = group.directories["m0"].lifetime_ledger.summary()
@@ -424,7 +424,7 @@ def test_a_run_that_still_runs_is_forecast_whole_and_cannot_be_continued_or_clos
     directory, run = group.directories["m0"], group.agreement.run.hex()
     group.next(moved={"m2": "elsewhere.example:2"})
     said = group.forecast("m0", first)
-    assert said["book"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
+    assert said["lifetime"][0]["spent"] == pytest.approx(gaussian_epsilon(2 / Z * math.sqrt(STEPS), DELTA))
     assert any("in use by another process" in remark for remark in said["remarks"])
     with pytest.raises(ConfigError, match="not at rest"):
         group.peer("m0")

@@ -1,4 +1,4 @@
-"""`sottovoce peer`: one organization's side of a run, from its key to its statement."""
+"""`sottovoce peer`: one organization's side of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from sottovoce.cli.peer_draft import draft
 from sottovoce.cli.peer_membership import membership
 from sottovoce.cli.peer_run import compare, ledger, run, status
 
-__all__ = ["peer"]
-
 peer = typer.Typer(
-    help="""One organization's side: its home and book, its key, the agreement, the run, the ledger.
+    help="""One organization's side of a run: member directory, key, agreement, run, ledger, lifetime budget.
 
 \b
 Examples:

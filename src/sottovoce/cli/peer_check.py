@@ -1,4 +1,4 @@
-"""`sottovoce peer check, service`: before a run, and for good."""
+"""`sottovoce peer check, service`: checks before a run, and a systemd unit for it."""
 
 from __future__ import annotations
 
@@ -10,35 +10,31 @@ import typer
 
 from sottovoce.cli.output import Json, emit, safe
 from sottovoce.cli.peer_options import (
-    HomeOption,
+    DirectoryOption,
+    IdentityOption,
+    Listen,
     Population,
     ProxyOption,
     RelayOption,
+    StateOption,
     checked_relay,
     exit_codes,
+    identity_folder,
 )
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["check", "service"]
-
 Agreed = Annotated[Path, typer.Argument(help="The agreement.")]
-IdentityOption = Annotated[
-    Path | None, typer.Option(help="The folder with this member's key; by default the home's.")
-]
-StateOption = Annotated[
-    Path | None, typer.Option(help="The state folder of the run; by default in the home.")
-]
-Listen = Annotated[str | None, typer.Option(help="Listen here instead of at the agreed address.")]
 
 
+@exit_codes()
 def check(
     agreement: Agreed,
     data: Annotated[Path | None, typer.Option(help="This member's records.")] = None,
     identity: IdentityOption = None,
     state: StateOption = None,
-    home: HomeOption = None,
+    home: DirectoryOption = None,
     population: Population = None,
     listen: Listen = None,
     relay: RelayOption = "",
@@ -48,11 +44,11 @@ def check(
     ] = 0.0,
     json: Json = False,
 ) -> None:
-    """Look at everything before a run, one line each: files, records, price, disk, port, each neighbor.
+    """Check everything before a run: files, records, privacy cost, disk, port and each neighbor.
 
-    Draws nothing and sends nothing but the greeting of a connection. Ends with 0 if all is well, 75 if only
-    neighbors are missing, 78 if something here is wrong. With --wait on both sides two members see whether
-    they reach each other before anybody starts.
+    Draws no noise and sends only the greeting of a connection. Exit code 0: all is well. 75: only neighbors
+    are missing. 78: something on this machine is wrong. With --wait on both sides two members see whether
+    they can reach each other before the run.
 
     \b
     Examples:
@@ -61,33 +57,28 @@ def check(
     """
     import asyncio
 
-    from sottovoce.errors import ConfigError
     from sottovoce.peers.connector import parse_proxy
     from sottovoce.peers.member_directory import find_member_directory
     from sottovoce.peers.preflight import check_files, check_neighbors
 
-    with exit_codes():
-        at = find_member_directory(home, identity=identity)
-        if at is None and identity is None:
-            raise ConfigError("Without a home a check needs --identity; `peer init` makes a home.")
-        key = identity if identity is not None or at is None else at.identity_folder
-        assert key is not None
-        way = parse_proxy(proxy) if proxy else None
-        other = checked_relay(relay)
-        seen = check_files(
-            agreement, identity=key, data=data, state=state, member_directory=at, population=population
+    directory = find_member_directory(home, identity=identity)
+    key = identity_folder(identity, directory, state, needs_state=False)
+    http_proxy = parse_proxy(proxy) if proxy else None
+    other_relay = checked_relay(relay)
+    checked = check_files(
+        agreement, identity=key, data=data, state=state, member_directory=directory, population=population
+    )
+    findings = list(checked.findings)
+    if checked.agreement is not None and checked.identity is not None:
+        neighbors = check_neighbors(
+            checked.agreement, checked.identity, listen=listen, relay=other_relay, proxy=http_proxy, wait=wait
         )
-        findings = list(seen.findings)
-        if seen.agreement is not None and seen.identity is not None:
-            around = check_neighbors(
-                seen.agreement, seen.identity, listen=listen, relay=other, proxy=way, wait=wait
-            )
-            findings += asyncio.run(around)
+        findings += asyncio.run(neighbors)
 
-    def text(out: Console) -> None:
+    def text(screen: Console) -> None:
         for each in findings:
             mark = "ok  " if each.well else "BAD " if each.fatal else "away"
-            out.print(safe(f"{mark} {each.what}: {each.says}"), soft_wrap=True)
+            screen.print(safe(f"{mark} {each.what}: {each.says}"), soft_wrap=True)
 
     well = all(each.well for each in findings)
     emit({"well": well, "findings": [each.to_dict() for each in findings]}, json, text)
@@ -101,62 +92,42 @@ def service(
     out: Annotated[Path, typer.Option("--out", "-o", help="The unit file to write.")],
     identity: IdentityOption = None,
     state: StateOption = None,
-    home: HomeOption = None,
+    home: DirectoryOption = None,
     user: Annotated[str, typer.Option(help="The account it runs under; empty for a unit of a user.")] = "",
     health: Annotated[int | None, typer.Option(help="As for `peer run`.", min=0, max=65535)] = None,
     listen: Listen = None,
     relay: RelayOption = "",
     json: Json = False,
 ) -> None:
-    """Write a systemd unit that runs this member's peer, and starts it again when that can help.
+    """Write a systemd unit that runs this member's peer and restarts it when that can help.
 
     \b
     Example:
         sottovoce peer service agreement.toml --data mine.csv --user sottovoce -o sottovoce-north.service
     """
     from sottovoce._io import atomic_write
-    from sottovoce.errors import ConfigError
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.identity import read_identity
-    from sottovoce.peers.listener import split_address
     from sottovoce.peers.member_directory import find_member_directory
-    from sottovoce.peers.service import systemd_unit
+    from sottovoce.peers.service import peer_unit
 
     agreed = read_agreement(agreement)
-    at = find_member_directory(home, identity=identity)
-    if at is None and (identity is None or state is None):
-        raise ConfigError("Without a home a unit needs --identity and --state; `peer init` makes a home.")
-    own = read_identity(identity if identity is not None else at.identity_folder)  # type: ignore[union-attr]
-    member = agreed.members[agreed.index(own.name)]
+    directory = find_member_directory(home, identity=identity)
+    own = read_identity(identity_folder(identity, directory, state))
     program = Path(sys.argv[0]).resolve()
-    begin = [program] if program.name == "sottovoce" else [Path(sys.executable), "-m", "sottovoce.cli.main"]
-    words: list[str | Path] = [*begin, "peer", "run", agreement.resolve(), "--data", data.resolve()]
-    writable: list[Path] = []
-    for option, place in (
-        ("--identity", identity),
-        ("--state", state),
-        ("--home", None if at is None else at.folder),
-    ):
-        if place is not None:
-            words += [option, place.resolve()]
-    if state is not None:
-        writable.append(state.resolve().parent)
-    if identity is not None and at is None:
-        writable.append(identity.resolve())  # a mask key is erased there when the run has begun
-    if at is not None:
-        writable += [at.folder, at.copy]
-    for option, value in (("--listen", listen), ("--relay", relay), ("--health", health)):
-        if value not in (None, ""):
-            words += [option, str(value)]
-    where = listen or (member.address if member.reachable else "")
-    low = bool(where) and split_address(where)[1] < 1024
-    atomic_write(out, systemd_unit(words, title=agreed.title, writable=writable, user=user, low_port=low))
-    found = {"unit": str(out), "command": [str(word) for word in words]}
+    command, unit = peer_unit(
+        [program] if program.name == "sottovoce" else [Path(sys.executable), "-m", "sottovoce.cli.main"],
+        agreed, agreement, own.name, data=data, identity=identity, state=state, member_directory=directory,
+        user=user, options={"--listen": listen, "--relay": relay or None, "--health": health},
+    )  # fmt: skip
+    atomic_write(out, unit)
 
-    def text(shown: Console) -> None:
-        shown.print(f"{safe(out)} is written. As root:")
+    def text(screen: Console) -> None:
+        screen.print(f"{safe(out)} is written. As root:")
         name = out.name
-        shown.print(safe(f"  cp {out} /etc/systemd/system/ && systemctl enable --now {name}"), soft_wrap=True)
-        shown.print(safe(f"  systemctl status {name}; journalctl -u {name}"), soft_wrap=True)
+        screen.print(
+            safe(f"  cp {out} /etc/systemd/system/ && systemctl enable --now {name}"), soft_wrap=True
+        )
+        screen.print(safe(f"  systemctl status {name}; journalctl -u {name}"), soft_wrap=True)
 
-    emit(found, json, text)
+    emit({"unit": str(out), "command": [str(word) for word in command]}, json, text)

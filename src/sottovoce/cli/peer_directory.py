@@ -1,4 +1,4 @@
-"""`sottovoce peer init, trust, book, keygen`: who an organization is, whom it trusts, what it has spent."""
+"""`sottovoce peer init, trust, budget, keygen`: a member's identity, trusted certificates and spending."""
 
 from __future__ import annotations
 
@@ -11,37 +11,34 @@ from sottovoce.cli.output import Json, emit, safe, table
 from sottovoce.cli.peer_options import (
     Adjacency,
     Delta,
+    DirectoryOption,
     Epsilon,
-    HomeOption,
     Population,
     View,
     Why,
-    this_home,
+    member_directory,
 )  # fmt: skip
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-__all__ = ["budget", "init", "keygen", "trust"]
-
-
 def init(
-    folder: Annotated[Path, typer.Argument(help="The home: a new folder, or one to look at.")],
-    name: Annotated[str | None, typer.Option(help="Make a home for the member of this name.")] = None,
+    folder: Annotated[Path, typer.Argument(help="The member directory: a new folder, or one to show.")],
+    name: Annotated[str | None, typer.Option(help="Create it for the member of this name.")] = None,
     population: Annotated[str, typer.Option(help="Whose records are used here.")] = "patients",
     epsilon: Epsilon = None,
     delta: Delta = 1e-5,
     adjacency: Adjacency = None,
     view: View = "network",
     copy: Annotated[
-        Path | None, typer.Option(help="Where the book's second copy lies, best on another disk.")
+        Path | None, typer.Option(help="Folder for the lifetime ledger's copy, best on another disk.")
     ] = None,
-    why: Why = "the home was made",
+    why: Why = "the member directory was created",
     days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
     json: Json = False,
 ) -> None:
-    """Make an organization's home: identity, address book, and the book of all it will ever release.
+    """Create a member directory: identity, pinned certificates, and the lifetime ledger of all releases.
 
     \b
     Example:
@@ -56,7 +53,7 @@ def init(
     if name is not None:
         if epsilon is None or adjacency is None:
             raise ConfigError(
-                "A home needs --epsilon and --adjacency, the lifetime budget of its population."
+                "A member directory needs --epsilon and --adjacency, the lifetime budget of its population."
             )
         limit = LifetimeBudget(epsilon, delta, adjacency, view)
         own = MemberDirectory.create(
@@ -64,35 +61,37 @@ def init(
         )
     else:
         own = MemberDirectory(folder)
-    mark = own.identity.fingerprint
+    fingerprint = own.identity.fingerprint
     trusted = {who: proquint(digest) for who, digest in own.pinned_certificates.pinned().items()}
-    found = {
-        "home": str(own.folder),
+    result = {
+        "directory": str(own.folder),
         "name": own.name,
         "copy": str(own.copy),
         "certificate": str(own.identity_folder / CERTIFICATE),
-        "fingerprint": mark,
-        "words": proquint(mark),
+        "fingerprint": fingerprint,
+        "words": proquint(fingerprint),
         "trusted": trusted,
         "populations": list(own.lifetime_ledger.populations),
         "assumptions": list(ASSUMPTIONS),
     }
 
     def text(out: Console) -> None:
-        out.print(f"{own.name}: {safe(found['home'])}; the book's second copy is in {safe(found['copy'])}")
-        out.print(f"Give {safe(found['certificate'])} to the others and read them: {found['words']}")
+        out.print(
+            f"{own.name}: {safe(result['directory'])}; copy of the lifetime ledger: {safe(result['copy'])}"
+        )
+        out.print(f"Give {safe(result['certificate'])} to the others and read them: {result['words']}")
         for who, words in trusted.items():
-            out.print(f"trusted: {who}  {words}")
+            out.print(f"Trusted: {who}  {words}")
         for sentence in ASSUMPTIONS:
-            out.print(f"assumed: {sentence}")
+            out.print(f"Assumed: {sentence}")
 
-    emit(found, json, text)
+    emit(result, json, text)
 
 
 def trust(
     certificate: Annotated[Path, typer.Argument(help="Another member's certificate.")],
     why: Why,
-    home: HomeOption = None,
+    home: DirectoryOption = None,
     replace: Annotated[bool, typer.Option("--replace", help="Take it instead of the one pinned.")] = False,
     json: Json = False,
 ) -> None:
@@ -104,23 +103,28 @@ def trust(
     """
     from sottovoce.peers.pinned_certificates import proquint
 
-    own = this_home(home)
-    name = own.pinned_certificates.trust(certificate, why, instead=replace)
-    mark = own.pinned_certificates.pinned()[name]
-    found = {"name": name, "fingerprint": mark, "words": proquint(mark)}
-    emit(found, json, lambda out: out.print(f"{name} is pinned: {found['words']}"))
+    directory = member_directory(home)
+    name = directory.pinned_certificates.trust(certificate, why, instead=replace)
+    fingerprint = directory.pinned_certificates.pinned()[name]
+    result = {"name": name, "fingerprint": fingerprint, "words": proquint(fingerprint)}
+    emit(result, json, lambda out: out.print(f"{name} is pinned: {result['words']}"))
 
 
 def budget(
-    home: HomeOption = None,
+    home: DirectoryOption = None,
     population: Population = None,
     open_: Annotated[str | None, typer.Option("--open", help="Open another population.")] = None,
     raise_: Annotated[
         float | None, typer.Option("--raise", help="Set a lifetime budget of this epsilon.")
     ] = None,
-    close: Annotated[str | None, typer.Option("--close", help="Give a run up for good, by its hash.")] = None,
+    close: Annotated[
+        str | None, typer.Option("--close", help="Give up a run permanently, by its hash.")
+    ] = None,
     restore: Annotated[
-        bool, typer.Option("--restore", help="Go on from the longer copy after one was lost or set back.")
+        bool,
+        typer.Option(
+            "--restore", help="Continue from the longer copy after one was lost or restored from a backup."
+        ),
     ] = False,
     epsilon: Epsilon = None,
     delta: Delta = 1e-5,
@@ -129,7 +133,7 @@ def budget(
     why: Why = "",
     json: Json = False,
 ) -> None:
-    """List every release ever started from this home, or record an act of the officer (with --why).
+    """Show all that was ever released and the lifetime budgets, or change them (with --why).
 
     \b
     Examples:
@@ -143,50 +147,50 @@ def budget(
     from sottovoce.ledger.lifetime import LifetimeBudget
     from sottovoce.peers.member_directory import ASSUMPTIONS
 
-    own = this_home(home)
+    directory = member_directory(home)
     if sum(bool(act) for act in (open_, raise_ is not None, close, restore)) > 1:
-        raise ConfigError("The book takes one act at a time; leave out all but one.")
+        raise ConfigError("--open, --raise, --close and --restore exclude each other; give one of them.")
     limit = raise_ if raise_ is not None else epsilon
     if (open_ or raise_ is not None) and (limit is None or adjacency is None):
         raise ConfigError("A lifetime budget needs its epsilon and --adjacency; give both.")
     if restore:
-        own.restore(why)
+        directory.restore(why)
     elif close:
-        matches = [run for run in own.lifetime_ledger.runs if run.startswith(close)]
+        matches = [run for run in directory.lifetime_ledger.runs if run.startswith(close)]
         if len(matches) != 1:
-            raise ConfigError(f"{len(matches)} runs in the book begin with {close}; give more of the hash.")
-        own.close(matches[0], why)
+            raise ConfigError(f"{len(matches)} runs begin with {close}; give more of the hash.")
+        directory.close(matches[0], why)
     elif limit is not None and adjacency is not None:
         budget = LifetimeBudget(limit, delta, adjacency, view)
         if open_:
-            own.lifetime_ledger.open_population(open_, [budget], why)
+            directory.lifetime_ledger.open_population(open_, [budget], why)
         elif raise_ is not None:
-            own.lifetime_ledger.set_budget(population, budget, why)
-    entries = [each for each in own.lifetime_ledger.summary() if population in (None, each["population"])]
-    found = {"home": str(own.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
+            directory.lifetime_ledger.set_budget(population, budget, why)
+    entries = [
+        each for each in directory.lifetime_ledger.summary() if population in (None, each["population"])
+    ]
+    result = {"directory": str(directory.folder), "populations": entries, "assumptions": list(ASSUMPTIONS)}
 
     def text(out: Console) -> None:
         for each in entries:
             _show_population(out, each)
         for sentence in ASSUMPTIONS:
-            out.print(f"assumed: {sentence}")
+            out.print(f"Assumed: {sentence}")
 
-    emit(found, json, text)
+    emit(result, json, text)
 
 
 def keygen(
     folder: Annotated[Path, typer.Argument(help="A new folder for the key and the certificate.")],
     name: Annotated[str, typer.Option(help="The member's name: lower-case letters, digits, hyphens.")] = "",
     days: Annotated[float, typer.Option(help="How long the certificate is valid.")] = 730.0,
-    renew: Annotated[
-        bool, typer.Option("--renew", help="A new certificate for the key that is there already.")
-    ] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="A new certificate for the existing key.")] = False,
     json: Json = False,
 ) -> None:
-    """Make an identity: a private key that stays here, and a certificate to give to the others.
+    """Create an identity: a private key that stays here, and a certificate for the others.
 
-    With --renew the key stays and gets a certificate with a new date, which the others pin; a run that is
-    under way goes on with it in a new epoch.
+    With --renew the key gets a certificate with a new date, which the others pin; a running agreement
+    continues with it through `peer membership --certificate`.
 
     \b
     Examples:
@@ -201,7 +205,7 @@ def keygen(
     identity = renew_certificate(folder, days=days) if renew else make_identity(folder, name, days=days)
     name = identity.name
     certificate = folder / CERTIFICATE
-    found = {"name": name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
+    result = {"name": name, "certificate": str(certificate), "fingerprint": identity.fingerprint}
 
     def text(out: Console) -> None:
         out.print(f"{name}: {identity.fingerprint}")
@@ -209,7 +213,7 @@ def keygen(
             f"Give {safe(certificate)} to the other members; read the fingerprint to them by telephone."
         )
 
-    emit(found, json, text)
+    emit(result, json, text)
 
 
 def _show_population(out: Console, entry: dict[str, Any]) -> None:
@@ -229,8 +233,8 @@ def _show_population(out: Console, entry: dict[str, Any]) -> None:
     for row in entry["budgets"]:
         left = max(0.0, row["epsilon"] - row["total"])
         out.print(
-            f"spent epsilon {row['total']:.4g} of {row['epsilon']:g} at delta {row['delta']:g} "
+            f"Spent epsilon {row['total']:.4g} of {row['epsilon']:g} at delta {row['delta']:g} "
             f"({row['adjacency']}, {row['view']}), {left:.4g} left"
         )
     for remark in entry["remarks"]:
-        out.print(f"remark: {remark}")
+        out.print(f"Note: {remark}")

@@ -1,4 +1,4 @@
-"""What a running peer says: one line per event, with the time and a level; a bar of rounds on a terminal."""
+"""The log of a running peer: one line per event with time and level; a counter of rounds on a terminal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sottovoce.errors import (
 __all__ = ["LEVELS", "Log", "exit_code", "sentence"]
 
 LEVELS = ("debug", "info", "warning", "error")
-_OFTEN = 30.0  # seconds after which a round is told even if it is not a tenth of the run
+_OFTEN = 30.0  # seconds after which a round is logged even if it is not a tenth of the run
 
 
 def exit_code(error: SottovoceError) -> int:
@@ -40,7 +40,7 @@ def exit_code(error: SottovoceError) -> int:
 
 
 def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the level and the words of an event.
+    """Return the level of an event and a sentence about it.
 
     Examples
     --------
@@ -49,29 +49,28 @@ def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
     """
     kind = event["event"]
     if kind == "listening":
-        where = f"listens at {event['address']}" if event.get("address") else "calls the others"
+        where = f"listens at {event['address']}" if event.get("address") else "connects to the others"
         calls = ", ".join(event.get("calls", ()))
         return "info", f"{event['member']} {where}; run {event['run'][:16]}; neighbors: {calls}"
     if kind == "known":
-        return "info", f"run {event['run'][:16]} is known and goes on in {event['state']}"
+        return "info", f"run {event['run'][:16]} continues in {event['state']}"
     if kind == "connected":
-        return "info", f"{event['member']} is connected ({'we' if event['called'] else 'it'} called)"
+        return "info", f"{event['member']} is connected ({'outgoing' if event['called'] else 'incoming'})"
     if kind in ("trouble", "lost"):
         return "warning", f"{event['member']} {event['why']}"
     if kind == "refused":
-        return "warning", f"a frame of {event['member']} was refused: {event['why']}"
+        return "warning", f"a message of {event['member']} was refused: {event['why']}"
     if kind == "clock":
         return "warning", f"the clock of {event['member']} is {event['apart']}, by this machine's"
     if kind == "waiting":
-        people = "; ".join(f"{each['member']} {each['why'] or 'is silent'}" for each in event["for"])
-        return (
-            "warning",
-            f"no round for {event['seconds']} s, waiting at {event['at']} for {people or 'nobody'}",
+        members = " and ".join(
+            f"{each['member']} ({each['why'] or 'no message yet'})" for each in event["for"]
         )
+        return "warning", f"no progress for {event['seconds']} s; waiting for {members or 'nobody'}"
     if kind == "pace":
         return "warning", (
             f"the answer took {event['seconds']} s, more than half of the agreed {event['pace']:g} s: "
-            "it leaves a span later, and a neighbor can see that"
+            "it is sent one interval later, and a neighbor can see that"
         )
     if kind == "round":
         waiting = f", waiting for {', '.join(event['waiting'])}" if event.get("waiting") else ""
@@ -80,12 +79,12 @@ def sentence(event: Mapping[str, Any]) -> tuple[str, str]:
 
 
 class Log:
-    """Where the events of a peer go: standard error as text, or standard output as one JSON object a line.
+    """Writes the events of a peer: text to standard error, or one JSON object per line to standard output.
 
     Parameters
     ----------
     json : whether lines are JSON.
-    level : the least level that is told; ``debug`` tells every round.
+    level : the lowest level that is logged; ``debug`` logs every round.
 
     Examples
     --------
@@ -120,7 +119,7 @@ class Log:
         print(f"{now:%Y-%m-%dT%H:%M:%SZ} {level:7} {shown}", file=sys.stderr, flush=True)
 
     def _due(self, event: Mapping[str, Any]) -> bool:
-        """Whether a round is worth a line: at every tenth of the run, and when long nothing was said."""
+        """Whether a round gets a line: at every tenth of the run, and after a long silence."""
         tenth = 10 * event["at"] // max(event["of"], 1)
         now = time.monotonic()
         if tenth == self._tenth and now - self._at < _OFTEN:

@@ -12,43 +12,46 @@ import typer
 if TYPE_CHECKING:
     from sottovoce.peers.member_directory import MemberDirectory
 
-__all__ = [
-    "Adjacency", "Delta", "Epsilon", "HomeOption", "Population", "PreviousOption", "ProxyOption",
-    "RelayOption", "State", "View", "Why", "checked_relay", "exit_codes", "this_home",
-]  # fmt: skip
-
 State = Annotated[Path, typer.Argument(help="The state folder of a running or stopped peer.")]
-HomeOption = Annotated[
+DirectoryOption = Annotated[
     Path | None,
-    typer.Option("--home", help="The home; else SOTTOVOCE_HOME, else ~/.sottovoce where that is one."),
+    typer.Option("--home", help="The member directory; else SOTTOVOCE_HOME, else ~/.sottovoce."),
 ]
-Why = Annotated[str, typer.Option("--why", help="The reason, kept in the book for good.")]
+IdentityOption = Annotated[
+    Path | None, typer.Option(help="The folder with this member's key; by default in the member directory.")
+]
+StateOption = Annotated[
+    Path | None, typer.Option(help="The state folder of the run; by default in the member directory.")
+]
+Listen = Annotated[str | None, typer.Option(help="Listen here instead of at the agreed address.")]
+Why = Annotated[str, typer.Option("--why", help="The reason, stored permanently in the lifetime ledger.")]
 Epsilon = Annotated[float | None, typer.Option(help="A lifetime budget.")]
 Delta = Annotated[float, typer.Option(help="The delta of that budget.")]
 Adjacency = Annotated[str | None, typer.Option(help="add-remove, replace-one or user.")]
 View = Annotated[str, typer.Option(help="Against whom: local, outsider, network or colluders:2.")]
 Population = Annotated[
-    str | None, typer.Option(help="Whose records they are, by the book's name; else its first population.")
+    str | None,
+    typer.Option(help="Whose records they are, by the lifetime ledger's name; else its first population."),
 ]
 PreviousOption = Annotated[
     list[Path] | None,
     typer.Option(
         "--previous",
-        help="Of an epoch, the agreement of the one before; of every one before, where that ledger is lost.",
+        help="After a change of membership, the agreement before it; all before it if that ledger is lost.",
     ),
 ]
 RelayOption = Annotated[
-    str, typer.Option(help="Another relay than the agreed one, for neighbors whom nobody can call.")
+    str, typer.Option(help="Another relay than the agreed one, for neighbors that accept no connections.")
 ]
 ProxyOption = Annotated[
     str,
-    typer.Option(envvar="SOTTOVOCE_PROXY", help="Call others through this HTTP proxy, http://host:port."),
+    typer.Option(envvar="SOTTOVOCE_PROXY", help="Connect through this HTTP proxy, http://host:port."),
 ]
 
 
 @contextlib.contextmanager
 def exit_codes() -> Iterator[None]:
-    """Let a command that a service manager starts end with 75 or 78 where it should."""
+    """Give errors of a command that a service manager starts their exit code, 75 or 78."""
     from sottovoce.cli.peer_log import exit_code
     from sottovoce.errors import SottovoceError
 
@@ -70,12 +73,29 @@ def checked_relay(address: str) -> str:
         raise ConfigError(f"{error}.") from None
 
 
-def this_home(folder: Path | None) -> MemberDirectory:
-    """Return the home that is meant; a machine without one is refused."""
+def member_directory(folder: Path | None) -> MemberDirectory:
+    """Return the member directory of this machine; a machine without one is refused."""
     from sottovoce.errors import ConfigError
     from sottovoce.peers.member_directory import find_member_directory
 
-    own = find_member_directory(folder)
-    if own is None:
-        raise ConfigError("This machine has no home yet; `sottovoce peer init` makes one, --home names one.")
-    return own
+    directory = find_member_directory(folder)
+    if directory is None:
+        raise ConfigError(
+            "This machine has no member directory; `sottovoce peer init` creates one, --home names one."
+        )
+    return directory
+
+
+def identity_folder(
+    identity: Path | None, directory: MemberDirectory | None, state: Path | None, *, needs_state: bool = True
+) -> Path:
+    """Return the folder with the member's key; without a member directory it must be named."""
+    from sottovoce.errors import ConfigError
+
+    if directory is None and (identity is None or (needs_state and state is None)):
+        needed = "--identity and --state are" if needs_state else "--identity is"
+        raise ConfigError(f"Without a member directory {needed} needed; `peer init` creates a directory.")
+    if identity is not None:
+        return identity
+    assert directory is not None
+    return directory.identity_folder

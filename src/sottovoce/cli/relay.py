@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from sottovoce.cli.output import Json
+from sottovoce.cli.peer_options import checked_relay, exit_codes
 
-__all__ = ["relay"]
 
-
+@exit_codes()
 def relay(
     listen: Annotated[str, typer.Option(help="HOST:PORT to listen at.")] = "0.0.0.0:443",
     only: Annotated[
@@ -33,14 +33,6 @@ def relay(
         sottovoce relay --listen 0.0.0.0:443
         sottovoce relay --listen 0.0.0.0:443 --only agreement.toml
     """
-    from sottovoce.cli.peer_options import checked_relay, exit_codes
-
-    with exit_codes():
-        checked_relay(listen)
-        _serve(listen, only or [], per_address, json)
-
-
-def _serve(listen: str, only: list[Path], per_address: int, json: bool) -> None:
     import asyncio
     import signal
 
@@ -48,8 +40,9 @@ def _serve(listen: str, only: list[Path], per_address: int, json: bool) -> None:
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.relay import Relay, edge_tokens
 
+    checked_relay(listen)
     tokens: set[bytes] = set()
-    for file in only:
+    for file in only or ():
         agreed = read_agreement(file)
         agreed.require_signatures(where=str(file))
         tokens |= edge_tokens(agreed)

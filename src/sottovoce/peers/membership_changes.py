@@ -35,6 +35,7 @@ from sottovoce.peers.member_directory import MemberDirectory
 __all__ = [
     "EarlierSpending",
     "SettledSpending",
+    "cost_of_change",
     "draft_membership_change",
     "model_digest",
     "other_model",
@@ -401,6 +402,28 @@ def draft_membership_change(
     except DataError as error:
         raise ConfigError(f"The model to go on from cannot be written: {error}") from None
     return made
+
+
+def cost_of_change(old: Agreement, new: Agreement, state: str | Path) -> dict[str, Any]:
+    """Return what the member of ``state`` has spent so far, and what a new membership version adds for each.
+
+    The totals assume that the other members have spent as much as this one; their own ledgers know exactly.
+    """
+    stored = read_ledger(state)
+    agreed_run, delta = AgreedRun(new), new.budget.delta
+    spent = AgreedRun(old).spent(stored["node"], stored["saved"].releases)
+    earlier = EarlierSpending(stored["about"].get("before", ()))
+    rows = []
+    for node, member in enumerate(new.members):
+        adds = agreed_run.charged_guarantee(node)
+        total = Curve.total([*earlier.curves, spent.curve, adds.curve]).epsilon(delta)
+        rows.append({"member": member.name, "adds": adds.epsilon(delta), "total": total, "view": adds.label})
+    return {
+        "spent_by": old.members[stored["node"]].name,
+        "spent": earlier.total(spent, delta),
+        "delta": delta,
+        "members": rows,
+    }
 
 
 def save_model(path: Path, row: np.ndarray) -> None:

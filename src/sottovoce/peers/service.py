@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sottovoce.errors import ConfigError
+from sottovoce.peers.agreement import Agreement
+from sottovoce.peers.listener import split_address
+from sottovoce.peers.member_directory import MemberDirectory
 
-__all__ = ["systemd_unit"]
+__all__ = ["peer_unit", "systemd_unit"]
 
 _UNIT = """[Unit]
 Description=Sottovoce peer: {title}
@@ -43,6 +46,47 @@ WantedBy=multi-user.target
 """
 
 
+def peer_unit(
+    program: Sequence[str | Path],
+    agreement: Agreement,
+    file: Path,
+    name: str,
+    *,
+    data: Path,
+    identity: Path | None = None,
+    state: Path | None = None,
+    member_directory: MemberDirectory | None = None,
+    user: str = "",
+    options: Mapping[str, str | int | None] | None = None,
+) -> tuple[list[str | Path], str]:
+    """Return the command of ``peer run`` for the member ``name`` and the text of its unit.
+
+    ``options`` are further options of the command; those that are None are left out.
+    """
+    folders = {
+        "--identity": identity,
+        "--state": state,
+        "--home": None if member_directory is None else member_directory.folder,
+    }
+    command: list[str | Path] = [*program, "peer", "run", file.resolve(), "--data", data.resolve()]
+    for option, folder in folders.items():
+        if folder is not None:
+            command += [option, folder.resolve()]
+    extra = {option: value for option, value in (options or {}).items() if value is not None}
+    for option, value in extra.items():
+        command += [option, str(value)]
+    writable: list[Path] = [] if state is None else [state.resolve().parent]
+    if member_directory is not None:
+        writable += [member_directory.folder, member_directory.copy]
+    elif identity is not None:
+        writable.append(identity.resolve())  # a mask key is erased there when the run has begun
+    member = agreement.members[agreement.index(name)]
+    address = str(extra.get("--listen") or (member.address if member.reachable else ""))
+    low = bool(address) and split_address(address)[1] < 1024
+    unit = systemd_unit(command, title=agreement.title, writable=writable, user=user, low_port=low)
+    return command, unit
+
+
 def systemd_unit(
     command: Sequence[str | Path],
     *,
@@ -57,7 +101,7 @@ def systemd_unit(
     ----------
     command : program and arguments; every path absolute.
     title : what the unit is for.
-    writable : the folders it may write to: the home or state folder, and the book's second copy.
+    writable : the folders it may write to.
     user : the account it runs under; empty where the unit is installed for a user.
     low_port : whether it listens below 1024, 443 for instance.
 
