@@ -22,7 +22,7 @@ from sottovoce.protocols import (
     rounds_for,
     spanning_tree,
 )
-from sottovoce.protocols.gossip import chebyshev_gamma
+from sottovoce.protocols.chebyshev import chebyshev_gamma
 
 
 class CountingNoise:

@@ -1,20 +1,19 @@
 """How peers average: public schedules of linear messages, read by runner, peer, accountant and attacker."""
 
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols.base import LinearProtocol, NodeState, Protocol, as_linear
-from sottovoce.protocols.consensus import ExactConsensus, HypercubeExchange, Tree, spanning_tree
-from sottovoce.protocols.gossip import Chebyshev, FreshNoiseGossip, Gossip, NeighborSum, rounds_for
+from sottovoce.protocols.base import NodeState, Protocol
+from sottovoce.protocols.chebyshev import Chebyshev
+from sottovoce.protocols.exchange import HypercubeExchange
+from sottovoce.protocols.gossip import FreshNoiseGossip, Gossip, NeighborSum
+from sottovoce.protocols.linear import ExactConsensus, LinearProtocol, as_linear
 from sottovoce.protocols.masked import Masked
+from sottovoce.protocols.randomized import AcceleratedRandomized, Randomized
 from sottovoce.protocols.registry import NamedProtocol, names_with, parse
 from sottovoce.protocols.replicated import Replicated
-from sottovoce.protocols.spanning_trees import few_leaf_tree
-from sottovoce.protocols.time_varying import (
-    AcceleratedRandomized,
-    Dropout,
-    Randomized,
-    TimeVarying,
-    fresh_erdos_renyi,
-)
+from sottovoce.protocols.rounds import rounds_for
+from sottovoce.protocols.spanning_trees import few_leaf_tree, spanning_tree
+from sottovoce.protocols.time_varying import Dropout, TimeVarying, fresh_erdos_renyi
+from sottovoce.protocols.trees import Tree
 from sottovoce.protocols.walk import Broadcast, TokenPass, Walk, draw_path
 
 __all__ = [

@@ -1,18 +1,14 @@
-"""Gossip with a fixed matrix: plain, Chebyshev-accelerated, refreshed, and one round of neighbor sums.
+"""Gossip with a fixed matrix: plain, with fresh noise in every round, and one round of neighbor sums.
 
-.. math:: x^{k+1} = W x^k, \\qquad x^{k+1} = \\gamma W x^k + (1-\\gamma) x^{k-1}
+.. math:: x^{k+1} = W x^k
 
-References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Algorithm 1 and equation (1).
-Departures from [1]: the accelerated recursion starts with x^1 = W x^0 (the printed start leaves x^{-1}
-undefined, and zero there multiplies the mean); refreshed gossip, fresh noise in every round, is added.
+References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato", NeurIPS 2022, Algorithm 1.
+Gossip with fresh noise in every round is added here.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -21,9 +17,9 @@ from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols.base import LinearProtocol, Nodes
-
-__all__ = ["Chebyshev", "FreshNoiseGossip", "Gossip", "NeighborSum", "rounds_for"]
+from sottovoce.noise.samplers import Agents
+from sottovoce.protocols.base import Nodes, Noise
+from sottovoce.protocols.linear import LinearProtocol
 
 
 class Gossip(LinearProtocol):
@@ -78,66 +74,6 @@ class Gossip(LinearProtocol):
         return tuple((t, w) for t in range(self.rounds) for w in everyone)
 
 
-class Chebyshev(Gossip):
-    """Accelerated gossip: the same messages in number, errors that fall like exp(-k sqrt(gap)).
-
-    What an observer learns is identical to plain gossip of the same number of rounds: its messages are an
-    invertible recombination of the plain ones.
-
-    Parameters
-    ----------
-    network : the graph and its weights.
-    rounds : number of rounds.
-    gamma : the momentum; by default that of Muffliato, 2 / (1 + sqrt(gap (1 - gap / 4))).
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> fast = sv.protocols.Chebyshev(sv.graphs.florentine(), rounds=40)
-    >>> values = np.arange(15.0)
-    >>> bool(abs(fast.apply(values) - 7).max() < 1e-3)
-    True
-    """
-
-    name = "chebyshev"
-    memory = 2  # present and previous rows
-    plain_gossip = tolerates_dropout = False
-
-    @takes_network
-    def __init__(self, network: Network, rounds: int, gamma: float | None = None) -> None:
-        super().__init__(network, rounds)
-        self._gamma = gamma
-
-    @cached_property
-    def gamma(self) -> float:
-        """Momentum of the recursion; 1 (plain gossip) where one plain round already averages."""
-        if self._gamma is not None:
-            return float(self._gamma)
-        gap = self.network.spectral_gap
-        return 1.0 if self.n == 1 or gap > 1 - 1e-12 else chebyshev_gamma(gap)
-
-    def advance(
-        self,
-        t: int,
-        mixed: np.ndarray,
-        previous: np.ndarray,
-        *,
-        agents: Any,
-        noise: Any = None,
-        step: int = 0,
-    ) -> np.ndarray:
-        """Return the next rows from ``W x[t]`` and ``x[t - 1]``; the first round is a plain one."""
-        if t == 0 or self.gamma == 1.0:
-            return mixed
-        gamma = mixed.dtype.type(self.gamma)
-        return np.asarray(gamma * mixed + (1 - gamma) * previous)
-
-    @property
-    def same_messages(self) -> LinearProtocol:
-        """Plain gossip: the accelerated messages are an invertible triangular recombination of its own."""
-        return Gossip(self.network, self.rounds)
-
-
 class FreshNoiseGossip(Gossip):
     """Gossip with a little fresh noise at every node in every round, which restores pairwise decay.
 
@@ -183,8 +119,8 @@ class FreshNoiseGossip(Gossip):
         mixed: np.ndarray,
         previous: np.ndarray,
         *,
-        agents: Any,
-        noise: Any = None,
+        agents: Agents,
+        noise: Noise = None,
         step: int = 0,
     ) -> np.ndarray:
         """Return the rows after round ``t``, with their fresh noise except after the last round."""
@@ -235,60 +171,3 @@ class NeighborSum(Gossip):
     def matrix(self, t: int) -> sparse.csr_array:
         """Return the adjacency matrix."""
         return self.network.adjacency
-
-
-def chebyshev_gamma(gap: float) -> float:
-    """Return Muffliato's momentum for a spectral gap in (0, 1]."""
-    _validate.probability(gap, "spectral gap", zero=False)
-    return 2 / (1 + math.sqrt(gap * (1 - gap / 4)))
-
-
-@takes_network
-def rounds_for(
-    network: Network,
-    *,
-    noise_std: float = 1.0,
-    variance: float = 0.25,
-    kind: str = "synchronous",
-    dim: int = 1,
-) -> int:
-    """Return the theoretical number of rounds after which gossip noise, not disagreement, dominates.
-
-    Parameters
-    ----------
-    network : the graph and its weights.
-    noise_std : sigma, in the unit of the values.
-    variance : a public bound on the mean squared distance of the values from their mean (never computed
-        from private data); 1/4 suits values in [0, 1].
-    kind : ``"synchronous"`` (accelerated; Muffliato Theorem 2), ``"randomized"`` (Theorem 3, ticks),
-        ``"accelerated-randomized"`` (Remark 1, ticks), or ``"descent"`` (Theorem 5, rounds within a gradient
-        step; ``variance`` is then the gradients').
-    dim : dimension of the rows (used by ``"descent"``).
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> sv.protocols.rounds_for(sv.graphs.hypercube(11)), sv.protocols.rounds_for(sv.graphs.path(8))
-    (19, 10)
-    """
-    sigma2 = _validate.positive(noise_std, "noise_std") ** 2
-    spread = _validate.non_negative(variance, "variance")
-    if network.n == 1:
-        return 0
-    gap = network.spectral_gap
-    wanted = math.log(network.n / sigma2 * max(sigma2, spread))
-    if kind == "synchronous":
-        length = wanted / math.sqrt(gap)
-    elif kind == "randomized":
-        length = wanted * network.n / (1 - network.second_eigenvalue)
-    elif kind == "accelerated-randomized":
-        from sottovoce.protocols.time_varying import edge_intensities, momentum
-
-        length = wanted / momentum(network, edge_intensities(network))[0]
-    elif kind == "descent":
-        length = math.log(max(network.n, spread / (dim * sigma2))) / math.sqrt(gap)
-    else:
-        raise InvalidInput(
-            f"kind must be synchronous, randomized, accelerated-randomized or descent, got {kind!r}."
-        )
-    return max(1, math.ceil(length - 1e-9))

@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
 from scipy import sparse
 
 from sottovoce import _validate
@@ -32,8 +33,10 @@ from sottovoce.graphs import Network, as_network
 from sottovoce.graphs.network import adjacency_matrix, canonical_edges
 from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
-from sottovoce.protocols.base import Nodes, NodeState
-from sottovoce.protocols.consensus import ExactConsensus, Tree
+from sottovoce.noise.samplers import Agents
+from sottovoce.protocols.base import Nodes, NodeState, Noise
+from sottovoce.protocols.linear import ExactConsensus
+from sottovoce.protocols.trees import Tree
 
 COMPLETE_UP_TO = 64  # members among whom everybody is everybody's partner unless told otherwise
 PARTNERS = 16  # of each member beyond that; more cost time, fewer leave less room above `tolerate`
@@ -127,7 +130,7 @@ class Masked(ExactConsensus):
 
     # ---- the runner ------------------------------------------------------------------------------
 
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+    def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
         """Return the mean of float rows, or the sum of integer rows, at every node.
 
         Float rows are placed on the grid, added as int64 and divided once. Rows of int64 or int32 are on
@@ -150,8 +153,8 @@ class Masked(ExactConsensus):
         mixed: np.ndarray,
         previous: np.ndarray,
         *,
-        agents: Any,
-        noise: Any = None,
+        agents: Agents,
+        noise: Noise = None,
         step: int = 0,
     ) -> np.ndarray:
         """Return the rows after round ``t``: in the last one everybody divides the sum it was sent.
@@ -167,7 +170,7 @@ class Masked(ExactConsensus):
         """Return the hosted rows as integers on the grid: what ranks add up."""
         return to_grid(rows, self.grid_step, self.n)
 
-    def leaving(self, rows: np.ndarray, dtype: Any) -> np.ndarray:
+    def leaving(self, rows: np.ndarray, dtype: DTypeLike) -> np.ndarray:
         """Return the sums that arrived as means, divided once."""
         return self._finish(rows, np.dtype(dtype))
 
@@ -190,7 +193,7 @@ class Masked(ExactConsensus):
         """Return the state machine of one node; start it with a float row or with a masked integer row."""
         return MaskedLocal(self, _validate.node(node, self.n))
 
-    def _integers(self, rows: Any) -> tuple[np.ndarray, np.dtype | None]:
+    def _integers(self, rows: ArrayLike) -> tuple[np.ndarray, np.dtype | None]:
         """Return rows as integers, and the type in which the mean is wanted (None: integers came)."""
         array = np.asarray(rows)
         if array.dtype in (np.int64, np.int32):
@@ -229,7 +232,7 @@ class Masked(ExactConsensus):
         count, labels = sparse.csgraph.connected_components(kept, directed=False)
         return [others[labels == k] for k in range(count)]
 
-    def shares(self, v: Nodes, noise_std: Any = None) -> np.ndarray:
+    def shares(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
         """Return (n,) what the coalition ``v`` learns of everybody, `view(v).leakage()` in closed form.
 
         With ``noise_std`` the share is in the user's own unit: ``mu = (d / std[u]) * sqrt(h(u))``.
@@ -250,7 +253,7 @@ class Masked(ExactConsensus):
         around = np.square(self.hiding_std(v, np.sqrt(variance)))
         return np.divide(variance, around, out=np.zeros(self.n), where=around > 0)
 
-    def hiding_std(self, v: Nodes, noise_std: Any = None) -> np.ndarray:
+    def hiding_std(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
         """Return (n,) the std of all noise around each user's value in what the coalition ``v`` learns.
 
         It is the root of the summed variances of the user's component, so a change of ``d`` costs
@@ -269,7 +272,7 @@ class Masked(ExactConsensus):
             found[block] = math.sqrt(math.fsum(variance[block]))
         return found
 
-    def worst_coalition(self, noise_std: Any = None, user: int | None = None) -> tuple[int, ...]:
+    def worst_coalition(self, noise_std: ArrayLike | None = None, user: int | None = None) -> tuple[int, ...]:
         """Return ``tolerate`` members who together learn the most, of ``user`` or of anybody.
 
         Whoever they are, the others stay in one component; so it is those with the most noise, which no
@@ -334,7 +337,12 @@ class Masked(ExactConsensus):
         return GaussianView(self.n, (), everybody, np.arange(self.n), messages=(), own_noise=False)
 
     def observe(
-        self, rows: Any, observers: Nodes = (), own_noise: bool = True, noise: Any = None, step: int = 0
+        self,
+        rows: ArrayLike,
+        observers: Nodes = (),
+        own_noise: bool = True,
+        noise: Noise = None,
+        step: int = 0,
     ) -> np.ndarray:
         """Return what the coalition is left with of a run, in the order of `GaussianView.messages`.
 
@@ -374,7 +382,7 @@ class Masked(ExactConsensus):
         listed = [members] if isinstance(members, (int, np.integer)) else list(members)
         return _validate.nodes(listed, self.n, "the coalition") if listed else ()
 
-    def _variances(self, noise_std: Any) -> np.ndarray:
+    def _variances(self, noise_std: ArrayLike | None) -> np.ndarray:
         std = np.ones(self.n) if noise_std is None else np.asarray(noise_std, float).ravel()
         if std.shape != (self.n,) or not (np.isfinite(std).all() and (std >= 0).all()):
             raise InvalidInput(
@@ -392,7 +400,7 @@ class MaskedLocal(NodeState):
         self._floating: np.dtype | None = None
         self._done = 0
 
-    def start(self, row: np.ndarray, noise: Any = None, step: int = 0) -> None:
+    def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
         given = np.array(row, copy=True)
         self._floating, self._done = None, 0
         if given.dtype not in (np.int64, np.int32):
@@ -410,7 +418,7 @@ class MaskedLocal(NodeState):
     def message(self, t: int) -> np.ndarray:
         return self._at(t)
 
-    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Any = None, step: int = 0) -> None:
+    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
         own = self._at(t)
         came = []
         for w in self.expects(t):

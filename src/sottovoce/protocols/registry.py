@@ -9,141 +9,148 @@ the group ``sottovoce.protocols`` whose object is called as ``build(network, rou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from sottovoce.errors import ConfigError
 from sottovoce.graphs import Network, erdos_renyi
 from sottovoce.protocols.base import Protocol
-from sottovoce.protocols.consensus import HypercubeExchange, Tree
-from sottovoce.protocols.gossip import Chebyshev, FreshNoiseGossip, Gossip, NeighborSum, rounds_for
+from sottovoce.protocols.chebyshev import Chebyshev
+from sottovoce.protocols.exchange import HypercubeExchange
+from sottovoce.protocols.gossip import FreshNoiseGossip, Gossip, NeighborSum
 from sottovoce.protocols.masked import Masked
+from sottovoce.protocols.randomized import AcceleratedRandomized, Randomized
+from sottovoce.protocols.rounds import rounds_for
 from sottovoce.protocols.spanning_trees import few_leaf_tree
-from sottovoce.protocols.time_varying import (
-    AcceleratedRandomized,
-    Dropout,
-    Randomized,
-    TimeVarying,
-    fresh_erdos_renyi,
-)
+from sottovoce.protocols.time_varying import Dropout, TimeVarying, fresh_erdos_renyi
+from sottovoce.protocols.trees import Tree
 from sottovoce.protocols.walk import Walk
-
-__all__ = ["NamedProtocol", "names", "names_with", "parse"]
 
 Build = Callable[[Network, int | None, Mapping[str, str], np.random.Generator], Protocol]
 
 
-def _whole(options: Mapping[str, str], key: str, default: int | None = None) -> int | None:
-    if key not in options:
-        return default
-    try:
-        return int(options[key])
-    except ValueError:
-        raise ConfigError(f"{key} of a protocol must be a whole number, got {options[key]!r}.") from None
+@dataclass(frozen=True)
+class _Arguments:
+    """What a built-in protocol is made from: the network, and the rounds and options of its name."""
+
+    network: Network
+    rounds: int | None
+    options: Mapping[str, str]
+    rng: np.random.Generator
+
+    def rounds_or_theory(self, kind: str = "synchronous") -> int:
+        return rounds_for(self.network, kind=kind) if self.rounds is None else self.rounds
+
+    def refuse_rounds(self, name: str) -> None:
+        if self.rounds is not None:
+            raise ConfigError(f"The number of rounds of {name} follows from the network; leave it out.")
+
+    def whole(self, key: str, default: int | None = None) -> int | None:
+        if key not in self.options:
+            return default
+        try:
+            return int(self.options[key])
+        except ValueError:
+            raise ConfigError(
+                f"{key} of a protocol must be a whole number, got {self.options[key]!r}."
+            ) from None
+
+    def number(self, key: str, default: float) -> float:
+        try:
+            return float(self.options.get(key, default))
+        except ValueError:
+            raise ConfigError(f"{key} of a protocol must be a number, got {self.options[key]!r}.") from None
 
 
-def _number(options: Mapping[str, str], key: str, default: float) -> float:
-    try:
-        return float(options.get(key, default))
-    except ValueError:
-        raise ConfigError(f"{key} of a protocol must be a number, got {options[key]!r}.") from None
+def _gossip(a: _Arguments) -> Protocol:
+    return Gossip(a.network, a.rounds_or_theory())
 
 
-def _exchange(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    _no_rounds("exchange", rounds)
-    return HypercubeExchange(network.n)
+def _chebyshev(a: _Arguments) -> Protocol:
+    return Chebyshev(a.network, a.rounds_or_theory())
 
 
-def _tree(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    _no_rounds("tree", rounds)
-    kind = options.get("kind", "bfs")
-    if kind == "few-leaves" and "root" not in options:
-        return Tree(network, parents=_few_leaves(network, rng, _whole(options, "tolerate", 1) or 1))
-    if "tolerate" in options:
-        raise ConfigError(f"tolerate is an option of trees of few-leaves, not of {kind}; leave it out.")
-    drawn: dict[str, Any] = {} if kind == "bfs" else {"rng": rng}
-    return Tree(network, root=_whole(options, "root"), kind=kind, **drawn)  # type: ignore[arg-type]
+def _refreshed(a: _Arguments) -> Protocol:
+    return FreshNoiseGossip(a.network, a.rounds_or_theory(), tau=a.number("fresh", 0.1))
 
 
-# Searching for a tree takes a while, and plans are made again and again while their noise is looked for.
-_FOUND: dict[tuple[int, int, bytes, int], np.ndarray] = {}
+def _randomized(a: _Arguments) -> Protocol:
+    ticks = a.rounds_or_theory("randomized")
+    return Randomized(a.network, ticks, a.rng, intensities=a.options.get("intensities", "weights"))
 
 
-def _few_leaves(network: Network, rng: Any, tolerate: int) -> np.ndarray:
-    key = (tolerate, network.n, network.edges.tobytes(), int(rng.bit_generator.state["state"]["state"]))
-    if key not in _FOUND:
-        while len(_FOUND) >= 64:
-            _FOUND.pop(next(iter(_FOUND)))
-        _FOUND[key] = few_leaf_tree(network, rng, tolerate=tolerate)
-    return _FOUND[key]
+def _accelerated(a: _Arguments) -> Protocol:
+    ticks = a.rounds_or_theory("accelerated-randomized")
+    return AcceleratedRandomized(a.network, ticks, a.rng, intensities=a.options.get("intensities", "weights"))
 
 
-def _gossip(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    return Gossip(network, rounds_for(network) if rounds is None else rounds)
+def _dropout(a: _Arguments) -> Protocol:
+    rates = {"node_rate": a.number("nodes", 0.0), "edge_rate": a.number("edges", 0.0)}
+    return Dropout.random(a.network, a.rounds_or_theory(), a.rng, **rates)
 
 
-def _chebyshev(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    return Chebyshev(network, rounds_for(network) if rounds is None else rounds)
-
-
-def _refreshed(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    rounds = rounds_for(network) if rounds is None else rounds
-    return FreshNoiseGossip(network, rounds, tau=_number(options, "fresh", 0.1))
-
-
-def _randomized(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    ticks = rounds_for(network, kind="randomized") if rounds is None else rounds
-    return Randomized(network, ticks, rng, intensities=options.get("intensities", "weights"))
-
-
-def _accelerated(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    ticks = rounds_for(network, kind="accelerated-randomized") if rounds is None else rounds
-    return AcceleratedRandomized(network, ticks, rng, intensities=options.get("intensities", "weights"))
-
-
-def _dropout(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    rates = {f"{what[:-1]}_rate": _number(options, what, 0.0) for what in ("nodes", "edges")}
-    return Dropout.random(network, rounds_for(network) if rounds is None else rounds, rng, **rates)
-
-
-def _time_varying(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    if 2 * len(network.edges) != network.n * (network.n - 1):
+def _time_varying(a: _Arguments) -> Protocol:
+    n, edges = a.network.n, len(a.network.edges)
+    if 2 * edges != n * (n - 1):
         raise ConfigError(
-            f"time-varying draws fresh graphs over all pairs, and {network.name} has {len(network.edges)} of "
-            f"{network.n * (network.n - 1) // 2}; take complete:{network.n}, or dropout on this network."
+            f"time-varying draws fresh graphs over all pairs, and {a.network.name} has {edges} of "
+            f"{n * (n - 1) // 2}; take complete:{n}, or dropout on this network."
         )
-    c = _number(options, "c", 1.5)
-    if rounds is None:  # as many as one such graph would need
-        rounds = rounds_for(erdos_renyi(network.n, c, rng))
-    return fresh_erdos_renyi(network.n, rounds, rng, c)
+    c = a.number("c", 1.5)
+    # by default as many rounds as one such graph would need
+    rounds = rounds_for(erdos_renyi(n, c, a.rng)) if a.rounds is None else a.rounds
+    return fresh_erdos_renyi(n, rounds, a.rng, c)
 
 
-def _walk(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    final = options.get("final", "public")
+def _walk(a: _Arguments) -> Protocol:
+    final = a.options.get("final", "public")
     if final not in ("public", "kept"):
         raise ConfigError(f"final of a walk is public (everybody gets the mean) or kept, got {final!r}.")
-    # by default the token comes by about eight times
-    return Walk(network, 8 * network.n if rounds is None else rounds, rng, final_public=final == "public")
+    steps = 8 * a.network.n if a.rounds is None else a.rounds  # by default about eight visits per node
+    return Walk(a.network, steps, a.rng, final_public=final == "public")
 
 
-def _masked(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    _no_rounds("masked", rounds)
-    tree = _tree(network, None, {key: options[key] for key in ("kind", "root") if key in options}, rng)
-    tolerate = _whole(options, "tolerate", 1)
-    return Masked(tree, partners=_whole(options, "partners"), tolerate=tolerate)
+def _tree(a: _Arguments) -> Tree:
+    a.refuse_rounds("tree")
+    kind = a.options.get("kind", "bfs")
+    if kind == "few-leaves" and "root" not in a.options:
+        return Tree(a.network, parents=_few_leaves(a.network, a.rng, a.whole("tolerate", 1) or 1))
+    if "tolerate" in a.options:
+        raise ConfigError(f"tolerate is an option of trees of few-leaves, not of {kind}; leave it out.")
+    rng = None if kind == "bfs" else a.rng
+    return Tree(a.network, root=a.whole("root"), kind=kind, rng=rng)  # type: ignore[arg-type]
 
 
-def _neighbor_sum(network: Network, rounds: int | None, options: Mapping[str, str], rng: Any) -> Protocol:
-    _no_rounds("neighbor-sum", rounds)
-    return NeighborSum(network)
+# The search for a tree takes a while, and calibration builds the same plan many times.
+_few_leaf_trees: dict[tuple[int, int, bytes, int], np.ndarray] = {}
 
 
-def _no_rounds(name: str, rounds: int | None) -> None:
-    if rounds is not None:
-        raise ConfigError(f"The number of rounds of {name} follows from the network; leave it out.")
+def _few_leaves(network: Network, rng: np.random.Generator, tolerate: int) -> np.ndarray:
+    key = (tolerate, network.n, network.edges.tobytes(), int(rng.bit_generator.state["state"]["state"]))
+    if key not in _few_leaf_trees:
+        while len(_few_leaf_trees) >= 64:
+            _few_leaf_trees.pop(next(iter(_few_leaf_trees)))
+        _few_leaf_trees[key] = few_leaf_tree(network, rng, tolerate=tolerate)
+    return _few_leaf_trees[key]
+
+
+def _exchange(a: _Arguments) -> Protocol:
+    a.refuse_rounds("exchange")
+    return HypercubeExchange(a.network.n)
+
+
+def _masked(a: _Arguments) -> Protocol:
+    a.refuse_rounds("masked")
+    tree = _tree(replace(a, options={key: a.options[key] for key in ("kind", "root") if key in a.options}))
+    return Masked(tree, partners=a.whole("partners"), tolerate=a.whole("tolerate", 1))
+
+
+def _neighbor_sum(a: _Arguments) -> Protocol:
+    a.refuse_rounds("neighbor-sum")
+    return NeighborSum(a.network)
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ class _Registered:
     """How a named protocol is built; its capabilities are those of its class."""
 
     kind: type[Protocol]
-    build: Build
+    build: Callable[[_Arguments], Protocol]
     options: frozenset[str] = frozenset()
     drawn: bool = False  # every step draws its own from the public seed
 
@@ -238,9 +245,9 @@ class NamedProtocol:
         """Return the protocol of one step on a network: a pure function of the public seed and the step."""
         rng = np.random.default_rng([seed, step])
         if self.name in _REGISTERED:
-            build: Build = _REGISTERED[self.name].build
-        else:
-            build = next(p for p in entry_points(group="sottovoce.protocols") if p.name == self.name).load()
+            return _REGISTERED[self.name].build(_Arguments(network, self.rounds, dict(self.options), rng))
+        points = entry_points(group="sottovoce.protocols")
+        build: Build = next(point for point in points if point.name == self.name).load()
         return build(network, self.rounds, dict(self.options), rng)
 
     def __str__(self) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols.base import NodeState, Protocol
-
-__all__ = ["Replicated"]
+from sottovoce.protocols.base import Nodes, NodeState, Noise, Protocol
 
 
 class Replicated(Protocol):
@@ -31,7 +28,7 @@ class Replicated(Protocol):
         self.n, self.rounds = protocol.n * self.copies, protocol.rounds
         self.name = protocol.name
 
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+    def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
         """Run every copy."""
         stacked = np.asarray(rows).reshape(self.copies, self.protocol.n, -1)
         broken = ~np.isfinite(stacked).all(axis=(1, 2))
@@ -45,7 +42,12 @@ class Replicated(Protocol):
         return np.ascontiguousarray(out).reshape(self.n, -1)
 
     def observe(
-        self, rows: Any, observers: Any, own_noise: bool = True, noise: Any = None, step: int = 0
+        self,
+        rows: ArrayLike,
+        observers: Nodes,
+        own_noise: bool = True,
+        noise: Noise = None,
+        step: int = 0,
     ) -> np.ndarray:
         """Return what the observers of every copy see, ``(messages, copies, dim)``."""
         stacked = np.asarray(rows).reshape(self.copies, self.protocol.n, -1)
@@ -53,11 +55,11 @@ class Replicated(Protocol):
         seen = self.protocol.observe(across, observers, own_noise, noise, step)
         return seen.reshape(len(seen), self.copies, -1)
 
-    def view(self, observers: Any, own_noise: bool = True) -> GaussianView:
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
         """Return the view of one copy."""
         return self.protocol.view(observers, own_noise)
 
-    def output_view(self, nodes: Any) -> GaussianView:
+    def output_view(self, nodes: Nodes) -> GaussianView:
         """Return what the final rows of one copy tell."""
         return self.protocol.output_view(nodes)
 

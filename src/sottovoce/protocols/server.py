@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from sottovoce import _validate
-from sottovoce.protocols.base import LinearProtocol
-
-__all__ = ["Server"]
+from sottovoce.protocols.base import Noise
+from sottovoce.protocols.linear import LinearProtocol
 
 
 class Server(LinearProtocol):
@@ -40,7 +39,7 @@ class Server(LinearProtocol):
         """Return the matrix of the mean."""
         return self._mean
 
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+    def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
         """Return the mean of the rows, as often as there are clients."""
         values = _validate.rows(rows, self.n)
         mean = values.sum(axis=0, keepdims=True) / values.dtype.type(self.n)

@@ -1,15 +1,131 @@
-"""Spanning trees with few leaves: on such a tree few members must add the noise of local privacy."""
+"""Spanning trees: shallow, capped, uniformly random, and with few leaves.
+
+On a tree with few leaves few members must add the noise of local privacy.
+"""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
+from scipy import sparse
 
 from sottovoce import _validate
+from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 
-__all__ = ["few_leaf_tree"]
+TreeKind = Literal["bfs", "capped", "uniform", "few-leaves"]
+
+
+@takes_network
+def spanning_tree(
+    network: Network,
+    *,
+    root: int | None = None,
+    kind: TreeKind = "bfs",
+    rng: np.random.Generator | None = None,
+    max_children: int = 2,
+) -> np.ndarray:
+    """Return the parents of a spanning tree, -1 at the root.
+
+    ``"bfs"`` takes the root with the least depth where the graph is small, node 0 else; ``"capped"`` shuffles
+    and grows with at most ``max_children`` children while it can; ``"uniform"`` is Wilson's algorithm;
+    ``"few-leaves"`` is `few_leaf_tree`.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> sv.protocols.spanning_tree(sv.graphs.path(3), root=0).tolist()
+    [-1, 0, 1]
+    >>> rng = np.random.default_rng(0)
+    >>> (sv.protocols.spanning_tree(sv.graphs.ring(5), kind="uniform", rng=rng) == -1).sum()
+    np.int64(1)
+    """
+    if kind != "bfs" and rng is None:
+        raise InvalidInput(f"A {kind} tree is drawn at random; pass rng=....")
+    if kind == "few-leaves":
+        assert rng is not None
+        if root is not None:
+            raise InvalidInput("The root of a tree with few leaves is its middle; leave root out.")
+        return few_leaf_tree(network, rng)
+    if root is None:
+        root = _center(network) if rng is None else int(rng.integers(network.n))
+    (root,) = _validate.nodes(root, network.n, "root")
+    if kind == "bfs":
+        return _bfs(network, root)
+    assert rng is not None
+    if kind == "capped":
+        return _capped(network, root, rng, _validate.count(max_children, "max_children"))
+    if kind == "uniform":
+        return _wilson(network, root, rng)
+    raise InvalidInput(f"kind must be bfs, capped, uniform or few-leaves, got {kind!r}.")
+
+
+def _center(network: Network) -> int:
+    """Return a node of least eccentricity (node 0 on graphs too large to look)."""
+    if network.n > 500:
+        return 0
+    return int(np.argmin([network.distances_from(v).max() for v in range(network.n)]))
+
+
+def _bfs(network: Network, root: int) -> np.ndarray:
+    _, found = sparse.csgraph.breadth_first_order(network.adjacency, root, directed=False)
+    parents = np.array(found, dtype=np.int64)
+    parents[root] = -1
+    return parents
+
+
+def _capped(network: Network, root: int, rng: np.random.Generator, most: int) -> np.ndarray:
+    """Breadth first over shuffled neighbors, at most ``most`` children each; leftovers join late."""
+    parents = np.full(network.n, -2)
+    parents[root] = -1
+    children = np.zeros(network.n, dtype=int)
+    layer = [root]
+    while layer:
+        following = []
+        for u in layer:
+            for w in rng.permutation(network.neighbors(u)):
+                if parents[w] == -2 and children[u] < most:
+                    parents[w] = u
+                    children[u] += 1
+                    following.append(int(w))
+        if not following:  # the cap left somebody out: attach one, to the least burdened reached neighbor
+            following = _attach_one(network, parents, children)
+        layer = following
+    return parents
+
+
+def _attach_one(network: Network, parents: np.ndarray, children: np.ndarray) -> list[int]:
+    best: tuple[int, int, int] | None = None
+    for w in np.flatnonzero(parents == -2):
+        for u in network.neighbors(int(w)):
+            if parents[u] != -2 and (best is None or children[u] < best[0]):
+                best = (int(children[u]), int(u), int(w))
+    if best is None:
+        return []
+    _, joined, newcomer = best
+    parents[newcomer] = joined
+    children[joined] += 1
+    return [newcomer]
+
+
+def _wilson(network: Network, root: int, rng: np.random.Generator) -> np.ndarray:
+    """Loop-erased random walks: every spanning tree is equally likely (Wilson 1996)."""
+    indptr, indices = network.adjacency.indptr, network.adjacency.indices
+    parents = np.full(network.n, -2)
+    parents[root] = -1
+    for start in range(network.n):
+        following: dict[int, int] = {}
+        u = start
+        while parents[u] == -2:
+            following[u] = int(indices[rng.integers(indptr[u], indptr[u + 1])])
+            u = following[u]
+        u = start
+        while parents[u] == -2:
+            parents[u] = following[u]
+            u = following[u]
+    return parents
 
 
 @takes_network

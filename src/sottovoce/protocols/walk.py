@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy import sparse
 
 from sottovoce import _validate
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network, takes_network
 from sottovoce.leakage.view import GaussianView
-from sottovoce.protocols.base import LinearProtocol, Nodes, NodeState, Protocol
-
-__all__ = ["TokenPass", "Walk", "draw_path"]
+from sottovoce.protocols.base import Nodes, NodeState, Noise, Protocol
+from sottovoce.protocols.linear import LinearProtocol
 
 
 class Walk(Protocol):
@@ -60,7 +59,7 @@ class Walk(Protocol):
         steps: int,
         rng: np.random.Generator | None = None,
         *,
-        path: Any = None,
+        path: ArrayLike | None = None,
         std: float = 0.0,
         final_public: bool = False,
     ) -> None:
@@ -89,7 +88,7 @@ class Walk(Protocol):
         """Return how often the token visits a node."""
         return int(np.count_nonzero(self.path == node))
 
-    def apply(self, rows: Any, noise: Any = None, step: int = 0) -> np.ndarray:
+    def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
         """Return, per node, the running mean it held last; the final mean everywhere when it is public.
 
         A node the token never reached knows nothing: its row is zero, never the raw row it came with.
@@ -103,7 +102,7 @@ class Walk(Protocol):
             out[:] = sums[-1] / values.dtype.type(self.rounds)
         return out
 
-    def _sums(self, values: np.ndarray, noise: Any, step: int) -> np.ndarray:
+    def _sums(self, values: np.ndarray, noise: Noise, step: int) -> np.ndarray:
         contributions = values[self.path]
         if self.std:
             contributions = np.concatenate(
@@ -111,7 +110,7 @@ class Walk(Protocol):
             )
         return np.cumsum(contributions, axis=0)
 
-    def contribution(self, t: int, row: np.ndarray, noise: Any, step: int) -> np.ndarray:
+    def contribution(self, t: int, row: np.ndarray, noise: Noise, step: int) -> np.ndarray:
         """Return what the holder of step ``t`` adds to the token: its row (1, dim), with fresh noise."""
         if not self.std:
             return row
@@ -171,7 +170,12 @@ class Walk(Protocol):
         )
 
     def observe(
-        self, rows: Any, observers: Nodes, own_noise: bool = True, noise: Any = None, step: int = 0
+        self,
+        rows: ArrayLike,
+        observers: Nodes,
+        own_noise: bool = True,
+        noise: Noise = None,
+        step: int = 0,
     ) -> np.ndarray:
         """Return the sums that reach the observers, in the order of `GaussianView.messages`."""
         values = _validate.rows(rows, self.n)
@@ -191,14 +195,14 @@ class _WalkLocal(NodeState):
     def __init__(self, walk: Walk, node: int) -> None:
         self.walk, self.node, self.rounds = walk, node, walk.rounds
 
-    def start(self, row: np.ndarray, noise: Any = None, step: int = 0) -> None:
+    def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
         self._row = np.array(row, copy=True)
         self._token: np.ndarray | None = None
         self._result = np.zeros_like(self._row)  # until the token comes by
         if self.walk.path[0] == self.node:
             self._hold(None, 0, noise, step)
 
-    def _hold(self, token: np.ndarray | None, t: int, noise: Any, step: int) -> None:
+    def _hold(self, token: np.ndarray | None, t: int, noise: Noise, step: int) -> None:
         own = self.walk.contribution(t, self._row[None], noise, step)[0]
         self._token = own if token is None else token + own
         self._result = self._token / own.dtype.type(t + 1)
@@ -224,7 +228,7 @@ class _WalkLocal(NodeState):
             raise InvalidInput(f"Node {self.node} does not hold the token in step {t}.")
         return self._token
 
-    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Any = None, step: int = 0) -> None:
+    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
         path = self.walk.path
         if t + 1 < self.rounds and path[t + 1] == self.node:
             token = self._token if path[t] == self.node else rows[int(path[t])]

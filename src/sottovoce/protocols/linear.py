@@ -1,0 +1,497 @@
+"""Linear protocols: a public sequence of sparse matrices.
+
+The state of all nodes moves by ``state[t + 1] = matrix(t) @ state[t]``, and node ``v`` receives the state row
+of ``w`` in round ``t`` for every non-zero entry ``(v, w)`` of ``matrix(t)`` off the diagonal.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+from scipy import sparse
+
+from sottovoce import _validate
+from sottovoce.errors import InvalidInput
+from sottovoce.leakage.exact_rank import FAINT
+from sottovoce.leakage.span import Span, decode, observed_span, output_span, repeated_matrix_span
+from sottovoce.leakage.trace import (
+    AddNoise,
+    ApplyMatrix,
+    Event,
+    ExactMatrix,
+    ExecutionTrace,
+    FillMemory,
+    Observe,
+)
+from sottovoce.leakage.view import GaussianView
+from sottovoce.noise.samplers import Agents, Std
+from sottovoce.protocols.base import Nodes, NodeState, Noise, Protocol
+
+
+class LinearProtocol(Protocol):
+    """A protocol given by its matrices; subclasses say which matrix is used in which round.
+
+    Subclasses define `matrix`. One that does more to its rows than mix them (Chebyshev's memory, fresh
+    noise) overrides `advance` and says so by `memory` or ``fresh_std``. Runner, peer, cluster and observer
+    all move rows by `advance`, and the accountant reads its `transition` from it.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> class Once(sv.protocols.LinearProtocol):
+    ...     name, n, rounds = "once", 3, 1
+    ...
+    ...     def matrix(self, t):
+    ...         return sv.graphs.complete(3).W
+    >>> Once().apply(np.array([0.0, 3.0, 6.0])).ravel().tolist(), Once().messages
+    ([3.0, 3.0, 3.0], 6)
+    """
+
+    linear = True
+
+    @property
+    def same_messages(self) -> LinearProtocol:
+        """A protocol whose messages to every node span the same space, without memory where there is one."""
+        return self
+
+    @abstractmethod
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the (n, n) matrix of round ``t``; its off-diagonal non-zeros are the messages."""
+
+    def _recursion(self, t: int) -> tuple[tuple[float, float], tuple[float, float, float]]:
+        """Return what `advance` multiplies the mixed and the remembered rows by, and `remember` all three."""
+        one, none = np.ones((1, 1)), np.zeros((1, 1))
+        mixed, before = (
+            float(self.advance(t, *rows, agents=(0,), noise=_NoNoise())[0, 0])
+            for rows in ((one, none), (none, one))
+        )
+        of_mixed, of_present, of_before = (
+            float(self.remember(t, *rows)[0, 0])
+            for rows in ((one, none, none), (none, one, none), (none, none, one))
+        )
+        return (mixed, before), (of_mixed, of_present, of_before)
+
+    def remember(self, t: int, mixed: np.ndarray, present: np.ndarray, previous: np.ndarray) -> np.ndarray:
+        """Return what is remembered after round ``t`` and given to the next `advance` as ``previous``.
+
+        The rows of this round, unless a protocol remembers another combination of what it has: of its part
+        of ``matrix(t) @ state``, of its present rows and of what it remembered. Nobody else sees it.
+        """
+        return present
+
+    first_memory: float = 1.0  # before the first round this multiple of the first rows is remembered
+
+    @cached_property
+    def convex(self) -> bool:
+        """Whether every matrix has rows of weights that are not negative and add up to one."""
+        if self.memory > 1 or self.fresh_std:
+            return False
+        matrices = {id(matrix): matrix for matrix in map(self.matrix, range(self.rounds))}
+        return all(
+            matrix.data.min(initial=0.0) >= 0 and np.allclose(matrix.sum(axis=1), 1.0, rtol=0, atol=1e-9)
+            for matrix in matrices.values()
+        )
+
+    # ---- the runner ------------------------------------------------------------------------------
+
+    def apply(self, rows: ArrayLike, noise: Noise = None, step: int = 0) -> np.ndarray:
+        """Run the protocol on one row per node (float32 or float64, kept as given)."""
+        return deque(self._states(_validate.rows(rows, self.n), noise, step), maxlen=1).pop()
+
+    def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
+        """Yield the rows that are sent in each round, then those it ends with.
+
+        The next one may overwrite the last: keep copies.
+        """
+        previous = self._remembered(state)
+        yield state
+        for t in range(self.rounds):
+            mixed = self._mix(t, state)
+            after = self.advance(t, mixed, previous, agents=range(self.n), noise=noise, step=step)
+            # without memory nothing is kept: rows may be large
+            previous = self.remember(t, mixed, state, previous) if self.memory > 1 else after
+            state = after
+            yield state
+
+    def _remembered(self, rows: np.ndarray) -> np.ndarray:
+        """Return what is remembered before the first round."""
+        return rows if self.first_memory == 1.0 else rows.dtype.type(self.first_memory) * rows
+
+    def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
+        """Return ``matrix(t) @ state``."""
+        return np.asarray(self._cast(t, state.dtype) @ state)
+
+    def advance(
+        self,
+        t: int,
+        mixed: np.ndarray,
+        previous: np.ndarray,
+        *,
+        agents: Agents,
+        noise: Noise = None,
+        step: int = 0,
+    ) -> np.ndarray:
+        """Return the rows of ``agents`` after round ``t``, from their part of ``matrix(t) @ state``.
+
+        ``previous`` is what the same agents `remember`: their rows of one round earlier (in round 0, the ones
+        they began with), unless the protocol keeps something else; one that uses it says so by `memory`.
+        What a protocol does to its own rows besides mixing (memory, fresh noise) is said here and in
+        `remember` and nowhere else, for the stacked run, for an observer, for a peer and for a rank that
+        hosts some of the nodes. The result is ``a * mixed + b * previous`` plus noise, ``a`` and ``b`` the
+        same for all agents.
+        """
+        return mixed
+
+    def entering(self, rows: np.ndarray) -> np.ndarray:
+        """Return the hosted rows in the numbers in which ranks mix them: as they are, unless integers."""
+        return rows
+
+    def leaving(self, rows: np.ndarray, dtype: DTypeLike) -> np.ndarray:
+        """Return mixed rows in the numbers of the algorithm, ``dtype``."""
+        return rows
+
+    @property
+    def messages(self) -> int:
+        """Number of rows sent in all, over all nodes and rounds."""
+        return sum(len(_off_diagonal(self.matrix(t))[0]) for t in range(self.rounds))
+
+    def _cast(self, t: int, dtype: DTypeLike) -> sparse.csr_array:
+        """Return the matrix of round ``t`` in the rows' own precision."""
+        matrix = self.matrix(t)
+        if matrix.dtype == dtype:
+            return matrix
+        held, cast = self._casts.get(id(matrix), (None, None))
+        if held is not matrix or cast is None or cast.dtype != dtype:
+            cast = matrix.astype(dtype)
+            self._casts[id(matrix)] = (matrix, cast)
+        return cast
+
+    @cached_property
+    def _casts(self) -> dict[int, Any]:
+        return {}
+
+    def _row_at(
+        self, t: int, node: int, dtype: DTypeLike
+    ) -> tuple[sparse.csr_array, list[int], sparse.csr_array]:
+        """Return the row of one node in round ``t``: its matrix, whose rows it takes, and their weights.
+
+        A peer asks in every round, mostly for the same matrix, and slicing it takes longer than using it.
+        """
+        matrix = self._cast(t, dtype)
+        known = self._rows_at.get(node)
+        if known is None or known[0] is not matrix:
+            weights = matrix[[node]]
+            count = len(weights.indices)
+            compact = sparse.csr_array((weights.data, np.arange(count), weights.indptr), shape=(1, count))
+            known = self._rows_at[node] = (matrix, [int(w) for w in weights.indices], compact)
+        return known
+
+    @cached_property
+    def _rows_at(self) -> dict[int, tuple[sparse.csr_array, list[int], sparse.csr_array]]:
+        return {}
+
+    # ---- the accountant and the attacker ---------------------------------------------------------
+
+    def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
+        """Return the nodes whose message of round ``t`` reaches an observer, sorted.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.Gossip(sv.graphs.path(4), rounds=1).senders(0, 1)
+        (0, 2)
+        """
+        chosen = _validate.nodes(observers, self.n)
+        matrix = self.matrix(t)[list(chosen)]
+        rows = np.repeat(np.asarray(chosen), np.diff(matrix.indptr))
+        heard = matrix.indices[(matrix.indices != rows) & (matrix.data != 0)]
+        return tuple(int(w) for w in np.unique(heard))
+
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
+        """Return what a set of colluding nodes sees, by the backward recursion over the rounds."""
+        chosen = _validate.nodes(observers, self.n)
+        span = observed_span(self.trace(chosen, own_noise), self._seen(chosen, own_noise))
+        return self._as_view(chosen, own_noise, span)
+
+    def _view_of_one_matrix(self, observers: tuple[int, ...], own_noise: bool) -> GaussianView:
+        """Return the view of a protocol that uses ``matrix(0)`` in every round, by the Krylov recursion."""
+        events: list[Event] = [AddNoise(0, self.n, 1.0)]
+        if self.rounds:
+            events += [Observe(self.senders(0, observers)), ApplyMatrix(self.matrix(0))] * self.rounds
+        known = observers if own_noise else ()
+        trace = self._new_trace(self.n, events, known, fixed=True)
+        return self._as_view(observers, own_noise, repeated_matrix_span(trace))
+
+    def _as_view(self, observers: tuple[int, ...], own_noise: bool, span: Span) -> GaussianView:
+        """Return the view with this span over the nodes' noises, decodable by the backward recursion."""
+        messages = self._seen(observers, own_noise)
+        return GaussianView(
+            n=self.n,
+            observers=observers,
+            basis=span.basis,
+            owners=self._owners(span),
+            messages=messages,
+            own_noise=own_noise,
+            decode=lambda values: decode(self.trace(observers, own_noise), messages, values),
+            slack=span.slack,
+            rounded_up=span.rounded_up,
+        )
+
+    def _owners(self, span: Span) -> np.ndarray:
+        """Return the user behind each coordinate: the nodes, then -1 for fresh noise."""
+        owners = np.full(span.basis.shape[0], -1)
+        owners[: self.n] = np.arange(self.n)
+        return owners
+
+    def output_view(self, nodes: Nodes) -> GaussianView:
+        """Return what somebody learns who sees nothing but the final rows of ``nodes``.
+
+        Examples
+        --------
+        >>> import sottovoce as sv
+        >>> sv.protocols.HypercubeExchange(4).output_view(0).leakage().round(9).tolist()
+        [0.25, 0.25, 0.25, 0.25]
+        """
+        span = output_span(self.trace((), final=_validate.nodes(nodes, self.n, "nodes")))
+        return GaussianView(
+            n=self.n,
+            observers=(),
+            basis=span.basis,
+            owners=self._owners(span),
+            messages=(),
+            own_noise=False,
+            rounded_up=span.rounded_up,
+        )
+
+    def trace(
+        self, observers: tuple[int, ...], own_noise: bool = True, final: tuple[int, ...] = ()
+    ) -> ExecutionTrace:
+        """Return the run as functionals of its noises, with what the observers see.
+
+        ``final`` are nodes whose rows are seen after the last round.
+        """
+        n = self.n
+        events: list[Event] = [AddNoise(0, n, 1.0)]
+        if self.memory > 1:
+            events.append(FillMemory(self.first_memory))
+        coordinates = n
+        for t in range(self.rounds):
+            seen = self._seen_in(t, observers, own_noise) if observers else ()
+            events += [Observe(seen), *self._events(t)]
+            if self.fresh_std and t < self.rounds - 1:
+                events.append(AddNoise(coordinates, n, self.fresh_std))
+                coordinates += n
+        if final:
+            events.append(Observe(final))
+        own = observers if own_noise else ()
+        known = tuple(start + v for start in range(0, coordinates, n) for v in own)
+        return self._new_trace(coordinates, events, known)
+
+    def _new_trace(
+        self, coordinates: int, events: Sequence[Event], known: tuple[int, ...], fixed: bool = False
+    ) -> ExecutionTrace:
+        return ExecutionTrace(
+            self.memory * self.n if not fixed else self.n,
+            coordinates,
+            tuple(events),
+            known,
+            fixed=fixed,
+            faint=self.faint,
+            exact_matrices=self._exact_matrices,
+        )
+
+    def _events(self, t: int) -> tuple[Event, ...]:
+        return (ApplyMatrix(self.matrix(t), self._recursion(t) if self.memory > 1 else None),)
+
+    @cached_property
+    def _exact_matrices(self) -> dict[tuple[int, bool], ExactMatrix]:
+        return {}
+
+    @cached_property
+    def faint(self) -> bool:
+        """Whether some weight is so small (below 2^-12) that its contribution may look like rounding."""
+        least = (np.abs(m.data[m.data != 0]).min(initial=1.0) for m in map(self.matrix, range(self.rounds)))
+        return bool(min(least, default=1.0) < FAINT)
+
+    def observe(
+        self,
+        rows: ArrayLike,
+        observers: Nodes,
+        own_noise: bool = True,
+        noise: Noise = None,
+        step: int = 0,
+    ) -> np.ndarray:
+        """Run the protocol and return what the observers see, in the order of `GaussianView.messages`."""
+        state = _validate.rows(rows, self.n)
+        listed = self._seen(_validate.nodes(observers, self.n), own_noise)
+        seen = np.empty((len(listed), state.shape[1]), dtype=state.dtype)
+        of_round: dict[int, list[int]] = {}
+        for place, (t, _) in enumerate(listed):
+            of_round.setdefault(t, []).append(place)
+        for t, present in enumerate(self._states(state, noise, step)):
+            for place in of_round.get(t, ()):
+                seen[place] = present[listed[place][1]]
+        return seen
+
+    def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
+        """List (round, node) of every row the observers know: messages, and their own states."""
+        return tuple((t, w) for t in range(self.rounds) for w in self._seen_in(t, observers, own_noise))
+
+    def _seen_in(self, t: int, observers: tuple[int, ...], own_noise: bool) -> tuple[int, ...]:
+        own = set(observers) if own_noise else set()
+        return tuple(sorted(own | set(self.senders(t, observers))))
+
+    # ---- the peer --------------------------------------------------------------------------------
+
+    def local(self, node: int) -> NodeState:
+        """Return the state machine of one node."""
+        (v,) = _validate.nodes(node, self.n, "node")
+        return LinearLocal(self, v)
+
+    def receivers(self, t: int, node: int) -> tuple[int, ...]:
+        """Return the nodes that receive the message of ``node`` in round ``t``, sorted."""
+        to, source = _off_diagonal(self.matrix(t))
+        return tuple(int(v) for v in np.unique(to[source == node]))
+
+
+class ExactConsensus(LinearProtocol):
+    """A protocol that ends with the same mean at every node, and whose messages to a node are disjoint sums.
+
+    Subclasses give `blocks`. For one observer whose noise is known the basis of the view is then written
+    down directly; any other case goes through the general recursion (a test compares the two).
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> tree = sv.protocols.Tree(sv.graphs.path(4), root=0)
+    >>> tree.exact
+    True
+    >>> [block.tolist() for block in tree.blocks(1)]
+    [[2, 3], [0]]
+    """
+
+    exact = True
+
+    @abstractmethod
+    def blocks(self, v: Nodes) -> list[np.ndarray]:
+        """Return the disjoint node sets whose sums or means node ``v`` sees."""
+
+    def view(self, observers: Nodes, own_noise: bool = True) -> GaussianView:
+        """Return what a set of colluding nodes sees."""
+        chosen = _validate.nodes(observers, self.n)
+        if not own_noise or (len(chosen) > 1 and not self.knows_coalitions):
+            return super().view(chosen, own_noise)
+        blocks = self.blocks(chosen[0] if len(chosen) == 1 else chosen)
+        basis = np.zeros((self.n, len(blocks)))
+        for j, block in enumerate(blocks):
+            basis[block, j] = 1 / np.sqrt(len(block))
+        return self._as_view(chosen, own_noise, Span(basis))
+
+
+def as_linear(protocol: Protocol, refusal: str | None = None) -> LinearProtocol:
+    """Return the protocol as a linear one, or refuse it; ``refusal`` replaces the default message.
+
+    >>> import sottovoce as sv
+    >>> as_linear(sv.protocols.HypercubeExchange(4)).matrix(0).shape
+    (4, 4)
+    """
+    if not isinstance(protocol, LinearProtocol):
+        raise InvalidInput(refusal or f"Expected a linear protocol, given by its matrices, got {protocol!r}.")
+    return protocol
+
+
+class LinearLocal(NodeState):
+    """The state machine of one node of a `LinearProtocol`."""
+
+    def __init__(self, protocol: LinearProtocol, node: int) -> None:
+        self.protocol, self.node, self.rounds = protocol, node, protocol.rounds
+        self._state: np.ndarray | None = None
+        self._done = 0
+
+    def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
+        self._state = np.array(row, copy=True)
+        if self.protocol.memory > 1:  # else not kept: a peer writes its machine down in every round
+            self._previous = self.protocol._remembered(self._state)
+        self._done = 0
+
+    def sends(self, t: int) -> tuple[int, ...]:
+        return self.protocol.receivers(t, self.node)
+
+    def expects(self, t: int) -> tuple[int, ...]:
+        return self.protocol.senders(t, self.node)
+
+    def message(self, t: int) -> np.ndarray:
+        self._expect_round(t)
+        return self._present
+
+    def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
+        self._expect_round(t)
+        present = self._present
+        _, whence, weights = self.protocol._row_at(t, self.node, present.dtype)
+        heard = {w for w, weight in zip(whence, weights.data, strict=True) if weight != 0 and w != self.node}
+        missing = heard - set(rows)
+        if missing:
+            raise InvalidInput(f"Node {self.node} needs the row of node {min(missing)} in round {t}.")
+        previous = self._previous if self.protocol.memory > 1 else present
+        mixed, previous = self.mixed(t, rows)[None], previous.reshape(1, -1)
+        (self._state,) = self.protocol.advance(t, mixed, previous, agents=[self.node], noise=noise, step=step)
+        if self.protocol.memory > 1:
+            (self._previous,) = self.protocol.remember(t, mixed, present.reshape(1, -1), previous)
+        self._done = t + 1
+
+    def mixed(self, t: int, rows: Mapping[int, np.ndarray]) -> np.ndarray:
+        """Return this node's row of ``matrix(t) @ state``, summed in the order the stacked product uses."""
+        own = self._present
+        _, whence, compact = self.protocol._row_at(t, self.node, own.dtype)
+        gathered = np.array([own if w == self.node else rows[w] for w in whence], dtype=own.dtype)
+        return np.asarray((compact @ gathered.reshape(len(gathered), -1))[0])
+
+    def result(self) -> np.ndarray:
+        if self._done != self.rounds:
+            raise InvalidInput(f"Round {self._done} of {self.rounds} is still to come at node {self.node}.")
+        return self._present
+
+    @property
+    def _present(self) -> np.ndarray:
+        if self._state is None:
+            raise InvalidInput(f"Node {self.node} has no row yet; call start(row) first.")
+        return self._state
+
+    def _expect_round(self, t: int) -> None:
+        if t != self._done:
+            raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
+
+
+class _NoNoise:
+    """A noise source that adds nothing, to read the coefficients of `LinearProtocol.advance`."""
+
+    protective = False
+
+    def perturb(
+        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
+    ) -> np.ndarray:
+        return values
+
+    def slack(self, dim: int, std: float = 1.0) -> float:
+        return 0.0
+
+
+def _off_diagonal(matrix: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
+    """Return (receiver, sender) of every off-diagonal non-zero."""
+    entries = matrix.tocoo()
+    off = (entries.row != entries.col) & (entries.data != 0)
+    return entries.row[off], entries.col[off]
+
+
+def sorted_csr(matrix: sparse.sparray) -> sparse.csr_array:
+    """Return a csr copy without stored zeros, its indices sorted: the order in which rows are summed."""
+    csr = sparse.csr_array(matrix)
+    csr.eliminate_zeros()
+    csr.sort_indices()
+    return csr

@@ -1,0 +1,189 @@
+"""Exact consensus on a spanning tree: sums go up, the mean comes down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from scipy import sparse
+
+from sottovoce import _validate
+from sottovoce.errors import GraphError
+from sottovoce.graphs import Network, takes_network
+from sottovoce.protocols.base import Nodes
+from sottovoce.protocols.linear import ExactConsensus
+from sottovoce.protocols.spanning_trees import TreeKind, spanning_tree
+
+
+class Tree(ExactConsensus):
+    """Sums go up a rooted spanning tree, the root divides, the mean comes down: 2(n - 1) rows in all.
+
+    A node sees one sum per child and, unless it is the root, the sum of all that lies outside its
+    subtree; their supports are disjoint. So it learns ``1 / |subtree(c)|`` of the local-privacy loss
+    of each user below its child ``c`` and ``1 / (n - |subtree(v)|)`` of each user outside, its tree degree in
+    all.
+
+    Parameters
+    ----------
+    network : the graph the tree must span (only its edges are used).
+    root : the node that divides; it is not trusted with anything more.
+    kind : ``"bfs"`` (shallow), ``"capped"`` (breadth first with few children per node, ``max_children``),
+        ``"uniform"`` (Wilson's uniformly random spanning tree) or ``"few-leaves"`` (deep; its root is its
+        middle, see `few_leaf_tree`); all but the first need ``rng``.
+    parents : instead of ``kind``: the parent of every node, -1 for the root.
+
+    Examples
+    --------
+    >>> import numpy as np, sottovoce as sv
+    >>> tree = sv.protocols.Tree(sv.graphs.path(4), root=0)
+    >>> tree.apply(np.array([1.0, 2.0, 3.0, 6.0])).ravel().tolist()
+    [3.0, 3.0, 3.0, 3.0]
+    >>> tree.view(1).leakage().round(6).tolist(), tree.messages
+    ([1.0, 0.0, 0.5, 0.5], 6)
+    """
+
+    name = "tree"
+    knows_coalitions = True
+    network: Network
+
+    @takes_network
+    def __init__(
+        self,
+        network: Network,
+        *,
+        root: int | None = None,
+        kind: TreeKind = "bfs",
+        rng: np.random.Generator | None = None,
+        max_children: int = 2,
+        parents: Sequence[int] | np.ndarray | None = None,
+    ) -> None:
+        self.network = network
+        self.n = network.n
+        if parents is None:
+            parents = spanning_tree(network, root=root, kind=kind, rng=rng, max_children=max_children)
+        self.parents, self.depths = _rooted(np.array(parents, dtype=np.int64), network)
+        self.parents.setflags(write=False)
+        self.root = int(np.flatnonzero(self.parents < 0)[0])
+        self.depth = int(self.depths.max())
+        self.rounds = 2 * self.depth
+        self._matrices = [self._up(level) for level in range(self.depth, 0, -1)]
+        self._matrices += [self._down(level) for level in range(1, self.depth + 1)]
+
+    @property
+    def sum_tree(self) -> Tree:  # type: ignore[override]
+        """The tree itself."""
+        return self
+
+    def _up(self, level: int) -> sparse.csr_array:
+        """Nodes at ``level`` hand their sums to their parents; in the last such round the root divides."""
+        children = np.flatnonzero(self.depths == level)
+        rows = np.concatenate([np.arange(self.n), self.parents[children]])
+        columns = np.concatenate([np.arange(self.n), children])
+        weights = np.where((rows == self.root) & (level == 1), 1.0 / self.n, 1.0)
+        return _csr(weights, rows, columns, self.n)
+
+    def _down(self, level: int) -> sparse.csr_array:
+        """Nodes at ``level`` take over their parent's row."""
+        columns = np.where(self.depths == level, self.parents, np.arange(self.n))
+        return _csr(np.ones(self.n), np.arange(self.n), columns, self.n)
+
+    def matrix(self, t: int) -> sparse.csr_array:
+        """Return the matrix of round ``t``: first the levels up, then the levels down."""
+        return self._matrices[t]
+
+    def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
+        """Return whose message of round ``t`` reaches an observer: children on the way up, parents down.
+
+        >>> import sottovoce as sv
+        >>> tree = sv.protocols.Tree(sv.graphs.path(3), root=0)
+        >>> [tree.senders(t, 1) for t in range(4)]
+        [(2,), (), (0,), ()]
+        """
+        who = _validate.nodes(observers, self.n)
+        if t < self.depth:
+            level = self.depth - t
+            heard = [c for v in who for c in self._children[v] if self.depths[c] == level]
+        else:
+            level = t - self.depth + 1
+            heard = [int(self.parents[v]) for v in who if self.depths[v] == level]
+        return tuple(sorted(set(heard)))
+
+    @cached_property
+    def _children(self) -> list[list[int]]:
+        below: list[list[int]] = [[] for _ in range(self.n)]
+        for u, parent in enumerate(self.parents.tolist()):
+            if parent >= 0:
+                below[parent].append(u)
+        return below
+
+    @property
+    def messages(self) -> int:
+        """Each tree edge carries one row up and one down."""
+        return 2 * (self.n - 1)
+
+    def blocks(self, v: Nodes) -> list[np.ndarray]:
+        """Return the node sets whose sums ``v`` sees: the subtree of each child, and all outside its own.
+
+        Several nodes together see one sum per component of the tree without them.
+
+        >>> import sottovoce as sv
+        >>> tree = sv.protocols.Tree(sv.graphs.path(6), root=0)
+        >>> [block.tolist() for block in tree.blocks([1, 4])]
+        [[0], [2, 3], [5]]
+        """
+        if not isinstance(v, (int, np.integer)):
+            return self._components(set(_validate.nodes(v, self.n, "the coalition")))
+        belongs = self._branch(v)
+        blocks = [np.flatnonzero(belongs == c) for c in np.flatnonzero(self.parents == v)]
+        outside = np.flatnonzero(belongs == -1)
+        return [*blocks, outside] if len(outside) else blocks
+
+    def _components(self, gone: set[int]) -> list[np.ndarray]:
+        top = np.full(self.n, -1)
+        parents = self.parents.tolist()
+        for u in np.argsort(self.depths, kind="stable").tolist():
+            if u not in gone:
+                top[u] = u if parents[u] < 0 or parents[u] in gone else top[parents[u]]
+        return [np.flatnonzero(top == u) for u in range(self.n) if top[u] == u]
+
+    def _branch(self, v: int) -> np.ndarray:
+        """Return, per node, the child of ``v`` it hangs below, ``v`` itself, or -1 outside the subtree."""
+        belongs = np.full(self.n, -1)
+        belongs[v] = v
+        for u in np.argsort(self.depths, kind="stable"):
+            parent = self.parents[u]
+            if parent == v:
+                belongs[u] = u
+            elif parent >= 0 and u != v:
+                belongs[u] = belongs[parent]
+        return belongs
+
+
+def _rooted(parents: np.ndarray, network: Network) -> tuple[np.ndarray, np.ndarray]:
+    """Check that ``parents`` is a spanning tree of the graph, and return it with the depths."""
+    n = network.n
+    if parents.shape != (n,) or (parents >= n).any() or (parents < 0).sum() != 1:
+        raise GraphError(
+            f"parents must hold {n} node numbers and one -1 at the root, got {parents.tolist()}."
+        )
+    depths = np.where(parents < 0, 0, -1)
+    for _ in range(n):
+        reached = (depths < 0) & (depths[parents] >= 0) & (parents >= 0)
+        if not reached.any():
+            break
+        depths[reached] = depths[parents[reached]] + 1
+    if (depths < 0).any():
+        lost = int(np.flatnonzero(depths < 0)[0])
+        raise GraphError(f"parents is not a tree: node {lost} never reaches the root.")
+    edges = set(map(tuple, network.edges.tolist()))
+    for u, p in enumerate(parents.tolist()):
+        if p >= 0 and (min(u, p), max(u, p)) not in edges:
+            raise GraphError(f"The tree uses ({u}, {p}), which is not an edge of {network.name}.")
+    return parents, depths
+
+
+def _csr(data: np.ndarray, rows: np.ndarray, columns: np.ndarray, n: int) -> sparse.csr_array:
+    matrix = sparse.csr_array((data, (rows, columns)), shape=(n, n))
+    matrix.sort_indices()
+    return matrix
