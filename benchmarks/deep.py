@@ -312,7 +312,8 @@ def sequences(repeats: int, batch_size: int = 16, places: int = 64) -> dict[str,
             torch.nn.functional.cross_entropy(plain(x[0]), y[0]).backward()
 
         def single(net: NetObjective = objective, row: np.ndarray = theta) -> None:
-            each = net._path(x, y).each  # one record at a time, as for layers without a fast form
+            # one record at a time, as for layers without a fast form
+            each = net.paths.choose(x, y, net.clip_norm).each
             each(torch.as_tensor(row[0]), x[0], y[0])
 
         forms = {

@@ -1,4 +1,4 @@
-"""The sampler of lots against a second form of itself: the law that is accounted is the law that runs."""
+"""The sampler of batches against a second form of itself: the law that is accounted is the law that runs."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from sottovoce.data.poisson_sampling import PoissonSampler
 
 
 def generator(key, number, step, stream):
-    """A generator of its own for one lot, where the sampler turns the counter of one that it keeps."""
+    """A generator of its own for one batch, where the sampler turns the counter of one that it keeps."""
     words = np.random.SeedSequence([key, 0x107]).generate_state(2, np.uint64)
     counter = np.array([0, number, step, stream], np.uint64)
     return np.random.Generator(np.random.Philox(key=words, counter=counter))
@@ -53,7 +53,7 @@ def test_whole_lots_are_every_record_and_one_list_for_the_same_agents():
     assert [len(batch) for batch in batches.draw([2, 1], 0)] == [
         3,
         5,
-    ]  # other agents, other lots
+    ]  # other agents, other batches
 
 
 def test_nobody_can_change_a_shared_lot():
@@ -63,7 +63,7 @@ def test_nobody_can_change_a_shared_lot():
 
 
 def test_whole_lots_beside_sampled_ones():
-    """One agent that samples leaves the others whole, and its own lots are those it has alone."""
+    """One agent that samples leaves the others whole, and its own batches are those it has alone."""
     mixed, alone = PoissonSampler([50, 6], [0.3, 1.0], key=9), PoissonSampler([50], [0.3], key=9)
     for step in range(4):
         sampled, whole = mixed.draw([0, 1], step)

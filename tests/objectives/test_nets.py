@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sottovoce.errors import InvalidInput
+from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets.float64_sums import add_weighted_rows, weighted_products
-from sottovoce.objectives.nets.objective import NetObjective, clip_weights
+from sottovoce.objectives.nets.objective import NetObjective
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -226,7 +227,7 @@ def test_mixing_without_a_layer_is_refused_by_the_probe():
             return self.linear(x - x.mean(0))
 
     objective = NetObjective(Centered())
-    with pytest.raises(InvalidInput, match="other samples of the lot"):
+    with pytest.raises(InvalidInput, match="other samples of the batch"):
         objective.clipped_sums(objective.start(1), torch.randn(1, 4, 4), torch.zeros(1, 4, dtype=torch.long))
 
 
@@ -242,7 +243,7 @@ def test_tied_weights_fall_back_and_are_right():
 
 def test_bad_shapes_and_losses_are_refused():
     objective, x, y = small()
-    with pytest.raises(InvalidInput, match="one row per lot"):
+    with pytest.raises(InvalidInput, match="one row per batch"):
         objective.clipped_sums(objective.start(1), x, y)
     averaged = NetObjective(nn.Linear(2, 2), lambda out, y: out.mean())
     with pytest.raises(InvalidInput, match="reduction='none'"):

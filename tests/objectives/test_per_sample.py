@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from sottovoce.errors import InvalidInput
-from sottovoce.objectives.nets import objective as nets
+from sottovoce.objectives.nets import losses
+from sottovoce.objectives.nets.evaluation import accuracy
 from sottovoce.objectives.nets.objective import NetObjective
 from sottovoce.objectives.nets.per_sample_rules import NotPerSample
 from sottovoce.objectives.nets.trace import trace
@@ -156,9 +157,9 @@ MIXING["hook on a gradient"] = lambda net, h: h.register_hook(lambda g: g + 20 *
 MIXING["reshape"] = lambda net, h: (
     torch.relu(h.view(2, -1).softmax(1).view(h.shape)) if len(h) % 2 == 0 else h
 )
-MIXING["layer norm of the lot"] = lambda net, h: F.layer_norm(h.T, (len(h),)).T
-MIXING["group norm of the lot"] = lambda net, h: F.group_norm(h[None], 1)[0]
-MIXING["convolution over the lot"] = lambda net, h: F.avg_pool1d(h.T[None], 3, 1, 1)[0].T
+MIXING["layer norm of the batch"] = lambda net, h: F.layer_norm(h.T, (len(h),)).T
+MIXING["group norm of the batch"] = lambda net, h: F.group_norm(h[None], 1)[0]
+MIXING["convolution over the batch"] = lambda net, h: F.avg_pool1d(h.T[None], 3, 1, 1)[0].T
 MIXING["time first"] = lambda net, h: h + nn.functional.normalize(h, dim=0)
 
 
@@ -170,12 +171,12 @@ MIXING_LOSSES = {
     "scaled by the mean of logits": lambda o, y: plain(o, y) * (1 + o.mean().square()),
     "hard examples": lambda o, y: plain(o, y) * (plain(o, y) >= plain(o, y).median()),
     "relative to the worst": lambda o, y: plain(o, y) / plain(o, y).max().detach(),
-    "share of the lot": lambda o, y: plain(o, y) / len(o),
+    "share of the batch": lambda o, y: plain(o, y) / len(o),
     "contrastive": lambda o, y: F.cross_entropy(o @ o.T, torch.arange(len(o)), reduction="none"),
     "weighted by class counts": lambda o, y: plain(o, y) * (y[:, None] == y[None]).float().mean(1) * 9,
     "the neighbor's label": lambda o, y: F.cross_entropy(o, y.roll(1), reduction="none"),
     "centered": lambda o, y: plain(o, y) - plain(o, y).mean(),
-    "of the lot's logits": lambda o, y: plain(o - o.amax(0), y),
+    "of the batch's logits": lambda o, y: plain(o - o.amax(0), y),
     "averaged": lambda o, y: F.cross_entropy(o, y).expand(len(o)),
 }
 
@@ -643,7 +644,7 @@ STEPS = {
     "softmax without an axis": lambda h: F.softmax(h[:, None], dim=0),
     "padded samples": lambda h: F.pad(h, (0, 0, 1, 0)),
     "one value out": lambda h: h * h.max().item(),
-    "the lot's length": lambda h: h / len(h),
+    "the batch's length": lambda h: h / len(h),
     "a step not listed": lambda h: torch.linalg.qr(h)[0],
     "one hot of unknown width": lambda h: F.one_hot(h.argmax(1)),
     "training statistics": lambda h: F.batch_norm(h, None, None, training=True),
@@ -659,7 +660,7 @@ def test_steps_that_do_not_keep_samples_apart_are_not_on_the_list(name):
 
 
 def test_what_only_mixes_in_lots_of_fifty_is_computed_one_by_one():
-    """No alarm on smaller lots hears it; construction does not need to."""
+    """No alarm on smaller batches hears it; construction does not need to."""
 
     def late(net, h):
         return h - h.mean(0) if len(h) > 49 else h
@@ -737,9 +738,9 @@ def test_networks_that_keep_samples_apart_are_right_and_fast(name):
     assert objective.explain(x, y).startswith("fast" if name in APART else "one record"), objective.explain(
         x, y
     )
-    expected = reference(module, nets.cross_entropy, theta, x, y, CLIP)
+    expected = reference(module, losses.cross_entropy, theta, x, y, CLIP)
     assert (ours - expected).norm() <= 1e-6 * expected.norm()  # float32
-    assert all(torch.equal(a, b) for a, b in zip(module.buffers(), objective._plain.buffers(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(module.buffers(), objective.network.buffers(), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -754,7 +755,7 @@ def test_modules_in_float64(name):
     x, y = records(shape, agents=2, batch_size=3)
     theta = rows(objective, 2)
     assert theta.dtype == np.float64
-    expected = reference(module, nets.cross_entropy, theta, x, y, CLIP)
+    expected = reference(module, losses.cross_entropy, theta, x, y, CLIP)
     assert (objective.clipped_sums(theta, x, y) - expected).norm() <= 1e-12 * expected.norm()
 
 
@@ -785,7 +786,7 @@ LOSSES = {
     "nll": (lambda o, y: F.nll_loss(o.log_softmax(1), y, reduction="none"), torch.long),
     "focal": (lambda o, y: (lambda c: (1 - (-c).exp()) ** 2 * c)(plain(o, y)), torch.long),
     "picked": (lambda o, y: -o.log_softmax(-1).gather(1, y[:, None]).squeeze(1), torch.long),
-    "squared error": (lambda o, y: nets.squared_error(o[:, :1], y), torch.float32),
+    "squared error": (lambda o, y: losses.squared_error(o[:, :1], y), torch.float32),
 }
 
 
@@ -810,10 +811,10 @@ def test_a_dictionary_of_outputs():
     torch.manual_seed(0)
     objective = NetObjective(Dictionary(), lambda out, y: plain(out["logits"], y), clip_norm=CLIP)
     x, y = records((WIDTH,), agents=2)
-    expected = NetObjective(objective._plain.layer, clip_norm=CLIP).clipped_sums(objective.start(2), x, y)
+    expected = NetObjective(objective.network.layer, clip_norm=CLIP).clipped_sums(objective.start(2), x, y)
     assert (objective.clipped_sums(objective.start(2), x, y) - expected).norm() <= 1e-6
     assert not objective.uses_fallback
-    assert objective.accuracy(objective.start(1), x[0], y[0]).shape == (1,)
+    assert accuracy(objective, objective.start(1), x[0], y[0]).shape == (1,)
     assert objective.losses(objective.start(1), x[0], y[0]).shape == (1, 12)
 
 
@@ -845,7 +846,7 @@ def test_dropout_trains_and_does_not_evaluate(fast):
     assert (twice - 2 * once).norm() > 1e-3  # two records, two masks
     assert torch.equal(objective.losses(theta, x[0], y[0]), objective.losses(theta, x[0], y[0]))
     right = (module(x[0]).argmax(1) == y[0]).float().mean().item()
-    assert objective.accuracy(theta, x[0], y[0])[0] == pytest.approx(right)
+    assert accuracy(objective, theta, x[0], y[0])[0] == pytest.approx(right)
     assert not objective.module(theta[0]).training
 
 
@@ -876,7 +877,7 @@ def test_a_fast_form_with_other_gradients_steps_aside(p):
     assert objective.explain(x, y).startswith("one record at a time: the fast form does not")
     theta = rows(objective, 2)
     if not p:
-        expected = reference(net, nets.cross_entropy, theta, x, y, CLIP)
+        expected = reference(net, losses.cross_entropy, theta, x, y, CLIP)
         assert (objective.clipped_sums(theta, x, y) - expected).norm() <= 1e-5 * expected.norm()
 
 
@@ -900,7 +901,7 @@ def test_types_of_inputs_and_labels_are_converted(kind):
     labels = y.to(torch.int32 if kind.is_floating_point else torch.uint8)
     expected = objective.clipped_sums(objective.start(1), x.float(), y)
     assert torch.equal(objective.clipped_sums(objective.start(1), x, labels), expected)
-    assert objective.accuracy(objective.start(1), x[0], labels[0]).shape == (1,)
+    assert accuracy(objective, objective.start(1), x[0], labels[0]).shape == (1,)
 
 
 def test_tokens_of_any_whole_type():
@@ -926,17 +927,17 @@ def test_user_errors_are_one_sentence():
         objective.clipped_sums(objective.start(1), x, y[..., None, None].expand(1, 12, 2, 2))
     with pytest.raises(InvalidInput, match=r"module.float\(\)"):
         NetObjective(nn.Linear(2, 2).half())
-    with pytest.raises(InvalidInput, match="shape \\(agents, lot"):
+    with pytest.raises(InvalidInput, match="shape \\(agents, batch"):
         objective.clipped_sums(objective.start(1), x, y[:, :5])
 
 
 def test_nothing_is_decided_by_a_record():
-    """Records of NaN, and a lot of one, take the same path as any."""
+    """Records of NaN, and a batch of one, take the same path as any."""
     objective = NetObjective(nn.Linear(WIDTH, CLASSES), clip_norm=CLIP)
     x, y = records((WIDTH,), batch_size=1)
     assert not objective.clipped_sums(objective.start(1), x * float("nan"), y).any()
     assert not objective.uses_fallback
-    fresh = NetObjective(objective._plain, clip_norm=CLIP)
+    fresh = NetObjective(objective.network, clip_norm=CLIP)
     assert torch.equal(
         fresh.clipped_sums(objective.start(1), x, y), objective.clipped_sums(objective.start(1), x, y)
     )

@@ -79,7 +79,7 @@ class AgentData:
         return part
 
     def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inputs, targets (agents, longest lot, ...) and which places hold a record."""
+        """Return inputs, targets (agents, longest batch, ...) and which places hold a record."""
         sizes = np.array([len(batch) for batch in batches])
         full = bool((sizes == self.sizes[list(agents)]).all())
         if full and self._whole is not None and len(batches) == self.n:
@@ -93,5 +93,5 @@ class AgentData:
         x = self.inputs.index_select(0, at).view(len(batches), longest, *self.inputs.shape[1:])
         y = self.targets.index_select(0, at).view(len(batches), longest, *self.targets.shape[1:])
         if full and len(batches) == self.n:
-            self._whole = (x, y, present)  # full lots are the same in every step
+            self._whole = (x, y, present)  # full batches are the same in every step
         return x, y, present

@@ -1,4 +1,4 @@
-"""Records that are loaded when a lot asks for them: a torch Dataset with its transforms. Needs torch."""
+"""Records that are loaded when a batch asks for them: a torch Dataset with its transforms. Needs torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sottovoce.errors import DataError
 
 
 class LazyData(AgentData):
-    """The records of every agent, read one by one from ``read`` whenever a lot holds them.
+    """The records of every agent, read one by one from ``read`` whenever a batch holds them.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class LazyData(AgentData):
         return part
 
     def gather(self, batches: Sequence[np.ndarray], agents: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return inputs, targets (agents, longest lot, ...) and which places hold a record."""
+        """Return inputs, targets (agents, longest batch, ...) and which places hold a record."""
         sizes = np.array([len(batch) for batch in batches])
         longest = -(-int(sizes.max(initial=0)) // 8) * 8
         present = torch.from_numpy(np.arange(longest) < sizes[:, None])

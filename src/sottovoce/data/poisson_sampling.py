@@ -1,8 +1,8 @@
-"""The one lot sampler: Poisson lots that can be drawn again.
+"""Poisson sampling of batches that can be drawn again.
 
-A lot depends on (key, agent, step, stream) and on nothing else, so a stacked run, a rank and a peer draw the
-same one. With a whole number as key (a simulation) the bits are Philox; with bytes as key (a run that
-protects people) they are AES-256-CTR, because which records were in a lot must stay secret.
+A batch depends on (key, agent, step, stream) only, so a run in one process, a rank and a peer draw the same
+one. An integer key (simulation) drives Philox. A key of bytes (a run that protects people) drives
+AES-256-CTR, because the records of a batch must stay secret.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ import numpy as np
 from sottovoce import _validate
 
 # Below this rate the gaps between members are drawn instead of one number per record: the work is then
-# that of the lot and not that of the records.
+# that of the batch and not that of the records.
 _SPARSE = 0.2
 _MANY = 8192
 
 
 class PoissonSampler:
-    """Poisson lots of several agents.
+    """Poisson batches of several agents.
 
     Parameters
     ----------
     sizes : number of records of each hosted agent.
-    rates : probability with which a record of each enters a lot.
+    rates : probability with which a record of each enters a batch.
     key : a whole number (simulation) or 32 secret bytes (protective).
-    numbers : what keys the lots of each hosted agent; by default its place.
+    numbers : what keys the batches of each hosted agent; by default its place.
 
     Guarantees
     ----------
-    Each record of agent ``i`` is in a lot independently with probability ``rates[i]`` (protective: never
-    above it, below it by less than 2^-63): the sampler that is accounted is the sampler that runs. A rate of
-    1 takes every record. An empty lot is a lot.
+    Each record of agent ``i`` is in a batch independently with probability ``rates[i]`` (protective: never
+    above it, below it by less than 2^-63), as the accountant assumes. A rate of 1 takes every record. A batch
+    may be empty.
 
     Examples
     --------
-    >>> lots = PoissonSampler([1000, 500], [0.1, 1.0], key=3)
-    >>> [len(lot) for lot in lots.draw([0, 1], step=0)][1]
+    >>> sampler = PoissonSampler([1000, 500], [0.1, 1.0], key=3)
+    >>> [len(batch) for batch in sampler.draw([0, 1], step=0)][1]
     500
-    >>> bool((lots.draw([0], 7)[0] == PoissonSampler([1000], [0.1], key=3).draw([0], 7)[0]).all())
+    >>> bool((sampler.draw([0], 7)[0] == PoissonSampler([1000], [0.1], key=3).draw([0], 7)[0]).all())
     True
     """
 
@@ -59,26 +59,25 @@ class PoissonSampler:
         self.sizes = [_validate.count(int(size), "an agent's number of records") for size in sizes]
         self.rates = [_validate.probability(rate, "sample_rate", zero=False) for rate in rates]
         self.numbers = list(range(len(self.sizes))) if numbers is None else [int(v) for v in numbers]
-        self.key = key if isinstance(key, bytes) else _validate.count(key, "the key of the lots", minimum=0)
-        # whole lots are made once, and for the same agents are the same list: thousands of agents ask again
-        # in every step
+        self.key = key if isinstance(key, bytes) else _validate.count(key, "the sampling key", minimum=0)
+        # full batches are made once and shared: thousands of agents draw them in every step
         self._whole: dict[int, np.ndarray] = {}
         self._everybody: tuple[tuple[int, ...], list[np.ndarray]] = ((), [])
         self._always = all(rate == 1 for rate in self.rates)
         if isinstance(self.key, int):
             words = np.random.SeedSequence([self.key, 0x107]).generate_state(2, np.uint64)
-            # one generator, set to the counter of each lot: making one takes longer than drawing a small lot
+            # one generator, set to the counter of each batch: a new one takes longer than a small batch
             self._bits = np.random.Philox(key=words)
             self._fresh: Any = self._bits.state
             self._rng = np.random.Generator(self._bits)
 
     def draw(self, places: Sequence[int], step: int, stream: int = 0) -> list[np.ndarray]:
-        """Return, for the agents at some places, the rows of its lot within the agent's own records."""
+        """Return, for the agents at some places, the rows of the batch within the agent's records."""
         if not self._always:
             return [self._one(int(place), step, stream) for place in places]
-        asked = tuple(places)
-        if self._everybody[0] != asked:
-            self._everybody = (asked, [self._all(self.sizes[place]) for place in asked])
+        key = tuple(places)
+        if self._everybody[0] != key:
+            self._everybody = (key, [self._all(self.sizes[place]) for place in key])
         return self._everybody[1]
 
     def _one(self, place: int, step: int, stream: int) -> np.ndarray:
@@ -95,7 +94,7 @@ class PoissonSampler:
         return np.flatnonzero(rng.random(size) < rate)
 
     def _all(self, size: int) -> np.ndarray:
-        """Return every row; agents with as many records share one array, which nobody may change."""
+        """Return every row; agents with equally many records share one read-only array."""
         if size not in self._whole:
             self._whole[size] = np.arange(size)
             self._whole[size].flags.writeable = False

@@ -130,7 +130,7 @@ class _Network(ModelAdapter):
                 f"the plan is for a model of {width} parameters, the module has {self.objective.n_params}; "
                 "make the plan for this module, or pass plan=lambda objective, sizes: ..."
             )
-        return self.objective.start(1)[0] if self.objective.keeps else None
+        return self.objective.start(1)[0] if self.objective.keeps_weights else None
 
 
 def _bring_network(
@@ -142,6 +142,7 @@ def _bring_network(
         raise MissingDependency("Networks need torch; pip install 'sottovoce[deep]'.") from None
     from sottovoce.data.agent_tensors import AgentData
     from sottovoce.data.lazy_dataset import LazyData
+    from sottovoce.objectives.nets.evaluation import output_shape
     from sottovoce.objectives.nets.inputs import Layout, Unpacking, as_tensor
     from sottovoce.objectives.nets.objective import NetObjective
 
@@ -159,7 +160,7 @@ def _bring_network(
     net = module if layout is None else Unpacking(module, layout)
     example = pack(first)
     trial = NetObjective(net, "cross_entropy", clip_norm=asked.clip_norm, device=asked.device)
-    width = trial.output_shape(example)
+    width = output_shape(trial, example)
     target, chosen = _target(raw, asked, width)
     objective = NetObjective(
         net,
@@ -191,10 +192,7 @@ def _bring_network(
 def _require_fit(objective: Any, data: Any) -> None:
     """Raise one sentence before anything is priced or spent, if no record of this shape goes through."""
     x, y, _ = data.gather([np.arange(1)], [0])
-    x, y = objective._typed(x[:, :1], y[:, :1])
-    error = objective._one_random_pass(x, y, y.dtype)
-    if error is not None:
-        raise error
+    objective.paths.check_records(*objective.paths.typed(x[:, :1], y[:, :1]))
 
 
 def _first_item(dataset: Any, label: Any) -> tuple[Any, Any]:
@@ -265,7 +263,7 @@ def _typed_test(test: Any) -> Any:
 
 def _target(raw: Any, asked: ModelOptions, width: Any) -> tuple[Target, Any]:
     """What is learned, and the loss of one record, from types, shapes and what the caller said."""
-    from sottovoce.objectives.nets import objective as nets
+    from sottovoce.objectives.nets.losses import LOSSES, TASKS
 
     array, loss, label = _plain_labels(raw), asked.loss, asked.label
     several = () if isinstance(label, str) or label is None else tuple(map(str, label))
@@ -274,9 +272,9 @@ def _target(raw: Any, asked: ModelOptions, width: Any) -> tuple[Target, Any]:
     if loss is None:
         loss = _usual_loss(array, asked, one, scale, width)
     if isinstance(loss, str):
-        if loss not in nets.LOSSES:
-            raise InvalidInput(f"loss must be one of {', '.join(nets.LOSSES)} or a function, got {loss!r}.")
-        task: str = nets.TASKS[nets.LOSSES[loss]]
+        if loss not in LOSSES:
+            raise InvalidInput(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}.")
+        task: str = TASKS[LOSSES[loss]]
     else:
         loss, task = _own_loss(loss)
     if task == "regression":

@@ -324,8 +324,9 @@ def _network_scores(fitted: Fitted, inputs: Any) -> np.ndarray:
     try:
         out = next(judge.outputs(judge.start(1), x))
     except (RuntimeError, IndexError):
-        typed = x[:1].to(judge._input_type(x[None]))
-        checks.explained(fitted.model if fitted.layout is None else judge._plain, _itself, typed, _itself)
+        typed = x[:1].to(judge.paths.input_type(x[None]))
+        module = fitted.model if fitted.layout is None else judge.network
+        checks.run_explained(module, _itself, typed, _itself)
         raise
     if isinstance(out, dict) and "logits" in out:
         out = out["logits"]

@@ -129,7 +129,7 @@ class GLM:
         return Shards(X, y, data.offsets)
 
     def query(self, data: Shards) -> GLMQuery:
-        """Return what sums clipped gradients over lots of the agents' (prepared) records."""
+        """Return what sums clipped gradients over batches of the agents' (prepared) records."""
         return GLMQuery(self, data)
 
     def metrics(self, rows: np.ndarray, data: Shards) -> dict[str, Any]:
@@ -242,12 +242,12 @@ class GLMQuery:
     def sums(
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
-        """Return, per place, the sum over its lot of gradients clipped to ``clip_norm``."""
+        """Return, per place, the sum over its batch of gradients clipped to ``clip_norm``."""
         from sottovoce.objectives.kernels import batch_sums
 
         model, data = self.objective, self.data
         starts = data.offsets[np.asarray(places, np.intp)]
-        if self._joined[0] is not batches:  # whole lots are one list in every step
+        if self._joined[0] is not batches:  # whole batches are one list in every step
             rows = np.concatenate(batches) if len(batches) else np.zeros(0, np.int64)
             self._joined = (batches, rows, np.cumsum([len(batch) for batch in batches]))
         _, rows, ends = self._joined
@@ -266,7 +266,7 @@ class GLMQuery:
         divisor: float,
         rates: np.ndarray,
     ) -> None:
-        """Take one proximal step per lot from ``w``, in place: what `sums` and the text do, compiled."""
+        """Take one proximal step per batch from ``w``, in place: what `sums` and the text do, compiled."""
         from sottovoce.objectives.kernels import descend_batches
 
         model, r = self.objective, self.objective.regularizer

@@ -91,9 +91,9 @@ def add_clipped(kind, width, w, x, y, clip_norm, out):
 
 @njit(cache=True)
 def batch_sums(kind, width, theta, X, y, starts, rows, ends, clip_norm):
-    """Per agent: the sum over its lot of clip_C(gradient of the record at the agent's own row of theta).
+    """Per agent: the sum over its batch of clip_C(gradient of the record at the agent's own row of theta).
 
-    ``rows[ends[a - 1]:ends[a]]`` is the lot of agent a, within its records, which begin at ``starts[a]``.
+    ``rows[ends[a - 1]:ends[a]]`` is the batch of agent a, within its records, which begin at ``starts[a]``.
     """
     n, p = theta.shape
     out = np.zeros((n, p))
@@ -160,7 +160,7 @@ def prox_in_place(w, step, l1, l2, box, ball):
 def descend_batches(
     kind, width, X, y, w, total, rows, ends, noise, grid, clip_norm, divisor, rates, l1, l2, box, ball
 ):
-    """Steps of DP-SGD from ``w`` on given lots and noise, in place; ``total``, if any, sums the iterates."""
+    """Take steps of DP-SGD from ``w`` in place; ``total``, unless empty, sums the iterates."""
     p = len(w)
     g = np.empty(p)
     first = 0

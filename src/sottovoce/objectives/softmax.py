@@ -91,7 +91,7 @@ class Softmax:
         return Shards(X, y, data.offsets)
 
     def query(self, data: Shards) -> SoftmaxQuery:
-        """Return what sums clipped gradients over lots of the agents' (prepared) records."""
+        """Return what sums clipped gradients over batches of the agents' (prepared) records."""
         return SoftmaxQuery(self, data)
 
     def metrics(self, rows: np.ndarray, data: Shards) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class SoftmaxQuery:
     def sums(
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
-        """Return, per place, the sum over its lot of gradients clipped to ``clip_norm``."""
+        """Return, per place, the sum over its batch of gradients clipped to ``clip_norm``."""
         from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
 
         found = np.zeros((len(places), self.width))

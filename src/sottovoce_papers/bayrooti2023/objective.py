@@ -55,7 +55,7 @@ class BayrootiObjective(NetObjective):
             bayrooti_mnist(), clip_norm=clip_norm, physical_batch=physical_batch, initial=initial
         )
 
-    def _stacked_sums(
+    def _add_stacked_sums(
         self, steps: Any, theta: Tensor, inputs: Tensor, targets: Tensor, present: Tensor, sums: Tensor
     ) -> None:
         agents, batch_size = present.shape

@@ -1,8 +1,7 @@
-"""Random records of the true shapes: what a network accepts, and alarms for samples that act on each other.
+"""Checks of a network on random records: what it accepts, and whether samples act on each other.
 
-Construction (`per_sample_trace`, `nets_single`) bounds the influence of a record. The alarms here find what
-construction would hide: a network made for whole lots is of no use one record at a time, so it is refused
-with a reason. They see random numbers only, never a record.
+Construction (`trace`, `vmap_gradients`) bounds the influence of a record. These checks refuse networks that
+are made for whole batches, which are of no use one record at a time. They never see a record.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def random_targets(outputs: Any, shape: tuple[int, ...], dtype: torch.dtype, see
     return torch.randint(0, 1 if one else 2, shape, generator=g).to(dtype)
 
 
-def explained(
+def run_explained(
     module: nn.Module, loss: Callable[..., Any], x: Tensor, make_targets: Callable[[Any], Tensor]
 ) -> Any:
     """Return ``loss(module(x), y)``, or raise one sentence that names the layer at fault and the cure."""
@@ -64,13 +63,14 @@ def explained(
         raise
     except Exception as error:
         name, layer, args = stack[-1] if stack else ("", module, (x,))
-        given = next((_described(a) for a in pytree.tree_leaves(args) if isinstance(a, Tensor)), "this input")
+        tensors = (_described(a) for a in pytree.tree_leaves(args) if isinstance(a, Tensor))
         where = (
             f"layer '{name}' ({type(layer).__name__})" if name else f"the network ({type(layer).__name__})"
         )
         raise InvalidInput(
-            f"{where} cannot use an input of {given}: {_first_line(error)}; {record}, so give records of the "
-            "shape and type the network takes (first axis: one sample), or change the layer."
+            f"{where} cannot use an input of {next(tensors, 'this input')}: {first_line(error)}; {record}, "
+            "so give records of the shape and type the network takes (first axis: one sample), or change the "
+            "layer."
         ) from error
     finally:
         for hook in hooks:
@@ -85,7 +85,7 @@ def explained(
         shapes = ", ".join(_described(t) for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor))
         raise InvalidInput(
             f"the loss cannot use outputs of {shapes} with targets of {_described(targets)}: "
-            f"{_first_line(error)}; give targets of the shape and type it takes, or another loss."
+            f"{first_line(error)}; give targets of the shape and type it takes, or another loss."
         ) from error
 
 
@@ -115,7 +115,7 @@ def refuse_mixing(module: nn.Module, loss: Callable[..., Any], x: Tensor, y: Ten
                 continue
             if not torch.allclose(one[~moved], two[~moved], rtol=1e-4, atol=1e-5, equal_nan=True):
                 raise InvalidInput(
-                    f"the {what} one sample changes with the other samples of the lot, so a per-sample "
+                    f"the {what} one sample changes with the other samples of the batch, so a per-sample "
                     "gradient does not exist; replace the step that mixes samples (GroupNorm for a batch "
                     "statistic, a loss of each sample alone)."
                 )
@@ -128,8 +128,8 @@ def _one_pass(
         torch.manual_seed(0)
         outputs = copy.deepcopy(module)(x)
         losses = fresh_loss(loss)(outputs, y)
-    kept = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
-    return kept, [losses]
+    tensors = [t for t in pytree.tree_leaves(outputs) if isinstance(t, Tensor) and t.is_floating_point()]
+    return tensors, [losses]
 
 
 def refuse_memory(each: OneByOne, row: Tensor, x: Tensor, y: Tensor) -> bool:
@@ -155,5 +155,32 @@ def _described(tensor: Tensor) -> str:
     return f"shape {tuple(tensor.shape)}, {str(tensor.dtype).removeprefix('torch.')}"
 
 
-def _first_line(error: Exception) -> str:
+def refuse_layers(module: nn.Module) -> None:
+    """Raise for a layer that is known to mix samples, and for weights that are no numbers."""
+    for name, layer in module.named_modules():
+        where = f"layer '{name}' ({type(layer).__name__})"
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            size = layer.num_features
+            groups = max(g for g in (1, 2, 4, 8, 16) if size % g == 0)
+            raise InvalidInput(
+                f"{where} mixes the samples of a batch, so one record's influence cannot be clipped; use "
+                f"GroupNorm({groups}, {size}) in its place."
+            )
+        if getattr(layer, "track_running_stats", False):
+            raise InvalidInput(
+                f"{where} keeps running statistics of the records; set track_running_stats=False."
+            )
+        if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.scale_grad_by_freq):
+            raise InvalidInput(
+                f"{where} changes with the tokens of the batch; set max_norm=None and "
+                "scale_grad_by_freq=False."
+            )
+    for name, value in module.named_parameters():
+        if isinstance(value, nn.parameter.UninitializedParameter):
+            raise InvalidInput(f"parameter '{name}' has no shape yet; run the module once on an example.")
+        if not bool(torch.isfinite(value).all()):
+            raise InvalidInput(f"parameter '{name}' holds NaN or infinity; give finite weights.")
+
+
+def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".;")

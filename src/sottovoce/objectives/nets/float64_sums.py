@@ -1,8 +1,8 @@
-r"""Sums over a lot in float64, of factors that are float32.
+r"""Sums over a batch in float64, of factors that are float32.
 
 .. math:: \sum_r w_r\, g_r x_r^\top
 
-One record more in a lot moves every later one to another place, and with it every rounding of a float32
+One record more in a batch moves every later one to another place, and with it every rounding of a float32
 sum: 50,000 records, one of them taken away, moved the sum by 1.002 C. Products of two float32 numbers are
 exact in float64 and a sum of N of them is off by less than :math:`N 2^{-53}` of the sum of their sizes, so
 that all roundings together stay below :math:`N^2 2^{-53} C`, a millionth of C for 100,000 records.

@@ -1,6 +1,6 @@
 """Records made of several tensors (tokens and a mask, an image and its age), as one row of numbers.
 
-Lots, clipping and checks know one tensor of inputs with the record on its first axis. A record of several
+Batches, clipping and checks know one tensor of inputs with the record on its first axis. A record of several
 parts is laid out as one row, and the network is wrapped so that it sees its parts again. Whole numbers up to
 2^24 survive the row exactly.
 """

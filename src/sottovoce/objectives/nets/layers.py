@@ -1,19 +1,17 @@
 """Layers whose weights differ from agent to agent, and the norms and sums of their per-sample gradients.
 
-A twin stands in for one layer. Its call takes the lots of all agents laid end to end, (agents * lot, ...),
-and uses the weights of row ``a`` for the samples of agent ``a``. In the backward pass it keeps the input and
-the gradient of its output; from these come, per sample, the squared norm of the weight gradient, and then
-the weighted sum over the lot. With T positions, D inputs and p outputs a sample's gradient
-``sum_t g_t x_t^T`` has p D numbers and comes from T (D + p). Where it is not several times larger than
-these it is formed, in float32, measured and kept; the sum over the lot, in float64 (`wide_sums`), adds the
-very numbers that were measured, and the whole costs little more than a gradient without clipping. Where
-it is larger, its ghost norm ``sum_{t,s} <g_t, g_s> <x_t, x_s>`` is taken and the lot is summed by one
-product in float64.
+A twin replaces one layer. Its call takes the batches of all agents laid end to end, (agents * batch, ...),
+and uses the weights of row ``a`` for the samples of agent ``a``. In the backward pass it keeps its input and
+the gradient of its output. These give, per sample, the squared norm of the weight gradient, and then the
+weighted sum over the batch. With T positions, D inputs and p outputs a sample's gradient
+``sum_t g_t x_t^T`` has p D numbers and comes from T (D + p). If it is not several times larger than these,
+it is formed in float32, measured and kept; the sum over the batch, in float64 (`float64_sums`), adds exactly
+the numbers that were measured, and costs little more than a gradient without clipping. If it is larger, its
+ghost norm ``sum_{t,s} <g_t, g_s> <x_t, x_s>`` is taken and one product in float64 sums the batch.
 
-A record is free to make two positions nearly cancel: its gradient is then short while the terms it is added
-up from are huge. In float32 the ghost norm of such a record would be rounding. It is therefore taken in
-float64, where products of float32 numbers are exact, and enlarged by the most that float64 may have taken
-from it.
+A record can make two positions nearly cancel: its gradient is then short although its terms are huge, and
+its ghost norm in float32 would be rounding error. The norm is therefore taken in float64, in which products
+of float32 numbers are exact, and enlarged by the largest possible rounding error.
 """
 
 # mypy: allow-untyped-calls
@@ -37,14 +35,14 @@ from sottovoce.objectives.nets.float64_sums import (
 )
 from sottovoce.objectives.nets.recurrence import Recurrence, recur
 
-_FEW = 16  # roundings beside one per position
+_FEW = 16  # roundings in addition to one per position
 _FORMED = 4  # gradients of single samples are kept where they need at most so many times what they come from
-_SUM_FLOATS = 2_000_000  # and for the sum over a lot in pieces that let large sums be touched seldom
+_SUM_FLOATS = 2_000_000  # and for the sum over a batch in pieces that let large sums be touched seldom
 _PATCH_FLOATS = 300_000  # patches of a convolution are unfolded in pieces that stay in the cache
 
 
 class Seen(NamedTuple):
-    """What one call of a layer left behind, one row per sample."""
+    """The inputs and output gradients of one call of a layer, one row per sample."""
 
     inputs: Tensor
     gradient: Tensor  # of the layer's output
@@ -52,7 +50,7 @@ class Seen(NamedTuple):
 
 
 class Stacked:
-    """What the twins share: weights by agent, a record of the backward pass."""
+    """Base of the twins: weights by agent, and the calls of the backward pass."""
 
     def __init__(self, layer: Any, slots: Mapping[str, Any]) -> None:
         self.layer = layer
@@ -64,7 +62,7 @@ class Stacked:
         return {**self.__dict__, "_room": None}
 
     def room(self, like: Tensor, *shape: int) -> Tensor:
-        """Return memory for numbers like those of ``like``, kept from lot to lot: fresh pages cost time."""
+        """Return memory for numbers like those of ``like``; it is reused, since fresh pages cost time."""
         count = math.prod(shape)
         if self._room is None or self._room.numel() < count or self._room.dtype != like.dtype:
             self._room = like.new_empty(count)
@@ -80,14 +78,14 @@ class Stacked:
         self.forget()
 
     def forget(self) -> None:
-        """Drop what the last lot left."""
+        """Drop the calls of the last batch."""
         self.seen = []
 
     def __call__(self, inputs: Tensor) -> Any:
         return _Recorded.apply(self.anchor, inputs, self)
 
     def by_agent(self, tensor: Tensor) -> Tensor:
-        """Return ``(agents * lot, ...)`` as ``(agents, lot, ...)``."""
+        """Return ``(agents * batch, ...)`` as ``(agents, batch, ...)``."""
         return tensor.reshape(self.agents, -1, *tensor.shape[1:])
 
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
@@ -98,7 +96,7 @@ class Stacked:
         sums[:, slot.start : slot.stop] += value.reshape(self.agents, -1)
 
     def _add_rows(self, sums: Tensor, weights: Tensor, rows: tuple[Tensor, ...]) -> None:
-        """Add the weighted sums of per-sample gradients of weight and bias, (agents * lot, numbers) each."""
+        """Add the weighted sums of per-sample gradients of weight and bias."""
         for key, each in zip(("weight", "bias"), rows, strict=True):
             if key in self.slots:
                 start = self.slots[key].start
@@ -113,16 +111,16 @@ class Stacked:
         raise AssertionError("each twin has its own")
 
     def squared_norms(self) -> Tensor:
-        """Return the squared norm of each sample's gradient of this layer, (agents * lot,)."""
+        """Return the squared norm of each sample's gradient of this layer, (agents * batch,)."""
         raise AssertionError("each twin has its own")
 
     def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        """Add the weighted sum over each lot to this layer's columns; ``bad`` samples count zero."""
+        """Add the weighted sum over each batch to this layer's columns; ``bad`` samples count zero."""
         raise AssertionError("each twin has its own")
 
 
 class _Recorded(torch.autograd.Function):
-    """One call of a twin; the anchor makes autograd come by although no weight asks for a gradient."""
+    """One call of a twin; the anchor makes autograd run although no weight requires a gradient."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, inputs: Tensor, twin: Stacked) -> Tensor:
@@ -367,7 +365,7 @@ class StackedScale(_Formed):
         return not isinstance(self.layer, (nn.LayerNorm, nn.RMSNorm))
 
     def _spread(self, key: str, like: Tensor) -> Tensor:
-        """The weights of every agent, broadcast against (agents, lot, ...)."""
+        """The weights of every agent, broadcast against (agents, batch, ...)."""
         weight = self.weights[key]
         if self.by_channel:
             return weight.view(self.agents, 1, -1, *[1] * (like.ndim - 2))

@@ -1,15 +1,67 @@
-"""Losses of torch, taken record by record."""
+"""Losses of single records."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
+PerSampleLoss = Callable[[Any, Tensor], Tensor]
+
+
+def logits(outputs: Any) -> Any:
+    """Return the scores of a network that returns a dict with them, as many language models do."""
+    return outputs["logits"] if isinstance(outputs, dict) and "logits" in outputs else outputs
+
+
+def cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
+    """Return the cross-entropy of each sample, (samples,)."""
+    return nn.functional.cross_entropy(logits(outputs), targets, reduction="none")
+
+
+def squared_error(outputs: Any, targets: Tensor) -> Tensor:
+    """Return half the squared error of each sample, (samples,)."""
+    scores, targets = _same_axes(outputs, targets)
+    return 0.5 * (scores - targets).flatten(1).square().sum(1)
+
+
+def absolute_error(outputs: Any, targets: Tensor) -> Tensor:
+    """Return the absolute error of each sample, summed over its numbers, (samples,)."""
+    scores, targets = _same_axes(outputs, targets)
+    return (scores - targets).flatten(1).abs().sum(1)
+
+
+def binary_cross_entropy(outputs: Any, targets: Tensor) -> Tensor:
+    """Return the mean logistic loss of each sample's yes-or-no labels, (samples,)."""
+    scores, targets = _same_axes(outputs, targets)
+    each = nn.functional.binary_cross_entropy_with_logits(scores, targets.to(scores.dtype), reduction="none")
+    return each.flatten(1).mean(1)
+
+
+def _same_axes(outputs: Any, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return scores and targets of one shape: (samples, 1) minus (samples,) would subtract every pair."""
+    scores = logits(outputs)
+    return scores, targets if scores.ndim == targets.ndim else targets.reshape(scores.shape)
+
+
+LOSSES: dict[str, PerSampleLoss] = {
+    "cross_entropy": cross_entropy,
+    "binary_cross_entropy": binary_cross_entropy,
+    "squared_error": squared_error,
+    "absolute_error": absolute_error,
+}
+TASKS: dict[Any, str] = {
+    cross_entropy: "classification",
+    binary_cross_entropy: "labels",
+    squared_error: "regression",
+    absolute_error: "regression",
+}
+
 
 class PerRecord(nn.Module):
-    """A loss module of torch as one number per record: what its mean over a lot would be the mean of."""
+    """A loss module of torch as one number per record, whose mean over a batch is the module's mean."""
 
     def __init__(self, loss: Any) -> None:
         super().__init__()
@@ -17,8 +69,7 @@ class PerRecord(nn.Module):
         self.loss.reduction = "none"
 
     def forward(self, outputs: Any, targets: Tensor) -> Tensor:
-        if isinstance(outputs, dict) and "logits" in outputs:
-            outputs = outputs["logits"]
+        outputs = logits(outputs)
         if not isinstance(self.loss, (nn.CrossEntropyLoss, nn.NLLLoss)) and outputs.ndim != targets.ndim:
             targets = targets.reshape(outputs.shape)
         if isinstance(self.loss, nn.BCEWithLogitsLoss):

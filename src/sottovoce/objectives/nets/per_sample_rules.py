@@ -1,15 +1,14 @@
-r"""Operations under which the samples of a lot stay apart: the list, and the rule of each.
+r"""Operations that keep the samples of a batch apart, with a rule for each.
 
 A clipped sum bounds the influence of one record only if the gradient of a record is a function of that
-record. Where a whole lot goes through a network at once this holds by construction when every step of the
-computation acts on each row of the first axis alone. Here a step is judged from shapes and options, never
-from values: a tensor either carries the samples on axis 0 (`Batch`), or is the same whatever the lot (a
-constant), or is a trainable weight (`Weight`), or the size of the lot (`Count`).
+record. If a whole batch goes through a network at once, this holds if every step acts on each row of the
+first axis alone. The rules judge a step from shapes and options, never from values: a tensor has the samples
+on axis 0 (`Batch`), or does not depend on the batch (a constant), or is a trainable weight (`Weight`), or the
+size of the batch (`Count`).
 
-Every `Batch` is kept at two small lot sizes, filled with random numbers. A step is run on both: what it
-returns must have the lot's size on axis 0 both times and otherwise the same shape, so nothing that only
-happens to fit one lot passes. What is not listed is not per sample: the caller then takes one record at a
-time.
+Every `Batch` is held at two small batch sizes, filled with random numbers. A step runs on both; its result
+must have the batch size on axis 0 both times and otherwise the same shape. An operation without a rule
+raises `NotPerSample`, and the caller takes one record at a time.
 """
 
 from __future__ import annotations
@@ -25,15 +24,18 @@ from torch.nn import functional as F
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives.nets.recurrence import Recurrence
 
-LOTS = (2, 3)  # an axis that is the lot's size in both is the samples', since sizes are not computed with
+BATCH_SIZES = (
+    2,
+    3,
+)  # an axis that is the batch's size in both is the samples', since sizes are not computed with
 
 
 class NotPerSample(SottovoceError):
-    """A step that is not known to keep samples apart; its text says which."""
+    """A step that is not known to keep samples apart; the message names it."""
 
 
 class Batch(NamedTuple):
-    """A tensor with the samples on axis 0, at the two sizes of `LOTS`."""
+    """A tensor with the samples on axis 0, at the two sizes of `BATCH_SIZES`."""
 
     small: Tensor
     large: Tensor
@@ -42,8 +44,8 @@ class Batch(NamedTuple):
     def of(shape: Iterable[int], dtype: torch.dtype, device: Any = "cpu") -> Batch:
         """Return a batch of samples of ``shape``: numbers in [0, 1), or tokens and labels 0."""
         generator = torch.Generator().manual_seed(0)
-        values = torch.rand(LOTS[1], *shape, generator=generator).to(device, dtype)
-        return Batch(values[: LOTS[0]].clone(), values)
+        values = torch.rand(BATCH_SIZES[1], *shape, generator=generator).to(device, dtype)
+        return Batch(values[: BATCH_SIZES[0]].clone(), values)
 
     @property
     def ndim(self) -> int:
@@ -52,7 +54,7 @@ class Batch(NamedTuple):
 
 
 class Count(NamedTuple):
-    """The size of the lot, at the two sizes of `LOTS`; good for shapes, not for arithmetic."""
+    """The size of the batch, at the two sizes of `BATCH_SIZES`; good for shapes, not for arithmetic."""
 
     small: int
     large: int
@@ -122,15 +124,15 @@ def _pointwise(name: str, args: Arguments, kwargs: Options) -> None:
     """Element by element with broadcasting: the samples must meet on axis 0."""
     leaves = _leaves([args, kwargs])
     if any(isinstance(leaf, Count) for leaf in leaves):
-        # dividing by the size of the lot would let one record more move the share of every other
-        raise NotPerSample(f"'{name}' computes with the size of the lot")
+        # dividing by the size of the batch would let one record more move the share of every other
+        raise NotPerSample(f"'{name}' computes with the size of the batch")
     batches = [leaf for leaf in leaves if isinstance(leaf, Batch)]
     constants = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
     rank = max([t.ndim for t in batches] + [t.ndim for t in constants])
     if any(b.ndim != rank for b in batches):
         raise NotPerSample(f"'{name}' broadcasts the samples against another axis")
     if any(c.ndim == rank and c.shape[0] != 1 for c in constants):
-        raise NotPerSample(f"'{name}' gives samples a value by their place in the lot")
+        raise NotPerSample(f"'{name}' gives samples a value by their place in the batch")
 
 
 def _unary(name: str, args: Arguments, kwargs: Options) -> None:
@@ -191,7 +193,7 @@ def _expand(name: str, args: Arguments, kwargs: Options) -> None:
     sizes = args[1] if len(args) == 2 and isinstance(args[1], (list, tuple)) else args[1:]
     if kwargs or isinstance(sizes, Count) or len(sizes) != value.ndim:
         raise NotPerSample(f"'{name}' puts an axis before the samples")
-    if sizes[0] != -1 and sizes[0] != Count(*LOTS):
+    if sizes[0] != -1 and sizes[0] != Count(*BATCH_SIZES):
         raise NotPerSample(f"'{name}' stretches the axis of the samples")
 
 
@@ -234,9 +236,9 @@ def _getitem(name: str, args: Arguments, kwargs: Options) -> None:
         raise NotPerSample("an index picks samples by value or by place")
     whole = items[0] is Ellipsis or items[0] == slice(None)
     if not whole:
-        raise NotPerSample("an index picks samples by their place in the lot")
+        raise NotPerSample("an index picks samples by their place in the batch")
     if items[0] is Ellipsis and sum(item is not None for item in items[1:]) >= value.ndim:
-        raise NotPerSample("an index picks samples by their place in the lot")
+        raise NotPerSample("an index picks samples by their place in the batch")
 
 
 def _matmul(name: str, args: Arguments, kwargs: Options) -> None:
@@ -254,7 +256,7 @@ def _matmul(name: str, args: Arguments, kwargs: Options) -> None:
     if any(
         isinstance(side, Tensor) and side.ndim == rank > 2 and side.shape[0] != 1 for side in (left, right)
     ):
-        raise NotPerSample(f"'{name}' gives samples a value by their place in the lot")
+        raise NotPerSample(f"'{name}' gives samples a value by their place in the batch")
 
 
 def _einsum(name: str, args: Arguments, kwargs: Options) -> None:
@@ -285,7 +287,7 @@ def _layer(extra: int | None = None) -> Rule:
             raise NotPerSample(f"'{name}' takes the samples for another axis")
         options = kwargs.get("max_norm") or kwargs.get("scale_grad_by_freq")
         if options or (len(args) > 3 and name == "embedding"):
-            raise NotPerSample(f"'{name}' changes with the tokens of the lot")
+            raise NotPerSample(f"'{name}' changes with the tokens of the batch")
 
     return rule
 
@@ -321,7 +323,7 @@ def _instance_norm(name: str, args: Arguments, kwargs: Options) -> None:
 def _one_hot(name: str, args: Arguments, kwargs: Options) -> None:
     _alone(name, args, kwargs)
     if not (_argument(args, kwargs, 1, "num_classes") or 0) > 0:
-        raise NotPerSample(f"'{name}' without num_classes takes its width from the lot")
+        raise NotPerSample(f"'{name}' without num_classes takes its width from the batch")
 
 
 def _attention(name: str, args: Arguments, kwargs: Options) -> None:
@@ -332,12 +334,12 @@ def _attention(name: str, args: Arguments, kwargs: Options) -> None:
     if isinstance(mask, Batch) and mask.ndim != q.ndim:
         raise NotPerSample(f"'{name}' broadcasts the samples against another axis")
     if isinstance(mask, Tensor) and mask.ndim >= q.ndim and mask.shape[0] != 1:
-        raise NotPerSample(f"'{name}' gives samples a value by their place in the lot")
+        raise NotPerSample(f"'{name}' gives samples a value by their place in the batch")
 
 
 def _reduction_none(args: Arguments, kwargs: Options, name: str) -> None:
     if kwargs.get("reduction") != "none" or kwargs.get("size_average") or kwargs.get("reduce"):
-        raise NotPerSample(f"'{name}' without reduction='none' averages over the lot")
+        raise NotPerSample(f"'{name}' without reduction='none' averages over the batch")
 
 
 def _class_loss(name: str, args: Arguments, kwargs: Options) -> None:
@@ -453,7 +455,7 @@ def judge_function(function: Any, args: Arguments, kwargs: Options) -> Any:
     """Return what a function gives for abstract arguments, or raise `NotPerSample`."""
     leaves = _leaves([args, kwargs])
     if not any(isinstance(leaf, (Batch, Weight)) for leaf in leaves):
-        raise NotPerSample("the computation depends on the size of the lot")
+        raise NotPerSample("the computation depends on the size of the batch")
     name = _FUNCTIONS.get(function)
     if name is None:
         raise NotPerSample(f"{getattr(function, '__name__', function)!r} is not on the list")
@@ -551,7 +553,7 @@ def _run(name: str, function: Any, args: Arguments, kwargs: Options) -> Any:
 
 
 def _at(value: Any, which: int) -> Any:
-    """The arguments at one of the two lot sizes."""
+    """The arguments at one of the two batch sizes."""
     if isinstance(value, (Batch, Count)):
         return value[which]
     if isinstance(value, slice):
@@ -566,14 +568,14 @@ def _at(value: Any, which: int) -> Any:
 
 
 def _checked(name: str, small: Any, large: Any) -> Any:
-    """Join the results at both lot sizes; axis 0 must be the samples' in each tensor."""
+    """Join the results at both batch sizes; axis 0 must be the samples' in each tensor."""
     if isinstance(small, (tuple, list)):
         items = [_checked(name, a, b) for a, b in zip(small, large, strict=True)]
         return items if type(small) is list else type(small)(items)
     if not isinstance(small, Tensor):
         raise NotPerSample(f"'{name}' returns something other than a tensor")
-    if not small.ndim or not large.ndim or (small.shape[0], large.shape[0]) != LOTS:
+    if not small.ndim or not large.ndim or (small.shape[0], large.shape[0]) != BATCH_SIZES:
         raise NotPerSample(f"'{name}' does not leave the samples on the first axis")
     if small.shape[1:] != large.shape[1:]:
-        raise NotPerSample(f"'{name}' has a shape that follows the size of the lot")
+        raise NotPerSample(f"'{name}' has a shape that follows the size of the batch")
     return Batch(small, large)

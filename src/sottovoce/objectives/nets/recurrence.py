@@ -63,17 +63,17 @@ def recur(
 
     Parameters
     ----------
-    added : (agents * lot, positions, gates * hidden), what the input adds.
+    added : (agents * batch, positions, gates * hidden), what the input adds.
     weight, bias : (agents, gates * hidden, hidden) and (agents, gates * hidden) or None.
     anchor : a number that asks for a gradient, where no other argument does.
     record : called in the backward pass with the states before each position and the gradients of
-        ``W h + b`` there, (agents * lot, positions, ...).
+        ``W h + b`` there, (agents * batch, positions, ...).
     """
     return tuple(_Recur.apply(anchor, added, weight, bias, kind, backwards, record))
 
 
 class _Kept(NamedTuple):
-    """What one pass leaves for the way back; (agents, lot, positions, hidden) each."""
+    """What one pass leaves for the way back; (agents, batch, positions, hidden) each."""
 
     before: Tensor  # states before each position
     parts: tuple[Tensor, ...]
@@ -170,7 +170,7 @@ def _pair_and_rest(gates: Tensor, hidden: int) -> tuple[Tensor, Tensor]:
 
 
 def _in_time(whole: Tensor, backwards: bool) -> tuple[Tensor, ...]:
-    """The positions of (agents, lot, positions, ...) one by one, the last one first if ``backwards``."""
+    """The positions of (agents, batch, positions, ...) one by one, the last one first if ``backwards``."""
     single = whole.unbind(2)
     return single[::-1] if backwards else single
 

@@ -1,10 +1,10 @@
 r"""The computation of a network and its loss as a list of steps, each known to keep samples apart.
 
-The network runs once on stand-ins (`torch.fx.Proxy`) that know their shape at two lot sizes and nothing else:
-every operation on them is judged by `per_sample` and written down, every layer of torch is one step. What
-runs later is the list, not the network's Python code, so nothing that was not judged can happen: no branch on
-a value, no buffer written, no counter that changes its mind on the tenth lot. The trace sees shapes, types
-and the module as it was given, all public; no record takes part in it.
+The network runs once on proxies (`torch.fx.Proxy`) that know their shape at two batch sizes and nothing else.
+`per_sample_rules` judges every operation on them, and each becomes a step; every layer of torch is one step.
+Training runs the list, not the network's Python code, so no step runs that was not judged: no branch on a
+value, no buffer written, no counter. The trace uses shapes, types and the module, which are public, and no
+record.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from sottovoce.objectives.nets.per_sample_rules import (
-    LOTS,
+    BATCH_SIZES,
     MODULES,
     RANDOM,
     RANDOM_MODULES,
@@ -35,7 +35,7 @@ from sottovoce.objectives.nets.per_sample_rules import (
 
 
 class Trace:
-    """The list of steps, ready to run on ``(inputs, targets)`` of a whole lot.
+    """The list of steps, ready to run on ``(inputs, targets)`` of a whole batch.
 
     ``random`` says whether a step draws random numbers, ``layers`` which layers are called.
     """
@@ -152,7 +152,7 @@ def sharing_copy(module: nn.Module) -> nn.Module:
 
 
 class _Proxy(fx.Proxy):
-    """A stand-in that answers questions about shape and type, and gives the lot's size as a stand-in."""
+    """A stand-in that answers questions about shape and type, and gives the batch's size as a stand-in."""
 
     tracer: Any
 
@@ -189,13 +189,13 @@ class _Proxy(fx.Proxy):
         return getattr(value.small, name)(*args, **kwargs)
 
     def __len__(self) -> int:
-        raise NotPerSample("the network or loss asks for the size of the lot")
+        raise NotPerSample("the network or loss asks for the size of the batch")
 
     def __iter__(self) -> Any:
         raise NotPerSample("the network or loss goes through the samples one after the other")
 
     def __bool__(self) -> bool:
-        raise NotPerSample("the network or loss branches on values or on the size of the lot")
+        raise NotPerSample("the network or loss branches on values or on the size of the batch")
 
 
 _OF_A_WEIGHT = (
@@ -311,9 +311,9 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         index = constant if constant.ndim > 1 and constant.shape[0] == 1 else constant[None]
         keep = (-1,) * (index.ndim - 1)
         batch_size = self.create_node("call_method", "size", (self.first, 0), {})
-        batch_size.meta["value"] = Count(*LOTS)
+        batch_size.meta["value"] = Count(*BATCH_SIZES)
         node = self.create_node("call_method", "expand", (self._constant(index), batch_size, *keep), {})
-        return self._wrap(node, Batch(*(index.expand(size, *keep) for size in LOTS)))
+        return self._wrap(node, Batch(*(index.expand(size, *keep) for size in BATCH_SIZES)))
 
     def _values(self, arguments: Any) -> Any:
         return fx.node.map_aggregate(self._args(arguments), self._value)
@@ -352,7 +352,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         if kind == "call_function":
             value = judge_function(target, *values)
         elif target == "size":
-            value = Count(*LOTS)
+            value = Count(*BATCH_SIZES)
         else:
             value = judge_method(target, *values)
         return self._wrap(self.create_node(kind, target, args, kwargs), value)

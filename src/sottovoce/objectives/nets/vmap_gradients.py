@@ -1,7 +1,7 @@
 """Per-sample gradients of any module, one record at a time.
 
 The gradient of a record is computed from that record, the parameters and a fresh copy of the module and of
-the loss, so it is a function of one record whatever the module does: statistics over the lot are statistics
+the loss, so it is a function of one record whatever the module does: statistics over the batch are statistics
 of one, and what a pass writes (buffers, counters, a memory) is thrown away with the copy.
 """
 
