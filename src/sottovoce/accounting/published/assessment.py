@@ -1,7 +1,7 @@
-"""What one averaging tells each node of each other: the exact share beside the published formula.
+"""The exact loss of one averaging next to the published formula, per pair of nodes.
 
-The share is of local privacy: 0 when the observer learns nothing of a user, 1 when it can compute the user's
-noisy value. The formula is equation (6) of the Muffliato paper, which is no guarantee.
+Losses are relative to local privacy: 0 if the observer learns nothing of a user, 1 if it can compute the
+user's noisy value. The formula is equation (6) of Cyffers et al. 2022 (Muffliato), which is no guarantee.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from sottovoce.accounting.published.formulas import published_loss
 from sottovoce.errors import InvalidInput, Refused
 from sottovoce.graphs import Network
 from sottovoce.protocols import Protocol
-
-__all__ = ["assess", "by_distance", "missing_links"]
 
 ALL_PAIRS = 4096  # nodes up to which every pair is computed
 SLACK = 1e-9  # exact exceeds published by more than rounding
@@ -40,8 +38,8 @@ def assess(
     --------
     >>> import sottovoce as sv
     >>> path = sv.graphs.path(3)
-    >>> found = assess(path, sv.protocols.Gossip(path, 2), observer=2)
-    >>> found["exact"].round(6).tolist(), found["rank"], found["protocol"]
+    >>> assessment = assess(path, sv.protocols.Gossip(path, 2), observer=2)
+    >>> assessment["exact"].round(6).tolist(), assessment["rank"], assessment["protocol"]
     ([1.0, 1.0, 0.0], 2, 'gossip')
     """
     n = network.n
@@ -52,7 +50,8 @@ def assess(
     if observer is None:
         h = exact_loss(protocol, own_noise=own_noise, progress=tick)
         others = ~np.eye(n, dtype=bool)
-        rank = int(np.rint(h.sum(axis=0)).max()) if _one_noise_each(protocol) else None
+        # with one noise per node the leakage of all users adds up to the rank
+        rank = int(np.rint(h.sum(axis=0)).max()) if not protocol.fresh_std else None
     else:
         view = protocol.view({observer, *colluders}, own_noise)
         h, rank = view.leakage(), view.rank
@@ -99,14 +98,7 @@ def _published_for(
 
 
 def missing_links(network: Network, protocol: Protocol) -> list[str]:
-    """Return a sentence about links that a protocol uses and the network lacks, if there are any.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> missing_links(sv.graphs.ring(4), sv.protocols.HypercubeExchange(4))
-    ['exchange pairs nodes 0 and 2, which are not joined in ring:4; it needs hypercube:2 or further links']
-    """
+    """Return a sentence about links that a protocol uses and the network lacks, if there are any."""
     if protocol.name != "exchange":
         return []
     for level in range(protocol.rounds):
@@ -120,25 +112,16 @@ def missing_links(network: Network, protocol: Protocol) -> list[str]:
     return []
 
 
-def by_distance(network: Network, found: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Summarize what `assess` found at every distance from the observer (the nearest, where several collude).
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> path = sv.graphs.path(3)
-    >>> rows = by_distance(path, assess(path, sv.protocols.Gossip(path, 2), observer=2))
-    >>> [(row["distance"], row["determined"]) for row in rows]
-    [(1, 1), (2, 1)]
-    """
-    if found["observer"] is None:
-        exact, published = found["_pairs"]
+def by_distance(network: Network, assessment: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Summarize the result of `assess` by distance from the observer, or the nearest of several."""
+    if assessment["observer"] is None:
+        exact, published = assessment["_pairs"]
         if network.n > 1024:
             return []
         distance = np.array([network.distances_from(v) for v in range(network.n)])
     else:
-        exact, published = found["exact"], found["published"]
-        group = [found["observer"], *found.get("colluders", ())]
+        exact, published = assessment["exact"], assessment["published"]
+        group = [assessment["observer"], *assessment.get("colluders", ())]
         distance = np.min([network.distances_from(v) for v in group], axis=0)
     rows = []
     for d in range(1, int(distance.max(initial=0)) + 1):
@@ -154,8 +137,3 @@ def by_distance(network: Network, found: Mapping[str, Any]) -> list[dict[str, An
         }
         rows.append(row)
     return rows
-
-
-def _one_noise_each(protocol: Protocol) -> bool:
-    """Whether coordinates are users, so that the leakage adds up to the rank."""
-    return not protocol.fresh_std

@@ -1,9 +1,8 @@
-"""What the papers' own formulas say of one network, side by side: every number has the label ``published``.
+"""The papers' formulas for one network, side by side: every number has the label ``published``.
 
 Losses are in the unit of one release under local privacy, alpha Delta^2 / (2 sigma^2); where a formula is
 about ``steps`` releases of every node, local privacy is ``steps``. Errors are squared errors of a node.
-Beside a formula stands the exact loss where it speaks of the same thing, so that one sees whether it holds.
-Nothing here may accept a budget.
+The exact loss stands next to a formula about the same quantity. No number here may accept a budget.
 
 References: [1] Cyffers, Even, Bellet, Massoulié, "Muffliato: peer-to-peer privacy amplification for
 decentralized optimization and averaging", NeurIPS 2022; [2] Cyffers, Bellet, Upadhyay, "Differentially
@@ -14,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,11 +26,9 @@ from sottovoce.graphs import Network, takes_network
 from sottovoce.graphs.parsing import family_of
 from sottovoce.protocols import Protocol, rounds_for
 
-__all__ = ["published_bounds", "published_error"]
-
 DENSE = 2048  # nodes up to which Corollary 1 and the walk, which are dense (n, n) matrices, are computed
-M22, C24 = "Cyffers et al. 2022", "Cyffers et al. 2024"
-_LARGE = "sigma^2 >= Delta^2 alpha (alpha - 1) / 2"
+MUFFLIATO, WALKS = "Cyffers et al. 2022", "Cyffers et al. 2024"
+_LARGE_NOISE = "sigma^2 >= Delta^2 alpha (alpha - 1) / 2"
 _COLUMNS = {"ring": "ring", "complete": "complete", "hypercube": "expander", "exponential": "expander"}
 
 
@@ -55,15 +53,6 @@ def published_error(
     variance : a public bound on the mean squared distance of the values from their mean.
     randomized : Theorem 3, 2 sigma^2 / n, for randomized gossip. `rounds_for` counts its ticks by the gap of
         the mean matrix, which is half the lambda(p) that [1] prints: twice as many.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> ring = sv.graphs.ring(16)
-    >>> published_error(ring, 1.0), published_error(ring, 1.0, randomized=True)
-    (0.1875, 0.125)
-    >>> published_error(ring, 1.0, rounds=sv.protocols.rounds_for(ring) - 1)
-    inf
     """
     sigma = _validate.positive(noise_std, "noise_std")
     kind = "randomized" if randomized else "synchronous"
@@ -82,7 +71,7 @@ def published_bounds(
     noise_std: float | None = None,
     assessed: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return what the papers' formulas say of one network: ``losses`` and ``errors``, a mapping per formula.
+    """Return the papers' formulas for one network: ``losses`` and ``errors``, a mapping per formula.
 
     Parameters
     ----------
@@ -91,8 +80,7 @@ def published_bounds(
     steps : how often every node takes part, for the formulas of learning (9) and of a walk, whose token
         then makes ``n * steps`` hops.
     noise_std : sigma for values within 1 of their center; without it errors are in units of sigma^2.
-    assessed : what `sottovoce.accounting.published.assessment.assess` returned for the same question, if it
-    is at hand.
+    assessed : the result of `sottovoce.accounting.published.assessment.assess` for the same arguments.
 
     Guarantees
     ----------
@@ -104,8 +92,8 @@ def published_bounds(
     --------
     >>> import sottovoce as sv
     >>> path = sv.graphs.path(3)
-    >>> found = published_bounds(path, sv.protocols.Gossip(path, 2), observer=2)
-    >>> for row in found["losses"][:3]:
+    >>> bounds = published_bounds(path, sv.protocols.Gossip(path, 2), observer=2)
+    >>> for row in bounds["losses"][:3]:
     ...     print(row["formula"], round(row["largest"], 3), row["understated"], row["label"])
     Theorem 1, (6) 1.333 0.5 published
     mean loss, (7) 0.667 0.0 published
@@ -122,8 +110,8 @@ def published_bounds(
         )
     if network.n > ALL_PAIRS:
         raise Refused(f"The formulas are computed for at most {ALL_PAIRS:,} nodes, got {network.n:,}.")
-    found = assess(network, protocol, observer) if assessed is None else assessed
-    if found.get("colluders"):
+    assessment = assess(network, protocol, observer) if assessed is None else assessed
+    if assessment.get("colluders"):
         raise InvalidInput("The papers' formulas are about one observer; leave the colluders out.")
     left_out = []
     if network.n > DENSE:
@@ -132,7 +120,7 @@ def published_bounds(
         "label": "published",
         "unit": "one release under local privacy",
         "steps": steps,
-        "losses": list(_losses(network, protocol, found, steps)),
+        "losses": list(_losses(network, protocol, assessment, steps)),
         "errors": list(_errors(network, protocol, noise_std)),
         **({"left_out": left_out} if left_out else {}),
     }
@@ -142,90 +130,129 @@ def published_bounds(
 
 
 def _losses(
-    network: Network, protocol: Protocol, found: Mapping[str, Any], steps: int
+    network: Network, protocol: Protocol, assessment: Mapping[str, Any], steps: int
 ) -> Iterator[dict[str, Any]]:
-    """Yield one mapping per formula about privacy."""
-    n, T, observer = network.n, protocol.rounds, found["observer"]
-    watching = range(n) if observer is None else (observer,)
-    exact, six = _pairs(found)
+    """Yield one row per formula about privacy."""
+    n, T, observer = network.n, protocol.rounds, assessment["observer"]
+    observers = list(range(n)) if observer is None else [observer]
+    exact, six = _pairs(assessment)
     fixed = protocol.name != "randomized"  # one matrix: Corollary 1 and equation (9) are about that
-    yield _about_pairs(
-        "Theorem 1, (6)", M22, "published_loss", six, exact, watching,
-        bound="no", why="adds up messages that share their noise",
-    )  # fmt: skip
-    # (7) is the mean of (6) over all u; for a fixed matrix that is rounds times degree over n
-    means = formulas.published_mean_loss(network, T)[list(watching)] if fixed else six.mean(axis=0)
-    exact_means = _means(exact, watching)
-    yield {
-        "formula": "mean loss, (7)", "source": M22, "function": "published_mean_loss",
-        "label": "published", "local": 1, "mean": float(means.mean()), "largest": float(means.max()),
-        "exact_mean": float(exact_means.mean()), "exact_largest": float(exact_means.max()),
-        "understated": float((exact_means > means + SLACK).mean()),
-        "bound": "of the mean", "why": "exact losses add up to the messages that are independent",
-    }  # fmt: skip
     dense = n <= DENSE
+    about_pairs = partial(_pair_row, observers=observers)
+    yield about_pairs(
+        "Theorem 1, (6)", "published_loss", six, exact, "no", "adds up messages that share their noise"
+    )
+    # (7) is the mean of (6) over all u; for a fixed matrix that is rounds times degree over n
+    means = formulas.published_mean_loss(network, T)[observers] if fixed else six.mean(axis=0)
+    exact_means = _means(exact, observers)
+    yield _row(
+        "mean loss, (7)",
+        "published_mean_loss",
+        means,
+        exact_means,
+        "of the mean",
+        "exact losses add up to the messages that are independent",
+    )
     if fixed and dense:
-        yield _about_pairs(
-            "Corollary 1", M22, "corollary_loss", formulas.corollary_loss(network, T)[:, list(watching)],
-            exact, watching, bound="no", why="is above (6), which is not above the loss",
-        )  # fmt: skip
+        corollary = formulas.corollary_loss(network, T)[:, observers]
+        why = "is above (6), which is not above the loss"
+        yield about_pairs("Corollary 1", "corollary_loss", corollary, exact, "no", why)
     family, numbers = family_of(network.name)
     if fixed and family == "er":
-        degrees = network.degrees[list(watching)]
-        values = np.array([formulas.erdos_renyi_published_loss(n, int(d), T) for d in degrees])
+        degrees = network.degrees[observers]
+        losses = np.array([formulas.erdos_renyi_published_loss(n, int(d), T) for d in degrees])
         dense_enough = "" if numbers[1] > 1 else f" and c above 1 (here {numbers[1]:g})"
-        yield {
-            "formula": "Theorem 4", "source": M22, "function": "erdos_renyi_published_loss",
-            "label": "published", "local": 1, "mean": float(values.mean()), "largest": float(values.max()),
-            "exact_mean": None, "exact_largest": None, "understated": None,
-            "bound": "under conditions",
-            "why": "between nodes that are no neighbors, if observers know no edges but their own and "
-            f"{_LARGE}{dense_enough}; between neighbors it is 1",
-        }  # fmt: skip
+        why = (
+            "between nodes that are no neighbors, if observers know no edges but their own and "
+            f"{_LARGE_NOISE}{dense_enough}; between neighbors it is 1"
+        )
+        yield _row("Theorem 4", "erdos_renyi_published_loss", losses, None, "under conditions", why)
     if fixed and steps > 1:
-        yield _about_pairs(
-            f"Theorem 6, (9), {steps:,} steps", M22, "published_sgd_loss", steps * six, None,
-            watching, local=steps, bound="no", why="as (6), and leaves out that a step leaks in later ones",
-        )  # fmt: skip
+        why = "as (6), and leaves out that a step leaks in later ones"
+        name = f"Theorem 6, (9), {steps:,} steps"
+        yield about_pairs(name, "published_sgd_loss", steps * six, None, "no", why, local=steps)
     if dense:
         hops = n * steps
-        yield _about_pairs(
-            f"walk, {hops:,} hops", C24, "published_walk_loss",
-            formulas.published_walk_loss(network, hops)[:, list(watching)], None, watching, local=steps,
-            bound="up to constants", why="an order, here with the constant of its authors' code; if losses "
-            f"are convex and smooth, senders hidden, visits to a node at most {steps:,} and {_LARGE}",
-        )  # fmt: skip
+        walk = formulas.published_walk_loss(network, hops)[:, observers]
+        why = (
+            "an order, here with the constant of its authors' code; if losses are convex and smooth, senders "
+            f"hidden, visits to a node at most {steps:,} and {_LARGE_NOISE}"
+        )
+        row = about_pairs(
+            f"walk, {hops:,} hops", "published_walk_loss", walk, None, "up to constants", why, local=steps
+        )
+        yield {**row, "source": WALKS}
 
 
-def _pairs(found: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """Exact and published losses [u, v], with one column per observer."""
-    if found["observer"] is None:
-        exact, six = found["_pairs"]
+def _pairs(assessment: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Return exact and published losses [u, v], with one column per observer."""
+    if assessment["observer"] is None:
+        exact, six = assessment["_pairs"]
         return exact, six
-    return np.asarray(found["exact"])[:, None], np.asarray(found["published"])[:, None]
+    return np.asarray(assessment["exact"])[:, None], np.asarray(assessment["published"])[:, None]
 
 
-def _about_pairs(
-    formula: str, source: str, function: str, values: np.ndarray, exact: np.ndarray | None,
-    watching: Any, *, bound: str, why: str, local: int = 1,
-) -> dict[str, Any]:  # fmt: skip
-    """Summarize a loss [u, v] over u other than v, beside the exact one."""
-    others = np.ones(values.shape, dtype=bool)
-    others[list(watching), np.arange(len(watching))] = False
-    beside = None if exact is None else exact[others]
+def _row(
+    formula: str,
+    function: str,
+    losses: np.ndarray,
+    exact: np.ndarray | None,
+    bound: str,
+    why: str,
+    *,
+    mean: float | None = None,
+    exact_mean: float | None = None,
+    local: int = 1,
+) -> dict[str, Any]:
+    """Return the row of one formula; means are those of the losses unless they are passed."""
+    if exact is not None and exact_mean is None:
+        exact_mean = float(exact.mean())
     return {
-        "formula": formula, "source": source, "function": function, "label": "published", "local": local,
-        "mean": float(_means(values, watching).mean()), "largest": float(values[others].max()),
-        "exact_mean": None if exact is None else float(_means(exact, watching).mean()),
-        "exact_largest": None if beside is None else float(beside.max()),
-        "understated": None if beside is None else float((beside > values[others] + SLACK).mean()),
-        "bound": bound, "why": why,
-    }  # fmt: skip
+        "formula": formula,
+        "source": MUFFLIATO,
+        "function": function,
+        "label": "published",
+        "local": local,
+        "mean": float(losses.mean()) if mean is None else mean,
+        "largest": float(losses.max()),
+        "exact_mean": exact_mean,
+        "exact_largest": None if exact is None else float(exact.max()),
+        "understated": None if exact is None else float((exact > losses + SLACK).mean()),
+        "bound": bound,
+        "why": why,
+    }
 
 
-def _means(loss: np.ndarray, watching: Any) -> np.ndarray:
+def _pair_row(
+    formula: str,
+    function: str,
+    losses: np.ndarray,
+    exact: np.ndarray | None,
+    bound: str,
+    why: str,
+    *,
+    observers: list[int],
+    local: int = 1,
+) -> dict[str, Any]:
+    """Return the row of a formula about pairs [u, v], over u other than v."""
+    others = np.ones(losses.shape, dtype=bool)
+    others[observers, np.arange(len(observers))] = False
+    return _row(
+        formula,
+        function,
+        losses[others],
+        None if exact is None else exact[others],
+        bound,
+        why,
+        mean=float(_means(losses, observers).mean()),
+        exact_mean=None if exact is None else float(_means(exact, observers).mean()),
+        local=local,
+    )
+
+
+def _means(loss: np.ndarray, observers: list[int]) -> np.ndarray:
     """Return, per observer, the sum over the others divided by n, as [1] defines the mean loss."""
-    own = loss[list(watching), np.arange(len(watching))]
+    own = loss[observers, np.arange(len(observers))]
     return np.asarray((loss.sum(axis=0) - own) / loss.shape[0])
 
 
@@ -233,41 +260,51 @@ def _means(loss: np.ndarray, watching: Any) -> np.ndarray:
 
 
 def _errors(network: Network, protocol: Protocol, noise_std: float | None) -> Iterator[dict[str, Any]]:
-    """Yield one mapping per formula about the error: Theorem 2 or 3, then the line of Table 1."""
+    """Yield one row per formula about the error: Theorem 2 or 3, then the line of Table 1."""
     randomized = protocol.name == "randomized"
     kind, by = ("randomized", "randomized") if randomized else ("synchronous", "chebyshev")
     # values within 1 of their center are no further than 1 from their mean, on average
     sigma, spread = (1.0, 0.25) if noise_std is None else (noise_std, 1.0)
     stop = rounds_for(network, kind=kind, noise_std=sigma, variance=spread)
-    bound = published_error(network, sigma, variance=spread, randomized=randomized)
     applies = protocol.name == by and protocol.rounds >= stop
-    counted = "ticks" if randomized else "rounds"
-    why = f"for {by} of {stop:,} {counted} or more"
+    why = f"for {by} of {stop:,} {'ticks' if randomized else 'rounds'} or more"
     if noise_std is None:
         why += ", with sigma at least half the width of the values"
     if not applies:
         why += f"; here it is {protocol.name} of {protocol.rounds:,}"
     yield {
-        "formula": f"Theorem {3 if randomized else 2}", "source": M22, "function": "published_error",
-        "label": "published", "what": "half the squared error", "value": bound,
-        "unit": "sigma^2" if noise_std is None else "radius^2", "bound": "yes" if applies else "not here",
-        "why": why, "rounds_needed": stop,
-    }  # fmt: skip
-    rows: list[tuple[str, str, dict[str, Any]]] = [
-        ("local privacy", "ldp", {}), ("trusted curator", "curator", {}), ("this graph", "arbitrary", {}),
-    ]  # fmt: skip
+        "formula": f"Theorem {3 if randomized else 2}",
+        "source": MUFFLIATO,
+        "function": "published_error",
+        "label": "published",
+        "what": "half the squared error",
+        "value": published_error(network, sigma, variance=spread, randomized=randomized),
+        "unit": "sigma^2" if noise_std is None else "radius^2",
+        "bound": "yes" if applies else "not here",
+        "why": why,
+        "rounds_needed": stop,
+    }
+    rows = {"local privacy": "ldp", "trusted curator": "curator", "this graph": "arbitrary"}
     family, numbers = family_of(network.name)
     if family in _COLUMNS:
-        rows.append((f"column {_COLUMNS[family]}", _COLUMNS[family], {}))
+        rows[f"column {_COLUMNS[family]}"] = _COLUMNS[family]
     elif family == "torus" and numbers[0] == numbers[1]:
-        rows.append(("column C-torus, C = 2", "torus", {"dimension": 2}))
-    for name, row, options in rows:
-        value = formulas.published_utility(
-            network, 1.0, alpha=1.0, row=row, randomized=randomized, **options  # type: ignore[arg-type]
-        )  # fmt: skip
+        rows["column C-torus, C = 2"] = "torus"
+    for name, row in rows.items():
         yield {
-            "formula": f"Table 1, {name}", "source": M22, "function": "published_utility",
-            "label": "published", "what": "squared error", "value": value,
-            "unit": "alpha Delta^2 / epsilon", "bound": "up to constants",
+            "formula": f"Table 1, {name}",
+            "source": MUFFLIATO,
+            "function": "published_utility",
+            "label": "published",
+            "what": "squared error",
+            "value": formulas.published_utility(
+                network,
+                1.0,
+                alpha=1.0,
+                row=row,  # type: ignore[arg-type]
+                randomized=randomized,
+            ),
+            "unit": "alpha Delta^2 / epsilon",
+            "bound": "up to constants",
             "why": "an order at mean loss epsilon; constants and logarithms are not printed",
-        }  # fmt: skip
+        }

@@ -30,25 +30,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from sottovoce import _validate
-from sottovoce.accounting.curve import Curve
-from sottovoce.accounting.guarantee import Adversary, Guarantee
-from sottovoce.accounting.renyi import ORDERS
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, Translations, takes_network
 from sottovoce.protocols import Protocol, as_linear
-
-__all__ = [
-    "corollary_loss",
-    "erdos_renyi_loss",
-    "erdos_renyi_published_loss",
-    "mean_loss",
-    "published_loss",
-    "published_mean_loss",
-    "published_sgd_loss",
-    "published_utility",
-    "published_walk_guarantee",
-    "published_walk_loss",
-]
 
 _BLOCK = 32  # columns per block: (n, 32) doubles of a few thousand nodes stay in the cache
 
@@ -99,12 +83,7 @@ def published_loss(
 
 @takes_network
 def corollary_loss(network: Network, rounds: int) -> np.ndarray:
-    """Return Corollary 1 of [1], (n, n) ``[u, v]``: n max_w W_vw^-2 sum_{t=1..T} (W^t)_uv^2.
-
-    >>> import sottovoce as sv
-    >>> float(corollary_loss(sv.graphs.path(3), rounds=2)[0, 2].round(6))
-    0.333333
-    """
+    """Return Corollary 1 of [1], (n, n) ``[u, v]``: n max_w W_vw^-2 sum_{t=1..T} (W^t)_uv^2."""
     T = _rounds(rounds)
     n = network.n
     squares = np.zeros((n, n))
@@ -125,10 +104,6 @@ def published_sgd_loss(network: Network, steps: int, rounds: int) -> np.ndarray:
 
     It ignores that a step keeps leaking during later steps; with one round per step it claims that nodes
     further than one edge apart learn nothing, which an attack refutes.
-
-    >>> import sottovoce as sv
-    >>> published_sgd_loss(sv.graphs.path(3), steps=10, rounds=1)[:, 2].tolist()
-    [0.0, 10.0, 0.0]
     """
     return _validate.count(steps, "steps") * published_loss(network, rounds)
 
@@ -139,21 +114,12 @@ def published_mean_loss(network: Network, rounds: int) -> np.ndarray:
 
     The mean over all u, v itself included. As a bound on the mean it holds for the exact loss too, whose
     sum over u is the rank of what v sees.
-
-    >>> import sottovoce as sv
-    >>> published_mean_loss(sv.graphs.ring(4), rounds=2).tolist()
-    [1.0, 1.0, 1.0, 1.0]
     """
     return np.asarray(network.degrees, dtype=np.float64) * _rounds(rounds) / network.n
 
 
 def mean_loss(loss: np.ndarray) -> np.ndarray:
-    """Return (n,): for each observer v, (1/n) times the sum of ``loss[u, v]`` over u other than v.
-
-    >>> import sottovoce as sv
-    >>> print(mean_loss(published_loss(sv.graphs.ring(64), rounds=74)).max().round(8))
-    2.02555258
-    """
+    """Return (n,): for each observer v, (1/n) times the sum of ``loss[u, v]`` over u other than v."""
     values = np.asarray(loss, dtype=np.float64)
     if values.ndim != 2 or values.shape[0] != values.shape[1]:
         raise InvalidInput(f"loss must be an (n, n) array over pairs [u, v], got shape {values.shape}.")
@@ -168,9 +134,6 @@ def erdos_renyi_published_loss(n: int, degree: int, rounds: int) -> float:
 
     The theorem asks for sigma^2 >= Delta^2 alpha (alpha - 1) / 2, and gives 1 with the probability q that
     u and v are neighbors.
-
-    >>> round(0.2 * erdos_renyi_published_loss(400, 9, 16), 4)
-    0.1473
     """
     n, degree = _validate.count(n, "n", minimum=2), _validate.count(degree, "degree", minimum=0)
     if degree >= n:
@@ -191,9 +154,6 @@ def erdos_renyi_loss(n: int, degree: int, rounds: int, alpha: float, unit: float
     ----------
     Holds only if v does not learn the graph beyond its neighbors, from anyone, and if every redraw is
     fresh. The package cannot check that, so it is not offered as a guarantee.
-
-    >>> round(erdos_renyi_loss(400, 9, 16, alpha=4.0, unit=0.2), 4)
-    0.0835
     """
     n, degree = _validate.count(n, "n", minimum=2), _validate.count(degree, "degree", minimum=0)
     unit = _validate.non_negative(unit, "unit")
@@ -216,13 +176,10 @@ def published_walk_loss(
     network: Network,
     steps: int,
     form: Literal["printed", "bound", "sum"] = "printed",
-    *,
-    noise_multiplier: float | None = None,
 ) -> np.ndarray:
     """Return the published loss of a token's walk [2], (n, n) ``[u, v]``, in units of alpha / (2 sigma^2).
 
-    ``sigma`` is a multiplier of the sensitivity; given as ``noise_multiplier``, the result is per alpha.
-    With :math:`L = \\ln(I - W + J)`, per unit:
+    ``sigma`` is the noise over the sensitivity. With :math:`L = \\ln(I - W + J)`, per unit:
 
     - ``"sum"``: (2 T / n) sum_{t=1..T} (W^t)_uv / t;
     - ``"bound"``: 2 T (ln T + 1) / n^2 - (2 T / n) L_uv, an upper bound on the sum in the limit;
@@ -230,15 +187,8 @@ def published_walk_loss(
 
     Needs convex smooth losses, a step of at most 2 / beta, sigma^2 >= alpha (alpha - 1) / 2, a cap of T / n
     contributions per node, and senders that stay hidden.
-
-    >>> import sottovoce as sv
-    >>> float(published_walk_loss(sv.graphs.complete(64), 1280)[0, 1].round(4))
-    4.4716
     """
     T, n = _validate.count(steps, "steps"), network.n
-    if noise_multiplier is not None:
-        sigma = _validate.positive(noise_multiplier, "noise_multiplier")
-        return published_walk_loss(network, T, form) / (2 * sigma**2)
     if form == "sum":
         total, power = np.zeros((n, n)), np.eye(n)
         for t in range(1, T + 1):
@@ -249,33 +199,6 @@ def published_walk_loss(
         raise InvalidInput(f'form must be "printed", "bound" or "sum", got {form!r}.')
     flat = math.log(T) + (1 if form == "bound" else 0)
     return 2 * T * flat / n**2 - 2 * T / n * _log_gap(network)
-
-
-@takes_network
-def published_walk_guarantee(
-    network: Network, steps: int, *, noise_multiplier: float, observer: int, user: int
-) -> Guarantee:
-    """Return the printed random-walk bound of [2] as a `Guarantee` that refuses every budget.
-
-    >>> import sottovoce as sv
-    >>> network, sigma = sv.graphs.complete(64), 20**0.5
-    >>> loss = published_walk_guarantee(network, 1280, noise_multiplier=sigma, observer=1, user=0)
-    >>> loss.label, round(loss.rdp(2.0), 4)
-    ('published', 0.2236)
-    """
-    sigma = _validate.positive(noise_multiplier, "noise_multiplier")
-    share = float(published_walk_loss(network, steps)[user, observer])
-    allowed = [alpha for alpha in ORDERS if alpha * (alpha - 1) <= 2 * sigma**2]
-    if not allowed:
-        raise InvalidInput(
-            "the published bound needs a noise multiplier with sigma^2 >= alpha (alpha - 1) / 2 , "
-            f"got {sigma:.6g}; use at least 0.1."
-        )
-    values = [max(0.0, share) * alpha / (2 * sigma**2) for alpha in allowed]
-    return Guarantee(
-        Adversary("pairwise", observer, user), "user", "published", Curve.rdp((allowed, values)),
-        ("random-walk bound as printed", "convex smooth losses, step at most 2 / beta", "T / n visits"),
-    )  # fmt: skip
 
 
 def _log_gap(network: Network) -> np.ndarray:
@@ -306,17 +229,9 @@ def published_utility(
     ``row`` chooses the column of the table; ``"arbitrary"`` reads degree and spectral gap off the network.
     ``"ldp"`` and ``"curator"`` are the two baselines beside the table; ``dimension`` is C of the C-torus.
     With ``accelerated`` randomized gossip has momentum: by Remark 1 sqrt(gap / degree) stands for the gap.
-
-    >>> import sottovoce as sv
-    >>> cube = sv.graphs.hypercube(6)
-    >>> local, curator = (published_utility(cube, 1.0, row=row) for row in ("ldp", "curator"))
-    >>> curator < published_utility(cube, 1.0) < local
-    True
     """
-    epsilon, sensitivity = (
-        _validate.positive(epsilon, "epsilon"),
-        _validate.positive(sensitivity, "sensitivity"),
-    )
+    epsilon = _validate.positive(epsilon, "epsilon")
+    sensitivity = _validate.positive(sensitivity, "sensitivity")
     size = network.n if network is not None else _validate.count(n if n is not None else 0, "n")
     if accelerated and not randomized:
         raise InvalidInput("accelerated=True is about randomized gossip; synchronous gossip always is.")
@@ -391,9 +306,9 @@ def _row_shares(W: sp.csr_array, nodes: np.ndarray, rounds: int) -> np.ndarray:
 
 
 def _kernels() -> Any:
-    from sottovoce.accounting.published import kernels as _published_kernels  # numba is imported with it
+    from sottovoce.accounting.published import kernels  # imports numba
 
-    return _published_kernels
+    return kernels
 
 
 def _fixed_group(network: Network, rounds: int, group: tuple[int, ...]) -> np.ndarray:
