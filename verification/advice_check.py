@@ -34,10 +34,10 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import sottovoce as sv
+from sottovoce.accounting.tree_noise import few_leaf_tree, least_tree_noise, tree_noise_program
 from sottovoce.advice import Sample, simulate
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.objectives import GLM
-from sottovoce.privacy import few_leaf_tree, least_tree_noise, tree_noise_program
 from sottovoce.protocols import Tree
 
 EPSILON, DELTA, LATENCY, FLOOR = 8.0, 1e-5, 0.05, 0.1

@@ -26,6 +26,7 @@ from sottovoce.accounting.observation import (
     TimeCorrelated,
     TokenWalk,
 )
+from sottovoce.accounting.tree_noise import least_tree_noise
 from sottovoce.errors import InvalidInput, NotAGuarantee
 from sottovoce.privacy import Adversary, Curve, Guarantee, Release, account
 
@@ -308,7 +309,7 @@ def test_unlike_steps_and_unlike_lists_are_gone_through_one_by_one():
 
 def test_more_coalitions_than_can_be_tried_are_no_reason_to_say_local():
     tree = sv.protocols.Tree(sv.graphs.complete(60), parents=[-1, *((v - 1) // 3 for v in range(1, 60))])
-    stds = np.sqrt(sv.privacy.least_tree_noise(tree, 3, floor=0.09)).tolist()
+    stds = np.sqrt(least_tree_noise(tree, 3, floor=0.09)).tolist()
     priced = plan(Averaging(), every(1.0, stds, steps=1), n=60, steps=1, schedule=tree)
     assert account(priced, "local").mu == pytest.approx(1 / 0.3)
     assert account(priced, "colluders", colluders=3).mu == pytest.approx(1.0)  # one loud member is left

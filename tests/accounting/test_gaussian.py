@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sottovoce.accounting.renyi import rdp_epsilon
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import gaussian_delta, gaussian_epsilon, gaussian_mu, rdp_epsilon
+from sottovoce.privacy import gaussian_delta, gaussian_epsilon, gaussian_mu
 
 deltas = st.floats(-300, -0.05).map(lambda e: 10.0**e)
 mus = st.floats(-6, 4).map(lambda e: 10.0**e)

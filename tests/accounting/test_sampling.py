@@ -10,18 +10,17 @@ from hypothesis import strategies as st
 
 from sottovoce.accounting import pld as loss_distributions
 from sottovoce.accounting.loss_parts import SampledGaussian
-from sottovoce.accounting.renyi import _integer_order, _integrated_order
-from sottovoce.errors import InvalidInput
-from sottovoce.privacy import (
-    Curve,
-    gaussian_epsilon,
+from sottovoce.accounting.renyi import (
+    _integer_order,
+    _integrated_order,
     laplace_rdp,
     pure_rdp,
     rdp_delta,
     rdp_epsilon,
-    sampled_gaussian,
     sampled_gaussian_rdp,
 )
+from sottovoce.errors import InvalidInput
+from sottovoce.privacy import Curve, gaussian_epsilon, sampled_gaussian
 
 
 def many_digit_order(q, z, alpha, replace):

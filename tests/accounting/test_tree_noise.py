@@ -9,8 +9,7 @@ import pytest
 from scipy.optimize import linprog
 
 import sottovoce as sv
-from sottovoce.errors import InvalidInput
-from sottovoce.privacy import (
+from sottovoce.accounting.tree_noise import (
     few_leaf_tree,
     fresh_tree_noise,
     least_tree_noise,
@@ -19,6 +18,7 @@ from sottovoce.privacy import (
     tree_noise_program,
     worst_tree_coalitions,
 )
+from sottovoce.errors import InvalidInput
 from sottovoce.protocols import Tree
 
 

@@ -7,8 +7,9 @@ import sottovoce as sv
 from sottovoce.algorithms import DPSGD, ConsensusFedAvg, ConsensusSGD, FederatedADMM
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.grid import SummedNoise
 from sottovoce.objectives import GLM
-from sottovoce.privacy import ProtectiveNoise, SummedNoise, gaussian_epsilon
+from sottovoce.privacy import ProtectiveNoise, gaussian_epsilon
 from sottovoce.protocols import Masked
 
 SIZES = [4, 9, 5, 12, 10]

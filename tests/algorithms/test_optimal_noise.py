@@ -8,12 +8,12 @@ import pytest
 from scipy.optimize import minimize
 
 import sottovoce as sv
+from sottovoce.accounting.tree_noise import fresh_tree_noise, least_tree_noise, tree_blocks
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.objectives import GLM
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import example_agreement, member_entry, write_agreement
-from sottovoce.privacy import fresh_tree_noise, least_tree_noise, tree_blocks
 from sottovoce.protocols import Tree
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.observation.random_walk import walk_curve
+from sottovoce.accounting.published.formulas import published_walk_loss
 from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
 from sottovoce.data import Shards
 from sottovoce.errors import DataError, GraphError, InvalidInput, ReleaseMismatch
@@ -156,7 +157,7 @@ def test_prices():
     assert 0.999 < fitted.epsilon(1e-5, "local") <= 1.0
     assert plan.cost()["messages"] == 60 + 5
     assert RandomWalkSGD(**base, noise_multiplier=8.0, final_public=False).cost()["messages"] == 60
-    loss = sv.privacy.published_walk_loss(graph, 60)
+    loss = published_walk_loss(graph, 60)
     assert np.allclose(plan.published(), 2 / 8**2 * loss)
 
 

@@ -5,6 +5,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.observation.correlated import decor_variances
+from sottovoce.accounting.observation.random_walk import first_passage
+from sottovoce.accounting.published.formulas import published_mean_loss
 from sottovoce.errors import InvalidInput
 
 CALLS = {
@@ -21,9 +24,9 @@ CALLS = {
     "rounds": lambda g: sv.protocols.rounds_for(g),
     "exact": lambda g: sv.privacy.exact_loss(g, rounds=2, observer=0),
     "published": lambda g: sv.privacy.published_loss(g, rounds=2),
-    "published mean": lambda g: sv.privacy.published_mean_loss(g, 2),
-    "first passage": lambda g: sv.privacy.first_passage(g, 5, 0, 1),
-    "decor": lambda g: sv.privacy.decor_variances(g, 1.0, 2.0),
+    "published mean": lambda g: published_mean_loss(g, 2),
+    "first passage": lambda g: first_passage(g, 5, 0, 1),
+    "decor": lambda g: decor_variances(g, 1.0, 2.0),
     "reconstruct": lambda g: sorted(sv.attacks.reconstruct_gossip(g, 0, 2)),
     "averaging": lambda g: sv.PrivateAveraging(g, noise_std=1.0, radius=0.5).epsilon(1e-5),
     "advice": lambda g: sv.advise(g, epsilon=8.0, delta=1e-5, records=20).rows[0].loss,

@@ -9,21 +9,19 @@ from scipy import stats
 import sottovoce as sv
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.errors import InvalidInput, Refused
-from sottovoce.noise.grid import _drawable_width
-from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.objectives import GLM
-from sottovoce.privacy import (
+from sottovoce.noise.grid import (
     GridNoise,
-    ProtectiveNoise,
-    SimulatedNoise,
+    _drawable_width,
     counted_variance,
-    gaussian_delta,
     grid_noise,
     mask_grid,
-    simulated_masks,
     sum_range,
 )
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives import GLM
+from sottovoce.privacy import ProtectiveNoise, SimulatedNoise, gaussian_delta
 from sottovoce.protocols import Masked
+from sottovoce.secure_sum.masks import simulated_masks
 
 RUN = bytes(range(32))
 N, DIM, LOT = 4, 60, 37.0  # a divisor that is no power of two

@@ -7,12 +7,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
-from sottovoce.noise.time_correlation import _root
-from sottovoce.privacy import (
-    mafalda,
-    mafalda_gram,
-    time_correlation,
-)
+from sottovoce.noise.time_correlation import _root, mafalda, mafalda_gram, time_correlation
 
 RING = sv.graphs.ring(8)
 

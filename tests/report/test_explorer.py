@@ -11,10 +11,11 @@ import pytest
 
 import sottovoce as sv
 from sottovoce._format import fixed
+from sottovoce.accounting.gaussian import gaussian_epsilons
 from sottovoce.cli.explore import _study, opened
 from sottovoce.errors import ConfigError, InvalidInput, Refused
 from sottovoce.planfile.read import plan_from_settings, read_plan_file
-from sottovoce.privacy import account, account_each, gaussian_epsilon, gaussian_epsilons
+from sottovoce.privacy import account, account_each, gaussian_epsilon
 from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings, answered, offline
 from sottovoce.report.explorer.page import live_page, offline_page
 from sottovoce.report.explorer.server import ExplorerServer

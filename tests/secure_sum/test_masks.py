@@ -17,17 +17,10 @@ from scipy import stats
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput, Refused
-from sottovoce.privacy import (
-    MaskKey,
-    PairMasks,
-    mask_label,
-    next_chain,
-    pair_key,
-    session_hash,
-    simulated_masks,
-)
 from sottovoce.protocols import Masked, Tree
 from sottovoce.secure_sum import keys, masks
+from sottovoce.secure_sum.keys import MaskKey, mask_label, next_chain, pair_key, session_hash
+from sottovoce.secure_sum.masks import PairMasks, simulated_masks
 
 RUN = hashlib.sha256(b"agreement").digest()
 NAMES = ["ward", "clinic", "lab"]

@@ -318,7 +318,8 @@ class Guarantee(NotebookDisplay):
     def statement(self, delta: float) -> str:
         """Return one paragraph that says everything: loss, adversary, adjacency, label, assumptions.
 
-        >>> print(Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).statement(1e-5))
+        >>> guarantee = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
+        >>> print(guarantee.statement(1e-5))  # doctest: +NORMALIZE_WHITESPACE
         epsilon = 4.37718 at delta = 1e-05, against anyone who sees every message, when the whole data set of
         one user is replaced. Label ldp: holds locally, whatever the others see or do. Mechanism: Gaussian,
         mu = 1. Assumes: nothing further.

@@ -40,9 +40,11 @@ class MaskedRows:
     Examples
     --------
     >>> import sottovoce as sv
+    >>> from sottovoce.noise.grid import mask_grid
+    >>> from sottovoce.secure_sum.masks import simulated_masks
     >>> masked, run = sv.protocols.Masked(sv.graphs.path(3)), bytes(32)
-    >>> grid = sv.privacy.mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
-    >>> masks = sv.privacy.simulated_masks(masked, seed=1, run=run, bits=grid.bits)
+    >>> grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
+    >>> masks = simulated_masks(masked, seed=1, run=run, bits=grid.bits)
     >>> members = [MaskedRows(grid, each, run) for each in masks]
     >>> noise_amplification = np.array([m.hide(np.array([0.5, 1.0]), 0) for m in members])
     >>> members[0].mean(masked.apply(noise_amplification)[0], 0).tolist()

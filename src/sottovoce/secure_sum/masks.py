@@ -60,7 +60,7 @@ class PairMasks:
     >>> masked = sv.protocols.Masked(sv.graphs.path(3))
     >>> rows, run = np.array([[5], [-7], [9]]), bytes(32)
     >>> hidden = np.array(
-    ...     [m.hide(row, 0, run) for m, row in zip(sv.privacy.simulated_masks(masked, seed=1), rows)]
+    ...     [m.hide(row, 0, run) for m, row in zip(simulated_masks(masked, seed=1), rows)]
     ... )
     >>> bool((hidden == rows).any()), masked.apply(hidden)[0].tolist()
     (False, [7])

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.accounting.observation.correlated import decor_variances
 from sottovoce.errors import InvalidInput
-from sottovoce.privacy import (
-    decor_variances,
-)
 
 RING = sv.graphs.ring(8)
 
