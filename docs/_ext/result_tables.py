@@ -201,12 +201,12 @@ def masked_agents() -> str:
 
 def masked_network() -> str:
     """Masked sums and exact consensus with the network of Bayrooti et al."""
-    from sottovoce_papers.extensions.secure_sum_network import WORDS
+    from sottovoce_papers.extensions.secure_sum import NETWORK_WORDS
 
     found = {(row["method"], row["epsilon"]): row for row in result("secure-sum-network")["history"]}
     budgets = (*BUDGETS, 100.0)
     rows = (
-        (WORDS[method], *(_mean(found.get((method, epsilon)), trials=True) for epsilon in budgets))
+        (NETWORK_WORDS[method], *(_mean(found.get((method, epsilon)), trials=True) for epsilon in budgets))
         for method in ("consensus", "masked")
     )
     return markdown(("average and adversary", *(f"epsilon {e:g}" for e in budgets)), rows)

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import result
 from sottovoce_papers.registry import Experiment, Shown
 
-__all__ = ["EXPERIMENTS", "LocalConfig"]
-
 ALPHA = 2.0
-
-
-# ---- amplification ----------------------------------------------------------------------------
 
 
 def amplification(
@@ -37,10 +33,8 @@ def amplification(
         network = float(walk_loss(complete_passage(n, visits * n), ALPHA, math.sqrt(visits))[0])
         local = visits * ALPHA / (2 * visits)  # every expected visit in full
         rows.append({"n": n, "network": network, "local": local, "printed": math.log(n) ** 2 / n})
-    return Result(
-        "walk-amplification", config={"visits": visits, "alpha": ALPHA}, history=rows,
-        metrics={"sizes": len(rows)}, provenance=provenance_now(started),
-    )  # fmt: skip
+    config = {"visits": visits, "alpha": ALPHA}
+    return result("walk-amplification", started, config, history=rows, metrics={"sizes": len(rows)})
 
 
 def amplification_table(record: dict[str, Any]) -> Shown:
@@ -64,26 +58,14 @@ def plot_amplification(record: dict[str, Any]) -> Any:
     rows = record["history"]
     x = [r["n"] for r in rows]
     with drawing.figure_of() as (figure, (axes,)):
-        drawing.error_bars(
-            axes, x, [r["network"] / r["local"] for r in rows], None, 0, "walk: network over local loss"
-        )
-        drawing.error_bars(
-            axes, x, [r["printed"] for r in rows], None, 1, "ln^2 n / n (printed order)", paper=True
-        )
+        ratios, printed = [r["network"] / r["local"] for r in rows], [r["printed"] for r in rows]
+        drawing.error_bars(axes, x, ratios, None, 0, "walk: network over local loss")
+        drawing.error_bars(axes, x, printed, None, 1, "ln^2 n / n (printed order)", paper=True)
         drawing.error_bars(axes, x, [1 / n for n in x], None, 2, "1 / n (central)", paper=True)
         drawing.level(axes, 1.0, "local privacy")
-        drawing.names(
-            axes,
-            "number of users n",
-            "loss (local = 1)",
-            "random walk, complete graph",
-            xscale="log",
-            yscale="log",
-        )
+        labels = "number of users n", "loss (local = 1)", "random walk, complete graph"
+        drawing.names(axes, *labels, xscale="log", yscale="log")
     return figure
-
-
-# ---- against local and central DP-SGD ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -105,7 +87,7 @@ LOCAL_QUICK = LocalConfig(
 
 
 def against_local(quick: bool = False, **options: Any) -> Result:
-    """Return accuracies of a walk priced in the network, one priced locally, and central DP-SGD."""
+    """Return accuracies of a walk at a network DP budget, one at a local DP budget, and central DP-SGD."""
     from sottovoce import graphs
     from sottovoce.algorithms.dp_sgd import DPSGD
     from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
@@ -119,9 +101,11 @@ def against_local(quick: bool = False, **options: Any) -> Result:
     chosen = np.random.default_rng(config.seed).permutation(data.n)[:n]
     X, y = data.X[chosen], data.y[chosen]
     shards, hops, complete = Shards(X, y, np.arange(n + 1)), config.visits * n, graphs.complete(n)
+    model = GLM("logistic")
+    walked: dict[str, Any] = {"clip_norm": 1.0, "adjacency": "user", "steps": hops, "path": "secret"}
+    central: dict[str, Any] = {"records": n, "batch_size": n, "clip_norm": 1.0, "steps": config.central_steps}
     rows = []
     for loss in config.losses:
-        walked = {"clip_norm": 1.0, "adjacency": "user", "steps": hops, "path": "secret"}
         multipliers = {
             "walk, network DP": 2 * _walk_sigma(n, hops, loss),
             "walk, local DP": 2 * math.sqrt(config.visits * ALPHA / (2 * loss)),
@@ -129,45 +113,21 @@ def against_local(quick: bool = False, **options: Any) -> Result:
         }
         for name, z in multipliers.items():
 
-            def accuracy(
-                rate: float, seed: int, name: str = name, z: float = z, walked: Any = walked
-            ) -> float:
+            def accuracy(rate: float, seed: int, name: str = name, z: float = z) -> float:
                 rng = np.random.default_rng([config.seed, seed])
                 if name == "central DP-SGD":
                     # steps of 10 times the walk's rate: one step reads all records, a hop one
-                    made: Any = DPSGD(
-                        GLM("logistic"),
-                        records=n,
-                        steps=config.central_steps,
-                        batch_size=n,
-                        learning_rate=10 * rate,
-                        clip_norm=1.0,
-                        noise_multiplier=z,
-                    )
-                    return mean_accuracy(np.atleast_2d(made.run((X, y), rng).outputs["coef"]), data)
-                made = RandomWalkSGD(
-                    GLM("logistic"), complete, learning_rate=rate, noise_multiplier=z, **walked
-                )
-                return mean_accuracy(made.run(shards, rng).outputs["rows"], data)
+                    plan: Any = DPSGD(model, learning_rate=10 * rate, noise_multiplier=z, **central)
+                    return mean_accuracy(np.atleast_2d(plan.run((X, y), rng).outputs["coef"]), data)
+                plan = RandomWalkSGD(model, complete, learning_rate=rate, noise_multiplier=z, **walked)
+                return mean_accuracy(plan.run(shards, rng).outputs["rows"], data)
 
             rate = max(config.learning_rates, key=lambda r: accuracy(r, 0))
             values = [accuracy(rate, 1 + k) for k in range(config.runs)]
-            rows.append(
-                {
-                    "loss": loss,
-                    "method": name,
-                    "noise_multiplier": z,
-                    "learning_rate": rate,
-                    "accuracies": values,
-                }
-            )
-    return Result(
-        "walk-vs-local",
-        config=asdict(config),
-        history=rows,
-        metrics={"losses": len(config.losses)},
-        provenance=provenance_now(started, seed=config.seed),
-    )
+            row = {"loss": loss, "method": name, "noise_multiplier": z, "learning_rate": rate}
+            rows.append({**row, "accuracies": values})
+    metrics = {"losses": len(config.losses)}
+    return result("walk-vs-local", started, config, history=rows, metrics=metrics, seed=config.seed)
 
 
 def _walk_sigma(n: int, hops: int, loss: float) -> float:
@@ -207,7 +167,7 @@ def local_table(record: dict[str, Any]) -> Shown:
 
 
 def local_held(record: dict[str, Any]) -> bool:
-    """Whether the network-priced walk is at or above the locally priced one, clearly so at some loss."""
+    """Whether the walk with network DP is at or above the one with local DP, clearly so at some loss."""
     by: dict[str, list[float]] = {}
     for r in record["history"]:
         by.setdefault(r["method"], []).append(float(np.median(r["accuracies"])))
@@ -232,21 +192,14 @@ def plot_local(record: dict[str, Any]) -> Any:
 EXPERIMENTS = {
     "walk-amplification": Experiment(
         "Network over local loss of a random walk, against ln^2 n / n",
-        "Bellet 2023 (talk); Cyffers, Bellet 2022",
-        amplification,
-        plot_amplification,
-        table=amplification_table,
-        held=amplification_held,
+        "Bellet 2023 (talk); Cyffers, Bellet 2022", amplification, plot_amplification,
+        table=amplification_table, held=amplification_held,
         claim="Limited views amplify privacy by a factor of order ln^2 n / n.",
     ),
     "walk-vs-local": Experiment(
         "Network DP-SGD by a walk against local and central DP-SGD",
-        "Bellet 2023 (talk); Cyffers, Bellet 2022",
-        against_local,
-        plot_local,
-        table=local_table,
-        held=local_held,
-        config=LocalConfig,
+        "Bellet 2023 (talk); Cyffers, Bellet 2022", against_local, plot_local, table=local_table,
+        held=local_held, config=LocalConfig,
         claim="Network DP-SGD significantly amplifies privacy guarantees compared with local DP-SGD.",
     ),
-}
+}  # fmt: skip

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from sottovoce.cli.main import AFTER, Command
 
-__all__ = ["REPRODUCE", "SWEEP"]
-
 REPRODUCE = Command("sottovoce_papers.reproduce:reproduce", "The papers' tables and figures.", AFTER)
 SWEEP = Command("sottovoce_papers.sweep:sweep", "Many trials on workers, one record each.", AFTER)

@@ -4,28 +4,56 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sottovoce._io import atomic_write
+from sottovoce.runners.base import Result, provenance_now
 from sottovoce.runners.sweep import write_trial
+from sottovoce_papers import drawing
 
-__all__ = ["accuracy_of", "commit", "differences", "unpack", "write_result"]
+SIMULATED = "simulation: reproducible, not protective"  # the noise, in the provenance of results and trials
 
 
 def accuracy_of(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean and standard deviation of the accuracy, and how many trials they are of.
-
-    Examples
-    --------
-    >>> accuracy_of([{"accuracy": 90.0}, {"accuracy": 92.0}])
-    {'accuracy': 91.0, 'std': 1.41, 'trials': 2}
-    """
+    """Return mean and standard deviation of the accuracy, and how many trials they are of."""
     values = np.array([record["accuracy"] for record in records])
     spread = round(float(values.std(ddof=1)), 2) if len(values) > 1 else None
     return {"accuracy": round(float(values.mean()), 2), "std": spread, "trials": len(values)}
+
+
+def result(
+    name: str, started: float, config: Any, *, metrics: Mapping[str, Any] | None = None,
+    history: Sequence[Mapping[str, Any]] = (), outputs: Mapping[str, Any] | None = None, **provenance: Any,
+) -> Result:  # fmt: skip
+    """Return the result of an experiment that started at ``started``; ``config`` may be its dataclass."""
+    options = asdict(config) if is_dataclass(config) and not isinstance(config, type) else dict(config)
+    came = provenance_now(started, **provenance)
+    return Result(name, options, outputs or {}, metrics or {}, history, provenance=came)
+
+
+def trial_costs(cells: Iterable[Iterable[Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return how many trials the cells have, and their seconds, for the provenance of a result."""
+    seconds = [trial["provenance"]["seconds"] for trials in cells for trial in trials]
+    return {"trials": len(seconds), "trial_seconds": round(sum(seconds), 1)}
+
+
+def curve_of(runs: Any) -> dict[str, np.ndarray]:
+    """Return the median, the least and the most of several runs at every place along them."""
+    along = np.asarray(runs)
+    return {"median": np.median(along, axis=0), "least": along.min(axis=0), "most": along.max(axis=0)}
+
+
+def draw_curve(
+    panel: Any, x: Any, curve: Mapping[str, Any], k: int, label: str, *, scale: float = 1.0,
+    floor: float = -np.inf, middle: str = "median",
+) -> None:  # fmt: skip
+    """Draw a curve of `curve_of` with bars from the least to the most; values below ``floor`` lie on it."""
+    y, least, most = (np.maximum(scale * np.array(curve[key]), floor) for key in (middle, "least", "most"))
+    drawing.error_bars(panel, x, y, [np.maximum(y - least, 0), np.maximum(most - y, 0)], k, label)
 
 
 def commit() -> str | None:
@@ -65,13 +93,7 @@ def unpack(results: Path, folder: Path) -> list[Path]:
 
 
 def differences(ours: Any, theirs: Any, place: str = "") -> list[str]:
-    """Return the places where two results differ by more than rounding; times are not compared.
-
-    Examples
-    --------
-    >>> differences({"a": [1.0, 2.0], "seconds": 3.0}, {"a": [1.0, 2.5], "seconds": 4.0})
-    ['a.1']
-    """
+    """Return the places where two results differ by more than rounding; times are not compared."""
     if any(word in place.rpartition(".")[2] for word in ("seconds", "hours")):
         return []
     if isinstance(ours, dict) and isinstance(theirs, dict) and set(ours) == set(theirs):

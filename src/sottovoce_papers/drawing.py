@@ -11,25 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.report.figures import COLORS, INK, SETTINGS, graph
-from sottovoce.report.figures import springs as layout
+from sottovoce.report.figures import COLORS as COLORS
+from sottovoce.report.figures import INK as INK
+from sottovoce.report.figures import SETTINGS, springs
+from sottovoce.report.figures import graph as graph
 
-__all__ = [
-    "COLORS",
-    "INK",
-    "MARKERS",
-    "attacked",
-    "error_bars",
-    "figure_of",
-    "graph",
-    "layout",
-    "level",
-    "names",
-    "picture_rows",
-    "save",
-    "spread_of",
-]
-
+layout = springs
 MANY = 15  # points of a curve that still have room for bars
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
@@ -38,15 +25,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 def figure_of(
     columns: int = 1, rows: int = 1, *, width: float = 0.0, height: float = 3.4, **shared: Any
 ) -> Iterator[Any]:
-    """Give a figure and its panels, in the style of all figures; panels come as a flat list.
-
-    Examples
-    --------
-    >>> with figure_of(2) as (figure, panels):
-    ...     _ = panels[0].plot([1, 2], [3, 4])
-    >>> len(figure.axes)
-    2
-    """
+    """Give a figure and its panels, in the style of all figures; panels come as a flat list."""
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -59,11 +38,8 @@ def figure_of(
         _tidy(figure, panels, rows, columns, bool(shared.get("sharey")))
 
 
-# ---- what every figure is checked for before it is shown --------------------------------------------------
-
-
 def _tidy(figure: Any, panels: list[Any], rows: int, columns: int, shared: bool) -> None:
-    """Say every thing once, and print nothing over anything else."""
+    """Name shared axes once and keep labels and legends off the drawing."""
     grid = panels[-1].get_gridspec()
     for panel in figure.axes:  # one across a whole row must share the grid of the others, or it covers them
         spec = panel.get_subplotspec()
@@ -119,33 +95,33 @@ def _cut(panel: Any) -> None:
 def _places(panel: Any) -> np.ndarray:
     """Where the curves have points, on the x axis; lines across the whole panel have none."""
     curves = [line for line in panel.get_lines() if line.get_transform() == panel.transData]
-    found = [np.asarray(line.get_xdata(), dtype=float) for line in curves]
-    return np.unique(np.concatenate(found)) if found else np.array([])
+    points = [np.asarray(line.get_xdata(), dtype=float) for line in curves]
+    return np.unique(np.concatenate(points)) if points else np.array([])
 
 
 def _free_legends(figure: Any) -> None:
     """Move the legends out of the panels where one of them covers what is drawn, or has much to say."""
-    kept = [panel for panel in figure.axes if panel.get_legend() is not None]
-    if not any(len(p.get_legend().get_texts()) > 5 or _covers(p.get_legend(), p) for p in kept):
+    with_legend = [panel for panel in figure.axes if panel.get_legend() is not None]
+    if not any(len(p.get_legend().get_texts()) > 5 or _covers(p.get_legend(), p) for p in with_legend):
         return
     groups: list[dict[str, Any]] = []  # panels that speak of the same things share a legend
     for panel in figure.axes:
         handles, labels = panel.get_legend_handles_labels()
-        said = dict(zip(labels, handles, strict=True))
-        known = next((group for group in groups if set(said) & set(group)), None)
+        by_label = dict(zip(labels, handles, strict=True))
+        known = next((group for group in groups if set(by_label) & set(group)), None)
         if known is not None:
-            known.update({label: said[label] for label in said if label not in known})
-        elif said:
-            groups.append(said)
+            known.update({label: by_label[label] for label in by_label if label not in known})
+        elif by_label:
+            groups.append(by_label)
     if len(groups) == 1:
-        for panel in kept:
+        for panel in with_legend:
             panel.get_legend().remove()
         columns = _columns(figure.get_figwidth(), groups[0])
         figure.legend(
             groups[0].values(), groups[0].keys(), loc="outside lower center", ncols=columns, labelcolor=INK
         )
         return
-    for panel in kept:  # each under its own panel
+    for panel in with_legend:  # each under its own panel
         handles, labels = panel.get_legend_handles_labels()
         columns = _columns(panel.get_position().width * figure.get_figwidth(), labels)
         below = -0.62 / (panel.get_position().height * figure.get_figheight())
@@ -156,11 +132,11 @@ def _free_legends(figure: Any) -> None:
 
 def _columns(inches: float, labels: Any) -> int:
     """How many names stand side by side; they fill one column after the other."""
-    listed = [0.6 + 0.075 * len(label) for label in labels]
-    for columns in range(len(listed), 1, -1):
-        rows = -(-len(listed) // columns)
-        if sum(max(listed[k : k + rows]) for k in range(0, len(listed), rows)) <= inches:
-            return -(-len(listed) // rows)  # no column much shorter than the others
+    widths = [0.6 + 0.075 * len(label) for label in labels]
+    for columns in range(len(widths), 1, -1):
+        rows = -(-len(widths) // columns)
+        if sum(max(widths[k : k + rows]) for k in range(0, len(widths), rows)) <= inches:
+            return -(-len(widths) // rows)  # no column much shorter than the others
     return 1
 
 
@@ -185,15 +161,7 @@ def _covers(legend: Any, panel: Any) -> bool:
 
 
 def save(figure: Any, path: str | Path) -> Path:
-    """Write a figure as .svg, .png or .pdf, the same bytes every time.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with figure_of() as (figure, _):
-    ...     save(figure, Path(tempfile.mkdtemp()) / "empty.svg").name
-    'empty.svg'
-    """
+    """Write a figure as .svg, .png or .pdf, the same bytes every time."""
     import matplotlib
 
     target = Path(path)
@@ -254,18 +222,9 @@ def names(panel: Any, xlabel: str, ylabel: str, title: str = "", *, legend: bool
 
 
 def spread_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median of some values, and how far the extremes lie below and above it.
-
-    Examples
-    --------
-    >>> spread_of([1.0, 2.0, 4.0])
-    (2.0, 1.0, 2.0)
-    """
+    """Return the median of some values, and how far the extremes lie below and above it."""
     middle = float(np.median(values))
     return middle, middle - float(np.min(values)), float(np.max(values)) - middle
-
-
-# ---- graphs and pictures ---------------------------------------------------------------------------------
 
 
 def attacked(panel: Any, edges: Any, positions: np.ndarray, attacker: int, known: Sequence[int]) -> None:
@@ -297,11 +256,8 @@ def picture_rows(panel: Any, pictures: Any, chosen: Sequence[int]) -> None:
             stored = pictures[name][u]
             if stored is None:
                 continue
-            flat = (
-                np.frombuffer(base64.b64decode(stored), np.uint8)
-                if isinstance(stored, str)
-                else np.array(stored)
-            )
+            encoded = isinstance(stored, str)
+            flat = np.frombuffer(base64.b64decode(stored), np.uint8) if encoded else np.array(stored)
             pixels = np.broadcast_to(flat.reshape(-1, side, side) / 255, (3, side, side))
             top, left = row * (side + gap), column * (side + gap)
             canvas[top : top + side, left : left + side, :3] = np.moveaxis(pixels, 0, 2)

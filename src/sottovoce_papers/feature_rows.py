@@ -11,8 +11,6 @@ import numpy as np
 
 from sottovoce._io import atomic_write
 
-__all__ = ["Rows", "cache_folder", "rows_of"]
-
 CACHE_VERSION = 1  # raise when `sottovoce.data.image_features` computes other numbers
 SIDES = {"digits": 28, "cifar10": 32}  # others as they come
 
@@ -32,8 +30,8 @@ class Rows(NamedTuple):
         """
         order = np.random.default_rng(seed).permutation(len(self.y))
         cut = round(share * len(order))
-        away, kept = np.sort(order[:cut]), np.sort(order[cut:][:keep])
-        return Rows(self.x[kept], self.y[kept], self.x[away], self.y[away])
+        away, train = np.sort(order[:cut]), np.sort(order[cut:][:keep])
+        return Rows(self.x[train], self.y[train], self.x[away], self.y[away])
 
 
 def cache_folder() -> Path:
@@ -70,11 +68,11 @@ def _computed(images: Any, data: str, features: str) -> list[np.ndarray]:
     if data == "digits":  # the embedded set is for quick looks
         fixed.drawings = 300
     side = SIDES.get(data)
-    found = []
+    rows = []
     for x in (images.x, images.x_test):
         parts = []
         for first in range(0, len(x), 8000):
             floats = images.floats(x[first : first + 8000], side=side)
             parts.append(fixed(floats[:, 0] if floats.shape[1] == 1 else floats))
-        found.append(np.concatenate(parts))
-    return found
+        rows.append(np.concatenate(parts))
+    return rows

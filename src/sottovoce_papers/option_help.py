@@ -5,8 +5,6 @@ A name means the same in every experiment, but for those that `OWN` lists.
 
 from __future__ import annotations
 
-__all__ = ["MEANINGS", "OWN", "meaning"]
-
 MEANINGS: dict[str, str] = {
     "against": "who must not learn more: outsiders, one, three, tree, local, central",
     "agents": "number of agents",

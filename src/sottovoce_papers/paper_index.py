@@ -15,18 +15,10 @@ from typing import Any
 from sottovoce.report.result_files import read_result
 from sottovoce_papers.bayrooti2023.tables import figure1_of
 
-__all__ = ["ITEMS", "Item", "lasted", "stored_results"]
-
 
 @dataclass(frozen=True)
 class Item:
-    """One table or figure of a source, the experiment that makes it, or why there is none.
-
-    Examples
-    --------
-    >>> Item("Bayrooti et al. 2023", "Table 1", "accuracy", "table1").state({})
-    ('runnable', 'no stored result')
-    """
+    """One table or figure of a source, the experiment that makes it, or why there is none."""
 
     source: str
     number: str
@@ -49,13 +41,7 @@ class Item:
 
 
 def lasted(seconds: float) -> str:
-    """Return a time as a person says it.
-
-    Examples
-    --------
-    >>> lasted(0.3), lasted(88), lasted(1191), lasted(47845)
-    ('under 1 s', '88 s', '20 min', '13.3 h')
-    """
+    """Return a time as a person says it."""
     if seconds < 1:
         return "under 1 s"
     if seconds < 300:
@@ -64,13 +50,7 @@ def lasted(seconds: float) -> str:
 
 
 def stored_results(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the results of experiments in a folder by name, in the order of `ITEMS`.
-
-    Examples
-    --------
-    >>> stored_results(Path("no such folder"))
-    {}
-    """
+    """Return the results of experiments in a folder by name, in the order of `ITEMS`."""
     names = dict.fromkeys(item.experiment for item in ITEMS if item.experiment is not None)
     results: dict[str, dict[str, Any]] = {}
     for name in names:

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
 
-__all__ = ["Experiment", "Option", "Shown", "find", "options_of", "registry", "shown"]
-
 MODULES = (
     "bayrooti2023.audit",
-    "bayrooti2023.loss_histograms",
     "bayrooti2023.tables",
     "bayrooti2023.tuning",
     "bellet2023",
@@ -36,30 +33,28 @@ MODULES = (
     "extensions.convex_audits",
     "extensions.fine_tuning",
     "extensions.secure_sum",
-    "extensions.secure_sum_network",
     "muffliato2022.housing",
     "muffliato2022.iterations",
     "muffliato2022.losses",
     "muffliato2022.topologies",
     "muffliato2022.utility",
 )
-_INNER = {"quick", "spread", "progress"}  # arguments of `run` that are no options of the experiment
+_INNER = {"quick", "spread"}  # arguments of `run` that are no options of the experiment
 FROM_ZERO = {"attacker", "egos", "example", "l1", "l2", "noise", "rates", "seed", "skew", "tau", "tv"}
 UNBOUNDED = {"epsilon", "epsilons"}  # infinite: no privacy
 
 
 class Shown(NamedTuple):
-    """A record as a table: headings, rows of text and numbers, and a sentence about them.
-
-    Examples
-    --------
-    >>> Shown(("graph", "paper", "ours"), (("ring", 0.5, 0.4),)).note
-    ''
-    """
+    """A record as a table: headings, rows of text and numbers, and a sentence about them."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     note: str = ""
+
+
+def pick(rows: Iterable[Mapping[str, Any]], *keys: str) -> tuple[tuple[Any, ...], ...]:
+    """Return the values of some keys, one tuple per row."""
+    return tuple(tuple(row[key] for key in keys) for row in rows)
 
 
 class Option(NamedTuple):
@@ -146,12 +141,6 @@ class Experiment:
     claim : what the paper says, in one line.
     held : whether the record bears the claim out, None where it cannot say.
     config : the frozen dataclass of options, where ``run`` takes ``**options``.
-
-    Examples
-    --------
-    >>> made = Experiment("demo", "nobody 2024", lambda quick=False: Result("demo"))
-    >>> made.run(quick=True).name
-    'demo'
     """
 
     title: str
@@ -170,13 +159,7 @@ class Experiment:
 
 
 def registry() -> dict[str, Experiment]:
-    """Return every experiment by name, sorted.
-
-    Examples
-    --------
-    >>> all(isinstance(e, Experiment) for e in registry().values())
-    True
-    """
+    """Return every experiment by name, sorted."""
     experiments: dict[str, Experiment] = {}
     for module in MODULES:
         experiments.update(importlib.import_module(f"{__package__}.{module}").EXPERIMENTS)
@@ -205,23 +188,17 @@ reproduce list` shows all.
 
 
 def options_of(experiment: Experiment) -> dict[str, Option]:
-    """Return the options of an experiment by name, with their defaults.
-
-    Examples
-    --------
-    >>> options_of(find("attack-ego414"))["rounds"].default
-    10
-    """
+    """Return the options of an experiment by name, with their defaults."""
     from inspect import signature
 
-    listed: dict[str, tuple[str, Any]] = {}
+    parameters: dict[str, tuple[str, Any]] = {}
     for argument in signature(experiment.run).parameters.values():
         if argument.name not in _INNER and argument.kind is not argument.VAR_KEYWORD:
-            listed[argument.name] = (str(argument.annotation), argument.default)
+            parameters[argument.name] = (str(argument.annotation), argument.default)
     if experiment.config is not None:
         for field in fields(experiment.config):
-            listed[field.name] = (str(field.type), field.default)
-    return {name: _option(name, *given) for name, given in listed.items()}
+            parameters[field.name] = (str(field.type), field.default)
+    return {name: _option(name, *described) for name, described in parameters.items()}
 
 
 def _option(name: str, annotation: str, default: Any) -> Option:
@@ -231,12 +208,6 @@ def _option(name: str, annotation: str, default: Any) -> Option:
 
 
 def shown(record: Mapping[str, Any]) -> Shown | None:
-    """Return the table of a record of a registered experiment; None for any other record.
-
-    Examples
-    --------
-    >>> shown({"name": "something else"}) is None
-    True
-    """
-    found = registry().get(str(record["name"]))
-    return None if found is None or found.table is None else found.table(dict(record))
+    """Return the table of a record of a registered experiment; None for any other record."""
+    experiment = registry().get(str(record["name"]))
+    return None if experiment is None or experiment.table is None else experiment.table(dict(record))

@@ -11,8 +11,6 @@ from sottovoce.report.figures import inline
 from sottovoce.report.sections import provenance, scalars
 from sottovoce_papers.registry import find, registry
 
-__all__ = ["experiment", "section_for", "trial"]
-
 
 def section_for(name: str) -> Callable[[Mapping[str, Any]], Section] | None:
     """Return the section of results called ``name``; None for results of other programs."""
@@ -24,21 +22,21 @@ def section_for(name: str) -> Callable[[Mapping[str, Any]], Section] | None:
 def experiment(record: Mapping[str, Any]) -> Section:
     """Table and figure of a paper's experiment, the paper's claim, and whether this record bears it out."""
 
-    found, plain = find(record["name"]), dict(record)
+    entry, plain = find(record["name"]), dict(record)
     blocks: list[Figure | Table] = []
     note = ""
-    if found.plot is not None:
-        blocks.append(Figure(inline(found.plot(plain), found.title), f"{found.title} ({found.paper})."))
-    if found.table is not None:
-        columns, rows, note = found.table(plain)
+    if entry.plot is not None:
+        blocks.append(Figure(inline(entry.plot(plain), entry.title), f"{entry.title} ({entry.paper})."))
+    if entry.table is not None:
+        columns, rows, note = entry.table(plain)
         blocks.append(Table(columns, rows, note))
     settings = scalars(record["config"])
     if settings:
         blocks.append(Table(("setting", "value"), tuple(settings.items())))
-    held = None if found.held is None else found.held(plain)
+    held = None if entry.held is None else entry.held(plain)
     verdict = {True: "It held here.", False: "It did not hold here.", None: "This record cannot say."}[held]
-    lead = f"{found.paper}. {found.claim} {verdict}" if found.claim else f"{found.paper}."
-    return Section(found.title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
+    lead = f"{entry.paper}. {entry.claim} {verdict}" if entry.claim else f"{entry.paper}."
+    return Section(entry.title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
 
 
 def trial(record: Mapping[str, Any]) -> Section:
@@ -46,11 +44,11 @@ def trial(record: Mapping[str, Any]) -> Section:
     cell, printed = record["cell"], record.get("printed")
     budget = "no privacy" if cell["epsilon"] == "inf" else f"epsilon {cell['epsilon']:g}"
     ours = f"ours, {record.get('which', 'tuned')}, trial {record['trial']}"
-    listed = {ours: (record["accuracy"], 0.0)}
+    bars = {ours: (record["accuracy"], 0.0)}
     if printed is not None:
-        listed["paper, mean"] = (printed[0], printed[1] or 0.0)
+        bars["paper, mean"] = (printed[0], printed[1] or 0.0)
     picture = figures.bars(
-        list(listed), [value for value, _ in listed.values()], spread=[std for _, std in listed.values()],
+        list(bars), [value for value, _ in bars.values()], spread=[std for _, std in bars.values()],
         xlabel="test accuracy (%)", title="Accuracy", form="{:.2f}",
     )  # fmt: skip
     settings = {**cell, **{key: v for key, v in record["settings"].items() if v is not None}}

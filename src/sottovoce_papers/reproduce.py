@@ -12,8 +12,6 @@ import typer
 from sottovoce._format import number
 from sottovoce.cli.output import Json, emit, if_stopped, progress, safe, table
 
-__all__ = ["reproduce"]
-
 RESULTS = Path("docs/results")  # where a checkout keeps results
 ROWS = 150  # of a table are printed; the record and the report have all
 
@@ -88,37 +86,39 @@ def reproduce(
         _refuse_unless(not context.args, f"gallery takes no options, got {' '.join(context.args)}.")
         _gallery(stored or RESULTS, out or Path("gallery.html"), json)
         return
-    found = find(name)
+    experiment = find(name)
     if wants_help:
-        _help(name, found, json)
+        _help(name, experiment, json)
         return
     words = list(context.args)
-    if records is not None and str(records).isdigit() and "records" in options_of(found):
+    if records is not None and str(records).isdigit() and "records" in options_of(experiment):
         words += ["--records", str(records)]  # how many records there are: the experiment's own option
         records = None
-    options = _chosen(name, found, words, settings or [])
-    _check_plot(plot)
+    options = _chosen(name, experiment, words, settings or [])
+    _refuse_unless(
+        plot is None or plot.suffix in (".svg", ".png", ".pdf"),
+        f"figures are .svg, .png or .pdf files, got --plot {plot.name if plot else ''}.",
+    )
     if stored is not None:
         _refuse_unless(
             not options and not quick, "--from runs nothing, so leave the experiment's options out."
         )
         record = _read(name, stored)
     else:
-        options["spread"] = _spread(name, jobs, backend, records, json)
-        if options["spread"] is None:
-            del options["spread"]
-        sweeps = (
-            None if (jobs, backend, records) == (None, None, None) else records or Path(f"{name}-records")
-        )
-        record = _run(name, found, quick, options, json, sweeps)
+        spread = _spread(name, jobs, backend, records, json)
+        if spread is not None:
+            options["spread"] = spread
+        alone = (jobs, backend, records) == (None, None, None)
+        sweeps = None if alone else records or Path(f"{name}-records")
+        record = _run(name, experiment, quick, options, json, sweeps)
         record["provenance"]["command"] = _command(name, quick, words, settings or [])
-        _refuse_unless(*_as_asked(record, options))
+        _check_quick_options(record, options)
     if check is not None:
         _compare(name, record, _read(name, check), check, json)
         return
     try:
-        written = _write(name, found, record, quick, out, plot, bool(json), stored is not None)
-        emit(_without_pictures(record), json, lambda screen: _show(screen, found, record, written))
+        written = _write(name, experiment, record, quick, out, plot, bool(json), stored is not None)
+        emit(_without_pictures(record), json, lambda screen: _show(screen, experiment, record, written))
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
         if stored is None or isinstance(problem, InvalidInput):
             raise
@@ -128,7 +128,7 @@ def reproduce(
         ) from None
 
 
-# what the experiments take is not known before one is named: unknown options are read in `_chosen`
+# the options depend on the experiment, so typer leaves them to `_chosen`
 reproduce.context_settings = {  # type: ignore[attr-defined]
     "ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": [],
 }  # fmt: skip
@@ -141,27 +141,17 @@ def _refuse_unless(fine: bool, sentence: str) -> None:
         raise InvalidInput(sentence)
 
 
-# ---- what there is -------------------------------------------------------------------------------------
-
-
 def _list(folder: Path, json: bool) -> None:
     from sottovoce_papers.paper_index import ITEMS, stored_results
     from sottovoce_papers.registry import registry
 
     results = stored_results(folder)
-    items = [
-        {
-            "source": i.source,
-            "item": i.number,
-            "what": i.what,
-            "name": i.experiment,
-            "state": state,
-            "why": why,
-        }
-        for i in ITEMS
-        for state, why in [i.state(results)]
-    ]
-    listed = {
+    items = []
+    for i in ITEMS:
+        state, why = i.state(results)
+        named = {"source": i.source, "item": i.number, "what": i.what, "name": i.experiment}
+        items.append({**named, "state": state, "why": why})
+    experiments = {
         key: {"title": e.title, "paper": e.paper, "plot": e.plot is not None} for key, e in registry().items()
     }
 
@@ -174,10 +164,10 @@ def _list(folder: Path, json: bool) -> None:
             ]
             screen.print(table(["item", "name", "what", "state", "made in, or why not"], rows, title=source))
         counts = {s: sum(i["state"] == s for i in items) for s in dict.fromkeys(i["state"] for i in items)}
-        said = ", ".join(f"{count} {state}" for state, count in counts.items())
-        screen.print(f"{len(items)} tables and figures: {said}.")
+        summary = ", ".join(f"{count} {state}" for state, count in counts.items())
+        screen.print(f"{len(items)} tables and figures: {summary}.")
 
-    emit({"items": items, "experiments": listed}, json, text)
+    emit({"items": items, "experiments": experiments}, json, text)
 
 
 def _gallery(folder: Path, out: Path, json: bool) -> None:
@@ -190,17 +180,17 @@ def _gallery(folder: Path, out: Path, json: bool) -> None:
     _refuse_unless(bool(records), f"{folder} holds no record of an experiment; --from names another folder.")
     atomic_write(out, build(records, "The papers, ours beside theirs"))
     payload = {"gallery": str(out), "records": [record["name"] for record in records]}
-    said = f"{len(records)} records, written to {out}"
-    emit(payload, json, lambda screen: screen.print(said, markup=False))
+    summary = f"{len(records)} records, written to {out}"
+    emit(payload, json, lambda screen: screen.print(summary, markup=False))
 
 
-def _help(name: str, found: Any, json: bool) -> None:
+def _help(name: str, experiment: Any, json: bool) -> None:
     from sottovoce_papers.option_help import meaning
     from sottovoce_papers.registry import options_of
 
-    options = options_of(found)
+    options = options_of(experiment)
     payload = {
-        "name": name, "title": found.title, "paper": found.paper, "claim": found.claim,
+        "name": name, "title": experiment.title, "paper": experiment.paper, "claim": experiment.claim,
         "options": {
             o.name: {"default": o.default, "takes": o.expects, "means": meaning(name, o.name)}
             for o in options.values()
@@ -208,9 +198,9 @@ def _help(name: str, found: Any, json: bool) -> None:
     }  # fmt: skip
 
     def text(screen: Any) -> None:
-        screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")
-        if found.claim:
-            screen.print(f"{_speaker(found)}: {safe(found.claim)}")
+        screen.print(f"[bold]{safe(experiment.title)}[/bold] ({safe(experiment.paper)})")
+        if experiment.claim:
+            screen.print(f"{_speaker(experiment)}: {safe(experiment.claim)}")
         rows = [
             [_flag(o.name), safe(meaning(name, o.name)), o.expects, safe(_default(o.default))]
             for o in options.values()
@@ -233,21 +223,18 @@ def _default(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# ---- what is asked for -----------------------------------------------------------------------------------
-
-
-def _chosen(name: str, found: Any, words: list[str], pairs: Sequence[str]) -> dict[str, Any]:
+def _chosen(name: str, experiment: Any, words: list[str], pairs: Sequence[str]) -> dict[str, Any]:
     """Return the options that were given, read as the experiment reads them; refuse any other."""
     from sottovoce.errors import InvalidInput
     from sottovoce_papers.registry import options_of
 
-    known = options_of(found)
-    given: dict[str, str] = {}
+    known = options_of(experiment)
+    values: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key or not value:
             raise InvalidInput(f"--set expects an option and its value, as epsilon=1, got {pair!r}.")
-        given[key] = value
+        values[key] = value
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -260,9 +247,9 @@ def _chosen(name: str, found: Any, words: list[str], pairs: Sequence[str]) -> di
                 takes = f" expects {kind.expects}, got nothing" if kind else " is not known"
                 raise InvalidInput(f"--{key}{takes}; {name} has {_all(known)}.")
             value = rest.pop(0)
-        given[key] = value
+        values[key] = value
     options = {}
-    for key, value in given.items():
+    for key, value in values.items():
         option = known.get(key.replace("-", "_"))
         if option is None:
             raise InvalidInput(f"{name} has no option --{key}; it has {_all(known)}.")
@@ -270,25 +257,18 @@ def _chosen(name: str, found: Any, words: list[str], pairs: Sequence[str]) -> di
     return options
 
 
-def _as_asked(record: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[bool, str]:
-    """Whether the record was made with the options given: a quick form has some of its own."""
+def _check_quick_options(record: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Refuse an option that the quick form replaced by its own value."""
     from sottovoce._io import plain
 
     used = {key: record["config"][key] for key in options if key in record["config"]}
     other = [key for key, value in used.items() if plain(value) != plain(options[key])]
-    said = ", ".join(f"{_flag(key)} {_default(used[key])}" for key in other)
-    return not other, f"the quick form has its own {said}; leave --quick out, or that option."
+    flags = ", ".join(f"{_flag(key)} {_default(used[key])}" for key in other)
+    _refuse_unless(not other, f"the quick form has its own {flags}; leave --quick out, or that option.")
 
 
 def _all(known: Mapping[str, Any]) -> str:
     return ", ".join(_flag(option) for option in known) or "none of its own"
-
-
-def _check_plot(plot: Path | None) -> None:
-    _refuse_unless(
-        plot is None or plot.suffix in (".svg", ".png", ".pdf"),
-        f"figures are .svg, .png or .pdf files, got --plot {plot.name if plot else ''}.",
-    )
 
 
 def _command(name: str, quick: bool, words: Sequence[str], pairs: Sequence[str]) -> str:
@@ -296,23 +276,20 @@ def _command(name: str, quick: bool, words: Sequence[str], pairs: Sequence[str])
     return shlex.join(["sottovoce", "reproduce", name, *(["--quick"] if quick else []), *words, *sets])
 
 
-# ---- running, reading, writing ---------------------------------------------------------------------------
-
-
 def _run(
-    name: str, found: Any, quick: bool, options: dict[str, Any], json: bool, records: Path | None = None
+    name: str, experiment: Any, quick: bool, options: dict[str, Any], json: bool, records: Path | None = None
 ) -> dict[str, Any]:
     """Run the experiment; its result names the version and the commit of the code."""
     places = [Path(place) for place in (options.get("results"), options.get("stored"), records) if place]
     earlier = [place.name for place in places if place.is_file() or any(place.glob("*.json"))]
     if "spread" in options:
-        kept = "finished trials are kept; the same command goes on."
+        resumable = "finished trials are kept; the same command goes on."
         lost = "nothing was kept; --records FOLDER keeps every trial that ends."
-        with if_stopped(lambda: kept if places else lost):
-            record: dict[str, Any] = found.run(quick=quick, **options).to_dict()
+        with if_stopped(lambda: resumable if places else lost):
+            record: dict[str, Any] = experiment.run(quick=quick, **options).to_dict()
     else:
         with if_stopped(lambda: "nothing was written."), progress(name, None, quiet=json):
-            record = found.run(quick=quick, **options).to_dict()
+            record = experiment.run(quick=quick, **options).to_dict()
     came = record["provenance"]
     if earlier:
         came["assembled_from"] = earlier[0]
@@ -339,30 +316,24 @@ def _read(name: str, path: Path) -> dict[str, Any]:
 
 
 def _write(
-    name: str,
-    found: Any,
-    record: dict[str, Any],
-    quick: bool,
-    out: Path | None,
-    plot: Path | None,
-    quiet: bool,
-    redrawn: bool,
-) -> list[Path]:
-    """Write record and figure where they were asked for; without a wish, beside the caller."""
+    name: str, experiment: Any, record: dict[str, Any], quick: bool, out: Path | None, plot: Path | None,
+    quiet: bool, redrawn: bool,
+) -> list[Path]:  # fmt: skip
+    """Write record and figure to the paths of --out and --plot, by default to the current folder."""
     from sottovoce.report.result_files import write_result
 
     stem = f"{name}-quick" if quick else name
     if not quiet:
         out = out or (None if redrawn else Path(f"{stem}.json"))
-        plot = plot or (None if found.plot is None else Path(f"{stem}.svg"))
+        plot = plot or (None if experiment.plot is None else Path(f"{stem}.svg"))
     written = []
     if out is not None:
         written.append(write_result(out, record))
     if plot is not None:
         from sottovoce_papers.drawing import save
 
-        _refuse_unless(found.plot is not None, f"{name} has no figure, got --plot {plot.name}.")
-        written.append(save(found.plot(record), plot))
+        _refuse_unless(experiment.plot is not None, f"{name} has no figure, got --plot {plot.name}.")
+        written.append(save(experiment.plot(record), plot))
     return written
 
 
@@ -384,24 +355,20 @@ def _spread(
             f"{many if takes_seed(name) else ''}."
         )
 
-    def here(function: Any, listed: Any) -> list[Any]:
-        values = []
-        with progress(f"{name}, {len(listed)} trials", len(listed), quiet=json) as tell:
-            for done, trial in enumerate(listed, start=1):
-                values.append(function(**trial.options))
-                tell(done)
-        return values
+    def spread(function: Any, trials: Any) -> list[Any]:
+        with progress(f"{name}, {len(trials)} trials", len(trials), quiet=json) as tell:
+            if alone:
+                values = []
+                for done, trial in enumerate(trials, start=1):
+                    values.append(function(**trial.options))
+                    tell(done)
+                return values
+            place, workers = folder or Path(f"{name}-records"), 1 if jobs is None else jobs
+            options: dict[str, Any] = {"backend": backend or "loky"}
+            records = sweep(function, trials, place, seed=None, jobs=workers, progress=tell, **options)
+            return [record["value"] for record in records]
 
-    def spread(function: Any, listed: Any) -> list[Any]:
-        place = folder or Path(f"{name}-records")
-        workers = 1 if jobs is None else jobs
-        with progress(f"{name}, {len(listed)} trials", len(listed), quiet=json) as tell:
-            records = sweep(
-                function, listed, place, seed=None, jobs=workers, backend=backend or "loky", progress=tell
-            )
-        return [record["value"] for record in records]
-
-    return here if alone else spread
+    return spread
 
 
 def _compare(name: str, record: Mapping[str, Any], stored: Mapping[str, Any], path: Path, json: bool) -> None:
@@ -419,31 +386,28 @@ def _compare(name: str, record: Mapping[str, Any], stored: Mapping[str, Any], pa
     emit({"name": name, "same": True}, json, lambda screen: screen.print(safe(text)))
 
 
-# ---- what a person sees ----------------------------------------------------------------------------------
-
-
-def _speaker(found: Any) -> str:
+def _speaker(experiment: Any) -> str:
     """Who says what is to be checked: a source, or this library of itself."""
-    return "Our claim" if found.own else "The paper"
+    return "Our claim" if experiment.own else "The paper"
 
 
-def _show(screen: Any, found: Any, record: dict[str, Any], written: Sequence[Path]) -> None:
+def _show(screen: Any, experiment: Any, record: dict[str, Any], written: Sequence[Path]) -> None:
     from sottovoce._format import fine
     from sottovoce_papers.paper_index import lasted
 
-    screen.print(f"[bold]{safe(found.title)}[/bold] ({safe(found.paper)})")
-    if found.table is not None:
-        shown = found.table(record)
+    screen.print(f"[bold]{safe(experiment.title)}[/bold] ({safe(experiment.paper)})")
+    if experiment.table is not None:
+        shown = experiment.table(record)
         rows = [[_cell(value) for value in row] for row in shown.rows[:ROWS]]
         screen.print(table(shown.columns, rows, write=fine))
         if len(shown.rows) > ROWS:
             screen.print(f"... and {len(shown.rows) - ROWS} rows more in the record.")
         if shown.note:
             screen.print(safe(shown.note))
-    if found.claim:
-        held = None if found.held is None else found.held(record)
+    if experiment.claim:
+        held = None if experiment.held is None else experiment.held(record)
         verdict = {True: "it held here", False: "it did NOT hold here", None: "this run cannot say"}[held]
-        screen.print(f"{_speaker(found)}: {safe(found.claim)}\nIn this record: {verdict}.")
+        screen.print(f"{_speaker(experiment)}: {safe(experiment.claim)}\nIn this record: {verdict}.")
     came = record["provenance"]
     took = f"Took {lasted(came.get('trial_seconds', came.get('seconds', 0.0)))}."
     files = f" Written: {', '.join(map(str, written))}." if written else ""

@@ -10,8 +10,6 @@ import typer
 from sottovoce._format import number
 from sottovoce.cli.output import Json, emit, if_stopped, progress, table
 
-__all__ = ["choices", "sweep"]
-
 
 def sweep(
     what: Annotated[str, typer.Argument(help="An experiment (see `sottovoce reproduce list`), or audit.")],
@@ -48,10 +46,13 @@ def sweep(
     function, fixed = target(what, quick)
     if repeats > 1 and what != "audit" and not takes_seed(what):
         raise InvalidInput(f"{what} takes no seed, so --repeats {repeats} would run the same thing again.")
-    listed = trials_of.repeated(trials_of.grid(**choices(settings or [])), repeats, fixed)
-    kept = f"finished trials are kept in {out}; the same command goes on."
-    with if_stopped(lambda: kept), progress(f"{what}, {len(listed)} trials", len(listed), quiet=json) as tell:
-        records = trials_of.sweep(function, listed, out, seed=seed, jobs=jobs, backend=backend, progress=tell)
+    trials = trials_of.repeated(trials_of.grid(**choices(settings or [])), repeats, fixed)
+    resumable = f"finished trials are kept in {out}; the same command goes on."
+    with (
+        if_stopped(lambda: resumable),
+        progress(f"{what}, {len(trials)} trials", len(trials), quiet=json) as tell,
+    ):
+        records = trials_of.sweep(function, trials, out, seed=seed, jobs=jobs, backend=backend, progress=tell)
     payload = {
         "what": what, "trials": len(records), "folder": out, "jobs": jobs, "backend": backend,
         "seconds": sum(record["seconds"] for record in records),
@@ -71,13 +72,13 @@ def choices(words: list[str]) -> dict[str, list[Any]]:
     """Return {option: values} from words like n=20,40; numbers and true/false are read as such."""
     from sottovoce.errors import InvalidInput
 
-    found: dict[str, list[Any]] = {}
+    options: dict[str, list[Any]] = {}
     for word in words:
         name, equals, values = word.partition("=")
         if not equals or not name or not values:
             raise InvalidInput(f"--set expects an option and its values, as n=20,40, got {word!r}.")
-        found[name.replace("-", "_")] = [_value(value) for value in values.split(",")]
-    return found
+        options[name.replace("-", "_")] = [_value(value) for value in values.split(",")]
+    return options
 
 
 def _value(word: str) -> Any:

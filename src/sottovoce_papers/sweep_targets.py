@@ -9,8 +9,6 @@ import numpy as np
 
 from sottovoce.runners import Result
 
-__all__ = ["audit_trial", "experiment_trial", "has_trials", "takes_seed", "target"]
-
 
 def target(what: str, quick: bool = False) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the function that ``sottovoce sweep WHAT`` runs, and the options it always gets."""
@@ -33,8 +31,8 @@ def experiment_trial(*, seed: int, experiment: str, quick: bool = False, **optio
 
 def takes_seed(experiment: str) -> bool:
     """Whether another seed makes the experiment another one; else repeating it would show nothing."""
-    given = _options(experiment)
-    return "seed" in given or any(option.kind is option.VAR_KEYWORD for option in given.values())
+    options = _options(experiment)
+    return "seed" in options or any(option.kind is option.VAR_KEYWORD for option in options.values())
 
 
 def has_trials(experiment: str) -> bool:
@@ -70,8 +68,8 @@ def audit_trial(
 
     network = graphs.parse(graph)
     who = int(np.argmax(network.distances_from(user))) if observer is None else observer
-    found = audit_averaging(
+    audit = audit_averaging(
         Gossip(network, rounds), user=user, observers=(who,), sensitivity=1.0, noise_std=noise_multiplier,
         runs=runs, rng=np.random.default_rng(seed), delta=delta, level=level,
     )  # fmt: skip
-    return {"observer": who, **found.to_dict(), "refuted": found.refuted}
+    return {"observer": who, **audit.to_dict(), "refuted": audit.refuted}

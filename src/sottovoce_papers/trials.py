@@ -32,8 +32,6 @@ from sottovoce_papers.bayrooti2023.settings import settings_of
 from sottovoce_papers.bayrooti2023.tables import beyond, cells_of, from_trials, tuned_apart
 from sottovoce_papers.common import commit, unpack, write_result
 
-__all__ = ["assemble", "main", "pending"]
-
 Job = tuple[Cell, str, int]
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")
 RESULTS, FOLDER = Path("docs/results"), Path("build/trials")

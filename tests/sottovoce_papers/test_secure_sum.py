@@ -105,9 +105,11 @@ def test_what_was_tried_is_kept_and_only_what_is_missing_is_run(tmp_path, monkey
     ran = []
     one, two = Setting("handwriting", 3, 4.0), Setting("handwriting", 3, 8.0, clip_norm=0.5)
 
-    def cell(*, data, epsilon, own, listed):
-        ran.append(list(listed))
-        return [{**dataclasses.asdict(s), "held_out_accuracy": s.learning_rate, "seeds": [1]} for s in listed]
+    def cell(*, data, epsilon, own, settings):
+        ran.append(list(settings))
+        return [
+            {**dataclasses.asdict(s), "held_out_accuracy": s.learning_rate, "seeds": [1]} for s in settings
+        ]
 
     monkeypatch.setattr(secure_sum, "tuning_cell", cell)
     stored = str(tmp_path / "tuning.jsonl")

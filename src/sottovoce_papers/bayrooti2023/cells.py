@@ -24,11 +24,17 @@ from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import read_trial, write_trial
 from sottovoce_papers.bayrooti2023.printed import INF, RATES, printed
 from sottovoce_papers.bayrooti2023.settings import Settings, like, settings_of
-
-__all__ = ["COLORED", "DELTA", "METHODS", "Cell", "cell_trial", "run_cell", "trial_key"]
+from sottovoce_papers.common import SIMULATED
 
 DELTA = 1e-5
 COLORED = "colored digits"  # a few of scikit-learn's in three channels: ResNet-9 on what is always there
+# mean and standard deviation per channel; images of other names are normalized as CIFAR-100
+NORMALIZATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "mnist": ((0.1307,), (0.3081,)),
+    "fashion_mnist": ((0.1307,), (0.3081,)),
+    "digits": ((0.3,), (0.38,)),
+    "cifar100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+}
 METHODS = ("central", "dsgd", "dsgt", "dinno", "consensus", "masked")
 
 
@@ -65,11 +71,11 @@ class Cell:
         if self.data not in ("mnist", "cifar100"):
             return None
         tables = (4,) if self.data == "cifar100" else (1, 2)
-        found = (
+        values = (
             printed(number, self.method, self.epsilon, self.fiedler, self.skew)
             for number in ((table,) if table else tables)
         )
-        return next((value for value in found if value is not None), None)
+        return next((value for value in values if value is not None), None)
 
 
 def trial_key(cell: Cell, which: str, trial: int) -> str:
@@ -84,7 +90,6 @@ def run_cell(
     which: str = "tuned",
     settings: Settings | None = None,
     results: str | Path | None = None,
-    progress: bool = False,
     every: int | None = None,
     device: str = "cpu",
 ) -> dict[str, Any]:
@@ -104,9 +109,9 @@ def run_cell(
     network = _graph(cell, rng)
     data = _split(cell, rng)
     plan = _plan(cell, chosen, network, data.sizes, device)
-    found = plan.run(data, rng, progress=progress, every=every)
-    private = np.isfinite(cell.epsilon)
-    # whoever sees all that leaves; behind masks any one member who does
+    result = plan.run(data, rng, every=every)
+    private, where = np.isfinite(cell.epsilon), {} if device == "cpu" else {"device": device}
+    # an adversary who sees every message; behind masks any one member who does
     seen: Any = {"central": "central", "masked": "network"}.get(cell.method, "local")
     record = {
         "name": "bayrooti2023-trial",
@@ -114,19 +119,15 @@ def run_cell(
         "trial": trial,
         "which": which,
         "settings": asdict(chosen),
-        "accuracy": round(found.metrics["accuracy"], 2),
-        "accuracy_least": round(found.metrics["accuracy_least"], 2),
-        "history": list(found.history),
+        "accuracy": round(result.metrics["accuracy"], 2),
+        "accuracy_least": round(result.metrics["accuracy_least"], 2),
+        "history": list(result.history),
         "printed": cell.printed(),
         "graph_fiedler": None if network is None else round(float(network.fiedler_normalized), 4),
         "noise_multiplier": [round(z, 4) for z in plan.multipliers],
         "epsilon_spent": round(plan.privacy(seen).epsilon(DELTA), 6) if private else "inf",
         "guarantee": plan.privacy(seen).statement(DELTA) if private else "none: no noise",
-        "provenance": provenance_now(
-            started,
-            noise="simulation: reproducible, not protective",
-            **({} if device == "cpu" else {"device": device}),
-        ),
+        "provenance": provenance_now(started, noise=SIMULATED, **where),
     }
     write_trial(path, record)
     return record
@@ -135,9 +136,8 @@ def run_cell(
 def _settings(cell: Cell, which: str = "tuned") -> Settings:
     if cell.data in ("mnist", "digits"):
         chosen = settings_of(cell.method, cell.epsilon, cell.fiedler, which)
-        return (
-            chosen if cell.data == "mnist" else replace(chosen, steps=None)
-        )  # digits: a few steps, as asked
+        # digits are for quick runs: the number of steps is the cell's
+        return chosen if cell.data == "mnist" else replace(chosen, steps=None)
     rates = RATES[like(cell.method)]
     first, last = rates.get(cell.epsilon, rates[10.0])
     return Settings(1.0 if cell.method == "central" else 10.0, first, last)
@@ -168,15 +168,8 @@ def _images(name: str) -> Any:
 def _tensors(name: str) -> tuple[Any, ...]:
     """Normalized training and test tensors, kept: ten agents share one copy."""
     images = _images(name)
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    if name in ("mnist", "fashion_mnist"):
-        mean, std, side = (0.1307,), (0.3081,), 32
-    elif name == "digits":
-        mean, std, side = (0.3,), (0.38,), 32
-    else:
-        mean, std, side = (0.507, 0.487, 0.441), (0.267, 0.256, 0.276), 32
-    return tuple(images.floats(x, mean, std, side) for x in (images.x, images.x_test))
+    mean, std = NORMALIZATION.get(name, NORMALIZATION["cifar100"])
+    return tuple(images.floats(x, mean, std, 32) for x in (images.x, images.x_test))
 
 
 def _split(cell: Cell, rng: np.random.Generator) -> Any:

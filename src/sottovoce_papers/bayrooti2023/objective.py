@@ -29,8 +29,6 @@ from sottovoce.objectives.clipping import clip_weights
 from sottovoce.objectives.nets.float64_sums import row_squares, weighted_products, weighted_rows
 from sottovoce.objectives.nets.objective import NetObjective
 
-__all__ = ["BayrootiObjective"]
-
 SIDE, WIDTH, POOLED, MAPS = 32, 28, 14, 3
 FLAT = WIDTH * SIDE - 4  # length of a convolution map kept at the width of the image
 HALF, QUARTER = 16, 256  # width and size of an image of every second row and column
@@ -94,14 +92,14 @@ class BayrootiObjective(NetObjective):
         inputs = inputs.to(torch.float32)
         for row in torch.split(torch.as_tensor(theta, dtype=torch.float32), 1):
             conv, bias, w1, b1, w2, b2 = _split(row)
-            found = []
+            parts = []
             for part in torch.split(inputs, chunk):
                 images = part.reshape(len(part), SIDE * SIDE).contiguous().numpy()
                 features, slope, place = _buffers(len(part))
                 _conv_mish_pool(images, conv.numpy(), bias.numpy(), len(part), features, slope, place)
                 hidden = _mish(torch.addmm(b1[0], torch.from_numpy(features), w1[0].mT))[0]
-                found.append(torch.addmm(b2[0], hidden, w2[0].mT))
-            yield torch.cat(found)
+                parts.append(torch.addmm(b2[0], hidden, w2[0].mT))
+            yield torch.cat(parts)
 
 
 def _split(theta: Tensor) -> tuple[Tensor, ...]:
@@ -124,17 +122,21 @@ def _mish(h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 _FAST = {"contract", "nsz", "arcp", "reassoc"}
-_kept: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
+_BUFFERS: dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]] = {}
 
 
 def _buffers(samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Features, slopes and arg-max places of a lot; kept, since fresh pages cost more than the arithmetic."""
-    if samples not in _kept:
-        if len(_kept) > 4:
-            _kept.clear()
+    if samples not in _BUFFERS:
+        if len(_BUFFERS) > 4:
+            _BUFFERS.clear()
         shape = (samples, FEATURES)
-        _kept[samples] = (np.empty(shape, np.float32), np.empty(shape, np.float32), np.empty(shape, np.int32))
-    return _kept[samples]
+        _BUFFERS[samples] = (
+            np.empty(shape, np.float32),
+            np.empty(shape, np.float32),
+            np.empty(shape, np.int32),
+        )
+    return _BUFFERS[samples]
 
 
 @njit(inline="always")

@@ -5,8 +5,6 @@ Bayrooti, Gao, Prorok, "Differentially Private Decentralized Deep Learning with 
 
 from __future__ import annotations
 
-__all__ = ["EPSILONS", "FIEDLERS", "HOURS", "INF", "RATES", "SKEWS", "TABLE1", "TABLE2", "TABLE4", "printed"]
-
 INF = float("inf")
 FIEDLERS = (1.0, 0.7, 0.39, 0.06)
 

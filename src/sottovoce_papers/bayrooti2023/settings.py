@@ -15,8 +15,6 @@ import numpy as np
 from sottovoce.errors import InvalidInput
 from sottovoce_papers.bayrooti2023.printed import INF, RATES
 
-__all__ = ["GRID", "MIDDLE", "TUNED", "WHICH", "Settings", "like", "settings_of"]
-
 WHICH = ("printed", "tuned")
 
 

@@ -26,10 +26,8 @@ from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import COLORED, DELTA, METHODS, Cell, _images, cell_trial, run_cell
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, FIEDLERS, HOURS, INF, SKEWS
 from sottovoce_papers.bayrooti2023.settings import GRID, WHICH, settings_of
-from sottovoce_papers.common import accuracy_of
+from sottovoce_papers.common import SIMULATED, accuracy_of, result, trial_costs
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "beyond", "cells_of", "figure1_of", "from_trials", "tuned_apart"]
 
 NAMES = {
     "central": "DP-SGD, central",
@@ -65,30 +63,30 @@ def beyond(cells: Iterable[Cell]) -> list[Cell]:
 
 def _wanted(name: str, cells: list[Cell], **filters: Any) -> list[Cell]:
     """Keep the cells the caller asked for; a value that the table has not is refused with those it has."""
-    given = {key: _several(value) for key, value in filters.items() if value is not None}
-    cells = cells + [cell for cell in beyond(cells) if cell.method in given.get("method", ())]
+    wanted = {key: _several(value) for key, value in filters.items() if value is not None}
+    cells = cells + [cell for cell in beyond(cells) if cell.method in wanted.get("method", ())]
     # one cell that the paper does not print may still be named in full
-    free = len(given.get("method", ())) == len(given.get("epsilon", ())) == 1
-    for key, values in given.items():
+    free = len(wanted.get("method", ())) == len(wanted.get("epsilon", ())) == 1
+    for key, values in wanted.items():
         known = list(dict.fromkeys(getattr(cell, key) for cell in cells))
         wrong = [v for v in values if v not in known]
         if wrong and not (free and key == "epsilon" and values[0] > 0):
             has = ", ".join(f"{v:g}" if isinstance(v, float) else str(v) for v in known)
             more = " (and consensus, masked)" if key == "method" else ""
             raise InvalidInput(f"{name} has no {key} {wrong[0]!r}; it has {has}{more}.")
-    if free and given["epsilon"][0] not in {cell.epsilon for cell in cells}:
-        cells = [replace(cell, epsilon=given["epsilon"][0]) for cell in cells]
-    kept = [
+    if free and wanted["epsilon"][0] not in {cell.epsilon for cell in cells}:
+        cells = [replace(cell, epsilon=wanted["epsilon"][0]) for cell in cells]
+    selected = [
         cell for cell in _once(cells)
         if all(
             getattr(cell, key) in values or (cell.method == "central" and key in ("fiedler", "skew"))
-            for key, values in given.items()
+            for key, values in wanted.items()
         )
     ]  # fmt: skip
-    if not kept:
-        asked = ", ".join(f"{key} {' '.join(map(str, values))}" for key, values in given.items())
-        raise InvalidInput(f"{name} prints no cell with {asked}; leave one of them out.")
-    return kept
+    if not selected:
+        named = ", ".join(f"{key} {' '.join(map(str, values))}" for key, values in wanted.items())
+        raise InvalidInput(f"{name} prints no cell with {named}; leave one of them out.")
+    return selected
 
 
 def tuned_apart(cell: Cell) -> bool:
@@ -101,10 +99,10 @@ def tuned_apart(cell: Cell) -> bool:
 
 def _once(cells: Iterable[Cell]) -> list[Cell]:
     """Return every cell once: the central one has no graph and no skew."""
-    found: dict[str, Cell] = {}
+    by_key: dict[str, Cell] = {}
     for cell in cells:
-        found.setdefault(cell.key, cell)
-    return list(found.values())
+        by_key.setdefault(cell.key, cell)
+    return list(by_key.values())
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -117,37 +115,51 @@ def _which(settings: str) -> tuple[str, ...]:
     return WHICH if settings == "both" else (settings,)
 
 
-def _table(
+def _run(
     name: str,
-    cells: Sequence[Cell],
-    trials: int,
     quick: bool,
-    spread: Spread,
+    filters: Mapping[str, Any],
     settings: str,
-    options: dict[str, Any],
+    trials: int,
+    results: str | None,
+    spread: Spread,
+    *,
+    steps: int = 20_000,
+    **options: Any,
 ) -> Result:
-    """Run the cells and put ours beside the paper's."""
+    """Run the cells of a table that the filters select, and put ours beside the paper's."""
     started = time.perf_counter()
-    given = {key: value for key, value in options.items() if value}
+    cells = _wanted(name, cells_of(name, steps), **filters)
+    if quick:
+        cells, trials = _quick(name, cells), 1
+    if results:
+        options["results"] = results
     pairs = [(cell, which) for cell in cells for which in _which(settings)]
-    listed = [
-        [
-            Trial(
-                f"{cell.key} {'printed ' if which == 'printed' else ''}trial={trial}",
-                {
-                    "cell": asdict(cell),
-                    "trial": trial,
-                    **given,
-                    **({"which": which} if which == "printed" else {}),
-                },
-            )
-            for trial in range(trials)
-        ]
-        for cell, which in pairs
-    ]
-    values = run_cells(spread, cell_trial, listed)
-    rows = [_row(name, cell, which, found, quick) for (cell, which), found in zip(pairs, values, strict=True)]
+    jobs = []
+    for cell, which in pairs:
+        label, chosen = ("printed ", {"which": which}) if which == "printed" else ("", {})
+        plain = {"cell": asdict(cell), **options, **chosen}
+        jobs.append([Trial(f"{cell.key} {label}trial={k}", {**plain, "trial": k}) for k in range(trials)])
+    values = run_cells(spread, cell_trial, jobs)
+    rows = [_row(name, *pair, records, quick) for pair, records in zip(pairs, values, strict=True)]
     return _result(name, rows, trials, quick, settings, provenance_now(started))
+
+
+def _quick(name: str, cells: Sequence[Cell]) -> list[Cell]:
+    """Return a few cells on scikit-learn's digits, with few steps: they show that everything runs."""
+    small: dict[str, Any] = {"data": "digits", "steps": 10, "batch_size": 32, "agents": 5}
+    if name == "table1":  # else the first cell of every method, on a graph that five agents can have
+        first = [replace(cell, fiedler=0.39) for cell in {c.method: c for c in reversed(cells)}.values()]
+        chosen = [c for c in cells if c.epsilon == 10 and c.fiedler == 0.39] or first
+    elif name == "table2":
+        sparse = [replace(cell, fiedler=0.39) for cell in cells]
+        chosen = [cell for cell in sparse if cell.skew in (0, 1)][:2] or sparse[:1]
+    elif name == "figure1":
+        chosen = [c for c in cells if c.epsilon == 10 and c.fiedler in (0.39, 1.0)][:2] or list(cells[:1])
+    else:  # the ResNet-9 of Table 4, one step by DP-DiNNO with its two primal steps
+        small = {"data": COLORED, "fiedler": 1.0, "steps": 1, "batch_size": 2, "agents": 2}
+        chosen = [next((c for c in cells if c.method == "dinno" and c.epsilon == 10), cells[0])]
+    return [replace(cell, **small) for cell in chosen]
 
 
 def _result(
@@ -161,7 +173,7 @@ def _result(
             "cells": len({row["cell"] for row in rows if row["trials"] and row["method"] not in BEYOND}),
             "cells_in_the_paper": len(cells_of(name)),
         },
-        provenance={**came, "noise": "simulation: reproducible, not protective"},
+        provenance={**came, "noise": SIMULATED},
     )
 
 
@@ -191,12 +203,12 @@ def from_trials(name: str, folder: str | Path) -> Result:
     Nothing runs: this is how an unfinished table is looked at, and how the stored one was made.
     """
     started = time.perf_counter()
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    by_cell: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for path in sorted(Path(folder).glob("*.json")):
         record = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(record, dict) and "cell" in record and "trial" in record:
             own = Cell(**{**record["cell"], "epsilon": float(record["cell"]["epsilon"])})
-            found.setdefault((own.key, record.get("which", "tuned")), []).append(record)
+            by_cell.setdefault((own.key, record.get("which", "tuned")), []).append(record)
     cells = cells_of(name)
     rows = []
     for cell in cells + beyond(cells):
@@ -204,9 +216,9 @@ def from_trials(name: str, folder: str | Path) -> Result:
             key = cell.key
             if cell.method in BEYOND:  # an exact sum is the same on every graph
                 same = (replace(cell, fiedler=fiedler).key for fiedler in (cell.fiedler, *FIEDLERS))
-                key = next((other for other in same if (other, which) in found), key)
-            records = found.get((key, which), [])
-            waits = which == "tuned" and cell.method not in BEYOND and (cell.key, "printed") not in found
+                key = next((other for other in same if (other, which) in by_cell), key)
+            records = by_cell.get((key, which), [])
+            waits = which == "tuned" and cell.method not in BEYOND and (cell.key, "printed") not in by_cell
             if records or waits:
                 rows.append(_row(name, cell, which, records))
                 if key != cell.key:
@@ -214,11 +226,7 @@ def from_trials(name: str, folder: str | Path) -> Result:
     if not any(row["trials"] for row in rows):
         raise DataError(f"{folder} holds no trial of {name}; python -m sottovoce_papers.trials makes them.")
     most = max(row["trials"] for row in rows)
-    ran = [r["provenance"] for records in found.values() for r in records]
-    came = provenance_now(
-        started, assembled_from=Path(folder).name,
-        trial_seconds=round(sum(p["seconds"] for p in ran), 1), trials=len(ran),
-    )  # fmt: skip
+    came = provenance_now(started, assembled_from=Path(folder).name, **trial_costs(by_cell.values()))
     return _result(name, rows, most, False, "both", came)
 
 
@@ -230,17 +238,6 @@ def figure1_of(table1: Mapping[str, Any]) -> dict[str, Any]:
     return {**table1, "name": "figure1", "history": rows, "metrics": metrics, "trials": []}
 
 
-def _one_each(cells: Sequence[Cell]) -> list[Cell]:
-    """The first cell of every method, on a graph that five agents can have."""
-    return [replace(cell, fiedler=0.39) for cell in {c.method: c for c in reversed(cells)}.values()]
-
-
-def _quick(cells: Sequence[Cell]) -> list[Cell]:
-    """The same cells on scikit-learn's digits, a few steps: shows that everything runs, not how well."""
-    small: dict[str, Any] = {"data": "digits", "steps": 10, "batch_size": 32, "agents": 5}
-    return [replace(cell, **small) for cell in cells]
-
-
 def table1(
     quick: bool = False,
     *,
@@ -250,17 +247,11 @@ def table1(
     settings: str = "tuned",
     trials: int = 5,
     results: str | None = None,
-    progress: bool = False,
     spread: Spread = in_turn,
 ) -> Result:
     """Run Table 1: methods, budgets and graphs, one digit per agent."""
-    cells = _wanted("table1", cells_of("table1"), method=method, epsilon=epsilon, fiedler=fiedler)
-    if quick:
-        quickly = [c for c in cells if c.epsilon == 10 and c.fiedler == 0.39] or _one_each(cells)
-        cells, trials = _quick(quickly), 1
-    return _table(
-        "table1", cells, trials, quick, spread, settings, {"results": results, "progress": progress}
-    )
+    filters = {"method": method, "epsilon": epsilon, "fiedler": fiedler}
+    return _run("table1", quick, filters, settings, trials, results, spread)
 
 
 def table2(
@@ -272,19 +263,25 @@ def table2(
     settings: str = "tuned",
     trials: int = 5,
     results: str | None = None,
-    progress: bool = False,
     spread: Spread = in_turn,
 ) -> Result:
     """Run Table 2: how skewed data may be, on the sparsest graph."""
-    cells = _wanted("table2", cells_of("table2"), method=method, epsilon=epsilon, skew=skew)
-    if quick:
-        quickly = [replace(c, fiedler=0.39) for c in cells if c.skew in (0, 1)][:2] or [
-            replace(cells[0], fiedler=0.39)
-        ]
-        cells, trials = _quick(quickly), 1
-    return _table(
-        "table2", cells, trials, quick, spread, settings, {"results": results, "progress": progress}
-    )
+    filters = {"method": method, "epsilon": epsilon, "skew": skew}
+    return _run("table2", quick, filters, settings, trials, results, spread)
+
+
+def figure1(
+    quick: bool = False,
+    *,
+    method: tuple[str, ...] | None = None,
+    epsilon: tuple[float, ...] | None = None,
+    settings: str = "tuned",
+    trials: int = 5,
+    results: str | None = None,
+    spread: Spread = in_turn,
+) -> Result:
+    """Run Figure 1: accuracy against connectivity, per method and budget (the cells of Table 1)."""
+    return _run("figure1", quick, {"method": method, "epsilon": epsilon}, settings, trials, results, spread)
 
 
 def table4(
@@ -297,33 +294,26 @@ def table4(
     steps: int = 20_000,
     device: str = "cpu",
     results: str | None = None,
-    progress: bool = False,
     spread: Spread = in_turn,
 ) -> Result:
     """Run Table 4 and Figure 2: CIFAR-100, private and not; needs the official files.
 
-    The quick form takes one step of the same ResNet-9 on colored digits, by DP-DiNNO with its two primal
-    steps. ``device`` is torch's name of where gradients are computed: cpu, cuda, cuda:1, mps.
+    The quick form takes one step of the same ResNet-9 on colored digits. ``device`` is torch's name of where
+    gradients are computed: cpu, cuda, cuda:1, mps.
 
     Departures from the paper: one Poisson draw of 250 expected records per noisy step, computed in physical
-    batches, where their code sums five draws and books one; DP-DiNNO's two primal steps are two releases,
-    where their code books one.
+    batches, where their code sums five draws and accounts for one; DP-DiNNO's two primal steps are two
+    releases, where their code accounts for one.
     """
-    cells = _wanted("table4", cells_of("table4", steps), method=method, epsilon=epsilon, skew=skew)
     _demand_device(device)
-    if quick:
-        small: dict[str, Any] = {"data": COLORED, "fiedler": 1.0, "steps": 1, "batch_size": 2, "agents": 2}
-        first = next((c for c in cells if c.method == "dinno" and c.epsilon == 10), cells[0])
-        cells, trials = [replace(first, **small)], 1
-    else:
+    if not quick:
         try:
             _images("cifar100")
         except DataError as problem:
             raise DataError(f"Table 4 needs CIFAR-100: {problem}") from None
-    return _table(
-        "table4", cells, trials, quick, spread, "printed",
-        {"results": results, "progress": progress, "device": "" if device == "cpu" else device},
-    )  # fmt: skip
+    filters = {"method": method, "epsilon": epsilon, "skew": skew}
+    options = {} if device == "cpu" else {"device": device}
+    return _run("table4", quick, filters, "printed", trials, results, spread, steps=steps, **options)
 
 
 def _demand_device(device: str) -> None:
@@ -337,31 +327,10 @@ def _demand_device(device: str) -> None:
         raise InvalidInput(f"--device {device} cannot be used here: {reason}; try cpu.") from None
 
 
-def figure1(
-    quick: bool = False,
-    *,
-    method: tuple[str, ...] | None = None,
-    epsilon: tuple[float, ...] | None = None,
-    settings: str = "tuned",
-    trials: int = 5,
-    results: str | None = None,
-    progress: bool = False,
-    spread: Spread = in_turn,
-) -> Result:
-    """Run Figure 1: accuracy against connectivity, per method and budget (the cells of Table 1)."""
-    cells = _wanted("figure1", cells_of("figure1"), method=method, epsilon=epsilon)
-    if quick:
-        quickly = [c for c in cells if c.epsilon == 10 and c.fiedler in (0.39, 1.0)][:2] or cells[:1]
-        cells, trials = _quick(quickly), 1
-    return _table(
-        "figure1", cells, trials, quick, spread, settings, {"results": results, "progress": progress}
-    )
-
-
 def table3(quick: bool = False, *, steps: int = 100, trials: int = 1) -> Result:
     """Time ``steps`` steps of every method, private and not, and say what the paper's 2,000 would take.
 
-    What a run costs besides its steps (pricing, the test set) is timed by a run of one step.
+    What a run costs besides its steps (accounting, the test set) is timed by a run of one step.
     """
     started = time.perf_counter()
     rows = []
@@ -382,10 +351,9 @@ def table3(quick: bool = False, *, steps: int = 100, trials: int = 1) -> Result:
                 "method": method, "private": bool(np.isfinite(epsilon)), "hours": hours, "trials": trials,
                 "paper_hours": None if paper is None or quick else paper[int(np.isfinite(epsilon))],
             })  # fmt: skip
-    return Result(
-        "table3", config={"steps": steps, "trials": trials, "quick": quick}, history=rows,
-        metrics={"methods": len(rows)}, provenance=provenance_now(started, threads=_threads()),
-    )  # fmt: skip
+    config = {"steps": steps, "trials": trials, "quick": quick}
+    metrics = {"methods": len(rows)}
+    return result("table3", started, config, history=rows, metrics=metrics, threads=_threads())
 
 
 def _threads() -> int:
@@ -400,10 +368,7 @@ def _seconds(cell: Cell, trial: int) -> float:
     return time.perf_counter() - began
 
 
-# ---- tables and figures of the records -------------------------------------------------------------------
-
-
-def _said(accuracy: float | None, std: float | None, trials: int | None = None) -> str:
+def _with_std(accuracy: float | None, std: float | None, trials: int | None = None) -> str:
     if accuracy is None:
         return "not run" if trials == 0 else ""
     return f"{accuracy:.2f}" + ("" if std is None else f" ± {std:.2f}")
@@ -417,56 +382,41 @@ def _grouped(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Mapping[s
     return cells
 
 
+COLUMNS = ("method", "Fiedler", "t", "epsilon", "paper", "ours as printed", "ours tuned", "trials", "reached")
+
+
 def cell_table(record: dict[str, Any]) -> Shown:
     """Return paper, ours as printed and ours tuned, one line per cell."""
     rows = []
-    for found in _grouped(record["history"]).values():
-        one = next(iter(found.values()))
-        ours = [_said(r["accuracy"], r["std"], r["trials"]) if (r := found.get(w)) else "" for w in WHICH]
-        rows.append(
-            (
-                NAMES[one["method"]],
-                "–" if one["fiedler"] is None else f"{one['fiedler']:g}",
-                f"{one['skew']:g}",
-                "none" if one["epsilon"] == "inf" else f"{one['epsilon']:g}",
-                _said(one["paper"], one["paper_std"]),
-                *ours,
-                " / ".join(str(found[w]["trials"]) if w in found else "–" for w in WHICH),
-                _verdict(found.values()),
-            )
-        )
-    columns = (
-        "method",
-        "Fiedler",
-        "t",
-        "epsilon",
-        "paper",
-        "ours as printed",
-        "ours tuned",
-        "trials",
-        "reached",
-    )
+    for ours in _grouped(record["history"]).values():
+        one = next(iter(ours.values()))
+        graph = "–" if one["fiedler"] is None else f"{one['fiedler']:g}"
+        epsilon = "none" if one["epsilon"] == "inf" else f"{one['epsilon']:g}"
+        accuracies = [
+            _with_std(row["accuracy"], row["std"], row["trials"]) if (row := ours.get(which)) else ""
+            for which in WHICH
+        ]
+        paper = _with_std(one["paper"], one["paper_std"])
+        trials = " / ".join(str(ours[w]["trials"]) if w in ours else "–" for w in WHICH)
+        cell = (NAMES[one["method"]], graph, f"{one['skew']:g}", epsilon)
+        rows.append((*cell, paper, *accuracies, trials, _verdict(ours.values())))
     count = record["metrics"]
     shared = any("trials_of" in row for row in record["history"])
-    return Shown(
-        columns,
-        tuple(rows),
+    note = (
         f"Test accuracy in percent, mean ± std; {count['cells']} of {count.get('cells_in_the_paper', '?')} "
         "cells run. Reached: at or above the paper's mean minus its std in the better of the settings run."
         " Trials: as printed / tuned."
-        + (" Exact sums are the same on every graph: trials on one stand for all." if shared else ""),
     )
+    more = " Exact sums are the same on every graph: trials on one stand for all." if shared else ""
+    return Shown(COLUMNS, tuple(rows), note + more)
 
 
 def _verdict(rows: Iterable[Mapping[str, Any]]) -> str:
     ran = [row for row in rows if row["accuracy"] is not None]
     if not ran or ran[0]["paper"] is None:
         return ""
-    return (
-        "yes"
-        if max(row["accuracy"] for row in ran) >= ran[0]["paper"] - (ran[0]["paper_std"] or 0.0)
-        else "no"
-    )
+    least = ran[0]["paper"] - (ran[0]["paper_std"] or 0.0)
+    return "yes" if max(row["accuracy"] for row in ran) >= least else "no"
 
 
 def _accuracies(record: dict[str, Any]) -> dict[tuple[str, Any, Any, float], float]:
@@ -478,21 +428,33 @@ def _accuracies(record: dict[str, Any]) -> dict[tuple[str, Any, Any, float], flo
     }
 
 
+def _within(points: float, central: float | None, others: Sequence[float | None]) -> bool | None:
+    """Whether no accuracy is more than ``points`` below the central one; None where one was not run."""
+    values = [value for value in others if value is not None]
+    if central is None or len(values) < len(others):
+        return None
+    return all(central - value <= points for value in values)
+
+
 def near_central(record: dict[str, Any]) -> bool | None:
     """Whether DP-DSGT at epsilon 1 is within 3 points of our own central run, on every graph that was run."""
-    found = _accuracies(record)
-    central = found.get(("central", 1.0, None, 1.0))
-    tracked = [found.get(("dsgt", 1.0, fiedler, 1.0)) for fiedler in FIEDLERS]
-    if central is None or None in tracked:
-        return None
-    return all(central - value <= 3 for value in tracked if value is not None)
+    accuracies = _accuracies(record)
+    others = [accuracies.get(("dsgt", 1.0, fiedler, 1.0)) for fiedler in FIEDLERS]
+    return _within(3, accuracies.get(("central", 1.0, None, 1.0)), others)
+
+
+def near_central_cifar(record: dict[str, Any]) -> bool | None:
+    """Whether DP-DSGT at epsilon 10 is within 6 points of our own central run at every skew."""
+    accuracies = _accuracies(record)
+    others = [accuracies.get(("dsgt", 10.0, 0.39, skew)) for skew in SKEWS]
+    return _within(6, accuracies.get(("central", 10.0, None, 0.0)), others)
 
 
 def flat_above(record: dict[str, Any]) -> bool | None:
     """Whether accuracy differs by at most 2 points between the graphs with Fiedler value .39, .7 and 1."""
-    found = _accuracies(record)
+    accuracies = _accuracies(record)
     lines = [
-        [found.get((method, epsilon, fiedler, 1.0)) for fiedler in (0.39, 0.7, 1.0)]
+        [accuracies.get((method, epsilon, fiedler, 1.0)) for fiedler in (0.39, 0.7, 1.0)]
         for method in METHODS[1:4]
         for epsilon in EPSILONS[1:]
     ]
@@ -504,51 +466,35 @@ def flat_above(record: dict[str, Any]) -> bool | None:
 
 def skew_matters(record: dict[str, Any]) -> bool | None:
     """Whether from t = 0 to 1 at epsilon .5 DP-DSGT loses at most 3 points and the others more."""
-    found = _accuracies(record)
-    ends = {m: [found.get((m, 0.5, 0.06, t)) for t in (0.0, 1.0)] for m in METHODS[1:4]}
+    accuracies = _accuracies(record)
+    ends = {m: [accuracies.get((m, 0.5, 0.06, t)) for t in (0.0, 1.0)] for m in METHODS[1:4]}
     if any(None in pair for pair in ends.values()):
         return None
     lost = {m: pair[0] - pair[1] for m, pair in ends.items()}  # type: ignore[operator]
     return lost["dsgt"] <= 3 < min(lost["dsgd"], lost["dinno"])
 
 
-def near_central_cifar(record: dict[str, Any]) -> bool | None:
-    """Whether DP-DSGT at epsilon 10 is within 6 points of our own central run at every skew."""
-    found = _accuracies(record)
-    central = found.get(("central", 10.0, None, 0.0))
-    tracked = [found.get(("dsgt", 10.0, 0.39, skew)) for skew in SKEWS]
-    if central is None or None in tracked:
-        return None
-    return all(central - value <= 6 for value in tracked if value is not None)
-
-
 def _best(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return, per cell, the better of the settings run."""
     cells = _grouped(rows)
     return [
-        max(found.values(), key=lambda r: -1.0 if r["accuracy"] is None else r["accuracy"])
-        for found in cells.values()
+        max(by_settings.values(), key=lambda r: -1.0 if r["accuracy"] is None else r["accuracy"])
+        for by_settings in cells.values()
     ]
 
 
 def _curves(panel: Any, rows: Sequence[Mapping[str, Any]], x: Any, k: int, label: str) -> None:
-    """Draw ours with its spread (open where not run, so left out) and the paper's with its own."""
-    ran = [row for row in rows if row["accuracy"] is not None]
-    if ran:
-        drawing.error_bars(
-            panel, [x(r) for r in ran], [r["accuracy"] for r in ran], [r["std"] or 0.0 for r in ran], k, label
-        )
-    known = [row for row in rows if row["paper"] is not None]
-    if known:
-        drawing.error_bars(
-            panel,
-            [x(r) + 0.0 for r in known],
-            [r["paper"] for r in known],
-            [r["paper_std"] or 0.0 for r in known],
-            k,
-            f"{label}, paper",
-            paper=True,
-        )
+    """Draw ours with its spread and the paper's with its own; cells that were not run are left out."""
+    for key, std, name in (("accuracy", "std", label), ("paper", "paper_std", f"{label}, paper")):
+        known = [row for row in rows if row[key] is not None]
+        if known:
+            points = [x(row) + 0.0 for row in known], [row[key] for row in known]
+            bars = [row[std] or 0.0 for row in known]
+            drawing.error_bars(panel, *points, bars, k, name, paper=key == "paper")
+
+
+def _name(panel: Any, panels: Sequence[Any], xlabel: str, title: str) -> None:
+    drawing.names(panel, xlabel, "test accuracy (%)", title, legend=panel is panels[0])
 
 
 def plot_table1(record: dict[str, Any]) -> Any:
@@ -566,13 +512,7 @@ def plot_table1(record: dict[str, Any]) -> Any:
                 _curves(panel, line, lambda r: budgets.index(r["epsilon"]), k, NAMES[method])
             panel.set_xticks(range(len(budgets)), ["none" if e == "inf" else f"{e:g}" for e in budgets])
             title = "central" if graph is None else f"normalized Fiedler value {graph:g}"
-            drawing.names(
-                panel,
-                "privacy budget epsilon (none: not private)",
-                "test accuracy (%)",
-                title,
-                legend=panel is panels[0],
-            )
+            _name(panel, panels, "privacy budget epsilon (none: not private)", title)
     return figure
 
 
@@ -586,13 +526,7 @@ def plot_figure1(record: dict[str, Any]) -> Any:
                 line = [r for r in rows if r["method"] == method and r["epsilon"] == epsilon]
                 line.sort(key=lambda r: r["fiedler"])
                 _curves(panel, line, lambda r: r["fiedler"], k, f"ε = {float(epsilon):g}")
-            drawing.names(
-                panel,
-                "normalized Fiedler value (1: complete graph)",
-                "test accuracy (%)",
-                NAMES[method],
-                legend=panel is panels[0],
-            )
+            _name(panel, panels, "normalized Fiedler value (1: complete graph)", NAMES[method])
     return figure
 
 
@@ -606,13 +540,7 @@ def plot_skew(record: dict[str, Any]) -> Any:
                 line = [r for r in rows if (r["method"], r["epsilon"]) == (method, epsilon)]
                 _curves(panel, sorted(line, key=lambda r: r["skew"]), lambda r: r["skew"], k, NAMES[method])
             title = "not private" if epsilon == "inf" else f"epsilon = {epsilon:g}"
-            drawing.names(
-                panel,
-                "data skew t (0: alike, 1: own classes only)",
-                "test accuracy (%)",
-                title,
-                legend=panel is panels[0],
-            )
+            _name(panel, panels, "data skew t (0: alike, 1: own classes only)", title)
     return figure
 
 
@@ -643,19 +571,11 @@ def plot_hours(record: dict[str, Any]) -> Any:
     rows = record["history"]
     with drawing.figure_of() as (figure, (axes,)):
         x = np.arange(len(rows))
-        axes.bar(
-            x - 0.2, [r["hours"] for r in rows], 0.38, color=drawing.COLORS[0], label="ours, this machine"
-        )
-        axes.bar(
-            x + 0.2,
-            [r["paper_hours"] or 0 for r in rows],
-            0.38,
-            color=drawing.COLORS[1],
-            label="paper, 4 GPUs",
-        )
-        axes.set_xticks(
-            x, [f"{r['method']}\n{'private' if r['private'] else 'not private'}" for r in rows], fontsize=7
-        )
+        for k, key, label in ((0, "hours", "ours, this machine"), (1, "paper_hours", "paper, 4 GPUs")):
+            heights = [row[key] or 0 for row in rows]
+            axes.bar(x + 0.4 * k - 0.2, heights, 0.38, color=drawing.COLORS[k], label=label)
+        words = [f"{r['method']}\n{'private' if r['private'] else 'not private'}" for r in rows]
+        axes.set_xticks(x, words, fontsize=7)
         drawing.names(axes, "method", "hours for 2,000 steps", "Training time", yscale="log")
     return figure
 

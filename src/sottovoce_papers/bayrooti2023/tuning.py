@@ -26,12 +26,8 @@ from sottovoce_papers import drawing
 from sottovoce_papers.bayrooti2023.cells import DELTA, Cell, _graph, _images, _plan, _tensors
 from sottovoce_papers.bayrooti2023.printed import EPSILONS, INF
 from sottovoce_papers.bayrooti2023.settings import Settings, settings_of
+from sottovoce_papers.common import SIMULATED, result, trial_costs
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = [
-    "CLIPS", "DIVERGED", "EXPERIMENTS", "FACTORS", "GROUPS", "HELD_OUT", "SEEDS", "TWICE",
-    "chosen", "grid_of", "tuning_trial",
-]  # fmt: skip
 
 HELD_OUT = 10_000
 STEPS = 2000  # The paper's
@@ -58,19 +54,18 @@ GROUPS = (
 # it.
 AGENTS = tuple((500, clip_norm, length) for clip_norm in (3.0, 1.0) for length in (2.0, 5.0))
 LONGER, LONG_AT = (2000, 1.0, 2.5), 10.0  # also, where noise is small
-# A second look at epsilon 10: DP-DSGT, whose best steps were the longest, with longer ones and a last rate of
-# a tenth; DP-DiNNO, of which nothing came near what the paper prints for the complete graph, with the paper's
-# own.
+# More settings at epsilon 10: longer steps and a last rate of a tenth for DP-DSGT, whose best steps were the
+# longest; the paper's own for DP-DiNNO, because no other setting came near its printed accuracy.
 AGAIN = ((2000, 1.0, 5.0, 100), (2000, 1.0, 2.5, 10))  # the fourth: the first rate over the last
 PLAIN_RHO = 0.1  # DP-DiNNO's penalty with plain gradient steps; the paper's .5 is for Adam
-# A second look at DP-DSGD without noise on the middle graphs: what was found on the complete one does not
-# serve them, and between the paper's rate and 2.5 times it, which diverged, the grid has nothing.
+# More rates for DP-DSGD without noise on the middle graphs: the choice for the complete graph does not serve
+# them, and the grid has nothing between the paper's rate and 2.5 times it, which diverged.
 FINER = (1.0, 1.4, 1.8)
-# A second look at DP-DSGT without noise on the complete graph: with what was found one of three trials broke.
-# A rate below it, and it again, on three seeds each; what counts is the worst of a setting's seeds.
+# DP-DSGT without noise on the complete graph: one of three trials diverged at the rate chosen first. That
+# rate and a smaller one are tried on three seeds each, and the worst seed of a setting counts.
 SEEDS = (1001, 1002, 1003)
-# And at DP-DSGD at epsilon 1 on the middle graphs, where trials stayed two points below what one graph had
-# shown: all settings, on three graphs.
+# DP-DSGD at epsilon 1 on the middle graphs: all settings on three graphs, because trials stayed two points
+# below the accuracy on the one graph tried first.
 TWICE = {"dsgt_epsinf_fiedler1_t1": (2, 6), "dsgd_eps1_fiedler0.39_t1": (0, 1, 2, 3)}  # places in the grid
 
 
@@ -84,23 +79,23 @@ def grid_of(cell: Cell) -> list[Settings]:
     """
     own = settings_of(cell.method, cell.epsilon, cell.fiedler, "printed")
     if (cell.method, cell.epsilon, cell.fiedler) == ("dsgd", INF, 0.39):
-        return [
-            Settings(own.clip_norm, round(own.first_rate * f, 6), round(own.last_rate * f, 6)) for f in FINER
-        ]
+        return [_scaled(own, factor) for factor in FINER]
     if cell.method != "central" and np.isfinite(cell.epsilon):
         return _with_noise(cell, own)
     more = FINER[2:] if cell.key in TWICE else ()
     clips = CLIPS if np.isfinite(cell.epsilon) else CLIPS[:1]
-    found = [
+    settings = [
         Settings(own.clip_norm * clip_norm, own.first_rate * factor, last * factor)
         for clip_norm in clips
         for factor in FACTORS
         for last in (own.last_rate, own.first_rate / 10)
     ]
-    found += [
-        Settings(own.clip_norm, round(own.first_rate * f, 6), round(own.last_rate * f, 6)) for f in more
-    ]
-    return list(dict.fromkeys(found))
+    settings += [_scaled(own, factor) for factor in more]
+    return list(dict.fromkeys(settings))
+
+
+def _scaled(own: Settings, factor: float) -> Settings:
+    return Settings(own.clip_norm, round(own.first_rate * factor, 6), round(own.last_rate * factor, 6))
 
 
 def _with_noise(cell: Cell, own: Settings) -> list[Settings]:
@@ -108,15 +103,12 @@ def _with_noise(cell: Cell, own: Settings) -> list[Settings]:
     long = cell.epsilon == LONG_AT
     tried = (*AGENTS, LONGER) if long else AGENTS
     if cell.method != "dinno":
-        found = [_falling(own, *each) for each in tried]
-        return found + [_falling(own, *each) for each in AGAIN if long and cell.method == "dsgt"]
+        settings = [_falling(own, *each) for each in tried]
+        return settings + [_falling(own, *each) for each in AGAIN if long and cell.method == "dsgt"]
     plain = settings_of("dsgd", cell.epsilon, cell.fiedler, "printed")
-    found = [
-        _falling(replace(own, clip_norm=clip_norm), steps, clip_norm, length)
-        for steps, clip_norm, length in tried
-    ]
-    found += [replace(_falling(plain, *each), optimizer="sgd", rho=PLAIN_RHO) for each in tried]
-    return [*found, own] if long else found
+    settings = [_falling(replace(own, clip_norm=clip), steps, clip, length) for steps, clip, length in tried]
+    settings += [replace(_falling(plain, *each), optimizer="sgd", rho=PLAIN_RHO) for each in tried]
+    return [*settings, own] if long else settings
 
 
 def _falling(like: Settings, steps: int, clip_norm: float, length: float, fall: float = 100) -> Settings:
@@ -155,14 +147,14 @@ def tuning_trial(
     rng = np.random.default_rng([20230602, seed])
     network = _graph(at, rng)
     (x, _), y = _tensors(at.data), _images(at.data).y
-    kept, apart = slice(None, -held_out), slice(-held_out, None)
-    parts = [np.arange(len(y[kept]))] if network is None else by_label(y[kept], at.agents, at.skew, rng)
+    train, apart = slice(None, -held_out), slice(-held_out, None)
+    parts = [np.arange(len(y[train]))] if network is None else by_label(y[train], at.agents, at.skew, rng)
     data = AgentData(
-        x[kept], y[kept], parts, test=(x[apart], y[apart]), classes=_images(at.data).classes
+        x[train], y[train], parts, test=(x[apart], y[apart]), classes=_images(at.data).classes
     )  # fmt: skip
     try:
         reached = _plan(at, tried, network, data.sizes).run(data, rng).metrics["accuracy"]
-    except InvalidInput as problem:  # what agents would send is no number any more
+    except InvalidInput as problem:  # the messages have overflowed
         if "must be finite" not in str(problem):
             raise
         reached = 0.0
@@ -187,20 +179,15 @@ def run_tuning(
     groups, held_out = GROUPS, HELD_OUT
     if quick:
         groups, held_out, results = (Cell("central", 1.0, data="digits", steps=2, batch_size=16),), 200, None
-    jobs = [
-        [
-            Trial(
-                f"{cell.key} setting={place} seed={each}",
-                {
-                    "cell": asdict(cell), "settings": asdict(tried), "place": place, "seed": each,
-                    "held_out": held_out, **({"results": results} if results else {}),
-                },
-            )
-            for place, tried in enumerate(grid_of(cell)[: 2 if quick else None])
-            for each in _seeds(cell, place, seed)
-        ]
-        for cell in groups
-    ]  # fmt: skip
+    shared = {"held_out": held_out, **({"results": results} if results else {})}
+    jobs: list[list[Trial]] = []
+    for cell in groups:
+        jobs.append([])
+        for place, tried in enumerate(grid_of(cell)[: 2 if quick else None]):
+            options = {"cell": asdict(cell), "settings": asdict(tried), "place": place, **shared}
+            for each in _seeds(cell, place, seed):
+                label = f"{cell.key} setting={place} seed={each}"
+                jobs[-1].append(Trial(label, {**options, "seed": each}))
     ran = run_cells(spread, tuning_trial, jobs)
     rows = [
         {
@@ -212,22 +199,12 @@ def run_tuning(
             "seed": record["seed"],
             "held_out_accuracy": record["accuracy"],
         }
-        for cell, found in zip(groups, ran, strict=True)
-        for record in found
+        for cell, records in zip(groups, ran, strict=True)
+        for record in records
     ]
-    came = [record["provenance"] for found in ran for record in found]
-    return Result(
-        name="bayrooti2023-tuning",
-        config={
-            "quick": quick, "delta": DELTA, "held_out": held_out, "seed": seed, "factors": FACTORS,
-            "clips": CLIPS,
-        },
-        history=rows,
-        provenance=provenance_now(
-            started, noise="simulation: reproducible, not protective", trials=len(came),
-            trial_seconds=round(sum(p["seconds"] for p in came), 1),
-        ),
-    )  # fmt: skip
+    config: dict[str, Any] = {"quick": quick, "delta": DELTA, "held_out": held_out, "seed": seed}
+    config |= {"factors": FACTORS, "clips": CLIPS}
+    return result("bayrooti2023-tuning", started, config, history=rows, noise=SIMULATED, **trial_costs(ran))
 
 
 def chosen(record: Mapping[str, Any]) -> dict[str, Settings]:
@@ -272,10 +249,10 @@ def table(record: dict[str, Any]) -> Shown:
 
 def _label(row: Mapping[str, Any], title: str) -> str:
     """Name a group in a panel: budget and graph, and the method where the title does not."""
-    said = "no noise" if row["epsilon"] == "inf" else f"ε = {row['epsilon']:g}"
-    said += "" if row["fiedler"] is None else f", Fiedler {row['fiedler']:g}"
+    label = "no noise" if row["epsilon"] == "inf" else f"ε = {row['epsilon']:g}"
+    label += "" if row["fiedler"] is None else f", Fiedler {row['fiedler']:g}"
     named = TITLES[row["method"]]
-    return said if named == title else said.replace("no noise", named)
+    return label if named == title else label.replace("no noise", named)
 
 
 def plot(record: dict[str, Any]) -> Any:
@@ -301,8 +278,8 @@ def plot(record: dict[str, Any]) -> Any:
                         ms=6, mfc=color if taken else "none", zorder=3 if taken else 2,
                     )  # fmt: skip
                 panel.plot([], [], marker, color=color, mfc="none", label=_label(row, title))
-            said = f"held-out accuracy (%), at least {floor:g}"
-            drawing.names(panel, "first learning rate", said, title, xscale="log")
+            ylabel = f"held-out accuracy (%), at least {floor:g}"
+            drawing.names(panel, "first learning rate", ylabel, title, xscale="log")
             rates = [row["settings"]["first_rate"] for row in rows]
             places = [x for x in TICKS if min(rates) / 1.1 < x < 1.1 * max(rates)]
             panel.set_xticks(places, [f"{x:g}" for x in places])

@@ -19,11 +19,9 @@ import numpy as np
 from sottovoce.attacks.pictures import draw_pictures
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
-from sottovoce.runners.base import provenance_now
 from sottovoce_papers import drawing
+from sottovoce_papers.common import result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "line_network"]
 
 TALK = "Bellet 2024 (talk), El Mrini, Cyffers, Bellet 2024"
 
@@ -92,23 +90,27 @@ def _line(
 
     draws = [attacked(np.random.default_rng([seed, r] if r else seed)) for r in range(repeats)]
     images, first = draws[0]
-    scores, grey = (np.array([getattr(found, which) for _, found in draws]) for which in ("psnr", "grey"))
-    return Result(
+    scores, grey = (np.array([getattr(attack, which) for _, attack in draws]) for which in ("psnr", "grey"))
+    return result(
         name,
-        config={**config, "repeats": repeats},
+        started,
+        {**config, "repeats": repeats},
         outputs={"images": images, "reconstructed": first.inputs},
         history=[
             {
-                "distance": u, "psnr": scores[:, u].mean(), "psnr_std": scores[:, u].std(),
-                "psnr_of_grey": grey[:, u].mean(), "psnr_of_grey_std": grey[:, u].std(),
+                "distance": u,
+                "psnr": scores[:, u].mean(),
+                "psnr_std": scores[:, u].std(),
+                "psnr_of_grey": grey[:, u].mean(),
+                "psnr_of_grey_std": grey[:, u].std(),
                 "better_than_grey": int((scores[:, u] > grey[:, u]).sum()),
                 "success": int((scores[:, u] >= SUCCESS).sum()),
             }
             for u in first.attack.identifiable
         ],
         metrics=first.to_dict() | {"pictures": _thumbnails(images, first.inputs)},
-        provenance=provenance_now(started, seed=seed),
-    )  # fmt: skip
+        seed=seed,
+    )
 
 
 def florentine(
@@ -132,36 +134,26 @@ def florentine(
     rng = np.random.default_rng(seed)
     if not 0 <= example < network.n:
         raise InvalidInput(f"example must be a node from 0 to {network.n - 1}, got {example}.")
+    options: dict[str, Any] = {"steps": steps, "learning_rate": rate, "noise_std": noise}
     rates = np.zeros((repeats, network.n))
     scores = np.zeros((repeats, network.n))
     for r in range(repeats):
         images, labels = draw_pictures(data, network.n, rng)
         for attacker in range(network.n):
-            found = attack_softmax(
-                network,
-                attacker,
-                images,
-                labels,
-                steps=steps,
-                learning_rate=rate,
-                rng=rng,
-                noise_std=noise,
-                classes=10,
-            )
-            rates[r, attacker] = found.success_rate
-            scores[r, attacker] = np.median(found.psnr[list(found.attack.targets)])
+            attack = attack_softmax(network, attacker, images, labels, rng=rng, classes=10, **options)
+            rates[r, attacker] = attack.success_rate
+            scores[r, attacker] = np.median(attack.psnr[list(attack.attack.targets)])
             if r == 0 and attacker == example:
-                pictured = _thumbnails(images, found.inputs)
-    return Result(
-        "attack-florentine",
-        config={"data": data, "rate": rate, "steps": steps, "repeats": repeats, "noise": noise},
-        metrics={
-            "success_rate": rates.mean(axis=0), "success_std": rates.std(axis=0),
-            "median_psnr": scores.mean(axis=0), "example": {"attacker": example, "pictures": pictured},
-            "families": [str(label) for label in network.labels or range(network.n)],
-        },
-        provenance=provenance_now(started, seed=seed),
-    )  # fmt: skip
+                pictured = _thumbnails(images, attack.inputs)
+    config = {"data": data, "rate": rate, "steps": steps, "repeats": repeats, "noise": noise}
+    metrics = {
+        "success_rate": rates.mean(axis=0),
+        "success_std": rates.std(axis=0),
+        "median_psnr": scores.mean(axis=0),
+        "example": {"attacker": example, "pictures": pictured},
+        "families": [str(label) for label in network.labels or range(network.n)],
+    }
+    return result("attack-florentine", started, config, metrics=metrics, seed=seed)
 
 
 def line_network(side: int, rng: np.random.Generator) -> Any:
@@ -181,12 +173,12 @@ def line_network(side: int, rng: np.random.Generator) -> Any:
     return net
 
 
-def _thumbnails(truth: np.ndarray, found: np.ndarray) -> dict[str, Any]:
+def _thumbnails(truth: np.ndarray, reconstructed: np.ndarray) -> dict[str, Any]:
     """Return both rows of pictures for a record: 8-bit values in base64, NaN as none."""
     import base64
 
     rows: dict[str, Any] = {"shape": list(truth.shape[1:])}
-    for name, images in (("true", truth), ("reconstructed", found)):
+    for name, images in (("true", truth), ("reconstructed", reconstructed)):
         rows[name] = [
             None if np.isnan(image).any()
             else base64.b64encode(np.round(255 * image).astype(np.uint8).tobytes()).decode()
@@ -245,10 +237,10 @@ def plot_line(record: dict[str, Any]) -> Any:
 
 def florentine_table(record: dict[str, Any]) -> Shown:
     """Return the success rate of every family."""
-    found = record["metrics"]
-    stds = found.get("success_std") or [None] * len(found["families"])
-    listed = zip(found["families"], found["success_rate"], stds, found["median_psnr"], strict=True)
-    rows = tuple(sorted(listed, key=lambda row: -row[1]))
+    metrics = record["metrics"]
+    stds = metrics.get("success_std") or [None] * len(metrics["families"])
+    families = zip(metrics["families"], metrics["success_rate"], stds, metrics["median_psnr"], strict=True)
+    rows = tuple(sorted(families, key=lambda row: -row[1]))
     return Shown(
         ("attacker", "success rate", "std over draws", "median PSNR (dB)"),
         rows,
@@ -266,26 +258,22 @@ def plot_florentine(record: dict[str, Any]) -> Any:
     """Draw the families colored by success as attackers, and an example of what one of them sees."""
     from sottovoce import graphs
 
-    found, network = record["metrics"], graphs.florentine()
+    metrics, network = record["metrics"], graphs.florentine()
     edges = network.edges.tolist()
-    example = found.get("example")
+    example = metrics.get("example")
     rows, ratios = (2, (4, 1)) if example else (1, (1,))
-    with drawing.figure_of(1, rows, width=7.4, height=3.0 if example else 4.4, height_ratios=ratios) as (
-        figure,
-        panels,
-    ):
+    size = {"width": 7.4, "height": 3.0 if example else 4.4}
+    with drawing.figure_of(1, rows, **size, height_ratios=ratios) as (figure, panels):
         points = drawing.graph(
-            panels[0], edges, drawing.layout(edges, network.n), found["success_rate"], found["families"]
+            panels[0], edges, drawing.layout(edges, network.n), metrics["success_rate"], metrics["families"]
         )
         figure.colorbar(points, ax=panels[0], shrink=0.8, label="success rate as attacker")
         panels[0].set_title("softmax regression by gossip, one picture per family")
         if example:
-            shown_nodes = [
-                u for u, image in enumerate(example["pictures"]["true"]) if u != example["attacker"]
-            ]
+            shown_nodes = [u for u in range(len(example["pictures"]["true"])) if u != example["attacker"]]
             drawing.picture_rows(panels[1], example["pictures"], shown_nodes)
             panels[1].set_axis_off()
-            who = found["families"][example["attacker"]]
+            who = metrics["families"][example["attacker"]]
             panels[1].set_title(f"above: the others' pictures; below: what {who} reconstructs", fontsize=9)
     return figure
 

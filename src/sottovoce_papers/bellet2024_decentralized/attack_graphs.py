@@ -15,11 +15,9 @@ import numpy as np
 
 from sottovoce.graphs import Network
 from sottovoce.runners import Result
-from sottovoce.runners.base import provenance_now
 from sottovoce_papers import drawing
+from sottovoce_papers.common import result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "ego_414"]
 
 TALK = "Bellet 2024 (talk), El Mrini, Cyffers, Bellet 2024"
 
@@ -37,15 +35,12 @@ def geometric(
     network = graphs.geometric(n, radius, np.random.default_rng(seed))
     schedule = [1, 2, 3, 5, 8, 12, 20, 35, n]
     known = {rounds: sorted(reconstruct_gossip(network, attacker, rounds)) for rounds in schedule}
-    return Result(
-        "attack-geometric",
-        config={"n": n, "radius": radius, "attacker": attacker, "seed": seed, "edges": network.edges},
-        metrics={
-            "count": {str(r): len(nodes) for r, nodes in known.items()},
-            "nodes": {str(r): k for r, k in known.items()},
-        },
-        provenance=provenance_now(started, seed=seed),
-    )
+    config = {"n": n, "radius": radius, "attacker": attacker, "seed": seed, "edges": network.edges}
+    metrics = {
+        "count": {str(r): len(nodes) for r, nodes in known.items()},
+        "nodes": {str(r): k for r, k in known.items()},
+    }
+    return result("attack-geometric", started, config, metrics=metrics, seed=seed)
 
 
 def erdos_renyi(
@@ -83,13 +78,9 @@ def erdos_renyi(
     by_attackers = {
         str(k): float(np.mean([h["share"] for h in history if h["attackers"] == k])) for k in attackers
     }
-    return Result(
-        "attack-erdos-renyi",
-        config={"sizes": sizes, "probabilities": probabilities, "graphs": graphs, "rounds": rounds},
-        metrics={"mean_share": by_attackers},
-        history=history,
-        provenance=provenance_now(started, seed=seed),
-    )
+    config = {"sizes": sizes, "probabilities": probabilities, "graphs": graphs, "rounds": rounds}
+    metrics = {"mean_share": by_attackers}
+    return result("attack-erdos-renyi", started, config, metrics=metrics, history=history, seed=seed)
 
 
 def ego414(quick: bool = False, *, rounds: int = 10) -> Result:
@@ -103,16 +94,17 @@ def ego414(quick: bool = False, *, rounds: int = 10) -> Result:
     by_each = reconstructed_by_each(Gossip(network, rounds))
     counts = [len(nodes) for nodes in by_each]
     best = int(np.argmax(counts))
-    return Result(
-        "attack-ego414",
-        config={"graph": network.name, "n": network.n, "rounds": rounds, "edges": network.edges},
-        metrics={
-            "counts": counts, "mean": float(np.mean(counts)), "least": min(counts), "most": max(counts),
-            "best_attacker": best, "best_reconstructs": by_each[best],
-            "degrees": network.degrees,
-        },
-        provenance=provenance_now(started),
-    )  # fmt: skip
+    config = {"graph": network.name, "n": network.n, "rounds": rounds, "edges": network.edges}
+    metrics = {
+        "counts": counts,
+        "mean": float(np.mean(counts)),
+        "least": min(counts),
+        "most": max(counts),
+        "best_attacker": best,
+        "best_reconstructs": by_each[best],
+        "degrees": network.degrees,
+    }
+    return result("attack-ego414", started, config, metrics=metrics)
 
 
 def ego_414() -> Network:
@@ -190,10 +182,10 @@ def plot_shares(record: dict[str, Any]) -> Any:
     """Draw the share reconstructed over the size, densities across and rounds down, with std over graphs."""
     history = record["history"]
     densities = sorted({h["p"] for h in history})
-    listed = [(rounds, p) for rounds in sorted({h["rounds"] for h in history}) for p in densities]
-    columns, rows = len(densities), len(listed) // len(densities)
+    cells = [(rounds, p) for rounds in sorted({h["rounds"] for h in history}) for p in densities]
+    columns, rows = len(densities), len(cells) // len(densities)
     with drawing.figure_of(columns, rows, width=2.9 * columns, height=2.5, sharey=True) as (figure, panels):
-        for panel, (rounds, p) in zip(panels, listed, strict=True):
+        for panel, (rounds, p) in zip(panels, cells, strict=True):
             for k, attackers in enumerate(sorted({h["attackers"] for h in history})):
                 line = [
                     h for h in history
@@ -215,10 +207,10 @@ def plot_shares(record: dict[str, Any]) -> Any:
 
 def ego_table(record: dict[str, Any]) -> Shown:
     """Return how many others a node reconstructs: least, mean, most."""
-    found, others = record["metrics"], record["config"]["n"] - 1
+    metrics, others = record["metrics"], record["config"]["n"] - 1
     rows = tuple(
         (what, value, value / others)
-        for what, value in (("least", found["least"]), ("mean", found["mean"]), ("most", found["most"]))
+        for what, value in (("least", metrics["least"]), ("mean", metrics["mean"]), ("most", metrics["most"]))
     )
     return Shown(
         ("over the attackers", "nodes reconstructed", "share of the others"), rows,
@@ -233,16 +225,16 @@ def ego_held(record: dict[str, Any]) -> bool:
 
 def plot_ego(record: dict[str, Any]) -> Any:
     """Draw every node colored by how many it reconstructs, and the best placed attacker in detail."""
-    config, found = record["config"], record["metrics"]
+    config, metrics = record["config"], record["metrics"]
     positions = drawing.layout(config["edges"], config["n"])
     with drawing.figure_of(2, height=4.0, width=9.0) as (figure, panels):
-        points = drawing.graph(panels[0], config["edges"], positions, found["counts"])
+        points = drawing.graph(panels[0], config["edges"], positions, metrics["counts"])
         figure.colorbar(points, ax=panels[0], shrink=0.8, label="nodes it reconstructs")
         panels[0].set_title("every node as the attacker")
         drawing.attacked(
-            panels[1], config["edges"], positions, found["best_attacker"], found["best_reconstructs"]
+            panels[1], config["edges"], positions, metrics["best_attacker"], metrics["best_reconstructs"]
         )
-        panels[1].set_title(f"node {found['best_attacker']}: {found['most']} of {config['n'] - 1}")
+        panels[1].set_title(f"node {metrics['best_attacker']}: {metrics['most']} of {config['n'] - 1}")
         panels[1].legend(loc="upper left", labelcolor=drawing.INK)
     return figure
 

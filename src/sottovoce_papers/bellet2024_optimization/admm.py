@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Config", "lasso"]
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,8 @@ def lasso(config: Config) -> tuple[np.ndarray, np.ndarray]:
     X /= np.linalg.norm(X, axis=1, keepdims=True)
     w = np.zeros(config.dim)
     w[: config.support] = np.sign(rng.normal(size=config.support))
-    return X * math.sqrt(config.dim) / 4, X @ w * math.sqrt(config.dim) / 4 + 0.05 * rng.normal(
-        size=config.users
-    )
+    scale = math.sqrt(config.dim) / 4
+    return X * scale, X @ w * scale + 0.05 * rng.normal(size=config.users)
 
 
 def run(quick: bool = False, **options: Any) -> Result:
@@ -71,12 +69,8 @@ def run(quick: bool = False, **options: Any) -> Result:
     worst = model.value(np.zeros(config.dim), X, y)
 
     def plans(epsilon: float, gamma: float) -> dict[str, tuple[Any, Any]]:
-        share: dict[str, Any] = {
-            "objective": model,
-            "gamma": gamma,
-            "relaxation": config.relaxation,
-            "clip_norm": config.clip_norm,
-        }
+        share: dict[str, Any] = {"objective": model, "gamma": gamma, "clip_norm": config.clip_norm}
+        share["relaxation"] = config.relaxation
         spend: dict[str, Any] = {"epsilon": epsilon, "delta": config.delta}
         token: dict[str, Any] = {"users": n, "steps": config.visits * n, "cap": config.visits, **share}
         federated: dict[str, Any] = {"users": n, "steps": config.steps, "sample_rate": 0.2, **share}
@@ -92,48 +86,30 @@ def run(quick: bool = False, **options: Any) -> Result:
 
     metrics: dict[str, Any] = {"objective": best, "at_zero": worst, "forms": {}}
     for epsilon in config.epsilons:
-        made = [plans(epsilon, gamma) for gamma in config.gammas]
-        for form in made[0]:
-            plan, data = min((m[form] for m in made), key=lambda pair: gap(pair[0], pair[1], 0))
+        candidates = [plans(epsilon, gamma) for gamma in config.gammas]
+        for form in candidates[0]:
+            plan, data = min((m[form] for m in candidates), key=lambda pair: gap(pair[0], pair[1], 0))
             fresh = [gap(plan, data, 1 + k) for k in range(config.runs)]
             view = {"central": "central", "federated": "central", "token": "local"}[form]
-            metrics["forms"].setdefault(form, []).append(
-                {
-                    "epsilon": epsilon,
-                    "median": float(np.median(fresh)),
-                    "gaps": fresh,
-                    "gamma": plan.gamma,
-                    "noise_std": plan.noise_std,
-                    "label": plan.privacy(view).label,
-                }
-            )
-    return Result(
-        name="admm-lasso",
-        config=asdict(config),
-        metrics=metrics,
-        provenance=provenance_now(started, paper="central below federated below decentralized"),
+            row = {"epsilon": epsilon, "median": float(np.median(fresh)), "gaps": fresh, "gamma": plan.gamma}
+            row |= {"noise_std": plan.noise_std, "label": plan.privacy(view).label}
+            metrics["forms"].setdefault(form, []).append(row)
+    return result(
+        "admm-lasso", started, config, metrics=metrics, paper="central below federated below decentralized"
     )
 
 
 def table(record: dict[str, Any]) -> Shown:
     """Return the gaps by form and budget; the paper prints curves, and their order."""
-    rows = tuple(
-        (
-            form,
-            row["epsilon"],
-            row["median"],
-            min(row["gaps"]),
-            max(row["gaps"]),
-            row["noise_std"],
-            row["label"],
-        )
-        for form, listed in record["metrics"]["forms"].items()
-        for row in listed
-    )
+    rows = []
+    for form, cells in record["metrics"]["forms"].items():
+        for row in cells:
+            gaps = (row["median"], min(row["gaps"]), max(row["gaps"]))
+            rows.append((form, row["epsilon"], *gaps, row["noise_std"], row["label"]))
     runs = record["config"].get("runs")
     return Shown(
         ("form", "epsilon", "gap, tuned (median)", "least", "most", "noise std", "label"),
-        rows,
+        tuple(rows),
         f"Objective gap relative to the zero vector (1), {runs} runs at the best gamma of one other run.",
     )
 

@@ -3,7 +3,7 @@
 Bellet's 2024 talk on private optimization (Mangold et al. 2022): l2-regularized logistic regression,
 n = 45,312, p = 8, epsilon 1, delta 1/n^2. On raw features DP-CD should largely win, on standardized ones it
 should not lose. Both methods are tuned on the same grid of clips, relative steps and passes (DP-SGD also over
-lot sizes); the tuning is not charged, as in the paper. Both are accounted under add/remove; on raw data
+batch sizes); the tuning is not charged, as in the paper. Both are accounted under add/remove; on raw data
 DP-CD also pays for its M_j.
 """
 
@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import itertools
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sottovoce.data import Dataset, load
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import draw_curve, result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Config", "compare"]
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,11 @@ def run(quick: bool = False, **options: Any) -> Result:
     metrics: dict[str, Any] = {}
     known: dict[tuple[int, float], Any] = {}
     for form, prepared in (("raw", data), ("standardized", data.standardized())):
-        found = compare(prepared, config, None if form == "standardized" else BOUNDS, known)
-        metrics[form] = found
-        metrics[f"{form}_ratio"] = found["dp-cd"]["median"] / found["dp-sgd"]["median"]
-    return Result(
-        name="dpcd-electricity",
-        config=asdict(config),
-        metrics=metrics,
-        provenance=provenance_now(started, paper="raw: DP-CD far below DP-SGD; standardized: still below"),
-    )
+        methods = compare(prepared, config, None if form == "standardized" else BOUNDS, known)
+        metrics[form] = methods
+        metrics[f"{form}_ratio"] = methods["dp-cd"]["median"] / methods["dp-sgd"]["median"]
+    paper = "raw: DP-CD far below DP-SGD; standardized: still below"
+    return result("dpcd-electricity", started, config, metrics=metrics, paper=paper)
 
 
 def compare(
@@ -69,7 +64,7 @@ def compare(
 ) -> dict[str, Any]:
     """Return, per method, the best grid point and the gaps of fresh runs there.
 
-    ``multipliers`` keeps DP-SGD's noise by (steps, lot share), which does not depend on the features.
+    ``multipliers`` keeps DP-SGD's noise by (steps, share of a batch), which does not depend on the features.
     """
     from sottovoce.algorithms.dp_cd import DPCD
     from sottovoce.algorithms.dp_sgd import DPSGD
@@ -95,13 +90,8 @@ def compare(
         cd = DPCD.for_budget(steps=passes * p, clip_norm=1.0, **known, **budget)
         for share in config.batches:
             steps = max(1, round(passes / share))
-            fixed: dict[str, Any] = {
-                "steps": steps,
-                "batch_size": share * n,
-                "learning_rate": 1.0,
-                "clip_norm": 1.0,
-                "output": "mean",
-            }
+            fixed: dict[str, Any] = {"steps": steps, "batch_size": share * n, "output": "mean"}
+            fixed |= {"learning_rate": 1.0, "clip_norm": 1.0}
             if (steps, share) not in multipliers:
                 multipliers[steps, share] = DPSGD.for_budget(**fixed, **budget).noise_multiplier
             sgd = DPSGD(model, records=n, noise_multiplier=multipliers[steps, share], **fixed)
@@ -109,13 +99,13 @@ def compare(
                 plans["dp-sgd"].append(replace(sgd, clip_norm=clip_norm, learning_rate=step / beta))
         for clip_norm, step in itertools.product(config.clips, config.steps):
             plans["dp-cd"].append(replace(cd, clip_norm=clip_norm, step_scale=step))
-    found = {}
+    methods = {}
     for method, candidates in plans.items():
         tuned = [(gap, key, i) for i, plan in enumerate(candidates) for key, gap in gaps(plan, 0).items()]
         _, key, i = min(tuned)
         fresh = [gaps(candidates[i], 1 + k)[key] for k in range(config.runs)]
         described = candidates[i].describe()
-        found[method] = {
+        methods[method] = {
             "median": float(np.median(fresh)),
             "gaps": fresh,
             "output": key,
@@ -123,15 +113,15 @@ def compare(
             "chosen": {k: v for k, v in described.items() if k not in ("objective", "bounds", "smoothness")},
             "epsilon": candidates[i].privacy().epsilon(1 / n**2),
         }
-    return found
+    return methods
 
 
 def table(record: dict[str, Any]) -> Shown:
     """Return the gaps of both methods, raw and standardized; the talk prints curves."""
     rows = tuple(
-        (form, method, found["median"], min(found["gaps"]), max(found["gaps"]), found["epsilon"])
+        (form, method, cell["median"], min(cell["gaps"]), max(cell["gaps"]), cell["epsilon"])
         for form in ("raw", "standardized")
-        for method, found in record["metrics"][form].items()
+        for method, cell in record["metrics"][form].items()
     )
     return Shown(
         ("features", "method", "gap, tuned (median)", "least", "most", "epsilon spent"), rows,
@@ -148,16 +138,11 @@ def plot(record: dict[str, Any]) -> Any:
     """Draw the objective gap over the passes, or the end points of a record without curves."""
     with drawing.figure_of(2, sharey=True) as (figure, panels):
         for panel, form in zip(panels, ("raw", "standardized"), strict=True):
-            for k, (method, found) in enumerate(record["metrics"][form].items()):
-                if "curve" in found:
-                    curve = found["curve"]
-                    bars = [
-                        [max(m - low, 0.0) for m, low in zip(curve["median"], curve["least"], strict=True)],
-                        [max(up - m, 0.0) for m, up in zip(curve["median"], curve["most"], strict=True)],
-                    ]
-                    drawing.error_bars(panel, curve["passes"], curve["median"], bars, k, method)
+            for k, (method, cell) in enumerate(record["metrics"][form].items()):
+                if "curve" in cell:
+                    draw_curve(panel, cell["curve"]["passes"], cell["curve"], k, method)
                 else:
-                    middle, down, up = drawing.spread_of(found["gaps"])
+                    middle, down, up = drawing.spread_of(cell["gaps"])
                     drawing.error_bars(panel, [k], [middle], [[down], [up]], k, method)
                     panel.set_xticks([0, 1], ["dp-cd", "dp-sgd"])
             over = "passes over the data" if "curve" in record["metrics"][form]["dp-cd"] else "method"
@@ -168,12 +153,8 @@ def plot(record: dict[str, Any]) -> Any:
 EXPERIMENTS = {
     "dpcd-electricity": Experiment(
         "DP-CD against DP-SGD on electricity, raw and standardized",
-        "Bellet 2024 (talk); Mangold et al. 2022, figure on electricity",
-        run,
-        plot,
-        table=table,
-        held=held,
+        "Bellet 2024 (talk); Mangold et al. 2022, figure on electricity", run, plot, table=table, held=held,
         config=Config,
         claim="On raw (imbalanced) features DP-CD is far below DP-SGD; on standardized ones still below.",
     )
-}
+}  # fmt: skip

@@ -14,17 +14,16 @@ import itertools
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sottovoce.data import load
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import curve_of, draw_curve, result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Config"]
 
 
 @dataclass(frozen=True)
@@ -56,12 +55,8 @@ def madelon(quick: bool = False, **options: Any) -> Result:
     data = load("madelon").standardized().with_intercept()
     forms = {"l1": GLM("logistic", l1=config.l1), "l2": GLM("logistic", l2=config.l2)}
     metrics = {name: _compared(data, model, config) for name, model in forms.items()}
-    return Result(
-        name="dpgcd-madelon",
-        config=asdict(config),
-        metrics=metrics,
-        provenance=provenance_now(started, paper="DP-GCD below DP-CD and DP-SGD in training objective"),
-    )
+    paper = "DP-GCD below DP-CD and DP-SGD in training objective"
+    return result("dpgcd-madelon", started, config, metrics=metrics, paper=paper)
 
 
 def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
@@ -93,7 +88,7 @@ def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
         w = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs["coef"]
         return model.value(w, data.X, data.y)
 
-    # what of the data one step reads: greedy all of it, a coordinate step one column, DP-SGD its lot
+    # what of the data one step reads: greedy all of it, a coordinate step one column, DP-SGD its batch
     reads: dict[str, Callable[[Any], float]] = {
         "dp-gcd": lambda _: 1.0, "dp-cd": lambda _: 1 / p, "dp-sgd": lambda plan: plan.batch_size / n
     }  # fmt: skip
@@ -126,10 +121,7 @@ def _run(plan: Any, data: Any, model: Any, seed: list[int]) -> Any:
 def _curve(runs: list[Any], read: float) -> dict[str, Any]:
     """Return the objective over passes of the data: median, least and most of some runs."""
     along = np.array([[row["objective"] for row in run.history] for run in runs])
-    return {
-        "passes": [row["step"] * read for row in runs[0].history],
-        "median": np.median(along, axis=0), "least": along.min(axis=0), "most": along.max(axis=0),
-    }  # fmt: skip
+    return {"passes": [row["step"] * read for row in runs[0].history], **curve_of(along)}
 
 
 def dorothea(quick: bool = False, **options: Any) -> Result:
@@ -147,20 +139,13 @@ def dorothea(quick: bool = False, **options: Any) -> Result:
         out = plan.run((data.X, data.y), np.random.default_rng([config.seed, seed])).outputs
         return model.value(out["coef"], data.X, data.y), out["coef"]
 
+    budget: dict[str, Any] = {"epsilon": config.epsilon, "delta": 1 / n**2, "objective": model, "records": n}
     tuned: list[tuple[float, int, Any]] = []
     for steps in config.greedy:
-        plan = DPGCD.for_budget(
-            steps=steps,
-            clip_norm=1.0,
-            epsilon=config.epsilon,
-            delta=1 / n**2,
-            objective=model,
-            records=n,
-            adjacency="add-remove",
-        )
+        plan = DPGCD.for_budget(steps=steps, clip_norm=1.0, adjacency="add-remove", **budget)
         for clip_norm, scale in itertools.product(config.clips, config.steps):
-            made = replace(plan, clip_norm=clip_norm * math.sqrt(p), step_scale=scale)
-            tuned.append((value(made, 0)[0], len(tuned), made))
+            candidate = replace(plan, clip_norm=clip_norm * math.sqrt(p), step_scale=scale)
+            tuned.append((value(candidate, 0)[0], len(tuned), candidate))
     chosen = min(tuned)[2]
     runs = [_run(chosen, data, model, [config.seed, 1 + k]) for k in range(config.runs)]
     coefs = [run.outputs["coef"] for run in runs]
@@ -176,9 +161,7 @@ def dorothea(quick: bool = False, **options: Any) -> Result:
         "chosen": {k: v for k, v in chosen.describe().items() if k != "objective"},
         "epsilon": chosen.privacy().epsilon(1 / n**2),
     }
-    return Result(
-        name="dpgcd-dorothea", config=asdict(config), metrics=metrics, provenance=provenance_now(started)
-    )
+    return result("dpgcd-dorothea", started, config, metrics=metrics)
 
 
 def _balanced(guess: np.ndarray, truth: np.ndarray | None) -> float:
@@ -191,12 +174,12 @@ def table(record: dict[str, Any]) -> Shown:
     metrics = record["metrics"]
     forms = {"l1": metrics} if "values" in metrics else metrics
     rows = []
-    for form, found in forms.items():
-        methods = {name: found[name] for name in METHODS if name in found} or {"dp-gcd": found}
+    for form, cells in forms.items():
+        methods = {name: cells[name] for name in METHODS if name in cells} or {"dp-gcd": cells}
         for method, one in methods.items():
             rows.append((
-                form, method, one["median"], min(one["values"]), max(one["values"]), found["at_zero"],
-                found.get("optimum"), one["epsilon"],
+                form, method, one["median"], min(one["values"]), max(one["values"]), cells["at_zero"],
+                cells.get("optimum"), one["epsilon"],
             ))  # fmt: skip
     columns = (
         "penalty", "method", "objective, tuned (median)", "least", "most", "zero vector", "not private",
@@ -210,8 +193,8 @@ def held(record: dict[str, Any]) -> bool:
     metrics = record["metrics"]
     if "l1" not in metrics:
         return bool(metrics["median"] < metrics["at_zero"])
-    found = metrics["l1"]
-    return all(found["dp-gcd"]["median"] < found[other]["median"] for other in ("dp-cd", "dp-sgd"))
+    cells = metrics["l1"]
+    return all(cells["dp-gcd"]["median"] < cells[other]["median"] for other in ("dp-cd", "dp-sgd"))
 
 
 def plot(record: dict[str, Any]) -> Any:
@@ -219,16 +202,14 @@ def plot(record: dict[str, Any]) -> Any:
     metrics = record["metrics"]
     forms = {"l1": metrics} if "values" in metrics else {form: metrics[form] for form in ("l1", "l2")}
     with drawing.figure_of(len(forms)) as (figure, panels):
-        for panel, (form, found) in zip(panels, forms.items(), strict=True):
-            methods = [name for name in METHODS if name in found]
+        for panel, (form, cells) in zip(panels, forms.items(), strict=True):
+            methods = [name for name in METHODS if name in cells]
             for k, name in enumerate(methods or ["dp-gcd"]):
-                one = found.get(name, found)
-                middle = np.array(one["curve"]["median"])
-                bars = [middle - np.array(one["curve"]["least"]), np.array(one["curve"]["most"]) - middle]
-                drawing.error_bars(panel, one["curve"]["passes"], middle, bars, k, name)
-            drawing.level(panel, found["at_zero"], "zero vector")
-            if "optimum" in found:
-                drawing.level(panel, found["optimum"], "not private", 4)
+                one = cells.get(name, cells)
+                draw_curve(panel, one["curve"]["passes"], one["curve"], k, name)
+            drawing.level(panel, cells["at_zero"], "zero vector")
+            if "optimum" in cells:
+                drawing.level(panel, cells["optimum"], "not private", 4)
             data = record["name"].removeprefix("dpgcd-")
             title = f"{data}, {form} penalty, epsilon {record['config']['epsilon']:g}"
             drawing.names(panel, "passes over the data", "training objective (loss and penalty)", title)
@@ -237,13 +218,8 @@ def plot(record: dict[str, Any]) -> Any:
 
 EXPERIMENTS = {
     "dpgcd-madelon": Experiment(
-        "DP-GCD against DP-CD and DP-SGD on madelon, p = 501",
-        "Bellet 2024 (talk); Mangold et al. 2023",
-        madelon,
-        plot,
-        table=table,
-        held=held,
-        config=Config,
+        "DP-GCD against DP-CD and DP-SGD on madelon, p = 501", "Bellet 2024 (talk); Mangold et al. 2023",
+        madelon, plot, table=table, held=held, config=Config,
         claim="DP-GCD reaches a lower training objective than DP-CD and DP-SGD where few coordinates matter.",
     ),
     "dpgcd-dorothea": Experiment(

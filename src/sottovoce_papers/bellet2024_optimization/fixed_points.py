@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sottovoce.errors import InvalidInput
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
-from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Config", "admm_order", "fixed_point_bound"]
+from sottovoce_papers.common import result
+from sottovoce_papers.registry import Experiment, Shown, pick
 
 
 @dataclass(frozen=True)
@@ -124,23 +123,18 @@ def run(quick: bool = False, **options: Any) -> Result:
                 "bound": fixed_point_bound(config.steps, 1.0, config.dim, noise, config.tau),
             }
         )
-    return Result(
-        "fixed-point-utility", config=asdict(config), history=rows, metrics={"levels": len(rows)},
-        provenance=provenance_now(started, seed=config.seed),
-    )  # fmt: skip
+    return result(
+        "fixed-point-utility", started, config, history=rows, metrics={"levels": len(rows)}, seed=config.seed
+    )
 
 
 def table(record: dict[str, Any]) -> Shown:
     """Return bound and measured error by noise."""
-    rows = tuple(
-        (r["noise_std"], r["bound"], r["error"], r["std"], r["relaxation"]) for r in record["history"]
-    )
+    rows = pick(record["history"], "noise_std", "bound", "error", "std", "relaxation")
     config = record["config"]
-    return Shown(
-        ("noise std", "paper: bound (2)", "ours: E |u - u*|^2", "std", "relaxation"),
-        rows,
-        f"dimension {config['dim']}, tau = {config['tau']:g}, {config['steps']} steps.",
-    )
+    columns = ("noise std", "paper: bound (2)", "ours: E |u - u*|^2", "std", "relaxation")
+    note = f"dimension {config['dim']}, tau = {config['tau']:g}, {config['steps']} steps."
+    return Shown(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:
@@ -153,35 +147,18 @@ def plot(record: dict[str, Any]) -> Any:
     rows = record["history"]
     x = [r["noise_std"] for r in rows]
     with drawing.figure_of() as (figure, (axes,)):
-        drawing.error_bars(
-            axes,
-            x,
-            [r["error"] for r in rows],
-            [min(r["std"], 0.9 * r["error"]) for r in rows],
-            0,
-            "measured",
-        )
+        bars = [min(r["std"], 0.9 * r["error"]) for r in rows]
+        drawing.error_bars(axes, x, [r["error"] for r in rows], bars, 0, "measured")
         drawing.error_bars(axes, x, [r["bound"] for r in rows], None, 1, "bound (2) as printed", paper=True)
-        drawing.names(
-            axes,
-            "noise standard deviation",
-            "squared distance to the fixed point",
-            "noisy fixed-point iterations",
-            xscale="log",
-            yscale="log",
-        )
+        labels = "noise standard deviation", "squared distance to the fixed point"
+        drawing.names(axes, *labels, "noisy fixed-point iterations", xscale="log", yscale="log")
     return figure
 
 
 EXPERIMENTS = {
     "fixed-point-utility": Experiment(
         "Noisy fixed-point iterations against their printed bound",
-        "Bellet 2024 (talk); Cyffers et al. 2023",
-        run,
-        plot,
-        table=table,
-        held=held,
-        config=Config,
+        "Bellet 2024 (talk); Cyffers et al. 2023", run, plot, table=table, held=held, config=Config,
         claim="A contractive operator with noise converges to a neighborhood of its fixed point.",
     )
-}
+}  # fmt: skip

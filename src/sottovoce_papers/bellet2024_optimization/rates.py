@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "DescentConfig", "RiskConfig", "descent_order", "excess_risk_order"]
 
 
 def excess_risk_order(
@@ -142,10 +141,9 @@ def run_risk(quick: bool = False, **options: Any) -> Result:
                 strong_convexity=mu or None,
             )  # fmt: skip
             rows.append(_row(problem, n, excess, order))
-    return Result(
-        "dpsgd-rates", config=asdict(config), history=rows, metrics={"slopes": _slopes(rows)},
-        provenance=provenance_now(started, seed=config.seed),
-    )  # fmt: skip
+    return result(
+        "dpsgd-rates", started, config, history=rows, metrics={"slopes": _slopes(rows)}, seed=config.seed
+    )
 
 
 def run_descent(quick: bool = False, **options: Any) -> Result:
@@ -182,10 +180,9 @@ def run_descent(quick: bool = False, **options: Any) -> Result:
         excess = np.array([_risk(X, y, mu, end) for end in ends]) - least
         order = descent_order(n, config.dim, config.noise_std, steps, mu)
         rows.append(_row("hypercube", n, excess, order) | {"steps": steps, "rounds": rounds})
-    return Result(
-        "muffliato-rate", config=asdict(config), history=rows, metrics={"slopes": _slopes(rows)},
-        provenance=provenance_now(started, seed=config.seed),
-    )  # fmt: skip
+    return result(
+        "muffliato-rate", started, config, history=rows, metrics={"slopes": _slopes(rows)}, seed=config.seed
+    )
 
 
 def _row(problem: str, n: int, excess: np.ndarray, order: float) -> dict[str, Any]:
@@ -197,16 +194,16 @@ def _row(problem: str, n: int, excess: np.ndarray, order: float) -> dict[str, An
 
 def _slopes(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return the power of n with which measured and printed risks fall, by least squares of logarithms."""
-    found = {}
+    slopes = {}
     for problem in dict.fromkeys(r["problem"] for r in rows):
         line = [r for r in rows if r["problem"] == problem]
         if len(line) > 1:
             x = np.log([r["n"] for r in line])
-            found[problem] = {
+            slopes[problem] = {
                 name: float(np.polyfit(x, np.log([r[key] for r in line]), 1)[0])
                 for name, key in (("printed", "order"), ("measured", "excess"))
             }
-    return found
+    return slopes
 
 
 def table(record: dict[str, Any]) -> Shown:
@@ -248,22 +245,13 @@ def plot(record: dict[str, Any]) -> Any:
 EXPERIMENTS = {
     "dpsgd-rates": Experiment(
         "Excess risk of DP-SGD over the number of records, beside the printed rates",
-        "Bellet 2024 (talk); Bassily, Smith, Thakurta 2014",
-        run_risk,
-        plot,
-        table=table,
-        held=held,
+        "Bellet 2024 (talk); Bassily, Smith, Thakurta 2014", run_risk, plot, table=table, held=held,
         config=RiskConfig,
         claim="The excess risk falls like 1/n for convex and like 1/n^2 for strongly convex problems.",
     ),
     "muffliato-rate": Experiment(
         "Excess risk of Muffliato-GD over the number of nodes, beside Theorem 5",
-        "Cyffers et al. 2022, Theorem 5",
-        run_descent,
-        plot,
-        table=table,
-        held=held,
-        config=DescentConfig,
+        "Cyffers et al. 2022, Theorem 5", run_descent, plot, table=table, held=held, config=DescentConfig,
         claim="With O(kappa) steps the excess risk is of the order D sigma^2 / (mu n T).",
     ),
-}
+}  # fmt: skip

@@ -26,10 +26,8 @@ from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
 from sottovoce_papers import drawing
-from sottovoce_papers.common import accuracy_of
+from sottovoce_papers.common import SIMULATED, accuracy_of, result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Recipe", "run_trial"]
 
 DELTA = 1e-5
 INF = float("inf")
@@ -94,7 +92,6 @@ def run_trial(
     data: str = "mnist",
     agents: int = 10,
     results: str | Path | None = None,
-    progress: bool = False,
 ) -> dict[str, Any]:
     """Run one trial and return its record; a record already in ``results`` is read instead."""
     from torch import nn
@@ -130,7 +127,7 @@ def run_trial(
         )
     else:
         plan = ConsensusSGD(objective, network, **options)
-    found = plan.run(records, rng, progress=progress, start=np.zeros(objective.n_params, np.float32))
+    result = plan.run(records, rng, start=np.zeros(objective.n_params, np.float32))
     record = {
         "name": "consensus-trial",
         "epsilon": epsilon if private else "inf",
@@ -140,13 +137,13 @@ def run_trial(
         "n_params": objective.n_params,
         "fiedler": round(float(network.fiedler_normalized), 4),
         "skew": skew,
-        "accuracy": round(found.metrics["accuracy"], 2),
-        "bit_identical": bool((found.outputs["rows"] == found.outputs["rows"][0]).all()),
+        "accuracy": round(result.metrics["accuracy"], 2),
+        "bit_identical": bool((result.outputs["rows"] == result.outputs["rows"][0]).all()),
         "noise_multiplier": round(plan.multipliers[0], 4) if private else 0.0,
         "epsilon_spent": round(plan.epsilon(DELTA, "local"), 6) if private else "inf",
         "epsilon_of_the_worst_pair": round(plan.epsilon(DELTA, "network"), 4) if private else "inf",
         "guarantee": plan.privacy("local").statement(DELTA) if private else "no noise: no privacy",
-        "provenance": provenance_now(started, noise="simulation: reproducible, not protective"),
+        "provenance": provenance_now(started, noise=SIMULATED),
     }
     write_trial(path, record)
     return record
@@ -168,44 +165,35 @@ def consensus_mnist(
     skew: float = 1.0,
     trials: int = 5,
     results: str | None = None,
-    progress: bool = False,
     spread: Spread = in_turn,
 ) -> Result:
     """Run the paper's five budgets, none among them, five trials each; its central run stands beside them."""
     started = time.perf_counter()
-    options: dict[str, Any] = {"fiedler": fiedler, "skew": skew, "results": results, "progress": progress}
+    options: dict[str, Any] = {"fiedler": fiedler, "skew": skew, "results": results}
     if quick:
         small = Recipe("oriented", directions=4, steps=8, drawings=300)
         options |= {"data": "digits", "agents": 5, "recipe": asdict(small), "results": None, "fiedler": 0.39}
         trials = 1
-    rows = []
     budgets = (BUDGETS[:3] if quick else BUDGETS) if epsilon is None else (epsilon,)
-    given = {key: value for key, value in options.items() if value is not None and value is not False}
-    listed = [
-        [
-            Trial(f"epsilon={budget:g} trial={trial}", {"epsilon": budget, "trial": trial, **given})
-            for trial in range(trials)
-        ]
-        for budget in budgets
+    set_options = {key: value for key, value in options.items() if value is not None and value is not False}
+    jobs = [
+        [Trial(f"epsilon={e:g} trial={k}", {"epsilon": e, "trial": k, **set_options}) for k in range(trials)]
+        for e in budgets
     ]
-    for budget, records in zip(budgets, run_cells(spread, consensus_trial, listed), strict=True):
-        rows.append(
-            {
-                "epsilon": budget if np.isfinite(budget) else "inf",
-                **accuracy_of(records),
-                "paper_central": None if quick else PAPER_CENTRAL.get(budget),
-                "paper_best": None if quick else PAPER_BEST.get(budget),
-                "epsilon_spent": max(record["epsilon_spent"] for record in records),
-                "epsilon_of_the_worst_pair": max(r["epsilon_of_the_worst_pair"] for r in records),
-            }
-        )
-    return Result(
-        name="consensus-mnist",
-        config={"delta": DELTA, "fiedler": fiedler, "skew": skew, "quick": quick, "grid": GRID},
-        history=rows,
-        metrics={f"accuracy_at_{float(row['epsilon']):g}": row["accuracy"] for row in rows},
-        provenance=provenance_now(started, noise="simulation: reproducible, not protective"),
-    )
+    rows = [
+        {
+            "epsilon": budget if np.isfinite(budget) else "inf",
+            **accuracy_of(records),
+            "paper_central": None if quick else PAPER_CENTRAL.get(budget),
+            "paper_best": None if quick else PAPER_BEST.get(budget),
+            "epsilon_spent": max(record["epsilon_spent"] for record in records),
+            "epsilon_of_the_worst_pair": max(r["epsilon_of_the_worst_pair"] for r in records),
+        }
+        for budget, records in zip(budgets, run_cells(spread, consensus_trial, jobs), strict=True)
+    ]
+    config = {"delta": DELTA, "fiedler": fiedler, "skew": skew, "quick": quick, "grid": GRID}
+    metrics = {f"accuracy_at_{float(row['epsilon']):g}": row["accuracy"] for row in rows}
+    return result("consensus-mnist", started, config, history=rows, metrics=metrics, noise=SIMULATED)
 
 
 def table(record: dict[str, Any]) -> Shown:
@@ -245,10 +233,8 @@ def plot(record: dict[str, Any]) -> Any:
         drawing.error_bars(
             axes, x, [row["accuracy"] for row in rows], spread, 0, "exact consensus, fixed features"
         )
-        for k, key, label in (
-            (1, "paper_central", "Bayrooti et al.: central DP-SGD"),
-            (2, "paper_best", "Bayrooti et al.: best decentralized, same graph"),
-        ):
+        central, best = "Bayrooti et al.: central DP-SGD", "Bayrooti et al.: best decentralized, same graph"
+        for k, key, label in ((1, "paper_central", central), (2, "paper_best", best)):
             if any(row.get(key) is not None for row in rows):
                 drawing.error_bars(axes, x, [row.get(key) for row in rows], None, k, label, paper=True)
         axes.set_xticks(x, ["none" if row["epsilon"] == "inf" else f"{row['epsilon']:g}" for row in rows])

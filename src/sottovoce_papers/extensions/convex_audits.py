@@ -17,12 +17,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn
 from sottovoce_papers import drawing
-from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Case", "Config", "cases"]
+from sottovoce_papers.common import result
+from sottovoce_papers.registry import Experiment, Shown, pick
 
 
 @dataclass(frozen=True)
@@ -59,12 +58,9 @@ def run(quick: bool = False, *, spread: Spread = in_turn, **options: Any) -> Res
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     names = list(cases())
-    listed = [Trial(name, {"case": name, **asdict(config)}) for name in names]
-    return Result(
-        name="convex-audits",
-        config=asdict(config),
-        metrics=dict(zip(names, spread(audit_case, listed), strict=True)),
-        provenance=provenance_now(started),
+    trials = [Trial(name, {"case": name, **asdict(config)}) for name in names]
+    return result(
+        "convex-audits", started, config, metrics=dict(zip(names, spread(audit_case, trials), strict=True))
     )
 
 
@@ -201,17 +197,8 @@ def _users() -> dict[str, Case | Average]:
     fed = FederatedADMM(model, noise_std=8 / 3, secure_sum=False, **rounds)
     secure = FederatedADMM(model, noise_std=2.0, **rounds)
     token = TokenADMM(model, steps=8, noise_std=8 / 3, cap=4, **common)
-    walk = RandomWalkSGD(
-        model,
-        complete(2),
-        steps=8,
-        learning_rate=1.0,
-        clip_norm=1.0,
-        noise_multiplier=4 / 3,
-        adjacency="user",
-        path="secret",
-        cap=4,
-    )
+    options: dict[str, Any] = {"learning_rate": 1.0, "clip_norm": 1.0, "adjacency": "user", "path": "secret"}
+    walk = RandomWalkSGD(model, complete(2), steps=8, noise_multiplier=4 / 3, cap=4, **options)
 
     def noise_known(plan: Any) -> Callable[[bool, np.random.Generator], float]:
         # everything but user 0's own data and noise is known; the sum of its releases is sufficient
@@ -297,13 +284,13 @@ def _networks() -> dict[str, Case | Average]:
     def steps(plan: Any, side: bool, rng: np.random.Generator) -> Any:
         """Yield (state before the step, messages)."""
         data, random = plan.prepared(shards(side)), RunRandomness.from_rng(rng)
-        gate = plan.source(data, range(n), random)
-        text = plan.algorithm(gate, plan.starting(data, random, range(n)))
-        state = text.init()
+        mechanism = plan.source(data, range(n), random)
+        algorithm = plan.algorithm(mechanism, plan.starting(data, random, range(n)))
+        state = algorithm.init()
         for k in range(plan.steps):
-            sent = text.message(state, k)
+            sent = algorithm.message(state, k)
             yield state, sent
-            state = text.update(state, plan.schedule(k).apply(sent, noise=random.noise, step=k), k)
+            state = algorithm.update(state, plan.schedule(k).apply(sent, noise=random.noise, step=k), k)
 
     def moves(plan: Any, side: bool, rng: np.random.Generator) -> list[np.ndarray]:
         """Return what every node subtracted from its model before it sent it, step by step."""
@@ -361,18 +348,8 @@ class Tape:
 
 def table(record: dict[str, Any]) -> Shown:
     """Return claim and lower bound per plan."""
-    rows = tuple(
-        (
-            name,
-            row["against"],
-            row["label"],
-            row["measure"],
-            row["claimed"],
-            row["lower_bound"],
-            row["tightness"],
-        )
-        for name, row in record["metrics"].items()
-    )
+    keys = ("name", "against", "label", "measure", "claimed", "lower_bound", "tightness")
+    rows = pick([{"name": name, **row} for name, row in record["metrics"].items()], *keys)
     return Shown(
         ("plan", "against", "label", "measure", "claimed at most", "shown at least", "ratio"), rows,
         f"{record['config'].get('runs', 0):,} runs on each side; a ratio above 1 would prove a mistake.",
@@ -386,23 +363,15 @@ def held(record: dict[str, Any]) -> bool:
 
 def plot(record: dict[str, Any]) -> Any:
     """Draw claim and lower bound per plan."""
-    listed = list(record["metrics"])
-    with drawing.figure_of(height=0.3 * len(listed) + 1.2, width=7.2) as (figure, (axes,)):
-        rows = [record["metrics"][name] for name in listed]
-        y = list(range(len(listed)))[::-1]
+    names = list(record["metrics"])
+    with drawing.figure_of(height=0.3 * len(names) + 1.2, width=7.2) as (figure, (axes,)):
+        rows = [record["metrics"][name] for name in names]
+        y = list(range(len(names)))[::-1]
         axes.barh(y, [r["lower_bound"] for r in rows], height=0.5, color=drawing.COLORS[0],
                   label="shown by the attack, at least")  # fmt: skip
-        axes.plot(
-            [r["claimed"] for r in rows],
-            y,
-            ls="none",
-            marker="|",
-            ms=14,
-            mew=2.2,
-            color=drawing.COLORS[1],
-            label="claimed, at most",
-        )
-        axes.set_yticks(y, listed)
+        style = {"ls": "none", "marker": "|", "ms": 14, "mew": 2.2, "color": drawing.COLORS[1]}
+        axes.plot([r["claimed"] for r in rows], y, **style, label="claimed, at most")
+        axes.set_yticks(y, names)
         drawing.names(
             axes, "privacy loss (mu, or epsilon where the claim is not Gaussian)", "", record["name"]
         )
@@ -412,8 +381,6 @@ def plot(record: dict[str, Any]) -> Any:
 EXPERIMENTS = {
     "convex-audits": Experiment(
         "Attempts to refute the statement of every convex plan", "no paper: audits of this library", run,
-        plot,
-        table=table, held=held, config=Config, claim="No statement of this library is refuted.",
-
+        plot, table=table, held=held, config=Config, claim="No statement of this library is refuted.",
     )
 }  # fmt: skip

@@ -24,19 +24,15 @@ import numpy as np
 
 from sottovoce._io import atomic_write
 from sottovoce.errors import InvalidInput
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS"]
 
 PUBLIC, PRIVATE = ("networkx", "matplotlib", "sympy"), ("numpy", "scipy", "torch")
 KINDS = ("documentation", "comment", "python", "header")  # the first three in public
 LENGTH, SIDE = 32, 14
 WAYS = ("own noise", "masked", "central")
-
-
-# ---- text -------------------------------------------------------------------------------------------------
 
 
 def source_lines(package: str, kind: str, lines: int, seed: int = 0) -> list[str]:
@@ -52,8 +48,8 @@ def source_lines(package: str, kind: str, lines: int, seed: int = 0) -> list[str
         different[line] = None
         if len(different) == 3 * lines:
             break
-    found = list(different)
-    return [found[i] for i in np.random.default_rng(seed).permutation(len(found))[:lines]]
+    unique = list(different)
+    return [unique[i] for i in np.random.default_rng(seed).permutation(len(unique))[:lines]]
 
 
 def _lines(folder: Path, kind: str) -> Iterator[str]:
@@ -63,13 +59,18 @@ def _lines(folder: Path, kind: str) -> Iterator[str]:
             quotes = line.count('"""')
             words = " ".join(line.split())
             comment = words.startswith("# ")
-            found = "documentation" if inside else "comment" if comment else "python"
+            line_kind = "documentation" if inside else "comment" if comment else "python"
             if quotes % 2:
                 inside = not inside
             if kind == "header":
-                found = kind
+                line_kind = kind
             bare = words.removeprefix("# ")
-            if found == kind and not quotes and len(bare) >= 16 and not bare.startswith((">>>", "*", "//")):
+            if (
+                line_kind == kind
+                and not quotes
+                and len(bare) >= 16
+                and not bare.startswith((">>>", "*", "//"))
+            ):
                 yield bare[:LENGTH]
 
 
@@ -123,9 +124,6 @@ def _text(records: int, seed: int, shown: int, pretrain: int) -> tuple[Any, Any,
     return first, (x[shown:], y[shown:]), (x[:shown], y[:shown])
 
 
-# ---- images -----------------------------------------------------------------------------------------------
-
-
 def residual(classes: int) -> Any:
     """Return the small ResNet: a stem, three residual blocks with group norms, a head."""
     from torch import nn
@@ -168,9 +166,6 @@ TASKS: dict[str, tuple[Callable[..., Any], Callable[[int], Any], int, int, tuple
 }
 
 
-# ---- both -------------------------------------------------------------------------------------------------
-
-
 def pretrained(task: str, public: tuple[np.ndarray, np.ndarray], epochs: int, seed: int) -> tuple[Any, float]:
     """Return a network trained on public records without privacy, its last part ready for a new task."""
     import torch
@@ -189,8 +184,10 @@ def pretrained(task: str, public: tuple[np.ndarray, np.ndarray], epochs: int, se
         with torch.no_grad():
             right = float((net(x[:4000]).argmax(1) == y[:4000]).float().mean()) if len(y) else 0.0
         fresh = make(new)
-    kept = {name: value for name, value in net.state_dict().items() if not name.startswith(trained[-1] + ".")}
-    fresh.load_state_dict(kept, strict=False)
+    weights = {
+        name: value for name, value in net.state_dict().items() if not name.startswith(trained[-1] + ".")
+    }
+    fresh.load_state_dict(weights, strict=False)
     for name, parameter in fresh.named_parameters():
         parameter.requires_grad_(name.split(".")[0] in trained)
     with torch.no_grad():  # a head that says nothing yet
@@ -251,19 +248,10 @@ def fine_tuning(
         epsilons, agents, records, batch_size, steps, epochs = (8.0,), 3, 300, 30, 2, 0
         pretrain, shown = 0, 40
     config: dict[str, Any] = {
-        "task": task,
-        "epsilons": epsilons,
-        "agents": agents,
-        "records": records,
-        "batch_size": batch_size,
-        "steps": steps,
-        "learning_rate": learning_rate,
-        "clip_norm": clip_norm,
-        "epochs": epochs,
-        "pretrain": pretrain,
-        "delta": delta,
-        "seed": seed,
-    }
+        "task": task, "epsilons": epsilons, "agents": agents, "records": records, "batch_size": batch_size,
+        "steps": steps, "learning_rate": learning_rate, "clip_norm": clip_norm, "epochs": epochs,
+        "pretrain": pretrain, "delta": delta, "seed": seed,
+    }  # fmt: skip
     public, private, test = TASKS[task][0](records, seed, shown, pretrain)
     new = TASKS[task][3]
     net, public_score = _pretrained_once(task, public, epochs, seed, keep)
@@ -282,8 +270,8 @@ def fine_tuning(
     def cell(way: str, epsilon: float | None) -> dict[str, float]:
         file = Path(keep) / f"{task}-{way}-{epsilon}.json" if keep else None
         if file is not None and file.is_file():
-            kept: dict[str, float] = json.loads(file.read_text())
-            return kept
+            stored: dict[str, float] = json.loads(file.read_text())
+            return stored
         began = time.perf_counter()
         algorithm, options, view = ways[way]
         if epsilon is None:
@@ -292,12 +280,12 @@ def fine_tuning(
             plan = algorithm.for_budget(objective, epsilon=epsilon, delta=delta, **view, **options)
         data = AgentData(x, y, parts if way != "central" else [np.arange(len(y))], test=test, classes=new)
         ran = plan.run(data, np.random.default_rng([seed, 1]), every=steps)
-        found = {"accuracy": ran.metrics["accuracy"], "seconds": round(time.perf_counter() - began, 1)}
+        scores = {"accuracy": ran.metrics["accuracy"], "seconds": round(time.perf_counter() - began, 1)}
         if epsilon is not None:
-            found["epsilon"] = plan.epsilon(delta, **view)
+            scores["epsilon"] = plan.epsilon(delta, **view)
         if file is not None:
-            atomic_write(file, json.dumps(found))
-        return found
+            atomic_write(file, json.dumps(scores))
+        return scores
 
     cells = {way: {f"{e:g}": cell(way, e) for e in epsilons} for way in WAYS}
     trained = sum(p.numel() for p in net.parameters() if p.requires_grad)
@@ -308,42 +296,42 @@ def fine_tuning(
         "trained parameters": trained,
         "private records": len(private[1]),
     }
-    return Result(
-        f"fine-tuning-{task}", config=config, metrics=metrics, provenance=provenance_now(started, seed=seed)
-    )
+    return result(f"fine-tuning-{task}", started, config, metrics=metrics, seed=seed)
 
 
 def table(record: dict[str, Any]) -> Shown:
     """Return one row per epsilon."""
-    found, task = record["metrics"], record["config"]["task"]
+    metrics, task = record["metrics"], record["config"]["task"]
     rows = tuple(
-        (task, f"{float(e):g}", *(round(found[way][e]["accuracy"], 1) for way in WAYS),
-         round(found["no noise"]["accuracy"], 1))
-        for e in found["central"]
+        (task, f"{float(e):g}", *(round(metrics[way][e]["accuracy"], 1) for way in WAYS),
+         round(metrics["no noise"]["accuracy"], 1))
+        for e in metrics["central"]
     )  # fmt: skip
     note = (
-        f"{record['config']['agents']} agents, {found['private records']:,} private records, "
-        f"{found['trained parameters']:,} of the parameters trained; noise simulated."
+        f"{record['config']['agents']} agents, {metrics['private records']:,} private records, "
+        f"{metrics['trained parameters']:,} of the parameters trained; noise simulated."
     )
     return Shown(("task", "epsilon", "own noise", "masked", "one trusted holder", "no noise"), rows, note)
 
 
 def plot(record: dict[str, Any]) -> Any:
     """Draw the accuracy against epsilon for every way, and the line without noise."""
-    found = record["metrics"]
+    metrics = record["metrics"]
     with drawing.figure_of(1, 1, width=5.0) as (figure, (panel,)):
         for k, way in enumerate(WAYS):
-            at = [float(e) for e in found[way]]
-            drawing.error_bars(panel, at, [cell["accuracy"] for cell in found[way].values()], None, k, way)
-        drawing.level(panel, found["no noise"]["accuracy"], "no noise")
+            at = [float(e) for e in metrics[way]]
+            drawing.error_bars(panel, at, [cell["accuracy"] for cell in metrics[way].values()], None, k, way)
+        drawing.level(panel, metrics["no noise"]["accuracy"], "no noise")
         drawing.names(panel, "epsilon", "accuracy (%)", record["config"]["task"])
     return figure
 
 
 def held(record: dict[str, Any]) -> bool:
     """Whether masked sums are at least as good as own noise at every epsilon."""
-    found = record["metrics"]
-    return all(found["masked"][e]["accuracy"] >= found["own noise"][e]["accuracy"] for e in found["masked"])
+    metrics = record["metrics"]
+    return all(
+        metrics["masked"][e]["accuracy"] >= metrics["own noise"][e]["accuracy"] for e in metrics["masked"]
+    )
 
 
 def _of(task: str) -> Callable[..., Result]:

@@ -14,8 +14,6 @@ import numpy as np
 
 from sottovoce_papers.feature_rows import Rows
 
-__all__ = ["Job", "accuracies"]
-
 
 class Job(NamedTuple):
     """One run: steps, learning rate, noise (standard deviation) on the sum of clipped gradients, seed."""
@@ -39,7 +37,7 @@ def accuracies(rows: Rows, jobs: Sequence[Job], classes: int = 10, block: int = 
     theta = np.zeros((len(jobs), classes, width), np.float32)
     velocity = np.zeros_like(theta)
     draws = [np.random.default_rng([77, job.seed]) for job in jobs]
-    found = [0.0] * len(jobs)
+    reached = [0.0] * len(jobs)
     for k in range(max(job.steps for job in jobs)):
         alive = [i for i, job in enumerate(jobs) if k < job.steps]
         total = np.zeros((len(alive) * classes, width), np.float32)
@@ -63,5 +61,5 @@ def accuracies(rows: Rows, jobs: Sequence[Job], classes: int = 10, block: int = 
             theta[i] -= np.float32(job.learning_rate) * velocity[i]
             if k + 1 == job.steps:
                 guess = (rows.x_test @ theta[i].T).argmax(axis=1)
-                found[i] = round(100 * float((guess == rows.y_test).mean()), 2)
-    return found
+                reached[i] = round(100 * float((guess == rows.y_test).mean()), 2)
+    return reached

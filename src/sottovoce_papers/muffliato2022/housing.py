@@ -1,6 +1,6 @@
 """Learning over networks on houses: Muffliato-GD, exact consensus, a trusted aggregator, a random walk.
 
-Muffliato figure 1(c): logistic regression on binarised California housing, features standardized and
+Muffliato figure 1(c): logistic regression on binarized California housing, features standardized and
 every record scaled to unit length, records dealt out to n = 2000 and 4000 users, a fresh Erdős-Rényi graph
 for every gradient step, against a trusted aggregator. `walk-vs-gossip` is the picture of Bellet's 2024 talk.
 
@@ -26,12 +26,11 @@ from typing import Any
 import numpy as np
 
 from sottovoce.data import Dataset, Shards, equal, load
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn
 from sottovoce_papers import drawing
+from sottovoce_papers.common import curve_of, draw_curve, result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Config", "prepared"]
 
 
 @dataclass(frozen=True)
@@ -61,20 +60,31 @@ def run(quick: bool = False, *, spread: Spread = in_turn, **options: Any) -> Res
     """Return test accuracies at one mean privacy loss, medians over runs, with the noise each needed."""
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
-    listed = [Trial(f"n={n}", {"n": n, "config": asdict(config)}) for n in config.users]
-    metrics = dict(zip((trial.name for trial in listed), spread(houses_trial, listed), strict=True))
-    return Result(
-        name="muffliato-houses",
-        config=asdict(config),
-        metrics=metrics,
-        provenance=provenance_now(started, paper="gossip and trusted aggregator behave alike in accuracy"),
-    )
+    trials = [Trial(f"n={n}", {"n": n, "config": asdict(config)}) for n in config.users]
+    metrics = dict(zip((trial.name for trial in trials), spread(houses_trial, trials), strict=True))
+    paper = "gossip and trusted aggregator behave alike in accuracy"
+    return result("muffliato-houses", started, config, metrics=metrics, paper=paper)
 
 
 def houses_trial(*, n: int, config: Mapping[str, Any]) -> dict[str, Any]:
     """Compare the methods for one number of users."""
-    given = Config(**config)
-    return _at(prepared(given.seed), n, given)
+    options = Config(**config)
+    return _at(prepared(options.seed), n, options)
+
+
+def schedules(n: int, steps: int, density: float, seed: int) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return a fresh Erdős-Rényi graph per step, with Chebyshev gossip and a uniform spanning tree on each.
+
+    The graphs are public randomness, the same for every method.
+    """
+    from sottovoce import graphs, protocols
+
+    drawn = [graphs.erdos_renyi(n, density, np.random.default_rng([seed, n, k])) for k in range(steps)]
+    rounds = protocols.rounds_for(drawn[0], noise_std=1.0, variance=1.0)
+    gamma = protocols.Chebyshev(drawn[0], rounds).gamma
+    streams = [np.random.default_rng([seed, n, k, 1]) for k in range(steps)]
+    trees = [protocols.Tree(g, kind="uniform", rng=rng) for g, rng in zip(drawn, streams, strict=True)]
+    return drawn, [protocols.Chebyshev(g, rounds, gamma=gamma) for g in drawn], trees
 
 
 def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
@@ -84,21 +94,12 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
     from sottovoce.objectives import GLM
 
     shards = data.shards(equal(data.n, n, np.random.default_rng(config.seed)))
-    # the step's graphs are public randomness, the same for every method
-    graphs = [
-        sv.graphs.erdos_renyi(n, config.density, np.random.default_rng([config.seed, n, k]))
-        for k in range(config.steps)
-    ]
-    rounds = sv.protocols.rounds_for(graphs[0], noise_std=1.0, variance=1.0)
-    gamma = sv.protocols.Chebyshev(graphs[0], rounds).gamma
+    graphs, chebyshev, trees = schedules(n, config.steps, config.density, config.seed)
+    rounds = chebyshev[0].rounds
     gossip: dict[str, Any] = {
-        "muffliato": [sv.protocols.Chebyshev(g, rounds, gamma=gamma) for g in graphs],
+        "muffliato": chebyshev,
         **{f"muffliato-{k}": [sv.protocols.Gossip(g, k) for g in graphs] for k in config.short_rounds},
     }
-    trees = [
-        sv.protocols.Tree(g, kind="uniform", rng=np.random.default_rng([config.seed, n, k, 1]))
-        for k, g in enumerate(graphs)
-    ]
     shares = {"aggregator": 1 / n, "tree": 2 * (n - 1) / n**2}
     for name, schedule in gossip.items():
         ranks = [sv.protocols.Gossip(graphs[k], schedule[0].rounds).view(k).rank for k in range(3)]
@@ -109,7 +110,7 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
         "clip_norm": config.clip_norm,
         "adjacency": "user",
     }
-    found: dict[str, Any] = {"rounds": rounds, "mean_degree": float(np.mean(graphs[0].degrees))}
+    metrics: dict[str, Any] = {"rounds": rounds, "mean_degree": float(np.mean(graphs[0].degrees))}
     for method, share in shares.items():
         # mean over pairs of mu^2: steps * share * (2 / z)^2 = mean_mu^2
         z = 2 * math.sqrt(config.steps * share) / config.mean_mu
@@ -119,23 +120,23 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
                 return MuffliatoSGD(protocol=gossip[method], learning_rate=step, noise_multiplier=z, **common)
             return ConsensusSGD(protocol=trees, learning_rate=step, noise_multiplier=z, **common)
 
-        found[method] = {
+        metrics[method] = {
             "noise_multiplier": z,
             "mean_share_per_step": share,
             "messages_per_node": make(1.0).cost()["messages_per_node"] if method != "aggregator" else 1.0,
             **_tuned(make, shards, data, config),
         }
-    base = found["aggregator"]["median"]
-    found["points_below_aggregator"] = {
-        method: round(100 * (base - found[method]["median"]), 3) for method in ("tree", *gossip)
+    base = metrics["aggregator"]["median"]
+    metrics["points_below_aggregator"] = {
+        method: round(100 * (base - metrics[method]["median"]), 3) for method in ("tree", *gossip)
     }
-    found["without_noise"] = mean_accuracy(
+    metrics["without_noise"] = mean_accuracy(
         ConsensusSGD(
             protocol=trees, learning_rate=max(config.learning_rates), noise_multiplier=0.0, **common
         ).run(shards, np.random.default_rng(0)).outputs["rows"],
         data,
     )  # fmt: skip
-    return found
+    return metrics
 
 
 def _tuned(make: Any, shards: Shards, data: Dataset, config: Config) -> dict[str, Any]:
@@ -154,9 +155,6 @@ def mean_accuracy(rows: np.ndarray, data: Dataset) -> float:
     """Mean over nodes of the test accuracy of their models."""
     assert data.y_test is not None
     return float(np.mean(np.sign(data.X_test @ rows.T) == data.y_test[:, None]))
-
-
-# --- a walk against gossip ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -253,17 +251,10 @@ def walk(quick: bool = False, **options: Any) -> Result:
             "learning_rate": best,
             "median": float(np.median([c[-1]["accuracy"] for c in curves])),
             "accuracies": [c[-1]["accuracy"] for c in curves],
-            "curve": {
-                "share": [row["step"] / curves[0][-1]["step"] for row in curves[0]],
-                "median": np.median(along, axis=0),
-                "least": along.min(axis=0),
-                "most": along.max(axis=0),
-            },
+            "curve": {"share": [row["step"] / curves[0][-1]["step"] for row in curves[0]], **curve_of(along)},
             "messages": messages,
         }
-    return Result(
-        name="walk-vs-gossip", config=asdict(config), metrics=metrics, provenance=provenance_now(started)
-    )
+    return result("walk-vs-gossip", started, config, metrics=metrics)
 
 
 def table(record: dict[str, Any]) -> Shown:
@@ -271,8 +262,8 @@ def table(record: dict[str, Any]) -> Shown:
     rows = tuple(
         (users, name, one["noise_multiplier"], one["median"], min(one["accuracies"]), max(one["accuracies"]),
          one["messages_per_node"])
-        for users, found in record["metrics"].items()
-        for name, one in found.items()
+        for users, methods in record["metrics"].items()
+        for name, one in methods.items()
         if isinstance(one, dict) and "accuracies" in one
     )  # fmt: skip
     columns = (
@@ -288,19 +279,21 @@ def table(record: dict[str, Any]) -> Shown:
 
 def held(record: dict[str, Any]) -> bool:
     """Whether gossip and the aggregator are within a point at one mean loss."""
-    return all(found["points_below_aggregator"]["muffliato"] <= 1 for found in record["metrics"].values())
+    return all(metrics["points_below_aggregator"]["muffliato"] <= 1 for metrics in record["metrics"].values())
 
 
 def plot(record: dict[str, Any]) -> Any:
     """Draw accuracies by method, one panel per number of users."""
     metrics = record["metrics"]
     with drawing.figure_of(len(metrics), sharey=True) as (figure, panels):
-        for panel, (users, found) in zip(panels, metrics.items(), strict=True):
-            methods = [name for name, one in found.items() if isinstance(one, dict) and "accuracies" in one]
+        for panel, (users, by_method) in zip(panels, metrics.items(), strict=True):
+            methods = [
+                name for name, one in by_method.items() if isinstance(one, dict) and "accuracies" in one
+            ]
             for k, name in enumerate(methods):
-                middle, down, up = drawing.spread_of([100 * a for a in found[name]["accuracies"]])
+                middle, down, up = drawing.spread_of([100 * a for a in by_method[name]["accuracies"]])
                 drawing.error_bars(panel, [k], [middle], [[down], [up]], k, "_nolegend_")
-            drawing.level(panel, 100 * found["without_noise"], "without noise")
+            drawing.level(panel, 100 * by_method["without_noise"], "without noise")
             called = [re.sub(r"-(\d+)$", r", rounds: \1", name) for name in methods]
             panel.set_xticks(range(len(methods)), called)
             drawing.names(
@@ -319,20 +312,15 @@ def walk_table(record: dict[str, Any]) -> Shown:
         if "accuracies" in (one if isinstance(one, dict) else ())
     )  # fmt: skip
     columns = (
-        "method",
-        "noise multiplier",
-        "learning rate",
-        "accuracy, tuned (median)",
-        "least",
-        "most",
+        "method", "noise multiplier", "learning rate", "accuracy, tuned (median)", "least", "most",
         "messages",
-    )
+    )  # fmt: skip
     config = record["config"]
     return Shown(
         columns, rows,
         f"houses, {config['users']:,} users on one Erdős-Rényi graph; one mean privacy loss for all (mean mu "
-        f"{config['mean_mu']:g}). The walk is priced by the path accountant, an upper bound: on a sparse "
-        "graph a token soon comes back, and every return is paid.",
+        f"{config['mean_mu']:g}). The walk's cost is the path accountant's, an upper bound: on a sparse "
+        "graph a token soon comes back, and every return counts.",
     )  # fmt: skip
 
 
@@ -346,9 +334,7 @@ def plot_walk(record: dict[str, Any]) -> Any:
     with drawing.figure_of() as (figure, (axes,)):
         for k, method in enumerate(("walk", "gossip", COMPLETE)):
             curve = record["metrics"][method]["curve"]
-            x, y = 100 * np.array(curve["share"]), 100 * np.array(curve["median"])
-            bars = [y - 100 * np.array(curve["least"]), 100 * np.array(curve["most"]) - y]
-            drawing.error_bars(axes, x, y, bars, k, method)
+            draw_curve(axes, 100 * np.array(curve["share"]), curve, k, method, scale=100)
         title = "houses, one graph and one mean privacy loss: median, least and most"
         drawing.names(axes, "share of the run (%)", "test accuracy (%)", title)
     return figure
@@ -357,11 +343,7 @@ def plot_walk(record: dict[str, Any]) -> Any:
 EXPERIMENTS = {
     "muffliato-houses": Experiment(
         "Muffliato-GD, exact consensus and a trusted aggregator on houses at one mean loss",
-        "Cyffers et al. 2022, figure 1(c), at equal mean loss",
-        run,
-        plot,
-        table=table,
-        held=held,
+        "Cyffers et al. 2022, figure 1(c), at equal mean loss", run, plot, table=table, held=held,
         config=Config,
         claim="Gossip and a trusted aggregator behave alike in accuracy (the paper: at the same noise).",
     ),

@@ -13,16 +13,12 @@ from typing import Any
 import numpy as np
 
 from sottovoce.errors import DataError
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import draw_curve, result
 from sottovoce_papers.registry import Experiment, Shown
 
-__all__ = ["EXPERIMENTS"]
-
 PAPER = "Cyffers et al. 2022"
-
-
-# ---- Figure 1(b): ego graphs -----------------------------------------------------------------------------
 
 
 def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 3980), seed: int = 0) -> Result:
@@ -32,7 +28,7 @@ def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 398
 
     started = time.perf_counter()
     rng = np.random.default_rng(seed)
-    found: dict[str, Any] = {}
+    by_graph: dict[str, Any] = {}
     for ego in (0,) if quick else egos:
         network = graphs.karate() if quick else ego_network(ego)
         if network is None:
@@ -43,19 +39,14 @@ def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 398
         printed = privacy.published_loss(network, rounds=rounds)[user]
         loss[user] = printed[user] = 0.0
         far = network.distances_from(user)
-        found["karate" if quick else f"ego-{ego}"] = {
+        by_graph["karate" if quick else f"ego-{ego}"] = {
             "n": network.n, "rounds": rounds, "user": user, "loss": loss, "edges": network.edges,
             "distances": far, "mean": float(np.delete(loss, user).mean()),
             "mean_of_neighbors": float(loss[far == 1].mean()), "published": printed,
             "published_beyond_two_hops": float(printed[far > 2].mean()) if (far > 2).any() else None,
             "mean_beyond_two_hops": float(loss[far > 2].mean()) if (far > 2).any() else None,
         }  # fmt: skip
-    return Result(
-        "ego-loss",
-        config={"egos": egos, "seed": seed},
-        metrics=found,
-        provenance=provenance_now(started, seed=seed),
-    )
+    return result("ego-loss", started, {"egos": egos, "seed": seed}, metrics=by_graph, seed=seed)
 
 
 def ego_table(record: dict[str, Any]) -> Shown:
@@ -85,10 +76,10 @@ def ego_held(record: dict[str, Any]) -> bool:
 
 def plot_ego(record: dict[str, Any]) -> Any:
     """Draw every graph twice, nodes colored by what they learn of the starred user: (6), and exact."""
-    found = record["metrics"]
-    columns = len(found)
+    by_graph = record["metrics"]
+    columns = len(by_graph)
     with drawing.figure_of(columns, 2, width=2.9 * columns + 0.8, height=2.9) as (figure, panels):
-        for k, (name, one) in enumerate(found.items()):
+        for k, (name, one) in enumerate(by_graph.items()):
             positions = drawing.layout(one["edges"], one["n"])
             for panel, values, kind in (
                 (panels[k], np.minimum(one["published"], 1), "formula (6)"),
@@ -103,9 +94,6 @@ def plot_ego(record: dict[str, Any]) -> Any:
         panels[0].legend(labelcolor=drawing.INK)
         figure.colorbar(points, ax=panels, shrink=0.7, label="loss of the user towards a node (local = 1)")
     return figure
-
-
-# ---- Appendix H: Euclidean distance ----------------------------------------------------------------------
 
 
 def geometric_distance(
@@ -142,19 +130,13 @@ def geometric_distance(
         distance += np.linalg.norm(positions - positions[v], axis=1)[others].round(4).tolist()
         loss += h[others].round(6).tolist()
         printed += formula[others, v].round(6).tolist()
-    return Result(
-        "geometric-distance",
-        config={"n": n, "radius": radius, "observers": observers, "seed": seed, "rounds": rounds},
-        metrics={
-            "hops": hops,
-            "distance": distance,
-            "loss": loss,
-            "published": printed,
-            "rank_correlation_hops": _ranked(hops, printed),
-            "rank_correlation_distance": _ranked(distance, printed),
-        },
-        provenance=provenance_now(started, seed=seed),
-    )
+    correlations = {
+        "rank_correlation_hops": _ranked(hops, printed),
+        "rank_correlation_distance": _ranked(distance, printed),
+    }
+    config = {"n": n, "radius": radius, "observers": observers, "seed": seed, "rounds": rounds}
+    metrics = {"hops": hops, "distance": distance, "loss": loss, "published": printed, **correlations}
+    return result("geometric-distance", started, config, metrics=metrics, seed=seed)
 
 
 def _ranked(x: list[Any], y: list[float]) -> float | None:
@@ -180,21 +162,22 @@ def _bins(distance: Any, loss: Any, count: int = 10) -> list[tuple[float, float,
 
 def distance_table(record: dict[str, Any]) -> Shown:
     """Return exact loss and formula (6) over ranges of Euclidean distance."""
-    found = record["metrics"]
-    exact, printed = (_bins(found["distance"], found[key]) for key in ("loss", "published"))
+    metrics = record["metrics"]
+    exact, printed = (_bins(metrics["distance"], metrics[key]) for key in ("loss", "published"))
     rows = tuple((*a, b[1]) for a, b in zip(exact, printed, strict=True))
-    ranks = [found[f"rank_correlation_{key}"] for key in ("distance", "hops")]
-    said = ", ".join("none" if r is None else f"{r:.3f}" for r in ranks)
-    return Shown(
-        ("Euclidean distance", "ours: exact, mean", "least", "most", "paper: formula (6), mean"), rows,
-        f"Share of the local loss. Rank correlation of formula (6) with distance and with hops: {said}. "
-        + ("The exact loss falls with distance." if _falls(found) else "The exact loss does not fall."),
-    )  # fmt: skip
+    ranks = [metrics[f"rank_correlation_{key}"] for key in ("distance", "hops")]
+    written = ", ".join("none" if r is None else f"{r:.3f}" for r in ranks)
+    verdict = "The exact loss falls with distance." if _falls(metrics) else "The exact loss does not fall."
+    columns = ("Euclidean distance", "ours: exact, mean", "least", "most", "paper: formula (6), mean")
+    note = (
+        f"Share of the local loss. Rank correlation of formula (6) with distance and with hops: {written}. "
+    )
+    return Shown(columns, rows, note + verdict)
 
 
-def _falls(found: dict[str, Any]) -> bool:
+def _falls(metrics: dict[str, Any]) -> bool:
     """Whether the exact loss falls with Euclidean distance."""
-    ranked = _ranked(found["distance"], found["loss"])
+    ranked = _ranked(metrics["distance"], metrics["loss"])
     return ranked is not None and ranked < -0.5
 
 
@@ -208,33 +191,29 @@ def distance_held(record: dict[str, Any]) -> bool | None:
 
 def plot_distance(record: dict[str, Any]) -> Any:
     """Draw the loss of every pair over hops and over Euclidean distance, exact and published."""
-    found = record["metrics"]
-    listed = ((0, "loss", "exact"), (1, "published", "formula (6)"))
+    metrics = record["metrics"]
     with drawing.figure_of(2, sharey=True) as (figure, panels):
-        for panel, key, label in zip(
-            panels,
-            ("hops", "distance"),
-            ("shortest path (hops)", "Euclidean distance (side = 1)"),
-            strict=True,
-        ):
-            for k, which, name in listed:
-                y = np.maximum(found[which], 1e-4)
-                panel.scatter(
-                    found[key],
-                    y,
-                    s=5,
-                    alpha=0.35,
-                    color=drawing.COLORS[k],
-                    marker=drawing.MARKERS[k],
-                    label=name,
-                )
+        axes = (("hops", "shortest path (hops)"), ("distance", "Euclidean distance (side = 1)"))
+        for panel, (key, label) in zip(panels, axes, strict=True):
+            for k, which, name in ((0, "loss", "exact"), (1, "published", "formula (6)")):
+                y = np.maximum(metrics[which], 1e-4)
+                style = {"s": 5, "alpha": 0.35, "color": drawing.COLORS[k], "marker": drawing.MARKERS[k]}
+                panel.scatter(metrics[key], y, **style, label=name)
             drawing.level(panel, 1.0, "local privacy")
             title = f"geometric graph, n = {record['config']['n']}"
             drawing.names(panel, label, "loss (local = 1)", title, yscale="log")
     return figure
 
 
-# ---- Appendix H: dropout ---------------------------------------------------------------------------------
+def by_distance(losses: dict[int, list[float]]) -> dict[str, list[Any]]:
+    """Return mean, least and most of the losses at every distance."""
+    values = [losses[d] for d in sorted(losses)]
+    return {
+        "distances": sorted(losses),
+        "loss": [float(np.mean(at)) for at in values],
+        "least": [float(np.min(at)) for at in values],
+        "most": [float(np.max(at)) for at in values],
+    }
 
 
 def dropout(
@@ -269,30 +248,10 @@ def dropout(
                 for u, d in enumerate(network.distances_from(v).tolist()):
                     if u != v:
                         by.setdefault(int(d), []).append(float(h[u]))
-        rows.append(
-            {
-                "rate": rate,
-                "distances": sorted(by),
-                "loss": [float(np.mean(by[d])) for d in sorted(by)],
-                "least": [float(np.min(by[d])) for d in sorted(by)],
-                "most": [float(np.max(by[d])) for d in sorted(by)],
-                "mean": float(np.mean(means)),
-                "noise_left": float(np.mean(errors)),
-            }
-        )
-    return Result(
-        "muffliato-dropout",
-        history=rows,
-        metrics={"rates": len(rows)},
-        config={
-            "dimension": dimension,
-            "rounds": rounds,
-            "observers": observers,
-            "draws": draws,
-            "seed": seed,
-        },
-        provenance=provenance_now(started, seed=seed),
-    )
+        rows.append({"rate": rate, **by_distance(by), "mean": float(np.mean(means)),
+                     "noise_left": float(np.mean(errors))})  # fmt: skip
+    config = {"dimension": dimension, "rounds": rounds, "observers": observers, "draws": draws, "seed": seed}
+    return result("muffliato-dropout", started, config, history=rows, metrics={"rates": len(rows)}, seed=seed)
 
 
 def dropout_table(record: dict[str, Any]) -> Shown:
@@ -301,36 +260,28 @@ def dropout_table(record: dict[str, Any]) -> Shown:
     rows = tuple(
         (r["rate"], r["mean"], r["loss"][0], r["loss"][-1], r["noise_left"] * n) for r in record["history"]
     )
-    return Shown(
-        (
-            "share of nodes silent",
-            "mean loss",
-            "neighbors",
-            "furthest",
-            "noise left, times n (1: exact mean)",
-        ),
-        rows,
-        f"hypercube of {n} nodes, {record['config']['rounds']} rounds of plain gossip.",
+    columns = (
+        "share of nodes silent",
+        "mean loss",
+        "neighbors",
+        "furthest",
+        "noise left, times n (1: exact mean)",
     )
+    note = f"hypercube of {n} nodes, {record['config']['rounds']} rounds of plain gossip."
+    return Shown(columns, rows, note)
 
 
 def plot_dropout(record: dict[str, Any]) -> Any:
     """Draw the loss by distance, one curve per rate."""
     with drawing.figure_of() as (figure, (axes,)):
         for k, r in enumerate(record["history"]):
-            middle = np.array(r["loss"])
-            bars = [middle - np.array(r["least"]), np.array(r["most"]) - middle]
-            drawing.error_bars(
-                axes, np.array(r["distances"]) + 0.06 * k, middle, bars, k, f"{r['rate']:.0%} silent"
-            )
+            x, label = np.array(r["distances"]) + 0.06 * k, f"{r['rate']:.0%} silent"
+            draw_curve(axes, x, r, k, label, middle="loss")
         drawing.level(axes, 1.0, "local privacy")
         drawing.names(
             axes, "distance (hops)", "loss (local = 1)", "nodes silent at random: mean, best and worst pair"
         )
     return figure
-
-
-# ---- Figure 1(c), top: fresh graphs ----------------------------------------------------------------------
 
 
 def histogram(
@@ -350,7 +301,7 @@ def histogram(
     started = time.perf_counter()
     if quick:
         users, steps = (128, 256), 3
-    found: dict[str, Any] = {}
+    by_users: dict[str, Any] = {}
     for n in users:
         total = np.zeros(n)
         for k in range(steps):
@@ -359,7 +310,7 @@ def histogram(
             total += privacy.exact_loss(network, rounds=rounds, observer=0)
         share = np.delete(total, 0) / steps
         edges = np.linspace(0, 1, 51)
-        found[f"n={n}"] = {
+        by_users[f"n={n}"] = {
             "rounds": rounds,
             "edges": edges,
             "count": np.histogram(share, edges)[0],
@@ -368,10 +319,8 @@ def histogram(
             "least": float(share.min()),
             "most": float(share.max()),
         }
-    return Result(
-        "muffliato-histogram", config={"users": users, "steps": steps, "density": density, "seed": seed},
-        metrics=found, provenance=provenance_now(started, seed=seed),
-    )  # fmt: skip
+    config = {"users": users, "steps": steps, "density": density, "seed": seed}
+    return result("muffliato-histogram", started, config, metrics=by_users, seed=seed)
 
 
 def histogram_table(record: dict[str, Any]) -> Shown:
@@ -388,9 +337,9 @@ def histogram_table(record: dict[str, Any]) -> Shown:
 
 def histogram_held(record: dict[str, Any]) -> bool:
     """Whether every pair is below the local loss, and more users give less loss with less spread."""
-    found = list(record["metrics"].values())
-    falls = all(b["mean"] < a["mean"] and b["std"] < a["std"] for a, b in itertools.pairwise(found))
-    return falls and all(f["most"] < 1 for f in found)
+    cells = list(record["metrics"].values())
+    falls = all(b["mean"] < a["mean"] and b["std"] < a["std"] for a, b in itertools.pairwise(cells))
+    return falls and all(f["most"] < 1 for f in cells)
 
 
 def plot_histogram(record: dict[str, Any]) -> Any:
@@ -398,14 +347,8 @@ def plot_histogram(record: dict[str, Any]) -> Any:
     with drawing.figure_of() as (figure, (axes,)):
         for k, (n, f) in enumerate(record["metrics"].items()):
             share = np.array(f["count"]) / sum(f["count"])
-            axes.stairs(
-                share,
-                f["edges"],
-                fill=True,
-                color=drawing.COLORS[k],
-                alpha=0.55,
-                label=f"{n}: mean {f['mean']:.3f}",
-            )
+            style = {"fill": True, "color": drawing.COLORS[k], "alpha": 0.55}
+            axes.stairs(share, f["edges"], **style, label=f"{n}: mean {f['mean']:.3f}")
         axes.axvline(1.0, color=drawing.INK, ls="--", lw=1.2, label="local privacy")
         drawing.names(
             axes, "pairwise loss (local = 1)", "share of the nodes", "towards node 0, fresh graph every step"
@@ -416,37 +359,22 @@ def plot_histogram(record: dict[str, Any]) -> Any:
 EXPERIMENTS = {
     "ego-loss": Experiment(
         "Loss towards every other node from one user of a Facebook ego graph",
-        f"{PAPER}, figure 1(b), appendix H",
-        ego_loss,
-        plot_ego,
-        table=ego_table,
-        held=ego_held,
+        f"{PAPER}, figure 1(b), appendix H", ego_loss, plot_ego, table=ego_table, held=ego_held,
         claim="Leakage is very limited outside a node's own community.",
     ),
     "geometric-distance": Experiment(
-        "Loss by hops and by Euclidean distance on a geometric graph",
-        f"{PAPER}, appendix H",
-        geometric_distance,
-        plot_distance,
-        table=distance_table,
-        held=distance_held,
+        "Loss by hops and by Euclidean distance on a geometric graph", f"{PAPER}, appendix H",
+        geometric_distance, plot_distance, table=distance_table, held=distance_held,
         claim="On geometric graphs the Euclidean distance is a very good estimator of the loss.",
     ),
     "muffliato-dropout": Experiment(
-        "Loss by distance when nodes drop out",
-        f"{PAPER}, appendix H",
-        dropout,
-        plot_dropout,
+        "Loss by distance when nodes drop out", f"{PAPER}, appendix H", dropout, plot_dropout,
         table=dropout_table,
         claim="The analysis covers user dropout, as time-varying matrices (Remark 3).",
     ),
     "muffliato-histogram": Experiment(
-        "Pairwise loss with a fresh Erdős-Rényi graph in every step",
-        f"{PAPER}, figure 1(c), top",
-        histogram,
-        plot_histogram,
-        table=histogram_table,
-        held=histogram_held,
+        "Pairwise loss with a fresh Erdős-Rényi graph in every step", f"{PAPER}, figure 1(c), top",
+        histogram, plot_histogram, table=histogram_table, held=histogram_held,
         claim="Fresh graphs split the loss evenly: all pairs gain over local DP, more so with more users.",
     ),
-}
+}  # fmt: skip

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Config", "by_distance"]
 
 EGOS = (0, 107, 348, 414, 686, 698, 1684, 3437, 3980)
 
@@ -65,12 +64,7 @@ def run(quick: bool = False, **options: Any) -> Result:
         else:
             graphs[f"ego-{ego}"] = [network]
     metrics: dict[str, Any] = {name: by_distance(g, config.observers, rng) for name, g in graphs.items()}
-    return Result(
-        name="topologies",
-        config={**asdict(config), "skipped_egos": skipped},
-        metrics=metrics,
-        provenance=provenance_now(started),
-    )
+    return result("topologies", started, {**asdict(config), "skipped_egos": skipped}, metrics=metrics)
 
 
 def by_distance(networks: Sequence[Any], observers: int, rng: np.random.Generator) -> dict[str, Any]:
@@ -123,11 +117,11 @@ def ego_network(ego: int) -> Any:
 def table(record: dict[str, Any]) -> Shown:
     """Return one line per graph: what one node learns of another, at distance 1, halfway and at the end."""
     rows = []
-    for name, found in record["metrics"].items():
-        exact, far = found["exact"], found["distances"]
+    for name, cell in record["metrics"].items():
+        exact, far = cell["exact"], cell["distances"]
         rows.append((
-            name, found["n"], found["rounds"], exact[0], exact[len(far) // 2], exact[-1], far[-1],
-            found["mean_exact"], found["understated_pairs"],
+            name, cell["n"], cell["rounds"], exact[0], exact[len(far) // 2], exact[-1], far[-1],
+            cell["mean_exact"], cell["understated_pairs"],
         ))  # fmt: skip
     columns = (
         "graph", "nodes", "rounds", "next to it", "halfway", "furthest", "furthest distance", "mean",
@@ -143,30 +137,30 @@ def table(record: dict[str, Any]) -> Shown:
 
 def held(record: dict[str, Any]) -> bool:
     """Whether the mean loss at the furthest distance is below that of neighbors on every graph."""
-    return all(found["exact"][-1] < found["exact"][0] for found in record["metrics"].values())
+    return all(cell["exact"][-1] < cell["exact"][0] for cell in record["metrics"].values())
 
 
 def plot(record: dict[str, Any]) -> Any:
     """Draw the loss by distance: mean with best and worst pair, the published formula, the local line."""
-    listed = {name: found for name, found in record["metrics"].items() if len(found["distances"]) > 1}
-    columns = min(4, len(listed))
-    rows = -(-len(listed) // columns)
+    by_graph = {name: cell for name, cell in record["metrics"].items() if len(cell["distances"]) > 1}
+    columns = min(4, len(by_graph))
+    rows = -(-len(by_graph) // columns)
     with drawing.figure_of(columns, rows, height=2.7, width=3.1 * columns, sharey=True) as (figure, panels):
-        for panel, (name, found) in zip(panels, listed.items(), strict=False):
-            x, middle = found["distances"], np.maximum(found["exact"], FLOOR)
+        for panel, (name, cell) in zip(panels, by_graph.items(), strict=False):
+            x, middle = cell["distances"], np.maximum(cell["exact"], FLOOR)
             bars = None
-            if "best" in found:
-                bars = [middle - np.maximum(found["best"], FLOOR), np.maximum(found["worst"], FLOOR) - middle]
+            if "best" in cell:
+                bars = [middle - np.maximum(cell["best"], FLOOR), np.maximum(cell["worst"], FLOOR) - middle]
             drawing.error_bars(panel, x, middle, bars, 0, "exact: mean, best and worst pair")
-            published = np.maximum(found["published"], FLOOR)
+            published = np.maximum(cell["published"], FLOOR)
             drawing.error_bars(panel, x, published, None, 1, "published (6), mean", paper=True)
             drawing.level(panel, 1.0, "local privacy")
-            over = f", {found['graphs']} graphs" if found.get("graphs", 1) > 1 else ""
+            over = f", {cell['graphs']} graphs" if cell.get("graphs", 1) > 1 else ""
             drawing.names(
-                panel, "distance (hops)", "loss (local = 1)", f"{name}, n = {found['n']:,}{over}",
+                panel, "distance (hops)", "loss (local = 1)", f"{name}, n = {cell['n']:,}{over}",
                 legend=panel is panels[0], yscale="log", ylim=(0.7 * FLOOR, 100),
             )  # fmt: skip
-        for panel in panels[len(listed) :]:
+        for panel in panels[len(by_graph) :]:
             panel.set_axis_off()
     return figure
 

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from sottovoce.errors import InvalidInput
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
+from sottovoce_papers.common import result
 from sottovoce_papers.registry import Experiment, Shown
-
-__all__ = ["EXPERIMENTS", "Config", "error_bound"]
 
 ALGORITHMS = ("synchronous", "randomized", "accelerated randomized")
 SLOPES = {
@@ -63,10 +62,8 @@ def run(quick: bool = False, **options: Any) -> Result:
         sizes = config.sizes if algorithm == "synchronous" else config.randomized_sizes
         for family in SLOPES:
             rows += [_one(family, n, algorithm, config, rng) for n in sizes]
-    return Result(
-        "muffliato-utility", config=asdict(config), history=rows, metrics={"slopes": _slopes(rows)},
-        provenance=provenance_now(started, seed=config.seed),
-    )  # fmt: skip
+    metrics = {"slopes": _slopes(rows)}
+    return result("muffliato-utility", started, config, history=rows, metrics=metrics, seed=config.seed)
 
 
 def _graph(family: str, n: int) -> Any:
@@ -75,11 +72,11 @@ def _graph(family: str, n: int) -> Any:
     side = math.isqrt(n)
     if family == "torus" and side * side != n:
         raise InvalidInput(f"sizes must be squares and powers of two, as 16,64,256, got {n}.")
-    made = {
+    families = {
         "expander": lambda: graphs.hypercube(n.bit_length() - 1), "torus": lambda: graphs.torus(side, side),
         "complete": lambda: graphs.complete(n), "ring": lambda: graphs.ring(n),
     }  # fmt: skip
-    return made[family]()
+    return families[family]()
 
 
 def _one(family: str, n: int, algorithm: str, config: Config, rng: np.random.Generator) -> dict[str, Any]:
@@ -116,15 +113,15 @@ def _one(family: str, n: int, algorithm: str, config: Config, rng: np.random.Gen
 
 def _slopes(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """Return how log error falls with log n, measured by least squares, beside the table's power."""
-    found: dict[str, dict[str, float]] = {}
+    slopes: dict[str, dict[str, float]] = {}
     for k, algorithm in enumerate(ALGORITHMS):
         for family, powers in SLOPES.items():
             line = [r for r in rows if (r["graph"], r["algorithm"]) == (family, algorithm)]
             if len(line) > 1:
                 x, y = np.log([r["n"] for r in line]), np.log([r["error"] for r in line])
                 fitted = float(np.polyfit(x, y, 1)[0])
-                found[f"{family}, {algorithm}"] = {"printed": powers[k], "measured": fitted}
-    return found
+                slopes[f"{family}, {algorithm}"] = {"printed": powers[k], "measured": fitted}
+    return slopes
 
 
 def table(record: dict[str, Any]) -> Shown:
@@ -170,27 +167,16 @@ def plot(record: dict[str, Any]) -> Any:
             x = sorted({r["n"] for r in rows})
             best = [config["alpha"] / (n**2 * config["epsilon"]) for n in x]
             panel.plot(x, best, color=drawing.INK, lw=1, ls="--", label="trusted curator (order)")
-            drawing.names(
-                panel,
-                "number of nodes n",
-                "mean squared error of a node",
-                f"{algorithm}, mean loss 1",
-                legend=panel is panels[0],
-                xscale="log",
-                yscale="log",
-            )
+            labels = "number of nodes n", "mean squared error of a node", f"{algorithm}, mean loss 1"
+            drawing.names(panel, *labels, legend=panel is panels[0], xscale="log", yscale="log")
     return figure
 
 
 EXPERIMENTS = {
     "muffliato-utility": Experiment(
         "Error of Muffliato by graph and algorithm at one mean loss",
-        "Cyffers et al. 2022, Table 1, Theorems 2 and 3, Remark 1",
-        run,
-        plot,
-        table=table,
-        held=held,
+        "Cyffers et al. 2022, Table 1, Theorems 2 and 3, Remark 1", run, plot, table=table, held=held,
         config=Config,
         claim="On an expander gossip nearly matches a trusted curator; on a ring it is local DP.",
     )
-}
+}  # fmt: skip
