@@ -19,11 +19,12 @@ _NAMES: dict[str, str] = {  # public name -> module that defines it
     "PrivateAveraging": "sottovoce.algorithms",
     "Protocol": "sottovoce.protocols",
     "Result": "sottovoce.runners",
+    "TrainingOptions": "sottovoce.estimators.training",
     "Budget": "sottovoce.accounting.budget",
     "advise": "sottovoce.advice",
     "compare": "sottovoce.advice",
     "fit": "sottovoce.estimators.fitting",
-    "load": "sottovoce.models.saved",
+    "load_model": "sottovoce.models.saved",
     "load_plan": "sottovoce.planfile.read",
     "save_plan": "sottovoce.planfile.write",
 }

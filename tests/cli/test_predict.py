@@ -80,7 +80,7 @@ def column(file, name="state"):
 def in_another_process(study, new, module=None):
     """The README's three lines, with nothing of this process."""
     given = "" if module is None else f", module={module!r}"
-    loaded = f"sv.load({str(study)!r}{given}).predict({str(new)!r})"
+    loaded = f"sv.load_model({str(study)!r}{given}).predict({str(new)!r})"
     text = f"import json, sottovoce as sv\nprint(json.dumps({loaded}.tolist()))"
     ran = subprocess.run(
         [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=study.parent
@@ -95,7 +95,8 @@ def test_a_linear_study_from_a_file_to_predictions(call, tmp_path):
     assert record["study"] == "study"
     kept = {file.name for file in (tmp_path / "study").iterdir()}
     assert kept == {
-        "README.md", "arrays.npz", "model.json", "plan.toml", "record.json", "statement.txt", "study.json",
+        "README.md", "arrays.npz", "model.json", "plan.toml", "record.json", "saved_model.json",
+        "statement.txt",
     }  # fmt: skip
     model = json.loads((tmp_path / "study" / "model.json").read_text())
     assert model["feature_names"] == ["age", "dose", "sex=f", "sex=m"]
@@ -216,7 +217,7 @@ def test_new_records_that_do_not_fit_are_one_sentence(call, refused, tmp_path, n
     (tmp_path / "short.csv").write_text("age,sex\n50,f\n")
     (tmp_path / "words.csv").write_text("age,dose,sex\nold,1,f\n")
     assert words in refused("predict", "study", new)
-    assert "There is no study or result" in refused("predict", "nothing", "new.csv")
+    assert "There is no saved model or result" in refused("predict", "nothing", "new.csv")
 
 
 def test_missing_entries_dropped_or_the_middle(call, tmp_path):

@@ -37,8 +37,8 @@ def records(n=40, dim=2):
 
 
 def fit(steps=5, z=8.0, **options):
-    return sv.fit("logistic", records(), graph="ring:4", noise_multiplier=z, adjacency="user", steps=steps,
-                  **options)  # fmt: skip
+    training = sv.TrainingOptions(steps=steps, noise_multiplier=z, evaluate_every=options.pop("every", None))
+    return sv.fit("logistic", records(), network="ring:4", training=training, adjacency="user", **options)
 
 
 def price(steps, z=8.0):

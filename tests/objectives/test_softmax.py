@@ -68,11 +68,10 @@ def test_several_classes_are_learned_and_priced_like_any_linear_model(algorithm)
     rng = np.random.default_rng(3)
     X = rng.uniform(-1, 1, (900, 2))
     y = np.array(["left", "middle", "right"])[np.digitize(X[:, 0], [-0.33, 0.33])]
-    who = {} if algorithm == "dp-sgd" else {"graph": "complete:3"}
-    fitted = sv.fit(
-        "logistic", (X, y), classes=["left", "middle", "right"], algorithm=algorithm, epsilon=8.0, delta=1e-5,
-        steps=150, learning_rate=3.0, rng=rng, **who,
-    )  # fmt: skip
+    who = {} if algorithm == "dp-sgd" else {"network": "complete:3"}
+    training = sv.TrainingOptions(classes=["left", "middle", "right"], steps=150, learning_rate=3.0)
+    budget = sv.Budget(8.0, 1e-5)
+    fitted = sv.fit("logistic", (X, y), algorithm=algorithm, budget=budget, training=training, rng=rng, **who)
     assert (fitted.predict(X) == y).mean() > 0.8
     assert fitted.model.coef.shape == (3, 2)
     assert fitted.privacy.epsilon(1e-5) <= 8.0
@@ -83,10 +82,9 @@ def test_what_a_softmax_cannot_do_is_a_sentence():
         sv.fit(
             GLM(l1=0.1),
             (np.eye(3), [0, 1, 2]),
-            classes=[0, 1, 2],
-            graph="complete:3",
-            epsilon=1.0,
-            delta=1e-5,
+            training=sv.TrainingOptions(classes=[0, 1, 2]),
+            network="complete:3",
+            budget=sv.Budget(1.0, 1e-5),
         )
     with pytest.raises(DataError, match="labels must be the numbers 0 to 2"):
         Softmax(3).prepared(Shards(np.eye(2), np.array([0.0, 3.0]), np.array([0, 2])))

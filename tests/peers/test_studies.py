@@ -9,7 +9,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import ConfigError, DataError, SottovoceError
-from sottovoce.models.saved import agreed_study
+from sottovoce.models.saved import agreed_model
 from sottovoce.objectives.nets.module_files import frame_digest
 from sottovoce.peers.member_data import read_records
 
@@ -67,7 +67,7 @@ def run(made, tmp_path, connections, supply=()):
     finally:
         type(made).agreement = before
     spent = agreement.plan.privacy("local")
-    study = agreed_study(agreement, agreement.plan, outcomes[0].model, spent)
+    study = agreed_model(agreement, agreement.plan, outcomes[0].model, spent)
     return outcomes, study, study.save(tmp_path / "study")
 
 
@@ -80,14 +80,14 @@ def test_a_linear_study_scores_the_same_in_another_process(consortium, memory_li
     here = study.predict(tmp_path / "new.csv")
     assert (here == truth).mean() > 0.8
     assert study.model.feature_names == ("age", "blood pressure", "sex=f", "sex=m")
-    text = f"import json, sottovoce as sv; f = sv.load({str(folder)!r})\n"
+    text = f"import json, sottovoce as sv; f = sv.load_model({str(folder)!r})\n"
     new = repr(str(tmp_path / "new.csv"))
     text += f"print(json.dumps([f.predict({new}).tolist(), f.scores({new}).tolist()]))"
     ran = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     names, scores = json.loads(ran.stdout)
     assert names == here.tolist()
     assert scores == study.scores(tmp_path / "new.csv").tolist()
-    np.testing.assert_array_equal(outcomes[0].model, sv.load(folder).rows[0])
+    np.testing.assert_array_equal(outcomes[0].model, sv.load_model(folder).rows[0])
 
 
 def test_a_module_of_the_members_own_is_supplied_locally_by_digest(consortium, memory_links, tmp_path):
@@ -108,10 +108,10 @@ def test_a_module_of_the_members_own_is_supplied_locally_by_digest(consortium, m
     _, study, folder = run(made, tmp_path, memory_links, files)
     truth = table(tmp_path / "new.csv", 9)
     assert (study.predict(tmp_path / "new.csv") == truth).mean() > 0.6
-    again = sv.load(folder, module=space["build"]())
+    again = sv.load_model(folder, module=space["build"]())
     np.testing.assert_array_equal(again.scores(tmp_path / "new.csv"), study.scores(tmp_path / "new.csv"))
     with pytest.raises(DataError, match=r"no code; pass the network: .*module='mynet:build'"):
-        sv.load(folder)
+        sv.load_model(folder)
     objective = made.agreement.plan.objective
     with pytest.raises(ConfigError, match="name its file and its start weights"):
         objective.objective

@@ -156,11 +156,11 @@ def _run_until_done(peer: Peer) -> Outcome:
 
 def _save_model(peer: Peer, row: np.ndarray, agreement: Path) -> Path:
     """Write the member's model next to its ledger, for `sottovoce predict`."""
-    from sottovoce.models.saved import agreed_study
+    from sottovoce.models.saved import agreed_model
 
     agreed_run = peer.agreed_run
     spent = agreed_run.spent(peer.node, peer.core.releases)
-    fitted = agreed_study(
+    fitted = agreed_model(
         peer.agreement, agreed_run.plan, row, spent, noise="protective", member=peer.identity.name
     )
     return fitted.save(peer.state / "study", also={"agreement.toml": agreement.read_bytes()})

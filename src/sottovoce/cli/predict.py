@@ -42,13 +42,13 @@ def predict(
     """
     import numpy as np
 
-    from sottovoce.models.saved import Fitted, load
+    from sottovoce.models.saved import Fitted, load_model
 
     if out is not None and out.suffix.lower() != ".csv":
         raise ConfigError(f"Predictions are written as a .csv file, got --out {out}.")
     if not new.is_file():
         raise DataError(f"There is no file {new}.")
-    fitted = load(study, module=module)
+    fitted = load_model(study, module=module)
     if not isinstance(fitted, Fitted):
         raise DataError(f"{study} holds a record and no model; sottovoce train --out FOLDER keeps both.")
     predictions = np.asarray(fitted.predict(new))

@@ -175,40 +175,25 @@ def _place(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | None:
     return place
 
 
-def study_of(result: Result, loaded: LoadedPlan) -> Fitted:
-    """Return what a run by a plan file has fitted: the model, its price and how its inputs are read."""
+def fitted_by_file(result: Result, loaded: LoadedPlan) -> Fitted:
+    """Return the model that a run by a plan file has fitted."""
     from sottovoce.accounting.wording import uncharged
-    from sottovoce.estimators.fitting import SIMULATED, TEST
-    from sottovoce.models.saved import Fitted, with_statement
+    from sottovoce.models.adapters import SIMULATED, TEST, fitted_model
 
     assert loaded.records is not None
     records, plan, budget = loaded.records, loaded.plan, loaded.settings.budget
-    delta = 1e-5 if budget is None else budget.delta
-    chosen = plan.guarantees()[0] if budget is None else plan.privacy(**budget.budget.adversary)
+    privacy = plan.guarantees()[0] if budget is None else plan.privacy(**budget.budget.adversary)
     notes = [uncharged(name) for name in loaded.accepted]
     if loaded.settings.noise.seed is not None:
         notes.append(SIMULATED)
     data = loaded.settings.data
     if data is not None and (data.test_file is not None or hasattr(records.columns, "side")):
         notes.append(TEST)
-    privacy = replace(chosen, assumptions=(*chosen.assumptions, *notes))
-    rows = result.outputs.get("rows")
-    row = result.outputs["coef"]
-    if rows is not None and len(rows) and bool((rows == rows[0]).all()) and rows[0].shape == row.shape:
-        row = rows[0]  # the mean of equal rows rounds
-    kept = with_statement(result, [], row, delta)
-    return Fitted(
-        model=records.adapter.model(row),
-        privacy=privacy,
-        plan=plan,
-        result=replace(kept, guarantees=result.guarantees),
-        target=records.adapter.target,
-        delta=delta,
-        columns=records.columns,
-        layout=records.adapter.layout,
-        label=records.label,
+    return fitted_model(
+        records.adapter, plan, result, replace(privacy, assumptions=(*privacy.assumptions, *notes)),
+        1e-5 if budget is None else budget.delta, columns=records.columns, label=records.label,
         builder=records.builder,
-    )
+    )  # fmt: skip
 
 
 def _kept(checkpoint: Path | None) -> str:
@@ -366,7 +351,7 @@ def _finish(
 
         write_result(out, record)
     if folder is not None:
-        study_of(result, loaded).save(folder, also={"plan.toml": file.read_bytes()})
+        fitted_by_file(result, loaded).save(folder, also={"plan.toml": file.read_bytes()})
         record["study"] = str(folder)
     emit(record, json, lambda screen: _show(screen, record, loaded, out, folder))
 

@@ -1,6 +1,6 @@
 """Private linear models in the manner of scikit-learn: fit, predict, score, pipelines and searches.
 
-One trusted holder of all records by default; with ``graph`` the records lie with the nodes of a network and
+One trusted holder of all records by default; with ``network`` the records lie with the nodes of a network and
 nobody is trusted.
 
 Every number that shapes the noise is a public parameter: the budget, bounds on features and targets, clips
@@ -15,7 +15,7 @@ import math
 import sys
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -23,9 +23,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sottovoce._validate import count, positive
-from sottovoce.accounting.calibration import calibrate
+from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.algorithms import registry
+from sottovoce.algorithms.build import build_plan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards
 from sottovoce.data.partition import by_column
@@ -35,12 +35,8 @@ from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.clipping import clip_rows
 
-__all__ = [
-    "PrivateLasso", "PrivateLogisticRegression", "PrivateRidge", "SearchSpendsBudget", "total_guarantee",
-]  # fmt: skip
-
 SOLVERS = ("dp-sgd", "dp-cd", "dp-gcd", "admm")
-DECENTRALIZED = ("consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt")  # with a graph, and nobody trusted
+DECENTRALIZED = ("consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt")  # with a network, and nobody trusted
 SIMULATED = "the noise is simulated from random_state: this fit is a simulation and protects nobody"
 
 
@@ -73,7 +69,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         sample_rate: float = 0.1,
         fits: int = 1,
         random_state: int | None = None,
-        graph: Any = None,
+        network: Any = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -87,17 +83,17 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         self.sample_rate = sample_rate
         self.fits = fits
         self.random_state = random_state
-        self.graph = graph
+        self.network = network
 
     def _fit(
         self, X: np.ndarray, y: np.ndarray, target_bound: float, groups: Any = None, classes: int = 2
     ) -> None:
-        known = SOLVERS if self.graph is None else DECENTRALIZED
-        if self.solver not in known:
-            where = "without a graph" if self.graph is None else "over a graph"
-            raise InvalidInput(f"solver {where} must be one of {', '.join(known)}, got {self.solver!r}.")
-        if groups is not None and self.graph is None:
-            raise InvalidInput("groups say which node holds a record; give graph=... with them.")
+        solvers = SOLVERS if self.network is None else DECENTRALIZED
+        if self.solver not in solvers:
+            where = "without a network" if self.network is None else "over a network"
+            raise InvalidInput(f"solver {where} must be one of {', '.join(solvers)}, got {self.solver!r}.")
+        if groups is not None and self.network is None:
+            raise InvalidInput("groups say which node holds a record; give network=... with them.")
         positive(self.feature_norm, "feature_norm")
         if count(self.fits, "fits") == 1 and _inside_search():
             warnings.warn(
@@ -107,7 +103,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
                 stacklevel=3,
             )
         X = self._prepared(X)
-        parts = None if self.graph is None else self._parts(groups, len(y))
+        parts = None if self.network is None else self._parts(groups, len(y))
         plan = self._plan(len(y), X.shape[1], target_bound, classes, parts)
         statement = plan.privacy(self._view)
         if self.random_state is not None:
@@ -136,13 +132,13 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         self.n_iter_ = self._steps(X.shape[1])
 
     @property
-    def _view(self) -> Any:
-        """Against whom the budget is meant: the released model, or the worst member of a network."""
-        return "central" if self.graph is None else None
+    def _view(self) -> Literal["central"] | None:
+        """The view of the budget: of the released model, or of the worst member of a network."""
+        return "central" if self.network is None else None
 
     def _parts(self, groups: Any, n: int) -> list[np.ndarray]:
         """Return which records each node holds: those of its group, or an even share."""
-        network = as_network(self.graph)
+        network = as_network(self.network)
         if groups is None:
             if n < network.n:
                 raise DataError(f"{n} records cannot give each of {network.n} nodes one; take fewer nodes.")
@@ -151,7 +147,9 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             raise DataError(f"groups must hold one group per record ({n}), got shape {np.shape(groups)}.")
         parts = by_column(groups, network.labels)
         if len(parts) != network.n:
-            raise DataError(f"the graph has {network.n} nodes, the records {len(parts)} groups; match them.")
+            raise DataError(
+                f"the network has {network.n} nodes, the records {len(parts)} groups; match them."
+            )
         return parts
 
     def _prepared(self, X: np.ndarray) -> np.ndarray:
@@ -174,7 +172,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         if classes > 2:
             if self.solver not in ("dp-sgd", *DECENTRALIZED):
                 raise InvalidInput(
-                    f"solver {self.solver} has two classes, got {classes}; take dp-sgd, or a graph with "
+                    f"solver {self.solver} has two classes, got {classes}; take dp-sgd, or a network with "
                     "consensus-sgd."
                 )
             model = Softmax(classes, l2=self.alpha)
@@ -194,19 +192,17 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             },
             "admm": {"gamma": gamma, "clip_norm": clip_norm * gamma},
         }  # fmt: skip
-        solver = registry.algorithm(self.solver)
-        common: dict[str, Any] = {"objective": model, "steps": steps, "clip_norm": clip_norm}
+        common: dict[str, Any] = {"steps": steps, "clip_norm": clip_norm}
+        network = None
         if parts is None:
             common |= {"records": n, **options[self.solver]}
         else:
-            sizes = tuple(len(part) for part in parts)
-            common |= {"network": as_network(self.graph), "sizes": sizes, "learning_rate": gamma}
-        trial: Plan = solver(**{**common, solver.noise_field: 1.0})
-        noise = calibrate(
-            lambda z: trial.with_noise(z).privacy(self._view) * self.fits,
-            self.epsilon, self.delta, tolerance=1e-3,
-        )  # fmt: skip
-        return trial.with_noise(noise)
+            network = as_network(self.network)
+            common |= {"sizes": tuple(len(part) for part in parts), "learning_rate": gamma}
+        budget = Budget(self.epsilon, self.delta, view=self._view)
+        return build_plan(
+            self.solver, common, objective=model, network=network, budget=budget, fits=self.fits
+        )
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
@@ -225,18 +221,18 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     Parameters
     ----------
     epsilon, delta : the budget of all ``fits`` together.
-    solver : "dp-sgd", "dp-cd", "dp-gcd" or "admm"; with ``graph`` "consensus-sgd", "muffliato-sgd", "dp-dsgd"
-        or "dp-dsgt". Several classes need a gradient method: "dp-sgd" or one over a graph.
+    solver : "dp-sgd", "dp-cd", "dp-gcd" or "admm"; with ``network`` "consensus-sgd", "muffliato-sgd",
+        "dp-dsgd" or "dp-dsgt". Several classes need a gradient method: "dp-sgd" or one over a network.
     alpha : weight of the l2 penalty (alpha/2) |w|^2, intercept included.
     feature_norm : public bound on the length of a record; longer ones are scaled down.
     fit_intercept : whether to add a column of ones.
-    clip : clip of one record's gradient; by default the largest gradient at w = 0.
+    clip_norm : l2 bound of one record's gradient; by default the largest gradient at w = 0.
     steps : iterations of the solver (coordinates for dp-cd and dp-gcd).
     step_scale : step relative to one over the smoothness.
     sample_rate : dp-sgd's Poisson rate.
     fits : how often these records will be fitted in all, tuning included.
     random_state : None draws protective noise; a seed makes a simulation that protects nobody.
-    graph : None for one trusted holder of all records; a name such as ``"complete:8"``, a `Network` or a
+    network : None for one trusted holder of all records; a name such as ``"complete:8"``, a `Network` or a
         networkx graph puts them on its nodes, evenly or by ``groups`` of `fit`, and trusts nobody: the budget
         is then meant against the worst single member.
 
@@ -267,7 +263,7 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     """
 
     def fit(self, X: Any, y: Any, *, groups: Any = None, **refused: Any) -> PrivateLogisticRegression:
-        """Fit on records ``X`` (n, p) with classes ``y``; with a graph, ``groups`` says who holds which."""
+        """Fit on records ``X`` (n, p) with classes ``y``; with a network, ``groups`` says who holds which."""
         _refuse(refused)
         X, y = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(y)
@@ -328,12 +324,12 @@ class _PrivateRegressor(RegressorMixin, _PrivateLinear):
         sample_rate: float = 0.1,
         fits: int = 1,
         random_state: int | None = None,
-        graph: Any = None,
+        network: Any = None,
     ) -> None:
         super().__init__(
             epsilon, delta, solver=solver, alpha=alpha, feature_norm=feature_norm,
             fit_intercept=fit_intercept, clip_norm=clip_norm, steps=steps, step_scale=step_scale,
-            sample_rate=sample_rate, fits=fits, random_state=random_state, graph=graph,
+            sample_rate=sample_rate, fits=fits, random_state=random_state, network=network,
         )  # fmt: skip
         self.target_bound = target_bound
 
@@ -398,10 +394,10 @@ def total_guarantee(*models: Any) -> Guarantee:
     >>> round(total_guarantee(*fitted).epsilon(1e-5), 2)
     1.46
     """
-    found = models[0].privacy_
+    total: Guarantee = models[0].privacy_
     for model in models[1:]:
-        found = found + model.privacy_
-    return found
+        total = total + model.privacy_
+    return total
 
 
 def _refuse(options: dict[str, Any]) -> None:

@@ -13,18 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards, signed_labels
+from sottovoce.data.images import ImageReading
 from sottovoce.data.ingest import Target, UserData
-from sottovoce.data.tables import Classes, Scale
+from sottovoce.data.tables import Classes, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
-from sottovoce.models.saved import LinearModel, split_item
+from sottovoce.models.saved import Fitted, LinearModel, split_item
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.runners import Result
 
 __all__ = ["ModelAdapter", "ModelOptions", "adapt_model", "linear_labels", "linear_target", "several_classes"]
 
 LINEAR = {"logistic": "logistic", "squared": "squared", "huber": "huber"}
+SIMULATED = "the noise is simulated from a seed: this fit is a simulation and protects nobody"
+TEST = "the test records are public"
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,7 @@ class ModelOptions:
 
     Examples
     --------
-    >>> ModelOptions(classes=["no", "yes"]).clip
+    >>> ModelOptions(classes=["no", "yes"]).clip_norm
     1.0
     """
 
@@ -110,6 +114,35 @@ def adapt_model(
     """
     linear = isinstance(module, (str, GLM, Softmax)) or type(module).__module__.startswith("sklearn.")
     return (_bring_linear if linear else _bring_network)(module, own, shown, parts, asked)
+
+
+def fitted_model(
+    adapter: ModelAdapter,
+    plan: Plan,
+    result: Result,
+    privacy: Guarantee,
+    delta: float,
+    *,
+    columns: Columns | ImageReading | None = None,
+    label: str | Sequence[str] | None = None,
+    builder: Mapping[str, Any] | None = None,
+) -> Fitted:
+    """Return the model that a run has fitted, with its guarantee and how its inputs are read."""
+    row, rows = result.outputs["coef"], result.outputs.get("rows")
+    if rows is not None and len(rows) and bool((rows == rows[0]).all()) and rows[0].shape == row.shape:
+        row = rows[0]  # the mean of equal rows rounds
+    return Fitted(
+        model=adapter.model(row),
+        privacy=privacy,
+        plan=plan,
+        result=replace(result, outputs={**result.outputs, "model": row}),
+        target=adapter.target,
+        delta=delta,
+        columns=columns,
+        layout=adapter.layout,
+        label=label,
+        builder=builder,
+    )
 
 
 # ---- networks ----------------------------------------

@@ -1,10 +1,10 @@
-"""A fitted model with its price, and the folder it is kept in.
+"""A fitted model with its guarantee, and the folder it is saved in.
 
-A study folder holds ``model.safetensors`` (weights of a network) or ``model.json`` (coefficients with the
-names of their features), ``record.json`` and ``arrays.npz`` (the run and its plan), ``statement.txt`` (the
-guarantee in words), ``study.json`` (how inputs and labels are read) and ``README.md`` (three lines that load
-it); a run by a plan file or an agreement adds that file. No file holds code: a network that is made neither
-of torch's own layers nor of the zoo's is given again when it is loaded.
+The folder holds ``model.safetensors`` (weights of a network) or ``model.json`` (coefficients with the names
+of their features), ``record.json`` and ``arrays.npz`` (the run and its plan), ``statement.txt`` (the
+guarantee in words), ``saved_model.json`` (how inputs and labels are read) and ``README.md`` (three lines that
+load it); a run by a plan file or an agreement adds that file. No file holds code: a network that is made
+neither of torch's own layers nor of the zoo's is passed again to `load_model`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from sottovoce.data.tables import Classes, Columns, Scale
 from sottovoce.errors import DataError, InvalidInput, MissingDependency
 from sottovoce.runners import Result
 
-__all__ = ["Fitted", "LinearModel", "agreed_study", "load"]
-
 FORMAT = 1
-STUDY, WEIGHTS, COEFFICIENTS = "study.json", "model.safetensors", "model.json"
+DESCRIPTION, WEIGHTS, COEFFICIENTS = "saved_model.json", "model.safetensors", "model.json"
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,9 @@ class Fitted:
     --------
     >>> import sottovoce as sv
     >>> X = np.array([[0.9], [0.8], [-0.9], [-0.7]] * 50)
-    >>> fitted = sv.fit("logistic", (X, ["yes", "yes", "no", "no"] * 50), classes=["no", "yes"],
-    ...                 graph="ring:4", epsilon=2.0, delta=1e-5, steps=10, rng=np.random.default_rng(0))
+    >>> fitted = sv.fit("logistic", (X, ["yes", "yes", "no", "no"] * 50), network="ring:4",
+    ...                 budget=sv.Budget(2.0, 1e-5), rng=np.random.default_rng(0),
+    ...                 training=sv.TrainingOptions(steps=10, classes=["no", "yes"]))
     >>> fitted.predict([[0.5], [-0.5]]).tolist()
     ['yes', 'no']
     >>> print(fitted)
@@ -146,7 +145,7 @@ class Fitted:
         return self.target.decode(self.scores(data))
 
     def save(self, folder: str | Path, also: Mapping[str, str | bytes] | None = None) -> Path:
-        """Write the study: weights or coefficients, record, statement, and three lines that load it.
+        """Save the model: weights or coefficients, record, statement, and three lines that load it.
 
         ``also`` are further files by name, such as the plan file that was run.
 
@@ -154,17 +153,17 @@ class Fitted:
         --------
         >>> import tempfile, sottovoce as sv
         >>> X = np.array([[0.9], [-0.9]] * 50)
-        >>> fitted = sv.fit("logistic", (X, [1, 0] * 50), graph="ring:4", epsilon=2.0, delta=1e-5, steps=5,
+        >>> fitted = sv.fit("logistic", (X, [1, 0] * 50), network="ring:4", budget=sv.Budget(2.0, 1e-5),
         ...                 rng=np.random.default_rng(0))
-        >>> again = sv.load(fitted.save(tempfile.mkdtemp()))
+        >>> again = sv.load_model(fitted.save(tempfile.mkdtemp()))
         >>> bool((again.predict(X) == fitted.predict(X)).all()), again.privacy == fitted.privacy
         (True, True)
         """
         place = Path(folder)
         if place.exists() and not place.is_dir():
-            raise DataError(f"{place} is a file; a study is saved as a folder, name another place.")
+            raise DataError(f"{place} is a file; a model is saved as a folder, name another place.")
         linear = isinstance(self.model, LinearModel)
-        study: dict[str, Any] = {
+        stored: dict[str, Any] = {
             "format": FORMAT,
             "kind": "linear" if linear else "network",
             "privacy": self.privacy.to_dict(self.delta),
@@ -175,23 +174,23 @@ class Fitted:
             "builder": None if self.builder is None else dict(self.builder),
         }
         if linear:
-            # classes and scaling stand in study.json as well; here they are for people
-            told = {"classes": study["target"]["classes"], "scaling": study["columns"]}
+            # classes and scaling stand in saved_model.json as well; here they are for people
+            told = {"classes": stored["target"]["classes"], "scaling": stored["columns"]}
             content = json.dumps(plain({**vars(self.model), **told}), indent=1).encode()
         else:
-            content, study["aliases"] = _weights(self.model)
-            study["layout"] = None if self.layout is None else self.layout.to_dict()
-            study["class"] = type(self.model).__name__
-            study["architecture"] = described_module(self.model)
+            content, stored["aliases"] = _weights(self.model)
+            stored["layout"] = None if self.layout is None else self.layout.to_dict()
+            stored["class"] = type(self.model).__name__
+            stored["architecture"] = described_module(self.model)
         name = COEFFICIENTS if linear else WEIGHTS
-        study["model"] = {"file": name, "sha256": hashlib.sha256(content).hexdigest()}
+        stored["model"] = {"file": name, "sha256": hashlib.sha256(content).hexdigest()}
         self.result.save(place)
         atomic_write(place / name, content)
         atomic_write(place / "statement.txt", self.privacy.statement(self.delta) + "\n")
         for extra, text in (also or {}).items():
             atomic_write(place / extra, text)
-        atomic_write(place / "README.md", _readme(study))
-        atomic_write(place / STUDY, json.dumps(plain(study), indent=1) + "\n")
+        atomic_write(place / "README.md", _readme(stored))
+        atomic_write(place / DESCRIPTION, json.dumps(plain(stored), indent=1) + "\n")
         return place
 
     def to_onnx(self, path: str | Path, example: Any = None) -> Path:
@@ -203,8 +202,8 @@ class Fitted:
         Examples
         --------
         >>> import sottovoce as sv
-        >>> fitted = sv.fit("logistic", (np.array([[0.9], [-0.9]] * 50), [1, 0] * 50), graph="ring:4",
-        ...                 epsilon=2.0, delta=1e-5, steps=5, rng=np.random.default_rng(0))
+        >>> fitted = sv.fit("logistic", (np.array([[0.9], [-0.9]] * 50), [1, 0] * 50), network="ring:4",
+        ...                 budget=sv.Budget(2.0, 1e-5), rng=np.random.default_rng(0))
         >>> fitted.to_onnx("model.onnx", example=[["nine"]])
         Traceback (most recent call last):
         sottovoce.errors.DataError: the example must be records as the model takes them, numbers.
@@ -232,48 +231,50 @@ class Fitted:
 _SHOWN = ("accuracy", "rmse", "loss")
 
 
-def load(folder: str | Path, module: Any = None) -> Any:
-    """Read a study that `Fitted.save` wrote, or a result that ``result.save`` wrote.
+def load_model(folder: str | Path, module: Any = None) -> Any:
+    """Return the model that `Fitted.save` wrote, or the result that ``result.save`` wrote.
 
     Parameters
     ----------
     folder : the folder.
     module : the network, for the weights to be put into (a copy is made), or ``"mynet:build"``, the function
-        that builds it; needed where it is not made of torch's own layers, since a study holds no code.
+        that builds it; needed where it is not made of torch's own layers, since a saved model holds no code.
 
     Examples
     --------
-    >>> load("nowhere")
+    >>> load_model("nowhere")
     Traceback (most recent call last):
-    sottovoce.errors.DataError: There is no study or result in nowhere; fitted.save(folder) makes one.
+    sottovoce.errors.DataError: There is no saved model or result in nowhere; fitted.save(folder) makes one.
     """
     place = Path(folder)
-    if not (place / STUDY).is_file():
+    if not (place / DESCRIPTION).is_file():
         if (place / "record.json").is_file():
             return Result.load(place)
-        raise DataError(f"There is no study or result in {place}; fitted.save(folder) makes one.")
+        raise DataError(f"There is no saved model or result in {place}; fitted.save(folder) makes one.")
     result = Result.load(place)
     try:
-        study = json.loads((place / STUDY).read_text(encoding="utf-8"))
-        if study["format"] != FORMAT:
-            raise DataError(f"{place} is a study of format {study['format']}, this version reads {FORMAT}.")
-        name, expected = study["model"]["file"], study["model"]["sha256"]
+        stored = json.loads((place / DESCRIPTION).read_text(encoding="utf-8"))
+        if stored["format"] != FORMAT:
+            raise DataError(
+                f"{place} is a saved model of format {stored['format']}, this version reads {FORMAT}."
+            )
+        name, expected = stored["model"]["file"], stored["model"]["sha256"]
         if name not in (WEIGHTS, COEFFICIENTS):
-            raise DataError(f"{place / STUDY} names the model {name!r}, expected {WEIGHTS}.")
+            raise DataError(f"{place / DESCRIPTION} names the model {name!r}, expected {WEIGHTS}.")
         content = (place / name).read_bytes()
-        columns = None if study["columns"] is None else _reading(study["columns"])
-        builder = study.get("builder")
-        target, privacy = Target.from_dict(study["target"]), Guarantee.from_dict(study["privacy"])
-        delta, label = float(study["delta"]), study["label"]
+        columns = None if stored["columns"] is None else _reading(stored["columns"])
+        builder = stored.get("builder")
+        target, privacy = Target.from_dict(stored["target"]), Guarantee.from_dict(stored["privacy"])
+        delta, label = float(stored["delta"]), stored["label"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise DataError(f"the study in {place} cannot be read ({error}); save it again.") from None
+        raise DataError(f"the model saved in {place} cannot be read ({error}); save it again.") from None
     if hashlib.sha256(content).hexdigest() != expected:
-        raise DataError(f"{place / name} is not the file this study was saved with (its SHA-256 differs).")
+        raise DataError(f"{place / name} is not the file this model was saved with (its SHA-256 differs).")
     layout = None
     try:
-        if study["kind"] == "linear":
+        if stored["kind"] == "linear":
             values = json.loads(content)
             shift = values["intercept"]
             model: Any = LinearModel(
@@ -281,9 +282,9 @@ def load(folder: str | Path, module: Any = None) -> Any:
                 tuple(values["feature_names"]), values["loss"],
             )  # fmt: skip
         else:
-            model, layout = _network(place, study, content, module)
+            model, layout = _network(place, stored, content, module)
     except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
-        raise DataError(f"the study in {place} cannot be read ({error!r}); save it again.") from None
+        raise DataError(f"the model saved in {place} cannot be read ({error!r}); save it again.") from None
     return Fitted(model, privacy, result.config, result, target, delta, columns, layout, label, builder)
 
 
@@ -397,7 +398,7 @@ def _weights(module: Any) -> tuple[bytes, dict[str, str]]:
     return save(kept), aliases
 
 
-def _network(place: Path, study: Mapping[str, Any], content: bytes, module: Any) -> tuple[Any, Any]:
+def _network(place: Path, stored: Mapping[str, Any], content: bytes, module: Any) -> tuple[Any, Any]:
     _needs_safetensors()
     import copy
 
@@ -411,25 +412,25 @@ def _network(place: Path, study: Mapping[str, Any], content: bytes, module: Any)
         weights = read(content)
     except (SafetensorError, ValueError) as error:
         raise DataError(f"{place / WEIGHTS} is not a safetensors file ({error}).") from None
-    weights |= {name: weights[kept] for name, kept in study["aliases"].items()}
-    builder = study.get("builder") or {}
+    weights |= {name: weights[kept] for name, kept in stored["aliases"].items()}
+    builder = stored.get("builder") or {}
     if isinstance(module, str):
         model = build_module(module, options=builder.get("options"))
     elif module is not None:
         model = copy.deepcopy(module)
-    elif study["architecture"] is not None:
-        model = rebuilt_module(study["architecture"])
+    elif stored["architecture"] is not None:
+        model = rebuilt_module(stored["architecture"])
     elif "zoo" in builder:
         from sottovoce.objectives.nets.zoo import build
 
         model = build(builder["zoo"], **builder["options"])
     else:
         raise DataError(
-            f"the study in {place} holds the weights of a {study['class']} and no code; pass the network: "
-            f"sv.load({str(place)!r}, module={_again(study)})."
+            f"the model saved in {place} holds the weights of a {stored['class']} and no code; pass the "
+            f"network: sv.load_model({str(place)!r}, module={_again(stored)})."
         )
     put_weights(model, weights, str(place))
-    layout = None if study["layout"] is None else Layout.from_dict(study["layout"])
+    layout = None if stored["layout"] is None else Layout.from_dict(stored["layout"])
     return model.eval(), layout
 
 
@@ -500,7 +501,9 @@ def rebuilt_module(described: Mapping[str, Any]) -> Any:
         return nn.Sequential(parts)
     kind = getattr(nn, str(described["layer"]), None)
     if not (inspect.isclass(kind) and issubclass(kind, nn.Module)):
-        raise DataError(f"the study names the layer {described['layer']!r}, which torch.nn does not have.")
+        raise DataError(
+            f"the saved model names the layer {described['layer']!r}, which torch.nn does not have."
+        )
     given = {k: tuple(v) if isinstance(v, list) else v for k, v in described["arguments"].items()}
     return kind(**given)
 
@@ -510,21 +513,21 @@ def _needs_safetensors() -> None:
         raise MissingDependency("Weights are kept with safetensors; pip install 'sottovoce[deep]'.")
 
 
-def _readme(study: Mapping[str, Any]) -> str:
-    zoo = "zoo" in (study["builder"] or {})
-    ready = study["kind"] == "linear" or study["architecture"] is not None or zoo
-    given = "" if ready else f", module={_again(study)}"
+def _readme(stored: Mapping[str, Any]) -> str:
+    zoo = "zoo" in (stored["builder"] or {})
+    ready = stored["kind"] == "linear" or stored["architecture"] is not None or zoo
+    given = "" if ready else f", module={_again(stored)}"
     return (
         "# A model fitted by Sottovoce\n\n"
         "What it cost is in statement.txt, how it was made in record.json. To use it:\n\n"
         "    import sottovoce as sv\n"
-        f'    fitted = sv.load("."{given})\n'
+        f'    fitted = sv.load_model("."{given})\n'
         '    fitted.predict("new.csv")\n'
     )
 
 
-def agreed_study(agreement: Any, plan: Any, row: np.ndarray, privacy: Guarantee, **about: Any) -> Fitted:
-    """Return what a member has learned in a peers' run, as a study that can be saved and used.
+def agreed_model(agreement: Any, plan: Any, row: np.ndarray, privacy: Guarantee, **about: Any) -> Fitted:
+    """Return what a member has learned in a peers' run, as a fitted model that can be saved and used.
 
     Parameters
     ----------
@@ -537,7 +540,7 @@ def agreed_study(agreement: Any, plan: Any, row: np.ndarray, privacy: Guarantee,
     --------
     >>> from sottovoce.peers.agreement import example_agreement, read_agreement
     >>> agreement = read_agreement(example_agreement()[0])
-    >>> agreed_study(agreement, agreement.plan, np.zeros(1), agreement.plan.privacy("local"))
+    >>> agreed_model(agreement, agreement.plan, np.zeros(1), agreement.plan.privacy("local"))
     Traceback (most recent call last):
     sottovoce.errors.InvalidInput: the agreement is about a mean, which predicts nothing; model.npz holds it.
     """
@@ -584,10 +587,10 @@ def _agreed_target(agreement: Any) -> Target:
     return Target("labels" if model.loss == "binary_cross_entropy" else "classification", classes)
 
 
-def _again(study: Mapping[str, Any]) -> str:
+def _again(stored: Mapping[str, Any]) -> str:
     """How the network is given again: by the function that built it, or its class."""
-    named = (study.get("builder") or {}).get("module")
-    return repr(named) if named else f"{study['class']}(...)"
+    named = (stored.get("builder") or {}).get("module")
+    return repr(named) if named else f"{stored['class']}(...)"
 
 
 def to_onnx(fitted: Fitted, path: Path, example: Any = None) -> Path:
@@ -640,12 +643,3 @@ def _linear_network(model: LinearModel) -> Any:
         layer.weight.copy_(coef)
         layer.bias.copy_(torch.as_tensor(np.atleast_1d(model.intercept)))
     return layer
-
-
-def with_statement(result: Result, guarantees: list[Guarantee], model: np.ndarray, delta: float) -> Result:
-    """Return the result with its statements completed and the model among its outputs."""
-    return replace(
-        result,
-        outputs={**result.outputs, "model": model},
-        guarantees=[g.to_dict(delta) for g in guarantees],
-    )

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -15,11 +16,28 @@ import sottovoce as sv
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import BudgetExceeded, DataError, InvalidInput, Refused, SottovoceError
-from sottovoce.estimators.fitting import SIMULATED
+from sottovoce.models.adapters import SIMULATED
 from sottovoce.objectives.nets.inputs import Layout, Unpacking
 from sottovoce.objectives.nets.objective import NetObjective
 
 BUDGET = {"epsilon": 3.0, "delta": 1e-5}
+
+
+BUDGETED = {item.name for item in fields(sv.Budget)}
+TRAINED = {item.name for item in fields(sv.TrainingOptions)}
+TABLE_OPTIONS = ("features", "drop", "bounds", "categories", "missing")
+
+
+def fit(model, data, **settings):
+    """Call sv.fit with flat settings, each put where it belongs."""
+    budget = {key: settings.pop(key) for key in list(settings) if key in BUDGETED}
+    training = {key: settings.pop(key) for key in list(settings) if key in TRAINED}
+    table = {key: settings.pop(key) for key in list(settings) if key in TABLE_OPTIONS}
+    if table:
+        data = sv.data.TableData(data, settings.pop("label", None), settings.pop("group", None), **table)
+    if budget.get("epsilon") is not None:
+        settings["budget"] = sv.Budget(**budget)
+    return sv.fit(model, data, training=sv.TrainingOptions(**training), **settings)
 
 
 def rng(seed=0):
@@ -39,8 +57,8 @@ def circles(n=1200, seed=1):
 def fitted_circles(n=1200, module=None, **options):
     X, y = circles(n)
     module = mlp() if module is None else module
-    settings = {"graph": "complete:4", "steps": 60, "learning_rate": 2.0, "rng": rng(), **BUDGET}
-    return sv.fit(module, (X, y), test=circles(500, 2), **{**settings, **options})
+    settings = {"network": "complete:4", "steps": 60, "learning_rate": 2.0, "rng": rng(), **BUDGET}
+    return fit(module, (X, y), test=circles(500, 2), **{**settings, **options})
 
 
 # ---- the answer, and what it cost ----------------------------------------
@@ -72,18 +90,18 @@ def test_a_network_learns_within_its_budget_and_the_callers_stays_as_it_was():
 
 def test_noise_protects_unless_a_generator_says_otherwise():
     X, y = circles(80)
-    fitted = sv.fit(mlp(), (X, y), graph="path:2", steps=2, **BUDGET)
+    fitted = fit(mlp(), (X, y), network="path:2", steps=2, **BUDGET)
     assert fitted.result.provenance["noise"] == "protective"
     assert SIMULATED not in fitted.privacy.assumptions
 
 
 def test_the_budget_names_its_view_and_what_is_hidden():
     X, y = circles(400)
-    options = {"graph": "ring:8", "steps": 5, "rng": rng(), **BUDGET}
-    noise = {view: sv.fit("logistic", (X, y), view=view, **options).plan.multipliers[0]
+    options = {"network": "ring:8", "steps": 5, "rng": rng(), **BUDGET}
+    noise = {view: fit("logistic", (X, y), view=view, **options).plan.multipliers[0]
              for view in ("central", "network", "local")}  # fmt: skip
     assert noise["central"] < noise["network"] <= noise["local"]
-    whole = sv.fit("logistic", (X, y), adjacency="user", **options)
+    whole = fit("logistic", (X, y), adjacency="user", **options)
     assert whole.privacy.adjacency == "user"
     assert whole.privacy.epsilon(1e-5) <= 3.0
 
@@ -92,7 +110,7 @@ def test_the_budget_names_its_view_and_what_is_hidden():
 def test_other_algorithms_by_name(algorithm):
     X, y = circles(200)
     graph = None if algorithm == "dp-sgd" else "ring:4"
-    fitted = sv.fit(mlp(), (X, y), graph=graph, algorithm=algorithm, steps=3, rng=rng(), **BUDGET)
+    fitted = fit(mlp(), (X, y), network=graph, algorithm=algorithm, steps=3, rng=rng(), **BUDGET)
     assert fitted.plan.name == algorithm
     assert fitted.predict(X[:5]).shape == (5,)
     assert fitted.privacy.epsilon(1e-5) <= 3.0
@@ -107,16 +125,16 @@ def test_a_plan_of_ones_own_in_one_line():
         )
 
     net = mlp()
-    by_function = sv.fit(net, (X, y), graph="ring:4", plan=made, rng=rng())
+    by_function = fit(net, (X, y), network="ring:4", plan=made, rng=rng())
     assert by_function.plan.clip_norm == 0.5
     plan = made(NetObjective(net, clip_norm=1.0), (20,) * 4)
-    by_plan = sv.fit(net, (X, y), plan=plan, rng=rng())
+    by_plan = fit(net, (X, y), plan=plan, rng=rng())
     assert by_plan.plan is plan
     assert np.array_equal(by_plan.rows, by_function.rows)
     with pytest.raises(BudgetExceeded):
-        sv.fit(net, (X, y), plan=plan, rng=rng(), epsilon=0.01, delta=1e-5)
+        fit(net, (X, y), plan=plan, rng=rng(), epsilon=0.01, delta=1e-5)
     with pytest.raises(InvalidInput, match="parameters"):
-        sv.fit(mlp(outputs=3), (X, y), plan=plan, rng=rng())
+        fit(mlp(outputs=3), (X, y), plan=plan, rng=rng())
 
 
 def _body_and_head(parameters):
@@ -146,7 +164,7 @@ def _body_and_head(parameters):
 def test_without_noise_it_is_torchs_own_training(make):
     net = mlp().double()
     X, y = circles(60)
-    fitted = sv.fit(net, (X, y), graph="ring:3", noise_multiplier=0.0, clip_norm=1e6, steps=7,
+    fitted = fit(net, (X, y), network="ring:3", noise_multiplier=0.0, clip_norm=1e6, steps=7,
                     optimizer=make(net.parameters()), rng=rng())  # fmt: skip
     twin = copy.deepcopy(net)
     optimizer = make(twin.parameters())
@@ -186,14 +204,14 @@ def test_scikit_learns_estimators_without_noise_are_scikit_learns():
 
     X = rng().normal(size=(120, 3))
     y = (X @ [1.0, -2.0, 0.5] + rng(1).normal(size=120) > 0.2).astype(int)
-    options = {"graph": "ring:4", "noise_multiplier": 0.0, "clip_norm": 1e6, "rng": rng()}
-    ours = sv.fit(LogisticRegression(C=2.0, fit_intercept=False), (X, y), steps=3000, learning_rate=1.0,
+    options = {"network": "ring:4", "noise_multiplier": 0.0, "clip_norm": 1e6, "rng": rng()}
+    ours = fit(LogisticRegression(C=2.0, fit_intercept=False), (X, y), steps=3000, learning_rate=1.0,
                   **options)  # fmt: skip
     theirs = LogisticRegression(C=2.0, fit_intercept=False, tol=1e-10).fit(X, y)
     assert np.allclose(ours.model.coef, theirs.coef_[0], atol=1e-5)
     assert np.array_equal(ours.predict(X), theirs.predict(X))
     t = X @ [1.0, 2.0, 3.0] + 4.0
-    ridge = sv.fit(Ridge(alpha=3.0, fit_intercept=False), (X, t), steps=2000, learning_rate=0.3, **options)
+    ridge = fit(Ridge(alpha=3.0, fit_intercept=False), (X, t), steps=2000, learning_rate=0.3, **options)
     assert np.allclose(ridge.model.coef, Ridge(alpha=3.0, fit_intercept=False).fit(X, t).coef_, atol=1e-6)
 
 
@@ -291,7 +309,7 @@ def test_an_interrupted_fit_goes_on_to_the_same_model(tmp_path):
 
         return stopped
 
-    options = {"module": with_dropout(), "steps": 6, "checkpoint": tmp_path / "kept", "every": 1}
+    options = {"module": with_dropout(), "steps": 6, "checkpoint": tmp_path / "kept", "evaluate_every": 1}
     plain = sv.algorithms.ConsensusSGD.run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sv.algorithms.ConsensusSGD, "run", cut(plain))
@@ -308,7 +326,7 @@ TABLE = "age,dose,sex,town,id,ill\n"
 BOUNDS = {"age": (20, 80), "dose": (0, 10)}
 READING = {
     "label": "ill", "group": "town", "drop": ["id"], "bounds": BOUNDS, "categories": {"sex": ["f", "m"]},
-    "classes": ["no", "yes"], "graph": "complete", "rng": rng(), "steps": 40, **BUDGET,
+    "classes": ["no", "yes"], "network": "complete", "rng": rng(), "steps": 40, **BUDGET,
 }  # fmt: skip
 
 
@@ -336,7 +354,7 @@ class Frame:
 
 def test_a_csv_file_to_predictions_on_a_new_one(tmp_path):
     file, new = clinic(tmp_path / "clinic.csv"), clinic(tmp_path / "new.csv", 200, 7)
-    fitted = sv.fit(mlp(4), file, **{**READING, "test": new})
+    fitted = fit(mlp(4), file, **{**READING, "test": new})
     assert fitted.plan.n == 3
     words = [line.split(",") for line in new.read_text().splitlines()[1:]]
     truth = np.array([row[5] for row in words])
@@ -360,9 +378,9 @@ def test_nodes_with_names_hold_the_records_of_their_site():
     graph = networkx.path_graph(["Rome", "Bern", "Oslo"])
     sites = np.array(["Bern"] * 10 + ["Oslo"] * 20 + ["Rome"] * 30)
     X, y = circles(60)
-    fitted = sv.fit(mlp(), (X, y), graph=graph, group=sites, steps=1, rng=rng(), **BUDGET)
+    fitted = fit(mlp(), (X, y), network=graph, group=sites, steps=1, rng=rng(), **BUDGET)
     assert fitted.plan.sizes == (30, 10, 20)
-    unnamed = sv.fit(mlp(), (X, y), graph="path:3", group=sites, steps=1, rng=rng(), **BUDGET)
+    unnamed = fit(mlp(), (X, y), network="path:3", group=sites, steps=1, rng=rng(), **BUDGET)
     assert unnamed.plan.sizes == (10, 20, 30)
 
 
@@ -371,14 +389,14 @@ def test_frames_and_columns_are_tables_like_files(tmp_path):
     words = [line.split(",") for line in file.read_text().splitlines()[1:]]
     columns = {name: [row[j] for row in words] for j, name in enumerate(TABLE.strip().split(","))}
     columns["age"] = np.array([float(v) for v in columns["age"]])
-    rows = [sv.fit(mlp(4), data, **{**READING, "steps": 2, "rng": rng()}).rows
+    rows = [fit(mlp(4), data, **{**READING, "steps": 2, "rng": rng()}).rows
             for data in (file, columns, Frame(columns))]  # fmt: skip
     assert np.array_equal(rows[0], rows[1])
     assert np.array_equal(rows[0], rows[2])
 
 
 def test_a_linear_model_has_names(tmp_path):
-    fitted = sv.fit("logistic", clinic(tmp_path / "clinic.csv"), **{**READING, "learning_rate": 2.0})
+    fitted = fit("logistic", clinic(tmp_path / "clinic.csv"), **{**READING, "learning_rate": 2.0})
     assert fitted.model.feature_names == ("age", "dose", "sex=f", "sex=m")
     assert fitted.model.coef[:2].min() > 0  # both make ill
     assert (fitted.predict(clinic(tmp_path / "new.csv", 200, 7)) == "yes").any()
@@ -394,45 +412,45 @@ def test_a_linear_model_has_names(tmp_path):
 )
 def test_what_would_be_read_from_records_is_refused(tmp_path, change, words):
     with pytest.raises(Refused, match=words):
-        sv.fit(mlp(4), clinic(tmp_path / "clinic.csv", 60), **{**READING, **change})
+        fit(mlp(4), clinic(tmp_path / "clinic.csv", 60), **{**READING, **change})
 
 
 def test_what_is_accepted_by_name_stands_in_the_statement(tmp_path):
     file = clinic(tmp_path / "clinic.csv", 90)
     change = {"bounds": None, "classes": None, "accept": ("standardize", "class names"), "steps": 2}
-    fitted = sv.fit(mlp(4), file, **{**READING, **change})
+    fitted = fit(mlp(4), file, **{**READING, **change})
     statement = fitted.privacy.statement(1e-5)
     assert "accepted by name: the mean and deviation" in statement
     assert "accepted by name: the names of the classes" in statement
-    again = sv.load(fitted.save(tmp_path / "study"), module=mlp(4))
+    again = sv.load_model(fitted.save(tmp_path / "study"), module=mlp(4))
     assert "the mean and deviation" in again.privacy.statement(1e-5)
     assert np.array_equal(again.predict(file), fitted.predict(file))
     ages = np.array([float(line.split(",")[0]) for line in file.read_text().splitlines()[1:]])
     assert fitted.columns.scales["age"].center == pytest.approx(ages.mean())
     assert fitted.columns.scales["age"].width == pytest.approx(ages.std())
-    bounded = sv.fit(mlp(4), file, **{**READING, "steps": 2})
+    bounded = fit(mlp(4), file, **{**READING, "steps": 2})
     assert "accepted" not in bounded.privacy.statement(1e-5)
 
 
 def test_a_data_set_that_read_its_records_says_so():
     X, y = circles(80)
     data = sv.data.Dataset("two", 3 * X, y).standardized().split(0.25, rng())
-    options = {"graph": "path:2", "steps": 2, "rng": rng(), **BUDGET}
+    options = {"network": "path:2", "steps": 2, "rng": rng(), **BUDGET}
     with pytest.raises(Refused, match="mean and deviation"):
-        sv.fit(mlp(), data, **options)
-    quiet = sv.fit(mlp(), data, accept=["standardize"], **options)
+        fit(mlp(), data, **options)
+    quiet = fit(mlp(), data, accept=["standardize"], **options)
     assert "loss" not in quiet.metrics  # private records that were held out are not scored by themselves
-    scored = sv.fit(mlp(), data, accept=["standardize", "held-out score"], **options)
+    scored = fit(mlp(), data, accept=["standardize", "held-out score"], **options)
     assert "loss" in scored.metrics
     assert "held out" in scored.privacy.statement(1e-5)
 
 
 def test_missing_entries_are_refused_or_the_middle():
     table = {"a": [1.0, None, 3.0, 4.0] * 5, "y": [0, 1, 0, 1] * 5}
-    options = {"label": "y", "bounds": (0, 10), "graph": "path:2", "steps": 1, "rng": rng(), **BUDGET}
+    options = {"label": "y", "bounds": (0, 10), "network": "path:2", "steps": 1, "rng": rng(), **BUDGET}
     with pytest.raises(DataError, match="row 1 of column 'a'"):
-        sv.fit(mlp(1), table, **options)
-    fitted = sv.fit(mlp(1), table, missing="middle", **options)
+        fit(mlp(1), table, **options)
+    fitted = fit(mlp(1), table, missing="middle", **options)
     assert np.array_equal(fitted.scores({"a": [None]}), fitted.scores({"a": [5.0]}))
 
 
@@ -456,16 +474,16 @@ class Lazily(torch.utils.data.Dataset):
 def test_a_dataset_is_read_when_a_lot_asks_and_gives_the_same_model():
     X, y = circles(120)
     X = X.astype(np.float32)
-    options = {"graph": "ring:3", "steps": 4, "batch_size": 5, **BUDGET}
-    arrays = sv.fit(mlp(), (X, y), rng=rng(), **options)
+    options = {"network": "ring:3", "steps": 4, "batch_size": 5, **BUDGET}
+    arrays = fit(mlp(), (X, y), rng=rng(), **options)
     data = Lazily(X, y)
-    lazy = sv.fit(mlp(), data, rng=rng(), **options)
+    lazy = fit(mlp(), data, rng=rng(), **options)
     assert np.array_equal(lazy.rows, arrays.rows)
     assert 20 < len(data.read) < 110  # about 4 steps of 3 lots of 5, not 4 times 120
-    by_name = sv.fit(mlp(), Lazily(X, y, as_dict=True), label="label", rng=rng(), **options)
+    by_name = fit(mlp(), Lazily(X, y, as_dict=True), label="label", rng=rng(), **options)
     assert np.array_equal(by_name.rows, arrays.rows)
     whole = torch.utils.data.TensorDataset(torch.as_tensor(X), torch.as_tensor(y))
-    assert np.array_equal(sv.fit(mlp(), whole, rng=rng(), **options).rows, arrays.rows)
+    assert np.array_equal(fit(mlp(), whole, rng=rng(), **options).rows, arrays.rows)
     assert np.array_equal(lazy.predict(Lazily(X, y)), arrays.predict(X))
     assert any("made from one record" in said for said in lazy.privacy.assumptions)
 
@@ -476,12 +494,12 @@ def test_random_transforms_follow_the_runs_seed():
     def shaken(x):
         return x + 0.1 * torch.randn(2)
 
-    options = {"graph": "ring:3", "steps": 3, "noise_multiplier": 0.0}
+    options = {"network": "ring:3", "steps": 3, "noise_multiplier": 0.0}
     torch.manual_seed(1)
-    one = sv.fit(mlp(), Lazily(X, y, shaken), rng=rng(4), **options)
+    one = fit(mlp(), Lazily(X, y, shaken), rng=rng(4), **options)
     torch.manual_seed(2)
-    two = sv.fit(mlp(), Lazily(X, y, shaken), rng=rng(4), **options)
-    three = sv.fit(mlp(), Lazily(X, y, shaken), rng=rng(5), **options)
+    two = fit(mlp(), Lazily(X, y, shaken), rng=rng(4), **options)
+    three = fit(mlp(), Lazily(X, y, shaken), rng=rng(5), **options)
     assert np.array_equal(one.rows, two.rows)
     assert not np.array_equal(one.rows, three.rows)
 
@@ -511,22 +529,22 @@ def sentences(n=400, seed=0):
 def test_tokens_and_a_mask_by_name_or_by_place(tmp_path):
     inputs, y = sentences()
     options = {
-        "graph": "ring:4",
+        "network": "ring:4",
         "steps": 60,
         "learning_rate": 4.0,
         "rng": rng(),
         "epsilon": 8.0,
         "delta": 1e-5,
     }
-    fitted = sv.fit(Text(), (inputs, y), **options)
+    fitted = fit(Text(), (inputs, y), **options)
     new, truth = sentences(200, 9)
     assert (fitted.predict(new) == truth).mean() > 0.8
-    batch = sv.fit(Text(), {**inputs, "y": y}, label="y", **{**options, "rng": rng(), "steps": 2})
-    pair = sv.fit(Text(), (tuple(inputs.values()), y), **{**options, "rng": rng(), "steps": 2})
+    batch = fit(Text(), {**inputs, "y": y}, label="y", **{**options, "rng": rng(), "steps": 2})
+    pair = fit(Text(), (tuple(inputs.values()), y), **{**options, "rng": rng(), "steps": 2})
     assert np.array_equal(batch.rows, pair.rows)
     hidden = {**new, "tokens": np.where(new["mask"], new["tokens"], 3)}
     assert np.allclose(fitted.scores(hidden), fitted.scores(new), atol=1e-6)
-    again = sv.load(fitted.save(tmp_path), module=Text())
+    again = sv.load_model(fitted.save(tmp_path), module=Text())
     assert np.array_equal(again.scores(new), fitted.scores(new))
     assert isinstance(fitted.model, Text)
 
@@ -577,10 +595,10 @@ def test_regression_in_the_units_of_the_label():
     price = 300 + 200 * X[:, 0]
     table = {"size": X[:, 0], "price": price}
     new = {"size": X[:300, 0], "price": price[:300]}
-    options = {"label": "price", "bounds": {"size": (-1, 1), "price": (0, 600)}, "graph": "complete:3",
+    options = {"label": "price", "bounds": {"size": (-1, 1), "price": (0, 600)}, "network": "complete:3",
                "steps": 80, "rng": rng(), **BUDGET}  # fmt: skip
     for model in (mlp(1, 1), "squared"):
-        fitted = sv.fit(model, table, test=new, **options)
+        fitted = fit(model, table, test=new, **options)
         error = np.sqrt(np.mean((fitted.predict(new) - price[:300]) ** 2))
         assert error < 40  # the deviation of the prices is 115
         assert fitted.metrics["rmse"] == pytest.approx(error, rel=1e-4)
@@ -591,34 +609,32 @@ def test_regression_in_the_units_of_the_label():
 def test_several_labels_at_once():
     X, _ = circles()
     Y = (X > [0.0, 0.2]).astype(int)
-    fitted = sv.fit(mlp(), (X, Y), graph="ring:3", test=(X[:300], Y[:300]), steps=60, learning_rate=3.0,
+    fitted = fit(mlp(), (X, Y), network="ring:3", test=(X[:300], Y[:300]), steps=60, learning_rate=3.0,
                     rng=rng(), **BUDGET)  # fmt: skip
     assert fitted.predict(X).shape == (1200, 2)
     right = 100 * (fitted.predict(X[:300]) == Y[:300]).mean()
     assert right > 90
     assert fitted.metrics["accuracy"] == pytest.approx(right, abs=1e-4)
-    one = sv.fit(
-        mlp(2, 1), (X, Y[:, 0] > 0), graph="ring:3", steps=40, learning_rate=3.0, rng=rng(), **BUDGET
-    )
+    one = fit(mlp(2, 1), (X, Y[:, 0] > 0), network="ring:3", steps=40, learning_rate=3.0, rng=rng(), **BUDGET)
     assert (one.predict(X) == Y[:, 0]).mean() > 0.9
 
 
 def test_losses_of_torch_and_of_ones_own_are_taken_record_by_record():
     X, y = circles(60)
-    options = {"graph": "ring:3", "noise_multiplier": 0.0, "clip_norm": 0.1, "steps": 3}
+    options = {"network": "ring:3", "noise_multiplier": 0.0, "clip_norm": 0.1, "steps": 3}
 
     def mine(outputs, targets):
         return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
-    rows = [sv.fit(mlp(), (X, y), loss=loss, rng=rng(), **options).rows
+    rows = [fit(mlp(), (X, y), loss=loss, rng=rng(), **options).rows
             for loss in ("cross_entropy", nn.CrossEntropyLoss(), mine)]  # fmt: skip
     assert np.allclose(rows[0], rows[1], atol=1e-6)
     assert np.allclose(rows[0], rows[2], atol=1e-6)
-    half = sv.fit(mlp(2, 1), (X, X[:, 0]), loss=nn.MSELoss(), rng=rng(), **{**options, "clip_norm": 1e6})
-    own = sv.fit(mlp(2, 1), (X, X[:, 0]), loss="squared_error", learning_rate=1.0, rng=rng(),
+    half = fit(mlp(2, 1), (X, X[:, 0]), loss=nn.MSELoss(), rng=rng(), **{**options, "clip_norm": 1e6})
+    own = fit(mlp(2, 1), (X, X[:, 0]), loss="squared_error", learning_rate=1.0, rng=rng(),
                  **{**options, "clip_norm": 1e6})  # fmt: skip
     net = mlp().double()
-    pair = sv.fit(net, (X, X**2), loss=nn.MSELoss(), learning_rate=0.1, rng=rng(),
+    pair = fit(net, (X, X**2), loss=nn.MSELoss(), learning_rate=0.1, rng=rng(),
                   **{**options, "clip_norm": 1e6, "steps": 1})  # fmt: skip
     nn.MSELoss()(net(torch.as_tensor(X)), torch.as_tensor(X**2)).backward()
     assert torch.allclose(pair.model[2].bias, net[2].bias - 0.1 * net[2].bias.grad, atol=1e-7)
@@ -631,7 +647,7 @@ def test_losses_of_torch_and_of_ones_own_are_taken_record_by_record():
 def test_a_study_comes_back_in_another_process(tmp_path):
     fitted = fitted_circles(steps=5)
     place = fitted.save(tmp_path / "study")
-    again = sv.load(place)
+    again = sv.load_model(place)
     X, _ = circles(50, 3)
     assert np.array_equal(again.scores(X), fitted.scores(X))
     assert again.privacy == fitted.privacy
@@ -641,12 +657,12 @@ def test_a_study_comes_back_in_another_process(tmp_path):
     np.save(tmp_path / "x.npy", X)
     code = (
         "import numpy as np, sottovoce as sv; x = np.load('x.npy');"
-        "np.save('p.npy', sv.load('study').scores(x))"
+        "np.save('p.npy', sv.load_model('study').scores(x))"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, env=os.environ)
     assert np.array_equal(np.load(tmp_path / "p.npy"), fitted.scores(X))
     assert "epsilon = " in (place / "statement.txt").read_text()
-    assert 'sv.load(".")' in (place / "README.md").read_text()
+    assert 'sv.load_model(".")' in (place / "README.md").read_text()
 
 
 class Tied(nn.Module):
@@ -665,13 +681,13 @@ def test_networks_with_code_of_their_own_are_given_again(tmp_path):
     fitted = fitted_circles(module=Tied(), steps=3)
     fitted.save(tmp_path)
     with pytest.raises(DataError, match=r"module=Tied\(\.\.\.\)"):
-        sv.load(tmp_path)
-    again = sv.load(tmp_path, module=Tied())
+        sv.load_model(tmp_path)
+    again = sv.load_model(tmp_path, module=Tied())
     X, _ = circles(50, 3)
     assert np.array_equal(again.scores(X), fitted.scores(X))
     assert again.model.b.weight is again.model.a.weight
     with pytest.raises(DataError, match="do not fit this Sequential"):
-        sv.load(tmp_path, module=mlp())
+        sv.load_model(tmp_path, module=mlp())
 
 
 def test_damaged_studies_are_refused_in_a_sentence(tmp_path):
@@ -680,28 +696,28 @@ def test_damaged_studies_are_refused_in_a_sentence(tmp_path):
     good = weights.read_bytes()
     weights.write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
     with pytest.raises(DataError, match="SHA-256 differs"):
-        sv.load(place)
+        sv.load_model(place)
     weights.write_bytes(b"not weights at all")
-    study = json.loads((place / "study.json").read_text())
+    study = json.loads((place / "saved_model.json").read_text())
     import hashlib
 
     study["model"]["sha256"] = hashlib.sha256(b"not weights at all").hexdigest()
-    (place / "study.json").write_text(json.dumps(study))
+    (place / "saved_model.json").write_text(json.dumps(study))
     with pytest.raises(DataError, match="not a safetensors file"):
-        sv.load(place)
+        sv.load_model(place)
     study["model"]["file"] = "../elsewhere"
-    (place / "study.json").write_text(json.dumps(study))
+    (place / "saved_model.json").write_text(json.dumps(study))
     with pytest.raises(DataError, match="names the model"):
-        sv.load(place)
-    (place / "study.json").write_text("{")
+        sv.load_model(place)
+    (place / "saved_model.json").write_text("{")
     with pytest.raises(DataError, match="cannot be read"):
-        sv.load(place)
+        sv.load_model(place)
 
 
 def test_load_takes_results_and_report_writes_a_page(tmp_path):
     fitted = fitted_circles(steps=2)
     fitted.result.save(tmp_path / "result")
-    assert sv.load(tmp_path / "result").metrics["loss"] == fitted.metrics["loss"]
+    assert sv.load_model(tmp_path / "result").metrics["loss"] == fitted.metrics["loss"]
     page = fitted.report(tmp_path / "page.html").read_text()
     assert page.startswith("<!doctype html>")
     assert "accuracy" in page
@@ -720,7 +736,7 @@ class NeedsTwo(nn.Module):
 
 
 X, Y = circles(40)
-GOOD = {"graph": "ring:4", "steps": 1, "rng": rng(), **BUDGET}
+GOOD = {"network": "ring:4", "steps": 1, "rng": rng(), **BUDGET}
 
 
 def poisoned():
@@ -741,22 +757,22 @@ def poisoned():
         (mlp(), (X, Y), {"classes": ["a", "b", "c"]}, "network gives 2 scores"),
         (mlp(), (X, np.array(["a", "b"] * 20)), {"classes": ["a", "x"]}, "record 1 has label 'b'"),
         (mlp(2, 1), (X, Y), {}, "say loss='binary_cross_entropy'"),
-        (mlp(), (X, Y), {"graph": None}, "fit needs graph"),
-        (mlp(), (X, Y), {"graph": "ring:50"}, "40 records cannot give each of 50 nodes one"),
-        (mlp(), (X, Y), {"group": [0, 1] * 20}, "the graph has 4 nodes, but the records come from 2 sites"),
-        (mlp(), (X, Y), {"delta": None}, "a budget is epsilon and delta"),
-        (mlp(), (X, Y), {"epsilon": None, "delta": None}, "give epsilon"),
+        (mlp(), (X, Y), {"network": None}, "fit needs network"),
+        (mlp(), (X, Y), {"network": "ring:50"}, "40 records cannot give each of 50 nodes one"),
+        (mlp(), (X, Y), {"group": [0, 1] * 20}, "the network has 4 nodes, but the records come from 2 sites"),
+        (mlp(), (X, Y), {"delta": None}, "delta must be a number"),
+        (mlp(), (X, Y), {"epsilon": None, "delta": None}, "give budget="),
         (mlp(), (X, Y), {"max_grad_norm": 1.0}, "max_grad_norm is called clip_norm here"),
-        (mlp(), (X, Y), {"learnig_rate": 1.0}, "try learning_rate"),
+        (mlp(), (X, Y), {"learnig_rate": 1.0}, "did you mean 'learning_rate'"),
         (mlp(), (X, Y), {"loss": "hinge"}, "loss must be one of"),
         (mlp(), (X, Y), {"initial": "pretrained"}, "initial must be"),
         (mlp(), (X, Y), {"optimizer": "lbfgs"}, "optimizer must be"),
-        (mlp(), (X, Y), {"epochs": 3}, "epochs goes with lot"),
+        (mlp(), (X, Y), {"epochs": 3}, "epochs goes with batch_size"),
         (mlp(), (X, Y), {"accept": ("everything",)}, "accept knows"),
         (mlp(), (X, Y), {"accept": ("held-out score",)}, "nothing of the kind is read"),
         (mlp(), (X, Y), {"algorithm": "averaging"}, "gradient methods"),
         (mlp(), (X, Y), {"features": ["a"]}, "features is for tables"),
-        (mlp(), (X, Y), {"plan": 3, "graph": "ring:4"}, "plan"),
+        (mlp(), (X, Y), {"plan": 3, "network": "ring:4"}, "plan"),
         (mlp(), 7, {}, "data must be a table"),
         (mlp(), "nowhere.csv", {"label": "y"}, "There is no file"),
         (mlp(), {"a": [1.0], "y": [0]}, {"label": "z"}, "no column 'z'"),
@@ -771,7 +787,7 @@ def poisoned():
 )  # fmt: skip
 def test_bad_input_is_one_sentence(module, data, change, words):
     with pytest.raises(SottovoceError, match=words) as caught:
-        sv.fit(module, data, **{**GOOD, **change})
+        fit(module, data, **{**GOOD, **change})
     assert str(caught.value).endswith(".")
     assert "\n" not in str(caught.value)
 
@@ -780,6 +796,6 @@ def test_new_records_of_another_shape_are_refused():
     fitted = fitted_circles(steps=1)
     with pytest.raises(SottovoceError, match=r"cannot use an input of shape \(1, 3\)"):
         fitted.predict(np.ones((4, 3)))
-    linear = sv.fit("logistic", (X, Y), **GOOD)
+    linear = fit("logistic", (X, Y), **GOOD)
     with pytest.raises(DataError, match="takes 2 features"):
         linear.predict(np.ones((4, 3)))

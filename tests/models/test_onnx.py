@@ -16,10 +16,10 @@ def test_an_exported_model_gives_the_same_scores_without_torch(tmp_path):
 
     rng = np.random.default_rng(0)
     X, y = rng.uniform(-1, 1, (60, 3)), rng.integers(0, 2, 60)
-    options = {"graph": "complete:3", "epsilon": 5.0, "delta": 1e-5, "steps": 2, "rng": rng}
+    options = {"network": "complete:3", "budget": sv.Budget(5.0, 1e-5), "rng": rng}
     net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     for module, example in (("logistic", None), (net, X)):
-        fitted = sv.fit(module, (X, y), **options)
+        fitted = sv.fit(module, (X, y), training=sv.TrainingOptions(steps=2), **options)
         if example is not None:
             with pytest.raises(InvalidInput, match="example=records"):
                 fitted.to_onnx(tmp_path / "no.onnx")

@@ -116,7 +116,7 @@ def test_a_simulation_says_so_in_every_statement():
 
 def test_bad_input_is_a_sentence():
     X, y = cancer()
-    with pytest.raises(InvalidInput, match="solver without a graph must be one of"):
+    with pytest.raises(InvalidInput, match="solver without a network must be one of"):
         PrivateLogisticRegression(solver="newton").fit(X, y)
     with pytest.raises(DataError, match="got 3 class labels"):
         PrivateLogisticRegression(solver="dp-cd").fit(X[:6], [0, 1, 2, 0, 1, 2])
@@ -137,7 +137,7 @@ def test_several_classes(solver):
     graph = None if solver == "dp-sgd" else "complete:4"
     names = np.array(["setosa", "versicolor", "virginica"])[y]
     model = PrivateLogisticRegression(
-        8.0, solver=solver, graph=graph, step_scale=4.0, random_state=0
+        8.0, solver=solver, network=graph, step_scale=4.0, random_state=0
     ).fit(X, names)  # fmt: skip
     assert model.score(X, names) > 0.75
     assert model.coef_.shape == (3, 4)
@@ -151,11 +151,11 @@ def test_several_classes(solver):
 def test_records_lie_with_the_nodes_of_their_group():
     X, y = cancer()
     groups = np.array(["Rome", "Oslo", "Bern"])[np.arange(len(y)) % 3]
-    model = PrivateLogisticRegression(4.0, solver="consensus-sgd", graph="complete:3", random_state=0)
+    model = PrivateLogisticRegression(4.0, solver="consensus-sgd", network="complete:3", random_state=0)
     model.fit(X, y, groups=groups)
     assert model.plan_.sizes == tuple(np.bincount(np.unique(groups, return_inverse=True)[1]))
     assert model.score(X, y) > 0.8
-    ridge = PrivateRidge(4.0, solver="dp-dsgt", graph="complete:3", random_state=0).fit(X, X[:, 0])
+    ridge = PrivateRidge(4.0, solver="dp-dsgt", network="complete:3", random_state=0).fit(X, X[:, 0])
     assert ridge.plan_.name == "dp-dsgt"
 
 
@@ -164,11 +164,11 @@ def test_records_lie_with_the_nodes_of_their_group():
     [
         ({}, {"sample_weight": [1.0] * 4}, "sample weights are not supported"),
         ({}, {"weights": 1}, "fit has no option 'weights'"),
-        ({}, {"groups": [0, 1, 0, 1]}, "give graph="),
-        ({"graph": "ring:4"}, {}, "solver over a graph must be one of consensus-sgd"),
-        ({"solver": "consensus-sgd"}, {}, "solver without a graph must be one of dp-sgd"),
-        ({"graph": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "2 groups"),
-        ({"graph": "ring:8", "solver": "consensus-sgd"}, {}, "cannot give each of 8 nodes one"),
+        ({}, {"groups": [0, 1, 0, 1]}, "give network="),
+        ({"network": "ring:4"}, {}, "solver over a network must be one of consensus-sgd"),
+        ({"solver": "consensus-sgd"}, {}, "solver without a network must be one of dp-sgd"),
+        ({"network": "ring:4", "solver": "consensus-sgd"}, {"groups": [0, 0, 1, 1]}, "2 groups"),
+        ({"network": "ring:8", "solver": "consensus-sgd"}, {}, "cannot give each of 8 nodes one"),
     ],
 )
 def test_what_an_estimator_cannot_do_is_a_sentence(options, fit, words):
