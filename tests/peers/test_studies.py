@@ -10,7 +10,7 @@ import pytest
 import sottovoce as sv
 from sottovoce.errors import ConfigError, DataError, SottovoceError
 from sottovoce.models.saved import agreed_model
-from sottovoce.objectives.nets.module_files import frame_digest
+from sottovoce.objectives.nets.module_files import digest_of
 from sottovoce.peers.member_data import read_records
 
 LEARNING = {
@@ -100,8 +100,8 @@ def test_a_module_of_the_members_own_is_supplied_locally_by_digest(consortium, m
     torch.manual_seed(0)
     save_file(space["build"]().state_dict(), tmp_path / "start.safetensors")
     model = {
-        "module": "mynet:build", "module_sha256": frame_digest(tmp_path / "mynet.py"),
-        "weights_sha256": frame_digest(tmp_path / "start.safetensors"),
+        "module": "mynet:build", "module_sha256": digest_of(tmp_path / "mynet.py"),
+        "weights_sha256": digest_of(tmp_path / "start.safetensors"),
     }  # fmt: skip
     files = (tmp_path / "mynet.py", tmp_path / "start.safetensors")
     made = consortium(3, algorithm=LEARNING, dim=57, kind="net", model=model, data=DATA, epsilon=90.0)
