@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,8 @@ WORTH = {
         (left["inputs"] @ left["models"][0] > 0) == (left["y"] == 1)
     ) > 0.8,
     "add-an-algorithm": lambda left: left["accuracy"](left["DiffusionSGD"]) > 0.85,
+    "add-a-protocol": lambda left: left["plan"].schedule(0).name == "matching",
+    "add-an-observation-model": lambda left: left["plan"].privacy("network").label == "exact",
     "sign-a-study": lambda left: left["audit"].tightness > 0.8,
 }  # fmt: skip
 
@@ -34,6 +37,8 @@ def blocks(text):
         caption = re.match(r":caption: (\S+)\n", inside)
         if directive and caption:
             yield "file", caption[1], inside[caption.end() :]
+        elif not directive and kind == "toml" and inside.startswith("[project.entry-points"):
+            yield "entry_point", "", inside
         elif not directive and kind in ("python", "console", "text"):
             yield kind, "", inside
 
@@ -77,6 +82,18 @@ class Folder:
 
     def do_file(self, name, content):
         Path(name).write_text(content)
+
+    def do_entry_point(self, _, content):
+        """Install the folder as a package that declares the entry points of a pyproject.toml."""
+        groups = tomllib.loads(content)["project"]["entry-points"]
+        lines = [
+            f"[{group}]\n" + "\n".join(f"{k} = {v}" for k, v in points.items())
+            for group, points in groups.items()
+        ]
+        package = Path("tutorial-0.1.dist-info")
+        package.mkdir()
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: tutorial\nVersion: 0.1\n")
+        (package / "entry_points.txt").write_text("\n".join(lines))
 
     def do_python(self, _, content):
         printed = io.StringIO()

@@ -410,7 +410,8 @@ def check_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
 
 def check_protocol(protocol: NamedProtocol, network: Network | None, plan: Plan) -> None:
     """Refuse a protocol that an algorithm does not run over, or a name without a network to build it on."""
-    if plan.protocols and protocol.name not in plan.protocols:
+    built_in = protocol.name in protocols.registry.BUILT_IN  # a plan checks what an installed one builds
+    if plan.protocols and built_in and protocol.name not in plan.protocols:
         raise InvalidInput(f"{plan.name} runs over {' or '.join(plan.protocols)}, not over {protocol.name}.")
     if network is None:
         raise InvalidInput(f"{plan.name} needs a network for its protocol {protocol}.")

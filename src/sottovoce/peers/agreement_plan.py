@@ -18,6 +18,7 @@ from sottovoce import _validate, graphs
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.errors import ConfigError, DataError, MissingDependency, SottovoceError
 from sottovoce.objectives.prox import Regularizer
+from sottovoce.protocols.registry import BUILT_IN
 
 __all__ = ["AgreedNet", "agreed_plan", "hosted_data"]
 
@@ -163,6 +164,9 @@ def agreed_plan(
     if name not in ALGORITHMS:  # an installed algorithm is not what the others have read
         raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}.")
     kind = algorithm(name)
+    protocol = str(options.get("protocol") or "").partition(":")[0]
+    if protocol and protocol not in BUILT_IN:  # nor is an installed protocol
+        raise ConfigError(f"protocol must be one of {', '.join(kind.protocols)}, got {protocol!r}.")
     known = {item.name for item in fields(kind) if item.init}
     for option in options:
         if option in _ELSEWHERE:
