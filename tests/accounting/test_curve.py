@@ -69,7 +69,7 @@ def test_a_curve_without_noise_among_others_costs_infinity():
 
 def test_a_guarantee_looks_at_every_alternative():
     mixed = Curve.worst([Curve.sampled_gaussian(0.1, 1.0), Curve.sampled_gaussian(0.2, 2.0)])
-    with pytest.raises(InvalidInput, match="needs sampled steps booked as replace-one"):
+    with pytest.raises(InvalidInput, match="needs sampled steps under replace-one"):
         Guarantee(Adversary("local"), "replace-one", "ldp", mixed)
 
 

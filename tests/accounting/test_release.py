@@ -57,7 +57,7 @@ def test_a_release_is_checked_at_birth(wrong):
 
 
 def test_what_passes_the_budget_is_refused_and_not_counted():
-    spending = Spending(Budget(1.0, 1e-5, adjacency="user"), price=linear)
+    spending = Spending(Budget(1.0, 1e-5, adjacency="user"), cost=linear)
     spending.add(*[RELEASE] * 4)
     with pytest.raises(BudgetExceeded, match="nothing was sent"):
         spending.require(RELEASE)
@@ -66,7 +66,7 @@ def test_what_passes_the_budget_is_refused_and_not_counted():
 
 @pytest.mark.parametrize("several", [{"count": 3}, {"steps": 3}])
 def test_a_run_of_releases_is_charged_as_so_many(several):
-    spending = Spending(Budget(1.0, 1e-5, adjacency="user"), price=linear)
+    spending = Spending(Budget(1.0, 1e-5, adjacency="user"), cost=linear)
     spending.add(Release(sender=1, step=0, sensitivity=2.0, noise_std=8.0, **several), RELEASE)
     with pytest.raises(BudgetExceeded):
         spending.require(RELEASE)
@@ -80,7 +80,7 @@ def test_a_joint_release_is_one_mechanism():
 def test_unlike_adjacencies_are_not_added():
     other = Release(sender=1, step=0, sensitivity=2.0, noise_std=8.0, adjacency="add-remove")
     with pytest.raises(CannotCompose):
-        Spending(Budget(1.0, 1e-5, adjacency="user"), price=linear).require(other)
+        Spending(Budget(1.0, 1e-5, adjacency="user"), cost=linear).require(other)
     with pytest.raises(CannotCompose):
         compose([RELEASE, other])
 
@@ -98,7 +98,7 @@ def test_a_priced_plan_is_not_priced_again():
     calls = []
     spending = Spending(
         Budget(1.0, 1e-5, adjacency="user"),
-        price=lambda counts, delta: calls.append(1) or linear(counts, delta),
+        cost=lambda counts, delta: calls.append(1) or linear(counts, delta),
     )
     assert spending.fits(*[RELEASE] * 4)
     for _ in range(4):
@@ -109,7 +109,7 @@ def test_a_priced_plan_is_not_priced_again():
 
 
 def test_a_release_without_sensitivity_costs_nothing():
-    spending = Spending(Budget(0.1, 1e-5, adjacency="user"), price=linear)
+    spending = Spending(Budget(0.1, 1e-5, adjacency="user"), cost=linear)
     spending.add(Release(sender=1, step=0, sensitivity=0.0, noise_std=8.0))
     assert spending.epsilon() == 0.0
 
@@ -224,7 +224,7 @@ def test_spending_with_and_without_a_budget():
     def price(counts, delta):
         return delta * sum(counts.values())
 
-    free = Spending(price=price)
+    free = Spending(cost=price)
     assert free.fits(RELEASE, Release(0, 0, 1.0, 1.0, "add-remove"))
     free.require(RELEASE)
     assert free.epsilon(0.5) == 0.0
@@ -233,7 +233,7 @@ def test_spending_with_and_without_a_budget():
     assert free.epsilon(0.5) == 1.5
     with pytest.raises(InvalidInput, match="needs a delta"):
         free.epsilon()
-    held = Spending(Budget(1.0, 0.25, adjacency="user"), price=price)
+    held = Spending(Budget(1.0, 0.25, adjacency="user"), cost=price)
     held.add(RELEASE)
     assert (held.epsilon(), held.epsilon(0.5)) == (0.25, 0.5)
     assert held.fits(*[RELEASE] * 3)  # to the last

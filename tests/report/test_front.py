@@ -85,8 +85,8 @@ def test_what_is_not_covered_follows_from_the_statement():
     assert len(lines) == 6
     assert lines[0].startswith("Read of private records and not charged: the mean and deviation")
     assert "protects nobody" in lines[1]
-    assert "More than 2 members" in wording.not_covered("colluders", "user", count=2, booked=True)[0]
-    assert wording.not_covered("local", "user", booked=True) == []
+    assert "More than 2 members" in wording.not_covered("colluders", "user", count=2, has_ledger=True)[0]
+    assert wording.not_covered("local", "user", has_ledger=True) == []
 
 
 def test_best_guesses_in_words_are_never_below_the_truth():

@@ -1,4 +1,4 @@
-"""Calibration: the smallest noise that meets a budget, found by inverting the forward account itself.
+"""Calibration: the smallest noise that meets a budget, by inversion of the accountant.
 
 There is no second formula here that could disagree with the accountant. A search keeps two noise levels, one
 that misses the target and one that meets it *as evaluated*, and returns the one that meets it as soon as it
@@ -34,8 +34,8 @@ def calibrate(
 
     Parameters
     ----------
-    forward : noise (a standard deviation or a multiplier, as the function likes) to its price, a `Guarantee`
-        or a curve; more noise must not cost more.
+    forward : maps noise (a standard deviation or a multiplier) to its privacy cost, a `Guarantee` or a
+        `Curve`; more noise must not cost more.
     epsilon, delta : the budget.
     start : where to begin looking; the noise of a similar plan saves evaluations.
     tolerance : the share of epsilon that may stay unspent; plans leave 1e-3, being slow to evaluate.
@@ -57,16 +57,16 @@ def calibrate(
     start, tolerance = _validate.positive(start, "start"), _validate.positive(tolerance, "tolerance")
 
     def excess(noise: float) -> float:
-        """How far the price is above the target, in logarithms."""
-        price = forward(noise)
-        if not isinstance(price, (Guarantee, Curve)):
-            raise InvalidInput(f"forward must return a Guarantee or a Curve, got {price!r}.")
-        if isinstance(price, Guarantee) and not price.valid:
+        """How far the cost is above the target, in logarithms."""
+        cost = forward(noise)
+        if not isinstance(cost, (Guarantee, Curve)):
+            raise InvalidInput(f"forward must return a Guarantee or a Curve, got {cost!r}.")
+        if isinstance(cost, Guarantee) and not cost.valid:
             raise NotAGuarantee(
-                f'noise can be calibrated for the labels ldp and exact only, got "{price.label}"; '
+                f'noise can be calibrated for the labels ldp and exact only, got "{cost.label}"; '
                 "ask for a view that is a guarantee."
             )
-        return math.log(max(price.epsilon(delta), 1e-300) / epsilon)
+        return math.log(max(cost.epsilon(delta), 1e-300) / epsilon)
 
     low = high = start
     above = below = excess(start)

@@ -1,10 +1,10 @@
-"""Loss curves: what a sequence of mechanisms costs, kept in the form that composes without loss.
+"""Loss curves: the privacy loss of a sequence of mechanisms, in the form that composes without loss.
 
-A :class:`Curve` is a bag of mechanisms with counts. Nothing is converted until epsilon or delta is asked for:
-Gaussian parts add in mu^2, everything else is kept as it is, and the count of a mechanism is applied in one
+A :class:`Curve` is a bag of mechanisms with counts. Nothing is converted before epsilon or delta is computed:
+Gaussian parts add in mu^2, everything else stays as it is, and the count of a mechanism is applied in one
 place only, :meth:`Curve.renyi` and the composition of privacy loss distributions.
 
-How epsilon is found, best first:
+How epsilon is computed, best first:
 
 - only Gaussian parts: the exact formula of :mod:`sottovoce.accounting.gaussian`;
 - parts with a known privacy loss distribution (Gaussian, sampled Gaussian, Laplace, pure): numerical
@@ -72,11 +72,7 @@ class Curve:
 
     @classmethod
     def none(cls) -> Curve:
-        """Return the curve of something that reveals nothing.
-
-        >>> Curve.none().epsilon(1e-9)
-        0.0
-        """
+        """Return the curve of something that reveals nothing."""
         return cls()
 
     @classmethod
@@ -102,10 +98,6 @@ class Curve:
 
         ``noise_multiplier`` is noise standard deviation over clip norm; under replace-one the sum moves by up
         to twice the clip norm, and that is accounted for here, not by the caller.
-
-        >>> curve = Curve.sampled_gaussian(0.01, 1.0, steps=1000)
-        >>> curve.epsilon(1e-5) < Curve.sampled_gaussian(0.01, 1.0, steps=1000, method="rdp").epsilon(1e-5)
-        True
         """
         rate = _validate.probability(sample_rate, "sample_rate")
         noise = _validate.non_negative(noise_multiplier, "noise_multiplier")
@@ -122,20 +114,12 @@ class Curve:
 
     @classmethod
     def pure(cls, epsilon: float, count: int = 1) -> Curve:
-        """Return ``count`` mechanisms that are each ``epsilon``-DP with delta 0.
-
-        >>> Curve.pure(0.5).epsilon(1e-6) <= 0.5
-        True
-        """
+        """Return ``count`` mechanisms that are each ``epsilon``-DP with delta 0."""
         return cls(((Pure(_validate.loss(epsilon, "epsilon")), _count(count)),))._tidy()
 
     @classmethod
     def laplace(cls, ratio: float, count: int = 1) -> Curve:
-        """Return ``count`` Laplace mechanisms, ``ratio`` = L1 sensitivity over scale.
-
-        >>> Curve.laplace(0.5, 3).renyi(2.0) < Curve.pure(0.5, 3).renyi(2.0)
-        True
-        """
+        """Return ``count`` Laplace mechanisms, ``ratio`` = L1 sensitivity over scale."""
         return cls(((Laplace(_validate.loss(ratio, "ratio")), _count(count)),))._tidy()
 
     @classmethod
@@ -146,10 +130,6 @@ class Curve:
 
         A function is tabulated once, so that the curve can be stored and compared; between two orders the
         table answers with an upper bound.
-
-        >>> curve = Curve.rdp(lambda alpha: alpha / 2)
-        >>> round(curve.epsilon(1e-5), 2)
-        4.73
         """
         if callable(loss):
             pairs = [(a, float(loss(a))) for a in ORDERS if a <= 4096]
@@ -166,25 +146,21 @@ class Curve:
 
     @classmethod
     def total(cls, curves: Iterable[Curve]) -> Curve:
-        """Compose many curves at once, which is quicker than adding them one by one.
-
-        >>> Curve.total(Curve.gaussian(0.5) for _ in range(4)).mu
-        1.0
-        """
-        listed = list(curves)
-        if any(curve.bounds for curve in listed):
+        """Compose many curves at once, which is quicker than adding them one by one."""
+        curves = list(curves)
+        if any(curve.bounds for curve in curves):
             # a sum may be bounded by any choice of bounds: all first ones, or all last ones
-            first = cls.total(replace(curve, bounds=()) for curve in listed)
+            first = cls.total(replace(curve, bounds=()) for curve in curves)
             return cls.least(
-                [first, cls.total(curve.bounds[-1] if curve.bounds else curve for curve in listed)]
+                [first, cls.total(curve.bounds[-1] if curve.bounds else curve for curve in curves)]
             )
-        if any(curve.others for curve in listed):
-            return cls._every_pairing(Counter(listed))
-        relations = {p.adjacency for c in listed for p, _ in c.parts if isinstance(p, SampledGaussian)}
+        if any(curve.others for curve in curves):
+            return cls._every_pairing(Counter(curves))
+        relations = {p.adjacency for c in curves for p, _ in c.parts if isinstance(p, SampledGaussian)}
         if len(relations) > 1:
             raise CannotCompose("sampled steps under add/remove and under replace-one cannot be composed.")
-        method: Method = "rdp" if any(c.method == "rdp" for c in listed) else "pld"
-        return cls(tuple(part for c in listed for part in c.parts), method)._tidy()
+        method: Method = "rdp" if any(c.method == "rdp" for c in curves) else "pld"
+        return cls(tuple(part for c in curves for part in c.parts), method)._tidy()
 
     @classmethod
     def _every_pairing(cls, counted: Counter[Curve]) -> Curve:
@@ -209,27 +185,22 @@ class Curve:
         >>> Curve.worst([Curve.gaussian(1.0), Curve.gaussian(2.0)]) == Curve.gaussian(2.0)
         True
         """
-        kept: list[Curve] = []
+        largest: list[Curve] = []
         for one in (one for curve in curves for one in curve.alternatives):
-            if not any(_within(one, other) for other in kept):
-                kept = [other for other in kept if not _within(other, one)] + [one]
-        return replace(kept[0], others=tuple(kept[1:])) if kept else cls()
+            if not any(_within(one, other) for other in largest):
+                largest = [other for other in largest if not _within(other, one)] + [one]
+        return replace(largest[0], others=tuple(largest[1:])) if largest else cls()
 
     @classmethod
     def least(cls, curves: Iterable[Curve]) -> Curve:
-        """Return a loss that every one of ``curves`` bounds: the smallest, at every delta anew.
-
-        >>> both = Curve.least([Curve.gaussian(1.0), Curve.pure(3.0)])
-        >>> round(both.epsilon(1e-9), 6), both.epsilon(0.2) == Curve.gaussian(1.0).epsilon(0.2)
-        (3.0, True)
-        """
-        kept: list[Curve] = []
+        """Return a loss that every one of ``curves`` bounds: the smallest, at every delta anew."""
+        smallest: list[Curve] = []
         for one in (one for curve in curves for one in (replace(curve, bounds=()), *curve.bounds)):
-            if not any(_within(other, one) for other in kept):
-                kept = [other for other in kept if not _within(one, other)] + [one]
-        if not kept:
+            if not any(_within(other, one) for other in smallest):
+                smallest = [other for other in smallest if not _within(one, other)] + [one]
+        if not smallest:
             raise InvalidInput("least needs at least one curve, got none.")
-        return replace(kept[0], bounds=tuple(kept[1:]))
+        return replace(smallest[0], bounds=tuple(smallest[1:]))
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -262,11 +233,7 @@ class Curve:
         return self.mu**2 / 2
 
     def renyi(self, alpha: float) -> float:
-        """Return the Rényi loss of order ``alpha`` > 1.
-
-        >>> Curve.gaussian(2.0).renyi(3.0)
-        6.0
-        """
+        """Return the Rényi loss of order ``alpha`` > 1."""
         if not alpha > 1:
             raise InvalidInput(f"alpha must be greater than 1, got {alpha!r}.")
         if self.bounds:
@@ -278,11 +245,7 @@ class Curve:
     def epsilon(
         self, delta: float, *, method: Method | None = None, conversion: Conversion = "better"
     ) -> float:
-        """Return epsilon at ``delta``: exact for Gaussian curves, otherwise an upper bound.
-
-        >>> Curve.gaussian(1.0).epsilon(1e-5) < Curve.gaussian(1.0).epsilon(1e-5, method="rdp")
-        True
-        """
+        """Return epsilon at ``delta``: exact for Gaussian curves, otherwise an upper bound."""
         delta = _validate.delta(delta)
         if self.bounds:
             return min(one.epsilon(delta, method=method, conversion=conversion) for one in self._bounded_by)
@@ -303,19 +266,17 @@ class Curve:
         if how == "rdp" or not self._has_distribution:
             return min(bound, rdp_epsilon(self.renyi, delta, conversion))
         distribution = composed(self.parts)
-        found = min(bound, distribution.epsilon(delta))
+        epsilon = min(bound, distribution.epsilon(delta))
         if delta < distribution.trusted_delta:
-            found = min(found, rdp_epsilon(self.renyi, delta, conversion), rare_epsilon(self.parts, delta))
-        return found
+            epsilon = min(
+                epsilon, rdp_epsilon(self.renyi, delta, conversion), rare_epsilon(self.parts, delta)
+            )
+        return epsilon
 
     def delta(
         self, epsilon: float, *, method: Method | None = None, conversion: Conversion = "better"
     ) -> float:
-        """Return delta at ``epsilon``: exact for Gaussian curves, otherwise an upper bound.
-
-        >>> round(Curve.gaussian(1.0).delta(4.3772), 7)
-        1e-05
-        """
+        """Return delta at ``epsilon``: exact for Gaussian curves, otherwise an upper bound."""
         epsilon = _validate.non_negative(epsilon, "epsilon")
         if self.bounds:
             return min(one.delta(epsilon, method=method, conversion=conversion) for one in self._bounded_by)
@@ -337,10 +298,10 @@ class Curve:
         if how == "rdp" or not self._has_distribution:
             return rdp_delta(self.renyi, epsilon, conversion)
         distribution = composed(self.parts)
-        found = distribution.delta(epsilon)
-        if found < distribution.trusted_delta:
-            found = min(found, rdp_delta(self.renyi, epsilon, conversion), rare_delta(self.parts, epsilon))
-        return found
+        delta = distribution.delta(epsilon)
+        if delta < distribution.trusted_delta:
+            delta = min(delta, rdp_delta(self.renyi, epsilon, conversion), rare_delta(self.parts, epsilon))
+        return delta
 
     # -- composing --------------------------------------------------------------------------------------
 
@@ -372,17 +333,13 @@ class Curve:
     # -- storing ----------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready description; infinities become the string "inf".
-
-        >>> Curve.from_dict(Curve.gaussian(1.5).to_dict()) == Curve.gaussian(1.5)
-        True
-        """
+        """Return a JSON-ready description; infinities become the string "inf"."""
         names = {kind: name for name, kind in _KINDS.items()}
-        listed = []
+        parts = []
         for part, count in self.parts:
             fields = {key: _plain(value) for key, value in vars(part).items()}
-            listed.append({"kind": names[type(part)], "count": count, **fields})
-        record: dict[str, Any] = {"parts": listed, "method": self.method}
+            parts.append({"kind": names[type(part)], "count": count, **fields})
+        record: dict[str, Any] = {"parts": parts, "method": self.method}
         for name in ("others", "bounds"):
             if getattr(self, name):
                 record[name] = [one.to_dict() for one in getattr(self, name)]
@@ -466,14 +423,14 @@ class Curve:
             else:
                 counts[part] = counts.get(part, 0) + count
         free = {SampledGaussian: "sample_rate", Pure: "epsilon", Laplace: "ratio"}
-        kept = [
+        others = [
             (part, count)
             for part, count in counts.items()
             if count > 0 and not (type(part) in free and getattr(part, free[type(part)]) == 0)
         ]
         mu = math.hypot(*mus)
         gaussian: list[tuple[Part, int]] = [(Gaussian(mu), 1)] if mu > 0 else []
-        return Curve(tuple(gaussian + sorted(kept, key=repr)), self.method)
+        return Curve(tuple(gaussian + sorted(others, key=repr)), self.method)
 
 
 def _within(small: Curve, large: Curve) -> bool:
@@ -499,12 +456,12 @@ def _within(small: Curve, large: Curve) -> bool:
 
 def _sampled_steps(curve: Curve) -> tuple[str, float, float, list[tuple[float, int]]] | None:
     """Adjacency, least and largest rate, and (multiplier, count) from the quietest on; sampled steps only."""
-    listed = [(part, count) for part, count in curve.parts if isinstance(part, SampledGaussian)]
-    if len(listed) < len(curve.parts) or len({part.adjacency for part, _ in listed}) != 1:
+    sampled = [(part, count) for part, count in curve.parts if isinstance(part, SampledGaussian)]
+    if len(sampled) < len(curve.parts) or len({part.adjacency for part, _ in sampled}) != 1:
         return None
-    rates = [part.sample_rate for part, _ in listed]
-    steps = sorted((part.noise_multiplier, count) for part, count in listed)
-    return listed[0][0].adjacency, min(rates), max(rates), steps
+    rates = [part.sample_rate for part, _ in sampled]
+    steps = sorted((part.noise_multiplier, count) for part, count in sampled)
+    return sampled[0][0].adjacency, min(rates), max(rates), steps
 
 
 def _covered(few: list[tuple[float, int]], many: list[tuple[float, int]]) -> bool:

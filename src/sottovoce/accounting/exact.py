@@ -138,14 +138,6 @@ class LearningView(GaussianView):
 
     Coordinates are (step, node). `leakage` is the loss of a change that is the same in every step;
     `worst_case` bounds any change of at most one unit per step.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> gossip = sv.protocols.Gossip(sv.graphs.path(5), rounds=1)
-    >>> view = sv.privacy.learning_view(gossip, steps=5, observers=0)
-    >>> view.worst_case().round(3).tolist()
-    [0.0, 4.866, 0.713, 0.087, 0.007]
     """
 
     steps: int = 1

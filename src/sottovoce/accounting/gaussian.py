@@ -96,17 +96,14 @@ def gaussian_epsilons(mus: Any, delta: float) -> np.ndarray:
     Guarantees
     ----------
     Those of `gaussian_epsilon`, to a relative 1e-12; rounded upwards.
-
-    >>> gaussian_epsilons([0.0, 0.1, 0.5, 3.0, float("inf")], 1e-5).round(4).tolist()
-    [0.0, 0.3407, 1.9931, 16.6755, inf]
     """
     import numpy as np
 
-    listed = np.array([_validate.loss(mu, "mu") for mu in np.asarray(mus, dtype=float).ravel()])
+    all_mu = np.array([_validate.loss(mu, "mu") for mu in np.asarray(mus, dtype=float).ravel()])
     target = math.log(_validate.delta(delta))
-    found = np.where(np.isinf(listed), np.inf, 0.0)
-    inside = np.flatnonzero(np.isfinite(listed) & (listed > 0))
-    mu = listed[inside]
+    epsilons = np.where(np.isinf(all_mu), np.inf, 0.0)
+    inside = np.flatnonzero(np.isfinite(all_mu) & (all_mu > 0))
+    mu = all_mu[inside]
     low = -mu / 2
     some = _log_deltas(low, mu) > target
     inside, mu, low = inside[some], mu[some], low[some]
@@ -119,8 +116,8 @@ def gaussian_epsilons(mus: Any, delta: float) -> np.ndarray:
             break
         holds = _log_deltas(middle, mu) <= target
         high, low = np.where(holds, middle, high), np.where(holds, low, middle)
-    found[inside] = np.nextafter((mu * high + mu * mu / 2) * (1 + 4e-16), np.inf)
-    return found
+    epsilons[inside] = np.nextafter((mu * high + mu * mu / 2) * (1 + 4e-16), np.inf)
+    return epsilons
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:

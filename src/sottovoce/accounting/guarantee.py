@@ -87,8 +87,8 @@ class Adversary:
     ) -> None:
         if kind not in get_args(MechanismKey):
             raise InvalidInput(f"an adversary is one of {', '.join(get_args(MechanismKey))}, got {kind!r}.")
-        listed: Iterable[int] = observers if isinstance(observers, Iterable) else (observers,)
-        nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in listed}))
+        named: Iterable[int] = observers if isinstance(observers, Iterable) else (observers,)
+        nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in named}))
         about = tuple(sorted({_validate.count(u, "user", minimum=0) for u in users}))
         if user is not None:
             if about:
@@ -121,11 +121,7 @@ class Adversary:
         return wording.adversary(self.kind, self.observers, self.users, self.count)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready description.
-
-        >>> Adversary("local").to_dict()
-        {'kind': 'local', 'observers': [], 'user': None}
-        """
+        """Return a JSON-ready description."""
         record: dict[str, Any] = {
             "kind": self.kind,
             "observers": list(self.observers),
@@ -137,11 +133,7 @@ class Adversary:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Adversary:
-        """Read what :meth:`to_dict` wrote.
-
-        >>> Adversary.from_dict({"kind": "pairwise", "observers": [1], "user": 0}).user
-        0
-        """
+        """Read what :meth:`to_dict` wrote."""
         user, users = record["user"], tuple(record.get("users", ()))
         return cls(record["kind"], tuple(record["observers"]), user, users=users, count=record.get("count"))
 
@@ -193,7 +185,7 @@ class Guarantee(NotebookDisplay):
         for part, _ in (pair for one in self.curve.alternatives for pair in one.parts):
             if isinstance(part, SampledGaussian) and part.adjacency != needed:
                 raise InvalidInput(
-                    f"a guarantee under {self.adjacency} adjacency needs sampled steps booked as {needed}, "
+                    f"a guarantee under {self.adjacency} adjacency needs sampled steps under {needed}, "
                     f'got {part.adjacency}; build the curve with adjacency="{needed}".'
                 )
 
@@ -210,11 +202,7 @@ class Guarantee(NotebookDisplay):
         return self.curve.mu
 
     def epsilon(self, delta: float) -> float:
-        """Return epsilon at ``delta``.
-
-        >>> round(Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0)).epsilon(1e-5), 4)
-        4.3772
-        """
+        """Return epsilon at ``delta``."""
         return self.curve.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
@@ -231,11 +219,6 @@ class Guarantee(NotebookDisplay):
 
         It is (1 + TV) / 2 with the total variation TV = delta(0) of the whole curve: Phi(mu / 2) for Gaussian
         loss, an upper bound where the curve is one.
-
-        >>> from sottovoce.privacy import gaussian_mu
-        >>> of = lambda mu: Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(mu)).best_guess
-        >>> round(of(gaussian_mu(1.0, 1e-5)), 3), round(of(gaussian_mu(5.0, 1e-5)), 3)
-        (0.553, 0.712)
         """
         return (1 + self.curve.delta(0.0)) / 2
 
@@ -254,21 +237,16 @@ class Guarantee(NotebookDisplay):
                 "only the labels ldp and exact accept a budget, "
                 f"got {self.label}: {wording.label(self.label)}."
             )
-        found = self.epsilon(delta)
-        if not found <= epsilon:
+        spent = self.epsilon(delta)
+        if not spent <= epsilon:
             raise BudgetExceeded(
-                f"epsilon may be at most {epsilon:.6g} at delta {delta:.6g}, got {found:.6g}; "
+                f"epsilon may be at most {epsilon:.6g} at delta {delta:.6g}, got {spent:.6g}; "
                 "more noise or fewer steps lower it."
             )
         return self
 
     def against(self, adversary: Adversary) -> Guarantee:
-        """Restate a local guarantee against a weaker adversary, who sees less than every message.
-
-        >>> local = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
-        >>> str(local.against(Adversary("pairwise", 1, 0)).adversary)
-        'node 1, about node 0'
-        """
+        """Restate a local guarantee against a weaker adversary, who sees less than every message."""
         same_users = not self.adversary.users or self.adversary.users == adversary.users
         if self.adversary.kind != "local" or self.label != "ldp" or not same_users:
             raise CannotCompose(
@@ -332,12 +310,7 @@ class Guarantee(NotebookDisplay):
         )
 
     def to_dict(self, delta: float | None = None) -> dict[str, Any]:
-        """Return a JSON-ready record; with ``delta`` it also holds epsilon.
-
-        >>> one = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
-        >>> Guarantee.from_dict(one.to_dict(delta=1e-5)) == one
-        True
-        """
+        """Return a JSON-ready record; with ``delta`` it also holds epsilon."""
         record: dict[str, Any] = {
             "adversary": self.adversary.to_dict(),
             "adjacency": self.adjacency,

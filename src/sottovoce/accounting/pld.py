@@ -1,8 +1,8 @@
 """Privacy loss distributions: numerical composition of unlike mechanisms, through dp-accounting.
 
-A privacy loss distribution is the law of ln(P(o)/Q(o)); composition is convolution. dp-accounting discretizes
-it so that every rounding raises the loss ("connect the dots") and convolves by FFT. This module adds what a
-sum of many unlike steps needs:
+A privacy loss distribution is the distribution of ln(P(o)/Q(o)); composition is convolution. dp-accounting
+discretizes it so that every rounding raises the loss ("connect the dots") and convolves by FFT. This module
+adds what a sum of many unlike steps needs:
 
 - the grid: its spacing follows the spread of one step (a 64th to an 8th of the root mean square), because a
   grid much coarser than a step's loss is safe and wasteful, and it widens where a step would need millions
@@ -12,9 +12,9 @@ sum of many unlike steps needs:
   multiplier, in the grouping that wastes least. A smaller multiplier only raises the loss;
 - the arithmetic of the FFT: its error in delta is far below 1e-16 per composed step, which is added to
   delta before anything is reported;
-- rare events: below ``trusted_delta`` that error would hide the answer. There the law of one step is weighted
-  by exp(lambda loss), the weight moves the tail that matters to the center of the composed law, where the
-  FFT resolves it, and is taken off again; its error shrinks with it (:func:`rare_epsilon`).
+- rare events: below ``trusted_delta`` that error would hide the answer. There the density of one step is
+  weighted by exp(lambda loss). The weight moves the tail that matters to the center of the composed density,
+  where the FFT resolves it, and is then removed; its error shrinks with it (:func:`rare_epsilon`).
 
 References: [1] Doroshenko, Ghazi, Kamath, Kumar, Manurangsi, "Connect the dots: tighter discrete
 approximations of privacy loss distributions", PETS 2022;
@@ -46,7 +46,7 @@ class Composed:
 
     @property
     def trusted_delta(self) -> float:
-        """Below this delta the slack is more than a thousandth of what is asked."""
+        """Below this delta the slack is more than a thousandth of delta."""
         return 1000 * self.slack
 
     def epsilon(self, delta: float) -> float:
@@ -60,13 +60,7 @@ class Composed:
 
 @lru_cache(maxsize=8)
 def composed(parts: tuple[tuple[Part, int], ...]) -> Composed:
-    """Return the distribution of all parts with their counts, applied here and nowhere else.
-
-    >>> from sottovoce.privacy import Curve
-    >>> curve = Curve.gaussian(1.0) + Curve.pure(0.1)
-    >>> composed(curve.parts).epsilon(1e-5) > Curve.gaussian(1.0).epsilon(1e-5)
-    True
-    """
+    """Return the distribution of all parts with their counts, which are applied here only."""
     grouped = _grouped(parts)
     interval = _interval(grouped)
     total: Any = None
@@ -122,10 +116,10 @@ def _interval(parts: list[tuple[Part, int]]) -> float:
     variance = sum(k * _spread(part)[0] ** 2 for part, k in parts)
     widest = max(_spread(part)[1] for part, _ in parts)
     typical = math.sqrt(variance / count)
-    wanted = min(typical / 64, 1e-3)
-    if widest > _MAX_SINGLE * wanted:  # dp-accounting builds the grid of one step point by point
-        wanted = min(max(wanted, widest / _MAX_SINGLE), max(typical / 8, wanted))
-    return max(wanted, widest / _MAX_COMPOSED, 20 * math.sqrt(variance) / _MAX_COMPOSED)
+    spacing = min(typical / 64, 1e-3)
+    if widest > _MAX_SINGLE * spacing:  # dp-accounting builds the grid of one step point by point
+        spacing = min(max(spacing, widest / _MAX_SINGLE), max(typical / 8, spacing))
+    return max(spacing, widest / _MAX_COMPOSED, 20 * math.sqrt(variance) / _MAX_COMPOSED)
 
 
 def _grouped(parts: tuple[tuple[Part, int], ...]) -> list[tuple[Part, int]]:
@@ -145,11 +139,7 @@ def _grouped(parts: tuple[tuple[Part, int], ...]) -> list[tuple[Part, int]]:
 
 
 def _shared_multipliers(counts: dict[float, int], groups: int) -> dict[float, int]:
-    """Merge multipliers into at most ``groups``, each at its smallest, wasting least of sum count / z^2.
-
-    >>> _shared_multipliers({1.0: 5, 1.01: 1, 3.0: 2}, 2)
-    {1.0: 6, 3.0: 2}
-    """
+    """Merge multipliers into at most ``groups``, each at its smallest, wasting least of sum count / z^2."""
     if len(counts) <= groups:
         return counts
     noise = np.array(sorted(counts), dtype=np.float64)
@@ -188,7 +178,7 @@ def _shared_multipliers(counts: dict[float, int], groups: int) -> dict[float, in
 # ---- rare events ----------------------------------------------------------------------------------------
 
 _FAR = 60.0  # mass beyond exp(-60) of a step counts as lost
-_OUTSIDE = 50.0  # the window of a composed law leaves out at most exp(-50) of it
+_OUTSIDE = 50.0  # the window of a composed density leaves out at most exp(-50) of it
 _LAMBDAS = np.geomspace(1e-3, 1e5, 49)
 
 
@@ -207,54 +197,44 @@ class LossDensity:
 
 
 def rare_epsilon(parts: tuple[tuple[Part, int], ...], delta: float) -> float:
-    """Return an upper bound on epsilon at a delta too small for the plain composition.
-
-    >>> parts = ((SampledGaussian(0.0035, 2.05), 100),)
-    >>> round(float(rare_epsilon(parts, 1e-12)), 2)
-    0.14
-    """
-    return max(_rare_epsilon(laws, delta) for laws in _directions(parts))
+    """Return an upper bound on epsilon at a delta too small for the plain composition."""
+    return max(_rare_epsilon(densities, delta) for densities in _directions(parts))
 
 
 def rare_delta(parts: tuple[tuple[Part, int], ...], epsilon: float) -> float:
-    """Return an upper bound on a delta too small for the plain composition.
-
-    >>> parts = ((SampledGaussian(0.0035, 2.05), 100),)
-    >>> 1e-13 < rare_delta(parts, 0.137) < 1e-11
-    True
-    """
-    found = []
-    for laws in _directions(parts):
-        _, weight = min((_cumulant(laws, x) - x * epsilon, float(x)) for x in _LAMBDAS)
-        found.append(_Weighted(laws, weight).delta(epsilon))
-    return min(1.0, max(found))
+    """Return an upper bound on a delta too small for the plain composition."""
+    deltas = []
+    for densities in _directions(parts):
+        _, weight = min((_cumulant(densities, x) - x * epsilon, float(x)) for x in _LAMBDAS)
+        deltas.append(_Weighted(densities, weight).delta(epsilon))
+    return min(1.0, max(deltas))
 
 
-Laws = list[tuple[LossDensity, int]]
+Densities = list[tuple[LossDensity, int]]
 
 
 @lru_cache(maxsize=8)
-def _directions(parts: tuple[tuple[Part, int], ...]) -> tuple[Laws, ...]:
-    """Return the laws of both directions: a record removed, a record added."""
+def _directions(parts: tuple[tuple[Part, int], ...]) -> tuple[Densities, ...]:
+    """Return the densities of both directions: a record removed, a record added."""
     grouped = _grouped(parts)
     interval = _interval(grouped)
-    removed = [(_law(part, interval, False), count) for part, count in grouped]
+    removed = [(_density(part, interval, False), count) for part, count in grouped]
     if not any(isinstance(part, SampledGaussian) for part, _ in grouped):
         return (removed,)
-    return removed, [(_law(part, interval, True), count) for part, count in grouped]
+    return removed, [(_density(part, interval, True), count) for part, count in grouped]
 
 
-def _law(part: Part, interval: float, added: bool) -> LossDensity:
-    """Return the law of one step; far tails have the relative precision that weighting asks for."""
+def _density(part: Part, interval: float, added: bool) -> LossDensity:
+    """Return the density of one step; far tails have the relative precision that weighting asks for."""
     if isinstance(part, Gaussian):
         part = SampledGaussian(1.0, 1 / part.mu)
     if isinstance(part, SampledGaussian):
-        return _gaussian_law(part, interval, added)
+        return _gaussian_density(part, interval, added)
     dense = _distribution(part, interval)._pmf_remove.to_dense_pmf()
     return LossDensity(dense._lower_loss, np.maximum(dense._probs, 0.0), interval, dense._infinity_mass)
 
 
-def _gaussian_law(part: SampledGaussian, h: float, added: bool) -> LossDensity:
+def _gaussian_density(part: SampledGaussian, h: float, added: bool) -> LossDensity:
     """Connect the dots: mass and likelihood of every cell of the grid are kept by its two ends.
 
     The pair is (1 - q) N(0, z^2) + q N(1, z^2) against N(0, z^2), or N(-1, z^2) in the place of
@@ -310,54 +290,56 @@ def _cells(mixture: list[tuple[float, float]], at: np.ndarray, z: float) -> np.n
     return np.maximum(total, 0.0)
 
 
-def _cumulant(laws: Laws, weight: float) -> float:
-    """Return ln E exp(weight * loss) of the composed law."""
+def _cumulant(densities: Densities, weight: float) -> float:
+    """Return ln E exp(weight * loss) of the composed density."""
     from scipy.special import logsumexp
 
-    return math.fsum(count * float(logsumexp(weight * law.losses, b=law.mass)) for law, count in laws)
+    return math.fsum(
+        count * float(logsumexp(weight * density.losses, b=density.mass)) for density, count in densities
+    )
 
 
-def _rare_epsilon(laws: Laws, delta: float) -> float:
-    bounds = [((_cumulant(laws, x) - math.log(delta)) / x, float(x)) for x in _LAMBDAS]
+def _rare_epsilon(densities: Densities, delta: float) -> float:
+    bounds = [((_cumulant(densities, x) - math.log(delta)) / x, float(x)) for x in _LAMBDAS]
     epsilon, weight = min(bounds)
-    found = _Weighted(laws, weight)
+    weighted = _Weighted(densities, weight)
     low, high = 0.0, epsilon
-    if found.delta(high) > delta:
+    if weighted.delta(high) > delta:
         return math.inf
-    if found.delta(low) <= delta:
+    if weighted.delta(low) <= delta:
         return 0.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if found.delta(middle) <= delta else (middle, high)
+        low, high = (low, middle) if weighted.delta(middle) <= delta else (middle, high)
     return high
 
 
 class _Weighted:
-    """A composed law whose density is weighted by exp(weight * loss) while it is computed."""
+    """A composed density that is weighted by exp(weight * loss) while it is computed."""
 
-    def __init__(self, laws: Laws, weight: float) -> None:
-        self.weight, self.cumulant = weight, _cumulant(laws, weight)
-        h = laws[0][0].interval
-        first, size = self._window(laws, h)
+    def __init__(self, densities: Densities, weight: float) -> None:
+        self.weight, self.cumulant = weight, _cumulant(densities, weight)
+        h = densities[0][0].interval
+        first, size = self._window(densities, h)
         spectrum: Any = 1.0
-        for law, count in laws:
-            tilted = law.mass * np.exp(weight * law.losses - _cumulant([(law, 1)], weight))
-            wrapped = np.bincount((law.first + np.arange(len(tilted))) % size, tilted, minlength=size)
+        for density, count in densities:
+            tilted = density.mass * np.exp(weight * density.losses - _cumulant([(density, 1)], weight))
+            wrapped = np.bincount((density.first + np.arange(len(tilted))) % size, tilted, minlength=size)
             spectrum = spectrum * np.fft.rfft(wrapped) ** count
         around = np.maximum(np.fft.irfft(spectrum, size), 0.0)
         self.losses = (first + np.arange(size)) * h
         self.mass = np.roll(around, -(first % size))
-        count = sum(k for _, k in laws)
+        count = sum(k for _, k in densities)
         self.slack = 1e-14 + 1e-16 * count + 2 * math.exp(-_OUTSIDE)
-        self.infinite = -math.expm1(math.fsum(k * math.log1p(-law.infinite) for law, k in laws))
+        self.infinite = -math.expm1(math.fsum(k * math.log1p(-density.infinite) for density, k in densities))
 
-    def _window(self, laws: Laws, h: float) -> tuple[int, int]:
-        """Return where the weighted law lies, up to a mass of exp(-50) on each side (Chernoff)."""
-        low = sum(law.first * k for law, k in laws)
-        high = sum((law.first + len(law.mass) - 1) * k for law, k in laws)
+    def _window(self, densities: Densities, h: float) -> tuple[int, int]:
+        """Return where the weighted density lies, up to a mass of exp(-50) on each side (Chernoff)."""
+        low = sum(density.first * k for density, k in densities)
+        high = sum((density.first + len(density.mass) - 1) * k for density, k in densities)
         for s in self.weight * np.array([0.02, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0, 2.0]):
-            up = (_cumulant(laws, self.weight + s) - self.cumulant + _OUTSIDE) / s
-            down = (self.cumulant - _cumulant(laws, self.weight - s) - _OUTSIDE) / s
+            up = (_cumulant(densities, self.weight + s) - self.cumulant + _OUTSIDE) / s
+            down = (self.cumulant - _cumulant(densities, self.weight - s) - _OUTSIDE) / s
             high, low = min(high, math.ceil(up / h)), max(low, math.floor(down / h))
         from scipy.fft import next_fast_len
 

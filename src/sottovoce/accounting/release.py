@@ -1,9 +1,8 @@
-"""What leaves, and what it may cost together: releases, budgets, and the account that refuses to overspend.
+"""Releases: announced noisy publications, their composition, and spending against a budget.
 
-A `Release` stands between what runs and what is priced. A plan lists the releases of every agent before
-anything runs; the accountant prices the list, the gate compares every draw with it, a peer's ledger
-stores what was drawn and the wire names it. A release holds everything an accountant needs about one noisy
-publication, or a run of equal ones, and nothing else.
+A plan lists the releases of every agent before anything runs. The accountant computes their privacy cost, the
+mechanism checks every draw against the list, and a peer's ledger stores what was drawn. A release holds
+everything an accountant needs about one noisy publication, or a run of equal ones, and nothing else.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Release:
         noise, the largest entry for noisy-max, L1 for Laplace). 0 is cover noise: drawn and checked, free.
     noise_std : standard deviation of the Gaussian noise per coordinate; the scale of Laplace noise.
     adjacency : ``"user"``, ``"replace-one"`` or ``"add-remove"``.
-    sample_rate : probability with which each *record* is in the lot (Poisson); 1 without sampling. It
+    sample_rate : probability with which each *record* is in the batch (Poisson); 1 without sampling. It
         amplifies at record level only.
     user_rate : probability with which the *agent* takes part (Poisson); it amplifies at user level, where who
         took part stays hidden.
@@ -139,14 +138,7 @@ class Release:
 
 
 def draws(releases: Iterable[Release]) -> Iterator[tuple[int, int, Release]]:
-    """Yield (step, stream, release) of every single draw of a run-length coded list, in order of the list.
-
-    Examples
-    --------
-    >>> listed = [Release(0, 3, sensitivity=1.0, noise_std=1.0, steps=2, count=2)]
-    >>> [(step, stream) for step, stream, _ in draws(listed)]
-    [(3, 0), (3, 1), (4, 0), (4, 1)]
-    """
+    """Yield (step, stream, release) of every single draw of a run-length coded list, in order of the list."""
     for release in releases:
         for step in range(release.step, release.step + release.steps):
             for stream in range(release.stream, release.stream + release.count):
@@ -209,11 +201,6 @@ def compose(
     Guarantees
     ----------
     An upper bound for adaptive composition, exact for Gaussian releases. Unlike adjacencies are refused.
-
-    Examples
-    --------
-    >>> compose([Release(0, 0, sensitivity=1.0, noise_std=2.0, steps=4)]).mu
-    1.0
     """
     counts = releases if isinstance(releases, Mapping) else count_by_key(releases)
     if len({kind.adjacency for kind in counts}) > 1:
@@ -226,32 +213,24 @@ def epsilon_of(counts: Mapping[MechanismKey, int], delta: float) -> float:
     return compose(counts).epsilon(delta) if counts else 0.0
 
 
-Price = Callable[[Mapping[MechanismKey, int], float], float]
+CostFunction = Callable[[Mapping[MechanismKey, int], float], float]
 
 
 class Spending:
     """Counts of releases against a budget; knows whether one more fits.
 
     Counts that once fitted are remembered, and fewer of each kind then fit without a new computation: a
-    plan priced before the run costs nothing per step.
+    plan that fits as a whole costs no computation per step.
 
     Guarantees
     ----------
     A release that would pass the budget is refused by `require`, and nothing is counted then.
-
-    Examples
-    --------
-    >>> budget = Budget(1.0, 1e-5, adjacency="user")
-    >>> spending = Spending(budget, price=lambda counts, delta: 0.4 * sum(counts.values()))
-    >>> release = Release(sender=0, step=0, sensitivity=1.0, noise_std=3.0)
-    >>> spending.add(release); spending.add(release); spending.fits(release)
-    False
     """
 
-    def __init__(self, budget: Budget | None = None, *, price: Price = epsilon_of) -> None:
+    def __init__(self, budget: Budget | None = None, *, cost: CostFunction = epsilon_of) -> None:
         self.budget = budget
         self.counts: Counter[MechanismKey] = Counter()
-        self._price = price
+        self._cost = cost
         self._fitted: list[Counter[MechanismKey]] = []
 
     def epsilon(self, delta: float | None = None) -> float:
@@ -260,7 +239,7 @@ class Spending:
             if self.budget is None:
                 raise InvalidInput("Without a budget the spend needs a delta; pass one, 1e-5 for instance.")
             delta = self.budget.delta
-        return self._price(self.counts, delta) if self.counts else 0.0
+        return self._cost(self.counts, delta) if self.counts else 0.0
 
     def fits(self, *releases: Release) -> bool:
         """Return whether ``releases`` can be charged on top of what was."""
@@ -272,9 +251,9 @@ class Spending:
                 f"The budget is for adjacency {self.budget.adjacency!r}; a release under another cannot be "
                 "charged to it."
             )
-        if any(all(total[kind] <= known[kind] for kind in total) for known in self._fitted):
+        if any(all(total[kind] <= fitted[kind] for kind in total) for fitted in self._fitted):
             return True
-        if not self._price(total, self.budget.delta) <= self.budget.epsilon:
+        if not self._cost(total, self.budget.delta) <= self.budget.epsilon:
             return False
         self._fitted.append(total)
         return True

@@ -47,15 +47,7 @@ _MOST_CUTS = 200
 
 
 def tree_blocks(tree: Tree, coalition: int | Iterable[int]) -> list[np.ndarray]:
-    """Return the components of the tree without the coalition: the sets whose sums it sees.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> tree = sv.protocols.Tree(sv.graphs.path(5), root=0)
-    >>> [block.tolist() for block in tree_blocks(tree, [1, 4])]
-    [[0], [2, 3]]
-    """
+    """Return the components of the tree without the coalition: the sets whose sums it sees."""
     return tree.blocks(_validate.nodes(coalition, tree.n, "the coalition"))
 
 
@@ -73,13 +65,6 @@ def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarr
     ----------
     With these variances times ``(Delta / mu)**2``, changing a member's row by at most ``Delta`` is ``mu``-GDP
     for every coalition of at most c other members that sees nothing but its own links.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> path = sv.protocols.Tree(sv.graphs.path(10))
-    >>> least_tree_noise(path, 1, floor=0.0).sum(), round(least_tree_noise(path, 1, floor=0.05).sum(), 9)
-    (np.float64(2.0), np.float64(2.4))
     """
     c, least = _checked(tree, tolerate, floor)
     return np.where(_degrees(tree) <= c, 1.0, least)
@@ -100,16 +85,7 @@ def tree_noise_program(
     Guarantees
     ----------
     Every component seen by a coalition of at most ``tolerate`` members holds at least what each of its
-    members requires; the solver's rounding is made up for by scaling upwards.
-
-    Examples
-    --------
-    The end of a path that needs four times as much as the others can lend it to its neighbors.
-
-    >>> import sottovoce as sv
-    >>> path = sv.protocols.Tree(sv.graphs.path(4))
-    >>> tree_noise_program(path, 1, required=[4.0, 1.0, 1.0, 1.0]).round(6).tolist()
-    [4.0, 0.0, 0.0, 1.0]
+    members requires; the solution is scaled up by the solver's rounding.
     """
     from scipy.optimize import linprog
 
@@ -118,13 +94,13 @@ def tree_noise_program(
     lowest = least * pairs.max(axis=1)
     program = _Program(tree, c, pairs)
     cost, bounds = program.costs_and_bounds(lowest)
-    found = linprog(
+    solution = linprog(
         cost, A_ub=program.matrix, b_ub=program.sides, bounds=bounds, method="highs",
         options={"primal_feasibility_tolerance": 1e-9},
     )  # fmt: skip
-    if not found.success:
-        raise BudgetInfeasible(f"the least noise on this tree was not found: {found.message}")
-    variances = np.maximum(found.x[: tree.n], lowest)
+    if not solution.success:
+        raise BudgetInfeasible(f"the least noise on this tree was not found: {solution.message}")
+    variances = np.maximum(solution.x[: tree.n], lowest)
     short = program.shortfall(variances)
     if short > 1 + 1e-6:
         raise BudgetInfeasible(f"the solver's noise misses a requirement by a factor {short:g}.")
@@ -155,19 +131,9 @@ def fresh_tree_noise(
 
     Guarantees
     ----------
-    As `least_tree_noise`, over all steps together, for Gaussian releases in every step; for sampled lots the
-    constraint is the leading term of the loss, so ask the plan for its price. The total is at most ``gap``
-    above the optimum, or the search says that it did not get there.
-
-    Examples
-    --------
-    Against two colluders no fixed tree of six members needs less than 4; trees that change do.
-
-    >>> import numpy as np, sottovoce as sv
-    >>> rng = np.random.default_rng(0)
-    >>> trees = [sv.protocols.Tree(sv.graphs.complete(6), kind="uniform", rng=rng) for _ in range(30)]
-    >>> round(float(fresh_tree_noise(trees, 2).sum()), 1)
-    3.4
+    As `least_tree_noise`, over all steps together, for Gaussian releases in every step. For sampled batches
+    the constraint is the leading term of the loss, so compute the cost of the plan. The total is at most
+    ``gap`` above the optimum, or an error is raised.
     """
     from scipy import sparse
     from scipy.optimize import linprog
@@ -180,8 +146,8 @@ def fresh_tree_noise(
     blocks, pairs, pair_users = _seen_over_steps(trees, c)
 
     def losses(variances: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        held = blocks @ variances
-        return needs[pair_users] * (pairs @ (1 / held)), held
+        block_noise = blocks @ variances
+        return needs[pair_users] * (pairs @ (1 / block_noise)), block_noise
 
     variances = needs.astype(float)
     best = variances * max(losses(variances)[0].max(), 1.0)
@@ -190,21 +156,21 @@ def fresh_tree_noise(
     sides: list[float] = []
     bound = 0.0
     for _ in range(_MOST_CUTS):
-        found, held = losses(variances)
-        scaled = np.maximum(variances * max(found.max(), 1.0), lowest)
+        pair_losses, block_noise = losses(variances)
+        scaled = np.maximum(variances * max(pair_losses.max(), 1.0), lowest)
         best = scaled if scaled.sum() < best.sum() else best
         if best.sum() <= (1 + gap) * bound:
             return best
         # where the losses are nearly 1 the tangent is the best cut: move to the boundary before cutting
-        at = variances * found.max()
-        found, held = losses(at)
-        worst = np.argsort(-found)[: 4 * n]
+        at = variances * pair_losses.max()
+        pair_losses, block_noise = losses(at)
+        worst = np.argsort(-pair_losses)[: 4 * n]
         slopes = -(sparse.diags_array(needs[pair_users[worst]]) @ pairs[worst]) @ (
-            sparse.diags_array(1 / held**2) @ blocks
+            sparse.diags_array(1 / block_noise**2) @ blocks
         )
         rows = np.asarray(slopes.todense())
         cuts += list(rows)
-        sides += (1 - found[worst] + rows @ at).tolist()
+        sides += (1 - pair_losses[worst] + rows @ at).tolist()
         solved = linprog(
             np.ones(n), A_ub=np.array(cuts), b_ub=np.array(sides),
             bounds=np.stack([lowest, np.full(n, np.inf)], axis=1), method="highs",
@@ -215,9 +181,9 @@ def fresh_tree_noise(
         # halfway to what has been best so far: plain cutting planes jump from corner to corner
         variances = (np.maximum(solved.x, lowest) + best) / 2
         slack = np.array(sides) - np.array(cuts) @ solved.x
-        kept = np.flatnonzero(slack < np.quantile(slack, 0.9) + 1e-12) if len(cuts) > 40 * n else None
-        if kept is not None:
-            cuts, sides = [cuts[k] for k in kept], [sides[k] for k in kept]
+        tight = np.flatnonzero(slack < np.quantile(slack, 0.9) + 1e-12) if len(cuts) > 40 * n else None
+        if tight is not None:
+            cuts, sides = [cuts[k] for k in tight], [sides[k] for k in tight]
     raise BudgetInfeasible(
         f"the least noise on these trees is known to {best.sum() / bound - 1:.1%} only; allow a larger gap."
     )
@@ -236,13 +202,6 @@ def optimal_noise(
     ----------
     schedule : the protocol of every step; all must be trees.
     tolerate, floor, required : as for `tree_noise_program`.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> path = sv.protocols.Tree(sv.graphs.path(4))
-    >>> optimal_noise([path] * 3, floor=0.25)
-    (1.0, 0.5, 0.5, 1.0)
     """
     for protocol in schedule:
         if protocol.sum_tree is None:
@@ -289,35 +248,19 @@ def tree_hiding(tree: Tree, variances: Any, colluders: int = 1) -> np.ndarray:
     The least, over every coalition of at most ``colluders`` other members, of the noise in the sum that the
     member's row is part of: its loss against the worst of them is ``Delta**2`` over this, without going
     through them (a test does).
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> path = sv.protocols.Tree(sv.graphs.path(5))
-    >>> tree_hiding(path, [1.0, 2.0, 3.0, 4.0, 5.0], 1).tolist()  # the ends are alone, the middle keeps 1 + 2
-    [1.0, 3.0, 6.0, 9.0, 5.0]
-    >>> tree_hiding(path, [1.0, 2.0, 3.0, 4.0, 5.0], 2).tolist()
-    [1.0, 2.0, 3.0, 4.0, 5.0]
     """
     each, c = _weights(tree, variances), _colluding(tree, colluders)
-    found = np.empty(tree.n)
+    noise = np.empty(tree.n)
     for u, beside in enumerate(_sides(tree, each)):
         # added up, not subtracted from the whole: a quiet end must not drown in the rounding of loud others
-        found[u] = math.fsum([each[u], *(weight for weight, _ in beside[c:])])
-    return found
+        noise[u] = math.fsum([each[u], *(weight for weight, _ in beside[c:])])
+    return noise
 
 
 def worst_tree_coalitions(tree: Tree, variances: Any, colluders: int = 1) -> list[tuple[int, ...]]:
     """Return, for each member, the coalition of at most ``colluders`` others that learns most of it.
 
     They are its neighbors on its loudest sides: see `tree_hiding`.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> path = sv.protocols.Tree(sv.graphs.path(5))
-    >>> worst_tree_coalitions(path, [1.0, 2.0, 3.0, 4.0, 5.0], 1)
-    [(1,), (2,), (3,), (2,), (3,)]
     """
     each, c = _weights(tree, variances), _colluding(tree, colluders)
     return [tuple(sorted(w for _, w in beside[:c])) for beside in _sides(tree, each)]
@@ -388,7 +331,7 @@ class _Program:
         self.size = tree.n
         self.entries: list[tuple[int, int, float]] = []
         self.limits: list[float] = []
-        self.wanted: list[tuple[int, int, float]] = []  # member, colluder (or -1), what it needs
+        self.requirements: list[tuple[int, int, float]] = []  # member, colluder (or -1), what it needs
         everyone = _subtrees(tree)
         inside = np.zeros((tree.n, tree.n), dtype=bool)  # [top, member of the subtree]
         for u, below in enumerate(everyone):
@@ -410,7 +353,7 @@ class _Program:
         """Ask that u's own noise and its sides but the ``count`` heaviest weigh at least ``need``."""
         if need <= 0:
             return
-        self.wanted.append((u, v, need))
+        self.requirements.append((u, v, need))
         left = [side for side in sides if side.any()]
         row = self.row(-need)
         self.put(row, u, -1.0)
@@ -461,12 +404,12 @@ class _Program:
         return cost, np.stack([least, np.full(self.size, np.inf)], axis=1)
 
     def shortfall(self, variances: np.ndarray) -> float:
-        """By what factor the noise must grow to meet what is wanted, from the sides and not the solver."""
+        """Return the factor by which the noise must grow to meet all requirements, without the solver."""
         hidden = tree_hiding(self.tree, variances, self.c)
         worst = 0.0
-        for u, v, need in self.wanted:
-            held = hidden[u] if v < 0 else _hidden_from(self.tree, variances, self.c, u, v)
-            worst = max(worst, need / max(float(held), 1e-300))
+        for u, v, need in self.requirements:
+            noise = hidden[u] if v < 0 else _hidden_from(self.tree, variances, self.c, u, v)
+            worst = max(worst, need / max(float(noise), 1e-300))
         return worst
 
 
@@ -523,37 +466,37 @@ def _seen_over_steps(trees: Sequence[Tree], most: int) -> tuple[Any, Any, np.nda
             "steps or colluders, or one fixed tree."
         )
     index: dict[bytes, int] = {}
-    listed: list[np.ndarray] = []
+    distinct: list[np.ndarray] = []
     rows, columns = [], []
     for tree in dict.fromkeys(trees):
         times = sum(one is tree for one in trees)
         for i, coalition in enumerate(coalitions):
             for block in tree_blocks(tree, coalition):
                 k = index.setdefault(block.tobytes(), len(index))
-                if k == len(listed):
-                    listed.append(block)
+                if k == len(distinct):
+                    distinct.append(block)
                 rows += (i * n + block).tolist() * times
                 columns += [k] * (len(block) * times)
-    members = np.concatenate(listed)
-    lengths = [len(block) for block in listed]
+    members = np.concatenate(distinct)
+    lengths = [len(block) for block in distinct]
     blocks = sparse.csr_array(
-        (np.ones(len(members)), (np.repeat(np.arange(len(listed)), lengths), members)), (len(listed), n)
+        (np.ones(len(members)), (np.repeat(np.arange(len(distinct)), lengths), members)), (len(distinct), n)
     )
     present = np.unique(rows)
     pairs = sparse.csr_array(
         (np.full(len(rows), 1 / steps), (np.searchsorted(present, rows), columns)),
-        (len(present), len(listed)),
+        (len(present), len(distinct)),
     )
     return blocks, pairs, present % n
 
 
 def _requirements(required: Any, n: int) -> np.ndarray:
-    given = np.asarray(required, float)
-    if given.ndim <= 1 and given.shape in ((), (n,)):
-        given = np.broadcast_to(given.reshape(-1, 1), (n, n))
-    if given.shape != (n, n) or not (np.isfinite(given).all() and (given >= 0).all() and given.any()):
+    pairs = np.asarray(required, float)
+    if pairs.ndim <= 1 and pairs.shape in ((), (n,)):
+        pairs = np.broadcast_to(pairs.reshape(-1, 1), (n, n))
+    if pairs.shape != (n, n) or not (np.isfinite(pairs).all() and (pairs >= 0).all() and pairs.any()):
         raise InvalidInput(
             f"required must be positive: one number, one per member ({n}) or one per pair ({n}, {n}), got "
-            f"shape {given.shape}."
+            f"shape {pairs.shape}."
         )
-    return given
+    return pairs

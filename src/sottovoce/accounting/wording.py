@@ -54,20 +54,12 @@ _VERDICTS = {
 
 
 def label(name: str) -> str:
-    """Return what a label says about how a number is known.
-
-    >>> label("ldp")
-    'holds locally, whatever the others see or do'
-    """
+    """Return what a label says about how a number is known."""
     return _LABELS[name]
 
 
 def verdict(name: str) -> tuple[str, str]:
-    """Return whether a label is a guarantee, and what it means, for a reader of reports.
-
-    >>> verdict("published")[0]
-    'Not a guarantee'
-    """
+    """Return whether a label is a guarantee, and what it means, for a reader of reports."""
     return _VERDICTS.get(name, ("Unknown", "This label is not known to this version."))
 
 
@@ -86,13 +78,7 @@ def guess(best: float) -> str:
 
 
 def learned(share: float, best: float) -> str:
-    """Return in words what an observer learns of a user: a share of local privacy, and its best guess.
-
-    >>> learned(0.0, 0.5)
-    'nothing: its guess stays at 50 in 100'
-    >>> learned(1.0, 0.69)
-    'can compute its noisy value: only its own noise protects it, a guess improves from 50 to 69 in 100'
-    """
+    """Return in words what an observer learns of a user: a share of local privacy, and its best guess."""
     if share <= 0:
         return "nothing: its guess stays at 50 in 100"
     if share > 1 - DETERMINED:
@@ -109,43 +95,34 @@ def not_covered(
     accepted: Iterable[str] = (),
     assumptions: Iterable[str] = (),
     simulated: bool = False,
-    booked: bool = False,
+    has_ledger: bool = False,
 ) -> list[str]:
     """Return what a statement does not protect against, for the page that an officer signs, worst first.
 
-    ``kind`` and ``count`` are those of the adversary that was priced; ``booked`` says that a book adds up
-    all runs on the same records.
-
-    >>> not_covered("local", "user", booked=True)
-    []
-    >>> not_covered("network", "add-remove", accepted=["standardize"])[0]
-    'Read of private records and not charged: the mean and deviation of every feature of the private records.'
+    ``kind`` and ``count`` are those of the adversary; ``has_ledger`` says that a lifetime ledger adds up all
+    runs on the same records.
     """
-    said = [f"Read of private records and not charged: {UNCHARGED.get(name, name)}." for name in accepted]
+    limits = [f"Read of private records and not charged: {UNCHARGED.get(name, name)}." for name in accepted]
     if simulated:
-        said.append("The noise can be reproduced from a public seed: it protects nobody.")
+        limits.append("The noise can be reproduced from a public seed: it protects nobody.")
     if kind in ("network", "pairwise", "observer"):
-        said.append("Members who share what they see: against them only the price against everybody holds.")
+        limits.append("Members who share what they see: against them only the local guarantee holds.")
     elif kind == "colluders":
-        many = "More members than were priced" if count is None else f"More than {count} members"
-        said.append(f"{many} who share what they see: against them only the price against everybody holds.")
+        many = "More members than the guarantee covers" if count is None else f"More than {count} members"
+        limits.append(f"{many} who share what they see: against them only the local guarantee holds.")
     elif kind == "central":
-        said.append("The curator who holds the records, and whoever reads messages on their way.")
+        limits.append("The curator who holds the records, and whoever reads messages on their way.")
     if adjacency != "user":
-        said.append("Everything that one member or person has in several records: one record is hidden.")
+        limits.append("Everything that one member or person has in several records: one record is hidden.")
     if any("honest but curious" in line for line in assumptions):
-        said.append("Members who do not follow the protocol: they are taken to be honest but curious.")
-    if not booked:
-        said.append("Other runs on the same records: what they cost is added, and is not on this page.")
-    return said
+        limits.append("Members who do not follow the protocol: they are taken to be honest but curious.")
+    if not has_ledger:
+        limits.append("Other runs on the same records: what they cost is added, and is not on this page.")
+    return limits
 
 
 def uncharged(name: str) -> str:
-    """Return the remark that a statement carries about something read, not charged, and accepted by name.
-
-    >>> uncharged("standardize")
-    'not charged, accepted by name: the mean and deviation of every feature of the private records'
-    """
+    """Return the remark that a statement carries about something read, not charged, and accepted by name."""
     return f"not charged, accepted by name: {UNCHARGED[name]}"
 
 
@@ -167,8 +144,8 @@ def adversary(
     >>> adversary("outsider")
     'anyone who taps every link and holds no key'
     """
-    listed, about = list(observers), list(users)
-    one = _called(listed, names, noun) if listed else f"any one {noun}"
+    nodes, about = list(observers), list(users)
+    one = _called(nodes, names, noun) if nodes else f"any one {noun}"
     text = {
         "central": "anyone who sees the released output",
         "local": "anyone who sees every message",
@@ -177,7 +154,7 @@ def adversary(
     if kind == "colluders":
         if count is not None:
             text = f"any {count} {noun}s together" if count > 1 else f"any one {noun}"
-        elif len(listed) > 1:
+        elif len(nodes) > 1:
             text = f"{one} together"
     if not about:
         return text
@@ -188,11 +165,7 @@ def adversary(
 def stored_adversary(
     stored: Mapping[str, Any] | str, names: Sequence[str] | None = None, noun: str = "participant"
 ) -> str:
-    """Return a stored adversary (`Adversary.to_dict`) in words.
-
-    >>> stored_adversary({"kind": "pairwise", "observers": [1], "user": 0}, ["Ada", "Bo"])
-    'Bo, about Ada'
-    """
+    """Return a stored adversary (`Adversary.to_dict`) in words."""
     if isinstance(stored, str):
         return stored
     observers = stored.get("observers") or ()
@@ -201,11 +174,7 @@ def stored_adversary(
 
 
 def stored_users(stored: Mapping[str, Any] | str) -> list[int]:
-    """Return the users that a stored adversary looks at; none if it is about every user.
-
-    >>> stored_users({"kind": "pairwise", "observers": [1], "user": 0})
-    [0]
-    """
+    """Return the users that a stored adversary looks at; none if it is about every user."""
     if isinstance(stored, str):
         return []
     user = stored.get("user")
@@ -215,15 +184,7 @@ def stored_users(stored: Mapping[str, Any] | str) -> list[int]:
 def adjacency(
     name: str, users: Iterable[int] = (), *, names: Sequence[str] | None = None, noun: str = "node"
 ) -> str:
-    """Return what two neighboring data sets differ in; ``users`` are those the statement is about.
-
-    >>> adjacency("user")
-    'the whole data set of one user is replaced'
-    >>> adjacency("user", [3])
-    'the whole data set of node 3 is replaced'
-    >>> adjacency("user", [3, 5])
-    'the whole data sets of nodes 3 and 5 are replaced together'
-    """
+    """Return what two neighboring data sets differ in; ``users`` are those the statement is about."""
     about = list(users)
     whose = _called(about, names, noun) if about else ""
     if name == "user":
@@ -241,24 +202,15 @@ def adjacency(
 
 def _called(nodes: list[int], names: Sequence[str] | None, noun: str) -> str:
     if names is not None:
-        found = [names[v] if 0 <= v < len(names) else f"{noun} {v}" for v in nodes]
-        return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+        called = [names[v] if 0 <= v < len(names) else f"{noun} {v}" for v in nodes]
+        return " and ".join([", ".join(called[:-1]), called[-1]] if len(called) > 1 else called)
     if len(nodes) == 1:
         return f"{noun} {nodes[0]}"
     return f"{noun}s " + " and ".join([", ".join(map(str, nodes[:-1])), str(nodes[-1])])
 
 
 def name_nodes(text: str, network: Network | None) -> str:
-    """Return a text that speaks of nodes by number with the labels of a network.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> name_nodes("node 0, about node 8", sv.graphs.florentine())
-    'Acciaiuoli, about Albizzi'
-    >>> name_nodes("nodes 0, 8", sv.graphs.florentine()), name_nodes("node 3", sv.graphs.ring(4))
-    ('Acciaiuoli, Albizzi', 'node 3')
-    """
+    """Return a text that speaks of nodes by number with the labels of a network."""
     if network is None or network.labels is None:
         return text
     label = network.label

@@ -79,7 +79,7 @@ def of_plan(
         "matrix": _matrix(shares, called, over),
         "not_covered": wording.not_covered(
             stated.adversary.kind, plan.adjacency, count=stated.adversary.count, accepted=uncharged,
-            assumptions=stated.assumptions, booked=bool(booked),
+            assumptions=stated.assumptions, has_ledger=bool(booked),
         ),
         "uncharged": uncharged,
     }  # fmt: skip
@@ -205,7 +205,7 @@ def of_statement(
         "matrix": (agreed or {}).get("matrix"),
         "not_covered": wording.not_covered(
             stated["view"], stated["adjacency"], count=count, accepted=reads,
-            assumptions=stated["assumptions"], simulated=simulated, booked=bool(booked),
+            assumptions=stated["assumptions"], simulated=simulated, has_ledger=bool(booked),
         ),
         "uncharged": reads,
         "incidents": [str(line) for line in statement.get("incidents") or ()],
