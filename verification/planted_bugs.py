@@ -128,8 +128,8 @@ BUGS = [
     ),
     Bug("spending is forgotten", "sottovoce.accounting.release:Spending.add", does_nothing, CORE),
     Bug("notes are forgotten in a restart", P + "core:Core._recall", does_nothing, CORE),
-    Bug("notes wait for the next row", P + "core:Core._commit_notes", does_nothing, CORE),
-    Bug("incidents leave no trace", P + "core:Core._incident", does_nothing, CORE),
+    Bug("notes wait for the next row", P + "core:Core.commit_notes", does_nothing, CORE),
+    Bug("incidents leave no trace", P + "core:Core.incident", does_nothing, CORE),
     Bug("neighbors' memory of this peer is ignored", P + "core:Core._compare", returns(False), CORE),
     Bug("an unfounded accusation ends a peer", P + "wire_format:FrameCodec.signed_row", returns(True), CORE),
     # ---- frames -------------------------------------------------------------------------------------

@@ -554,34 +554,28 @@ def _lie(core: Core, league: set[int]) -> None:
 
     What members outside its ``league`` have signed it keeps back.
     """
-    said = core._said
+    witness_frame = core._witness_frame
 
-    def _said(now: float, via: int, frame: Any, raw: bytes) -> list[tuple[int, bytes]]:
-        out = said(now, via, frame, raw)
+    def filtered(now: float, via: int, frame: Any, raw: bytes) -> list[tuple[int, bytes]]:
+        out = witness_frame(now, via, frame, raw)
         return [(to, each) for to, each in out if core.codec.decode(each).sender in league]
 
-    shameless: Any = core
-    shameless._said = _said
-    shameless._compare = lambda *what: True
-    shameless._incident = lambda *what: None
-    shameless._same_chain = lambda *what: None
-    shameless._same_rows = lambda *what: None
-    real = core.store.row_hash
+    def confirm(w: int, receipt: Any) -> bool:
+        core.witnesses.confirmed[w] = 1 << 60
+        core.witnesses.unanswered.discard(w)
+        return False
 
-    def row_hash(count: int) -> bytes:
-        try:
-            return real(count)
-        except IndexError:
-            return b""
+    def released() -> list[tuple[int, bytes]]:
+        rows, core.witnesses.withheld = core.witnesses.withheld, []
+        return rows
 
-    def _witness(now: float, w: int, told: Any) -> list[tuple[int, bytes]]:
-        core.witnessed[w] = 1 << 60
-        core.unwitnessed.discard(w)
-        rows, core._withheld = core._withheld, []
-        return rows + core._advance(now)
-
-    shameless.store.row_hash = row_hash
-    shameless._witness = _witness
+    liar: Any = core
+    liar._witness_frame = filtered
+    liar._compare = lambda *arguments: True
+    liar.incident = lambda *arguments: None
+    witnesses: Any = core.witnesses
+    witnesses._confirm, witnesses.released = confirm, released
+    witnesses._same_chain = witnesses._same_rows = lambda *arguments: None
 
 
 class _WorldNoise:

@@ -339,14 +339,16 @@ def test_a_row_leaves_when_all_members_hold_its_head():
     scene = Scene()
     core = scene.core
     core.timing = core.timing._replace(witness=1)
-    core._witnessing(core.store.load(), lambda: b"n" * 32)
+    core.start_witnessing(core.store.load(), b"n" * 32)
     out = scene.hello()
     assert HEAD in kinds(core.start(0.0))
     assert ROW not in kinds(out)
     assert not core.program.begun
 
     def answer(s, nonce=b"n" * 32):
-        held = scene.codec.head(LedgerHead(core.count, 0, 0, core._newest, NOTHING, NOTHING), sender=0)
+        held = scene.codec.head(
+            LedgerHead(core.witnesses.count, 0, 0, core.witnesses.newest, NOTHING, NOTHING), sender=0
+        )
         return core.receive(
             0.0, 1, scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, nonce, held), sender=s)
         )
@@ -367,9 +369,11 @@ def test_a_newer_head_of_ones_own_stops_a_restart():
     scene = Scene()
     core = scene.core
     core.timing = core.timing._replace(witness=8)
-    core._witnessing(core.store.load(), lambda: b"n" * 32)
+    core.start_witnessing(core.store.load(), b"n" * 32)
     scene.hello()
-    newer = scene.codec.head(LedgerHead(core.count + 1, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0)
+    newer = scene.codec.head(
+        LedgerHead(core.witnesses.count + 1, 0, 0, b"h" * 32, NOTHING, NOTHING), sender=0
+    )
     said = scene.codec.witnessed(HeadReceipt(0, 0, 0, NOTHING, b"n" * 32, newer), sender=3)
     with pytest.raises(LedgerError, match="signed by this peer"):
         core.receive(0.0, 1, said)
