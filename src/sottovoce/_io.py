@@ -17,8 +17,6 @@ import tomli_w
 
 from sottovoce.errors import DataError, InvalidInput
 
-__all__ = ["atomic_write", "digest", "locked", "plain", "sync_folder", "to_toml"]
-
 
 @contextlib.contextmanager
 def locked(path: str | Path, patience: float) -> Iterator[None]:
@@ -26,17 +24,6 @@ def locked(path: str | Path, patience: float) -> Iterator[None]:
 
     Raises BlockingIOError if another one holds it for longer than ``patience`` seconds, another OSError if
     the file cannot be opened.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder, locked(Path(folder) / "lock", 0.0):
-    ...     try:
-    ...         with locked(Path(folder) / "lock", 0.01):
-    ...             pass
-    ...     except BlockingIOError:
-    ...         print("held")
-    held
     """
     import fcntl  # where there is none, everything else here still works
 
@@ -72,13 +59,6 @@ def atomic_write(
     durable : whether to return only when file and name are on the disk; else a crash of the machine may
         bring the old file back.
     mode : rights of the file before the umask takes its part; 0o600 for the owner only.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     atomic_write(Path(folder) / "new" / "a.txt", "whole").read_text()
-    'whole'
     """
     target = Path(path)
     if target.is_dir():
@@ -110,14 +90,7 @@ def atomic_write(
 
 
 def sync_folder(folder: Path) -> None:
-    """Put the names in a folder on the disk: a rename alone may be forgotten by a crash.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     sync_folder(Path(folder))
-    """
+    """Put the names in a folder on the disk: a rename alone may be forgotten by a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

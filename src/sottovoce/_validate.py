@@ -1,4 +1,4 @@
-"""Checks at the edge: each returns the checked value or raises one sentence."""
+"""Checks of arguments: each returns the checked value or raises an error of one sentence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def clip(value: float, *, noisy: bool = False) -> float:
 
 
 def probability(value: float, name: str, *, zero: bool = True, one: bool = True) -> float:
-    """Return ``value`` as a float in [0, 1], ends allowed as told."""
+    """Return ``value`` as a float in [0, 1]; ``zero`` and ``one`` say whether the ends are allowed."""
     number = _number(value, name)
     if not (0 <= number <= 1) or (number == 0 and not zero) or (number == 1 and not one):
         interval = f"{'[' if zero else '('}0, 1{']' if one else ')'}"
@@ -73,13 +73,13 @@ def count(value: int, name: str, *, minimum: int = 1) -> int:
 
 def nodes(values: int | Iterable[int], n: int, name: str = "observers") -> tuple[int, ...]:
     """Return distinct node numbers in [0, n), sorted."""
-    listed: Iterable[Any] = [values] if isinstance(values, (int, np.integer)) else values
-    found = sorted({count(v, f"a node of {name}", minimum=0) for v in listed})
-    if not found:
+    each = [int(values)] if isinstance(values, (int, np.integer)) else values
+    numbers = sorted({count(v, f"a node of {name}", minimum=0) for v in each})
+    if not numbers:
         raise InvalidInput(f"{name} must name at least one node, got none.")
-    if found[-1] >= n:
-        raise InvalidInput(f"{name} names node {found[-1]}, but the nodes are 0 to {n - 1}.")
-    return tuple(found)
+    if numbers[-1] >= n:
+        raise InvalidInput(f"{name} names node {numbers[-1]}, but the nodes are 0 to {n - 1}.")
+    return tuple(numbers)
 
 
 def node(value: int, n: int) -> int:
@@ -99,7 +99,7 @@ def loss(value: float, name: str) -> float:
 
 
 def rows(values: Any, n: int, name: str = "values", *, finite: bool = True) -> np.ndarray:
-    """Return an (n, dim) float array, finite unless told; a vector of length n becomes (n, 1)."""
+    """Return an (n, dim) float array, finite by default; a vector of length n becomes (n, 1)."""
     try:
         array = np.asarray(values)
     except ValueError:
@@ -147,11 +147,11 @@ def point(value: Any, name: str, dim: int | None = None) -> float | tuple[float,
     """Return a public point: one finite number, or one per coordinate (``dim`` of them, where known)."""
     if np.ndim(value) == 0 and not isinstance(value, dict):
         return _finite(value, name)
-    found = tuple(_finite(v, f"every coordinate of {name}") for v in several(value, name))
-    if not found or (dim is not None and len(found) not in (1, dim)):
+    coordinates = tuple(_finite(v, f"every coordinate of {name}") for v in several(value, name))
+    if not coordinates or (dim is not None and len(coordinates) not in (1, dim)):
         wanted = "one number, or one per coordinate" + ("" if dim is None else f" ({dim})")
-        raise InvalidInput(f"{name} must be {wanted}, got {len(found)}.")
-    return found
+        raise InvalidInput(f"{name} must be {wanted}, got {len(coordinates)}.")
+    return coordinates
 
 
 def shown(value: Any) -> str:

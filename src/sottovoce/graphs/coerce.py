@@ -1,4 +1,4 @@
-"""Whatever stands for a network: a `Network`, a name such as ``"ring:8"``, a networkx graph."""
+"""Networks as arguments: a `Network`, a name such as ``"ring:8"``, or a networkx graph."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs.families import from_networkx
 from sottovoce.graphs.network import Network
 from sottovoce.graphs.parsing import parse
-
-__all__ = ["as_network", "takes_network"]
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
@@ -41,14 +39,6 @@ def takes_network(function: Called) -> Called:
     """Let a function's first argument (after ``self`` or ``cls``) be a network's name or a networkx graph.
 
     Anything else, a protocol for instance, is passed on as it is.
-
-    Examples
-    --------
-    >>> @takes_network
-    ... def size(network):
-    ...     return network.n
-    >>> size("grid:3:4"), size(network=parse("ring:5"))
-    (12, 5)
     """
     names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
     place = list(inspect.signature(function).parameters).index(names[0])
@@ -65,5 +55,5 @@ def takes_network(function: Called) -> Called:
 
 
 def _network(value: Any) -> Any:
-    spoken = isinstance(value, str) or (hasattr(value, "nodes") and hasattr(value, "edges"))
-    return as_network(value) if spoken else value
+    named = isinstance(value, str) or (hasattr(value, "nodes") and hasattr(value, "edges"))
+    return as_network(value) if named else value

@@ -1,4 +1,4 @@
-"""Graphs with a fixed shape: nodes are numbered 0 to n - 1, weights are metropolis unless told.
+"""Graphs with a fixed shape: nodes are numbered 0 to n - 1, weights are metropolis by default.
 
 Families whose nodes all look alike (ring, torus, complete, hypercube, exponential) carry their
 translations in `Network.symmetry`.
@@ -12,11 +12,6 @@ import numpy as np
 
 from sottovoce import _validate as check
 from sottovoce.graphs.network import Network, Translations, component_labels, network_of
-
-__all__ = [
-    "complete", "exponential", "florentine", "from_networkx", "grid", "hypercube", "karate", "path", "ring",
-    "star", "torus",
-]  # fmt: skip
 
 
 def path(n: int, *, weights: str = "metropolis") -> Network:
@@ -193,15 +188,15 @@ def from_networkx(
 def relabeled(
     pairs: np.ndarray, labels: list[Any], name: str, weights: str, largest_component: bool
 ) -> Network:
-    """A network of named nodes, cut down to its largest part when asked."""
+    """A network of named nodes, restricted to its largest component if wanted."""
     n = check.count(len(labels), "the number of nodes")
     if largest_component:
         part = component_labels(pairs, n)
-        kept = np.flatnonzero(part == np.argmax(np.bincount(part)))
+        members = np.flatnonzero(part == np.argmax(np.bincount(part)))
         place = np.full(n, -1)
-        place[kept] = np.arange(len(kept))
+        place[members] = np.arange(len(members))
         pairs = place[pairs]
-        pairs, labels, n = pairs[(pairs >= 0).all(axis=1)], [labels[k] for k in kept], len(kept)
+        pairs, labels, n = pairs[(pairs >= 0).all(axis=1)], [labels[k] for k in members], len(members)
     plain = labels == list(range(n))
     return network_of(pairs, n, name, weights, labels=None if plain else labels)
 

@@ -15,8 +15,6 @@ from sottovoce.errors import GraphError
 from sottovoce.graphs.families import relabeled
 from sottovoce.graphs.network import Network
 
-__all__ = ["from_edges"]
-
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,17}")
 
 

@@ -21,12 +21,8 @@ from sottovoce.errors import GraphError
 from sottovoce.graphs import spectra
 from sottovoce.graphs.weights import rule
 
-__all__ = ["Network", "Translations", "component_labels", "from_matrix", "network_of"]
-
 TOLERANCE = 1e-12  # symmetry and row sums
-FAINTEST = (
-    1e-8  # a message through a fainter weight still reveals its sender exactly, but not to an accountant
-)
+FAINTEST = 1e-8  # below it, what a message reveals of its sender cannot be told from rounding
 _TRY = "metropolis(graph) builds valid weights"
 
 
@@ -36,13 +32,6 @@ class Translations:
 
     Translation ``v`` carries node 0 to node v. On a vertex-transitive family every translation leaves
     the gossip matrix as it is, so what holds for one observer holds, moved along, for all of them.
-
-    Examples
-    --------
-    >>> Translations((4,))(1)
-    array([1, 2, 3, 0])
-    >>> Translations((2, 2))(3)
-    array([3, 2, 1, 0])
     """
 
     shape: tuple[int, ...]
@@ -66,7 +55,7 @@ class Translations:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Network(NotebookDisplay):
-    """A connected graph and its gossip matrix, checked at birth and immutable.
+    """A connected graph and its gossip matrix, checked when it is made and immutable.
 
     Parameters
     ----------
@@ -77,7 +66,7 @@ class Network(NotebookDisplay):
     name : what it is called in tables.
     labels : one name per node where nodes have names.
     symmetry : for vertex-transitive families, ``symmetry(v)`` is a permutation p with ``p[0] = v`` and
-        ``W[p][:, p] == W``. Taken on trust here; whoever uses it checks it (`leaves_unchanged`).
+        ``W[p][:, p] == W``. Not checked here; its users check it (`leaves_unchanged`).
     averaging : False admits a matrix that is not symmetric, whose rounds therefore do not keep the mean.
 
     Examples
@@ -127,24 +116,12 @@ metropolis(graph) builds valid weights.
 
     @property
     def n(self) -> int:
-        """Number of nodes.
-
-        >>> from sottovoce import graphs
-        >>> graphs.ring(5).n
-        5
-        """
+        """Number of nodes."""
         return int(self.W.shape[0])
 
     @cached_property
     def adjacency(self) -> sp.csr_array:
-        """(n, n) matrix of ones on the edges, no diagonal.
-
-        >>> from sottovoce import graphs
-        >>> graphs.path(3).adjacency.toarray()
-        array([[0., 1., 0.],
-               [1., 0., 1.],
-               [0., 1., 0.]])
-        """
+        """(n, n) matrix of ones on the edges, no diagonal."""
         matrix = adjacency_matrix(self.edges, self.n)
         for array in (matrix.data, matrix.indices, matrix.indptr):
             array.setflags(write=False)
@@ -152,44 +129,24 @@ metropolis(graph) builds valid weights.
 
     @cached_property
     def degrees(self) -> np.ndarray:
-        """(n,) numbers of neighbors.
-
-        >>> from sottovoce import graphs
-        >>> graphs.star(4).degrees
-        array([3, 1, 1, 1])
-        """
+        """(n,) numbers of neighbors."""
         degrees = np.bincount(self.edges.ravel(), minlength=self.n)
         degrees.setflags(write=False)
         return degrees
 
     def neighbors(self, v: int) -> np.ndarray:
-        """The nodes next to ``v``, sorted, without ``v``.
-
-        >>> from sottovoce import graphs
-        >>> graphs.ring(5).neighbors(0)
-        array([1, 4])
-        """
+        """The nodes next to ``v``, sorted, without ``v``."""
         v = check.node(v, self.n)
         row = slice(self.adjacency.indptr[v], self.adjacency.indptr[v + 1])
         return self.adjacency.indices[row].astype(np.int64)
 
     def label(self, v: int) -> Hashable:
-        """The name of node ``v``: its label, or its number where nodes have no labels.
-
-        >>> from sottovoce import graphs
-        >>> graphs.florentine().label(0), graphs.ring(5).label(3)
-        ('Acciaiuoli', 3)
-        """
+        """The name of node ``v``: its label, or its number where nodes have no labels."""
         v = check.node(v, self.n)
         return v if self.labels is None else self.labels[v]
 
     def node(self, label: Hashable) -> int:
-        """The number of the node called ``label``; the inverse of `label`.
-
-        >>> from sottovoce import graphs
-        >>> graphs.florentine().node("Medici")
-        1
-        """
+        """The number of the node called ``label``; the inverse of `label`."""
         if self.labels is None:
             return check.node(label, self.n)  # type: ignore[arg-type]
         if label not in self.labels:
@@ -210,12 +167,7 @@ metropolis(graph) builds valid weights.
 
     @cached_property
     def second_eigenvalue(self) -> float:
-        """The second largest eigenvalue of W (with its sign; the other end is not looked at).
-
-        >>> from sottovoce import graphs
-        >>> round(graphs.ring(6).second_eigenvalue, 6)
-        0.666667
-        """
+        """The second largest eigenvalue of W (with its sign; the other end is not looked at)."""
         self._require_averaging("second eigenvalue")
         return spectra.second_eigenvalue(self.W, self._group)
 
@@ -237,10 +189,6 @@ metropolis(graph) builds valid weights.
 
         Eccentricities are bounded from both sides after each breadth-first search (Takes and Kosters
         2011), which mostly needs a handful of searches; a vertex-transitive family needs one.
-
-        >>> from sottovoce import graphs
-        >>> graphs.hypercube(6).diameter, graphs.grid(3, 4).diameter
-        (6, 5)
         """
         if self._group is not None:
             return int(self.distances_from(0).max())
@@ -264,12 +212,7 @@ metropolis(graph) builds valid weights.
         return int(lower.max())
 
     def distances_from(self, v: int) -> np.ndarray:
-        """(n,) numbers of edges on a shortest path from ``v``.
-
-        >>> from sottovoce import graphs
-        >>> graphs.path(4).distances_from(1)
-        array([1, 0, 1, 2])
-        """
+        """(n,) numbers of edges on a shortest path from ``v``."""
         from scipy.sparse.csgraph import breadth_first_order
 
         v = check.node(v, self.n)
@@ -286,12 +229,7 @@ metropolis(graph) builds valid weights.
         return distance
 
     def leaves_unchanged(self, permutation: np.ndarray) -> bool:
-        """Whether ``W[p][:, p] == W``, to the last bit: whether p is a symmetry of this network.
-
-        >>> from sottovoce import graphs
-        >>> graphs.ring(4).leaves_unchanged([1, 2, 3, 0]), graphs.path(4).leaves_unchanged([1, 2, 3, 0])
-        (True, False)
-        """
+        """Whether ``W[p][:, p] == W``, to the last bit: whether p is a symmetry of this network."""
         p = np.asarray(permutation)
         if p.shape != (self.n,) or not np.array_equal(np.sort(p), np.arange(self.n)):
             return False
@@ -304,7 +242,7 @@ metropolis(graph) builds valid weights.
         )
 
     def reweighted(self, weights: str | sp.csr_array | np.ndarray) -> Network:
-        """The same graph under other weights: a rule by name, or a matrix of its own.
+        """The same graph under other weights: a rule by name, or a matrix.
 
         >>> from sottovoce import graphs
         >>> graphs.path(3).reweighted("lazy").W.toarray()[0].round(3)
@@ -313,16 +251,11 @@ metropolis(graph) builds valid weights.
         if isinstance(weights, str):
             averaging = weights != "row_stochastic"
             return replace(self, W=rule(weights)(self), averaging=averaging)
-        # a matrix of the caller's own need not share the family's symmetry
+        # a matrix from the caller need not share the family's symmetry
         return replace(self, W=_as_csr(weights), symmetry=None, averaging=True)
 
     def renamed(self, name: str) -> Network:
-        """The same network under another name; nothing is copied or checked again.
-
-        >>> from sottovoce import graphs
-        >>> graphs.ring(5).renamed("five clinics")
-        Network('five clinics', n=5, edges=5)
-        """
+        """The same network under another name; nothing is copied or checked again."""
         other = object.__new__(Network)
         other.__dict__.update(self.__dict__, name=name)
         return other
@@ -338,7 +271,7 @@ metropolis(graph) builds valid weights.
     def _require_averaging(self, what: str) -> None:
         if not self.averaging:
             raise GraphError(
-                f"The {what} speaks of averaging, and the weights of {self.name} are only row-stochastic; "
+                f"The {what} needs symmetric weights, and those of {self.name} are row-stochastic only; "
                 'take network.reweighted("metropolis").'
             )
 
@@ -367,19 +300,12 @@ def network_of(
     labels: Sequence[Hashable] | None = None,
     symmetry: Callable[[int], np.ndarray] | None = None,
 ) -> Network:
-    """The network of ``n`` nodes with these edges and weights by rule; what every family calls last.
-
-    Examples
-    --------
-    >>> from sottovoce.graphs.network import network_of
-    >>> network_of([(0, 1), (1, 2)], 3, "vee").degrees
-    array([1, 2, 1])
-    """
+    """The network of ``n`` nodes with these edges and weights by rule; what every family calls last."""
     edges = canonical_edges(edges, n)
     # in a holder, because a bare matrix would be checked and copied first
     W = rule(weights)(SimpleNamespace(adjacency=adjacency_matrix(edges, n)))
-    kept = None if labels is None else tuple(labels)
-    return Network(edges, W, name, kept, symmetry, averaging=weights != "row_stochastic")
+    names = None if labels is None else tuple(labels)
+    return Network(edges, W, name, names, symmetry, averaging=weights != "row_stochastic")
 
 
 def canonical_edges(edges: Any, n: int) -> np.ndarray:
@@ -433,7 +359,7 @@ def component_labels(edges: np.ndarray, n: int) -> np.ndarray:
 
 
 def suggestions(name: str, known: Sequence[str]) -> str:
-    """``"; did you mean 'ring'?"`` when something known is near, else nothing."""
+    """Return ``"; did you mean ring?"`` if a known name is near, else an empty string."""
     from difflib import get_close_matches
 
     lowered = {k.lower(): k for k in known}

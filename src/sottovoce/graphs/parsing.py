@@ -13,8 +13,6 @@ from sottovoce.graphs import families, files, random
 from sottovoce.graphs.network import Network, suggestions
 from sottovoce.graphs.weights import WEIGHTS
 
-__all__ = ["EXAMPLES", "family_of", "parse"]
-
 
 class _Family(NamedTuple):
     build: Callable[..., Network]
@@ -84,7 +82,7 @@ edges, file.
     if kind == "file":
         return _file(text, ":".join(words[1:]), options, settings)
     if kind == "edges":
-        return _listed(text, ":".join(words[1:]), options, settings)
+        return _edges(text, ":".join(words[1:]), options, settings)
     family = _FAMILIES[kind]
     if family.drawn:
         settings["rng"] = _generator(text, options.pop("seed", None), rng, family)
@@ -96,13 +94,7 @@ edges, file.
 
 
 def family_of(name: str) -> tuple[str, tuple[float, ...]]:
-    """Return the family that a network's name speaks of, and its numbers; ``("", ())`` where it is of none.
-
-    Examples
-    --------
-    >>> family_of("erdos-renyi:200:1.5:seed=3"), family_of("cycle:8"), family_of("file:edges.txt")
-    (('er', (200, 1.5)), ('ring', (8,)), ('', ()))
-    """
+    """Return the family in a network's name and its numbers, ``("", ())`` if it names no family."""
     kind, *words = name.split(":")
     kind = kind.strip().lower().replace("-", "_")
     kind = _ALIASES.get(kind, kind)
@@ -148,7 +140,7 @@ def _generator(
     return np.random.default_rng(int(seed))
 
 
-def _listed(text: str, pairs: str, options: dict[str, str], settings: dict[str, Any]) -> Network:
+def _edges(text: str, pairs: str, options: dict[str, str], settings: dict[str, Any]) -> Network:
     """A graph whose edges stand in its name, as an agreement has it: no further file is needed."""
     if options:
         raise GraphError(f"Unknown option {next(iter(options))!r} in {text!r}; edges takes weights.")

@@ -15,8 +15,6 @@ from sottovoce.errors import GraphError
 from sottovoce.graphs.network import Network, adjacency_matrix, canonical_edges, component_labels, network_of
 from sottovoce.graphs.spectra import fiedler_value
 
-__all__ = ["erdos_renyi", "geometric", "gnp_edges", "random_connected", "regular", "small_world"]
-
 ATTEMPTS = 200
 
 
@@ -38,15 +36,7 @@ def erdos_renyi(n: int, c: float, rng: np.random.Generator, *, weights: str = "m
 
 
 def gnp_edges(n: int, q: float, rng: np.random.Generator) -> np.ndarray:
-    """The edges of one G(n, q), connected or not: (m, 2), sorted; time and memory go with m.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce.graphs import gnp_edges
-    >>> gnp_edges(4, 1.0, np.random.default_rng(0)).tolist()
-    [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
-    """
+    """The edges of one G(n, q), connected or not: (m, 2), sorted; time and memory go with m."""
     n = check.count(n, "the number of nodes")
     q = check.probability(q, "the edge probability")
     total = n * (n - 1) // 2
@@ -190,7 +180,7 @@ def random_connected(
         value, edges = _grown_to(fiedler, tree, n, rng)
         if abs(value - fiedler) <= tolerance:
             return network_of(edges, n, f"random:{n}:{fiedler:g}", weights)
-        nearest = min(nearest, value, key=lambda found: abs(found - fiedler))
+        nearest = min(nearest, value, key=lambda value: abs(value - fiedler))
     raise GraphError(
         f"None of {ATTEMPTS} random graphs on {n} nodes came within {tolerance:g} of the normalized Fiedler "
         f"value {fiedler:g} (nearest: {nearest:.3g}); take another value or a larger tolerance."
@@ -219,7 +209,7 @@ def _grown_to(fiedler: float, tree: np.ndarray, n: int, rng: np.random.Generator
     while low < high:  # the first count that reaches the wanted value
         middle = (low + high) // 2
         low, high = (low, middle) if grown(middle)[0] >= fiedler else (middle + 1, high)
-    return min((grown(c) for c in {max(low - 1, 0), low}), key=lambda found: abs(found[0] - fiedler))
+    return min((grown(c) for c in {max(low - 1, 0), low}), key=lambda candidate: abs(candidate[0] - fiedler))
 
 
 def _regular_edges(n: int, d: int, rng: np.random.Generator) -> np.ndarray:

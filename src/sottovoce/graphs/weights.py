@@ -26,8 +26,6 @@ import scipy.sparse as sp
 
 from sottovoce.errors import GraphError
 
-__all__ = ["WEIGHTS", "adjacency_of", "lazy", "max_degree", "metropolis", "rule", "uniform"]
-
 
 def metropolis(graph: Any) -> sp.csr_array:
     """Weights ``1 / (1 + max(d_u, d_v))`` on the edges, the rest on the diagonal.
@@ -53,8 +51,8 @@ def metropolis(graph: Any) -> sp.csr_array:
     own = 1.0 / (1.0 + degrees)
     off = np.minimum(own[rows], own[adjacency.indices])
     # 1 - sum(off), written as a sum of non-negative terms: exact on regular graphs, never below 0
-    kept = own + np.bincount(rows, weights=own[rows] - off, minlength=len(own))
-    return _with_diagonal(adjacency, off, kept)
+    diagonal = own + np.bincount(rows, weights=own[rows] - off, minlength=len(own))
+    return _with_diagonal(adjacency, off, diagonal)
 
 
 def max_degree(graph: Any) -> sp.csr_array:
@@ -129,15 +127,7 @@ WEIGHTS: dict[str, Callable[[Any], sp.csr_array]] = {
 
 
 def adjacency_of(graph: Any) -> sp.csr_array:
-    """The 0/1 adjacency matrix of a `Network` or of any symmetric matrix, diagonal left out.
-
-    Examples
-    --------
-    >>> from sottovoce.graphs.weights import adjacency_of
-    >>> adjacency_of([[5, 2], [2, 0]]).toarray()
-    array([[0., 1.],
-           [1., 0.]])
-    """
+    """The 0/1 adjacency matrix of a `Network` or of any symmetric matrix, diagonal left out."""
     known: sp.csr_array | None = getattr(graph, "adjacency", None)
     if known is not None:
         return known
@@ -161,15 +151,7 @@ def adjacency_of(graph: Any) -> sp.csr_array:
 
 
 def rule(weights: str) -> Callable[[Any], sp.csr_array]:
-    """The weight rule of this name.
-
-    Examples
-    --------
-    >>> from sottovoce import graphs
-    >>> from sottovoce.graphs.weights import rule
-    >>> rule("lazy") is graphs.lazy
-    True
-    """
+    """The weight rule of this name."""
     if weights not in WEIGHTS:
         raise GraphError(f"Unknown weights {weights!r}; the rules are {', '.join(WEIGHTS)}.")
     return WEIGHTS[weights]

@@ -22,14 +22,7 @@ LOSABLE = 1e-6  # the product of all SHORT steps: an error of 1e-16 becomes 1e-1
 
 
 class RankMonitor:
-    """What the steps of a recursion kept and dropped, and whether floating point could tell.
-
-    >>> monitor = RankMonitor()
-    >>> monitor.note(np.array([1.0, 0.3, 2e-16])); monitor.dropped, monitor.doubtful
-    (True, False)
-    >>> monitor.note(np.array([1.0, 3e-9])); monitor.doubtful
-    True
-    """
+    """What the steps of a recursion kept and dropped, and whether floating point could tell."""
 
     def __init__(self) -> None:
         self.dropped = self._between = False

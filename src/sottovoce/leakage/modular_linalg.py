@@ -22,8 +22,6 @@ import numpy as np
 from numba import njit
 from scipy import sparse
 
-__all__ = ["PRIMES", "RowSpace", "rational_entries", "rational_from_residues", "residues"]
-
 _OFFSETS = (1, 19, 61, 69, 85, 99, 105, 151, 159, 171)
 PRIMES: tuple[int, ...] = tuple(2**31 - c for c in _OFFSETS)
 _LARGEST_OFFSET = 2**11  # two folds of a 62-bit product stay below 2 p up to here
@@ -134,13 +132,7 @@ def rational_entries(matrix: sparse.csr_array) -> list[Fraction]:
 
 
 def residues(entries: Sequence[Fraction], prime: int) -> np.ndarray:
-    """Return fractions modulo a prime.
-
-    Examples
-    --------
-    >>> residues([Fraction(1, 2), Fraction(-1)], 7).tolist()
-    [4, 6]
-    """
+    """Return fractions modulo a prime."""
     known: dict[Fraction, int] = {}
     for entry in set(entries):
         known[entry] = entry.numerator * pow(entry.denominator, -1, prime) % prime
@@ -148,13 +140,7 @@ def residues(entries: Sequence[Fraction], prime: int) -> np.ndarray:
 
 
 def rational_from_residues(values: Sequence[int], primes: Sequence[int]) -> Fraction | None:
-    """Return the fraction with these residues and the least height, or None if there is no small one.
-
-    Examples
-    --------
-    >>> rational_from_residues([Fraction(1, 3).numerator * pow(3, -1, p) % p for p in PRIMES[:2]], PRIMES[:2])
-    Fraction(1, 3)
-    """
+    """Return the fraction with these residues and the least height, or None if there is no small one."""
     x, modulus = 0, 1
     for value, prime in zip(values, primes, strict=True):
         x += modulus * ((value - x) * pow(modulus, -1, prime) % prime)
@@ -170,13 +156,7 @@ def rational_from_residues(values: Sequence[int], primes: Sequence[int]) -> Frac
 
 
 def primes_below(largest: int = 2**31) -> Iterator[int]:
-    """Yield the primes ``2**31 - c`` with ``c`` below 2048, largest first.
-
-    Examples
-    --------
-    >>> next(primes_below())
-    2147483647
-    """
+    """Yield the primes ``2**31 - c`` with ``c`` below 2048, largest first."""
     sieve = np.ones(isqrt(largest) + 1, dtype=bool)
     sieve[:2] = False
     for i in range(2, isqrt(len(sieve)) + 1):
@@ -191,15 +171,7 @@ def primes_below(largest: int = 2**31) -> Iterator[int]:
 def sparse_times(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, dense: np.ndarray, prime: int
 ) -> np.ndarray:
-    """Return a sparse residue matrix times a dense one; rows that are unit vectors are copied.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> swap = np.array([0, 1, 2]), np.array([1, 0]), np.array([1, 1], dtype=np.uint64)
-    >>> sparse_times(*swap, np.eye(2, dtype=np.uint64), PRIMES[0]).tolist()
-    [[0, 1], [1, 0]]
-    """
+    """Return a sparse residue matrix times a dense one; rows that are unit vectors are copied."""
     out = np.empty((len(indptr) - 1, dense.shape[1]), dtype=np.uint64)
     _sparse_times(indptr, indices, data, dense, out, np.uint64(2**31 - prime))
     return out

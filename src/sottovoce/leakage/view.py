@@ -149,13 +149,6 @@ class GaussianView(NotebookDisplay):
         It is the lesser of two bounds on ``max sum P[u, u'] <d_u, d_u'>`` over unit balls: the sum of
         absolute values, and group size times the largest eigenvalue. It is exact for one user, and for
         groups whose block has no negative entry.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> view = sv.protocols.Tree(sv.graphs.star(5), root=0).view(1)
-        >>> round(view.group_leakage([2, 3]), 6), round(float(view.leakage()[2]), 6)
-        (1.0, 0.25)
         """
         members = _validate.nodes(users, self.n, "users")
         block = self._by_user()[list(members)]

@@ -19,8 +19,6 @@ from sottovoce.graphs import Network
 from sottovoce.noise.samplers import Agents, NoiseSource, Std
 from sottovoce.noise.time_correlation import TimeCorrelation
 
-__all__ = ["PairSharedNoise", "TimeCorrelatedNoise"]
-
 
 def _simulated(source: NoiseSource, why: str) -> NoiseSource:
     if source.protective:
@@ -40,14 +38,6 @@ class TimeCorrelatedNoise:
     ----------
     With ``std`` = z times the clip in every step, all steps together are one Gaussian mechanism of standard
     deviation ``std`` (see `sottovoce.noise.time_correlation`), if all fresh draws stay secret, past ones too.
-
-    Examples
-    --------
-    >>> from sottovoce.privacy import SimulatedNoise
-    >>> plain = TimeCorrelatedNoise(SimulatedNoise(1), TimeCorrelation(np.eye(2), sens=1.0, error=0.0))
-    >>> one = plain.perturb(np.zeros((1, 2)), agents=[3], step=1, std=2.0)
-    >>> bool((one == SimulatedNoise(1).perturb(np.zeros((1, 2)), agents=[3], step=1, std=2.0)).all())
-    True
     """
 
     protective = False

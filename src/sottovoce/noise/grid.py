@@ -41,14 +41,7 @@ _INTEGERS: dict[int, type[np.signedinteger]] = {32: np.int32, 64: np.int64}
 
 
 def to_grid(values: ArrayLike, step: float, members: int = 1) -> np.ndarray:
-    """Return the nearest multiples of ``step`` as int64, so small that ``members`` of them add up safely.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> to_grid(np.array([1.0, -0.3]), step=0.25).tolist()
-    [4, -1]
-    """
+    """Return the nearest multiples of ``step`` as int64, so small that ``members`` of them add up safely."""
     scaled = np.divide(values, power_of_two(step), dtype=np.float64)  # exact: a power of two
     limit = 2.0**62 / members  # a factor of two for rounding
     if not (np.abs(scaled) < limit).all():  # also catches NaN
@@ -60,26 +53,12 @@ def to_grid(values: ArrayLike, step: float, members: int = 1) -> np.ndarray:
 
 
 def from_grid(integers: np.ndarray, step: float, divisor: int = 1) -> np.ndarray:
-    """Return ``integers * step / divisor`` in float64: the one division after an exact sum.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from_grid(np.array([6]), step=0.25, divisor=3).tolist()
-    [0.5]
-    """
+    """Return ``integers * step / divisor`` in float64: the one division after an exact sum."""
     return np.asarray(integers, np.float64) / divisor * power_of_two(step)
 
 
 def sum_of_rows(rows: np.ndarray) -> np.ndarray:
-    """Return the sum over the first axis of int64 (int32) rows modulo 2^64 (2^32), lifted around 0.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> sum_of_rows(np.array([[2**63 - 1], [5], [-3]])).tolist()
-    [-9223372036854775807]
-    """
+    """Return the sum over the first axis of int64 (int32) rows modulo 2^64 (2^32), lifted around 0."""
     unsigned = {np.dtype(np.int64): np.uint64, np.dtype(np.int32): np.uint32}.get(rows.dtype)
     if unsigned is None:
         raise InvalidInput(
@@ -196,12 +175,6 @@ class MaskGrid:
         A change of a clean row by at most ``d - 2 * slack`` in L2 norm costs who sees these sums at most
         ``d / hiding_std`` in GDP: noises of less than 8 steps count as none, and 4 steps^2 are taken off for
         the noise being discrete.
-
-        Examples
-        --------
-        >>> grid = mask_grid(bound=0.5, sensitivity=1.0, noise_std=[1.2] * 10, dim=1, steps=1)
-        >>> grid.hiding_std([np.array([0, 1, 2, 4, 5, 6, 7, 8, 9])]).round(3).tolist()[:4]
-        [3.601, 3.601, 3.601, 0.0]
         """
         stds = np.zeros(len(self.widths))
         for block in blocks:
@@ -275,11 +248,6 @@ def sum_range(members: int, bound: float, widths: Iterable[float], dim: int, ste
     """Return R: no coordinate of any sum of the run exceeds it, but with probability 2^-40.
 
     ``members * bound + sqrt(2 ln(2^41 dim steps)) * sqrt(sum of widths^2)``, all in grid steps.
-
-    Examples
-    --------
-    >>> round(sum_range(10, 1000, [100.0] * 10, dim=1, steps=1), 1)
-    12384.1
     """
     variance = math.fsum(float(s) ** 2 for s in widths)
     tail = math.sqrt(2 * ((_WRAP_BITS + 1) * math.log(2) + math.log(dim) + math.log(steps)))
@@ -290,11 +258,6 @@ def counted_variance(widths: Iterable[float]) -> float:
     """Return the variance, in grid steps squared, that GDP and PLD curves may count for a sum of noises.
 
     Noises below 8 steps count as none; 4 are taken off for the sum being discrete.
-
-    Examples
-    --------
-    >>> counted_variance([100.0, 7.9, 0.0]), counted_variance([1.0, 2.0])
-    (9996.0, 0.0)
     """
     return max(0.0, math.fsum(s * s for s in map(float, widths) if s >= COUNTED_FROM) - DISCOUNT)
 
@@ -432,13 +395,6 @@ class SummedNoise:
     Guarantees
     ----------
     None to anybody: a simulation. The mean of the rows has the law it has with a draw for every member.
-
-    Examples
-    --------
-    >>> noise = SummedNoise(7)
-    >>> rows = noise.perturb(np.zeros((4, 50_000)), agents=range(4), step=0, std=1.0)
-    >>> abs(float(rows.sum(axis=0).std()) - 2.0) < 0.05, bool(rows[1:].any())
-    (True, False)
     """
 
     protective = False

@@ -1,9 +1,9 @@
-"""Where the noise comes from: reproducible for simulations, protective for people.
+"""Noise sources: reproducible for simulations, protective for people.
 
 `SimulatedNoise` is a counter-based generator: the number added to one coordinate depends on (seed,
 agent, step, stream, coordinate) and on nothing else, so a stacked run, a cluster and a peer agree.
 
-`ProtectiveNoise` adds integers on a grid. With :math:`\\sigma` the standard deviation asked for,
+`ProtectiveNoise` adds integers on a grid. With :math:`\\sigma` the requested standard deviation,
 :math:`s = 512\\sqrt{65537} \\approx 131073` and grid step :math:`g = \\sigma / s`, it releases
 
 .. math:: g \\cdot (\\mathrm{round}(x / g) + K), \\qquad K \\sim \\mathcal{N}_{\\mathbb{Z}}(0, s^2),
@@ -54,11 +54,6 @@ class NoiseSource(Protocol):
     ``protective`` says whether the noise may protect people. `perturb` takes one row per hosted agent and
     the agents' numbers; `slack` is the L2 length that must be taken off a clipping radius before
     `perturb`, so that the sensitivity after rounding is the one accounted.
-
-    Examples
-    --------
-    >>> isinstance(SimulatedNoise(1), NoiseSource), isinstance(ProtectiveNoise(), NoiseSource)
-    (True, True)
     """
 
     @property
@@ -199,11 +194,11 @@ class ProtectiveNoise:
 
 
 class KeyedNoise(ProtectiveNoise):
-    """Protective noise that is a function of a secret key: what is drawn twice is drawn the same.
+    """Protective noise that is a function of a secret key: a repeated draw gives the same noise.
 
-    A peer that is killed between a draw and its commit, or set back by a backup, does the step again. With
-    noise made anew the two results together tell more than one; here the same row under the same label gets
-    the same noise, so that nothing new is told, and any other row gets noise that is independent of it.
+    A peer that is killed between a draw and its commit, or restored from a backup, repeats the step. With new
+    noise the two results together would reveal more than one. Here the same row under the same label gets the
+    same noise, so the repetition reveals nothing new, and any other row gets independent noise.
 
     Parameters
     ----------
@@ -352,14 +347,6 @@ def perturb_steps(
 
     The numbers are those of one `NoiseSource.perturb` per step; simulated and protective sources draw them
     all at once, for compiled loops in which a call per step would be most of the work.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> noise = SimulatedNoise(3)
-    >>> rows = perturb_steps(noise, np.zeros((5, 2)), agent=1, step=7, std=2.0)
-    >>> bool((rows[4] == noise.perturb(np.zeros((1, 2)), agents=[1], step=11, std=2.0)[0]).all())
-    True
     """
     count, dim = values.shape
     # only the sources themselves: one derived from them may perturb in its own way
@@ -382,23 +369,13 @@ def perturb_steps(
 
 
 def grid_of(noise: NoiseSource, std: float) -> float:
-    """Return the grid on which values meet the noise of a source; 0 where nothing is rounded.
-
-    Examples
-    --------
-    >>> grid_of(SimulatedNoise(1), 1.0), grid_of(ProtectiveNoise(), 1.0) > 0
-    (0.0, True)
-    """
+    """Return the grid on which values meet the noise of a source; 0 where nothing is rounded."""
     rounds = noise.protective or noise.slack(1, 1.0) > 0  # a recording of protective noise rounds too
     return float(grid_step(std)) if rounds and std > 0 else 0.0
 
 
 def grid_step(std: float) -> float:
-    """Return the distance between neighboring grid points for noise of standard deviation ``std``.
-
-    >>> round(1 / grid_step(1.0))
-    131073
-    """
+    """Return the distance between neighboring grid points for noise of standard deviation ``std``."""
     return _validate.positive(std, "the noise standard deviation") / STEPS_PER_STD
 
 
@@ -437,9 +414,9 @@ def _step_keys(seed: int, first: int, count: int, stream: int) -> np.ndarray:
         return value
 
     def mixed(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        found: np.ndarray = np.uint32(0xCA01F9DD) * x - np.uint32(0x4973F715) * y
-        found ^= found >> np.uint32(16)
-        return found
+        value: np.ndarray = np.uint32(0xCA01F9DD) * x - np.uint32(0x4973F715) * y
+        value ^= value >> np.uint32(16)
+        return value
 
     pool = [hashed(word) for word in entropy[:4]]
     for source in range(4):
@@ -447,11 +424,11 @@ def _step_keys(seed: int, first: int, count: int, stream: int) -> np.ndarray:
             if source != target:
                 pool[target] = mixed(pool[target], hashed(pool[source]))
     for word in entropy[4:]:
-        pool = [mixed(held, hashed(word)) for held in pool]
+        pool = [mixed(state, hashed(word)) for state in pool]
     state = np.empty((count, 4), np.uint32)
     constant = 0x8B51F9DD
-    for place, held in enumerate(pool):
-        value = held ^ np.uint32(constant)
+    for place, pooled in enumerate(pool):
+        value = pooled ^ np.uint32(constant)
         constant = constant * 0x58F38DED & _WORD
         value *= np.uint32(constant)
         state[:, place] = value ^ value >> np.uint32(16)

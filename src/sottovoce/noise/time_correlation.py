@@ -15,8 +15,6 @@ from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, takes_network
 
-__all__ = ["TimeCorrelation", "mafalda", "mafalda_gram", "time_correlation"]
-
 Participation = Sequence[Sequence[int]]
 
 
@@ -25,13 +23,6 @@ class TimeCorrelation:
     """A lower triangular C (steps, steps) with its sensitivity and the error it gives.
 
     ``inverse @ xi`` is the noise of all steps; ``error`` is sens^2 tr(M X^-1).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> plain = TimeCorrelation(C=np.eye(2), sens=1.0, error=3.0)
-    >>> plain.X.tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
     """
 
     C: np.ndarray
@@ -53,11 +44,7 @@ class TimeCorrelation:
 
 @takes_network
 def mafalda_gram(network: Network | None, steps: int) -> np.ndarray:
-    """Return M (steps, steps), how the noise of two steps adds up in the error; None is a single node.
-
-    >>> mafalda_gram(None, 2).tolist()
-    [[2.0, 1.0], [1.0, 1.0]]
-    """
+    """Return M (steps, steps), how the noise of two steps adds up in the error; None is a single node."""
     T = _validate.count(steps, "steps")
     values = np.ones(1) if network is None else np.linalg.eigvalsh(network.W.toarray())
     powers = np.array([float(np.sum(values**k)) for k in range(2 * T + 1)])  # tr W^k
@@ -102,12 +89,7 @@ def mafalda(
 def time_correlation(
     C: np.ndarray, M: np.ndarray, participation: Participation | None = None
 ) -> TimeCorrelation:
-    """Return sensitivity and error of any lower triangular C, for comparison.
-
-    >>> import numpy as np
-    >>> time_correlation(np.eye(2), mafalda_gram(None, 2)).error  # independent noise
-    3.0
-    """
+    """Return sensitivity and error of any lower triangular C, for comparison."""
     C = np.array(C, dtype=np.float64)
     if C.ndim != 2 or C.shape[0] != C.shape[1] or np.any(np.triu(C, 1)) or not np.all(np.diagonal(C)):
         raise InvalidInput("C must be square, lower triangular and have no zero on its diagonal.")

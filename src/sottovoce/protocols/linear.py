@@ -199,14 +199,7 @@ class LinearProtocol(Protocol):
     # ---- the accountant and the attacker ---------------------------------------------------------
 
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
-        """Return the nodes whose message of round ``t`` reaches an observer, sorted.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> sv.protocols.Gossip(sv.graphs.path(4), rounds=1).senders(0, 1)
-        (0, 2)
-        """
+        """Return the nodes whose message of round ``t`` reaches an observer, sorted."""
         chosen = _validate.nodes(observers, self.n)
         matrix = self.matrix(t)[list(chosen)]
         rows = np.repeat(np.asarray(chosen), np.diff(matrix.indptr))
@@ -329,14 +322,14 @@ class LinearProtocol(Protocol):
     ) -> np.ndarray:
         """Run the protocol and return what the observers see, in the order of `GaussianView.messages`."""
         state = _validate.rows(rows, self.n)
-        listed = self._seen(_validate.nodes(observers, self.n), own_noise)
-        seen = np.empty((len(listed), state.shape[1]), dtype=state.dtype)
+        messages = self._seen(_validate.nodes(observers, self.n), own_noise)
+        seen = np.empty((len(messages), state.shape[1]), dtype=state.dtype)
         of_round: dict[int, list[int]] = {}
-        for place, (t, _) in enumerate(listed):
+        for place, (t, _) in enumerate(messages):
             of_round.setdefault(t, []).append(place)
         for t, present in enumerate(self._states(state, noise, step)):
             for place in of_round.get(t, ()):
-                seen[place] = present[listed[place][1]]
+                seen[place] = present[messages[place][1]]
         return seen
 
     def _seen(self, observers: tuple[int, ...], own_noise: bool) -> tuple[tuple[int, int], ...]:
@@ -365,15 +358,6 @@ class ExactConsensus(LinearProtocol):
 
     Subclasses give `blocks`. For one observer whose noise is known the basis of the view is then written
     down directly; any other case goes through the general recursion (a test compares the two).
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> tree = sv.protocols.Tree(sv.graphs.path(4), root=0)
-    >>> tree.exact
-    True
-    >>> [block.tolist() for block in tree.blocks(1)]
-    [[2, 3], [0]]
     """
 
     exact = True
@@ -395,12 +379,7 @@ class ExactConsensus(LinearProtocol):
 
 
 def as_linear(protocol: Protocol, refusal: str | None = None) -> LinearProtocol:
-    """Return the protocol as a linear one, or refuse it; ``refusal`` replaces the default message.
-
-    >>> import sottovoce as sv
-    >>> as_linear(sv.protocols.HypercubeExchange(4)).matrix(0).shape
-    (4, 4)
-    """
+    """Return the protocol as a linear one, or refuse it; ``refusal`` replaces the default message."""
     if not isinstance(protocol, LinearProtocol):
         raise InvalidInput(refusal or f"Expected a linear protocol, given by its matrices, got {protocol!r}.")
     return protocol

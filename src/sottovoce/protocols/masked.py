@@ -116,14 +116,7 @@ class Masked(ExactConsensus):
         return self.tree.messages
 
     def partners(self, node: int) -> tuple[int, ...]:
-        """Return the members that share a key with ``node``, sorted.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> sv.protocols.Masked(sv.graphs.star(5)).partners(3)
-        (0, 1, 2, 4)
-        """
+        """Return the members that share a key with ``node``, sorted."""
         v = _validate.node(node, self.n)
         start, stop = self._partner_matrix.indptr[v : v + 2]
         return tuple(int(w) for w in self._partner_matrix.indices[start:stop])
@@ -135,13 +128,6 @@ class Masked(ExactConsensus):
 
         Float rows are placed on the grid, added as int64 and divided once. Rows of int64 or int32 are on
         somebody's grid already, masked or not: their sum modulo 2^64 or 2^32 comes back, lifted around 0.
-
-        Examples
-        --------
-        >>> import numpy as np, sottovoce as sv
-        >>> masked = sv.protocols.Masked(sv.graphs.path(3))
-        >>> masked.apply(np.array([[2**62], [2**62], [-(2**63)]]))[0].tolist()
-        [0]
         """
         integers, floating = self._integers(rows)
         final = self._finish(sum_of_rows(integers), floating)
@@ -175,14 +161,7 @@ class Masked(ExactConsensus):
         return self._finish(rows, np.dtype(dtype))
 
     def on_grid(self, step: float) -> Masked:
-        """Return the same protocol with another grid step.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> sv.protocols.Masked(sv.graphs.path(3)).on_grid(0.25).grid_step
-        0.25
-        """
+        """Return the same protocol with another grid step."""
         if step == self.grid_step:
             return self
         other = copy.copy(self)
@@ -212,37 +191,18 @@ class Masked(ExactConsensus):
     # ---- the accountant and the attacker ---------------------------------------------------------
 
     def blocks(self, v: Nodes = ()) -> list[np.ndarray]:
-        """Return the node sets whose sums the coalition ``v`` learns: components of the others' partnership.
-
-        Examples
-        --------
-        A ring of partners, two of them colluding, falls into two halves.
-
-        >>> import sottovoce as sv
-        >>> ring = sv.protocols.Masked(sv.graphs.complete(6), partners=sv.graphs.ring(6))
-        >>> [block.tolist() for block in ring.blocks([0, 3])]
-        [[1, 2], [4, 5]]
-        >>> len(ring.blocks())
-        1
-        """
+        """Return the sets whose sums the coalition ``v`` learns (components of their partner graph)."""
         others = np.setdiff1d(np.arange(self.n), self._coalition(v))
         if not len(others):
             return []
-        kept = self._partner_matrix[others][:, others]
-        count, labels = sparse.csgraph.connected_components(kept, directed=False)
+        remaining = self._partner_matrix[others][:, others]
+        count, labels = sparse.csgraph.connected_components(remaining, directed=False)
         return [others[labels == k] for k in range(count)]
 
     def shares(self, v: Nodes, noise_std: ArrayLike | None = None) -> np.ndarray:
         """Return (n,) what the coalition ``v`` learns of everybody, `view(v).leakage()` in closed form.
 
         With ``noise_std`` the share is in the user's own unit: ``mu = (d / std[u]) * sqrt(h(u))``.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> masked = sv.protocols.Masked(sv.graphs.path(4))
-        >>> masked.shares(0, noise_std=[9.0, 1.0, 1.0, 2.0]).round(6).tolist()
-        [0.0, 0.166667, 0.166667, 0.666667]
         """
         variance = self._variances(noise_std)
         if not (variance > 0).all():
@@ -267,23 +227,16 @@ class Masked(ExactConsensus):
         [5.0, 0.0, 5.0, 5.0]
         """
         variance = self._variances(noise_std)
-        found = np.zeros(self.n)
+        stds = np.zeros(self.n)
         for block in self.blocks(v):
-            found[block] = math.sqrt(math.fsum(variance[block]))
-        return found
+            stds[block] = math.sqrt(math.fsum(variance[block]))
+        return stds
 
     def worst_coalition(self, noise_std: ArrayLike | None = None, user: int | None = None) -> tuple[int, ...]:
         """Return ``tolerate`` members who together learn the most, of ``user`` or of anybody.
 
         Whoever they are, the others stay in one component; so it is those with the most noise, which no
         longer counts. The user itself is not among them.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> masked = sv.protocols.Masked(sv.graphs.complete(5), tolerate=2)
-        >>> masked.worst_coalition([1.0, 5.0, 2.0, 4.0, 3.0]), masked.worst_coalition(user=0)
-        ((1, 3), (1, 2))
         """
         if self.tolerate is None:
             raise InvalidInput(
@@ -300,13 +253,6 @@ class Masked(ExactConsensus):
 
         Its `messages` name, in this order, the coalition's own rows as (0, member), if it knows its noise,
         and one sum per block as (0, the block's lowest member).
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> masked = sv.protocols.Masked(sv.graphs.star(4))
-        >>> masked.view().leakage().round(6).tolist(), masked.view(0).leakage().round(6).tolist()
-        ([0.25, 0.25, 0.25, 0.25], [0.0, 0.333333, 0.333333, 0.333333])
         """
         chosen = self._coalition(observers)
         blocks = self._seen_blocks(chosen, own_noise)
@@ -379,8 +325,8 @@ class Masked(ExactConsensus):
         return [*self.blocks(chosen), *also]
 
     def _coalition(self, members: Nodes) -> tuple[int, ...]:
-        listed = [members] if isinstance(members, (int, np.integer)) else list(members)
-        return _validate.nodes(listed, self.n, "the coalition") if listed else ()
+        nodes = [members] if isinstance(members, (int, np.integer)) else list(members)
+        return _validate.nodes(nodes, self.n, "the coalition") if nodes else ()
 
     def _variances(self, noise_std: ArrayLike | None) -> np.ndarray:
         std = np.ones(self.n) if noise_std is None else np.asarray(noise_std, float).ravel()
@@ -401,13 +347,13 @@ class MaskedLocal(NodeState):
         self._done = 0
 
     def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
-        given = np.array(row, copy=True)
+        state = np.array(row, copy=True)
         self._floating, self._done = None, 0
-        if given.dtype not in (np.int64, np.int32):
-            given = given if given.dtype in (np.float32, np.float64) else given.astype(np.float64)
-            self._floating = given.dtype
-            given = to_grid(given, self.protocol.grid_step, self.protocol.n)
-        self._state = given
+        if state.dtype not in (np.int64, np.int32):
+            state = state if state.dtype in (np.float32, np.float64) else state.astype(np.float64)
+            self._floating = state.dtype
+            state = to_grid(state, self.protocol.grid_step, self.protocol.n)
+        self._state = state
 
     def sends(self, t: int) -> tuple[int, ...]:
         return self.protocol.receivers(t, self.node)
@@ -531,8 +477,8 @@ def _ones(matrix: sparse.csr_array) -> sparse.csr_array:
 
 def _indicators(blocks: Iterable[np.ndarray], n: int) -> np.ndarray:
     """Return (n, blocks) unit columns, one per block."""
-    listed = list(blocks)
-    basis = np.zeros((n, len(listed)))
-    for j, block in enumerate(listed):
+    sets = list(blocks)
+    basis = np.zeros((n, len(sets)))
+    for j, block in enumerate(sets):
         basis[block, j] = 1 / np.sqrt(len(block))
     return basis

@@ -244,14 +244,7 @@ def momentum(network: Network, intensities: np.ndarray) -> tuple[float, float]:
 
 @takes_network
 def edge_intensities(network: Network, intensities: str | ArrayLike = "weights") -> np.ndarray:
-    """Return the probability of every edge in a tick, checked: by weight, uniform, or as passed.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> edge_intensities(sv.graphs.ring(4), "uniform").tolist()
-    [0.25, 0.25, 0.25, 0.25]
-    """
+    """Return the probability of every edge in a tick, checked: by weight, uniform, or as passed."""
     count = len(network.edges)
     if isinstance(intensities, str):
         if intensities == "weights":
@@ -283,5 +276,5 @@ def draw_edges(
     """Draw one edge per tick, by default with probability ``2 W_uv / n``; (-1, -1) marks an idle tick."""
     steps = np.cumsum(edge_intensities(network) if intensities is None else intensities)
     picked = np.searchsorted(steps, rng.random(ticks), side="right")
-    listed = np.vstack([network.edges, [[-1, -1]]])
-    return np.asarray(listed[np.minimum(picked, len(network.edges))])
+    edges = np.vstack([network.edges, [[-1, -1]]])
+    return np.asarray(edges[np.minimum(picked, len(network.edges))])

@@ -70,8 +70,8 @@ def _center(network: Network) -> int:
 
 
 def _bfs(network: Network, root: int) -> np.ndarray:
-    _, found = sparse.csgraph.breadth_first_order(network.adjacency, root, directed=False)
-    parents = np.array(found, dtype=np.int64)
+    _, predecessors = sparse.csgraph.breadth_first_order(network.adjacency, root, directed=False)
+    parents = np.array(predecessors, dtype=np.int64)
     parents[root] = -1
     return parents
 
@@ -167,9 +167,9 @@ def few_leaf_tree(
             links = _breadth_first(around, rng, c)
             _exchange_edges(links, around, rng, c)
         parents = _from_the_middle(links)
-        found = (sum(len(joined) <= c for joined in links), _depth(parents), parents)
-        if best is None or found[:2] < best[:2]:
-            best = found
+        candidate = (sum(len(joined) <= c for joined in links), _depth(parents), parents)
+        if best is None or candidate[:2] < best[:2]:
+            best = candidate
         if best[0] <= least:
             break
     assert best is not None

@@ -145,9 +145,9 @@ class Dropout(TimeVarying):
 def silenced(network: Network, nodes: Iterable[int], edges: Iterable[tuple[int, int]]) -> sparse.csr_array:
     """Return the gossip matrix with some nodes and edges silent, their weight moved to the diagonal."""
     quiet = np.zeros(network.n, dtype=bool)
-    listed = list(nodes)
-    if listed:
-        quiet[list(_validate.nodes(listed, network.n, "dropped nodes"))] = True
+    silent = list(nodes)
+    if silent:
+        quiet[list(_validate.nodes(silent, network.n, "dropped nodes"))] = True
     entries = network.W.tocoo()
     off = entries.row != entries.col
     lost = off & (quiet[entries.row] | quiet[entries.col])
@@ -159,9 +159,9 @@ def silenced(network: Network, nodes: Iterable[int], edges: Iterable[tuple[int, 
                 raise GraphError(f"Dropout names ({u}, {v}), which is not an edge of {network.name}.")
         low, high = np.minimum(entries.row, entries.col), np.maximum(entries.row, entries.col)
         lost |= off & np.isin(low * network.n + high, pairs[:, 0] * network.n + pairs[:, 1])
-    kept = off & ~lost
+    active = off & ~lost
     matrix = sparse.csr_array(
-        (entries.data[kept], (entries.row[kept], entries.col[kept])), shape=network.W.shape
+        (entries.data[active], (entries.row[active], entries.col[active])), shape=network.W.shape
     )
     diagonal = 1.0 - np.asarray(matrix.sum(axis=1)).ravel()
     return sorted_csr(matrix + sparse.diags_array(diagonal))

@@ -93,13 +93,7 @@ class Tree(ExactConsensus):
         return self._matrices[t]
 
     def senders(self, t: int, observers: Nodes) -> tuple[int, ...]:
-        """Return whose message of round ``t`` reaches an observer: children on the way up, parents down.
-
-        >>> import sottovoce as sv
-        >>> tree = sv.protocols.Tree(sv.graphs.path(3), root=0)
-        >>> [tree.senders(t, 1) for t in range(4)]
-        [(2,), (), (0,), ()]
-        """
+        """Return whose message of round ``t`` reaches an observer: children on the way up, parents down."""
         who = _validate.nodes(observers, self.n)
         if t < self.depth:
             level = self.depth - t
@@ -126,11 +120,6 @@ class Tree(ExactConsensus):
         """Return the node sets whose sums ``v`` sees: the subtree of each child, and all outside its own.
 
         Several nodes together see one sum per component of the tree without them.
-
-        >>> import sottovoce as sv
-        >>> tree = sv.protocols.Tree(sv.graphs.path(6), root=0)
-        >>> [block.tolist() for block in tree.blocks([1, 4])]
-        [[0], [2, 3], [5]]
         """
         if not isinstance(v, (int, np.integer)):
             return self._components(set(_validate.nodes(v, self.n, "the coalition")))

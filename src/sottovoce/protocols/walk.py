@@ -180,8 +180,8 @@ class Walk(Protocol):
         """Return the sums that reach the observers, in the order of `GaussianView.messages`."""
         values = _validate.rows(rows, self.n)
         sums = self._sums(values, noise, step)
-        listed = self.view(observers).messages
-        return np.array([sums[t - 1] for t, _ in listed]).reshape(len(listed), values.shape[1])
+        messages = self.view(observers).messages
+        return np.array([sums[t - 1] for t, _ in messages]).reshape(len(messages), values.shape[1])
 
     def local(self, node: int) -> NodeState:
         """Return the state machine of one node: it acts only when it holds the token."""

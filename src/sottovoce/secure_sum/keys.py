@@ -65,14 +65,7 @@ class MaskKey:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> MaskKey:
-        """Return the key that `to_bytes` gave, as a member's own disk kept it from signing to the first row.
-
-        Examples
-        --------
-        >>> key = MaskKey.fresh()
-        >>> MaskKey.from_bytes(key.to_bytes()).public == key.public
-        True
-        """
+        """Return the key that `to_bytes` returned, read from the member's own disk."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         return cls(X25519PrivateKey.from_private_bytes(sized(stored, "a private key")), protective=True)
@@ -136,15 +129,7 @@ def session_hash(run: bytes, membership_version: int, publics: Mapping[str, byte
 
 
 def pair_key(key: MaskKey, name: str, other: str, other_public: bytes, session: bytes) -> bytearray:
-    """Return ``k_0`` of the pair ``name``, ``other``: the same 32 bytes at both ends.
-
-    Examples
-    --------
-    >>> a, b = MaskKey.fresh(), MaskKey.fresh()
-    >>> session = session_hash(bytes(32), 0, {"a": a.public, "b": b.public})
-    >>> pair_key(a, "a", "b", b.public, session) == pair_key(b, "b", "a", a.public, session)
-    True
-    """
+    """Return ``k_0`` of the pair ``name``, ``other``: the same 32 bytes at both ends."""
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -157,13 +142,7 @@ def pair_key(key: MaskKey, name: str, other: str, other_public: bytes, session: 
 
 
 def mask_label(run: bytes, membership_version: int, step: int, chain: bytes) -> bytes:
-    """Return the 80 bytes that name one row of a run: run, membership version, step and the chain before it.
-
-    Examples
-    --------
-    >>> len(mask_label(bytes(32), 0, 3, bytes(32)))
-    80
-    """
+    """Return the 80 bytes that label one row: run, membership version, step and the chain before it."""
     return (
         sized(run, "the run's hash")
         + _number(membership_version, "membership_version")
@@ -177,12 +156,6 @@ def next_chain(chain: bytes, step: int, total: np.ndarray) -> bytes:
 
     Float models are refused: a last bit that differs between two machines would stop the masks from
     cancelling for good.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> next_chain(bytes(32), 0, np.array([1, 2])) == next_chain(bytes(32), 0, np.array([1, 3]))
-    False
     """
     whole = np.asarray(total)
     if whole.dtype not in (np.int64, np.int32):

@@ -107,13 +107,6 @@ class PairMasks:
         """Return the masks of ``member`` from its own key and everybody's public keys, in members' order.
 
         A membership version that continues a broken step begins at that ``step``, with its own keys.
-
-        Examples
-        --------
-        >>> keys = [MaskKey.fresh() for _ in range(3)]
-        >>> publics = [key.public for key in keys]
-        >>> PairMasks.agree(keys[1], 1, ["a", "b", "c"], publics, [0, 2], run=bytes(32)).partners
-        (0, 2)
         """
         if len(set(names)) != len(names) or len(names) != len(publics):
             raise InvalidInput(f"every member needs a name of its own and a public key, got {list(names)}.")
@@ -128,7 +121,7 @@ class PairMasks:
         session = session_hash(run, membership_version, known)
         chosen = _validate.nodes(partners, len(names), "partners")
         keys = {w: pair_key(key, own, names[w], known[names[w]], session) for w in chosen if w != member}
-        made = cls(
+        masks = cls(
             member,
             keys,
             run=run,
@@ -139,7 +132,7 @@ class PairMasks:
         )
         for copied in keys.values():
             copied[:] = bytes(KEY_BYTES)
-        return made
+        return masks
 
     @property
     def partners(self) -> tuple[int, ...]:
@@ -190,14 +183,7 @@ class PairMasks:
         self._erased = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all that the next step needs, for a member's own disk; it holds keys.
-
-        Examples
-        --------
-        >>> masks = PairMasks(0, {1: bytes(range(32))}, run=bytes(32))
-        >>> PairMasks.from_dict(masks.to_dict()).partners
-        (1,)
-        """
+        """Return all that the next step needs, for a member's own disk; it holds keys."""
         self._require(self.step)
         sent = {label: sha256(row.tobytes()) for label, row in self._hidden.items()} | self._digests
         return {
@@ -214,7 +200,7 @@ class PairMasks:
     @classmethod
     def from_dict(cls, stored: Mapping[str, Any]) -> PairMasks:
         """Return the masks that `to_dict` described."""
-        made = cls(
+        masks = cls(
             stored["member"],
             {int(w): bytes.fromhex(key) for w, key in stored["keys"].items()},
             run=bytes.fromhex(stored["run"]),
@@ -223,8 +209,8 @@ class PairMasks:
             step=stored["step"],
             protective=stored["protective"],
         )
-        made._digests = {bytes.fromhex(a): bytes.fromhex(b) for a, b in stored["hidden"].items()}
-        return made
+        masks._digests = {bytes.fromhex(a): bytes.fromhex(b) for a, b in stored["hidden"].items()}
+        return masks
 
     def __repr__(self) -> str:
         kind = "protective" if self.protective else "simulation"
@@ -244,14 +230,7 @@ class PairMasks:
 def simulated_masks(
     protocol: Masked, seed: int, *, run: bytes = bytes(KEY_BYTES), membership_version: int = 0, bits: int = 64
 ) -> list[PairMasks]:
-    """Return everybody's masks in a simulation, from the key path of real members and the keys of a seed.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> simulated_masks(sv.protocols.Masked(sv.graphs.ring(4)), seed=1)[2]
-    PairMasks(member=2, partners=3, step=0, simulation)
-    """
+    """Return everybody's masks in a simulation, from the key path of real members and the keys of a seed."""
     keys = [MaskKey.simulated(seed, v) for v in range(protocol.n)]
     names = [f"member {v}" for v in range(protocol.n)]
     publics = [key.public for key in keys]
