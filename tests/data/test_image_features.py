@@ -12,7 +12,6 @@ from sottovoce.data.image_features import (
     OrientedFeatures,
     PooledPixels,
     Scattering,
-    StrokeWhitening,
     Whitened,
     dead_leaves,
     deskew,
@@ -25,7 +24,7 @@ from sottovoce.errors import InvalidInput
 MAPS = {
     "oriented": OrientedFeatures(),
     "scattering": Scattering(directions=4),
-    "whitened": StrokeWhitening(OrientedFeatures(4), drawings=200),
+    "whitened": Whitened(OrientedFeatures(4), "strokes", drawings=200),
     "deskewed": Deskewed(OrientedFeatures(4)),
     "joined": Joined((OrientedFeatures(4), PooledPixels(4))),
 }
@@ -69,7 +68,7 @@ def test_turning_the_image_permutes_the_directions():
 
 
 def test_whitening_whitens_fresh_strokes():
-    whiten = StrokeWhitening(OrientedFeatures(4), ridge=0.01, drawings=1200)
+    whiten = Whitened(OrientedFeatures(4), "strokes", ridge=0.01, drawings=1200)
     mean, root = whiten._statistics
     rows = (whiten.features(images(1200, seed=9)) - mean) @ root
     values = np.linalg.eigvalsh(np.cov(rows, rowvar=False))

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from sottovoce.data import (
     Dataset,
     Shards,
-    bound_features,
     by_column,
     by_label,
     dirichlet,
@@ -127,16 +126,18 @@ def test_labels_outside_two_classes_are_refused(bad):
 
 
 def test_bounds_that_do_not_hold():
-    with pytest.raises(DataError, match="Row 1, feature 0 lies outside"):
-        bound_features([[0.0], [2.0]], -1, 1)
+    data = Dataset("d", np.array([[0.0], [2.0]]), np.ones(2))
+    with pytest.raises(DataError, match="low < high"):
+        data.bounded(1, -1)
     with pytest.raises(DataError, match="one number or one per feature"):
-        bound_features([[0.0], [2.0]], [0, 0], [1, 1])
+        data.bounded([0, 0], [1, 1])
+    assert data.bounded(-1, 1).X.tolist() == [[0.0], [1.0]]
 
 
 def test_standardizing_is_noted_as_not_private():
     data = Dataset("d", np.array([[1.0, 5.0], [3.0, 5.0]]), np.array([1, -1]))
-    assert data.notes == ()
-    assert "not private" in data.standardized().notes[0]
+    assert data.uncharged == ()
+    assert data.standardized().uncharged == ("standardize",)
     assert data.standardized().X.tolist() == [[-1, 0], [1, 0]]
 
 

@@ -1,7 +1,6 @@
 """Data sets, users' tables, and how records are dealt out to users."""
 
 from sottovoce.data.base import Dataset, Shards, signed_labels
-from sottovoce.data.bounds import bound_features
 from sottovoce.data.files import read_arff, read_columns, read_csv, read_file, read_libsvm, read_npz
 from sottovoce.data.loaders import data_folder, load, names
 from sottovoce.data.partition import by_column, by_label, by_size, dirichlet, equal, skew_matrix
@@ -11,7 +10,6 @@ __all__ = [
     "Dataset",
     "Shards",
     "TableData",
-    "bound_features",
     "by_column",
     "by_label",
     "by_size",

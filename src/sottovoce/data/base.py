@@ -1,7 +1,7 @@
 """A data set, and the same records dealt out to users.
 
-Preparation steps that look at all records (standardizing) say so in `Dataset.notes`: they are not
-private by themselves. Steps that treat every record alone (unit length, an intercept column) are.
+Standardizing reads all records, so it is not private, and `Dataset.uncharged` says so. Steps that treat every
+record alone (unit length, an intercept column) are private.
 """
 
 from __future__ import annotations
@@ -84,9 +84,8 @@ class Dataset:
     feature_names : p names.
     groups : (n,) site of each record.
     X_test, y_test : records kept apart for evaluation.
-    notes : what was done to the data that looked at more than one record at a time.
-    uncharged : the same by name (`sottovoce.accounting.wording.UNCHARGED`): what a statement about a model of
-        these data leaves out, unless its user accepts it.
+    uncharged : what was read from all records at once, by name (`sottovoce.accounting.wording.UNCHARGED`).
+        The guarantee of a model of these data leaves it out, so its user must accept it.
 
     Examples
     --------
@@ -102,7 +101,7 @@ class Dataset:
     groups: np.ndarray | None = field(default=None, repr=False)
     X_test: Any = field(default=None, repr=False)
     y_test: np.ndarray | None = field(default=None, repr=False)
-    notes: tuple[str, ...] = ()
+
     uncharged: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -130,8 +129,8 @@ class Dataset:
 
         Guarantees
         ----------
-        None: mean and deviation are read from the private records, and `notes` says so. With public
-        figures, compute ``(X - mean) / std`` yourself.
+        None: mean and deviation are read from the private records, and `uncharged` says so.
+        With public figures, compute ``(X - mean) / std`` yourself.
         """
         if is_sparse(self.X):
             raise DataError(
@@ -140,11 +139,8 @@ class Dataset:
         mean, std = self.X.mean(axis=0), self.X.std(axis=0)
         std = np.where(std > 0, std, 1.0)
         test = None if self.X_test is None else (self.X_test - mean) / std
-        note = "standardized with the mean and deviation of the private records (not private)"
-        return replace(
-            self, X=(self.X - mean) / std, X_test=test, notes=(*self.notes, note),
-            uncharged=(*self.uncharged, "standardize"),
-        )  # fmt: skip
+        uncharged = (*self.uncharged, "standardize")
+        return replace(self, X=(self.X - mean) / std, X_test=test, uncharged=uncharged)
 
     def bounded(self, low: Any, high: Any) -> Dataset:
         """Return features clipped to public bounds and scaled to [-1, 1], record by record: it costs nothing.
@@ -153,16 +149,18 @@ class Dataset:
         ----------
         low, high : numbers, or one per feature, known without looking at the records.
         """
-        from sottovoce.data.bounds import bound_features
 
         if is_sparse(self.X):
             raise DataError(f"{self.name} is sparse; bounds would make it dense, use unit_rows instead.")
-        width = np.asarray(high, dtype=np.float64) - np.asarray(low, dtype=np.float64)
-        if not (width > 0).all():
-            raise DataError("Bounds must have low < high in every feature.")
+        try:
+            low, high = (np.broadcast_to(np.asarray(b, dtype=np.float64), (self.dim,)) for b in (low, high))
+        except ValueError:
+            raise DataError(f"Bounds must be one number or one per feature ({self.dim}).") from None
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise DataError("Bounds must be finite with low < high in every feature.")
 
-        def scaled(X: Any) -> Any:
-            return 2 * (bound_features(X, low, high, outside="clip") - np.asarray(low)) / width - 1
+        def scaled(X: np.ndarray) -> np.ndarray:
+            return np.asarray(2 * (np.clip(X, low, high) - low) / (high - low) - 1)
 
         return replace(self, X=scaled(self.X), X_test=None if self.X_test is None else scaled(self.X_test))
 

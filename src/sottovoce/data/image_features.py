@@ -116,15 +116,15 @@ class Scattering:
             return window @ modulus @ window.T  # few places of a separable window: no transform needed
 
         spectrum = torch.fft.fft2(x)
-        found = [averaged(x)]
+        responses = [averaged(x)]
         for scale, wavelet in wavelets:
             modulus = torch.fft.ifft2(spectrum * wavelet).abs()
-            found.append(averaged(modulus))
+            responses.append(averaged(modulus))
             if self.second:
                 inner = torch.fft.fft2(modulus)
                 later = [other for finer, other in wavelets if finer > scale]
-                found += [averaged(torch.fft.ifft2(inner * other).abs()) for other in later]
-        values = torch.stack(found, 1).flatten(1)
+                responses += [averaged(torch.fft.ifft2(inner * other).abs()) for other in later]
+        values = torch.stack(responses, 1).flatten(1)
         return values.sign() * values.abs().sqrt()  # the average of a chroma channel may be negative
 
 
@@ -369,13 +369,6 @@ class Whitened:
         return np.concatenate(parts) if parts else np.zeros((0, root.shape[1]), np.float32)
 
 
-class StrokeWhitening(Whitened):
-    """Features whitened on random pen strokes: `Whitened` with ``"strokes"``."""
-
-    def __init__(self, features: Any, *, ridge: float = 0.1, seed: int = 0, drawings: int = 8000) -> None:
-        super().__init__(features, "strokes", ridge=ridge, seed=seed, drawings=drawings)
-
-
 _FIRST = Scattering(second=False)
 _GREY = Joined((_FIRST, OrientedFeatures(), PooledPixels(2)))
 _COLOR = Joined((Opponent(_FIRST), Opponent(OrientedFeatures()), Opponent(PooledPixels(4))))
@@ -424,8 +417,8 @@ def _principal(centered: np.ndarray, keep: int, ridge: float) -> np.ndarray:
     products = (centered @ centered.T if few else centered.T @ centered).astype(np.float64)
     values, vectors = linalg.eigh(products / (count - 1), overwrite_a=True)
     values, vectors = values[::-1][:keep], vectors[:, ::-1][:, :keep]
-    kept = values > 1e-7 * values[0]  # float32 rows know no more
-    values, vectors = values[kept], vectors[:, kept]
+    significant = values > 1e-7 * values[0]  # float32 rows know no more
+    values, vectors = values[significant], vectors[:, significant]
     if few:
         vectors = centered.T @ (vectors / np.sqrt(values * (count - 1)))
     return np.ascontiguousarray(vectors / np.sqrt(values + ridge * values.mean()), np.float32)

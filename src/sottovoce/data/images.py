@@ -201,11 +201,11 @@ def download(name: str, folder: str | Path | None = None) -> Path:
 
 def check_sum(path: Path, kind: str, wanted: str) -> None:
     """Raise, and remove the file, unless its digest is the one expected."""
-    found = hashlib.new(kind, path.read_bytes(), usedforsecurity=False).hexdigest()
-    if found != wanted:
+    digest = hashlib.new(kind, path.read_bytes(), usedforsecurity=False).hexdigest()
+    if digest != wanted:
         path.unlink()
         raise DataError(
-            f"{path.name}: expected {kind} {wanted[:12]}..., got {found[:12]}...; the file was removed, "
+            f"{path.name}: expected {kind} {wanted[:12]}..., got {digest[:12]}...; the file was removed, "
             "download it again."
         )
 
@@ -286,9 +286,9 @@ def _reader(place: Path, name: str) -> Callable[[str], bytes]:
     archive = next(iter(_SOURCES[name][1]))
 
     def read(file: str) -> bytes:
-        found = next(iter(sorted(place.rglob(file))), None)
-        if found is not None:
-            return found.read_bytes()
+        unpacked = next(iter(sorted(place.rglob(file))), None)
+        if unpacked is not None:
+            return unpacked.read_bytes()
         if (place / archive).is_file():
             with tarfile.open(place / archive) as tar:
                 for member in tar:

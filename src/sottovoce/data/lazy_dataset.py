@@ -76,11 +76,11 @@ class LazyData(AgentData):
         return x, y, present
 
     def _checked(self, number: int) -> tuple[Tensor, Tensor]:
-        found = self.read(number)
-        for part, (shape, _), what in zip(found, self.like, ("inputs", "a target"), strict=True):
+        record = self.read(number)
+        for part, (shape, _), what in zip(record, self.like, ("inputs", "a target"), strict=True):
             if tuple(part.shape) != shape:
                 raise DataError(
                     f"record {number} has {what} of shape {tuple(part.shape)}, the first one {shape}; let "
                     "the dataset pad or crop to one shape."
                 )
-        return found
+        return record

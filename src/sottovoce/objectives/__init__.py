@@ -1,7 +1,7 @@
-"""What is minimized: generalized linear models, their proximal maps, and neural networks; and the one gate.
+"""Objectives: generalized linear models, softmax regression and neural networks.
 
-Kernels and networks are imported where they are used, so that a plan can be built and priced without numba
-or torch.
+Kernels and networks are imported on first use, so a plan can be built and its privacy cost computed without
+numba or torch.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The one clip rule, in its numpy, compiled and tensor forms.
+"""The clip rule in its numpy, compiled and tensor forms.
 
 .. math:: \\mathrm{clip}_C(g) = g \\cdot \\min(1, C / \\lVert g \\rVert), \\qquad 0 \\text{ if } g
           \\text{ is not finite}
 
-Everything the accountant books rests on it: a contribution, whatever came in, has length at most C. NaN and
-infinity become zero instead of spoiling the sum (which would tell that the record was there), and numbers
-whose squares overflow are clipped like others.
+Every guarantee rests on it: a contribution has length at most C, for any input. NaN and infinity become zero
+(a NaN in the sum would reveal that the record was there), and numbers whose squares overflow are clipped like
+others.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def clip_rows(rows: np.ndarray, bound: float) -> np.ndarray:
 
     Guarantees
     ----------
-    Every returned row has Euclidean length at most ``bound`` (up to one rounding), whatever came in:
-    NaN and infinity give zero, 1e300 does not overflow. This is the sensitivity that is booked.
+    Every returned row has Euclidean length at most ``bound`` (up to one rounding), for any input: NaN and
+    infinity give zero, 1e300 does not overflow. This is the sensitivity that the accountant uses.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def clip_rows(rows: np.ndarray, bound: float) -> np.ndarray:
 def clip_around(rows: Any, center: np.ndarray | float, radius: float) -> np.ndarray:
     """Return every row pulled into the ball of ``radius`` around a public ``center``.
 
-    A row that holds NaN or infinity becomes the center: it says nothing, instead of spoiling everything.
+    A row that holds NaN or infinity becomes the center.
 
     Examples
     --------
@@ -63,7 +63,7 @@ def clip_around(rows: Any, center: np.ndarray | float, radius: float) -> np.ndar
 def clip_weights(squared_norms: Any, clip_norm: float) -> Any:
     """Return ``min(1, C / norm)`` for each sample of a tensor, and 0 where the norm is not finite.
 
-    ``clip = inf`` switches clipping off (for runs without noise); bad records still count zero.
+    ``clip_norm=inf`` switches clipping off (for runs without noise); non-finite records still count zero.
     """
     norms = squared_norms.clamp(min=0).sqrt()
     weights = (clip_norm / norms.clamp(min=1e-30)).clamp(max=1.0)
@@ -99,7 +99,7 @@ def clip_in_place(row, clip_norm):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, inline="always")
 def clip_scalar(value, bound):  # type: ignore[no-untyped-def]
-    """The rule for one coordinate: the value within +-``bound``, 0 if it is NaN."""
+    """Return the value clipped to +-``bound``, 0 if it is NaN."""
     value = bound if value > bound else value
     value = -bound if value < -bound else value
     return value if value == value else 0.0

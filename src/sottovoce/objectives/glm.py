@@ -34,7 +34,7 @@ class GLM:
     loss : "logistic", "squared" or "huber".
     l1, l2, box, ball : the regularizer, see `Regularizer`.
     width : where the Huber loss turns linear.
-    dim : number of features where it must be known without data (wire formats, costs); None: as the data say.
+    dim : number of features if it must be known without data (wire formats, costs); None: read from the data.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class GLM:
 
     @property
     def kind(self) -> int:
-        """The loss as the kernels name it."""
+        """The number of the loss in the kernels."""
         return LOSSES[self.loss]
 
     @property
@@ -109,7 +109,7 @@ class GLM:
 
     @property
     def n_params(self) -> int | None:
-        """Numbers in a row of parameters, where `dim` says so."""
+        """Numbers in a row of parameters, if `dim` is set."""
         return self.dim
 
     def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
@@ -117,7 +117,7 @@ class GLM:
         return np.zeros((agents, dim))
 
     def prepared(self, data: Shards) -> Shards:
-        """Return the agents' records checked and in the form the kernels take."""
+        """Return the agents' records, checked and in the form the kernels take."""
         if not isinstance(data, Shards):
             raise DataError(
                 f"a generalized linear model takes Shards, one part per agent, got {type(data).__name__}; "
@@ -129,11 +129,11 @@ class GLM:
         return Shards(X, y, data.offsets)
 
     def query(self, data: Shards) -> GLMQuery:
-        """Return what sums clipped gradients over batches of the agents' (prepared) records."""
+        """Return the clipped gradient sums of the agents' (prepared) records."""
         return GLMQuery(self, data)
 
     def metrics(self, rows: np.ndarray, data: Shards) -> dict[str, Any]:
-        """Return what may be said of final rows without looking at private records: nothing here."""
+        """Return nothing: linear models have no public test set here."""
         return {}
 
     def losses(self, w: np.ndarray, X: Any, y: np.ndarray) -> np.ndarray:
@@ -167,7 +167,7 @@ class GLM:
         return np.where(scores >= 0, 1.0, -1.0) if self.loss == "logistic" else scores
 
     def minimize(self, X: Any, y: np.ndarray, *, tol: float = 1e-10, iterations: int = 100_000) -> np.ndarray:
-        """Return the minimizer without privacy, as the yardstick (L-BFGS when smooth, else FISTA).
+        """Return the minimizer without privacy, for comparison (L-BFGS if smooth, else FISTA).
 
         Examples
         --------
@@ -180,14 +180,14 @@ class GLM:
             import scipy.optimize
 
             minimize: Any = scipy.optimize.minimize
-            found = minimize(
+            solution = minimize(
                 lambda w: (self.value(w, X, y), self.gradient(w, X, y) + r.l2 * w),
                 np.zeros(X.shape[1]),
                 jac=True,
                 method="L-BFGS-B",
                 options={"maxiter": iterations, "ftol": 1e-15, "gtol": tol, "maxfun": 10 * iterations},
             )
-            return np.asarray(found.x)
+            return np.asarray(solution.x)
         return self._fista(X, y, tol, iterations)
 
     def _fista(self, X: Any, y: np.ndarray, tol: float, iterations: int) -> np.ndarray:
@@ -216,7 +216,7 @@ class GLM:
 
 
 def _one_entry_each(X: Any) -> Any:
-    """Return CSR with one stored entry per place: entries are clipped one by one, a record's are not many."""
+    """Return CSR without duplicate entries, since the kernels clip each entry on its own."""
     import scipy.sparse as sp
 
     rows = sp.csr_array(X)
@@ -266,7 +266,7 @@ class GLMQuery:
         divisor: float,
         rates: np.ndarray,
     ) -> None:
-        """Take one proximal step per batch from ``w``, in place: what `sums` and the text do, compiled."""
+        """Take one proximal step per batch from ``w``, in place (see `CompiledDescent`)."""
         from sottovoce.objectives.kernels import descend_batches
 
         model, r = self.objective, self.objective.regularizer

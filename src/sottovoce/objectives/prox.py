@@ -1,7 +1,4 @@
-"""Proximal maps: prox_h(v) = argmin_w h(w) + |w - v|^2 / (2 step).
-
-The regularizers are read by every solver.
-"""
+"""Proximal maps: prox_h(v) = argmin_w h(w) + |w - v|^2 / (2 step)."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ class Regularizer:
         return self.ball is None
 
     def value(self, w: np.ndarray) -> float:
-        """Return l1 |w|_1 + (l2/2) |w|^2 (the constraint is the projection's business)."""
+        """Return l1 |w|_1 + (l2/2) |w|^2 (constraints are handled by `prox`)."""
         return float(self.l1 * np.abs(w).sum() + 0.5 * self.l2 * (w @ w))
 
     def prox(self, v: np.ndarray, step: float | np.ndarray) -> np.ndarray:

@@ -30,7 +30,7 @@ class Softmax:
     ----------
     classes : number of classes, public.
     l2 : weight of the penalty.
-    dim : number of features where it must be known without data; None: as the data say.
+    dim : number of features if it must be known without data; None: read from the data.
 
     Guarantees
     ----------
@@ -59,12 +59,12 @@ class Softmax:
 
     @property
     def regularizer(self) -> Regularizer:
-        """The data-independent part."""
+        """The part that depends on no record."""
         return Regularizer(l2=self.l2)
 
     @property
     def n_params(self) -> int | None:
-        """Numbers in a row of parameters, where `dim` says so."""
+        """Numbers in a row of parameters, if `dim` is set."""
         return None if self.dim is None else self.classes * self.dim
 
     def initial_rows(self, rng: np.random.Generator, agents: int, dim: int) -> np.ndarray:
@@ -91,11 +91,11 @@ class Softmax:
         return Shards(X, y, data.offsets)
 
     def query(self, data: Shards) -> SoftmaxQuery:
-        """Return what sums clipped gradients over batches of the agents' (prepared) records."""
+        """Return the clipped gradient sums of the agents' (prepared) records."""
         return SoftmaxQuery(self, data)
 
     def metrics(self, rows: np.ndarray, data: Shards) -> dict[str, Any]:
-        """Return what may be said of final rows without looking at private records: nothing here."""
+        """Return nothing: linear models have no public test set here."""
         return {}
 
     def scores(self, w: np.ndarray, X: np.ndarray) -> np.ndarray:
@@ -137,8 +137,8 @@ class SoftmaxQuery:
         """Return, per place, the sum over its batch of gradients clipped to ``clip_norm``."""
         from sottovoce.objectives.clipping import clip_rows  # numba is imported with it
 
-        found = np.zeros((len(places), self.width))
-        for total, w, batch, place in zip(found, theta, batches, places, strict=True):
+        sums = np.zeros((len(places), self.width))
+        for total, w, batch, place in zip(sums, theta, batches, places, strict=True):
             if not len(batch):
                 continue
             rows = self.data.offsets[place] + batch
@@ -153,4 +153,4 @@ class SoftmaxQuery:
                 pulls = clip_rows(shares * lengths, clip_norm)
                 directions = np.where(pulls.any(axis=1, keepdims=True), X / lengths, 0.0)
             total[:] = (pulls.T @ directions).ravel()
-        return found
+        return sums

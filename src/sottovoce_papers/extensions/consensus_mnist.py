@@ -72,12 +72,12 @@ def recipe_of(epsilon: float) -> Recipe:
 @cache
 def features(name: str, kind: str, directions: int, ridge: float, drawings: int) -> tuple[Any, ...]:
     """Return training rows, labels, test rows and labels; computed once per choice of features."""
-    from sottovoce.data.image_features import OrientedFeatures, Scattering, StrokeWhitening
+    from sottovoce.data.image_features import OrientedFeatures, Scattering, Whitened
     from sottovoce.data.images import load_images
 
     images = load_images(name)
     fixed = OrientedFeatures(directions) if kind == "oriented" else Scattering(2, directions, second=False)
-    whiten = StrokeWhitening(fixed, ridge=ridge, drawings=drawings)
+    whiten = Whitened(fixed, "strokes", ridge=ridge, drawings=drawings)
     rows = [whiten(images.floats(x, side=28)[:, 0]) for x in (images.x, images.x_test)]
     return rows[0], images.y, rows[1], images.y_test
 

@@ -1,4 +1,4 @@
-"""Multi-head attention taken apart into linear layers, which have twins (`nets_layers`).
+"""Multi-head attention as linear layers, which have stacked twins (`layers`).
 
 `nn.MultiheadAttention` holds one matrix for queries, keys and values and calls one large function. Written
 as linear layers, a split into heads and a product per head, its per-sample gradients cost what those of
@@ -100,7 +100,7 @@ def linear_of(
 
 def split_attention(net: nn.Module) -> list[str]:
     """Replace every plain `nn.MultiheadAttention` with the samples first; return their paths."""
-    found = []
+    paths = []
     for name, layer in list(net.named_modules()):
         if type(layer) is not nn.MultiheadAttention or not name:
             continue
@@ -112,8 +112,8 @@ def split_attention(net: nn.Module) -> list[str]:
         )
         if plain and untouched(layer) and untouched(layer.out_proj):
             replace_layer(net, name, SplitAttention(layer))
-            found.append(name)
-    return found
+            paths.append(name)
+    return paths
 
 
 def untouched(layer: nn.Module) -> bool:

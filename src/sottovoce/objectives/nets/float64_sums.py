@@ -125,11 +125,11 @@ def _weighted(weights: Any, rows: Any, sums: Any, start: int) -> None:
 
 @njit(parallel=True, cache=True, fastmath={"contract", "reassoc"})
 def _squares(rows: Any) -> Any:
-    found = np.empty(rows.shape[0])
+    squares = np.empty(rows.shape[0])
     for r in prange(rows.shape[0]):
         total = 0.0
         for d in range(rows.shape[1]):
             value = np.float64(rows[r, d])
             total += value * value
-        found[r] = total
-    return found
+        squares[r] = total
+    return squares

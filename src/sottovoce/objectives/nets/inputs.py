@@ -68,12 +68,12 @@ class Layout:
 
     def pack(self, batch: Mapping[str, Any] | Sequence[Any]) -> Tensor:
         """Return the records as rows, (records, numbers)."""
-        given: Mapping[Any, Any] = batch if isinstance(batch, Mapping) else dict(enumerate(batch))
+        tensors: Mapping[Any, Any] = batch if isinstance(batch, Mapping) else dict(enumerate(batch))
         columns = []
         for part in self.parts:
-            if part.name not in given:
+            if part.name not in tensors:
                 raise DataError(f"the records have no input {part.name!r}; give {self.words}.")
-            tensor = as_tensor(given[part.name], part.name)
+            tensor = as_tensor(tensors[part.name], part.name)
             if tuple(tensor.shape[1:]) != part.shape:
                 raise DataError(
                     f"the input {part.name!r} of a record must have shape {part.shape}, got "
@@ -98,12 +98,12 @@ class Layout:
         return torch.cat([torch.full((part.size,), part.kind != "number") for part in self.parts])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return values that JSON can hold."""
         return {"parts": [[part.name, list(part.shape), part.kind] for part in self.parts]}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Layout:
-        """Read what `to_dict` wrote."""
+        """Read the output of `to_dict`."""
         return cls(tuple(Part(name, tuple(shape), kind) for name, shape, kind in record["parts"]))
 
 

@@ -490,7 +490,7 @@ class StackedVolume(_Formed):
         self.seen = [Seen(each, bias, None)]
 
 
-class StackedSlope(Stacked):
+class StackedSlope(_Formed):
     """PReLU: one slope for all channels, or one each."""
 
     def _slopes(self, inputs: Tensor) -> Tensor:
@@ -506,53 +506,36 @@ class StackedSlope(Stacked):
     def record(self, inputs: Tensor, gradient: Tensor) -> None:
         product = torch.where(inputs > 0, 0.0, inputs * gradient)
         size = self.weights["weight"].shape[1]
-        each = (
-            product.flatten(1).sum(1, keepdim=True)
-            if size == 1
-            else product.flatten(2).sum(2)
-            if (product.ndim > 2)
-            else product
-        )
+        if size == 1:
+            each = product.flatten(1).sum(1, keepdim=True)
+        else:
+            each = product.flatten(2).sum(2) if product.ndim > 2 else product
         if self.seen:
             each = self.seen[0].inputs + each
         self.seen = [Seen(each, each, None)]
 
-    def squared_norms(self) -> Tensor:
-        return row_squares(self.seen[0].inputs)
 
-    def add_weighted(self, sums: Tensor, weights: Tensor, bad: Tensor | None) -> None:
-        (each,) = _without(bad, self.seen[0].inputs)
-        self._add(sums, "weight", weighted_rows(self.by_agent(weights), self.by_agent(each)))
+_TWINS: dict[type[nn.Module], type[Stacked]] = {
+    nn.Linear: StackedLinear,
+    Recurrence: StackedRecurrence,
+    nn.Embedding: StackedEmbedding,
+    nn.PReLU: StackedSlope,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d), StackedConv),
+    **dict.fromkeys((nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), StackedVolume),
+    **dict.fromkeys((nn.GroupNorm, nn.LayerNorm, nn.RMSNorm), StackedScale),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), StackedScale),
+}
 
 
 def stacked_twin(layer: nn.Module, slots: Mapping[str, Any]) -> Stacked | None:
-    """Return the twin of ``layer``, or None where there is none (`torch.func` serves then)."""
-    kind = type(layer)
-    if kind is nn.Linear:
-        return StackedLinear(layer, slots)
-    if kind is Recurrence:
-        return StackedRecurrence(layer, slots)
-    if isinstance(layer, (nn.Conv1d, nn.Conv2d)) and kind in (nn.Conv1d, nn.Conv2d):
-        plain = layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-        return StackedConv(layer, slots) if plain else None
-    if kind in (
-        nn.GroupNorm,
-        nn.LayerNorm,
-        nn.RMSNorm,
-        nn.InstanceNorm1d,
-        nn.InstanceNorm2d,
-        nn.InstanceNorm3d,
-    ):
-        return StackedScale(layer, slots)
-    if kind is nn.Embedding:
-        return StackedEmbedding(layer, slots)
-    if kind in (nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
-        known: Any = layer
-        plain = known.padding_mode == "zeros" and not isinstance(known.padding, str)
-        return StackedVolume(layer, slots) if plain else None
-    if kind is nn.PReLU:
-        return StackedSlope(layer, slots)
-    return None
+    """Return the twin of ``layer``, or None if there is none."""
+    twin = _TWINS.get(type(layer))
+    if twin is None:
+        return None
+    if isinstance(layer, nn.modules.conv._ConvNd):
+        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            return None
+    return twin(layer, slots)
 
 
 def _matrix_norms(x: Tensor, g: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""A network of one's own by the name of the function that builds it, and weights from a file.
+"""Users' networks by the name of the function that builds them, and weights from files.
 
-What is hashed is what runs: the bytes of a file are read once, compared with the digest that was agreed on,
-and compiled from memory. Code and weights come from the own disk, never from a study or from another member.
+A file is read once; the same bytes are compared with the agreed digest and compiled. Code and weights come
+from the local disk, never from a saved model or from another member.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def build_module(
 def read_weights(path: str | Path, *, sha256: str | None = None) -> dict[str, Any]:
     """Return the tensors of a safetensors file by name; a file of another digest or format is refused."""
     if importlib.util.find_spec("safetensors") is None:
-        raise MissingDependency("Weights are kept with safetensors; pip install 'sottovoce[deep]'.")
+        raise MissingDependency("Weights are stored with safetensors; pip install 'sottovoce[deep]'.")
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -97,23 +97,23 @@ def put_weights(module: Any, weights: Mapping[str, Any], where: str) -> Any:
     """Put weights into a network, in place; names and shapes must be those of the network."""
     state = module.state_dict()
     own = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    found = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
     # safetensors holds a tensor that two names share once
     def place(tensor: Any) -> tuple[int, tuple[int, ...]]:
         return tensor.data_ptr(), tuple(tensor.shape)
 
-    shared = {place(tensor): name for name, tensor in state.items() if name in found and tensor.numel()}
+    shared = {place(tensor): name for name, tensor in state.items() if name in shapes and tensor.numel()}
     known = dict(weights)
     for name, tensor in state.items():
         if name not in known and place(tensor) in shared:
             known[name] = known[shared[place(tensor)]]
-            found[name] = own[name]
-    if own != found:
-        wrong = next(name for name in (*found, *own) if own.get(name) != found.get(name))
+            shapes[name] = own[name]
+    if own != shapes:
+        wrong = next(name for name in (*shapes, *own) if own.get(name) != shapes.get(name))
         raise DataError(
             f"the weights in {where} do not fit this {type(module).__name__}: '{wrong}' is "
-            f"{found.get(wrong, 'not there')} there and {own.get(wrong, 'not there')} in the network."
+            f"{shapes.get(wrong, 'not there')} there and {own.get(wrong, 'not there')} in the network."
         )
     kind = next((t.dtype for t in weights.values() if t.is_floating_point()), None)
     if kind is not None:
@@ -153,9 +153,9 @@ def _read(path: Path) -> bytes:
 
 
 def _same(content: bytes, sha256: str | None, path: Path) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if sha256 is not None and sha256.lower() != found:
+    digest = hashlib.sha256(content).hexdigest()
+    if sha256 is not None and sha256.lower() != digest:
         raise DataError(
-            f"{path.name} has the SHA-256 {found[:16]}..., expected {sha256[:16]}...; take the file that was "
-            "agreed on."
+            f"{path.name} has the SHA-256 {digest[:16]}..., expected {sha256[:16]}...; take the file "
+            "that was agreed on."
         )

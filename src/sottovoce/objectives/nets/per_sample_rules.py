@@ -438,14 +438,14 @@ RANDOM = frozenset(
 
 def _functions() -> dict[Any, str]:
     """The functions themselves, so that a stranger's function of the same name is not taken for one."""
-    found: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     for name in RULES:
         for space in (torch, F, operator, torch.special, torch.linalg):
             function = getattr(space, name, None)
             if function is not None:
-                found[function] = name
-    found[torch.special.expit] = "sigmoid"
-    return found
+                names[function] = name
+    names[torch.special.expit] = "sigmoid"
+    return names
 
 
 _FUNCTIONS = _functions()
@@ -545,7 +545,7 @@ def _run(name: str, function: Any, args: Arguments, kwargs: Options) -> Any:
         if isinstance(leaf, Weight):
             raise NotPerSample(f"parameter '{leaf.name}' is used outside its layer")
     if kwargs.get("out") is not None:
-        raise NotPerSample(f"'{name}' writes into a tensor given by out=")
+        raise NotPerSample(f"'{name}' writes into a tensor passed as out=")
     RULES[name](name, args, kwargs)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         small, large = (function(*_at(args, i), **_at(kwargs, i)) for i in (0, 1))

@@ -1,12 +1,11 @@
-r"""What a recurrent layer does with its own state, over all positions, and its gradient written by hand.
+r"""The recursion of a recurrent layer over all positions, with its gradient.
 
 .. math:: h_t = \mathrm{cell}(a_t,\ W h_{t-1} + b,\ h_{t-1})
 
-The part :math:`a_t` that comes from the input is a linear layer over all positions; what is left is this
-recursion, whose cells are those of `nn.LSTM`, `nn.GRU` and `nn.RNN`. Slopes of all positions are taken at
-once, so that one position of the backward pass is a product and a few multiplications. The gradients of
-:math:`W h_{t-1} + b` at all positions come out beside those of :math:`a_t`: with the states they are all
-that per-sample gradients of W and b need.
+The part :math:`a_t` of the input is a linear layer over all positions. The cells are those of `nn.LSTM`,
+`nn.GRU` and `nn.RNN`. Slopes of all positions are taken at once, so that one position of the backward pass
+is a product and a few multiplications. The backward pass also returns the gradients of
+:math:`W h_{t-1} + b` at all positions, which with the states give the per-sample gradients of W and b.
 """
 
 # mypy: allow-untyped-calls
@@ -72,7 +71,7 @@ def recur(
     return tuple(_Recur.apply(anchor, added, weight, bias, kind, backwards, record))
 
 
-class _Kept(NamedTuple):
+class _Saved(NamedTuple):
     """What one pass leaves for the way back; (agents, batch, positions, hidden) each."""
 
     before: Tensor  # states before each position
@@ -93,9 +92,9 @@ class _Recur(torch.autograd.Function):
     ) -> Any:
         agents, hidden = weight.shape[0], weight.shape[2]
         a = added.reshape(agents, -1, *added.shape[1:])
-        outputs, kept = _forward(kind, backwards, a, weight, bias, hidden)
+        outputs, saved = _forward(kind, backwards, a, weight, bias, hidden)
         ctx.set_materialize_grads(False)
-        ctx.kind, ctx.backwards, ctx.record, ctx.kept = kind, backwards, record, kept
+        ctx.kind, ctx.backwards, ctx.record, ctx.saved = kind, backwards, record, saved
         ctx.save_for_backward(weight)
         ctx.anchor, ctx.bias = anchor is not None, bias is not None
         return tuple(out.reshape(len(added), -1, hidden) for out in outputs)
@@ -104,15 +103,17 @@ class _Recur(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         (weight,) = ctx.saved_tensors
         agents = len(weight)
-        given = [None if g is None else g.reshape(agents, -1, *g.shape[1:]).contiguous() for g in gradients]
-        if all(g is None for g in given):
+        by_agent = [
+            None if g is None else g.reshape(agents, -1, *g.shape[1:]).contiguous() for g in gradients
+        ]
+        if all(g is None for g in by_agent):
             return (None,) * 7
-        kept: _Kept = ctx.kept
-        inside, outside = _backward(ctx.kind, ctx.backwards, kept, weight, given)
+        saved: _Saved = ctx.saved
+        inside, outside = _backward(ctx.kind, ctx.backwards, saved, weight, by_agent)
         if ctx.record is not None:
-            ctx.record(kept.before.flatten(0, 1), inside.flatten(0, 1))
+            ctx.record(saved.before.flatten(0, 1), inside.flatten(0, 1))
         needs = ctx.needs_input_grad
-        by_weight = inside.flatten(1, 2).mT @ kept.before.flatten(1, 2) if needs[2] else None
+        by_weight = inside.flatten(1, 2).mT @ saved.before.flatten(1, 2) if needs[2] else None
         by_bias = inside.sum((1, 2)) if ctx.bias and needs[3] else None
         zero = weight.new_zeros(()) if ctx.anchor else None
         return zero, outside.flatten(0, 1), by_weight, by_bias, None, None, None
@@ -120,7 +121,7 @@ class _Recur(torch.autograd.Function):
 
 def _forward(
     kind: str, backwards: bool, a: Tensor, weight: Tensor, bias: Tensor | None, hidden: int
-) -> tuple[tuple[Tensor, ...], _Kept]:
+) -> tuple[tuple[Tensor, ...], _Saved]:
     agents, batch_size, positions = a.shape[:3]
     states = a.new_zeros(agents, batch_size, positions + 1, hidden)
     after, before = (
@@ -141,8 +142,8 @@ def _forward(
             torch.tanh(x[..., 2 * hidden : 3 * hidden], out=g)
             torch.mul(f, c, out=next_c).addcmul_(i, g)
             torch.mul(o, torch.tanh(next_c, out=bent), out=next_h)
-        kept = _Kept(states[:, :, before], (gates, curved, memory[:, :, before]))
-        return (states[:, :, after].contiguous(), memory[:, :, after].contiguous()), kept
+        saved = _Saved(states[:, :, before], (gates, curved, memory[:, :, before]))
+        return (states[:, :, after].contiguous(), memory[:, :, after].contiguous()), saved
     if kind == "gru":
         inner = a.new_empty(agents, batch_size, positions, hidden)
         parts = [
@@ -156,12 +157,12 @@ def _forward(
             torch.add(x, product[..., : 2 * hidden], out=both).sigmoid_()
             torch.addcmul(last, both[..., :hidden], b, out=n).tanh_()
             torch.lerp(n, h, both[..., hidden:], out=next_h)
-        return (states[:, :, after].contiguous(),), _Kept(states[:, :, before], (gates, inner))
+        return (states[:, :, after].contiguous(),), _Saved(states[:, :, before], (gates, inner))
     bend = torch.tanh if kind == "tanh" else torch.relu
     for h, next_h, x in zip(old, new, added, strict=True):
         next_h.copy_(bend(torch.baddbmm(x, h, across)))
     outputs = states[:, :, after].contiguous()
-    return (outputs,), _Kept(states[:, :, before], (outputs,))
+    return (outputs,), _Saved(states[:, :, before], (outputs,))
 
 
 def _pair_and_rest(gates: Tensor, hidden: int) -> tuple[Tensor, Tensor]:
@@ -176,10 +177,10 @@ def _in_time(whole: Tensor, backwards: bool) -> tuple[Tensor, ...]:
 
 
 def _backward(
-    kind: str, backwards: bool, kept: _Kept, weight: Tensor, given: list[Tensor | None]
+    kind: str, backwards: bool, saved: _Saved, weight: Tensor, gradients: list[Tensor | None]
 ) -> tuple[Tensor, Tensor]:
     """Gradients of ``W h + b`` and of what the input adds, at all positions."""
-    agents, batch_size, positions, hidden = kept.before.shape
+    agents, batch_size, positions, hidden = saved.before.shape
     inside = weight.new_empty(agents, batch_size, positions, GATES[kind], hidden)
     ahead = weight.new_zeros(agents, batch_size, hidden)  # what later positions say of this state
     nothing = [None] * positions
@@ -190,13 +191,13 @@ def _backward(
         )
 
     if kind == "lstm":
-        gates, curved, memory = kept.parts
+        gates, curved, memory = saved.parts
         i, f, g, o = gates.chunk(4, -1)
         slopes = torch.stack([g * i * (1 - i), memory * f * (1 - f), i * (1 - g * g)], 3)
         of_o, through = curved * o * (1 - o), o * (1 - curved * curved)
         remembered = torch.zeros_like(ahead)
         first, last = inside[:, :, :, :3], inside[:, :, :, 3]
-        steps = back(given[0], given[1], slopes, of_o, through, f, inside.flatten(3), first, last)
+        steps = back(gradients[0], gradients[1], slopes, of_o, through, f, inside.flatten(3), first, last)
         for from_h, from_c, slope, slope_o, bent, kept_share, z, three, one in steps:
             dh = ahead if from_h is None else ahead.add_(from_h)
             dc = remembered.addcmul_(dh, bent)
@@ -208,21 +209,23 @@ def _backward(
             ahead = torch.bmm(z, weight)
         return inside.flatten(3), inside.flatten(3)
     if kind == "gru":
-        gates, inner = kept.parts
+        gates, inner = saved.parts
         r, u, n = gates.chunk(3, -1)
         of_n = (1 - u) * (1 - n * n)
-        slopes = torch.stack([of_n * inner * r * (1 - r), (kept.before - n) * u * (1 - u), of_n * r], 3)
+        slopes = torch.stack([of_n * inner * r * (1 - r), (saved.before - n) * u * (1 - u), of_n * r], 3)
         whole = torch.empty_like(of_n)
-        for from_h, slope, share, dh, z, flat in back(given[0], slopes, u, whole, inside, inside.flatten(3)):
+        for from_h, slope, share, dh, z, flat in back(
+            gradients[0], slopes, u, whole, inside, inside.flatten(3)
+        ):
             dh.copy_(ahead if from_h is None else ahead.add_(from_h))
             torch.mul(slope, dh[:, :, None], out=z)
             ahead = torch.baddbmm(dh * share, flat, weight)
         outside = inside.clone()
         torch.mul(whole, of_n, out=outside[:, :, :, 2])
         return inside.flatten(3), outside.flatten(3)
-    (outputs,) = kept.parts
+    (outputs,) = saved.parts
     slopes = 1 - outputs * outputs if kind == "tanh" else (outputs > 0).to(outputs.dtype)
-    for from_h, slope, z in back(given[0], slopes, inside[:, :, :, 0]):
+    for from_h, slope, z in back(gradients[0], slopes, inside[:, :, :, 0]):
         torch.mul(ahead if from_h is None else ahead.add_(from_h), slope, out=z)
         ahead = torch.bmm(z, weight)
     return inside.flatten(3), inside.flatten(3)

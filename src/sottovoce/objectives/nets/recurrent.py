@@ -1,4 +1,4 @@
-"""Recurrent layers taken apart into a linear layer and a recursion, which have twins (`nets_layers`).
+"""Recurrent layers as a linear layer and a recursion, which have stacked twins (`layers`).
 
 `nn.LSTM`, `nn.GRU` and `nn.RNN` call one large function that hides their steps. Written as a linear layer
 over all positions and a recursion of the state (`recurrence`), their per-sample gradients cost what those of
@@ -85,24 +85,24 @@ class SplitRecurrent(nn.Module):
             both = [self._run(x, f"l{k}{end}", bool(end)) for end in ends]
             last += [state for _, state in both]
             x = both[0][0] if len(both) == 1 else torch.cat([out for out, _ in both], dim=-1)
-        outputs = LastStates([states[0] for states in last])
-        return x, (outputs, LastStates([states[1] for states in last])) if self.has_memory else outputs
+        final = LastStates([states[0] for states in last])
+        return x, (final, LastStates([states[1] for states in last])) if self.has_memory else final
 
     def _run(self, x: Any, name: str, backwards: bool) -> tuple[Any, list[Any]]:
-        found = getattr(self, f"hh_{name}")(getattr(self, f"ih_{name}")(x))
-        return found[0], [states[:, 0 if backwards else -1] for states in found]
+        outputs = getattr(self, f"hh_{name}")(getattr(self, f"ih_{name}")(x))
+        return outputs[0], [states[:, 0 if backwards else -1] for states in outputs]
 
 
 def split_recurrent(net: nn.Module) -> list[str]:
     """Replace every plain recurrent layer with the samples first; return their paths."""
-    found = []
+    paths = []
     for name, layer in list(net.named_modules()):
         if type(layer) not in KINDS or not name or not layer.batch_first or layer.proj_size:
             continue
         if untouched(layer):
             replace_layer(net, name, SplitRecurrent(layer))
-            found.append(name)
-    return found
+            paths.append(name)
+    return paths
 
 
 def recurrent_slots(slots: Mapping[str, Any], paths: list[str]) -> dict[str, Any]:

@@ -198,43 +198,10 @@ class _Proxy(fx.Proxy):
         raise NotPerSample("the network or loss branches on values or on the size of the batch")
 
 
-_OF_A_WEIGHT = (
-    "shape",
-    "ndim",
-    "dtype",
-    "device",
-    "size",
-    "dim",
-    "numel",
-    "requires_grad",
-    "is_cuda",
-    "layout",
-)
-_QUESTIONS = (
-    "ndim",
-    "dtype",
-    "layout",
-    "is_cuda",
-    "is_sparse",
-    "is_quantized",
-    "is_mkldnn",
-    "is_nested",
-    "is_meta",
-)
-_CALLS = ("size", "dim", "is_floating_point", "is_complex", "element_size", "ndimension")
-_ATTRIBUTES = (
-    "T",
-    "H",
-    "mH",
-    "data",
-    "grad",
-    "grad_fn",
-    "requires_grad",
-    "real",
-    "imag",
-    "itemsize",
-    "nbytes",
-)
+_OF_A_WEIGHT = frozenset("shape ndim dtype device size dim numel requires_grad is_cuda layout".split())
+_QUESTIONS = frozenset("ndim dtype layout is_cuda is_sparse is_quantized is_mkldnn is_nested is_meta".split())
+_CALLS = frozenset("size dim is_floating_point is_complex element_size ndimension".split())
+_ATTRIBUTES = frozenset("T H mH data grad grad_fn requires_grad real imag itemsize nbytes".split())
 
 
 class _Tracer(fx.proxy.GraphAppendingTracer):
@@ -246,7 +213,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         self.trainable = {id(p): name for name, p in trainable}
         self.device = next(iter(self.parameters.values()), torch.empty(0)).device
         self.constants: dict[int, str] = {}
-        self.kept: list[Tensor] = []
+        self.alive: list[Tensor] = []
 
     def refuse(self, name: str) -> Any:
         raise NotPerSample(f"'{name}' is not on the list")
@@ -335,7 +302,7 @@ class _Tracer(fx.proxy.GraphAppendingTracer):
         if tensor.requires_grad:
             raise NotPerSample("a tensor that asks for gradients is no parameter of the network")
         name = self.constants.setdefault(id(tensor), f"constant_{len(self.constants)}")
-        self.kept.append(tensor)  # or its id may be given away
+        self.alive.append(tensor)  # or its id may be given away
         if not hasattr(self.running, name):
             self.running.register_buffer(name, tensor.detach().clone(), persistent=False)
         node = self.create_node("get_attr", name, (), {})

@@ -2,7 +2,7 @@
 
 The gradient of a record is computed from that record, the parameters and a fresh copy of the module and of
 the loss, so it is a function of one record whatever the module does: statistics over the batch are statistics
-of one, and what a pass writes (buffers, counters, a memory) is thrown away with the copy.
+of one, and buffers or counters that a pass writes are discarded with the copy.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class OneByOne:
 
 
 def fresh_loss(loss: Any) -> Any:
-    """Return a loss that remembers nothing of what it was asked: a function itself, else a copy."""
+    """Return a loss without state of earlier calls: a function itself, else a copy."""
     if isinstance(loss, (types.FunctionType, types.BuiltinFunctionType)):
         return loss
     return sharing_copy(loss) if isinstance(loss, nn.Module) else copy.deepcopy(loss)

@@ -1,7 +1,7 @@
 """Networks: two of Bayrooti et al. 2023, and a small zoo that trains well under noise.
 
-Bounded activations and group norms are the known friends of per-sample clipping (Papernot et al. 2021,
-"Tempered Sigmoid Activations"); none of these has a layer that mixes samples.
+Bounded activations and group norms work well with per-sample clipping (Papernot et al. 2021, "Tempered
+Sigmoid Activations"). No network has a layer that mixes samples.
 """
 
 from __future__ import annotations
