@@ -52,7 +52,7 @@ Release = Callable[[np.ndarray, Any, int], np.ndarray]
 
 @dataclass(frozen=True)
 class Audit:
-    """One lower bound beside the claim it was held against.
+    """One lower bound next to the claim that was tested.
 
     Attributes
     ----------
@@ -254,7 +254,7 @@ def audit_consensus(
     plan : a plan whose steps end in exact consensus, so that no later step depends on the contribution.
     user, observers : whose contribution is there or is not, and who looks.
     runs : runs in all, half under each hypothesis.
-    guarantee : the claim; by default the plan's own price for exactly this view.
+    guarantee : the claim; by default the plan's guarantee for exactly this view.
     release : how rows become noisy ones, a function of ``(rows, noise, step)``; by default the noise of the
         plan, and a planted bug in the tests.
 
@@ -308,14 +308,7 @@ def audit_consensus(
 
 
 def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
-    """Return the observers a privacy officer asks about: a neighbor, the farthest node, two colluders.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> standard_views(sv.graphs.path(5), 0)
-    {'neighbor': (1,), 'distant node': (4,), 'two colluders': (3, 4)}
-    """
+    """Return the standard observers: a neighbor, the farthest node, two colluders."""
     (u,) = _validate.nodes(user, network.n, "user")
     if network.n < 4:
         raise InvalidInput(f"the standard views need at least 4 nodes, got {network.n}.")
@@ -331,27 +324,12 @@ def standard_views(network: Network, user: int) -> dict[str, tuple[int, ...]]:
 
 
 def views_of(protocol: Protocol, network: Network, user: int) -> dict[str, tuple[int, ...]]:
-    """Return who is asked about over a protocol: of masked sums `masked_views`, else `standard_views`.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> ring = sv.graphs.ring(5)
-    >>> [list(views_of(p, ring, 0)) for p in (sv.protocols.Masked(ring), sv.protocols.Tree(ring))]
-    [['tapper', 'one member'], ['neighbor', 'distant node', 'two colluders']]
-    """
+    """Return the observers to audit over a protocol: `masked_views` of masked sums, else `standard_views`."""
     return masked_views(protocol, user) if protocol.masked else standard_views(network, user)
 
 
 def masked_views(protocol: Protocol, user: int) -> dict[str, tuple[int, ...]]:
-    """Return who may look at masked sums: a tapper without a key, one member, and as many as are tolerated.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> masked_views(sv.protocols.Masked(sv.graphs.ring(10), tolerate=3), 0)
-    {'tapper': (), 'one member': (1,), '3 colluders': (1, 2, 3)}
-    """
+    """Return the observers of masked sums: an outsider, one member, as many as are tolerated."""
     (u,) = _validate.nodes(user, protocol.n, "user")
     others = [v for v in range(protocol.n) if v != u]
     views = {"tapper": (), "one member": tuple(others[:1])}
@@ -374,16 +352,6 @@ def audit_outputs(
     """Audit what the public sees when node 0 publishes the average it ends with.
 
     The claim is the accountant's: the exact loss of the view that holds the final row of node 0 alone.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> audit = audit_outputs(
-    ...     sv.protocols.HypercubeExchange(4), user=1, sensitivity=4.0, noise_std=1.0, runs=10_000,
-    ...     rng=np.random.default_rng(0),
-    ... )
-    >>> round(audit.mu_claimed, 6), audit.refuted
-    (2.0, False)
     """
     half = _validate.count(runs, "runs", minimum=20) // 2
     claim = account(SingleAveraging(protocol, sensitivity, noise_std), "central", observer=0, user=user)
@@ -408,13 +376,13 @@ def _claim(plan: AccountablePlan, user: int, observers: tuple[int, ...]) -> Guar
 
 
 def _planned(plan: Any, agent: int, step: int) -> Any:
-    """Return the release that a plan announced for one step of an agent; None where it is silent."""
-    found = [r for r in plan.releases(agent) if r.covers(step, 0)]
-    if len(found) > 1 or any(r.count != 1 or r.mechanism != "gaussian" or r.joint for r in found):
+    """Return the release that a plan announced for one step of an agent; None where it has none."""
+    releases = [r for r in plan.releases(agent) if r.covers(step, 0)]
+    if len(releases) > 1 or any(r.count != 1 or r.mechanism != "gaussian" or r.joint for r in releases):
         raise InvalidInput(
             f"an audit of consensus takes one Gaussian release per step, agent {agent} announces others."
         )
-    return found[0] if found else None
+    return releases[0] if releases else None
 
 
 def _simulated_release(noise_std: float | Sequence[float]) -> Release:

@@ -35,14 +35,7 @@ __all__ = [
 
 
 def clopper_pearson(successes: int, trials: int, level: float = 0.05) -> tuple[float, float]:
-    """Return the two-sided confidence interval of a success rate, ``level / 2`` on each side.
-
-    Examples
-    --------
-    >>> low, high = clopper_pearson(0, 4000)
-    >>> low, round(high, 7)
-    (0.0, 0.0009218)
-    """
+    """Return the two-sided confidence interval of a success rate, ``level / 2`` on each side."""
     from scipy.special import betaincinv
 
     k, n = _counts(successes, trials)
@@ -62,13 +55,6 @@ def epsilon_lower(
     If the mechanism is (epsilon, delta)-DP between the two hypotheses, and the test was fixed before the
     counted trials, the value returned exceeds epsilon with probability at most ``level``: one bound is on
     the true positive rate and one on the false positive rate, each of error ``level / 2`` on the side used.
-
-    Examples
-    --------
-    Perfect separation in 4000 + 4000 trials proves less than 7:
-
-    >>> round(epsilon_lower(4000, 4000, 0, 4000, delta=1e-2), 2)
-    6.98
     """
     _validate.probability(delta, "delta", one=False)
     tpr_low, _ = clopper_pearson(tp, members, level)
@@ -79,13 +65,7 @@ def epsilon_lower(
 
 
 def mu_lower(tp: int, members: int, fp: int, others: int, level: float = 0.05) -> float:
-    """Return the largest mu of Gaussian differential privacy that the counts refute, or 0.
-
-    Examples
-    --------
-    >>> round(mu_lower(8413, 10000, 5000, 10000), 2)  # a unit shift, cut at the lower mean
-    0.95
-    """
+    """Return the largest mu of Gaussian differential privacy that the counts refute, or 0."""
     from scipy.special import ndtri
 
     tpr_low, _ = clopper_pearson(tp, members, level)
@@ -106,12 +86,6 @@ class LowerBound:
     threshold, above : the rule "member if the score is above (below) the threshold", chosen on the
         first part of the scores.
     tp, members, fp, others : the counts on the rest.
-
-    Examples
-    --------
-    >>> bound = LowerBound(0.5, 0.2, 1e-2, 0.05, 0.0, True, 60, 100, 40, 100)
-    >>> bound.tpr, bound.fpr
-    (0.6, 0.4)
     """
 
     epsilon: float
@@ -223,13 +197,6 @@ def one_run_epsilon(
     ----------
     For an (epsilon, delta)-DP mechanism in the add/remove sense (each canary against its absence) the
     value exceeds epsilon with probability at most ``level``.
-
-    Examples
-    --------
-    >>> round(one_run_epsilon(1000, 1000, 1000), 4)
-    5.8091
-    >>> round(one_run_epsilon(1000, 1000, 600, delta=1e-5), 4)
-    0.2972
     """
     m = _validate.count(canaries, "canaries")
     v, r = _counts(correct, guesses)

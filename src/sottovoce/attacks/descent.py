@@ -43,14 +43,6 @@ class Transcript:
     ----------
     received : ``(messages, dim)`` in the order of `GradientAttack.messages`.
     own : ``(steps, rounds, attackers, dim)``, the attackers' own rows at the start of every round.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> attack = gradient_attack(sv.graphs.path(3), attackers=0, steps=2)
-    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), learning_rate=0.1)
-    >>> seen.received.shape, seen.own.shape
-    ((2, 1), (2, 1, 1, 1))
     """
 
     received: np.ndarray
@@ -68,17 +60,6 @@ class GradientAttack:
     steps : number of gradient steps observed.
     messages : ``(step, round, sender)`` of every row received from a target.
     response : ``(messages, steps, targets)``, how a target's contribution at a step enters a message.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> attack = gradient_attack(sv.graphs.path(4), attackers=0, steps=3)
-    >>> attack.identifiable
-    (1, 2, 3)
-    >>> gradients = np.array([[0.0], [1.0], [2.0], [3.0]])
-    >>> seen = run_descent(attack, lambda theta, t: gradients, np.zeros((4, 1)), learning_rate=0.1)
-    >>> attack.gradients(seen, np.zeros(1), learning_rate=0.1).round(6).ravel().tolist()
-    [nan, 1.0, 2.0, 3.0]
     """
 
     protocol: LinearProtocol
@@ -274,14 +255,6 @@ def run_descent(
     gradients : a function of the models ``(n, dim)`` and the step that gives one gradient per node.
     models : the first models ``(n, dim)``.
     rng, noise_std : Gaussian noise added to every gradient; a simulation, not protection.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> attack = gradient_attack(sv.graphs.path(3), attackers=0, steps=2)
-    >>> seen = run_descent(attack, lambda theta, t: np.ones((3, 1)), np.zeros((3, 1)), learning_rate=0.1)
-    >>> seen.received.round(6).ravel().tolist()
-    [-0.1, -0.2]
     """
     protocol, own = attack.protocol, list(attack.attackers)
     start = _validate.rows(models, protocol.n, "models").astype(np.float64)
@@ -305,7 +278,7 @@ def run_descent(
 
 
 class _Asked:
-    """The victims' gradients for the library's text; no gate: nobody is protected here."""
+    """The victims' gradients for the library's algorithm, without a mechanism: nothing is protected here."""
 
     def __init__(
         self,
@@ -316,11 +289,11 @@ class _Asked:
         self._gradients, self._rng, self._std = gradients, rng, noise_std
 
     def gradient_with_l2(self, theta: np.ndarray, step: int) -> np.ndarray:
-        """Return one gradient per node, with simulated noise where some is asked for."""
-        found = np.asarray(self._gradients(theta, step), dtype=np.float64)
+        """Return one gradient per node, with simulated noise if a standard deviation was passed."""
+        gradients = np.asarray(self._gradients(theta, step), dtype=np.float64)
         if self._rng is not None and self._std > 0:
-            found = found + self._rng.normal(0.0, self._std, found.shape)
-        return found
+            gradients = gradients + self._rng.normal(0.0, self._std, gradients.shape)
+        return gradients
 
 
 def _responses(

@@ -6,7 +6,7 @@ matrix :math:`K`, that is, when the reduced row echelon form of :math:`K` has th
 other rows of that form are combinations of several values that the attackers know. On a noisy run the
 same attack returns value plus noise, exactly where the accountant says ``h = 1``.
 
-The row space is found in exact arithmetic (`modular_linalg`) where the weights are known and the graph
+The row space is computed in exact arithmetic (`modular_linalg`) where the weights are known and the graph
 is small enough, and from the orthonormal basis of the protocol's `GaussianView` elsewhere.
 
 References: [1] El Mrini, Cyffers, Bellet 2024, "Privacy attacks in decentralized learning"; Bellet, talk
@@ -58,13 +58,7 @@ def reconstruct_gossip(network: Network, attackers: int | Iterable[int], rounds:
 
 @dataclass(frozen=True)
 class Combination:
-    """One linear combination of several values that the attackers know.
-
-    Examples
-    --------
-    >>> str(Combination({2: Fraction(1), 3: Fraction(1)}))
-    'x2 + x3'
-    """
+    """One linear combination of several values that the attackers know."""
 
     coefficients: dict[int, Fraction] | dict[int, float]
 
@@ -97,19 +91,6 @@ class Reconstruction:
     nodes : the determined nodes, sorted, attackers excluded.
     rank : number of independent combinations of other nodes' values that the attackers know.
     exact : whether exact arithmetic decided, or the floating basis of the view.
-
-    Examples
-    --------
-    A leaf of a star learns the center, and of the other leaves only the sum.
-
-    >>> import numpy as np, sottovoce as sv
-    >>> gossip = sv.protocols.Gossip(sv.graphs.star(4), rounds=3)
-    >>> attack = gossip_attack(gossip, attackers=1)
-    >>> attack.nodes, [str(c) for c in attack.combinations]
-    ((0,), ['x2 + x3'])
-    >>> seen = gossip.observe(np.array([10.0, 20.0, 30.0, 40.0]), observers=1)
-    >>> attack.values(seen)[0].round(9).tolist(), attack.combined(seen).round(9).tolist()
-    ([10.0], [[70.0]])
     """
 
     protocol: Protocol = field(repr=False)
@@ -130,12 +111,6 @@ class Reconstruction:
         """Nodes that are not determined, yet known up to a share of 1e-8: as good as lost.
 
         Exact arithmetic tells them from the determined ones; a floating projector cannot.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> gossip_attack(sv.protocols.Gossip(sv.graphs.path(5), 3), attackers=0).nearly
-        ()
         """
         close = _certain(self.protocol.view(self.attackers))
         return tuple(u for u in close.tolist() if u not in self.attackers and u not in self.nodes)
@@ -187,14 +162,7 @@ def gossip_attack(
 
 
 def reconstructed_by_each(protocol: Protocol, exact: bool | None = None) -> list[tuple[int, ...]]:
-    """Return, for every node as the only attacker, the nodes it determines.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> reconstructed_by_each(sv.protocols.Gossip(sv.graphs.path(4), rounds=2))
-    [(1, 2), (0, 2, 3), (0, 1, 3), (1, 2)]
-    """
+    """Return, for every node as the only attacker, the nodes it determines."""
     solver = _Solver(as_linear(protocol)) if _in_clear(protocol) and exact is not False else None
     return [_attack(protocol, v, exact, solver).nodes for v in range(protocol.n)]
 
@@ -223,8 +191,8 @@ def _attack(
         if exact or solver.work(chosen) <= _EXACT_WORK:
             return _decide_exactly(solver, chosen)
     view = protocol.view(chosen)
-    found = tuple(u for u in _certain(view).tolist() if u not in chosen)
-    return Reconstruction(protocol, chosen, found, view.rank, exact=False)
+    determined = tuple(u for u in _certain(view).tolist() if u not in chosen)
+    return Reconstruction(protocol, chosen, determined, view.rank, exact=False)
 
 
 def _certain(view: GaussianView) -> np.ndarray:
@@ -319,10 +287,10 @@ def _exact_combinations(solver: _Solver, attackers: tuple[int, ...]) -> tuple[Co
     pivots: np.ndarray | None = None
     lifted: list[Fraction | None] | None = None
     for prime in modular_linalg.primes_below():
-        found, rows = solver.row_space(attackers, prime).reduced()
-        if pivots is None or len(found) > len(pivots):
-            pivots, used, forms, lifted = found, [], [], None
-        elif not np.array_equal(found, pivots):
+        columns, rows = solver.row_space(attackers, prime).reduced()
+        if pivots is None or len(columns) > len(pivots):
+            pivots, used, forms, lifted = columns, [], [], None
+        elif not np.array_equal(columns, pivots):
             continue
         several = rows[np.count_nonzero(rows, axis=1) > 1]
         if np.count_nonzero(several) > _EXACT_COEFFICIENTS:

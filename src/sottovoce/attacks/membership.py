@@ -42,13 +42,6 @@ class MembershipProblem:
     ----------
     images, labels : ``(agents, records, side, side)`` and ``(agents, records)``.
     canary, canary_label, owner : the record in question and the agent that may hold it.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> problem = MembershipProblem(np.zeros((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0)
-    >>> problem.agents, problem.merged().images.shape
-    (3, (1, 15, 14, 14))
     """
 
     images: np.ndarray = field(repr=False)
@@ -68,7 +61,7 @@ class MembershipProblem:
         return [len(x) for x in self.images]
 
     def merged(self) -> MembershipProblem:
-        """Return the same records held by one agent, for central DP-SGD."""
+        """Return the same records at one agent, for central DP-SGD."""
         shape = self.images.shape
         images = self.images.reshape(1, shape[0] * shape[1], *shape[2:])
         return MembershipProblem(images, self.labels.reshape(1, -1), self.canary, self.canary_label, 0)
@@ -83,12 +76,6 @@ class Trained:
     losses : ``(models,)``, the canary's loss under its owner's model.
     views : by name, ``(models, features)``, what the observers saw, projected on the canary's direction.
     decoded : by name, ``(models, scores)``, what observers who hear everybody around the owner can add up.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> Trained(losses=np.zeros(4), views={"all": np.zeros((4, 2))}).views["all"].shape
-    (4, 2)
     """
 
     losses: np.ndarray
@@ -104,13 +91,6 @@ def digits_problem(
     The first ``records`` pictures of each of the classes 0, 1, 2 go to agents 0, 1, 2; pictures are averaged
     down (or cut up) to ``side`` pixels and normalized by MNIST's public constants. The canary is a blank
     picture labeled 0, or, with ``canary="nan"``, a broken one.
-
-    Examples
-    --------
-    >>> from sklearn.datasets import load_digits
-    >>> digits = load_digits()
-    >>> digits_problem(digits.images / 16, digits.target).images.shape
-    (3, 100, 14, 14)
     """
     pictures = _resized(np.asarray(images, dtype=np.float32), side)
     chosen = [np.flatnonzero(np.asarray(labels) == c)[:records] for c in range(3)]
@@ -127,8 +107,8 @@ def digits_problem(
 class CopiesQuery:
     """Clipped sums of many copies of one problem (see `GradientQuery`).
 
-    Row r belongs to agent ``r % agents`` of copy ``r // agents``. All copies share the records; each has lots
-    and noise of its own, which the gate keys by the rows' numbers.
+    Row r belongs to agent ``r % agents`` of copy ``r // agents``. All copies share the records; each has
+    batches and noise of its own, which the mechanism keys by the rows' numbers.
     """
 
     dtype = np.float32
@@ -145,39 +125,45 @@ class CopiesQuery:
         images = np.concatenate([problem.images, blank], axis=1)
         self.patches = np.stack([net.patches(x) for x in images])
         self.labels = np.concatenate([problem.labels, np.full((n, 1), problem.canary_label)], axis=1)
-        self.held = np.ones((n, images.shape[1]), dtype=bool)
-        self.held[:, -1] = False
-        self.held[problem.owner, -1] = member
+        self.is_member = np.ones((n, images.shape[1]), dtype=bool)
+        self.is_member[:, -1] = False
+        self.is_member[problem.owner, -1] = member
 
     @property
     def sizes(self) -> np.ndarray:
-        """Places of records of every row, held or not."""
-        return np.full(len(self.agents), self.held.shape[1])
+        """Record slots of every row, used or not."""
+        return np.full(len(self.agents), self.is_member.shape[1])
 
     def reseed(self, seeds: Callable[[int], int]) -> None:
         """Do nothing: these sums draw no random numbers."""
 
-    def add_records(self, owner: int, images: np.ndarray, labels: np.ndarray, held: np.ndarray) -> None:
-        """Give further records to one agent, those that ``held`` marks."""
+    def add_records(self, owner: int, images: np.ndarray, labels: np.ndarray, is_member: np.ndarray) -> None:
+        """Give further records to one agent, those that ``is_member`` marks."""
         n = len(self.patches)
         more = np.broadcast_to(self.net.patches(images), (n, len(images), *self.patches.shape[2:]))
         self.patches = np.concatenate([self.patches, more], axis=1)
         self.labels = np.concatenate([self.labels, np.tile(np.asarray(labels), (n, 1))], axis=1)
         extra = np.zeros((n, len(images)), dtype=bool)
-        extra[owner] = held
-        self.held = np.concatenate([self.held, extra], axis=1)
+        extra[owner] = is_member
+        self.is_member = np.concatenate([self.is_member, extra], axis=1)
 
     def sums(
         self, theta: np.ndarray, batches: Sequence[np.ndarray], places: Sequence[int], clip_norm: float
     ) -> np.ndarray:
-        """Return the clipped sum of every row over the records that are held and in its lot."""
+        """Return the clipped sum of every row over the records that are present and in its batch."""
         rows = np.asarray(places, np.intp)
         agents = self.agents[rows]
-        drawn = np.zeros((len(rows), self.held.shape[1]), dtype=bool)
+        drawn = np.zeros((len(rows), self.is_member.shape[1]), dtype=bool)
         lengths = [len(batch) for batch in batches]
         drawn[np.repeat(np.arange(len(rows)), lengths), np.concatenate(batches)] = True
         return self.net.clipped_sums(
-            theta, agents, self.patches, self.labels, drawn & self.held[agents], clip_norm, guard=self.guard
+            theta,
+            agents,
+            self.patches,
+            self.labels,
+            drawn & self.is_member[agents],
+            clip_norm,
+            guard=self.guard,
         )
 
 
@@ -205,23 +191,6 @@ def train_models(
     start : the common first parameters ``(n_params,)``.
     views : by name, the observers whose messages are recorded.
     noise : a noise source; by default simulated, seeded from ``rng``.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> from sottovoce.algorithms.dp_dsgd import DPDSGD
-    >>> from sottovoce.objectives.nets import NetObjective
-    >>> rng, net = np.random.default_rng(0), SmallNet()
-    >>> start = net.initial(rng)
-    >>> problem = MembershipProblem(
-    ...     rng.random((3, 5, 14, 14)), np.zeros((3, 5), int), np.ones((14, 14)), 0, 0
-    ... )
-    >>> plan = DPDSGD(
-    ...     NetObjective(net.module(start), clip_norm=1.0), sv.graphs.path(3), steps=2, sizes=problem.sizes,
-    ...     noise_multiplier=4.0, learning_rate=0.05,
-    ... )  # fmt: skip
-    >>> train_models(plan, net, problem, member=True, models=2, start=start, rng=rng).losses.shape
-    (2,)
     """
     if getattr(plan, "adjacency", None) != "add-remove":
         raise InvalidInput("a membership audit adds or removes one record; make the plan with add-remove.")
@@ -305,7 +274,7 @@ def audit_membership(
     inside = train_models(plan, net, problem, member=True, rng=rng, **options)
     outside = train_models(plan, net, problem, member=False, rng=rng, **options)
     claim = owner_claim(plan, problem)
-    found = {
+    audits = {
         "loss": audit_view(
             inside.losses, outside.losses, claim, view="the trained model's loss on the record", delta=delta,
             level=level,
@@ -325,8 +294,8 @@ def audit_membership(
             )
             for look in looks
         ]  # fmt: skip
-        found[name] = max(tried, key=lambda audit: (audit.refuted, audit.bound.epsilon))
-    return found, (inside, outside)
+        audits[name] = max(tried, key=lambda audit: (audit.refuted, audit.bound.epsilon))
+    return audits, (inside, outside)
 
 
 def owner_claim(plan: Any, problem: MembershipProblem) -> Guarantee:

@@ -25,13 +25,7 @@ __all__ = ["OneRun", "audit_one_run"]
 
 @dataclass(frozen=True)
 class OneRun:
-    """What one run proves about a claim.
-
-    Examples
-    --------
-    >>> OneRun(100, 100, 60, 0.1, 1.0, 1e-5, 0.05).refuted
-    False
-    """
+    """What one run proves about a claim."""
 
     canaries: int
     guesses: int
@@ -70,8 +64,8 @@ def audit_one_run(
     >>> rng = np.random.default_rng(0)
     >>> coins = rng.random(2000) < 0.5
     >>> claim = Guarantee(Adversary("local"), "add-remove", "ldp", Curve.gaussian(1.0))
-    >>> found = audit_one_run(coins + rng.normal(size=2000), coins, claim)
-    >>> 0 < found.epsilon < found.epsilon_claimed
+    >>> run = audit_one_run(coins + rng.normal(size=2000), coins, claim)
+    >>> 0 < run.epsilon < run.epsilon_claimed
     True
     """
     values, coins = np.asarray(scores, dtype=np.float64).ravel(), np.asarray(included, dtype=bool).ravel()

@@ -10,15 +10,7 @@ __all__ = ["draw_pictures"]
 
 
 def draw_pictures(data: str, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Return ``n`` different pictures, channels first, with values in [0, 1], and their labels.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> images, labels = draw_pictures("digits", 4, np.random.default_rng(0))
-    >>> images.shape, float(images.max())
-    ((4, 1, 8, 8), 1.0)
-    """
+    """Return ``n`` different pictures, channels first, with values in [0, 1], and their labels."""
     if data == "digits":
         from sklearn.datasets import load_digits
 

@@ -6,7 +6,7 @@ model in every step, so the network must be small: pictures of 14 x 14 pixels, o
 summing are one compiled loop over models and records; all models share the records.
 
 Sums are in float32, unlike those of `objectives.nets`: nothing here is released. These are models that an
-auditor trains by the thousand on records of its own; in a lot of a few dozen records rounding moves the
+auditor trains by the thousand on records of its own; in a batch of a few dozen records rounding moves the
 influence of one by less than a hundred-thousandth of the clip, far below what thousands of runs can tell.
 """
 
@@ -31,16 +31,6 @@ class SmallNet:
     Parameters
     ----------
     side : pixels along a picture; kernel, stride, filters : the convolution; classes : outputs.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> net = SmallNet()
-    >>> net.n_params
-    195
-    >>> theta = net.initial(np.random.default_rng(0))
-    >>> net.losses(theta[None], np.zeros((1, 14, 14)), np.zeros(1, int)).shape
-    (1, 1)
     """
 
     side: int = 14
@@ -107,14 +97,14 @@ class SmallNet:
         clip_norm: float,
         guard: bool = True,
     ) -> np.ndarray:
-        """Return the sum of clipped gradients of every row over its lot, ``(rows, n_params)`` float32.
+        """Return the sum of clipped gradients of every row over its batch, ``(rows, n_params)`` float32.
 
         Parameters
         ----------
         theta : ``(rows, n_params)``.
         owner : ``(rows,)``, which of the record sets a row reads.
         patches, labels : ``(sets, records, places, kernel * kernel)`` and ``(sets, records)``.
-        present : ``(rows, records)``, the lots.
+        present : ``(rows, records)``, the batches.
         guard : count a record whose gradient is not finite as zero; False plants the usual bug.
         """
         theta = np.ascontiguousarray(theta, dtype=np.float32)
