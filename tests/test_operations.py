@@ -63,7 +63,7 @@ def house(tmp_path, monkeypatch, capsys):
     from sottovoce.peers.agreement import read_agreement
     from sottovoce.peers.member_data import read_records
     from sottovoce.peers.member_directory import MemberDirectory
-    from sottovoce.peers.runtime import Peer
+    from sottovoce.peers.runtime import Peer, PeerConfig
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "user"))
@@ -98,7 +98,9 @@ def house(tmp_path, monkeypatch, capsys):
         for name in people:
             directory = MemberDirectory(f"{name}-home")
             records = read_records("records.csv", agreed)
-            peers.append(Peer(agreed, directory.identity, records, None, member_directory=directory))
+            peers.append(
+                Peer(PeerConfig(agreed, directory.identity, records, None, member_directory=directory))
+            )
         return await asyncio.gather(*[peer.run() for peer in peers])
 
     asyncio.run(together())

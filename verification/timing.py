@@ -29,7 +29,7 @@ from scipy import stats
 from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreement, write_agreement
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
-from sottovoce.peers.runtime import Peer
+from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.peers.wire_format import ROW, FrameCodec
 
 FEW, MANY, DIM = 100, 200_000, 10
@@ -39,8 +39,8 @@ WARM = 8  # first rounds: connections are made, caches filled
 class Curious(Peer):
     """A member that answers at once and looks at the clock."""
 
-    def __init__(self, *words: Any, rounds: int, **options: Any) -> None:
-        super().__init__(*words, **options)
+    def __init__(self, config: PeerConfig, rounds: int) -> None:
+        super().__init__(config)
         self.asked = 0.0
         self.wanted = rounds
         self.times: dict[int, list[float]] = {v: [] for v in (0, 2)}
@@ -103,7 +103,7 @@ def answers(sizes: tuple[int, int], pace: float | None, rounds: int) -> tuple[li
     records = Records(rng.standard_normal((FEW, DIM)), rng.choice([-1.0, 1.0], FEW))
 
     async def look() -> Curious:
-        peer = Curious(read_agreement(file), own[1], records, folder / "s1", rounds=rounds + WARM)
+        peer = Curious(PeerConfig(read_agreement(file), own[1], records, folder / "s1"), rounds + WARM)
         await asyncio.gather(peer.run(), return_exceptions=True)
         return peer
 

@@ -127,18 +127,20 @@ class Consortium:
         return self.folder / f"state{i}"
 
     def peers(self, **options):
-        from sottovoce.peers.runtime import Peer
+        from sottovoce.peers.runtime import Peer, PeerConfig
 
         noises = options.pop("noises", [None] * self.n)
         agreement = self.agreement
         return [
             Peer(
-                agreement,
-                self.identities[i],
-                self.records[i],
-                self.state(i),
-                noise=noises[i],
-                **{"secrets": self.folder / f"secrets-m{i}", **options},
+                PeerConfig(
+                    agreement,
+                    self.identities[i],
+                    self.records[i],
+                    self.state(i),
+                    noise=noises[i],
+                    **{"secrets": self.folder / f"secrets-m{i}", **options},
+                )
             )
             for i in range(self.n)
         ]

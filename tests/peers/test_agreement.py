@@ -22,7 +22,7 @@ from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import merge_signatures, parse_agreement, read_agreement, sign_agreement
 from sottovoce.peers.identity import check_certificate, make_identity, read_certificate, read_identity, verify
 from sottovoce.peers.member_data import read_records
-from sottovoce.peers.runtime import Peer
+from sottovoce.peers.runtime import Peer, PeerConfig
 
 
 def edited(group, old, new, count=1):
@@ -32,7 +32,7 @@ def edited(group, old, new, count=1):
 
 
 def start(group, i=0, **options):
-    return Peer(group.agreement, group.identities[i], group.records[i], group.state(i), **options)
+    return Peer(PeerConfig(group.agreement, group.identities[i], group.records[i], group.state(i), **options))
 
 
 def test_the_name_is_the_content_not_the_layout(consortium):
@@ -49,17 +49,17 @@ def test_the_name_is_the_content_not_the_layout(consortium):
     [
         ("gossip:4", "gossip:four"),
         ("gossip:4", "gossip:2.5"),
-        ("clip = 1.0", "clip = 1.0\nsurprise = 1"),
-        ("clip = 1.0", "clip = 1.0\nsteps = 2"),
-        ("clip = 1.0", "clip = 1.0\nsizes = [3, 3, 3]"),
+        ("clip_norm = 1.0", "clip_norm = 1.0\nsurprise = 1"),
+        ("clip_norm = 1.0", "clip_norm = 1.0\nsteps = 2"),
+        ("clip_norm = 1.0", "clip_norm = 1.0\nsizes = [3, 3, 3]"),
         ("noise_multiplier = 2.0", "noise_multiplier = 0.0"),
         ('adjacency = "user"', 'adjacency = "add-remove"'),
         ('adjacency = "user"', 'adjacency = "record"'),
         ('adjacency = "user"\n', ""),
         ("version = 1", "version = 3"),
         ("version = 1\n", ""),
-        ("clip = 1.0", "clip = -1.0"),
-        ("clip = 1.0", "clip = nan"),
+        ("clip_norm = 1.0", "clip_norm = -1.0"),
+        ("clip_norm = 1.0", "clip_norm = nan"),
         ('graph = "ring:3"', 'graph = "ring:5"'),
         ('graph = "ring:3"', 'graph = "triangle-ish"'),
         ('graph = "ring:3"', 'graph = "file:edges.txt"'),
@@ -262,7 +262,7 @@ def test_a_stranger_cannot_sign_or_run(consortium, tmp_path):
     with pytest.raises(IdentityError, match="another certificate"):
         sign_agreement(group.file, impostor)
     with pytest.raises(IdentityError, match="another certificate"):
-        Peer(group.agreement, impostor, group.records[0], group.state(0))
+        Peer(PeerConfig(group.agreement, impostor, group.records[0], group.state(0)))
     assert not group.state(0).exists()
 
 

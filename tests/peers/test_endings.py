@@ -87,7 +87,9 @@ def test_a_peer_told_to_stop_writes_what_it_has_and_goes_on_later(consortium):
         said = json.loads((group.state(1) / "statement.json").read_text())
         assert not said["finished"]
         assert said["guarantee"]["releases"] == read_status(group.state(1))["releases"] > 0
-        again = runtime.Peer(group.agreement, group.identities[1], group.records[1], group.state(1))
+        again = runtime.Peer(
+            runtime.PeerConfig(group.agreement, group.identities[1], group.records[1], group.state(1))
+        )
         return await asyncio.gather(tasks[0], again.run(), tasks[2])
 
     outcomes = asyncio.run(scene())

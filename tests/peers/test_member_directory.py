@@ -36,7 +36,7 @@ from sottovoce.peers.identity import CERTIFICATE, make_identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory, find_member_directory
 from sottovoce.peers.pinned_certificates import proquint
-from sottovoce.peers.runtime import Peer
+from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.peers.status import read_status
 from sottovoce.privacy import gaussian_epsilon
 
@@ -88,13 +88,15 @@ class Members:
         directory = MemberDirectory(self.directories[i].folder)
         records = self.records[i] if records is None else records
         return Peer(
-            agreement,
-            directory.identity,
-            records,
-            state,
-            member_directory=directory,
-            transport=self.connections,
-            **options,
+            PeerConfig(
+                agreement,
+                directory.identity,
+                records,
+                state,
+                member_directory=directory,
+                transport=self.connections,
+                **options,
+            )
         )
 
     def run(self, agreement, **options):

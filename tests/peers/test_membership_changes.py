@@ -20,7 +20,7 @@ from sottovoce.peers.identity import make_identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.membership_changes import draft_membership_change, model_digest, settle
-from sottovoce.peers.runtime import Peer
+from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.privacy import gaussian_epsilon, gaussian_mu
 
 Z, STEPS, DELTA = 20.0, 12, 1e-5
@@ -101,16 +101,18 @@ class Members:
             name = member.name
             peers.append(
                 Peer(
-                    self.agreement,
-                    self.keys[name],
-                    self.records[name],
-                    None,
-                    member_directory=self.directories[name],
-                    log=log,
-                    transport=connections,
-                    previous=self.previous,
-                    start=self.file.with_suffix(".npz"),
-                    population=self.population if name == "m0" else None,
+                    PeerConfig(
+                        self.agreement,
+                        self.keys[name],
+                        self.records[name],
+                        None,
+                        member_directory=self.directories[name],
+                        log=log,
+                        transport=connections,
+                        previous=self.previous,
+                        start=self.file.with_suffix(".npz"),
+                        population=self.population if name == "m0" else None,
+                    )
                 )
             )
 
@@ -123,13 +125,15 @@ class Members:
         """Start one member's peer, without running it."""
         options = {"member_directory": self.directories[name], "previous": self.previous, **options}
         return Peer(
-            self.agreement,
-            self.keys[name],
-            self.records[name],
-            None,
-            transport=self.connections(),
-            start=self.file.with_suffix(".npz"),
-            **options,
+            PeerConfig(
+                self.agreement,
+                self.keys[name],
+                self.records[name],
+                None,
+                transport=self.connections(),
+                start=self.file.with_suffix(".npz"),
+                **options,
+            )
         )
 
     def forecast(self, name, *previous):
@@ -545,19 +549,21 @@ def test_without_a_home_an_epoch_asks_for_the_run_before_and_ends_it(members, tm
         for name in group.names:
             peers.append(
                 Peer(
-                    group.agreement,
-                    group.keys[name],
-                    group.records[name],
-                    folders[name],
-                    transport=connections,
-                    log=lambda event: (
-                        event["event"] == "round"
-                        and event["at"] >= stop_at
-                        and [peer.stop() for peer in peers]
-                    ),
-                    previous=previous,
-                    previous_state=(places_before or {}).get(name),
-                    start=group.file.with_suffix(".npz"),
+                    PeerConfig(
+                        group.agreement,
+                        group.keys[name],
+                        group.records[name],
+                        folders[name],
+                        transport=connections,
+                        log=lambda event: (
+                            event["event"] == "round"
+                            and event["at"] >= stop_at
+                            and [peer.stop() for peer in peers]
+                        ),
+                        previous=previous,
+                        previous_state=(places_before or {}).get(name),
+                        start=group.file.with_suffix(".npz"),
+                    )
                 )
             )
 

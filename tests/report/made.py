@@ -15,7 +15,7 @@ from sottovoce.peers.agreement import member_entry, read_agreement, sign_agreeme
 from sottovoce.peers.identity import CERTIFICATE
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
-from sottovoce.peers.runtime import Peer
+from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.report.result_files import write_result
 
 DELTA = 1e-5
@@ -127,11 +127,13 @@ def consortium(folder):
     async def together():
         peers = [
             Peer(
-                agreement,
-                home.identity,
-                Records(rng.standard_normal((5, 2)), np.zeros(0)),
-                None,
-                member_directory=home,
+                PeerConfig(
+                    agreement,
+                    home.identity,
+                    Records(rng.standard_normal((5, 2)), np.zeros(0)),
+                    None,
+                    member_directory=home,
+                )
             )
             for home in homes
         ]

@@ -84,7 +84,7 @@ def run(
     from sottovoce.peers.identity import read_identity
     from sottovoce.peers.member_data import read_records
     from sottovoce.peers.member_directory import find_member_directory
-    from sottovoce.peers.runtime import MODEL, STATEMENT, Peer
+    from sottovoce.peers.runtime import MODEL, STATEMENT, Peer, PeerConfig
 
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # a terminal that closes does not end the run
     log = Log(json=json, level=log_level)
@@ -102,13 +102,13 @@ def run(
             raise ConfigError("The agreement has no network; leave --module and --weights out.")
         agreed.plan.objective.supply(module, weights)
     records = read_records(data, agreed)
-    peer = Peer(
+    peer = Peer(PeerConfig(
         agreed, member, records, state, log=log, listen=listen, revoked=revoke or (), secrets=key,
         member_directory=directory, population=population, new_records=new_data,
         previous_state=previous_state, previous=[read_agreement(each) for each in previous or ()],
         start=agreement.with_suffix(".npz"), relay=checked_relay(relay),
         proxy=parse_proxy(proxy) if proxy else None, health=health,
-    )  # fmt: skip
+    ))  # fmt: skip
     outcome = _run_until_done(peer)
     files = {"model": str(peer.state / MODEL), "statement": str(peer.state / STATEMENT)}
     if agreed.model.kind != "mean":

@@ -17,6 +17,7 @@ _NAMES = {
     "Identity": "identity",
     "MemberDirectory": "member_directory",
     "Peer": "runtime",
+    "PeerConfig": "runtime",
     "draft_membership_change": "membership_changes",
     "find_member_directory": "member_directory",
     "make_identity": "identity",

@@ -72,7 +72,7 @@ class AgreedRun:
         self, agreement: Agreement, *, exact: bool = False, progress: Callable[[int], None] | None = None
     ) -> None:
         self.agreement, self.plan = agreement, agreement.plan
-        self._asked, self._progress, self._priced = exact, progress, 0
+        self._always_exact, self._progress, self._pairs_done = exact, progress, 0
         self.n: int = self.plan.n
         self.steps: int = self.plan.steps
         every = (self.plan.schedule(k).rounds for k in range(self.steps))
@@ -228,15 +228,15 @@ class AgreedRun:
     def _exact(self) -> bool:
         """Whether more than the local number may be asked for."""
         # an exchange left out can tell a neighbor more, not less: then only the local number holds
-        quick = self._asked or self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
+        quick = self._always_exact or self.n**2 * (1 if self.plan.is_stationary else self.steps) <= _QUICK
         return self.agreement.timing.late == "wait" and quick
 
     def spent(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what was revealed by releases that were made, as a ledger lists them."""
-        made = tuple(releases)
-        if not self.tolerate or not made:
-            return account(ActualReleases(self.plan, made), "local", user=node)
-        return account(ActualReleases(self.plan, made, node), user=node, **self._charged_view)
+        released = tuple(releases)
+        if not self.tolerate or not released:
+            return account(ActualReleases(self.plan, released), "local", user=node)
+        return account(ActualReleases(self.plan, released, node), user=node, **self._charged_view)
 
     def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what the own noise alone leaves of it, whatever all others do."""
@@ -250,15 +250,15 @@ class AgreedRun:
         Every step that released anything is priced in full, the broken one too: what was seen of it is a part
         of what a whole step shows. A view that is not named here has the price of the whole agreed run.
         """
-        made = tuple(releases)
-        asked = [self._charged_view] if self.tolerate else []
+        released = tuple(releases)
+        queries = [self._charged_view] if self.tolerate else []
         if self.plan.observation.common_model and self._exact:
-            asked.append({"view": "network"})
-        if not made:
+            queries.append({"view": "network"})
+        if not released:
             nothing = self.spent_locally(node, ())
             whole = (self.network(node), self.charged_guarantee(node))
             return {view_name(priced): nothing for priced in whole if priced.label == "exact"}
-        priced = [account(ActualReleases(self.plan, made, node), user=node, **view) for view in asked]
+        priced = [account(ActualReleases(self.plan, released, node), user=node, **view) for view in queries]
         return {view_name(each): each for each in priced if each.label == "exact"}
 
     def spending(self, node: int) -> Spending:
@@ -319,9 +319,9 @@ class AgreedRun:
         against = [first]
         for v in others[1:] if first.label == "exact" else ():
             against.append(self.network(node, v))
-        self._priced += len(others)
+        self._pairs_done += len(others)
         if self._progress is not None:
-            self._progress(self._priced)
+            self._progress(self._pairs_done)
         epsilons = [guarantee.epsilon(self.agreement.budget.delta) for guarantee in against]
         return max(epsilons), sum(epsilons) / len(epsilons), first.label
 

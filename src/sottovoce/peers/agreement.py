@@ -362,8 +362,8 @@ class Agreement(_Part):
 
     def neighbors(self, node: int) -> tuple[int, ...]:
         """Return the members that may talk to ``node``: its neighbors in the graph."""
-        found = {int(v) for u, v in self.network.edges if u == node}
-        return tuple(sorted(found | {int(u) for u, v in self.network.edges if v == node}))
+        neighbors_after = {int(v) for u, v in self.network.edges if u == node}
+        return tuple(sorted(neighbors_after | {int(u) for u, v in self.network.edges if v == node}))
 
     @cached_property
     def network(self) -> graphs.Network:
@@ -371,7 +371,7 @@ class Agreement(_Part):
         if self.graph.startswith("file:"):
             raise ValueError("the graph must be in the agreement itself; list its edges as 'edges:0-1,1-2'")
         if self.graph.startswith("edges:"):
-            return _listed(self.graph, len(self.members))
+            return _edge_list(self.graph, len(self.members))
         return graphs.parse(self.graph)
 
     @cached_property
@@ -406,8 +406,8 @@ class Agreement(_Part):
     @property
     def publics(self) -> list[bytes | None]:
         """Every member's mask key, in the members' order; None for those who have not signed."""
-        given = (self.mask_keys.get(member.name) for member in self.members)
-        return [None if key is None else bytes.fromhex(key) for key in given]
+        keys = (self.mask_keys.get(member.name) for member in self.members)
+        return [None if key is None else bytes.fromhex(key) for key in keys]
 
     @cached_property
     def session(self) -> bytes:
@@ -628,7 +628,7 @@ def member_entry(certificate: bytes, address: str) -> dict[str, str]:
     }
 
 
-def _listed(text: str, n: int) -> graphs.Network:
+def _edge_list(text: str, n: int) -> graphs.Network:
     import networkx as nx
 
     graph = nx.Graph()

@@ -181,22 +181,22 @@ def agreed_plan(
     _validate.clip(options["clip_norm"], noisy=True)
     if not _validate.non_negative(options["noise_multiplier"], "noise_multiplier"):
         raise ConfigError("noise_multiplier must be positive in an agreement, got 0.")
-    given: dict[str, Any] = {"network": network, "seed": seed}
-    given |= {key: _frozen(value) for key, value in options.items()}
+    arguments: dict[str, Any] = {"network": network, "seed": seed}
+    arguments |= {key: _frozen(value) for key, value in options.items()}
     if "path" in known:
-        given["path"] = "public"
-    if given.get("protocol") is None and kind.maskable and "masked" in kind.protocols and network.n >= 3:
-        given["protocol"] = "masked"  # what protects best costs nothing: the same messages as a tree
+        arguments["path"] = "public"
+    if arguments.get("protocol") is None and kind.maskable and "masked" in kind.protocols and network.n >= 3:
+        arguments["protocol"] = "masked"  # what protects best costs nothing: the same messages as a tree
     if kind.query == "value":
-        clip_norm = given.pop("clip_norm")
-        given |= {"radius": clip_norm, "noise_std": given.pop("noise_multiplier") * clip_norm}
-        given |= {"dim": model["parameters"]}
-        if given.pop("steps", 1) != 1:
+        clip_norm = arguments.pop("clip_norm")
+        arguments |= {"radius": clip_norm, "noise_std": arguments.pop("noise_multiplier") * clip_norm}
+        arguments |= {"dim": model["parameters"]}
+        if arguments.pop("steps", 1) != 1:
             raise ConfigError(f"{name} has one step; leave steps out.")
     else:
-        given["objective"] = _objective(model)
+        arguments["objective"] = _objective(model)
     try:
-        plan = kind(**given)
+        plan = kind(**arguments)
     except TypeError as error:  # a table with a key that the option does not have
         raise ConfigError(f"{name} cannot be built from these options: {error}.") from None
     if not plan.observation.between_peers:

@@ -53,12 +53,12 @@ def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         raise ConfigError(f"The ledgers are of {len(runs)} different runs; compare those of one run.")
     if len(set(nodes)) < len(nodes):
         raise ConfigError("Two of the ledgers are of one member; compare those of different members.")
-    found = []
+    conflicts = []
     for (r, sender), versions in sorted(heard.items()):
         if len(set(versions.values())) > 1:
-            found.append({"round": r, "sender": sender, "kind": "split", "members": sorted(versions)})
+            conflicts.append({"round": r, "sender": sender, "kind": "split", "members": sorted(versions)})
         own = sent.get((r, sender))
         others = sorted(node for node, digest in versions.items() if own is not None and digest != own)
         if others:
-            found.append({"round": r, "sender": sender, "kind": "sent", "members": others})
-    return found
+            conflicts.append({"round": r, "sender": sender, "kind": "sent", "members": others})
+    return conflicts

@@ -153,14 +153,14 @@ async def _through(sock: socket.socket, proxy: Proxy, address: str) -> None:
         if len(answer) > 8192:
             raise PeerError(f"the proxy {proxy.address} answers with something that is not HTTP")
         answer += await _read(sock, 1)  # not one byte too many: the next belongs to TLS
-    said = re.match(rb"HTTP/1\.[01] (\d{3})([^\r\n]*)", answer)
-    if said is None:
+    status_line = re.match(rb"HTTP/1\.[01] (\d{3})([^\r\n]*)", answer)
+    if status_line is None:
         raise PeerError(f"the proxy {proxy.address} answers with something that is not HTTP")
-    if said[1] != b"200":
-        word = "".join(c if c.isprintable() else "?" for c in said[2].decode("latin-1").strip())[:60]
-        hint = "; it asks for user:password@ in --proxy" if said[1] == b"407" else ""
+    if status_line[1] != b"200":
+        word = "".join(c if c.isprintable() else "?" for c in status_line[2].decode("latin-1").strip())[:60]
+        hint = "; it asks for user:password@ in --proxy" if status_line[1] == b"407" else ""
         raise PeerError(
-            f"the proxy {proxy.address} refuses a line to {address}: {said[1].decode()} {word}{hint}"
+            f"the proxy {proxy.address} refuses a line to {address}: {status_line[1].decode()} {word}{hint}"
         )
 
 

@@ -348,13 +348,13 @@ class Core:
             self.incident(f"member {sender} says that it heard other rows of this peer")
             return []
         first = sender in self.unanswered
-        asked = position.answer or first
+        wants_answer = position.answer or first
         self.unanswered.discard(sender)
         self.passed[sender] = max(self.passed[sender], position.at)
         if first and not self.unanswered:
             self._ask_again_after(now)
         out = self._advance(now)
-        if not asked:
+        if not wants_answer:
             return out
         again: Outgoing = [
             (sender, frame)

@@ -76,8 +76,8 @@ def plan_of(config: Mapping[str, Any]) -> FederatedADMM:
 
 def run_name(plan: FederatedADMM, dim: int, seed: int | None) -> bytes:
     """Return the 32 bytes that name a run: the same configuration is the same run."""
-    said = {**plan.describe(), "dim": dim, "seed": seed}
-    return bytes.fromhex(digest(said))
+    facts = {**plan.describe(), "dim": dim, "seed": seed}
+    return bytes.fromhex(digest(facts))
 
 
 def noise_of(seed: int | None) -> NoiseSource:
@@ -210,10 +210,10 @@ class ServerSide:
     ) -> None:
         self.plan, self.k, self.zh = plan, 0, np.zeros(dim)
         self.random = RunRandomness.from_rng(noise_of(seed))
-        self.kept = None if folder is None else Checkpoint(folder, run_name(plan, dim, seed).hex())
-        found = None if self.kept is None else self.kept.load(np.zeros(1, int), self.zh[None])
-        if found is not None:
-            self.k, self.zh = found[0], found[1][0]
+        self.checkpoint = None if folder is None else Checkpoint(folder, run_name(plan, dim, seed).hex())
+        stored = None if self.checkpoint is None else self.checkpoint.load(np.zeros(1, int), self.zh[None])
+        if stored is not None:
+            self.k, self.zh = stored[0], stored[1][0]
 
     @property
     def z(self) -> np.ndarray:
@@ -237,8 +237,8 @@ class ServerSide:
             noisy[user] = row
         self.zh = self.plan.server(self.zh, noisy)
         self.k += 1
-        if self.kept is not None:
-            self.kept.save(self.k, np.zeros(1, int), self.zh[None])
+        if self.checkpoint is not None:
+            self.checkpoint.save(self.k, np.zeros(1, int), self.zh[None])
 
 
 # ---- Flower ----------------------------------------------------------------------------------------------
@@ -261,8 +261,8 @@ def client_app(records: Records) -> Any:
 
     def who(message: Any, context: Any) -> Any:
         X, _ = records(context)
-        said = {"user": int(context.node_config["partition-id"]), "dim": int(X.shape[1])}
-        return flwr.app.Message(flwr.app.RecordDict({"who": flwr.app.ConfigRecord(said)}), reply_to=message)
+        facts = {"user": int(context.node_config["partition-id"]), "dim": int(X.shape[1])}
+        return flwr.app.Message(flwr.app.RecordDict({"who": flwr.app.ConfigRecord(facts)}), reply_to=message)
 
     def step(message: Any, context: Any) -> Any:
         config, user = context.run_config, int(context.node_config["partition-id"])
@@ -322,9 +322,9 @@ def _meet(flwr: Any, grid: Any, users: int, patience: float) -> tuple[dict[int, 
             grid.send_and_receive(sent, timeout=max(1.0, deadline - time.monotonic())) if sent else ()
         ):
             if not reply.has_error():
-                said = reply.content["who"]
-                known[int(said["user"])] = reply.metadata.src_node_id
-                dims.add(int(said["dim"]))
+                facts = reply.content["who"]
+                known[int(facts["user"])] = reply.metadata.src_node_id
+                dims.add(int(facts["dim"]))
         absent = sorted(set(range(users)) - set(known))
         if absent and time.monotonic() > deadline:
             raise LostPeer(
@@ -402,10 +402,10 @@ def _agreed_seed(context: Any) -> int | None:
 
 def _own_budget(context: Any) -> Budget | None:
     """Return the smaller of the client's own budget and the run's."""
-    own, said = _budget(context.node_config), _budget(context.run_config)
-    if own is None or said is None:
-        return own or said
-    return Budget(min(own.epsilon, said.epsilon), min(own.delta, said.delta), adjacency="user")
+    own, agreed = _budget(context.node_config), _budget(context.run_config)
+    if own is None or agreed is None:
+        return own or agreed
+    return Budget(min(own.epsilon, agreed.epsilon), min(own.delta, agreed.delta), adjacency="user")
 
 
 def _seed(config: Mapping[str, Any]) -> int | None:

@@ -90,8 +90,8 @@ class Health:
         if words[1] == "/healthz":
             away = [name for name, each in report.get("neighbors", {}).items() if not each["connected"]]
             well = not report["failed"]
-            said = {key: report[key] for key in ("member", "round", "rounds", "finished", "waiting")}
-            body = json.dumps({"well": well, "away": away, **said}) + "\n"
+            facts = {key: report[key] for key in ("member", "round", "rounds", "finished", "waiting")}
+            body = json.dumps({"well": well, "away": away, **facts}) + "\n"
             return ("200 OK" if well else "503 Service Unavailable"), "application/json", body.encode()
         return "404 Not Found", "text/plain", b"GET /healthz or /metrics\n"
 

@@ -116,10 +116,10 @@ class Listener:
         host, port = split_address(self.address)
         self.most = min(self.most, max(16, raise_limit() // 2))
         try:
-            found = await loop.getaddrinfo(
+            places = await loop.getaddrinfo(
                 host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            for family, _, _, _, place in dict.fromkeys(found):
+            for family, _, _, _, place in dict.fromkeys(places):
                 sock = socket.create_server(place[:2], family=family, backlog=_BACKLOG)
                 sock.setblocking(False)
                 self._defer(sock)

@@ -190,10 +190,10 @@ class MemberDirectory:
         it ``continues``.
         """
         # what is promised of a masked plan is against as many members as it tolerates
-        asked = [agreed_run.network(node), agreed_run.charged_guarantee(node)]
-        views = {view_name(guarantee): guarantee for guarantee in asked if guarantee.label == "exact"}
-        said = agreed_run.agreement.continues
-        earlier = tuple(dict.fromkeys([*([said] if said else []), *continues]))
+        guarantees = [agreed_run.network(node), agreed_run.charged_guarantee(node)]
+        views = {view_name(guarantee): guarantee for guarantee in guarantees if guarantee.label == "exact"}
+        previous = agreed_run.agreement.continues
+        earlier = tuple(dict.fromkeys([*([previous] if previous else []), *continues]))
         return RunCharge(
             population or "",
             agreed_run.agreement.title,

@@ -156,9 +156,9 @@ def settle(
     """
     if not agreement.continues:
         return SettledSpending()
-    given = [previous] if isinstance(previous, Agreement) else list(previous or ())
+    agreements = [previous] if isinstance(previous, Agreement) else list(previous or ())
     return _Chain(
-        {each.run.hex(): each for each in given}, agreement, name, member_directory, state, hold
+        {each.run.hex(): each for each in agreements}, agreement, name, member_directory, state, hold
     ).settled()
 
 
@@ -167,7 +167,7 @@ class _Chain:
 
     def __init__(
         self,
-        given: dict[str, Agreement],
+        agreements: dict[str, Agreement],
         agreement: Agreement,
         name: str,
         member_directory: MemberDirectory | None,
@@ -175,8 +175,8 @@ class _Chain:
         hold: ExitStack | None,
     ) -> None:
         self.hold, self.agreed_run = hold, AgreedRun(agreement)
-        self.given, self.agreement, self.name, self.member_directory = (
-            given,
+        self.agreements, self.agreement, self.name, self.member_directory = (
+            agreements,
             agreement,
             name,
             member_directory,
@@ -193,7 +193,7 @@ class _Chain:
 
     def settled(self) -> SettledSpending:
         direct = self.agreement.continues
-        if direct not in self.given:
+        if direct not in self.agreements:
             raise self._missing(direct)
         run = direct
         while run:
@@ -220,7 +220,7 @@ class _Chain:
         """Add what one membership version cost; return the run before it, empty at the first or where all
         is added.
         """
-        old, charge = self.given.get(run), self.known.get(run)
+        old, charge = self.agreements.get(run), self.known.get(run)
         if old is None and charge is None:
             raise self._missing(run)
         if old is not None and self.name not in [member.name for member in old.members]:
@@ -262,10 +262,10 @@ class _Chain:
             )
         earlier: list[dict[str, Any]] | None = None
         left: tuple[Release, ...] | None = None
-        said = "lost: everything planned is counted"
+        source = "lost: everything planned is counted"
         if charge is not None and charge.status == "started":
             # nothing may be sent before the lifetime ledger says that the ledger exists
-            left, said = (), "never begun"
+            left, source = (), "never begun"
         elif place is not None:
             try:
                 stored = self._read(place, witness)
@@ -273,7 +273,7 @@ class _Chain:
                     raise ConfigError(
                         f"The state folder {place} belongs to another run than the one continued."
                     )
-                left, said = tuple(stored["saved"].releases), "whole"
+                left, source = tuple(stored["saved"].releases), "whole"
                 # without a word about membership versions before it, their agreements are asked for
                 earlier = list(stored["about"].get("before", [])) or None
             except LedgerError as error:
@@ -284,7 +284,7 @@ class _Chain:
             "membership_version": old.membership_version,
             "releases": [release.to_dict() for release in releases],
             "guarantee": agreed_run.spent(node, releases).to_dict(),
-            "ledger": said,
+            "ledger": source,
         }
         self.parts.append(part)
         self.place = place if newest else self.place
@@ -308,7 +308,7 @@ class _Chain:
             raise ConfigError(f"The run before this membership version is not at rest: {error}") from None
         return read_ledger(place, witness=witness)
 
-    def _booked(self, charge: RunCharge, said: str) -> dict[str, Any]:
+    def _booked(self, charge: RunCharge, source: str) -> dict[str, Any]:
         """Return the part of a run of which only the lifetime ledger tells: against the view that is
         charged.
         """
@@ -324,7 +324,7 @@ class _Chain:
             "membership_version": None,
             "releases": [release.to_dict() for release in charge.releases],
             "guarantee": priced.to_dict(),
-            "ledger": said,
+            "ledger": source,
         }
 
     def _siblings(self) -> None:
@@ -388,20 +388,20 @@ def draft_membership_change(
     remaining = old.plan.steps - step
     if remaining < 1:
         raise ConfigError(f"The run has done all its {old.plan.steps} steps; there is nothing to go on with.")
-    kept = [v for v, member in enumerate(old.members) if member.name not in leaving]
-    draft = _drafted(old, kept, graph, remaining)
+    remaining_nodes = [v for v, member in enumerate(old.members) if member.name not in leaving]
+    draft = _drafted(old, remaining_nodes, graph, remaining)
     if old.plan.schedule(0).exact:
         draft["start"] = model_digest(model)
     entries = [
         member_entry(renewed.get(each.name, each.certificate.encode()), moves.get(each.name, each.address))
-        for each in (old.members[v] for v in kept)
+        for each in (old.members[v] for v in remaining_nodes)
     ]
-    made = write_agreement(path, draft, entries)
+    agreement = write_agreement(path, draft, entries)
     try:
         save_model(Path(path).with_suffix(".npz"), model)
     except DataError as error:
         raise ConfigError(f"The model to go on from cannot be written: {error}") from None
-    return made
+    return agreement
 
 
 def cost_of_change(old: Agreement, new: Agreement, state: str | Path) -> dict[str, Any]:
@@ -444,24 +444,24 @@ def read_start(agreement: Agreement, *files: str | Path | None) -> np.ndarray | 
     """
     if not agreement.continues:
         return None
-    found = None
+    model = None
     for file in files:
         if file is None or not Path(file).exists():
             continue
         try:
             with np.load(file, allow_pickle=False) as stored:
-                found = np.asarray(stored["parameters"], np.float64)
+                model = np.asarray(stored["parameters"], np.float64)
         except (OSError, ValueError, KeyError):
             continue
-        if not agreement.start or model_digest(found) == agreement.start:
-            return found
+        if not agreement.start or model_digest(model) == agreement.start:
+            return model
     if agreement.start:
         raise ConfigError(
             f"The model this membership version goes on from ({agreement.start[:16]}) is not here; get the "
             "file beside "
             "the agreement from whoever drafted it."
         )
-    return found
+    return model
 
 
 def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ...]:
@@ -496,10 +496,10 @@ def _reached(state: str | Path) -> tuple[int, np.ndarray]:
     """Return the steps done and the model of a stopped run's folder."""
     folder = Path(state)
     try:
-        said = json.loads((folder / "statement.json").read_text())
+        source = json.loads((folder / "statement.json").read_text())
         with np.load(folder / "model.npz", allow_pickle=False) as stored:
             model = np.asarray(stored["parameters"], np.float64)
-        return int(said["steps"]), model
+        return int(source["steps"]), model
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(
             f"{folder} holds no model and statement of a stopped run; stop its peer first (SIGTERM), or "
@@ -507,20 +507,20 @@ def _reached(state: str | Path) -> tuple[int, np.ndarray]:
         ) from None
 
 
-def _drafted(old: Agreement, kept: list[int], graph: str | None, steps: int) -> dict[str, Any]:
+def _drafted(old: Agreement, remaining_nodes: list[int], graph: str | None, steps: int) -> dict[str, Any]:
     content = old.model_dump(
         mode="json", exclude={"signatures", "mask_keys", "members", "start"}, exclude_unset=True
     )
     part = dict(content["algorithm"])
     part["steps"] = steps
-    if len(kept) < len(old.members):
-        graph = graph or _smaller(old, kept)
+    if len(remaining_nodes) < len(old.members):
+        graph = graph or _smaller(old, remaining_nodes)
         grid, protocol = old.plan.grid, old.plan.schedule(0)
         if grid is not None:
             colluding = max(1, int(protocol.tolerate or 1))
-            if len(kept) - colluding < 1:
+            if len(remaining_nodes) - colluding < 1:
                 raise ConfigError("Too few members would remain for masked sums; agree on a new run.")
-            more = math.sqrt((len(old.members) - colluding) / (len(kept) - colluding))
+            more = math.sqrt((len(old.members) - colluding) / (len(remaining_nodes) - colluding))
             part["noise_multiplier"] = float(part["noise_multiplier"]) * more
     version = old.membership_version + 1
     content |= {"algorithm": part, "membership_version": version, "continues": old.run.hex()}
@@ -529,9 +529,9 @@ def _drafted(old: Agreement, kept: list[int], graph: str | None, steps: int) -> 
     return {key: value for key, value in content.items() if value is not None}
 
 
-def _smaller(old: Agreement, kept: list[int]) -> str:
+def _smaller(old: Agreement, remaining_nodes: list[int]) -> str:
     """Return the old graph without those who leave, as a list of edges."""
-    place = {v: k for k, v in enumerate(kept)}
+    place = {v: k for k, v in enumerate(remaining_nodes)}
     edges = [
         (place[int(u)], place[int(v)]) for u, v in old.network.edges if int(u) in place and int(v) in place
     ]
@@ -539,6 +539,6 @@ def _smaller(old: Agreement, kept: list[int]) -> str:
     while reached:
         more = {b for a, b in (*edges, *((v, u) for u, v in edges)) if a in met} - met
         met, reached = met | more, bool(more)
-    if len(met) < len(kept):
+    if len(met) < len(remaining_nodes):
         raise ConfigError("Without them the graph falls apart; give the graph of those who remain (--graph).")
     return "edges:" + ",".join(f"{u}-{v}" for u, v in sorted(edges))

@@ -167,18 +167,18 @@ class StepProgram:
         """Go on from a snapshot."""
         template = self.algorithm.init()
         try:
-            self._step, self._round, self._state, local, kept = unpack(state, (0, 0, template, {}, {}))
+            self._step, self._round, self._state, local, secrets = unpack(state, (0, 0, template, {}, {}))
         except (DataError, ValueError) as error:
             raise LedgerError(str(error)) from None
-        batches = kept["batches"]
+        batches = secrets["batches"]
         if batches is not None and hasattr(self.source, "keyed"):
             # a step that is done again must take the same records: two lots under one label tell them apart
             self.source.set_batch_key(bytes.fromhex(batches) if isinstance(batches, str) else batches)
         if self.keys is not None:
-            self.keys.restore(kept["keys"])
+            self.keys.restore(secrets["keys"])
         if self.masked is not None:
-            self.masked.restore(kept["masked"])
-        self._chain = bytes.fromhex(kept["chain"])
+            self.masked.restore(secrets["masked"])
+        self._chain = bytes.fromhex(secrets["chain"])
         self.begun = True
         if self._step < self.steps:
             self._local = self.schedule(self._step).local(self.node)
@@ -216,8 +216,8 @@ class StepProgram:
     def _close(self) -> None:
         assert self._local is not None
         received = self._local.result()
-        said = self._step.to_bytes(8, "little") + np.ascontiguousarray(received).tobytes()
-        self._chain = hashlib.sha256(self._chain + said).digest()
+        content = self._step.to_bytes(8, "little") + np.ascontiguousarray(received).tobytes()
+        self._chain = hashlib.sha256(self._chain + content).digest()
         if self.keys is not None:
             self.keys.received(np.ascontiguousarray(received).tobytes())
             self._rekey()

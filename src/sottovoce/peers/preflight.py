@@ -84,27 +84,27 @@ def check_files(
     --------
     >>> from sottovoce.peers.agreement import example_agreement
     >>> file, (ada, bo) = example_agreement()
-    >>> found = check_files(file, identity=file.parent / "ada").findings
-    >>> [(each.what, each.well) for each in found[:3]]
+    >>> result = check_files(file, identity=file.parent / "ada").findings
+    >>> [(each.what, each.well) for each in result[:3]]
     [('agreement', True), ('signatures', False), ('identity', True)]
     """
-    found = Checked([])
+    result = Checked([])
 
     def look(what: str, test: Callable[[], str], *, fatal: bool = True) -> bool:
         try:
-            found.findings.append(Finding(what, True, test()))
+            result.findings.append(Finding(what, True, test()))
         except (SottovoceError, OSError) as error:
-            found.findings.append(Finding(what, False, str(error), fatal))
-        return found.findings[-1].well
+            result.findings.append(Finding(what, False, str(error), fatal))
+        return result.findings[-1].well
 
     def text() -> str:
-        found.agreement = read_agreement(agreement)
-        names = ", ".join(member.name for member in found.agreement.members)
-        return f"{found.agreement.title!r}, run {found.agreement.run.hex()[:16]}, members {names}"
+        result.agreement = read_agreement(agreement)
+        names = ", ".join(member.name for member in result.agreement.members)
+        return f"{result.agreement.title!r}, run {result.agreement.run.hex()[:16]}, members {names}"
 
-    if not look("agreement", text) or found.agreement is None:
-        return found
-    agreed = found.agreement
+    if not look("agreement", text) or result.agreement is None:
+        return result
+    agreed = result.agreement
 
     def signed() -> str:
         agreed.require_signatures(where=str(agreement))
@@ -118,7 +118,7 @@ def check_files(
                 f"the agreement lists another certificate for {key.name} ({member.fingerprint[:16]}) than "
                 f"{identity} holds ({key.fingerprint[:16]}); use the identity that signed it"
             )
-        found.identity = key
+        result.identity = key
         until = dt.datetime.fromtimestamp(expiry(key.certificate), dt.UTC)
         days = (until - dt.datetime.now(dt.UTC)).days
         soon = ": renew it before a long run" if days < _SOON else ""
@@ -128,13 +128,13 @@ def check_files(
     look("identity", own)
     if data is not None:
         look("data", lambda: _records(data, agreed))
-    look("privacy cost", lambda: _privacy_cost(agreed, found.identity))
+    look("privacy cost", lambda: _privacy_cost(agreed, result.identity))
     if member_directory is not None:
         look("lifetime budget", lambda: _lifetime_budget(member_directory, agreed, population))
     if state is not None or member_directory is not None:
         place = Path(state) if state is not None else member_directory.folder / "runs" / agreed.run.hex()  # type: ignore[union-attr]
         look("ledger", lambda: _ledger(place, agreed))
-    return found
+    return result
 
 
 def _records(data: str | Path, agreed: Agreement) -> str:
@@ -223,7 +223,7 @@ async def check_neighbors(
     answers = dict(zip(around, await called, strict=True))
     for s in around:
         findings.append(_verdict(probe, agreement, s, answers[s], bool(wait)))
-    ahead = [hello.clock_apart(probe.clock()) for hello in probe.said.values()]
+    ahead = [hello.clock_apart(probe.clock()) for hello in probe.hellos.values()]
     if ahead:
         worst = max(ahead, key=abs)
         well = abs(worst) <= CLOCK
@@ -236,7 +236,7 @@ def _clocks(probe: _Probe, agreement: Agreement) -> str:
     now = dt.datetime.now(dt.UTC)
     apart = [
         f"{agreement.members[s].name}'s is {apart_in_words(hello.clock_apart(probe.clock()))}"
-        for s, hello in probe.said.items()
+        for s, hello in probe.hellos.items()
         if abs(hello.clock_apart(probe.clock())) > CLOCK
     ]
     return f"this machine says {now:%Y-%m-%d %H:%M} UTC, {', '.join(apart)}; set the wrong one by NTP"
@@ -265,7 +265,7 @@ async def _port(probe: _Probe, listen: str | None, wait: float) -> Finding:
 def _verdict(probe: _Probe, agreement: Agreement, s: int, error: str | None, waited: bool) -> Finding:
     """Return the line of one neighbor, from what it said, whoever called."""
     name = agreement.members[s].name
-    hello = probe.said.get(s)
+    hello = probe.hellos.get(s)
     reached = "; it reached this machine" if s in probe.came else ""
     if hello is not None:
         own = Hello(agreement.run, agreement.session, probe.clock(), __version__)
@@ -285,9 +285,9 @@ def _verdict(probe: _Probe, agreement: Agreement, s: int, error: str | None, wai
 class _Probe(TlsTransport):
     """The greeting of a connection and nothing after it."""
 
-    def __init__(self, members: Iterable[Any], *given: Any, **options: Any) -> None:
-        super().__init__(members, *given, **options)
-        self.said: dict[int, Hello] = {}
+    def __init__(self, members: Iterable[Any], *arguments: Any, **options: Any) -> None:
+        super().__init__(members, *arguments, **options)
+        self.hellos: dict[int, Hello] = {}
         self.came: set[int] = set()
 
     def _hello(self) -> Hello:
@@ -317,6 +317,6 @@ class _Probe(TlsTransport):
     async def _greet(self, tls: ssl.SSLSocket, to: int, *, calling: bool) -> None:
         try:
             await write_message(tls, self._hello().to_bytes())
-            self.said[to] = Hello.read(await read_message(tls, HELLO.size))
+            self.hellos[to] = Hello.read(await read_message(tls, HELLO.size))
         finally:
             tls.close()

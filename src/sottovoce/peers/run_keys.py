@@ -105,13 +105,13 @@ class RunKeys:
     def _derive(self, key: bytes | None, label: bytes) -> bytes:
         if key is None:
             raise self._erased()
-        said = (
+        context = (
             b"sottovoce run key\n"
             + self.run
             + struct.pack("<QQ", self.membership_version, self.turn)
             + self.chain
         )
-        return hmac.digest(key, said + label, "sha256")
+        return hmac.digest(key, context + label, "sha256")
 
     @staticmethod
     def _erased() -> Refused:

@@ -19,7 +19,6 @@ import numpy as np
 from sottovoce._io import atomic_write
 from sottovoce.accounting import wording
 from sottovoce.accounting.guarantee import Guarantee
-from sottovoce.accounting.release import Spending
 from sottovoce.errors import (
     ConfigError,
     DataError,
@@ -49,14 +48,10 @@ from sottovoce.peers.membership_changes import (
     save_model,
     settle,
 )
-from sottovoce.peers.node_program import StepProgram
 from sottovoce.peers.signing_summary import checks, remembered
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.status import LIVE
 from sottovoce.peers.transport import TlsTransport, Transport, TransportConfig
-from sottovoce.secure_sum.keys import MaskKey
-
-__all__ = ["Outcome", "Peer"]
 
 MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"
 _SILENT = 10.0  # seconds without a round before it is said who is waited for
@@ -74,35 +69,101 @@ class Outcome:
     rounds: int
 
 
-class Peer:
-    """One organization's side of a run.
+@dataclass(frozen=True)
+class PeerConfig:
+    """Everything a peer needs.
 
     Parameters
     ----------
     agreement : signed by all members.
     identity : this member's key; its certificate must be the one listed.
     records : this member's data.
-    state : the state folder; with a member directory it may be None, and then is ``runs/HASH`` there. A run
-        that the member's lifetime ledger knows goes on in its own folder, whatever is named here.
+    state : the state folder; None for ``runs/HASH`` in the member directory. A run that the lifetime ledger
+        knows continues in its own folder.
     log : gets one small mapping per event; none of them depends on data.
-    noise : only for comparing runs bit by bit in tests (a source, or a `RunRandomness` that fixes the lots
-        too); by default protective, and there is no option for it on the command line.
+    noise : only to compare runs bit by bit in tests (a source, or a `RunRandomness` that also fixes the
+        batches); by default protective, and there is no option for it on the command line.
     revoked : fingerprints that are no longer accepted.
     listen : another address than the agreed one.
-    secrets : the folder in which the mask key was kept when the agreement was signed, where sums are masked;
-        the key is erased from it once the first row is durable.
-    transport : what carries the frames, made by a call with the arguments of `TlsTransport`.
+    secrets : the folder of the mask key that was made when the agreement was signed; the key is erased once
+        the first row is durable.
+    transport : called with the arguments of `TlsTransport`.
     health : a port of the loopback interface for ``/healthz`` and ``/metrics``; None for neither.
-    relay : another relay than the agreed one, for neighbors whom nobody can call.
+    relay : another relay than the agreed one, for neighbors that cannot be called.
     proxy : the HTTP proxy through which this machine calls others.
-    member directory : the organization's member directory; the run is charged to its lifetime ledger before
-        anything else happens.
-    population : whose records they are, by the lifetime ledger's name; None for the first.
+    member_directory : the run is charged to its lifetime ledger before anything else happens.
+    population : whose records they are; None for the first.
     new_records : why the records differ from those the run began with; recorded.
-    previous, previous_state : of a membership version, the agreement of the one before (of all before, where
-        its ledger is lost) and without a member directory its folder; needed at the first start, later the
-        ledger holds it.
-    start : of a membership version, the file of the model it goes on from.
+    previous, previous_state : after a membership change, the agreement of the previous version (of all
+        earlier ones if its ledger is lost) and, without a member directory, its folder; needed at the first
+        start only.
+    start : after a membership change, the file of the model it continues from.
+    """
+
+    agreement: Agreement
+    identity: Identity
+    records: Records
+    state: str | Path | None
+    log: Log = lambda event: None
+    noise: NoiseSource | RunRandomness | None = None
+    timing: Timing | None = None
+    revoked: Iterable[str] = ()
+    listen: str | None = None
+    secrets: str | Path | None = None
+    transport: Callable[..., Transport] = TlsTransport
+    health: int | None = None
+    relay: str = ""
+    proxy: Proxy | None = None
+    member_directory: MemberDirectory | None = None
+    population: str | None = None
+    new_records: str = ""
+    previous: Agreement | Iterable[Agreement] | None = None
+    previous_state: str | Path | None = None
+    start: str | Path | None = None
+
+    def check(self) -> None:
+        """Raise unless the agreement is signed by all and this identity is a member with a place to write."""
+        self.agreement.require_signatures()
+        listed = self.agreement.members[self.node].fingerprint
+        if listed != self.identity.fingerprint:
+            raise IdentityError(
+                f"The agreement lists another certificate for {self.identity.name} than this identity's; "
+                "use the identity that signed it."
+            )
+        if self.member_directory is None and self.state is None:
+            raise ConfigError(
+                "A peer needs a member directory, or a state folder for a run without one; give one of them."
+            )
+
+    @property
+    def node(self) -> int:
+        """This member's number."""
+        return self.agreement.index(self.identity.name)
+
+    @property
+    def secrets_folder(self) -> str | Path | None:
+        """Where the mask key is, if sums are masked."""
+        if not self.agreement.masked:
+            return None
+        if self.secrets is None and self.member_directory is not None:
+            return self.member_directory.identity_folder
+        return self.secrets
+
+    @property
+    def core_timing(self) -> Timing:
+        """The timing of the state machine: given, or as agreed."""
+        agreed = self.agreement.timing
+        return self.timing or Timing(
+            ask_row=agreed.ask_again,
+            ask_most=max(4.0, agreed.ask_again),
+            give_up=agreed.give_up,
+            drop_after=agreed.deadline if agreed.late == "drop" else math.inf,
+            witness=self.agreement.witness,
+        )
+
+
+class Peer:
+    """One organization's side of a run.
 
     Guarantees
     ----------
@@ -116,91 +177,47 @@ class Peer:
 
     >>> from sottovoce.peers.agreement import example_agreement, read_agreement
     >>> file, (ada, bo) = example_agreement()
-    >>> agreement = read_agreement(file)
-    >>> Peer(agreement, ada, None, file.parent / "state")
+    >>> Peer(PeerConfig(read_agreement(file), ada, None, file.parent / "state"))
     Traceback (most recent call last):
     sottovoce.errors.ConfigError: the agreement is not signed by ada; every member signs with `peer agree`.
     """
 
-    def __init__(
-        self,
-        agreement: Agreement,
-        identity: Identity,
-        records: Records,
-        state: str | Path | None,
-        *,
-        log: Log = lambda event: None,
-        noise: NoiseSource | RunRandomness | None = None,
-        timing: Timing | None = None,
-        revoked: Iterable[str] = (),
-        listen: str | None = None,
-        secrets: str | Path | None = None,
-        transport: Callable[..., Transport] = TlsTransport,
-        health: int | None = None,
-        relay: str = "",
-        proxy: Proxy | None = None,
-        member_directory: MemberDirectory | None = None,
-        population: str | None = None,
-        new_records: str = "",
-        previous: Agreement | Iterable[Agreement] | None = None,
-        previous_state: str | Path | None = None,
-        start: str | Path | None = None,
-    ) -> None:
-        agreement.require_signatures()
-        self.node = agreement.index(identity.name)
-        if agreement.members[self.node].fingerprint != identity.fingerprint:
-            raise IdentityError(
-                f"The agreement lists another certificate for {identity.name} than this identity's; "
-                "use the identity that signed it."
-            )
-        if member_directory is None and state is None:
-            raise ConfigError(
-                "A peer needs a member directory, or a state folder for a run without one; give one of them."
-            )
-        self.agreement, self.identity, self.log, self.member_directory = (
-            agreement,
-            identity,
-            log,
-            member_directory,
-        )
-        self.agreed_run = AgreedRun(agreement)
-        self._start: np.ndarray | None = None
-        self.listen = listen
-        if secrets is None and member_directory is not None:
-            secrets = member_directory.identity_folder
-        self._secrets = secrets if agreement.masked else None
-        key = read_mask_key(self._secrets, agreement.run, agreement.membership_version)
-        with (
-            contextlib.ExitStack() as hold
-        ):  # nothing more leaves in the membership version before while it is counted
-            program, spending = self._ledger_opened(
-                records, noise, key, state, population, new_records, previous, previous_state, start, hold
-            )
+    def __init__(self, config: PeerConfig) -> None:
+        config.check()
+        self.agreement, self.identity, self.log = config.agreement, config.identity, config.log
+        self.node, self.member_directory, self.listen = config.node, config.member_directory, config.listen
+        self.agreed_run = AgreedRun(self.agreement)
+        self.timing = config.core_timing
+        self._secrets = config.secrets_folder
+        key = read_mask_key(self._secrets, self.agreement.run, self.agreement.membership_version)
+        with contextlib.ExitStack() as hold:  # the previous run may send nothing while it is counted
+            start, settled = self._continue_from(config, hold)
+            self.before = settled.before
+            program = self.agreed_run.program(self.node, config.records, config.noise, key, start)
+            spending = self.agreed_run.spending(self.node)
+            self._check_contacts(program.contacts)
+            self.before.require(self.agreed_run, self.node)
+            self.ledger = self._open_ledger(config, settled, program.contacts, key is not None)
+        self.state = self.ledger.folder
         try:
-            if agreement.masked and key is None and self.ledger.load().state is None:
+            if start is not None and not self.ledger.newest()[0]:
+                save_model(self.state / START, start)  # a restart needs it before the first row
+            if self.agreement.masked and key is None and self.ledger.load().state is None:
                 raise self._no_key()
-            self.timing = timing or Timing(
-                ask_row=agreement.timing.ask_again,
-                ask_most=max(4.0, agreement.timing.ask_again),
-                give_up=agreement.timing.give_up,
-                drop_after=agreement.timing.deadline if agreement.timing.late == "drop" else math.inf,
-                witness=agreement.witness,
-            )
-            signer = CertificateSigner(
-                identity, [member.certificate.encode() for member in agreement.members]
-            )
-            codec = replace(self.agreed_run.codec, signer=signer)
+            certificates = [member.certificate.encode() for member in self.agreement.members]
+            codec = replace(self.agreed_run.codec, signer=CertificateSigner(self.identity, certificates))
             self.core = Core(program, codec, self.ledger, spending, self.timing, bound=self.agreed_run.bound)
-            self.transport: Transport = transport(
-                agreement.members,
+            relay = config.relay or self.agreement.relay
+            self.transport: Transport = config.transport(
+                self.agreement.members,
                 self.node,
-                identity,
+                self.identity,
                 program.contacts,
                 self._deliver,
-                largest=self.agreed_run.codec.largest,
-                revoked=revoked,
+                largest=codec.largest,
+                revoked=config.revoked,
                 config=TransportConfig(
-                    agreement.run, agreement.session, relay or agreement.relay, proxy, self._happened
+                    self.agreement.run, self.agreement.session, relay, config.proxy, self._happened
                 ),
             )
         except BaseException:
@@ -210,33 +227,56 @@ class Peer:
         self._wake = asyncio.Event()
         self._logged_at = -1
         self._stopping = False
-        self._health = None if health is None else Health(self, health)
+        self._health = None if config.health is None else Health(self, config.health)
         self._arrived: list[tuple[int, bytes]] = []
         self._progress_at = self._said_waiting = self._lively_at = time.monotonic()
         self.refused: Counter[str] = Counter()  # frames the core did not take, by member
         self.pace_missed = 0
 
-    def _ledger_opened(
-        self,
-        records: Records,
-        noise: NoiseSource | RunRandomness | None,
-        key: MaskKey | None,
-        state: str | Path | None,
-        population: str | None,
-        new_records: str,
-        previous: Agreement | Iterable[Agreement] | None,
-        previous_state: str | Path | None,
-        start: str | Path | None,
-        hold: contextlib.ExitStack,
-    ) -> tuple[StepProgram, Spending]:
-        """Check that everything fits, then charge it, then open the ledger."""
-        member_directory = self.member_directory
-        first, settled = self._continued(previous, previous_state, start, state, hold)
-        self.before = settled.before
-        program = self.agreed_run.program(self.node, records, noise, key, first)
-        spending = self.agreed_run.spending(self.node)
-        self._obey_graph(program.contacts)
-        self.before.require(self.agreed_run, self.node)
+    def _check_contacts(self, contacts: Iterable[int]) -> None:
+        strays = sorted(set(contacts) - set(self.agreement.neighbors(self.node)))
+        if strays:
+            raise ConfigError(
+                f"The protocol connects {self.identity.name} with {self.agreement.members[strays[0]].name}, "
+                "who are not neighbors in the agreed graph; agree on a graph that has this edge."
+            )
+
+    def _open_ledger(
+        self, config: PeerConfig, settled: SettledSpending, contacts: tuple[int, ...], keyed: bool
+    ) -> RunLedger:
+        """Charge the run, then find or create its ledger."""
+        agreement, directory = self.agreement, self.member_directory
+        about = self._about(contacts)
+        if directory is None:
+            assert config.state is not None
+            if settled.place is not None:  # without a lifetime ledger the folder itself says that it is over
+                give_up(settled.place, agreement.run.hex())
+            return RunLedger(config.state, run=agreement.session, node=self.node, about=about)
+        directory.pinned_certificates.require(agreement, directory.identity.fingerprint)
+        if agreement.masked and not keyed and agreement.run.hex() not in directory.lifetime_ledger.runs:
+            raise self._no_key()  # before it is charged: it could not begin
+        cost = directory.charge_of(
+            self.agreed_run, self.node, population=config.population, continues=settled.runs
+        )
+        ledger = directory.open_run(
+            cost,
+            config.records,
+            node=self.node,
+            session=agreement.session,
+            about=about,
+            state=config.state,
+            new_records=config.new_records,
+            closing=settled.closings,
+        )
+        if (
+            config.state is not None
+            and Path(config.state).expanduser().absolute() != ledger.folder.absolute()
+        ):
+            self.log({"event": "known", "run": agreement.run.hex(), "state": str(ledger.folder)})
+        return ledger
+
+    def _about(self, contacts: tuple[int, ...]) -> dict[str, Any]:
+        """Return the public facts that the ledger keeps for `peer status`."""
         about = {
             "title": self.agreement.title,
             "members": [member.name for member in self.agreement.members],
@@ -246,124 +286,47 @@ class Peer:
             "epsilon": self.agreement.budget.epsilon,
             "delta": self.agreement.budget.delta,
             "adjacency": self.agreed_run.plan.adjacency,
-            "contacts": list(program.contacts),
-            "hidden": self.agreed_run.noise_amplification(
-                self.node
-            ),  # by others' noise, in what the agreement charges for
+            "contacts": list(contacts),
+            "noise_amplification": self.agreed_run.noise_amplification(self.node),
             "tolerate": self.agreed_run.tolerate,
         }
-        if self.before.parts:
-            about["before"] = self.before.parts
-        if member_directory is None:
-            assert state is not None
-            self.state = Path(state)
-            if (
-                settled.place is not None
-            ):  # without a lifetime ledger the folder itself remembers that it is over
-                give_up(settled.place, self.agreement.run.hex())
-            self.ledger = RunLedger(state, run=self.agreement.session, node=self.node, about=about)
-        else:
-            self._open_through(
-                member_directory, records, state, about, population, new_records, key is not None, settled
-            )
-        self._keep_start()
-        return program, spending
+        return {**about, "before": self.before.parts} if self.before.parts else about
 
-    def _obey_graph(self, contacts: Iterable[int]) -> None:
-        strays = sorted(set(contacts) - set(self.agreement.neighbors(self.node)))
-        if strays:
-            raise ConfigError(
-                f"The protocol connects {self.identity.name} with {self.agreement.members[strays[0]].name}, "
-                "who are no neighbors in the agreed graph; agree on a graph that has this edge."
-            )
-
-    def _open_through(
-        self,
-        member_directory: MemberDirectory,
-        records: Records,
-        state: str | Path | None,
-        about: dict[str, Any],
-        population: str | None,
-        new_records: str,
-        keyed: bool,
-        settled: SettledSpending,
-    ) -> None:
-        """Find or make the ledger by way of the member's lifetime ledger."""
-        agreement = self.agreement
-        member_directory.pinned_certificates.require(agreement, member_directory.identity.fingerprint)
-        if (
-            agreement.masked
-            and not keyed
-            and agreement.run.hex() not in member_directory.lifetime_ledger.runs
-        ):
-            raise self._no_key()  # before it is charged: it could not begin
-        cost = member_directory.charge_of(
-            self.agreed_run, self.node, population=population, continues=settled.runs
-        )
-        self.ledger = member_directory.open_run(
-            cost,
-            records,
-            node=self.node,
-            session=agreement.session,
-            about=about,
-            state=state,
-            new_records=new_records,
-            closing=settled.closings,
-        )
-        self.state = self.ledger.folder
-        if state is not None and Path(state).expanduser().absolute() != self.state.absolute():
-            self.log({"event": "known", "run": agreement.run.hex(), "state": str(self.state)})
-
-    def _continued(
-        self,
-        previous: Agreement | Iterable[Agreement] | None,
-        previous_state: str | Path | None,
-        start: str | Path | None,
-        state: str | Path | None,
-        hold: contextlib.ExitStack,
+    def _continue_from(
+        self, config: PeerConfig, hold: contextlib.ExitStack
     ) -> tuple[np.ndarray | None, SettledSpending]:
-        """Return the model a membership version goes on from, and what was spent in the membership
-        versions before it.
-        """
-        agreement, member_directory = self.agreement, self.member_directory
+        """Return the model that a membership change continues from, and what was spent before it."""
+        agreement, directory = self.agreement, self.member_directory
         if not agreement.continues:
             return None, SettledSpending()
-        place = None if state is None else Path(state)
-        old_place = None if previous_state is None else Path(previous_state)
-        if member_directory is not None:
-            runs = member_directory.lifetime_ledger.runs
-            for run in (agreement.run.hex(), agreement.continues):
-                if run in runs:
-                    folder = member_directory.folder / runs[run].state
-                    place, old_place = (folder, old_place) if run != agreement.continues else (place, folder)
+        place = None if config.state is None else Path(config.state)
+        previous = None if config.previous_state is None else Path(config.previous_state)
+        if directory is not None:
+            runs = directory.lifetime_ledger.runs
+            if agreement.run.hex() in runs:
+                place = directory.folder / runs[agreement.run.hex()].state
+            if agreement.continues in runs:
+                previous = directory.folder / runs[agreement.continues].state
         if place is not None and (place / LEDGER).exists():  # it has begun: its own ledger knows
-            about = read_ledger(place)["about"]
-            first = read_start(agreement, place / START, start)
-            parts = about.get("before", ())
-            return first, SettledSpending(
-                EarlierSpending(parts), tuple(part["run"] for part in reversed(parts))
-            )
-        name = self.identity.name
+            parts = read_ledger(place)["about"].get("before", ())
+            runs_before = tuple(part["run"] for part in reversed(parts))
+            model = read_start(agreement, place / START, config.start)
+            return model, SettledSpending(EarlierSpending(parts), runs_before)
         settled = settle(
-            previous, agreement, name, member_directory=member_directory, state=previous_state, hold=hold
+            config.previous,
+            agreement,
+            self.identity.name,
+            member_directory=directory,
+            state=config.previous_state,
+            hold=hold,
         )
-        mine = None if old_place is None else old_place / MODEL
-        first = read_start(agreement, start, mine)
-        self._start = first
-        return first, settled
+        return read_start(agreement, config.start, None if previous is None else previous / MODEL), settled
 
     def _no_key(self) -> ConfigError:
         return ConfigError(
             f"The mask key that {self.identity.name} signed for this run is not in {self._secrets}; sign the "
             "agreement again with `peer agree`, and send the others the new signature."
         )
-
-    def _keep_start(self) -> None:
-        """Keep the model a membership version goes on from beside its ledger: a restart needs it before
-        the first row.
-        """
-        if self._start is not None:
-            save_model(self.state / START, self._start)
 
     async def run(self) -> Outcome:
         """Run to the end; write the model and the statement; close everything."""

@@ -120,13 +120,13 @@ def systemd_unit(
     if user and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}\$?", user):
         raise ConfigError(f"{user!r} is not the name of an account.")
     places = [Path(place) for place in writable]
-    kept = "no" if any(map(_at_home, places)) else "read-only" if any(map(_at_home, words)) else "yes"
+    protect_home = "no" if any(map(_at_home, places)) else "read-only" if any(map(_at_home, words)) else "yes"
     capability = "CAP_NET_BIND_SERVICE" if low_port else ""
     return _UNIT.format(
         title=title.replace("%", "%%"),
         command=" ".join(_quoted(word) for word in words),
         user=f"User={user}\n" if user else "",
-        home=kept,
+        home=protect_home,
         writable=" ".join(_quoted(str(place)) for place in places),
         capability=capability,
         ambient=f"AmbientCapabilities={capability}\n" if low_port else "",

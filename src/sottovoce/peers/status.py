@@ -42,10 +42,10 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     except (KeyError, IndexError, TypeError) as error:
         raise LedgerError(f"The ledger in {folder} lacks {error}; it was not made by `peer run`.") from None
     # with masks the agreement charges what so many others together see, as the run itself does
-    noise_amplification, tolerate = float(about.get("hidden", 1.0)), int(about.get("tolerate", 0))
+    amplification, tolerate = float(about.get("noise_amplification", 1.0)), int(about.get("tolerate", 0))
     spending = Spending(budget)
     for release in saved.releases:
-        spending.add(replace(release, noise_std=release.noise_std * noise_amplification))
+        spending.add(replace(release, noise_std=release.noise_std * amplification))
     spent = spending.epsilon() if spending.counts else 0.0
     newest: dict[int, int] = {}
     for r, sender in saved.heard:
@@ -81,12 +81,12 @@ def read_status(folder: str | Path) -> dict[str, Any]:
 def _live(folder: Path) -> dict[str, Any] | None:
     """Return what the peer last said of its connections, with its age; None if it never ran here."""
     try:
-        said = json.loads((folder / LIVE).read_text())
-        age = time.time() - float(said["time"])
+        report = json.loads((folder / LIVE).read_text())
+        age = time.time() - float(report["time"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    kept = ("neighbors", "refused", "refused_frames", "listener", "waiting", "pace_missed")
-    return {"age": round(max(0.0, age), 1), **{name: said[name] for name in kept if name in said}}
+    names = ("neighbors", "refused", "refused_frames", "listener", "waiting", "pace_missed")
+    return {"age": round(max(0.0, age), 1), **{name: report[name] for name in names if name in report}}
 
 
 def read_proof(folder: str | Path) -> dict[str, Any]:

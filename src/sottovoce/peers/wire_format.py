@@ -248,10 +248,10 @@ class FrameCodec:
         """Return the signed frame that tells everybody the head of this member's ledger."""
         return self._frame(HEAD, 0, sender, 0, 0, HEADS.pack(*head))
 
-    def witnessed(self, said: HeadReceipt, *, sender: int) -> bytes:
+    def witnessed(self, receipt: HeadReceipt, *, sender: int) -> bytes:
         """Return the signed frame that tells a member, by way of the others, what is held of its ledger."""
-        held = said.held or bytes(self.head_bytes)
-        return self._frame(WITNESS, 0, sender, 0, 0, WITNESSES.pack(*said[:-1]) + held)
+        held = receipt.held or bytes(self.head_bytes)
+        return self._frame(WITNESS, 0, sender, 0, 0, WITNESSES.pack(*receipt[:-1]) + held)
 
     def refusal(self, held: bytes, *, sender: int, round: int) -> bytes:
         """Return the frame that says: another row of yours is already held for this round.
@@ -264,7 +264,9 @@ class FrameCodec:
 
     def signed_row(self, sender: int, round: int, digest: bytes, signature: bytes) -> bool:
         """Return whether ``sender`` signed a row of that digest for that round."""
-        return self._signer(sender).verify(sender, self._said(ROW, sender, round, digest), signature)
+        return self._signer(sender).verify(
+            sender, self._signed_content(ROW, sender, round, digest), signature
+        )
 
     def drop(self, round: int, *, sender: int, ask: bool, agreed: bool) -> bytes:
         """Return the frame that asks to leave out the exchange of one round, or answers such a question.
@@ -299,7 +301,7 @@ class FrameCodec:
             if frame.signature != UNSIGNED:
                 raise FrameError("The frame's unused bytes must be zero.")
         elif not self._signer(sender).verify(
-            sender, self._said(kind, sender, number, digest), frame.signature
+            sender, self._signed_content(kind, sender, number, digest), frame.signature
         ):
             raise FrameError(f"The signature of the frame is not that of member {sender}.")
         if kind == ROW:
@@ -379,12 +381,12 @@ class FrameCodec:
         total.update(content)
         digest, signature = total.digest(), UNSIGNED
         if kind in SIGNED:
-            signature = self._signer(sender).sign(self._said(kind, sender, round, digest))
+            signature = self._signer(sender).sign(self._signed_content(kind, sender, round, digest))
         return b"".join((head, content, digest, signature))
 
     def _signer(self, sender: int) -> Signer:
         return OpenSigner(sender) if self.signer is None else self.signer
 
-    def _said(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
+    def _signed_content(self, kind: int, sender: int, round: int, digest: bytes) -> bytes:
         """Return what is signed: a digest alone, so that it can be shown without what it is of."""
         return b"sottovoce frame\n" + self.run + struct.pack("<BIQ", kind, sender, round) + digest
