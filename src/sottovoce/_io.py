@@ -64,10 +64,10 @@ def atomic_write(
     if target.is_dir():
         raise DataError(f"{target} is a folder, expected a file name.")
     # a random name: two writers of one file must not write into each other's half
-    beside = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    partial = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         try:
             with os.fdopen(handle, "wb") as file:
                 if callable(content):
@@ -77,10 +77,10 @@ def atomic_write(
                 if durable:
                     file.flush()
                     os.fsync(file.fileno())
-            os.replace(beside, target)
+            os.replace(partial, target)
         except BaseException:
             with contextlib.suppress(OSError):
-                beside.unlink(missing_ok=True)
+                partial.unlink(missing_ok=True)
             raise
         if durable:
             sync_folder(target.parent)

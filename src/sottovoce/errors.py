@@ -11,7 +11,7 @@
     │   ├── BudgetExceeded    it would spend more than was agreed
     │   ├── BudgetInfeasible  no noise can meet the budget
     │   ├── CannotCompose     guarantees against unlike adversaries, adjacencies or labels
-    │   ├── NotAGuarantee     a label that may not accept a budget was asked to
+    │   ├── NotAGuarantee     a budget was checked against a label that cannot accept one
     │   └── ReleaseMismatch   what would leave is not what the plan announced
     ├── MissingDependency     an optional package is not installed
     ├── ClusterError          the ranks of one owner's cluster cannot work together
@@ -20,7 +20,7 @@
         ├── IdentityError     certificates, pins, signatures
         ├── FrameError        bytes that are not a valid message
         ├── LedgerError       the ledger is missing, damaged, older, unwritable or of another run
-        └── TryLater          not possible now; the same command goes on later
+        └── TryLater          not possible now; run the same command again later
             └── LostPeer      a neighbor that did not come back
 
 Messages are one sentence: what was expected, what came, what to try. The command line prints the
@@ -88,7 +88,7 @@ class CannotCompose(Refused):
 
 
 class NotAGuarantee(Refused):
-    """A number that is not a guarantee was asked to accept a budget."""
+    """A budget was checked against a number that is not a guarantee."""
 
 
 class ReleaseMismatch(Refused):
@@ -124,7 +124,7 @@ class LedgerError(PeerError):
 
 
 class TryLater(PeerError):
-    """Not possible now; the same command goes on later."""
+    """Not possible now; run the same command again later."""
 
 
 class LostPeer(TryLater):

@@ -85,7 +85,7 @@ def test_clean_values_are_clamped_before_the_noise_and_never_after():
 def test_more_noise_than_the_grid_draws_is_refused():
     grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
     noise = GridNoise(ProtectiveNoise(), grid, {0: (0, 1.0)})
-    with pytest.raises(Refused, match="noise of 6 was asked for, member 0 draws 5"):
+    with pytest.raises(Refused, match="noise of 6 was requested, member 0 draws 5"):
         noise.perturb(np.zeros((1, 2)), agents=[0], step=0, std=6.0)
 
 

@@ -309,7 +309,7 @@ def network_of(
 
 
 def canonical_edges(edges: Any, n: int) -> np.ndarray:
-    """(m, 2) int64 pairs, smaller node first, sorted, each once; loops and strangers are errors."""
+    """(m, 2) int64 pairs, smaller node first, sorted, each once; loops and unknown nodes are errors."""
     pairs = np.asarray(edges)
     if pairs.size == 0:
         return np.empty((0, 2), dtype=np.int64)

@@ -1,7 +1,7 @@
 """Random graphs: each takes an ``rng`` and draws again until the graph is connected.
 
-Drawing again means: the law is that of the family, given that the graph is connected. All of them work on
-arrays of edges, so that a million nodes take seconds.
+The distribution is that of the family, conditional on a connected graph. All families work on arrays of
+edges, so that a million nodes take seconds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def regular(n: int, d: int, rng: np.random.Generator, *, weights: str = "metropo
 
     Pairing model: ``n d`` half-edges are matched uniformly; above half of n the complement is drawn.
     Up to degree 4 and 100,000 nodes a matching with loops or double edges is thrown away, so that the
-    law is uniform. Beyond, most matchings have some (about ``(d^2 - 1) / 4``, whatever n is), and
+    distribution is uniform. Beyond, most matchings have some (about ``(d^2 - 1) / 4``, whatever n is), and
     their ends are matched anew with the ends of as many edges drawn at random, keeping the change if it
     does not make matters worse. That touches a vanishing share of a large graph; a small dense one is
     near to uniform, not uniform.

@@ -160,8 +160,8 @@ def _orthogonal(
 ) -> tuple[list[np.ndarray] | None, int]:
     """Run Gram-Schmidt on rows of whole numbers, a unit being ``2**bits``.
 
-    Returns the basis and how many digits it may have lost: what is left of a row, beside its length, says
-    by how much the error of everything before is enlarged.
+    Returns the basis and how many digits it may have lost: the share of a row that is left says by how
+    much the error of everything before is enlarged.
     """
     lost = int(np.log2(trace.coordinates + len(trace.events) + 1)) + 4
     basis = np.zeros((len(chosen), trace.coordinates), dtype=object)

@@ -7,8 +7,8 @@ works modulo primes ``2**31 - c`` with small ``c``: a product fits in 64 bits an
 shifts, with no division. Two primes decide a question; many primes and the Chinese remainder give the
 rational coefficients themselves.
 
-The Krylov form is MATH "13.13": for one matrix used in every round the new rows of a block, times the
-matrix, are all that the next round can add.
+If one matrix is used in every round, the new rows of a round, times the matrix, are all that the next round
+can add.
 """
 
 from __future__ import annotations

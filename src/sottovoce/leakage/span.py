@@ -69,7 +69,7 @@ def decode(trace: ExecutionTrace, messages: Messages, values: np.ndarray) -> np.
 
 
 def observed_span(trace: ExecutionTrace, messages: Messages) -> Span:
-    """Return the span of all that is seen, as far as it can be told, and never less.
+    """Return the span of all that is seen, or a wider one where floating point cannot decide.
 
     A round that nearly loses a direction passes its rounding error on, enlarged; over many rounds on
     slowly mixing graphs the error reaches the leading digits, and it may be on either side. So the

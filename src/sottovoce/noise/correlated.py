@@ -4,8 +4,8 @@ r"""Correlated noise behind the one noise interface: over time at one node, and 
           \text{DECOR: } \bar z_u + \sum_{v \sim u} z_{uv}, \quad z_{uv} = -z_{vu}
 
 Both wrap a simulated source. What they add in a step is a function of the source's key, the nodes and the
-step, so nothing has to be remembered in the state of an algorithm, and an interrupted run goes on to the same
-bytes. Neither is protective: a protective source forgets past draws and gives each end of an edge its own.
+step, so an algorithm's state holds no past noise, and an interrupted run continues with the same bytes.
+Neither is protective: a protective source forgets past draws and gives each end of an edge its own.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class MaskGrid:
     def place(self, row: np.ndarray) -> np.ndarray:
         """Return a noisy row (dim,) as integers, with the zeros appended; nothing is clamped after noise.
 
-        A number beyond the width of the integers wraps, which spoils the sum and nobody's privacy.
+        A number beyond the width of the integers wraps, which spoils the sum but no member's privacy.
         """
         if row.shape != (self.dim,):
             raise InvalidInput(f"rows must have {self.dim} numbers, got shape {row.shape}.")
@@ -297,13 +297,13 @@ class GridNoise:
     ----------
     source : where noise comes from; a recording keeps and plays back the grid's own integers.
     grid : the plan's grid.
-    hosted : for each number that keys the noise, its member and the unit in which its gate adds noise: the
-        public divisor that comes after the noise, 1 without one.
+    hosted : for each number that keys the noise, its member and the unit in which its mechanism adds noise:
+        the public divisor that comes after the noise, 1 without one.
 
     Guarantees
     ----------
     What leaves is an integer of the grid times its step, whatever the value was, with a discrete Gaussian of
-    at least the standard deviation asked for; less is refused. Values are clamped to the grid's bound before
+    at least the requested standard deviation; less is refused. Values are clamped to the grid's bound before
     the noise, coordinate by coordinate, which moves no two of them further apart.
 
     Examples
@@ -340,7 +340,7 @@ class GridNoise:
             width = self.grid.widths[member]
             if not 0 < scale[place] <= width * self.grid.step * unit * (1 + 1e-9):
                 raise Refused(
-                    f"noise of {scale[place]:g} was asked for, member {member} draws "
+                    f"noise of {scale[place]:g} was requested, member {member} draws "
                     f"{width * self.grid.step * unit:g} on the common grid; nothing was released."
                 )
             scaled = np.divide(values[place], self.grid.step * unit, dtype=np.float64)
@@ -382,11 +382,11 @@ def on_common_grid(noise: NoiseSource) -> bool:
 
 
 class SummedNoise:
-    """The law of the sum: what all rows of a step add up to has the right noise, a single row has not.
+    """Noise of the sum only: the sum of all rows of a step has the right noise, a single row has not.
 
-    Where thousands of members are simulated, drawing everybody's noise takes longer than everything else, and
-    behind masks nobody sees more than the sum. The first row then carries the noise of all. A plan takes it
-    only over masked sums, with all members in one process and one divisor for all.
+    In a simulation of thousands of members most time would go into drawing everybody's noise, and masks show
+    only the sum. So the first row carries the noise of all. A plan accepts this source only over masked sums,
+    with all members in one process and one divisor for all.
 
     Parameters
     ----------
@@ -394,7 +394,7 @@ class SummedNoise:
 
     Guarantees
     ----------
-    None to anybody: a simulation. The mean of the rows has the law it has with a draw for every member.
+    None: a simulation. The mean of the rows is distributed as with one draw per member.
     """
 
     protective = False

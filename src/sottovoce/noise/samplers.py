@@ -124,7 +124,7 @@ class SimulatedNoise:
 
 
 class ProtectiveNoise:
-    """Discrete Gaussian noise on a grid, from bits nobody can predict or repeat.
+    """Discrete Gaussian noise on a grid, from bits that cannot be predicted or repeated.
 
     No seed exists: the key of every call comes from the operating system and is forgotten after it, so
     neither a fork nor a copied process nor a restored snapshot repeats noise.
@@ -202,7 +202,7 @@ class KeyedNoise(ProtectiveNoise):
 
     Parameters
     ----------
-    derive : from a label to 32 secret bytes, a pseudorandom function of a key that nobody else has; the label
+    derive : from a label to 32 secret bytes, a pseudorandom function of a secret key; the label
         holds agent, step, stream, the scale and the digest of the clean integers.
 
     Guarantees

@@ -126,7 +126,7 @@ def _several_participations(M: np.ndarray, sets: list[list[int]], tolerance: flo
     for members in sets:
         X[members, members] = 1 / len(members)
     inside = np.diagonal(X) > 0
-    X[~inside, ~inside] = 1.0  # a step nobody may take part in is free
+    X[~inside, ~inside] = 1.0  # a step without participants is free
     value = float(np.trace(np.linalg.solve(X, M)))
     step = (
         1e-3

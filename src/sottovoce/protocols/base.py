@@ -62,7 +62,7 @@ class Protocol(NotebookDisplay, ABC):
 
     @abstractmethod
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what somebody learns who sees nothing but the final rows of ``nodes``."""
+        """Return what an observer learns that sees only the final rows of ``nodes``."""
 
     @abstractmethod
     def observe(
@@ -93,7 +93,7 @@ class Protocol(NotebookDisplay, ABC):
     averages: bool = True  # the rows come together at the mean; False: another linear combination
     exact: bool = False  # ends with the same mean at every node; then `blocks` and `shares` are defined
     linear: bool = False  # given by its matrices (`as_linear` narrows the type)
-    masked: bool = False  # rows travel under masks, and nobody sees more than sums over `blocks`
+    masked: bool = False  # rows travel under masks; observers see only sums over `blocks`
     token: bool = False  # one token goes from node to node
     fresh_noise: bool = False  # nodes may add fresh noise between the rounds (how much: `fresh_std`)
     plain_gossip: bool = False  # every round multiplies by the gossip matrix of `network` and does no more
@@ -105,7 +105,7 @@ class Protocol(NotebookDisplay, ABC):
     # What this object does.
     adds_noise: bool = False  # whether the protocol itself draws the noise of every contribution (a walk)
     fresh_std: float = 0.0  # std of noise added at every node after each round but the last, over sigma
-    memory: int = 1  # rows of state per node: 2 if a node also keeps a row that nobody else sees
+    memory: int = 1  # rows of state per node: 2 if a node also keeps a private row
     ends_at: int | None = None  # the one node that holds the result; None: every row is one
     tolerate: int | None = None  # how many colluders are certified to see nothing but sums; None: not stated
     network: Network | None = None  # the graph, where it was built on one

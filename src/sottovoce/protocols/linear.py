@@ -243,7 +243,7 @@ class LinearProtocol(Protocol):
         return owners
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what somebody learns who sees nothing but the final rows of ``nodes``.
+        """Return what an observer learns that sees only the final rows of ``nodes``.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Masked exact consensus: everybody learns the sum of all rows, and nobody anything else.
+"""Masked exact consensus: every member learns the sum of all rows and nothing else.
 
 Rows are integers on a common grid. Every pair of *partners* shares a key, from which both derive the same
 mask for a step; the one with the lower number adds it, the other subtracts it, modulo :math:`M = 2^{64}`.
@@ -38,7 +38,7 @@ from sottovoce.protocols.base import Nodes, NodeState, Noise
 from sottovoce.protocols.linear import ExactConsensus
 from sottovoce.protocols.trees import Tree
 
-COMPLETE_UP_TO = 64  # members among whom everybody is everybody's partner unless told otherwise
+COMPLETE_UP_TO = 64  # up to so many members, all are partners of all by default
 PARTNERS = 16  # of each member beyond that; more cost time, fewer leave less room above `tolerate`
 FINE = 2.0**-32  # grid step of simulations: sums up to 2^30 in steps of 2e-10
 
@@ -61,10 +61,10 @@ class Masked(ExactConsensus):
     Guarantees
     ----------
     If every honest member masks at most one row under one label, and X25519, AES-256 and HMAC hold, the view
-    of any coalition together with somebody who taps every link is a function of its own rows and of the sums
+    of any coalition that also taps every link is a function of its own rows and of the sums
     over `blocks`, also when it deviates. With equal noise ``h(u)`` is one over the size of the component
     of ``u``: ``1 / (n - c)`` for every coalition of at most ``tolerate`` members. A member that sends
-    garbage spoils the sum and nobody's privacy.
+    garbage spoils the sum but no member's privacy.
 
     Examples
     --------
@@ -101,7 +101,7 @@ class Masked(ExactConsensus):
         self._partner_matrix = adjacency_matrix(self.partner_edges, self.n)
         if self.tolerate is not None and (known is None or known <= self.tolerate):
             _certify(self.partner_edges, self.n, self.tolerate)
-        # The tree's schedule on the masked rows: sums only, nobody divides before the sum is complete.
+        # The tree's schedule on the masked rows: sums only; the division comes after the sum is complete.
         self._matrices = [_ones(self.tree.matrix(t)) for t in range(self.rounds)]
 
     # ---- who sends what --------------------------------------------------------------------------
@@ -277,7 +277,7 @@ class Masked(ExactConsensus):
         )
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what somebody learns who sees nothing but the final rows of ``nodes``: the one sum."""
+        """Return what an observer learns that sees only the final rows of ``nodes``: the one sum."""
         _validate.nodes(nodes, self.n, "nodes")
         everybody = _indicators([np.arange(self.n)], self.n)
         return GaussianView(self.n, (), everybody, np.arange(self.n), messages=(), own_noise=False)

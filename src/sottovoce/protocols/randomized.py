@@ -130,8 +130,8 @@ class Randomized(LinearProtocol):
 class AcceleratedRandomized(Randomized):
     r"""Randomized gossip with momentum: errors that fall like exp(-theta t), not like exp(-lambda t).
 
-    Besides its row x every node remembers a second one, z, which nobody else sees. Between two ticks, for a
-    time drawn from the exponential law, both move towards each other; in a tick the two ends of the drawn
+    Besides its row x every node keeps a second one, z, which is never sent. Between two ticks, for a
+    time with an exponential distribution, both move towards each other; in a tick the two ends of the drawn
     edge exchange x and
 
     .. math:: x_u \leftarrow \tfrac12 (x_u + x_v), \qquad z_u \leftarrow z_u - \tfrac g2 (x_u - x_v)
@@ -219,7 +219,7 @@ class AcceleratedRandomized(Randomized):
         return np.asarray(real(of_mixed) * mixed + real(1 - share - g * share) * previous)
 
     def _mix(self, t: int, state: np.ndarray) -> np.ndarray:
-        return super()._mix(t, state.copy())  # the present rows are needed beside the mixed ones
+        return super()._mix(t, state.copy())  # the present rows are needed as well
 
     def _states(self, state: np.ndarray, noise: Noise = None, step: int = 0) -> Iterable[np.ndarray]:
         return LinearProtocol._states(self, state, noise, step)

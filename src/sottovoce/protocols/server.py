@@ -16,7 +16,7 @@ from sottovoce.protocols.linear import LinearProtocol
 class Server(LinearProtocol):
     """Rows go up to a server, which is no node, and their mean comes down to all.
 
-    As a linear protocol it is read as if the server told everybody every row: nobody is taken to see less.
+    As a linear protocol it is treated as if the server sent every row to every client.
     What a secure sum hides is stated by the observation model of the plan.
 
     Examples

@@ -90,7 +90,7 @@ def _capped(network: Network, root: int, rng: np.random.Generator, most: int) ->
                     parents[w] = u
                     children[u] += 1
                     following.append(int(w))
-        if not following:  # the cap left somebody out: attach one, to the least burdened reached neighbor
+        if not following:  # the cap left a node out: attach one to the reached neighbor with fewest children
             following = _attach_one(network, parents, children)
         layer = following
     return parents
@@ -205,7 +205,7 @@ def _breadth_first(around: list[set[int]], rng: np.random.Generator, c: int) -> 
     links: list[set[int]] = [set() for _ in range(n)]
     start = max(range(n), key=lambda v: (len(around[v]), rng.random()))
     seen, queue = {start}, [start]
-    for full in (c + 1, n):  # first as many as are needed to be quiet, then whoever is left
+    for full in (c + 1, n):  # first as many as are needed to be quiet, then the rest
         for u in [*queue] if full == n else queue:
             ahead = sorted(around[u] - seen, key=lambda w: (-len(around[w] - seen), rng.random()))
             for w in ahead[: max(full - len(links[u]), 0)]:

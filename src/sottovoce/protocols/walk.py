@@ -1,7 +1,7 @@
 """A token that walks along the edges and gathers a noisy contribution from every node it visits.
 
 References: Cyffers, Bellet, Upadhyay, "Differentially private decentralized learning with random walks",
-2024. Here the walk carries a running sum (averaging); random-walk SGD is built on the same path law, and
+2024. Here the walk carries a running sum (averaging); random-walk SGD draws its path in the same way, and
 its accountant is in `sottovoce.accounting.observation.random_walk`.
 """
 
@@ -157,7 +157,7 @@ class Walk(Protocol):
         )
 
     def output_view(self, nodes: Nodes) -> GaussianView:
-        """Return what somebody learns who sees nothing but the last running mean of each of ``nodes``."""
+        """Return what an observer learns that sees only the last running mean of each of ``nodes``."""
         chosen = _validate.nodes(nodes, self.n, "nodes")
         last = {int(v): t + 1 for t, v in enumerate(self.path)}
         ends = {self.rounds} if self.final_public else {last[v] for v in chosen if v in last}
@@ -245,7 +245,7 @@ class _WalkLocal(NodeState):
 
 @takes_network
 def draw_path(network: Network, steps: int, rng: np.random.Generator, start: int | None = None) -> np.ndarray:
-    """Draw the holders of a walk with transition law ``W``; the first is uniform unless given.
+    """Draw the holders of a walk with transition matrix ``W``; the first is uniform by default.
 
     Examples
     --------

@@ -49,14 +49,14 @@ class MaskKey:
 
     @classmethod
     def fresh(cls) -> MaskKey:
-        """Return a new key that nobody can make again."""
+        """Return a new random key."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         return cls(X25519PrivateKey.generate(), protective=True)
 
     @classmethod
     def simulated(cls, seed: int, member: int) -> MaskKey:
-        """Return the key of ``member`` in a simulation: whoever knows the seed has it."""
+        """Return the key of ``member`` in a simulation; it follows from the seed."""
         from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
         seed = _validate.count(seed, "the seed of simulated masks", minimum=0)

@@ -46,7 +46,7 @@ class PairMasks:
     run : the run's hash; membership_version : counted up whenever the members change.
     bits : 64 or 32, the width of rows and masks.
     step : the step ``t`` whose keys these are.
-    protective : False marks keys that somebody can make again from a seed.
+    protective : False marks keys that follow from a seed.
 
     Guarantees
     ----------
@@ -224,7 +224,7 @@ class PairMasks:
         if self._erased:
             raise Refused("these mask keys were erased at the end of their run; a new run makes new ones.")
         if step != self.step:
-            raise Refused(f"the mask keys are those of step {self.step}, a row of step {step} was asked for.")
+            raise Refused(f"the mask keys are those of step {self.step}, a row of step {step} was requested.")
 
 
 def simulated_masks(
@@ -269,7 +269,7 @@ def step_key(key: bytes | bytearray, label: bytes) -> bytes:
 class Keystream:
     """AES-256-CTR from counter 0 as little-endian unsigned numbers; each is given once.
 
-    With ``scratch``, room for the numbers asked for and one block more, they are written there and hold until
+    With ``scratch``, room for the numbers and one block more, they are written there and hold until
     the next are taken from any stream that shares it: nine partners' pads need one buffer, not nine.
     """
 
