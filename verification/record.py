@@ -40,7 +40,7 @@ STABLE = {
 }
 
 # Keys of results that no comparison needs: times, versions, and the answers written out for people.
-OMITTED = {"front", "hours", "provenance", "reads", "seconds", "sentence", "title", "words"}
+OMITTED = {"front", "summary_page", "hours", "provenance", "reads", "seconds", "sentence", "title", "words"}
 
 # group -> the function that yields its cases
 GROUPS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.report.page import said
+from sottovoce.report.page import value_text
 
 from .conftest import violations
 
@@ -40,7 +40,7 @@ def shown(page, things, kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_page_one_holds_the_record_and_nothing_else(page, things, kind, tmp_path):
     records = shown(page, things, kind, tmp_path)
-    fronts = [record["front"] for record in records if record.get("front")]
+    fronts = [record["summary_page"] for record in records if record.get("summary_page")]
     assert page.locator(".front").count() == len(fronts) > 0
     for k, front in enumerate(fronts):
         found = page.eval_on_selector_all(
@@ -48,7 +48,7 @@ def test_page_one_holds_the_record_and_nothing_else(page, things, kind, tmp_path
         )
         assert len(found) > 5
         for path, text in found:
-            assert text == said(front, path), path
+            assert text == value_text(front, path), path
         rest = page.eval_on_selector(
             f"[data-front='{k}']",
             "e => { const c = e.cloneNode(true); c.querySelectorAll('[data-from]').forEach(x => x.remove());"
@@ -89,12 +89,12 @@ def test_what_was_read_and_not_charged_is_red(page, things, tmp_path):
 def test_an_agreement_shows_who_signed_and_what_was_spent(page, things, tmp_path):
     (record,) = shown(page, things, "agreement", tmp_path)
     text = page.inner_text(".front")
-    for member in record["front"]["members"]:
+    for member in record["summary_page"]["members"]:
         assert member["fingerprint"] in text
         assert member["signed"] is True
-    assert record["front"]["marks"]["run"] in text
+    assert record["summary_page"]["marks"]["run"] in text
     widths = page.eval_on_selector_all(".bar span", "all => all.map(e => parseFloat(e.style.width))")
-    row = record["front"]["budgets"][0]
+    row = record["summary_page"]["budgets"][0]
     wanted = [100 * row["spent"] / row["limit"], 100 * (row["total"] - row["spent"]) / row["limit"]]
     assert widths == pytest.approx(wanted, abs=0.01)
 

@@ -148,10 +148,10 @@ def record_of(things, folder):
     """Return the records that the page of some things is made of."""
     from pathlib import Path
 
-    from sottovoce.cli.report import _joined, _thing
     from sottovoce.peers.member_directory import find_member_directory
+    from sottovoce.report.inputs import read_inputs
 
     words = [str(word) for word in things]
     home = find_member_directory(words[words.index("--home") + 1]) if "--home" in words else None
     files = words[: words.index("--home")] if "--home" in words else words
-    return json.loads(json.dumps(_joined([_thing(Path(file), home) for file in files])))
+    return json.loads(json.dumps(read_inputs([Path(file) for file in files], home)))

@@ -12,11 +12,17 @@ import pytest
 import sottovoce as sv
 from sottovoce._format import fixed
 from sottovoce.accounting.gaussian import gaussian_epsilons
-from sottovoce.cli.explore import _study, opened
 from sottovoce.errors import ConfigError, InvalidInput, Refused
 from sottovoce.planfile.read import plan_from_settings, read_plan_file
 from sottovoce.privacy import account, account_each, gaussian_epsilon
-from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings, answered, offline
+from sottovoce.report.explorer.model import (
+    ExplorerModel,
+    ExplorerSettings,
+    answered,
+    offline,
+    open_model,
+    open_plan,
+)
 from sottovoce.report.explorer.page import live_page, offline_page
 from sottovoce.report.explorer.server import ExplorerServer
 
@@ -99,7 +105,7 @@ SETTINGS = [
 def test_the_saved_plan_prices_the_same(chosen, tmp_path):
     study = ExplorerModel(ExplorerSettings.read(chosen))
     (tmp_path / "plan.toml").write_text(study.plan_text(), encoding="utf-8")
-    again = opened(tmp_path / "plan.toml")
+    again = open_plan(tmp_path / "plan.toml")
     for view in ("local", "network", "central"):
         assert again.plan.privacy(view).curve == study.plan.privacy(view).curve
     assert [str(again.network.label(v)) for v in range(again.network.n)] == [
@@ -131,14 +137,14 @@ epsilon = 3.0
 delta = 1e-6
 """
     (tmp_path / "train.toml").write_text(text)
-    found = opened(tmp_path / "train.toml")
+    found = open_plan(tmp_path / "train.toml")
     study = ExplorerModel(found.setting(), found)
     assert study.plan is found.plan
     row = study.view([0])["rows"][2]
     assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6))
     louder = ExplorerModel(ExplorerSettings.read(found.setting().model_dump() | {"noise": 9.0}), found)
     (tmp_path / "again.toml").write_text(louder.plan_text())
-    again = opened(tmp_path / "again.toml").plan
+    again = open_plan(tmp_path / "again.toml").plan
     assert again.privacy("network").curve == louder.plan.privacy("network").curve
     assert again.noise_multiplier == 9.0
     assert not louder.scene()["can_draw"]
@@ -148,7 +154,7 @@ def test_an_agreement_is_opened():
     from sottovoce.peers.agreement import example_agreement
 
     file, _ = example_agreement()
-    found = opened(file)
+    found = open_plan(file)
     study = ExplorerModel(found.setting(), found)
     assert study.names == ["ada", "bo"]
     assert study.scene()["title"] == found.title != ""
@@ -314,7 +320,7 @@ def test_the_command_writes_one_offline_file(tmp_path, capsys):
 def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edges.txt").write_text("0 1\n1 2\n2 0\n")
-    study = _study("file:edges.txt", None, 2, 4.0, None)
+    study = open_model("file:edges.txt", rounds=2, noise=4.0)
     assert study.network.n == 3
     assert study.plan.noise_multiplier == 4.0
     (tmp_path / "plan.toml").write_text(study.plan_text())

@@ -11,10 +11,10 @@ import sottovoce as sv
 from sottovoce.accounting import wording
 from sottovoce.errors import DataError
 from sottovoce.report import figures
-from sottovoce.report.inputs import read_thing
-from sottovoce.report.page import build, said
+from sottovoce.report.inputs import read_input
+from sottovoce.report.page import build, value_text
 from sottovoce.report.standards import MEMBERS, nist, registry
-from sottovoce.report.summary_page import of_audit, of_plan, of_record, of_statement
+from sottovoce.report.summary_page import of_audit, of_plan, of_result, of_statement
 
 DELTA = 1e-5
 
@@ -98,7 +98,7 @@ def test_best_guesses_in_words_are_never_below_the_truth():
 
 def test_statement_and_book_are_those_of_the_run(things, tmp_path):
     (record,) = made.record_of(things["statement"], tmp_path)
-    front = record["front"]
+    front = record["summary_page"]
     kept = json.loads((Path(things["statement"][0]) / "statement.json").read_text())
     assert front["losses"][0]["epsilon"] == kept["guarantee"]["epsilon"]
     assert front["losses"][0]["epsilon"] == pytest.approx(sv.privacy.gaussian_epsilon(1.0, DELTA), rel=1e-6)
@@ -110,16 +110,16 @@ def test_statement_and_book_are_those_of_the_run(things, tmp_path):
     assert row["limit"] == 9.0
     assert not any("Other runs" in line for line in front["not_covered"])
     together = made.record_of(things["together"], tmp_path)
-    assert together[1]["front"]["members"] == together[0]["front"]["members"]
-    assert all(member["signed"] for member in together[0]["front"]["members"])
+    assert together[1]["summary_page"]["members"] == together[0]["summary_page"]["members"]
+    assert all(member["signed"] for member in together[0]["summary_page"]["members"])
 
 
 def test_an_unsigned_or_changed_agreement_says_so(things, tmp_path):
     text = Path(things["agreement"][0]).read_text()
     (tmp_path / "changed.toml").write_text(text.replace("north and south", "south and north"))
     (record,) = made.record_of([tmp_path / "changed.toml"], tmp_path)
-    assert record["front"]["answers"][-1]["answer"] == "no"
-    assert [member["signed"] for member in record["front"]["members"]] == [False, False]
+    assert record["summary_page"]["answers"][-1]["answer"] == "no"
+    assert [member["signed"] for member in record["summary_page"]["members"]] == [False, False]
 
 
 def test_statements_with_uncharged_reads_are_red():
@@ -145,8 +145,8 @@ def test_an_audit_tells_our_guarantees_from_the_printed_formula():
 
 
 def test_records_without_a_guarantee_have_no_page_one():
-    assert of_record(sv.Result("x", metrics={"error": 0.5}).to_dict()) is None
-    assert 'class="front"' not in build([sv.Result("x", metrics={"error": 0.5}).to_dict()])
+    assert of_result(sv.Result("x", metrics={"error": 0.5}).to_dict()) is None
+    assert 'class="summary_page"' not in build([sv.Result("x", metrics={"error": 0.5}).to_dict()])
 
 
 def test_the_registry_entry_has_the_registrys_fields_and_our_numbers(things, tmp_path):
@@ -161,7 +161,7 @@ def test_the_registry_entry_has_the_registrys_fields_and_our_numbers(things, tmp
         "privacy_loss", "model", "additional_dp_information", "implementation",
     }  # fmt: skip
     (record,) = made.record_of(things["training"], tmp_path)
-    loss = record["front"]["losses"][0]
+    loss = record["summary_page"]["losses"][0]
     assert entry["privacy_loss"]["privacy_parameters"]["epsilon"] == loss["epsilon"] <= 3.0
     assert "mean and deviation" in entry["implementation"]["pre_processing_eda_hyperparameter_tuning"]
     assert entry["intended_use"] == MEMBERS
@@ -170,7 +170,7 @@ def test_the_registry_entry_has_the_registrys_fields_and_our_numbers(things, tmp
     assert "mean and deviation" in answers["Data collection"]
     assert answers["Unit of privacy"] == "The whole data set of one member is replaced."
     with pytest.raises(DataError, match="states no guarantee"):
-        registry(read_thing(things["attack"][0]))
+        registry(read_input(things["attack"][0]))
     assert len(nist(record)) == 12
 
 
@@ -178,7 +178,7 @@ def test_mu_of_the_registry_is_that_of_the_charged_adversary():
     one = plan()
     stated = [g.to_dict(delta=DELTA) for g in one.guarantees()]
     record = {"name": "plan", "config": dict(one.describe()), "metrics": {}, "provenance": {},
-              "guarantees": stated, "front": of_plan(one)}  # fmt: skip
+              "guarantees": stated, "summary_page": of_plan(one)}  # fmt: skip
     parameters = registry(record)["deployment"]["privacy_loss"]["privacy_parameters"]
     assert parameters["mu"] == one.privacy("network").mu
     assert sv.privacy.gaussian_epsilon(parameters["mu"], DELTA) == pytest.approx(parameters["epsilon"])
@@ -188,12 +188,12 @@ def test_files_without_what_their_page_needs_are_refused_with_a_sentence(tmp_pat
     file = tmp_path / "a.json"
     file.write_text('{"run": 1, "member": 2, "guarantee": {}, "budget": {}}')
     with pytest.raises(DataError, match="lacks what its page shows"):
-        read_thing(file)
+        read_input(file)
     with pytest.raises(DataError, match="holds neither"):
-        read_thing(tmp_path)
+        read_input(tmp_path)
     file.write_text('{"what": 1}')
     with pytest.raises(DataError, match="has no name"):
-        read_thing(file)
+        read_input(file)
 
 
 def test_text_of_records_is_escaped_on_page_one(things, tmp_path):
@@ -205,7 +205,7 @@ def test_text_of_records_is_escaped_on_page_one(things, tmp_path):
 
 def test_one_number_format():
     front = {"losses": [{"epsilon": 1.0, "delta": 1e-5, "guess": "x"}], "n": 3, "far": "inf", "no": None}
-    shown = [said(front, path) for path in ("losses.0.epsilon", "losses.0.delta", "n", "far", "no")]
+    shown = [value_text(front, path) for path in ("losses.0.epsilon", "losses.0.delta", "n", "far", "no")]
     assert shown == ["1.000", "1e-05", "3", "∞", "–"]
 
 

@@ -186,7 +186,7 @@ def test_command_writes_a_page(tmp_path, account, capsys, monkeypatch):
     with pytest.raises(SystemExit) as stopped:
         main(["report", "a.json", "-o", "page.html", "--json"])
     assert not stopped.value.code
-    assert json.loads(capsys.readouterr().out)["records"] == 1
+    assert json.loads(capsys.readouterr().out)["inputs"] == 1
     assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     with pytest.raises(SystemExit) as stopped:
         main(["report", "a.json", "missing.json", "-o", "other.html"])

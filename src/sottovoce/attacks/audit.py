@@ -21,7 +21,8 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.accounting.accountant import account
-from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.guarantee import Adversary, Guarantee
 from sottovoce.accounting.observation.averaging import SingleAveraging
 from sottovoce.accounting.query import AccountablePlan
 from sottovoce.attacks.bounds import LowerBound, lower_bound
@@ -37,6 +38,7 @@ __all__ = [
     "audit_outputs",
     "audit_view",
     "masked_views",
+    "published_claim",
     "standard_views",
     "views_of",
 ]
@@ -105,6 +107,23 @@ class Audit:
         if high == 0:
             return 0.0 if low == 0 else float("inf")
         return low / high
+
+    @property
+    def verdict(self) -> str:
+        """What the audit has found, in a sentence that names the number that decides."""
+        bound, mu = self.bound, self.mu_claimed
+        if not self.refuted:
+            return "holds: no test of the runs contradicts it."
+        if mu is None:
+            return (
+                f"refuted: epsilon at delta {bound.delta:g} is at least {bound.epsilon:.3g} where "
+                f"{self.epsilon_claimed:.3g} is claimed, or a point of the curve at another delta is."
+            )
+        sentence = f"refuted: mu is at least {bound.mu:.3g} where {mu:.3g} is claimed"
+        epsilons = f"(at least {bound.epsilon:.3g}, claimed {self.epsilon_claimed:.3g})"
+        if bound.epsilon <= self.epsilon_claimed:
+            return f"{sentence}; epsilon at delta {bound.delta:g} alone {epsilons} would not show it."
+        return f"{sentence}, and so is epsilon at delta {bound.delta:g} {epsilons}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON-ready form."""
@@ -469,3 +488,16 @@ def _matrix(values: np.ndarray) -> np.ndarray:
     if array.ndim != 2 or len(array) < 10:
         raise InvalidInput(f"views must have shape (runs, features) with 10 runs or more, got {array.shape}.")
     return array
+
+
+def published_claim(
+    network: Network, rounds: int, user: int, observers: tuple[int, ...], multiplier: float
+) -> Guarantee:
+    """Return equation (6) of the Muffliato paper as a claim, added over the observers."""
+    from sottovoce.accounting.published.formulas import published_loss
+
+    if user in observers or not 0 <= user < network.n:
+        raise InvalidInput(f"user must be a node that is not an observer, got {user}.")
+    share = min(1.0, float(np.sum(published_loss(network, rounds=rounds)[user, list(observers)])))
+    mu = 2 * float(np.sqrt(share)) / multiplier  # a row of radius 1 moves by 2
+    return Guarantee(Adversary("colluders", observers, user), "user", "published", Curve.gaussian(mu))

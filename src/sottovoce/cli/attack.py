@@ -11,8 +11,6 @@ from sottovoce._format import number
 from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
 from sottovoce.cli.output import Json, as_record, finish, safe, table
 
-__all__ = ["app"]
-
 ABOUT = """What a curious set of nodes computes from what it receives.
 
 \b
@@ -107,11 +105,12 @@ def dgd(
 
     from sottovoce import _validate
     from sottovoce.attacks.inputs import attack_softmax
+    from sottovoce.attacks.pictures import draw_pictures
     from sottovoce.protocols import Gossip
 
     network = network_of(graph)
     rng = np.random.default_rng(seed)
-    images, labels = pictures(data, network.n, rng)
+    images, labels = draw_pictures(data, network.n, rng)
     found = attack_softmax(
         Gossip(network, _validate.count(rounds, "rounds")), node_list(attackers, "--attackers"), images,
         labels,
@@ -143,17 +142,3 @@ def _by_name(combination: str, names: Any) -> str:
     if isinstance(names, range):
         return combination
     return re.sub(r"\bx(\d+)\b", lambda found: str(names[int(found[1])]), combination)
-
-
-def pictures(data: str, n: int, rng: Any) -> tuple[Any, Any]:
-    """Return one picture in [0, 1] and its label for each of ``n`` nodes.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> pictures("digits", 3, np.random.default_rng(0))[0].shape[0]
-    3
-    """
-    from sottovoce.attacks.pictures import draw_pictures
-
-    return draw_pictures(data, n, rng)

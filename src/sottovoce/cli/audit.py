@@ -10,8 +10,6 @@ from sottovoce._format import number
 from sottovoce.cli.options import Out, ProtocolOption, Rounds, TreeOption, network_of, node_list, protocol_of
 from sottovoce.cli.output import Json, as_record, finish, progress, safe, table
 
-__all__ = ["audit"]
-
 
 def audit(
     graph: Annotated[str, typer.Option("--graph", help="The graph, for example florentine or hypercube:4.")],
@@ -50,7 +48,7 @@ def audit(
     import numpy as np
 
     from sottovoce import _validate
-    from sottovoce.attacks.audit import audit_averaging, audit_outputs, views_of
+    from sottovoce.attacks.audit import audit_averaging, audit_outputs, published_claim, views_of
     from sottovoce.errors import InvalidInput
 
     network = network_of(graph)
@@ -70,24 +68,22 @@ def audit(
         "user": user, "sensitivity": 2.0, "noise_std": z, "runs": runs, "rng": rng, "delta": delta,
         "level": level,
     }  # fmt: skip
-    found = {}
+    audits, printed = {}, claim == "published"
     with progress("auditing", len(views) + (not observers), quiet=json) as done:
         for name, who in views.items():
-            guarantee = (
-                published_claim(network, averaging.rounds, user, who, z) if claim == "published" else None
-            )
-            found[name] = audit_averaging(averaging, observers=who, guarantee=guarantee, **common)
-            done(len(found))
+            guarantee = published_claim(network, averaging.rounds, user, who, z) if printed else None
+            audits[name] = audit_averaging(averaging, observers=who, guarantee=guarantee, **common)
+            done(len(audits))
         if not observers:
-            found["public"] = audit_outputs(averaging, **common)
+            audits["public"] = audit_outputs(averaging, **common)
     config = {
         "graph": network.name, "protocol": averaging.name, "rounds": averaging.rounds, "user": user,
         "noise_multiplier": z, "runs": runs, "delta": delta, "confidence": confidence, "claim": claim,
     }  # fmt: skip
     metrics = {
-        "audits": {name: a.to_dict() for name, a in found.items()},
-        "refuted": sorted(name for name, a in found.items() if a.refuted),
-        "verdicts": {name: verdict(a) for name, a in found.items()},
+        "audits": {name: a.to_dict() for name, a in audits.items()},
+        "refuted": sorted(name for name, a in audits.items() if a.refuted),
+        "verdicts": {name: a.verdict for name, a in audits.items()},
     }
 
     from sottovoce.accounting.wording import name_nodes
@@ -97,59 +93,15 @@ def audit(
             [safe(name), safe(name_nodes(a.view, network)), number(a.mu_claimed), number(a.bound.mu),
              number(a.epsilon_claimed), number(a.bound.epsilon), f"{100 * a.tightness:.0f} %",
              "REFUTED" if a.refuted else "holds"]
-            for name, a in found.items()
+            for name, a in audits.items()
         ]  # fmt: skip
         heads = ["view", "who", "μ claimed", "μ at least", "ε claimed", "ε at least", "tightness", ""]
         screen.print(table(heads, rows))
-        for name, a in found.items():
+        for name, a in audits.items():
             if a.refuted:
-                screen.print(safe(f"{name}: {verdict(a)}"))
+                screen.print(safe(f"{name}: {a.verdict}"))
         screen.print(f"ε at δ = {delta:g}; all views together at confidence {100 * confidence:g} %.")
-        if claim == "published":
+        if printed:
             screen.print("The claim audited is equation (6) of the Muffliato paper, which is not a bound.")
 
     finish(as_record("audit", config, metrics), json, out, text)
-
-
-def verdict(audit: Any) -> str:
-    """Return what an audit has found, in a sentence that says which number decides.
-
-    Examples
-    --------
-    >>> from sottovoce.attacks.audit import Audit, LowerBound
-    >>> from sottovoce.privacy import Adversary, Curve, Guarantee
-    >>> claim = Guarantee(Adversary("local"), "user", "ldp", Curve.gaussian(1.0))
-    >>> verdict(Audit("everybody", claim, LowerBound(0.4, 1.3, 1e-2, 0.05, 0.0, True, 60, 100, 40, 100), 200))
-    'refuted: mu is at least 1.3 where 1 is claimed; epsilon at delta 0.01 alone (at least 0.4, claimed 2.32) would not show it.'
-    """  # noqa: E501
-    bound, mu = audit.bound, audit.mu_claimed
-    if not audit.refuted:
-        return "holds: no test of the runs contradicts it."
-    if mu is None:
-        return (
-            f"refuted: epsilon at delta {bound.delta:g} is at least {bound.epsilon:.3g} where "
-            f"{audit.epsilon_claimed:.3g} is claimed, or a point of the curve at another delta is."
-        )
-    said = f"refuted: mu is at least {bound.mu:.3g} where {mu:.3g} is claimed"
-    epsilons = f"(at least {bound.epsilon:.3g}, claimed {audit.epsilon_claimed:.3g})"
-    if bound.epsilon <= audit.epsilon_claimed:
-        return f"{said}; epsilon at delta {bound.delta:g} alone {epsilons} would not show it."
-    return f"{said}, and so is epsilon at delta {bound.delta:g} {epsilons}."
-
-
-def published_claim(
-    network: Any, rounds: int, user: int, observers: tuple[int, ...], multiplier: float
-) -> Any:
-    """Return equation (6) as a claim, added over the observers."""
-    import numpy as np
-
-    from sottovoce.accounting.curve import Curve
-    from sottovoce.accounting.guarantee import Adversary, Guarantee
-    from sottovoce.accounting.published.formulas import published_loss
-    from sottovoce.errors import InvalidInput
-
-    if user in observers or not 0 <= user < network.n:
-        raise InvalidInput(f"user must be a node that is not an observer, got {user}.")
-    share = min(1.0, float(np.sum(published_loss(network, rounds=rounds)[user, list(observers)])))
-    mu = 2 * float(np.sqrt(share)) / multiplier  # a row of radius 1 moves by 2
-    return Guarantee(Adversary("colluders", observers, user), "user", "published", Curve.gaussian(mu))

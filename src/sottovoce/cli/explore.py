@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from sottovoce.cli.output import Json, console, emit, progress
-
-if TYPE_CHECKING:
-    from sottovoce.report.explorer.model import ExplorerModel, Opened
-
-__all__ = ["explore", "opened"]
 
 
 def explore(
@@ -45,22 +40,24 @@ def explore(
       sottovoce explore hypercube:4 --protocol tree --noise 4
       sottovoce explore plan.toml --out page.html
     """
-    study = _study(target, protocol, rounds, noise, delta)
-    _ = study.plan  # whatever is wrong is said here, not on the page
+    from sottovoce.report.explorer.model import open_model
+
+    model = open_model(target, protocol=protocol, rounds=rounds, noise=noise, delta=delta)
+    _ = model.plan  # an error is raised here, not on the page
     if out is not None:
         from sottovoce._io import atomic_write
         from sottovoce.report.explorer.page import offline_page
 
-        steps = study.most_rounds if study.adjustable else 1
+        steps = model.most_rounds if model.adjustable else 1
         with progress("every observer", steps, quiet=json) as tick:
-            page = offline_page(study, tick)
+            page = offline_page(model, tick)
         written = atomic_write(out, page)
-        found = {"page": str(written), "bytes": len(page.encode()), "nodes": study.network.n}
-        emit(found, json, lambda screen: screen.print(f"Written to {out}: open it in any browser."))
+        result = {"page": str(written), "bytes": len(page.encode()), "nodes": model.network.n}
+        emit(result, json, lambda screen: screen.print(f"Written to {out}: open it in any browser."))
         return
     from sottovoce.report.explorer.server import ExplorerServer
 
-    server = ExplorerServer(study, port)
+    server = ExplorerServer(model, port)
     try:
         _announce(server.address, json)
         if browser:
@@ -86,65 +83,3 @@ def _announce(address: str, json: bool) -> None:
     print(f"The explorer is at {address}")
     print("For this machine only; Ctrl-C ends it.")
     sys.stdout.flush()
-
-
-def _study(
-    target: str, protocol: str | None, rounds: int | None, noise: float | None, delta: float | None
-) -> ExplorerModel:
-    from sottovoce.report.explorer.model import ExplorerModel, ExplorerSettings
-
-    given: dict[str, Any] = {"protocol": protocol, "rounds": rounds, "noise": noise, "delta": delta}
-    given = {key: value for key, value in given.items() if value is not None}
-    if target.endswith(".toml"):
-        found = opened(Path(target))
-        setting = found.setting()
-        changed = ExplorerSettings.read({**setting.model_dump(), **given}) if given else setting
-        return ExplorerModel(changed, found)
-    if target.startswith("file:"):
-        from sottovoce import graphs
-        from sottovoce.algorithms import PrivateAveraging
-        from sottovoce.report.explorer.model import Opened
-
-        network = graphs.parse(target)
-        first = PrivateAveraging("gossip", network=network, noise_std=1.0, radius=0.5, center=0.5)
-        tables = {"network": {"graph": target}}
-        found = Opened(first, network, tables=tables, protocol="gossip")
-        return ExplorerModel(ExplorerSettings.read({**found.setting().model_dump(), **given}), found)
-    return ExplorerModel(ExplorerSettings.read({"graph": target, **given}))
-
-
-def opened(path: Path) -> Opened:
-    """Return the plan of a plan file, or of an agreement, for the page."""
-    from sottovoce.planfile.read import plan_from_settings, read_toml
-    from sottovoce.planfile.schema import check_plan_file
-    from sottovoce.report.explorer.model import Opened
-
-    tables = read_toml(path)
-    if "members" in tables:
-        from dataclasses import replace
-
-        from sottovoce.peers.agreement import read_agreement
-
-        agreement = read_agreement(path)
-        named = replace(agreement.network, labels=tuple(member.name for member in agreement.members))
-        return Opened(
-            agreement.plan, named, title=agreement.title, delta=agreement.budget.delta,
-            protocol=agreement.algorithm.protocol,
-        )  # fmt: skip
-    from sottovoce.errors import ConfigError
-
-    settings = check_plan_file(tables, path.name)
-    built = plan_from_settings(settings, path.parent, path.name)
-    if built.network is None:
-        raise ConfigError(
-            f"{path.name} runs over no network, so there is nobody to look; try one with [network]."
-        )
-    named_protocol = None
-    if settings.protocol.name is not None:
-        named_protocol = str(settings.protocol.named("gossip"))
-    elif settings.train is None:
-        named_protocol = "chebyshev"
-    return Opened(
-        built.plan, built.network, title=settings.title, tables=tables, protocol=named_protocol,
-        delta=1e-5 if settings.budget is None else settings.budget.delta,
-    )  # fmt: skip

@@ -10,46 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce._format import number
-from sottovoce._io import plain
 from sottovoce.cli.output import Json, assumptions, finish, safe, table
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-    from sottovoce.planfile.read import LoadedPlan
-
-__all__ = ["plan", "plan_result", "show_assessment"]
-
-
-def plan_result(assessment: dict[str, Any], loaded: LoadedPlan) -> dict[str, Any]:
-    """Return the assessment of a plan as a result with its summary page."""
-    from sottovoce import __version__
-
-    keys = [key for key in assessment if key not in ("plan", "guarantees")]
-    return plain(
-        {
-            "name": "plan",
-            "config": assessment["plan"],
-            "metrics": {key: assessment[key] for key in keys},
-            "history": [],
-            "guarantees": assessment["guarantees"],
-            "provenance": {"version": __version__},
-            "front": _summary_page(loaded),
-        }
-    )
-
-
-def _summary_page(loaded: LoadedPlan) -> dict[str, Any]:
-    """Return the page that an officer signs."""
-    from sottovoce.report.summary_page import of_plan
-
-    budget = loaded.settings.budget
-    names = None if loaded.network is None or loaded.network.labels is None else loaded.network.labels
-    return of_plan(
-        loaded.plan, title=loaded.settings.title, names=None if names is None else [str(x) for x in names],
-        delta=1e-5 if budget is None else budget.delta, limit=None if budget is None else budget.epsilon,
-        who={} if budget is None else budget.budget.adversary, accepted=loaded.accepted,
-    )  # fmt: skip
 
 
 def show_assessment(screen: Console, assessment: dict[str, Any]) -> None:
@@ -67,7 +31,7 @@ def show_assessment(screen: Console, assessment: dict[str, Any]) -> None:
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
     for name in assessment.get("accepted", ()):
         screen.print(f"[bold red]not charged, accepted by name:[/bold red] {UNCHARGED[name]} ({name})")
-    sure = "except for the above" if assessment.get("accepted") else "yes"
+    sure = "yes, but not for the item in red" if assessment.get("accepted") else "yes"
     rows = [
         [g["against"], number(g["epsilon"]), f"{assessment['delta']:g}", g["adjacency"], g["label"],
          sure if g["valid"] else "no"]
@@ -78,10 +42,10 @@ def show_assessment(screen: Console, assessment: dict[str, Any]) -> None:
     for line in assumptions(assessment["guarantees"]):
         screen.print(f"  assumes: {safe(line)}")
     cost = assessment["cost"]
-    travels = f", {cost['bytes']:,} bytes" if "bytes" in cost else ""
+    size = f", {cost['bytes']:,} bytes" if "bytes" in cost else ""
     each = number(cost["messages_per_node"])
     screen.print(
-        f"What travels: {cost['rounds']:,} rounds, {cost['messages']:,} messages ({each} per node){travels}"
+        f"Communication: {cost['rounds']:,} rounds, {cost['messages']:,} messages ({each} per node){size}"
     )
     if assessment.get("noise_in_result") is not None:
         worst = number(assessment["noise_in_result"])
@@ -93,7 +57,7 @@ def _show_verdicts(screen: Console, assessment: Mapping[str, Any]) -> None:
     color = {True: "[green]yes[/green]", False: "[red]no[/red]", None: "not known"}
     private, useful = color[assessment["private"]], color[assessment["useful"]]
     screen.print(f"[bold]Private: {private}; useful: {useful}.[/bold]")
-    screen.print(f"  {safe(assessment.get('verdict', 'No budget is given to hold it against.'))}")
+    screen.print(f"  {safe(assessment.get('verdict', 'No budget is set.'))}")
     sentence = assessment["usefulness"]
     screen.print(f"  {safe(sentence[:1].upper() + sentence[1:])}")
     if assessment.get("suggestions"):
@@ -136,13 +100,13 @@ def _short(value: Any) -> str:
 
 def plan(
     file: Annotated[Path, typer.Argument(help="A plan file (TOML), as in the example.")],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the record here.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the result here.")] = None,
     json: Json = False,
 ) -> None:
-    """Say whether a plan file is private and useful, and what it costs, before it runs.
+    """Show whether a plan file is private and useful, and what it costs, before it runs.
 
-    Prints one row per adversary with epsilon, delta, adjacency and label, what
-    travels, and two verdicts: private (is the \\[budget] met?) and useful (is the
+    Prints one row per adversary with epsilon, delta, adjacency and label, the
+    communication, and two verdicts: private (is the \\[budget] met?) and useful (is the
     answer worth having? The error of an average in its own unit; training is
     simulated on synthetic records), with suggestions, the cheapest first. Says which files
     it reads: values of an average never; of training records how many there are,
@@ -166,6 +130,7 @@ def plan(
     """
     from sottovoce.advice.assessment import assess
     from sottovoce.planfile.read import load_file
+    from sottovoce.report.inputs import plan_result
 
     loaded = load_file(file)
     assessment = assess(loaded, simulated=True)

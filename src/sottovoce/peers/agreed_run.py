@@ -205,10 +205,11 @@ class AgreedRun:
 
     def charged_guarantee(self, node: int) -> Guarantee:
         """Return what is charged: against everybody, or with masks against any members it tolerates."""
-        return account(self.plan, user=node, **self._charged_view)
+        return account(self.plan, user=node, **self.charged_view)
 
     @property
-    def _charged_view(self) -> dict[str, Any]:
+    def charged_view(self) -> dict[str, Any]:
+        """The adversary against whom a run is charged, as arguments of `account`."""
         if not self.tolerate:
             return {"view": "local"}
         return (
@@ -236,7 +237,7 @@ class AgreedRun:
         released = tuple(releases)
         if not self.tolerate or not released:
             return account(ActualReleases(self.plan, released), "local", user=node)
-        return account(ActualReleases(self.plan, released, node), user=node, **self._charged_view)
+        return account(ActualReleases(self.plan, released, node), user=node, **self.charged_view)
 
     def spent_locally(self, node: int, releases: Iterable[Release]) -> Guarantee:
         """Return what the own noise alone leaves of it, whatever all others do."""
@@ -251,7 +252,7 @@ class AgreedRun:
         of what a whole step shows. A view that is not named here has the price of the whole agreed run.
         """
         released = tuple(releases)
-        queries = [self._charged_view] if self.tolerate else []
+        queries = [self.charged_view] if self.tolerate else []
         if self.plan.observation.common_model and self._exact:
             queries.append({"view": "network"})
         if not released:

@@ -1,12 +1,9 @@
-"""From what people have in their folders to records with a page one: agreements, statements, attacks, audits.
-
-Plan files are read by the command line, which knows them; everything else is turned into a record here.
-"""
+"""Inputs of a report: plan files, agreements, statements, results, attacks and audits become results."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +16,49 @@ from sottovoce.report.result_files import read_result
 if TYPE_CHECKING:
     from sottovoce.peers.agreement import Agreement
     from sottovoce.peers.member_directory import MemberDirectory
+    from sottovoce.planfile.read import LoadedPlan
 
-__all__ = ["agreement_record", "read_thing", "statement_record", "with_front"]
+__all__ = [
+    "agreement_result",
+    "plan_result",
+    "read_input",
+    "read_inputs",
+    "statement_result",
+    "with_summary_page",
+]
 
 STATEMENT, RECORD, LEDGER = "statement.json", "record.json", "ledger.sqlite"
+# outputs of commands without a name, by the keys that tell them apart
+_PRINTED = {
+    "audit": {"audits", "runs", "confidence"},
+    "attack": {"attackers", "reconstructed", "rounds"},
+    "attack-dgd": {"attackers", "recovered", "psnr"},
+}
 
 
-def read_thing(path: str | Path, home: MemberDirectory | None = None) -> dict[str, Any]:
-    """Return the record of a JSON file, or of a folder of a run or a study, with its page one.
+def read_inputs(
+    paths: Sequence[Path], member_directory: MemberDirectory | None = None
+) -> list[dict[str, Any]]:
+    """Return the results of several inputs; a statement shows the members and matrix of its agreement."""
+    results = [read_input(path, member_directory) for path in paths]
+    pages = [result["summary_page"] for result in results if result["name"] == "agreement"]
+    agreements = {page["marks"]["run"]: page for page in pages}
+    for result in results:
+        page = result.get("summary_page")
+        if result["name"] == "statement" and page is not None and page["marks"]["run"] in agreements:
+            agreed = agreements[page["marks"]["run"]]
+            page |= {key: agreed[key] for key in ("members", "matrix", "purpose")}
+    return results
+
+
+def read_input(path: str | Path, member_directory: MemberDirectory | None = None) -> dict[str, Any]:
+    """Return the result of a file, or of a folder of a run or a model, with its summary page.
 
     Parameters
     ----------
-    path : a result record, a member's statement, what ``attack --json`` or ``audit --json`` printed, or a
-        folder that holds ``statement.json`` or ``record.json``.
-    home : whose book a statement is shown with.
+    path : a plan file, an agreement, a result, a member's statement, the output of ``attack --json`` or
+        ``audit --json``, or a folder that holds ``statement.json`` or ``record.json``.
+    member_directory : whose lifetime ledger an agreement or a statement is shown with.
 
     Examples
     --------
@@ -40,165 +66,172 @@ def read_thing(path: str | Path, home: MemberDirectory | None = None) -> dict[st
     >>> file = Path(tempfile.mkdtemp()) / "a.json"
     >>> _ = file.write_text('{"graph": "path:3", "n": 3, "protocol": "gossip", "rounds": 2, "attackers": '
     ...                     '[0], "reconstructed": [1, 2], "names": ["1", "2"], "combinations": []}')
-    >>> read_thing(file)["front"]["answers"][0]["why"]
+    >>> read_input(file)["summary_page"]["answers"][0]["why"]
     'Node 0 computes the value of 2 of 2 others after 2 rounds of gossip.'
     """
     place = Path(path)
+    if place.suffix == ".toml":
+        return _plan_or_agreement(place, member_directory)
     if place.is_dir():
-        found = next((place / name for name in (STATEMENT, RECORD) if (place / name).is_file()), None)
-        if found is None:
+        names = [name for name in (STATEMENT, RECORD) if (place / name).is_file()]
+        if not names:
             raise DataError(f"{place} holds neither {STATEMENT} nor {RECORD}; name a file instead.")
-        place = found
+        place = place / names[0]
     try:
         content = json.loads(place.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
-        return with_front(read_result(place))  # which says what is wrong
+        return with_summary_page(read_result(place))  # raises the error with its reason
     if isinstance(content, dict) and "name" not in content:
         try:
-            if {"run", "member", "guarantee", "budget"} <= set(content):
-                return statement_record(content, place.parent, home)
-            if {"audits", "runs", "confidence"} <= set(content):
-                return _payload("audit", content)
-            if {"attackers", "reconstructed", "rounds"} <= set(content):
-                return _payload("attack", content)
-            if {"attackers", "recovered", "psnr"} <= set(content):
-                return _payload("attack-dgd", content)
+            if set(content) >= {"run", "member", "guarantee", "budget"}:
+                return statement_result(content, place.parent, member_directory)
+            for name, keys in _PRINTED.items():
+                if set(content) >= keys:
+                    return _printed_result(name, content)
         except (KeyError, TypeError, ValueError) as problem:
             raise DataError(f"{place} lacks what its page shows ({problem!r}); make it again.") from None
-    return with_front(read_result(place))
+    return with_summary_page(read_result(place))
 
 
-def with_front(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record with a page one, where it states something and has none yet.
+def _plan_or_agreement(file: Path, member_directory: MemberDirectory | None) -> dict[str, Any]:
+    from sottovoce.advice.assessment import assess
+    from sottovoce.planfile.read import plan_from_settings, read_toml
+    from sottovoce.planfile.schema import check_plan_file
 
-    >>> with_front({"name": "x", "config": {}, "metrics": {}, "history": [], "guarantees": [],
-    ...             "provenance": {}}).get("front") is None
-    True
-    """
-    if record.get("front"):
-        return record
-    said = {**record["config"], **record["metrics"]}
-    if record["name"] == "audit":
-        made: dict[str, Any] | None = summary_page.of_audit(said)
-    elif record["name"] == "attack":
-        made = summary_page.of_reconstruction(said)
+    tables = read_toml(file)
+    if "members" in tables:
+        from sottovoce.peers.agreement import read_agreement
+
+        return agreement_result(read_agreement(file), member_directory)
+    loaded = plan_from_settings(check_plan_file(tables, file.name), file.parent, file.name)
+    return plan_result(assess(loaded), loaded)
+
+
+def plan_result(assessment: Mapping[str, Any], loaded: LoadedPlan) -> dict[str, Any]:
+    """Return the assessment of a plan file (`advice.assessment.assess`) as a result."""
+    budget, network = loaded.settings.budget, loaded.network
+    names = None if network is None or network.labels is None else [str(name) for name in network.labels]
+    page = summary_page.of_plan(
+        loaded.plan, title=loaded.settings.title, names=names,
+        delta=1e-5 if budget is None else budget.delta, limit=None if budget is None else budget.epsilon,
+        who={} if budget is None else budget.budget.adversary, accepted=loaded.accepted,
+    )  # fmt: skip
+    metrics = {key: value for key, value in assessment.items() if key not in ("plan", "guarantees")}
+    return _result("plan", assessment["plan"], metrics, assessment["guarantees"], page)
+
+
+def _result(
+    name: str,
+    config: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    guarantees: Sequence[Any] = (),
+    page: Mapping[str, Any] | None = None,
+    **provenance: str,
+) -> dict[str, Any]:
+    return dict(
+        plain(
+            {
+                "name": name, "config": config, "metrics": metrics, "history": [],
+                "guarantees": list(guarantees), "provenance": {"version": __version__, **provenance},
+                **({} if page is None else {"summary_page": page}),
+            }
+        )
+    )  # fmt: skip
+
+
+def with_summary_page(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result with a summary page, if it states something and has none yet."""
+    if result.get("summary_page"):
+        return result
+    facts = {**result["config"], **result["metrics"]}
+    if result["name"] == "audit":
+        page: dict[str, Any] | None = summary_page.of_audit(facts)
+    elif result["name"] == "attack":
+        page = summary_page.of_reconstruction(facts)
     else:
-        made = summary_page.of_record(record)
-    return record if made is None else record | {"front": made}
+        page = summary_page.of_result(result)
+    return result if page is None else result | {"summary_page": page}
 
 
-def agreement_record(agreement: Agreement, home: MemberDirectory | None = None) -> dict[str, Any]:
-    """Return an agreement as a record: its plan, its price for every member, and page one.
+def agreement_result(agreement: Agreement, member_directory: MemberDirectory | None = None) -> dict[str, Any]:
+    """Return an agreement as a result: its plan, its privacy cost for every member, and the summary page.
 
-    ``home`` is the member whose book says what was spent before.
-
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> made = agreement_record(read_agreement(example_agreement()[0]))
-    >>> made["name"], [row["member"] for row in made["metrics"]["prices"]]
-    ('agreement', ['ada', 'bo'])
+    ``member_directory`` is that of the member whose lifetime ledger says what was spent before.
     """
     from sottovoce.peers.agreed_run import AgreedRun
 
-    job = AgreedRun(agreement)
-    delta = agreement.budget.delta
-    booked: list[dict[str, Any]] = []
-    if home is not None:
-        node = agreement.index(home.name)
-        booked = home.lifetime_ledger.forecast(home.charge_of(job, node))
-    plan = agreement.plan
-    stated = [plan.privacy("local")]
-    if plan.n > 1:
-        stated.append(plan.privacy())
+    agreed_run = AgreedRun(agreement)
+    delta, plan = agreement.budget.delta, agreement.plan
+    lifetime: list[dict[str, Any]] = []
+    if member_directory is not None:
+        charge = member_directory.charge_of(agreed_run, agreement.index(member_directory.name))
+        lifetime = member_directory.lifetime_ledger.forecast(charge)
+    guarantees = [plan.privacy("local"), *([plan.privacy()] if plan.n > 1 else [])]
     names = [member.name for member in agreement.members]
-    return dict(
-        plain(
-            {
-                "name": "agreement",
-                "config": dict(plan.describe()) | {"labels": names},
-                "metrics": {
-                    "title": agreement.title, "graph": agreement.graph, "edge_list": agreement.network.edges,
-                    "cost": dict(plan.cost()), "prices": job.table(),
-                    "model": agreement.model.model_dump(exclude_unset=True),
-                    "timing": agreement.timing.model_dump(),
-                },
-                "history": [],
-                "guarantees": [g.to_dict(delta=delta) for g in stated],
-                "provenance": {"version": __version__},
-                "front": summary_page.of_agreement(agreement, booked=booked),
-            }
-        )
+    return _result(
+        "agreement",
+        dict(plan.describe()) | {"labels": names},
+        {
+            "title": agreement.title, "graph": agreement.graph, "edge_list": agreement.network.edges,
+            "cost": dict(plan.cost()), "costs": agreed_run.table(),
+            "model": agreement.model.model_dump(exclude_unset=True),
+            "timing": agreement.timing.model_dump(),
+        },
+        [guarantee.to_dict(delta=delta) for guarantee in guarantees],
+        summary_page.of_agreement(agreed_run, lifetime=lifetime),
     )  # fmt: skip
 
 
-def statement_record(
-    statement: Mapping[str, Any], folder: Path, home: MemberDirectory | None = None
+def statement_result(
+    statement: Mapping[str, Any], folder: Path, member_directory: MemberDirectory | None = None
 ) -> dict[str, Any]:
-    """Return a member's statement as a record, with the ledger beside it and the book of its home.
-
-    >>> said = {"run": "ab", "member": "north", "finished": True, "rounds": 3, "of": 3,
-    ...         "algorithm": "averaging", "protocol": "tree", "budget": {"epsilon": 2.0, "delta": 1e-5},
-    ...         "guarantee": {"view": "local", "adversary": "anyone who sees every message", "label": "ldp",
-    ...                       "adjacency": "user", "epsilon": 1.0, "delta": 1e-5, "assumptions": []}}
-    >>> statement_record(said, Path("nowhere"))["guarantees"][0]["epsilon"]
-    1.0
-    """
-    about = None
+    """Return a member's statement as a result, with its ledger and its lifetime ledger."""
+    ledger = None
     if (folder / LEDGER).exists():
         from sottovoce.peers.status import read_status
 
-        about = read_status(folder)  # the whole chain is checked on the way
-    listed = [statement[key] for key in ("guarantee", "ldp", "network") if statement.get(key)]
-    unique: dict[str, Any] = {one["adversary"]: one for one in reversed(listed)}
-    return dict(
-        plain(
-            {
-                "name": "statement",
-                "config": {"algorithm": statement["algorithm"], "protocol": statement.get("protocol")},
-                "metrics": {
-                    "member": statement["member"], "rounds": statement["rounds"], "of": statement["of"],
-                    "left_out": statement.get("left_out") or [],
-                    "incidents": statement.get("incidents") or [],
-                    "statistical_distance": statement.get("statistical_distance"),
-                    "account": about,
-                },
-                "history": [],
-                "guarantees": list(reversed(list(unique.values()))),
-                "provenance": {"version": __version__, "noise": statement.get("noise", "")},
-                "front": summary_page.of_statement(
-                    statement, about=about, booked=[] if home is None else _booked(home, statement["run"])
-                ),
-            }
-        )
+        ledger = read_status(folder)  # checks the whole chain
+    stated = [statement[key] for key in ("guarantee", "ldp", "network") if statement.get(key)]
+    unique: dict[str, Any] = {one["adversary"]: one for one in reversed(stated)}
+    lifetime = [] if member_directory is None else _lifetime_rows(member_directory, statement["run"])
+    return _result(
+        "statement",
+        {"algorithm": statement["algorithm"], "protocol": statement.get("protocol")},
+        {
+            "member": statement["member"], "rounds": statement["rounds"], "of": statement["of"],
+            "left_out": statement.get("left_out") or [], "incidents": statement.get("incidents") or [],
+            "statistical_distance": statement.get("statistical_distance"), "account": ledger,
+        },
+        list(reversed(unique.values())),
+        summary_page.of_statement(statement, ledger=ledger, lifetime=lifetime),
+        noise=statement.get("noise", ""),
     )  # fmt: skip
 
 
-def _booked(home: MemberDirectory, run: str) -> list[dict[str, Any]]:
+def _lifetime_rows(member_directory: MemberDirectory, run: str) -> list[dict[str, Any]]:
     """Return, for each lifetime budget of the run's population, what was spent without it and with it."""
     from sottovoce.ledger.lifetime import composed
 
-    book = home.lifetime_ledger
-    known = book.runs.get(run)
-    if known is None:
+    ledger = member_directory.lifetime_ledger
+    charge = ledger.runs.get(run)
+    if charge is None:
         raise DataError(
-            f"The book of {home.name} does not know the run {run[:16]}; name the home that ran it."
+            f"The lifetime ledger of {member_directory.name} does not know the run {run[:16]}; name the "
+            "member directory that ran it."
         )
-    all_of_it = [each for each in book.charges if each.population == known.population]
-    before = [each for each in all_of_it if each.run != run]
+    charges = [each for each in ledger.charges if each.population == charge.population]
+    before = [each for each in charges if each.run != run]
     rows = []
-    for limit in book.populations[known.population]:
+    for limit in ledger.populations[charge.population]:
         spent, adds, total = (
-            composed(each, *limit.kind).epsilon(limit.delta) for each in (before, [known], all_of_it)
+            composed(each, *limit.kind).epsilon(limit.delta) for each in (before, [charge], charges)
         )
         rows.append({"epsilon": limit.epsilon, "delta": limit.delta, "adjacency": limit.adjacency,
                      "view": limit.view, "spent": spent, "adds": adds, "total": total})  # fmt: skip
     return rows
 
 
-def _payload(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a command printed under ``--json`` as a record."""
+def _printed_result(name: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``--json`` output of a command as a result."""
     config = {k: v for k, v in content.items() if isinstance(v, (str, int, float)) and k != "count"}
-    made = {
-        "name": name, "config": config, "metrics": dict(content), "history": [], "guarantees": [],
-        "provenance": {"version": __version__},
-    }  # fmt: skip
-    return with_front(made)
+    return with_summary_page(_result(name, config, content))

@@ -13,11 +13,11 @@ from sottovoce.report.elements import guarantee_row
 from sottovoce.report.figures import placed
 from sottovoce.report.sections import section_of
 
-__all__ = ["build", "said"]
+__all__ = ["build", "value_text"]
 
 KINDS = {
     "plan": "Plan, before anything ran", "agreement": "Agreement, before anything ran",
-    "statement": "Statement of a member, after its run", "record": "Result", "attack": "Attack",
+    "statement": "Statement of a member, after its run", "result": "Result", "attack": "Attack",
     "audit": "Audit",
 }  # fmt: skip
 
@@ -25,7 +25,7 @@ KINDS = {
 def build(
     records: Iterable[Mapping[str, Any]], title: str = "What was revealed, and to whom", lead: str = ""
 ) -> str:
-    """Return the HTML page of some result records, in the order given.
+    """Return the HTML page of results, in their order.
 
     Examples
     --------
@@ -37,15 +37,16 @@ def build(
     import jinja2
     import markupsafe
 
-    listed = list(records)
-    if not listed:
-        raise InvalidInput("A report needs at least one record, got none.")
-    told: list[dict[str, Any]] = []
-    for record in listed:
-        section = section_of(record)
-        names = record["config"].get("labels")
-        told.append({"section": section, "guarantees": [guarantee_row(g, names) for g in section.guarantees]})
-    used = {g["label"] for t in told for g in t["guarantees"]}
+    results = list(records)
+    if not results:
+        raise InvalidInput("A report needs at least one result, got none.")
+    parts: list[dict[str, Any]] = []
+    for result in results:
+        section, names = section_of(result), result["config"].get("labels")
+        rows = [guarantee_row(guarantee, names) for guarantee in section.guarantees]
+        parts.append({"section": section, "guarantees": rows})
+    guarantees = [row for part in parts for row in part["guarantees"]]
+    used = {row["label"] for row in guarantees}
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("sottovoce.report"), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
@@ -56,26 +57,26 @@ def build(
     return environment.get_template("report.html").render(
         title=title,
         lead=lead,
-        fronts=[record["front"] for record in listed if record.get("front")],
+        summary_pages=[result["summary_page"] for result in results if result.get("summary_page")],
         kinds=KINDS,
-        said=said,
+        said=value_text,
         share=_part,
         color=_color(),
-        told=told,
+        parts=parts,
         labels=[(name, *wording.verdict(name)) for name in wording.LABELS if name in used],
-        weak=any(g["verdict"].startswith("No protection") for t in told for g in t["guarantees"]),
+        weak=any(row["verdict"].startswith("No protection") for row in guarantees),
         version=__version__,
-        simulated=any("not protective" in str(r["provenance"].get("noise", "")) for r in listed),
+        simulated=any("not protective" in str(r["provenance"].get("noise", "")) for r in results),
     )
 
 
-def said(front: Mapping[str, Any], path: str) -> str:
-    """Return what page one shows for a place in a front: text as it is, numbers in one format.
+def value_text(page: Mapping[str, Any], path: str) -> str:
+    """Return the text for a value of a summary page, by its path; numbers have one format.
 
-    >>> said({"losses": [{"epsilon": 1.0}]}, "losses.0.epsilon")
+    >>> value_text({"losses": [{"epsilon": 1.0}]}, "losses.0.epsilon")
     '1.000'
     """
-    value: Any = front
+    value: Any = page
     for key in path.split("."):
         value = value[int(key)] if isinstance(value, list) else value[key]
     if path.rpartition(".")[2] == "delta":

@@ -220,7 +220,7 @@ def _standard(record: Mapping[str, Any]) -> list[Figure | Table]:
     """The topics of NIST SP 800-226, where a record can answer them."""
     from sottovoce.report.standards import nist
 
-    if not record.get("front") or not record["front"]["stated"]:
+    if not record.get("summary_page") or not record["summary_page"]["stated"]:
         return []
     rows = tuple((row["topic"], row["question"], row["answer"]) for row in nist(record))
     said = "The topics that NIST SP 800-226 asks an evaluation to cover, answered from this record."
@@ -241,7 +241,7 @@ def agreement(record: Mapping[str, Any]) -> Section:
         blocks.append(Figure(picture, "Who talks to whom."))
     columns = ("member", "epsilon, everybody", "epsilon, one member", "budget", "delta", "releases")
     keys = ("member", "epsilon_local", "epsilon_network", "budget", "delta", "releases")
-    blocks.append(Table(columns, tuple(tuple(row[k] for k in keys) for row in found["prices"])))
+    blocks.append(Table(columns, tuple(tuple(row[k] for k in keys) for row in found["costs"])))
     blocks.append(_costs(found["cost"]))
     settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(found["model"]).items()}}
     blocks.append(Table(("setting", "value"), tuple(settings.items())))

@@ -1,7 +1,6 @@
-"""What others ask for: the fields of the deployments registry, and the questions of NIST SP 800-226.
+"""Entries of the DP Deployments Registry and answers to the topics of NIST SP 800-226.
 
-Both are filled from a record with a front; what a plan cannot know is left to its members, by name, and not
-made up.
+Both are filled from a result with a summary page; facts that a plan cannot know are left to its members.
 """
 
 from __future__ import annotations
@@ -23,21 +22,9 @@ _UNITS = {
 
 
 def registry(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as an entry of the Differential Privacy Deployments Registry (registry.opendp.org).
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> from sottovoce.report.summary_page import of_plan
-    >>> plan = sv.PrivateAveraging("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
-    >>> record = {"name": "plan", "config": plan.describe(), "metrics": {}, "provenance": {},
-    ...           "guarantees": [plan.privacy().to_dict(delta=1e-5)], "front": of_plan(plan, title="Mean")}
-    >>> entry = registry(record)["deployment"]
-    >>> entry["name"], entry["privacy_loss"]["privacy_parameters"]["delta"], entry["model"]["model_type"]
-    ('Mean', 1e-05, 'Other')
-    """
-    front, stated = _parts(record)
-    loss = front["losses"][0]
+    """Return a record as an entry of the Differential Privacy Deployments Registry (registry.opendp.org)."""
+    page, stated = _parts(record)
+    loss = page["losses"][0]
     local = stated["label"] == "ldp" and "every message" in str(loss["against"])
     trained = str(record["config"].get("algorithm", record["name"]))
     average = trained == "averaging"
@@ -48,22 +35,22 @@ def registry(record: Mapping[str, Any]) -> dict[str, Any]:
         "status": "Draft",
         "registry_authors": [],
         "deployment": {
-            "name": front["purpose"],
-            "data_curator": ", ".join(member["name"] for member in front["members"]) or MEMBERS,
+            "name": page["purpose"],
+            "data_curator": ", ".join(member["name"] for member in page["members"]) or MEMBERS,
             "intended_use": MEMBERS,
             "data_product_type": "Summary statistics" if average else "Machine learning model",
             "data_product_region": MEMBERS,
-            "data_product_description": _described(record, front),
-            "publication_date": front["marks"]["date"],
+            "data_product_description": _described(record, page),
+            "publication_date": page["marks"]["date"],
             "additional_information_urls": [],
             "dp_flavor": {
                 "name": _definition(stated),
                 "data_domain": MEMBERS,
-                "unprotected_quantities": " ".join(front["not_covered"]) or "none",
+                "unprotected_quantities": " ".join(page["not_covered"]) or "none",
             },
             "privacy_loss": {
                 "privacy_unit": _UNITS.get(str(stated["adjacency"]), str(stated["adjacency"])),
-                "privacy_unit_description": front["hidden"],
+                "privacy_unit_description": page["hidden"],
                 "privacy_parameters": parameters,
                 "privacy_parameters_description": (
                     f"Against {loss['against']}; {wording.label(str(stated['label']))}. A guess improves "
@@ -74,81 +61,79 @@ def registry(record: Mapping[str, Any]) -> dict[str, Any]:
                 "model_type": "Local" if local else "Other",
                 "model_type_description": (
                     "Decentralized: members add noise to what they send and average over a network without "
-                    "a server. " + ("" if local else "The price is against the observer named above.")
+                    "a server. " + ("" if local else "Epsilon is against the observer named above.")
                 ).strip(),
                 "release_type": "One-shot",
-                "release_type_description": front["answers"][0]["why"],
+                "release_type_description": page["answers"][0]["why"],
                 "interactivity": "Non-interactive",
             },
             "additional_dp_information": {
                 "post_processing": "Averages of noisy rows, and updates computed from them.",
-                "composition": _composition(record, front),
+                "composition": _composition(record, page),
             },
             "implementation": {
-                "pre_processing_eda_hyperparameter_tuning": _reads(front),
+                "pre_processing_eda_hyperparameter_tuning": _reads(page),
                 "mechanisms": _mechanism(record),
-                "justification": f"{front['answers'][0]['why']} {front['answers'][1]['why']}",
+                "justification": f"{page['answers'][0]['why']} {page['answers'][1]['why']}",
             },
         },
     }
 
 
 def nist(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the topics that NIST SP 800-226 asks an evaluation to cover, answered from a record.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> from sottovoce.report.summary_page import of_plan
-    >>> plan = sv.PrivateAveraging("exchange", network="hypercube:3", noise_std=2.0, radius=0.5)
-    >>> record = {"name": "plan", "config": plan.describe(), "metrics": {}, "provenance": {},
-    ...           "guarantees": [plan.privacy().to_dict(delta=1e-5)], "front": of_plan(plan, title="Mean")}
-    >>> rows = nist(record)
-    >>> len(rows), rows[1]["topic"], rows[1]["answer"]
-    (12, 'Unit of privacy', 'The whole data set of one member is replaced.')
-    """
-    front, stated = _parts(record)
-    loss = front["losses"][0]
-    everybody = next((one for one in front["losses"] if one["who"] == "against everybody"), None)
-    trust = f"{front['against']} Assumed: {'; '.join(stated['assumptions'] or ['nothing further'])}."
+    """Return the topics that NIST SP 800-226 asks an evaluation to cover, answered from a record."""
+    page, stated = _parts(record)
+    loss = page["losses"][0]
+    everybody = next((one for one in page["losses"] if one["who"] == "against everybody"), None)
+    assumed = "; ".join(stated["assumptions"] or ["nothing further"])
+    trust = f"Nobody. The promise holds against {loss['against']}. Assumed: {assumed}."
     if everybody is not None:
         trust += f" Without any trust: epsilon {_n(everybody['epsilon'])} at delta {everybody['delta']:g}."
     noise = str(record.get("provenance", {}).get("noise", "")) or (
         "Nothing was drawn yet. Protective noise is a discrete Gaussian on a public grid, keyed by the "
         "operating system; a seed makes a simulation, which protects nobody."
     )
-    useful = front["answers"][1] if len(front["answers"]) > 1 else {"answer": "unknown", "why": ""}
     rows = [
         ("Privacy parameters", "How strong is the guarantee?",
          f"Epsilon {_n(loss['epsilon'])} at delta {loss['delta']:g} against {loss['against']}; a guess "
          f"improves {loss['guess']}."),
-        ("Unit of privacy", "What is hidden?", front["hidden"]),
+        ("Unit of privacy", "What is hidden?", page["hidden"]),
         ("Definition", "Which kind of differential privacy?",
          f"{_definition(stated)}; epsilon is rounded upwards."),
         ("Trust model", "Who is trusted, and with what?", trust),
         ("Query model", "Who may ask what, and how often?",
          "Nobody asks: one run of a plan that is fixed and public beforehand."),
-        ("Composition", "What is added up?", _composition(record, front)),
+        ("Composition", "What is added up?", _composition(record, page)),
         ("Mechanisms", "Which noise is added where?", _mechanism(record)),
         ("Implementation", "Floating point, randomness, timing?", noise),
-        ("Utility", "Is the answer of use?", f"{useful['answer'].capitalize()}. {useful['why']}"),
+        ("Utility", "Is the answer of use?", _utility(record, page)),
         ("Bias", "Who pays for the noise?",
          "Clipping and noise weigh most on small groups; compare scores by group. " + MEMBERS),
         ("Data security", "Who can reach the records?",
          "Records stay with their member; what leaves is noisy rows. Storage and access: " + MEMBERS),
-        ("Data collection", "What was read before?", _reads(front)),
+        ("Data collection", "What was read before?", _reads(page)),
     ]  # fmt: skip
     return [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
 
 
+def _utility(record: Mapping[str, Any], page: Mapping[str, Any]) -> str:
+    if len(page["answers"]) < 2:
+        return "Not known."
+    second = page["answers"][1]
+    if record["name"] == "statement":
+        finished = "The run finished" if second["answer"] == "yes" else "The run did not finish"
+        return f"{finished}. Its accuracy was not measured."
+    return f"{second['answer'].capitalize()}. {second['why']}"
+
+
 def _parts(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    front = record.get("front")
-    if not front or not front["stated"]:
+    page = record.get("summary_page")
+    if not page or not page["stated"]:
         raise DataError(
             f"The record {record.get('name')!r} states no guarantee, so no registry could list it; give a "
             "plan, an agreement or a statement."
         )
-    return front, front["stated"]
+    return page, page["stated"]
 
 
 def _definition(stated: Mapping[str, Any]) -> str:
@@ -160,14 +145,13 @@ def _n(value: Any) -> str:
     return "infinite" if value == "inf" else f"{float(value):.3f}"
 
 
-def _composition(record: Mapping[str, Any], front: Mapping[str, Any]) -> str:
+def _composition(record: Mapping[str, Any], page: Mapping[str, Any]) -> str:
     steps = record["config"].get("steps", 1)
-    said = (
-        "One release per member." if steps in (1, None) else f"{steps} steps, composed by their whole curves."
-    )
-    booked = any("lifetime" in row["what"] for row in front["budgets"])
-    more = "A book adds up all runs on these records." if booked else "Other runs are not in it."
-    return f"{said} {more}"
+    one = steps in (1, None)
+    releases = "One release per member." if one else f"{steps} steps, composed by their whole privacy curves."
+    booked = any("lifetime" in row["what"] for row in page["budgets"])
+    more = "A lifetime ledger adds up all runs on these records." if booked else "Other runs are not counted."
+    return f"{releases} {more}"
 
 
 def _mechanism(record: Mapping[str, Any]) -> str:
@@ -182,13 +166,13 @@ def _mechanism(record: Mapping[str, Any]) -> str:
     return f"Gaussian noise at every member{noise}{bound}{way}."
 
 
-def _reads(front: Mapping[str, Any]) -> str:
-    if front["uncharged"]:
-        listed = "; ".join(wording.UNCHARGED.get(name, name) for name in front["uncharged"])
-        return f"Read of private records and not charged: {listed}."
+def _reads(page: Mapping[str, Any]) -> str:
+    if page["uncharged"]:
+        items = "; ".join(wording.UNCHARGED.get(name, name) for name in page["uncharged"])
+        return f"Read of private records and not charged: {items}."
     return "Nothing was read of private records without being charged, as far as the plan says."
 
 
-def _described(record: Mapping[str, Any], front: Mapping[str, Any]) -> str:
+def _described(record: Mapping[str, Any], page: Mapping[str, Any]) -> str:
     algorithm = str(record["config"].get("algorithm", record["name"]))
-    return f"{algorithm} of {len(front['members'])} members" if front["members"] else algorithm
+    return f"{algorithm} of {len(page['members'])} members" if page["members"] else algorithm

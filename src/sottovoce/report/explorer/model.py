@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from sottovoce.leakage.view import DETERMINED
 from sottovoce.protocols import Protocol, parse, rounds_for
 from sottovoce.report.figures import layout
 
-__all__ = ["ExplorerModel", "ExplorerSettings", "Opened", "offline"]
+__all__ = ["ExplorerModel", "ExplorerSettings", "Opened", "offline", "open_model", "open_plan"]
 
 PAIRS = 32  # nodes up to which an offline page holds every pair of colluders
 COMBINED = 32  # nodes up to which the combinations that are known are listed
@@ -153,6 +154,58 @@ class Opened:
                 name, kind = known[key]
                 options[name] = kind(value)
         return ExplorerSettings(**options)
+
+
+def open_model(target: str, **options: Any) -> ExplorerModel:
+    """Return the explorer of a graph by name, a file of edges, a plan file or an agreement.
+
+    ``options`` are fields of `ExplorerSettings`; those that are None keep their default.
+    """
+    chosen = {key: value for key, value in options.items() if value is not None}
+    if target.endswith(".toml"):
+        opened = open_plan(Path(target))
+    elif target.startswith("file:"):
+        network = graphs.parse(target)
+        plan = PrivateAveraging("gossip", network=network, noise_std=1.0, radius=0.5, center=0.5)
+        opened = Opened(plan, network, tables={"network": {"graph": target}}, protocol="gossip")
+    else:
+        return ExplorerModel(ExplorerSettings.read({"graph": target, **chosen}))
+    setting = opened.setting()
+    return ExplorerModel(
+        ExplorerSettings.read({**setting.model_dump(), **chosen}) if chosen else setting, opened
+    )
+
+
+def open_plan(path: Path) -> Opened:
+    """Return the plan of a plan file, or of an agreement."""
+    from sottovoce.planfile.read import plan_from_settings, read_toml
+    from sottovoce.planfile.schema import check_plan_file
+
+    tables = read_toml(path)
+    if "members" in tables:
+        from sottovoce.peers.agreement import read_agreement
+
+        agreement = read_agreement(path)
+        network = replace(agreement.network, labels=tuple(member.name for member in agreement.members))
+        return Opened(
+            agreement.plan, network, title=agreement.title, delta=agreement.budget.delta,
+            protocol=agreement.algorithm.protocol,
+        )  # fmt: skip
+    settings = check_plan_file(tables, path.name)
+    loaded = plan_from_settings(settings, path.parent, path.name)
+    if loaded.network is None:
+        raise ConfigError(
+            f"{path.name} runs over no network, so there is nobody to look; try one with [network]."
+        )
+    protocol = None
+    if settings.protocol.name is not None:
+        protocol = str(settings.protocol.named("gossip"))
+    elif settings.train is None:
+        protocol = "chebyshev"
+    return Opened(
+        loaded.plan, loaded.network, title=settings.title, tables=tables, protocol=protocol,
+        delta=1e-5 if settings.budget is None else settings.budget.delta,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
