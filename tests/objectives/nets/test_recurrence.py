@@ -25,13 +25,13 @@ def test_states_and_gradients_are_those_of_torch(kind, end):
     weight, bias = getattr(layer, f"weight_hh_l0{end}"), getattr(layer, f"bias_hh_l0{end}")
     ours = Recurrence(kind, weight, bias, backwards=bool(end))
     added = F.linear(x, getattr(layer, f"weight_ih_l0{end}"), getattr(layer, f"bias_ih_l0{end}"))
-    found = ours(added)
+    states = ours(added)
     out, last = layer(x)
     half = slice(4, 8) if end else slice(0, 4)
-    assert torch.allclose(found[0], out[..., half], atol=1e-12)
-    mine, theirs = (found[0] * found[0].detach()).sum(), (out[..., half] * out[..., half].detach()).sum()
+    assert torch.allclose(states[0], out[..., half], atol=1e-12)
+    mine, theirs = (states[0] * states[0].detach()).sum(), (out[..., half] * out[..., half].detach()).sum()
     if kind == "lstm":  # the memory is of use too
-        memory, last_memory = found[1][:, 0 if end else -1], last[1][1 if end else 0]
+        memory, last_memory = states[1][:, 0 if end else -1], last[1][1 if end else 0]
         assert torch.allclose(memory, last_memory, atol=1e-12)
         mine, theirs = mine + memory.sin().sum(), theirs + last_memory.sin().sum()
     inputs = getattr(layer, f"weight_ih_l0{end}")

@@ -1,7 +1,12 @@
 """The sampler of batches against a second form of itself: the law that is accounted is the law that runs."""
 
+import hashlib
+import hmac
+import struct
+
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from sottovoce.data import poisson_sampling
 from sottovoce.data.poisson_sampling import PoissonSampler
@@ -18,8 +23,8 @@ def generator(key, number, step, stream):
 def test_one_number_per_record_unless_records_are_many_and_lots_are_small(size, rate):
     drawn = PoissonSampler([3, size], [1.0, rate], key=5, numbers=[9, 4])
     for step, stream in ((0, 0), (7, 0), (7, 2)):
-        told = np.flatnonzero(generator(5, 4, step, stream).random(size) < rate)
-        np.testing.assert_array_equal(drawn.draw([1], step, stream)[0], told)
+        expected = np.flatnonzero(generator(5, 4, step, stream).random(size) < rate)
+        np.testing.assert_array_equal(drawn.draw([1], step, stream)[0], expected)
 
 
 @pytest.mark.parametrize(("size", "rate"), [(8192, 0.1), (20_000, 0.001)])
@@ -39,8 +44,8 @@ def test_a_protective_lot_takes_what_is_below_the_rate_and_not_what_is_at_it(mon
 
 
 def test_the_threshold_is_the_rate_in_units_of_two_to_the_minus_64():
-    for rate, told in ((0.5, 2**63), (0.75, 3 * 2**62), (2.0**-64, 1), (1 - 2.0**-53, 2**64 - 2**11)):
-        assert int(poisson_sampling._threshold(rate)) == told
+    for rate, expected in ((0.5, 2**63), (0.75, 3 * 2**62), (2.0**-64, 1), (1 - 2.0**-53, 2**64 - 2**11)):
+        assert int(poisson_sampling._threshold(rate)) == expected
     assert int(poisson_sampling._threshold(1.0)) == 2**64 - 1  # the largest that 64 bits hold
 
 
@@ -70,3 +75,12 @@ def test_whole_lots_beside_sampled_ones():
         assert np.array_equal(sampled, alone.draw([0], step)[0])
         assert whole.tolist() == list(range(6))
     assert not np.array_equal(mixed.draw([0], 0)[0], mixed.draw([0], 1)[0])
+
+
+def test_a_protective_batch_follows_from_its_key_alone():
+    key, place = bytes(range(32)), struct.pack("<QQQ", 4, 7, 2)
+    once = hmac.new(key, b"lot" + place, hashlib.sha256).digest()
+    stream = Cipher(algorithms.AES(once), modes.CTR(bytes(16))).encryptor().update(bytes(8 * 100))
+    expected = np.flatnonzero(np.frombuffer(stream, np.uint64) < np.uint64(2**62))
+    drawn = PoissonSampler([3, 100], [1.0, 0.25], key=key, numbers=[9, 4]).draw([1], 7, 2)
+    np.testing.assert_array_equal(drawn[0], expected)

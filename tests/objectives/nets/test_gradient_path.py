@@ -65,8 +65,8 @@ def memory_row(net, h):
 
 
 def attribute_memory(net, h):
-    out = h + getattr(net, "kept", 0.0)
-    net.kept = 5 * h.detach().mean(0)
+    out = h + getattr(net, "last_mean", 0.0)
+    net.last_mean = 5 * h.detach().mean(0)
     return out
 
 
@@ -687,11 +687,11 @@ def test_what_changes_its_mind_later_cannot():
 
 
 def test_a_memory_in_a_global_is_refused():
-    kept = []
+    memory = []
 
     def remembers(net, h):
-        kept.append(h.detach().mean().item())
-        return h * (1 + abs(sum(kept)))
+        memory.append(h.detach().mean().item())
+        return h * (1 + abs(sum(memory)))
 
     objective = NetObjective(Net(remembers), clip_norm=CLIP)
     with pytest.raises(InvalidInput, match=r"other samples|seen before"):

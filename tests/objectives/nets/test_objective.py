@@ -377,10 +377,10 @@ def test_weighted_products_and_rows_are_sums(width):
         for more in ((), (width,), (520,))
     )
     expected = np.einsum("ar,arp,ard->apd", *(t.double().numpy() for t in (weights, g, x)), optimize=True)
-    found = weighted_products(weights, g, x)
-    assert np.allclose(found, expected, rtol=1e-12, atol=1e-11)
-    assert weighted_products(weights, g, x, found) is found
-    assert np.allclose(found, 2 * expected, rtol=1e-12, atol=1e-11)
+    products = weighted_products(weights, g, x)
+    assert np.allclose(products, expected, rtol=1e-12, atol=1e-11)
+    assert weighted_products(weights, g, x, products) is products
+    assert np.allclose(products, 2 * expected, rtol=1e-12, atol=1e-11)
     sums = torch.ones(2, width + 5, dtype=torch.float64)
     add_weighted_rows(sums, 3, weights, g)
     assert np.allclose(sums[:, 3:-2], 1 + np.einsum("ar,arp->ap", weights.double(), g.double()))
@@ -391,5 +391,5 @@ def test_weighted_products_and_rows_are_sums(width):
 def test_asking_how_finds_the_fast_form_too():
     """Outside `clipped_sums` activations ask for gradients, which numpy refuses unless they are detached."""
     objective = NetObjective(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
-    found = objective.explain(torch.zeros(1, 5, 3), torch.zeros(1, 5, dtype=torch.long))
-    assert found == "fast: all records at once"
+    explanation = objective.explain(torch.zeros(1, 5, 3), torch.zeros(1, 5, dtype=torch.long))
+    assert explanation == "fast: all records at once"
