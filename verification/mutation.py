@@ -57,7 +57,7 @@ NOT_ALGORITHMS = {"__init__.py", "registry.py"}
 TESTS = {
     "objectives": ["tests/algorithms", "tests/objectives", "tests/data", "tests/peers/test_equivalence.py"],
     "data": ["tests/algorithms", "tests/objectives", "tests/data", "tests/peers/test_equivalence.py"],
-    "privacy": ["tests/privacy", "tests/objectives/test_gate.py", "tests/algorithms"],
+    "privacy": ["tests/accounting", "tests/objectives/test_gate.py", "tests/algorithms"],
     "algorithms": [
         "tests/algorithms",
         "tests/verification/test_recomputation.py",

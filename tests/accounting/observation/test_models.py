@@ -237,7 +237,7 @@ def test_federations_by_dp_accounting():
     assert_gaussian(account(priced, "local"), Fraction(8) * Fraction(4, 6) ** 2)
 
 
-def test_record_sampling_is_no_shelter_for_users():
+def test_record_sampling_does_not_amplify_users():
     releases = [[Release(u, 0, sensitivity=1.0, noise_std=2.0, steps=4, sample_rate=0.01)] for u in range(2)]
     assert_gaussian(account(plan(LocalOnly(), releases, 2, 4), "network"), Fraction(4, 4))
 
