@@ -82,6 +82,9 @@ class MemoryLink:
     async def stop(self):
         self.connections.open.pop(self.node, None)
 
+    def report(self):
+        return {}
+
 
 class Consortium:
     """Members, a signed agreement, and everybody's records."""

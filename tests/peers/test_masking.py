@@ -380,7 +380,7 @@ def test_keys_do_not_change_the_name_and_epochs_do(group):
     sign_agreement(made.file, made.identities[0], secrets=made.folder / "secrets-m0")
     assert made.agreement.run == before.run
     assert made.agreement.session != before.session
-    later = made.file.read_text().replace('title = "a test"', 'title = "a test"\nepoch = 1')
+    later = made.file.read_text().replace('title = "a test"', 'title = "a test"\nmembership_version = 1')
     body = later.split("\n[signatures]")[0]
     assert parse_agreement(body.encode(), "later").run != before.run
 

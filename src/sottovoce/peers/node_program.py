@@ -171,8 +171,8 @@ class StepProgram:
         except (DataError, ValueError) as error:
             raise LedgerError(str(error)) from None
         batches = secrets["batches"]
-        if batches is not None and hasattr(self.source, "keyed"):
-            # a step that is done again must take the same records: two lots under one label tell them apart
+        if batches is not None:
+            # a repeated step must sample the same records: two batches under one label tell them apart
             self.source.set_batch_key(bytes.fromhex(batches) if isinstance(batches, str) else batches)
         if self.keys is not None:
             self.keys.restore(secrets["keys"])
@@ -210,7 +210,7 @@ class StepProgram:
 
     def _rekey(self) -> None:
         """Take the lots and hidden choices of this turn from the run's key."""
-        if self.keys is not None and hasattr(self.source, "keyed"):
+        if self.keys is not None:
             self.source.set_batch_key(self.keys.batches)
 
     def _close(self) -> None:

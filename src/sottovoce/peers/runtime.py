@@ -525,10 +525,8 @@ class Peer:
             self._write_live()
 
     def _whys(self) -> dict[str, str]:
-        report = getattr(self.transport, "report", None)
-        if report is None:
-            return {}
-        return {name: each["why"] for name, each in report()["neighbors"].items() if not each["connected"]}
+        neighbors = self.transport.report().get("neighbors", {})
+        return {name: each["why"] for name, each in neighbors.items() if not each["connected"]}
 
     def _named(self, error: SottovoceError) -> SottovoceError:
         """Return the error with members by name, and with the last reason why each was away."""
@@ -547,7 +545,6 @@ class Peer:
 
     def report(self) -> dict[str, Any]:
         """Return how far this peer is and whom it hears; none of it depends on data."""
-        seen: dict[str, Any] = getattr(self.transport, "report", dict)()
         return {
             "member": self.identity.name,
             "run": self.agreement.run.hex(),
@@ -562,7 +559,7 @@ class Peer:
             "incidents": len(self.core.incidents),
             "pace_missed": self.pace_missed,
             "refused_frames": dict(self.refused),
-            **seen,
+            **self.transport.report(),
         }
 
     def _write_live(self) -> None:

@@ -162,6 +162,9 @@ class Transport(Protocol):
     async def stop(self) -> None:
         """End listening and sending."""
 
+    def report(self) -> dict[str, Any]:
+        """Return ``neighbors`` (connected or not, and why) and what was refused; may be empty."""
+
 
 class RateLimit:
     """So many a second, and so many at once."""
