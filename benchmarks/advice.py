@@ -28,8 +28,8 @@ from sottovoce.objectives import GLM
 N, EACH, EPSILON, DELTA, TARGET = 50, 200, 1.0, 1e-5, 10.0
 CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "mean": (N, {}),
-    "mean_tree": (nx.random_labeled_tree(N, seed=1), {"against": 2, "masks": False}),
-    "mean_graph": (f"geometric:{N}:0.3:seed=1", {"against": 2}),
+    "mean_tree": (nx.random_labeled_tree(N, seed=1), {"colluders": 2, "masks": False}),
+    "mean_graph": (f"geometric:{N}:0.3:seed=1", {"colluders": 2}),
 }
 
 

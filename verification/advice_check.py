@@ -120,7 +120,7 @@ def judge_consortium(seed: int, trees: int = 80) -> dict[str, Any]:
     begin = time.process_time()
     advice = sv.advise(
         case["graph"], epsilon=EPSILON, delta=DELTA, records=case["sizes"], hide=case["hide"],
-        against=case["c"], masks=case["masks"], latency=LATENCY,
+        colluders=case["c"], masks=case["masks"], latency=LATENCY,
     )  # fmt: skip
     taken = time.process_time() - begin
     best = advice.rows[0]

@@ -19,9 +19,9 @@ TEMPLATES = ("average", "train", "net")  # of `init`, those with a plan file
 ADVICE = {
     "mean": ["6", "--epsilon", "2", "--records", "100"],
     "one-value": ["ring:9", "--epsilon", "4", "--hide", "member", "--values", "0,10"],
-    "two-collude": ["ring:9", "--epsilon", "1", "--records", "50", "--against", "2", "--values", "0,120"],
-    "local": ["5", "--epsilon", "3", "--records", "80", "--against", "everyone"],
-    "outsider": ["5", "--epsilon", "1", "--records", "80", "--against", "outsiders"],
+    "two-collude": ["ring:9", "--epsilon", "1", "--records", "50", "--colluders", "2", "--values", "0,120"],
+    "local": ["5", "--epsilon", "3", "--records", "80", "--view", "local"],
+    "outsider": ["5", "--epsilon", "1", "--records", "80", "--view", "outsider"],
     "unequal": ["4", "--epsilon", "2", "--records", "500,80,120,60", "--no-masks"],
     "logistic": ["5", "--epsilon", "2", "--records", "100", "--compute", "logistic", "--features", "5"],
 }
@@ -83,7 +83,7 @@ def commands() -> Iterator[tuple[str, Any]]:
         view = "central" if name in CENTRAL else "local"
         budget = f'[budget]\nepsilon = 5.0\ndelta = 1e-5\nview = "{view}"\n'
         texts[f"budget/{name}"] = plans.trained(name, noise="seed = 1\n", more=budget)
-    texts |= {"average": plans.AVERAGE + "[noise]\nmultiplier = 4.0\n", "net": plans.NET}
+    texts |= {"average": plans.AVERAGE + "[noise]\nnoise_multiplier = 4.0\n", "net": plans.NET}
     with empty_folder() as folder:
         files = {name: folder / f"plan{k}.toml" for k, name in enumerate(texts)}
         for name, text in texts.items():
@@ -99,7 +99,18 @@ def commands() -> Iterator[tuple[str, Any]]:
         together = [str(files[f"training/{name}"]) for name in ("consensus-sgd", "dp-dsgd", "decor")]
         yield "privacy/compare/together", _without_names(command("compare", *together))
         for name, arguments in ADVICE.items():
-            yield f"privacy/advice/{name}", command("advise", *arguments)
+            yield f"privacy/advice/{name}", _with_adversary(command("advise", *arguments))
+
+
+def _with_adversary(result: Any) -> Any:
+    """Return a result of `advise` with view and number of colluders under one label."""
+    if isinstance(result, str):
+        return result
+    requirements = dict(result["requirements"])
+    view, colluders = requirements.pop("view"), requirements.pop("colluders")
+    requirements["against"] = colluders if view == "colluders" else view
+    requirements["features"] = requirements["features"] or 1
+    return {**result, "requirements": requirements}
 
 
 def _without_copies(result: Any) -> Any:

@@ -23,10 +23,6 @@ from typing import Any
 STABLE = {
     "center": "center",
     "clip_norm": "clip_norm",
-    "epsilon_everyone": "epsilon_local",
-    "epsilon_member": "epsilon_network",
-    "epsilon_outsiders": "epsilon_outsider",
-    "epsilon_pair": "epsilon_pairwise",
     "everyone": "local",
     "batch_size": "batch_size",
     "batches": "batch_sizes",
@@ -36,7 +32,6 @@ STABLE = {
     "outsiders": "outsider",
     "standardize": "standardize",
     "suggestions": "ways_out",
-    "wish": "requirements",
 }
 
 # Keys of results that no comparison needs: times, versions, and the answers written out for people.

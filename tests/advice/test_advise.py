@@ -10,7 +10,7 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
-from sottovoce.advice.candidates import plan_for, schemes, statement
+from sottovoce.advice.candidates import averaging_candidates, plan_for, statement
 from sottovoce.advice.comparison import compare
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.protocols import Tree
@@ -47,7 +47,7 @@ def test_nothing_in_a_grid_of_two_hundred_beats_the_recommendation(seed):
 def beaten_by_none(seed, trees):
     graph, sizes, c, hide = consortium(seed)
     epsilon, delta = 8.0, 1e-5
-    advice = sv.advise(graph, epsilon=epsilon, delta=delta, records=sizes, hide=hide, against=c)
+    advice = sv.advise(graph, epsilon=epsilon, delta=delta, records=sizes, hide=hide, colluders=c)
     best = advice.rows[0]
     assert budget_met(best.plan, c, epsilon, delta)
     assert best.private
@@ -79,23 +79,27 @@ def beaten_by_none(seed, trees):
 def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
     """The noise of the advised tree is the closed form, which the linear program cannot beat."""
     graph, sizes, c, _ = consortium(seed)
-    wish = sv.advice.Requirements.of(graph, epsilon=1.0, delta=1e-5, hide="member", against=c, records=sizes)
-    found = [scheme for scheme in schemes(wish) if scheme.noise == "optimal"]
-    for scheme in found:
-        plan = plan_for(wish, scheme)
+    requirements = sv.advice.Requirements.from_arguments(
+        graph, epsilon=1.0, delta=1e-5, hide="member", colluders=c, records=sizes
+    )
+    found = [candidate for candidate in averaging_candidates(requirements) if candidate.noise == "optimal"]
+    for candidate in found:
+        plan = plan_for(requirements, candidate)
         program = tree_noise_program(plan.schedule(0), c, floor=0.1)
         variances = np.square(plan.noise_stds) / max(plan.noise_stds) ** 2
         assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
-        assert statement(plan, *wish.views[0], scheme).epsilon(1e-5) <= 1.0
-        local = plan_for(wish, next(s for s in schemes(wish) if s.protocol == "tree"))
+        assert statement(plan, *requirements.views[0], candidate).epsilon(1e-5) <= 1.0
+        local = plan_for(
+            requirements, next(s for s in averaging_candidates(requirements) if s.protocol == "tree")
+        )
         share = sv.advice.usefulness(plan).error ** 2 / sv.advice.usefulness(local).error ** 2
-        assert share == pytest.approx(variances.sum() / wish.n, rel=1e-4)
-    if c == 1 and wish.n >= 4 and nx.diameter(graph) < wish.n - 1:
+        assert share == pytest.approx(variances.sum() / requirements.n, rel=1e-4)
+    if c == 1 and requirements.n >= 4 and nx.diameter(graph) < requirements.n - 1:
         assert found
 
 
 def test_a_path_of_ten_needs_the_noise_of_its_ends():
-    """MATH 17: path:10 has 2 tau against single observers, here with a floor of a tenth: 2.8 tau."""
+    """path:10 has 2 tau against single observers, here with a floor of a tenth: 2.8 tau."""
     tree = Tree(sv.graphs.path(10))
     assert least_tree_noise(tree, 1, floor=0.1).sum() == pytest.approx(2.8)
     advice = sv.advise("path:10", epsilon=1.0, delta=1e-5, hide="member", masks=False, target=10.0)
@@ -104,54 +108,56 @@ def test_a_path_of_ten_needs_the_noise_of_its_ends():
 
 
 def test_masks_are_taken_where_members_can_share_keys_and_few_leaves_where_not():
-    wish = {"epsilon": 1.0, "delta": 1e-5, "records": 200}
-    assert sv.advise(10, **wish).recommended.name == "consensus-sgd over masked"
-    assert sv.advise(10, masks=False, **wish).recommended.name == "consensus-sgd over tree, few leaves"
+    requirements = {"epsilon": 1.0, "delta": 1e-5, "records": 200}
+    assert sv.advise(10, **requirements).recommended.name == "consensus-sgd over masked"
     assert (
-        sv.advise(2, **wish).recommended.name == "consensus-sgd over exchange"
+        sv.advise(10, masks=False, **requirements).recommended.name == "consensus-sgd over tree, few leaves"
+    )
+    assert (
+        sv.advise(2, **requirements).recommended.name == "consensus-sgd over exchange"
     )  # of two, masks hide nothing
-    two = sv.advise(10, against=2, **wish).recommended
+    two = sv.advise(10, colluders=2, **requirements).recommended
     assert two.name == "consensus-sgd over masked:tolerate=2"
     assert two.plan.privacy("colluders", colluders=[3, 7]).epsilon(1e-5) <= 1.0
 
 
 def test_outsiders_alone_are_not_enough():
     """A budget is never accepted against less than one member."""
-    advice = sv.advise(6, epsilon=1.0, delta=1e-5, records=100, against="outsiders")
+    advice = sv.advise(6, epsilon=1.0, delta=1e-5, records=100, view="outsider")
     for row in advice.rows:
         if row.private:
-            assert row.epsilon_outsiders <= 1.0
-            assert row.epsilon_member <= 1.0
+            assert row.epsilon_outsider <= 1.0
+            assert row.epsilon_network <= 1.0
     assert {row.private for row in advice.rows} == {True}
 
 
 def test_everyone_else_leaves_the_own_noise():
-    row = sv.advise(5, epsilon=1.0, delta=1e-5, records=100, against="everyone").recommended
-    assert row.epsilon_everyone <= 1.0
-    assert sv.advise(5, epsilon=1.0, delta=1e-5, records=100, against=4).wish.against == "everyone"
+    row = sv.advise(5, epsilon=1.0, delta=1e-5, records=100, view="local").recommended
+    assert row.epsilon_local <= 1.0
+    assert sv.advise(5, epsilon=1.0, delta=1e-5, records=100, colluders=4).requirements.view == "local"
 
 
 def test_what_members_tolerate_decides():
-    wish = {"epsilon": 1.0, "delta": 1e-5, "records": 200}
-    goes_on = sv.advise(8, silent="go on", **wish)
+    requirements = {"epsilon": 1.0, "delta": 1e-5, "records": 200}
+    goes_on = sv.advise(8, silent="go on", **requirements)
     assert "gossip" in goes_on.recommended.name
     assert any("silent" in problem for row in goes_on.rows[1:] for problem in row.problems)
-    slow = sv.advise("path:9", seconds=0.2, **wish)  # a tree of depth 4 takes 0.4 s
+    slow = sv.advise("path:9", seconds=0.2, **requirements)  # a tree of depth 4 takes 0.4 s
     assert slow.recommended is None or slow.recommended.seconds <= 0.2
     assert any("more than 0.2" in problem for row in slow.rows for problem in row.problems)
 
 
 def test_where_nothing_fits_the_smallest_epsilon_and_number_of_members_are_told():
-    wish = {"delta": 1e-5, "hide": "member", "records": 50}
-    advice = sv.advise(10, epsilon=1.0, **wish)
+    requirements = {"delta": 1e-5, "hide": "member", "records": 50}
+    advice = sv.advise(10, epsilon=1.0, **requirements)
     assert advice.recommended is None
     with pytest.raises(BudgetInfeasible, match="Nothing fits"):
         _ = advice.plan
-    ways = {way.what: way.value for way in advice.ways_out}
-    assert sv.advise(10, epsilon=ways["epsilon"], **wish).recommended is not None
-    assert sv.advise(10, epsilon=ways["epsilon"] * 0.98, **wish).recommended is None
-    assert sv.advise(ways["members"], epsilon=1.0, **wish).recommended is not None
-    assert sv.advise(ways["members"] - 1, epsilon=1.0, **wish).recommended is None
+    ways = {way.what: way.value for way in advice.suggestions}
+    assert sv.advise(10, epsilon=ways["epsilon"], **requirements).recommended is not None
+    assert sv.advise(10, epsilon=ways["epsilon"] * 0.98, **requirements).recommended is None
+    assert sv.advise(ways["members"], epsilon=1.0, **requirements).recommended is not None
+    assert sv.advise(ways["members"] - 1, epsilon=1.0, **requirements).recommended is None
     # closed form: sd = sqrt(n / (n - 1)) tau / n <= 1/4 with tau = 3.73 at epsilon 1
     assert ways["members"] == 16
     assert ways["hide"] == "record"
@@ -162,16 +168,16 @@ def test_an_impossible_budget_is_answered_with_a_way_out():
     advice = sv.advise(5, epsilon=1e-6, delta=1e-9, records=2)
     assert advice.recommended is None
     assert "wider than the range" in advice.reasons
-    assert advice.ways_out
-    assert all(way.sentence.endswith(".") for way in advice.ways_out)
+    assert advice.suggestions
+    assert all(way.sentence.endswith(".") for way in advice.suggestions)
 
 
 def test_the_smallest_number_of_records_is_told():
-    wish = {"epsilon": 0.5, "delta": 1e-6, "target": 0.01}
-    advice = sv.advise(4, records=10, **wish)
-    (records,) = [way.value for way in advice.ways_out if way.what == "records"]
-    assert sv.advise(4, records=records, **wish).recommended is not None
-    assert sv.advise(4, records=round(records * 0.97), **wish).recommended is None
+    requirements = {"epsilon": 0.5, "delta": 1e-6, "target": 0.01}
+    advice = sv.advise(4, records=10, **requirements)
+    (records,) = [way.value for way in advice.suggestions if way.what == "records"]
+    assert sv.advise(4, records=records, **requirements).recommended is not None
+    assert sv.advise(4, records=round(records * 0.97), **requirements).recommended is None
 
 
 def test_twelve_hospitals(tmp_path):
@@ -181,7 +187,7 @@ def test_twelve_hospitals(tmp_path):
     assert "masked" in row.name
     assert row.plan.epsilon(1e-5, "network") <= 2.0
     assert row.use.score.useful
-    assert "synthetic" in advice.data_said
+    assert "synthetic" in advice.simulated_on
     assert len(advice.rows) >= 8
     sample = sv.advice.Sample.synthetic("logistic", 4)
     data, judge = sample.draw([100] * 12, np.random.default_rng(99))
@@ -195,7 +201,7 @@ def test_twelve_hospitals(tmp_path):
 def test_hiding_a_hospital_among_twelve_is_not_useful_and_the_way_out_is_a_record():
     advice = sv.advise(12, epsilon=2.0, delta=1e-5, records=60, compute="logistic", features=8, hide="member")
     assert advice.recommended is None
-    assert advice.ways_out[0].what == "hide"
+    assert advice.suggestions[0].what == "hide"
 
 
 def test_a_linear_model_is_judged_in_the_unit_of_its_target():
@@ -216,8 +222,8 @@ def test_a_network_is_priced_without_data():
     assert "masked" in row.name
     assert row.use.score is None
     assert row.use.signal > 10
-    assert "nothing was simulated" in advice.data_said
-    text = sv.advice.files.plan_file(advice.wish, row)
+    assert "nothing was simulated" in advice.simulated_on
+    text = sv.advice.files.plan_file(advice.requirements, row)
     assert tomllib.loads(text)["model"] == {
         "name": "mlp",
         "options": {"inputs": 8, "hidden": 4, "classes": 3},
@@ -255,7 +261,7 @@ def test_plan_file_and_draft_say_what_the_row_says(tmp_path):
 
 @pytest.mark.parametrize("masks", [True, False])
 def test_drafts_become_agreements_with_the_same_price(tmp_path, masks):
-    """Masked sums are charged the budget of the wish, trees the own noise; the members find both to fit."""
+    """Masked sums are charged the budget, trees the own noise; both fit the members' account."""
     from sottovoce.peers.agreed_run import AgreedRun
     from sottovoce.peers.agreement import member_entry, write_agreement
     from sottovoce.peers.identity import make_identity
@@ -265,11 +271,11 @@ def test_drafts_become_agreements_with_the_same_price(tmp_path, masks):
     entries = [member_entry(m.certificate, f"{m.name}.example:4433") for m in members]
     seen = set()
     for k, row in enumerate(advice.rows):
-        draft = tomllib.loads(sv.advice.files.agreement_draft(advice.wish, row))
+        draft = tomllib.loads(sv.advice.files.agreement_draft(advice.requirements, row))
         agreed = write_agreement(tmp_path / f"{k}.toml", draft, entries)
         plan, job = agreed.plan, AgreedRun(agreed)
         if draft["algorithm"]["name"] == "consensus-sgd":
-            assert plan.epsilon(1e-5, "network") == pytest.approx(row.epsilon_member, rel=1e-9)
+            assert plan.epsilon(1e-5, "network") == pytest.approx(row.epsilon_network, rel=1e-9)
         for node in range(5):
             job.spending(node)  # raises where the budget is too small
         # another name of the run draws another tree, whose ends are other members
@@ -277,7 +283,7 @@ def test_drafts_become_agreements_with_the_same_price(tmp_path, masks):
         assert noises[0] == pytest.approx(noises[1])
         if agreed.masked:
             assert draft["budget"]["epsilon"] == 2.0
-            assert job.promised(0).epsilon(1e-5) <= 2.0 < plan.epsilon(1e-5, "local")
+            assert job.charged_guarantee(0).epsilon(1e-5) <= 2.0 < plan.epsilon(1e-5, "local")
         seen.add(draft["algorithm"]["protocol"])
     assert {"tree", "tree:kind=few-leaves"} <= seen
     assert ("masked" in seen) == masks
@@ -297,8 +303,8 @@ def test_drafts_become_agreements_with_the_same_price(tmp_path, masks):
         ((5, {"records": -3}), "records"),
         ((5, {"records": [1, 2]}), "one number per member"),
         ((5, {"epsilon": -1.0}), "epsilon"),
-        ((5, {"against": 5}), "cannot all collude"),
-        ((5, {"against": "mallory"}), "against must be"),
+        ((5, {"colluders": 5}), "cannot all collude"),
+        ((5, {"view": "mallory"}), "view must be"),
         ((5, {"hide": "patient"}), "hide must be"),
         ((5, {"compute": "median"}), "compute must be"),
         ((5, {"compute": "logistic"}), "needs features"),

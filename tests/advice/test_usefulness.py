@@ -79,10 +79,14 @@ def test_one_step_of_least_squares_is_the_mean(noise, adjacency):
 )  # fmt: skip
 def test_printed_errors_of_masked_sums(n, against, printed):
     """MATH 16.3: sd of the mean at epsilon 1, delta 1e-5, values in a unit interval."""
-    from sottovoce.advice.candidates import plan_for, schemes
+    from sottovoce.advice.candidates import averaging_candidates, plan_for
 
-    wish = sv.advice.Requirements.of(n, epsilon=1.0, delta=1e-5, hide="member", against=against)
-    assert answer_error(plan_for(wish, schemes(wish)[0]))[0] == pytest.approx(printed, rel=2e-3)
+    requirements = sv.advice.Requirements.from_arguments(
+        n, epsilon=1.0, delta=1e-5, hide="member", colluders=against
+    )
+    assert answer_error(plan_for(requirements, averaging_candidates(requirements)[0]))[0] == pytest.approx(
+        printed, rel=2e-3
+    )
 
 
 def test_useless_is_a_quarter_of_the_range():

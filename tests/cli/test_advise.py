@@ -14,7 +14,7 @@ def test_advice_in_words_and_as_json(call):
     assert "If members cannot share keys" in told.out
     found = call("advise", 6, "--epsilon", 2, "--records", 100, "--json").json
     assert found["recommended"] == "consensus-sgd over masked"
-    assert found["rows"][0]["epsilon_member"] <= 2
+    assert found["rows"][0]["epsilon_network"] <= 2
     assert found["written"] == []
 
 
@@ -40,7 +40,7 @@ def test_the_plan_file_it_writes_runs_and_answers_well(call, tmp_path):
     rows = np.ravel(ran.json.get("rows", ran.json.get("outputs", {}).get("rows")))
     assert abs(rows[0] - values.mean()) < 5 * side["error"]
     assert side["error"] < 0.5
-    assert side["epsilon_member"] <= 4
+    assert side["epsilon_network"] <= 4
 
 
 def test_a_mean_over_records_runs_from_its_plan_file(call, tmp_path):
@@ -51,7 +51,7 @@ def test_a_mean_over_records_runs_from_its_plan_file(call, tmp_path):
     lines += [f"1,{value - 0.5},{k % 4}" for k, value in enumerate(values)]
     (tmp_path / "advice" / "records.csv").write_text("\n".join(lines) + "\n")
     rows = call("compare", "advice/plan.toml", "--json").json["rows"]
-    assert rows[0]["epsilon_member"] <= 2
+    assert rows[0]["epsilon_network"] <= 2
     assert rows[0]["useful"]
     ran = call("train", "advice/plan.toml", "--json")
     assert ran.code == 0, ran
@@ -86,7 +86,7 @@ noise_multiplier = 4.0
         (("advise", 1, "--epsilon", 1), "two members"),
         (("advise", 5, "--epsilon", 1, "--records", "many"), "--records"),
         (("advise", 5, "--epsilon", 1, "--values", "3"), "--values"),
-        (("advise", 5, "--epsilon", 1, "--against", "nobody"), "against"),
+        (("advise", 5, "--epsilon", 1, "--view", "nobody"), "view"),
         (("advise", 5, "--epsilon", -1), "epsilon"),
         (("advise", "ring:none", "--epsilon", 1), "ring"),
         (("compare", "gone.toml"), "gone.toml"),
@@ -94,8 +94,8 @@ noise_multiplier = 4.0
         (("advise", 5, "--epsilon", 1, "--records", "-3"), "leave members without records out"),
         (("advise", 5, "--epsilon", 1, "--records", "3,4,0,3,3"), "leave members without records out"),
         (("advise", 5, "--epsilon", 1, "--records", "3,4"), "one number alone is for all"),
-        (("advise", 5, "--epsilon", 1, "--against", 0), "one is any one member alone"),
-        (("advise", 5, "--epsilon", 1, "--against", 5), "at most 4"),
+        (("advise", 5, "--epsilon", 1, "--colluders", 0), "one is any one member alone"),
+        (("advise", 5, "--epsilon", 1, "--colluders", 5), "at most 4"),
         (("advise", "anyone", "--epsilon", 1), "a number of members alone means"),
         (("advise", "edges:0-1,2-3", "--epsilon", 1), "add edges"),
         (("advise", 5, "--epsilon", 1, "--compute", "logistic"), "a public sample"),
@@ -126,7 +126,7 @@ def test_a_coordinator_without_records_prices_the_plan_file(call, tmp_path, town
     assert priced.json["private"]
     assert priced.json["useful"]
     assert "no records (records.csv is not there yet" in " ".join(priced.json["reads"])
-    assert call("compare", "advice/plan.toml", "--json").json["rows"][0]["epsilon_member"] <= 1
+    assert call("compare", "advice/plan.toml", "--json").json["rows"][0]["epsilon_network"] <= 1
     told = call("train", "advice/plan.toml")
     assert told.code == 1
     assert "training needs the records" in told.err
@@ -198,7 +198,7 @@ def test_a_sample_of_one_s_own_may_have_any_two_labels_and_tells_its_features(ca
                 "public.csv", "--json")  # fmt: skip
     assert told.code == 0, told
     assert told.json["simulated_on"] == "Simulated on 120 public records; nothing private was read."
-    assert told.json["wish"]["features"] == 2
+    assert told.json["requirements"]["features"] == 2
     assert told.json["rows"][0]["score"]["mean"] > 0.85
 
 

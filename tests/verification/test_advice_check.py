@@ -26,9 +26,11 @@ def test_the_grid_would_beat_a_worse_recommendation(monkeypatch):
         delta=advice_check.DELTA,
         records=case["sizes"],
         hide=case["hide"],
-        against=case["c"],
+        colluders=case["c"],
     )
-    local = next(row for row in advice.rows if row.scheme.protocol == "tree" and row.scheme.noise == "equal")
+    local = next(
+        row for row in advice.rows if row.candidate.protocol == "tree" and row.candidate.noise == "equal"
+    )
     tried = advice_check.grid(case, seed, 20)
     assert any(one[1] < advice_check.BETTER * local.loss and one[2] <= local.seconds * 1.001 for one in tried)
 

@@ -16,15 +16,13 @@ from sottovoce.advice.usefulness import Usefulness, usefulness
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
 
-__all__ = ["COLUMNS", "PlanSummary", "compare", "pareto", "row_of"]
-
 _PAIRS = 7  # pairs of members of which the typical one is the middle
 _LOOKERS = 2  # members that look, where what one sees takes long to work out (gossip)
 _SAME = 1e-3  # relative: calibrated plans spend 99.9 to 100 of 100 of their budget
 
 COLUMNS = (
-    "plan", "steps", "batch_size", "noise", "outsiders", "worst member", "typical pair", "colluders",
-    "everyone else", "answer", "useful", "messages", "rounds", "bytes", "seconds",
+    "plan", "steps", "batch_size", "noise", "outsider", "network", "pairwise", "colluders", "local", "answer",
+    "useful", "messages", "rounds", "bytes", "seconds",
 )  # fmt: skip
 
 
@@ -38,7 +36,7 @@ class PlanSummary:
     words : the tree or partner graph in words.
     lot : expected records of a member in a step; None for all.
     noise : least and largest noise over the clip among the members.
-    epsilon_outsiders, epsilon_member, epsilon_pair, epsilon_colluders, epsilon_everyone : at ``delta``,
+    epsilon_outsider, epsilon_network, epsilon_pairwise, epsilon_colluders, epsilon_local : at ``delta``,
         against somebody who taps every link, the worst member, the middle one of some pairs of members, any
         ``colluders`` members, all others together. None where nobody fits the description.
     colluders_bound : whether the number for colluders is only known to be no larger than stated.
@@ -46,7 +44,7 @@ class PlanSummary:
     use : what the answer is worth.
     messages, rounds, bytes, seconds : of the whole run.
     silent : what one silent member does.
-    private : whether the budget is met, where one was given.
+    private : whether the budget is met, where there is one.
     problems : why it does not fit, one sentence each.
     dominated_by : name of a row that is better in something and worse in nothing.
 
@@ -64,13 +62,13 @@ class PlanSummary:
     batch_size: float | None
     noise: tuple[float, float]
     delta: float
-    epsilon_outsiders: float | None
-    epsilon_member: float | None
-    epsilon_pair: float | None
+    epsilon_outsider: float | None
+    epsilon_network: float | None
+    epsilon_pairwise: float | None
     epsilon_colluders: float | None
     colluders: int
     colluders_bound: bool
-    epsilon_everyone: float
+    epsilon_local: float
     best_guess: float
     use: Usefulness
     messages: int
@@ -78,7 +76,7 @@ class PlanSummary:
     bytes: int | None
     seconds: float
     silent: str
-    scheme: AveragingCandidate | None = None
+    candidate: AveragingCandidate | None = None
     private: bool | None = None
     problems: tuple[str, ...] = ()
     dominated_by: str | None = None
@@ -115,9 +113,9 @@ class PlanSummary:
         batch_size = "all" if self.batch_size is None else f"{self.batch_size:g}"
         return (
             self.name, self.plan.steps, batch_size, noise,
-            *map(_shown, (self.epsilon_outsiders, self.epsilon_member, self.epsilon_pair)),
+            *map(_shown, (self.epsilon_outsider, self.epsilon_network, self.epsilon_pairwise)),
             ("<= " if self.colluders_bound else "") + _shown(self.epsilon_colluders),
-            _shown(self.epsilon_everyone),
+            _shown(self.epsilon_local),
             self.answer, self.use.verdict, self.messages, self.rounds,
             "-" if self.bytes is None else self.bytes, f"{self.seconds:.3g}",
         )  # fmt: skip
@@ -128,9 +126,9 @@ class PlanSummary:
         plain: dict[str, Any] = {
             key: getattr(self, key)
             for key in (
-                "name", "words", "batch_size", "delta", "epsilon_outsiders", "epsilon_member", "epsilon_pair",
-                "epsilon_colluders", "colluders",
-                "colluders_bound", "epsilon_everyone", "best_guess", "messages", "rounds",
+                "name", "words", "batch_size", "delta", "epsilon_outsider", "epsilon_network",
+                "epsilon_pairwise", "epsilon_colluders", "colluders",
+                "colluders_bound", "epsilon_local", "best_guess", "messages", "rounds",
                 "bytes", "seconds", "silent", "private", "dominated_by",
             )
         }  # fmt: skip
@@ -146,14 +144,14 @@ def _shown(epsilon: float | None) -> str:
     return "-" if epsilon is None else f"{epsilon:.3g}"
 
 
-def row_of(
+def summarize(
     name: str,
     plan: Plan,
     *,
     delta: float,
     colluders: int = 2,
     latency: float = 0.05,
-    scheme: AveragingCandidate | None = None,
+    candidate: AveragingCandidate | None = None,
     words: str = "",
     use: Usefulness | None = None,
 ) -> PlanSummary:
@@ -163,13 +161,13 @@ def row_of(
     --------
     >>> import sottovoce as sv
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=0.5)
-    >>> row = row_of("exchange", plan, delta=1e-5)
-    >>> round(row.epsilon_member, 3), row.messages, row.answer
+    >>> row = summarize("exchange", plan, delta=1e-5)
+    >>> round(row.epsilon_network, 3), row.messages, row.answer
     (0.926, 24, '+- 1.41')
     """
     local_only = plan.observation.central_only
     protocol = plan.schedule(0)
-    how = scheme or AveragingCandidate(_name_of(plan), getattr(plan, "network", None), words)  # type: ignore[arg-type]
+    how = candidate or AveragingCandidate(_name_of(plan), getattr(plan, "network", None), words)  # type: ignore[arg-type]
     everyone = plan.privacy("central" if local_only else "local")
     outsiders = member = together = None
     worst, bound = everyone, False
@@ -189,26 +187,26 @@ def row_of(
         batch_size=_lot(plan),
         noise=_noise(plan),
         delta=delta,
-        epsilon_outsiders=outsiders,
-        epsilon_member=member,
-        epsilon_pair=None if local_only or plan.n < 2 else _typical(plan, delta, how),
+        epsilon_outsider=outsiders,
+        epsilon_network=member,
+        epsilon_pairwise=None if local_only or plan.n < 2 else _typical(plan, delta, how),
         epsilon_colluders=together,
         colluders=colluders,
         colluders_bound=bound,
-        epsilon_everyone=everyone.epsilon(delta),
+        epsilon_local=everyone.epsilon(delta),
         best_guess=worst.best_guess,
         use=use if use is not None else usefulness(plan),
         messages=int(cost["messages"]),
         rounds=rounds,
         bytes=cost.get("bytes"),
         seconds=rounds * latency,
-        silent=how.silent if scheme is not None or protocol.exact else _silence(protocol.name),
-        scheme=scheme,
+        silent=how.silent if candidate is not None or protocol.exact else _silence(protocol.name),
+        candidate=candidate,
     )
 
 
 def _together(
-    plan: Plan, delta: float, count: int, scheme: AveragingCandidate, member: float, everyone: float
+    plan: Plan, delta: float, count: int, candidate: AveragingCandidate, member: float, everyone: float
 ) -> tuple[float, bool]:
     """Return epsilon against any ``count`` members, and whether it is only a bound.
 
@@ -216,8 +214,8 @@ def _together(
     """
     if member >= everyone * (1 - 1e-9):
         return everyone, False
-    found = statement(plan, "colluders", count, scheme)
-    return found.epsilon(delta), found.adversary.kind == "local"
+    guarantee = statement(plan, "colluders", count, candidate)
+    return guarantee.epsilon(delta), guarantee.adversary.kind == "local"
 
 
 def _name_of(plan: Plan) -> str:
@@ -247,15 +245,15 @@ def _noise(plan: Any) -> tuple[float, float]:
     if each is None and hasattr(plan, "noise_stds"):
         each = [std / plan.radius for std in plan.noise_stds]
     if each is None:
-        given = getattr(plan, "noise_multiplier", None)
-        each = given if isinstance(given, tuple) else (float(given or 0.0),)
+        noise = getattr(plan, "noise_multiplier", None)
+        each = noise if isinstance(noise, tuple) else (float(noise or 0.0),)
     return float(min(each)), float(max(each))
 
 
-def _typical(plan: Plan, delta: float, scheme: AveragingCandidate) -> float:
+def _typical(plan: Plan, delta: float, candidate: AveragingCandidate) -> float:
     """The middle of what some pairs of members learn of each other; under masks all pairs are alike."""
     n = plan.n
-    if scheme.masked:
+    if candidate.masked:
         pairs = [(0, 1)]
     else:
         rng = np.random.default_rng(0)
@@ -264,19 +262,19 @@ def _typical(plan: Plan, delta: float, scheme: AveragingCandidate) -> float:
             return _typical_of_few(plan, delta, rng)
         drawn = (rng.choice(n, 2, replace=False).tolist() for _ in range(_PAIRS))
         pairs = list(dict.fromkeys((int(v), int(u)) for v, u in drawn))
-    found = [plan.privacy("pairwise", observer=v, user=u).epsilon(delta) for v, u in pairs]
-    return float(np.median(found))
+    epsilons = [plan.privacy("pairwise", observer=v, user=u).epsilon(delta) for v, u in pairs]
+    return float(np.median(epsilons))
 
 
 def _typical_of_few(plan: Plan, delta: float, rng: np.random.Generator) -> float:
     """The same over pairs of which few members are the ones that look: one view tells of all others."""
     order = rng.permutation(plan.n).tolist()
     lookers, users = order[:_LOOKERS], order[_LOOKERS : _LOOKERS + _PAIRS]
-    found = []
+    epsilons = []
     for k, v in enumerate(lookers):
         learned = account_each(plan, [v])
-        found += [learned[u].epsilon(delta) for u in users[k::_LOOKERS]]
-    return float(np.median(found))
+        epsilons += [learned[u].epsilon(delta) for u in users[k::_LOOKERS]]
+    return float(np.median(epsilons))
 
 
 def pareto(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
@@ -290,8 +288,8 @@ def pareto(rows: Sequence[PlanSummary]) -> list[PlanSummary]:
     >>> import sottovoce as sv
     >>> make = lambda s: sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=s, radius=0.5)
     >>> tree = sv.PrivateAveraging(sv.protocols.Tree(sv.graphs.path(4)), noise_std=3.0, radius=0.5)
-    >>> rows = [row_of("quiet", make(2.0), delta=1e-5), row_of("loud", make(3.0), delta=1e-5),
-    ...         row_of("slow", tree, delta=1e-5)]
+    >>> rows = [summarize("quiet", make(2.0), delta=1e-5), summarize("loud", make(3.0), delta=1e-5),
+    ...         summarize("slow", tree, delta=1e-5)]
     >>> [row.dominated_by for row in pareto(rows)]
     [None, None, 'loud']
     """
@@ -311,7 +309,7 @@ def _dominates(one: PlanSummary, other: PlanSummary) -> bool:
 
 
 def _seen(row: PlanSummary) -> float:
-    return row.epsilon_member if row.epsilon_member is not None else row.epsilon_everyone
+    return row.epsilon_network if row.epsilon_network is not None else row.epsilon_local
 
 
 def _answers(one: PlanSummary, other: PlanSummary) -> tuple[bool, bool]:
@@ -336,7 +334,7 @@ def _answers(one: PlanSummary, other: PlanSummary) -> tuple[bool, bool]:
 def compare(
     plans: Any, *, delta: float, colluders: int = 2, latency: float = 0.05, sample: Any = None
 ) -> list[PlanSummary]:
-    """Return given plans as rows, the dominated ones marked.
+    """Return plans as rows, the dominated ones marked.
 
     Parameters
     ----------
@@ -362,7 +360,7 @@ def compare(
     for name, plan in named.items():
         try:
             use = usefulness(plan, sample=None if _is_mean(plan) else sample)
-            rows.append(row_of(name, plan, delta=delta, colluders=colluders, latency=latency, use=use))
+            rows.append(summarize(name, plan, delta=delta, colluders=colluders, latency=latency, use=use))
         except SottovoceError as error:
             raise type(error)(f"{name}: {error}") from None
     return pareto(rows)

@@ -1,4 +1,4 @@
-"""What a consortium wants, in its own words, checked once: who, what, hidden from whom, and how good."""
+"""What a consortium wants: who, what is computed, what is hidden from whom, and how good it must be."""
 
 from __future__ import annotations
 
@@ -14,94 +14,112 @@ from sottovoce.algorithms.plan import as_network
 from sottovoce.errors import GraphError, InvalidInput
 from sottovoce.graphs import Network
 
-__all__ = ["Requirements"]
-
 Compute = Literal["mean", "logistic", "linear", "net"]
 Hide = Literal["record", "member"]
 Silent = Literal["wait", "go on"]
+RequiredView = Literal["network", "outsider", "local", "colluders"]
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """Everything `sottovoce.advice.advise` is told; public facts only.
+    """What `sottovoce.advise` finds a plan for; public facts only. `from_arguments` makes them.
+
+    Parameters
+    ----------
+    network : who can talk to whom.
+    reachable : whether anyone can reach anyone, so that any graph may be taken.
+    sizes : records of each member.
+    low, high : range of the values, or of a linear model's target.
+    epsilon, delta : the budget.
+    view : the adversary: ``"network"`` (any one member), ``"outsider"`` (and any one member: no budget is
+        accepted against less), ``"colluders"`` (any so many members) or ``"local"`` (everyone else together).
+    colluders : how many members may collude, at least one.
+    compute : ``"mean"`` of values in a range, ``"logistic"`` or ``"linear"`` (a model), ``"net"``.
+    hide : a ``"record"`` or a whole ``"member"``.
+    features, model : columns of a linear model; a network such as ``"mlp:inputs=64:hidden=16"``.
+    target : the largest error (mean, linear) or the least accuracy that is of use.
+    silent : ``"wait"`` for a silent member, or ``"go on"`` without it.
+    latency, seconds : seconds a round takes; the longest a run may take.
+    masks : whether members can share keys with one another for masked sums.
+    seed : of trees and simulations; public.
 
     Examples
     --------
-    >>> wish = Requirements.of(12, epsilon=2.0, delta=1e-5, records=500, compute="logistic", features=10)
-    >>> wish.n, wish.total, wish.adjacency, wish.views
+    >>> requirements = Requirements.from_arguments(12, epsilon=2.0, delta=1e-5, records=500,
+    ...                                            compute="logistic", features=10)
+    >>> requirements.n, requirements.total, requirements.adjacency, requirements.views
     (12, 6000, 'add-remove', (('network', 0),))
-    >>> Requirements.of(5, epsilon=1.0, delta=1e-5, against="the postman")
+    >>> Requirements.from_arguments(5, epsilon=1.0, delta=1e-5, view="the postman")
     Traceback (most recent call last):
-    sottovoce.errors.InvalidInput: against must be "outsiders", "member", "everyone" or a number of colluding members, got 'the postman'.
-    """  # noqa: E501
+    sottovoce.errors.InvalidInput: view must be one of network, outsider, local, colluders, got 'the postman'.
+    """
 
     network: Network
-    reachable: bool  # whether anyone can reach anyone, so that any graph may be taken
+    reachable: bool
     sizes: tuple[int, ...]
-    hide: Hide
-    epsilon: float
-    delta: float
-    against: str | int
-    compute: Compute
     low: float
     high: float
-    features: int
-    model: str | None
-    target: float | None
-    silent: Silent
-    latency: float
-    seconds: float | None
-    masks: bool
-    seed: int
+    epsilon: float
+    delta: float
+    view: RequiredView = "network"
+    colluders: int = 1
+    compute: Compute = "mean"
+    hide: Hide = "record"
+    features: int | None = None
+    model: str | None = None
+    target: float | None = None
+    silent: Silent = "wait"
+    latency: float = 0.05
+    seconds: float | None = None
+    masks: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of(self.view, get_args(RequiredView), "view")
+        _one_of(self.compute, get_args(Compute), "compute")
+        _one_of(self.hide, get_args(Hide), "hide")
+        _one_of(self.silent, get_args(Silent), "silent")
+        _check_epsilon(self.epsilon)
+        _validate.delta(self.delta)
+        for name in ("target", "latency", "seconds"):
+            if getattr(self, name) is not None:
+                _validate.positive(getattr(self, name), name)
+        _validate.count(self.seed, "seed", minimum=0)
+        _check_model(self.compute, self.features, self.model)
 
     @classmethod
-    def of(
+    def from_arguments(
         cls,
         members: Any,
         *,
         epsilon: float,
         delta: float,
-        compute: Compute = "mean",
         records: int | Sequence[int] = 1,
-        hide: Hide = "record",
-        against: str | int = "member",
         values: tuple[float, float] = (0.0, 1.0),
-        features: int | None = None,
-        model: str | None = None,
-        target: float | None = None,
-        silent: Silent = "wait",
-        latency: float = 0.05,
-        seconds: float | None = None,
-        masks: bool = True,
-        seed: int = 0,
+        view: RequiredView = "network",
+        colluders: int = 1,
+        **options: Any,
     ) -> Requirements:
-        """Check what was said, each in one sentence; see `sottovoce.advice.advise` for the words."""
+        """Return checked requirements.
+
+        ``members`` is a number (anyone can reach anyone), pairs of members that can talk, a network or its
+        name; ``records`` one number or one per member; ``values`` a public range. More than one colluder
+        makes the view ``"colluders"``. The other options are fields of `Requirements`.
+        """
         network, reachable = _network(members)
-        _one_of(compute, get_args(Compute), "compute")
-        _one_of(hide, get_args(Hide), "hide")
-        _one_of(silent, get_args(Silent), "silent")
         low, high = _range(values)
-        if target is not None:
-            target = _validate.positive(target, "target")
+        view, colluders = _adversary(view, colluders, network.n)
         return cls(
-            network=network,
-            reachable=reachable,
-            sizes=_sizes(records, network.n),
-            hide=hide,
-            epsilon=_epsilon(epsilon),
-            delta=_validate.delta(delta),
-            against=_adversary(against, network.n),
-            compute=compute,
-            low=low,
-            high=high,
-            features=_features(compute, features),
-            model=_model(compute, model),
-            target=target,
-            silent=silent,
-            latency=_validate.positive(latency, "latency"),
-            seconds=None if seconds is None else _validate.positive(seconds, "seconds"),
-            masks=bool(masks),
-            seed=_validate.count(seed, "seed", minimum=0),
+            network,
+            reachable,
+            _sizes(records, network.n),
+            low,
+            high,
+            epsilon,
+            delta,
+            view,
+            colluders,
+            **options,
         )
 
     @property
@@ -130,46 +148,34 @@ class Requirements:
         return "user" if self.hide == "member" else "add-remove"
 
     @property
-    def colluders(self) -> int:
-        """How many members may collude: at least one, since no budget is accepted against less."""
-        return self.against if isinstance(self.against, int) else 1
-
-    @property
     def views(self) -> tuple[tuple[str, int], ...]:
-        """The views that must meet the budget, with the number of colluders where the view takes one.
-
-        Outsiders alone are never enough: whoever is kept out, one member looks as well.
-        """
-        if self.against == "everyone":
-            return (("local", 0),)
-        if self.against == "outsiders":
+        """The views that must meet the budget, with the number of colluders where the view takes one."""
+        if self.view == "outsider":  # no budget is accepted against less than one member
             return (("outsider", 0), ("network", 0))
-        if isinstance(self.against, int) and self.against > 1:
-            return (("colluders", self.against),)
-        return (("network", 0),)
+        return ((self.view, self.colluders if self.view == "colluders" else 0),)
 
     @property
     def training(self) -> bool:
         """Whether a model is learned, in many steps."""
         return self.compute != "mean"
 
-    def but(self, **changed: Any) -> Requirements:
-        """Return the wish with some of its facts changed; ``members`` and ``records`` are numbers."""
-        members, records = changed.pop("members", None), changed.pop("records", None)
-        wish = self
+    def changed(self, **changes: Any) -> Requirements:
+        """Return the requirements with some facts changed; ``members`` and ``records`` are numbers."""
+        members, records = changes.pop("members", None), changes.pop("records", None)
+        requirements = self
         if members is not None:
             each = max(1, round(self.total / self.n))
-            wish = replace(
-                wish, network=graphs.complete(members), reachable=True, sizes=(each,) * int(members)
+            requirements = replace(
+                requirements, network=graphs.complete(members), reachable=True, sizes=(each,) * int(members)
             )
         if records is not None:
-            wish = replace(wish, sizes=(int(records),) * wish.n)
-        return replace(wish, **changed)
+            requirements = replace(requirements, sizes=(int(records),) * requirements.n)
+        return replace(requirements, **changes)
 
 
-def _epsilon(epsilon: Any) -> float:
+def _check_epsilon(epsilon: float) -> None:
     try:
-        return _validate.positive(epsilon, "epsilon")
+        _validate.positive(epsilon, "epsilon")
     except InvalidInput as error:
         raise InvalidInput(f"{str(error)[:-1]}; 1 is usual, a smaller one hides more.") from None
 
@@ -230,19 +236,19 @@ def _from_pairs(members: Any) -> Network:
 
 def _sizes(records: int | Sequence[int], n: int) -> tuple[int, ...]:
     if isinstance(records, (int, np.integer)) and not isinstance(records, bool):
-        return (_held(int(records), "records"),) * n
+        return (_check_size(int(records), "records"),) * n
     try:
-        listed = [int(size) for size in records]  # type: ignore[union-attr]
+        sizes = [int(size) for size in records]  # type: ignore[union-attr]
     except (TypeError, ValueError):
         raise InvalidInput(f"records must be a number, or one per member, got {records!r}.") from None
-    if len(listed) != n:
+    if len(sizes) != n:
         raise InvalidInput(
-            f"records must be one number per member ({n}), got {len(listed)}; one number alone is for all."
+            f"records must be one number per member ({n}), got {len(sizes)}; one number alone is for all."
         )
-    return tuple(_held(size, "the records of a member") for size in listed)
+    return tuple(_check_size(size, "the records of a member") for size in sizes)
 
 
-def _held(size: int, name: str) -> int:
+def _check_size(size: int, name: str) -> int:
     if size < 1:
         raise InvalidInput(
             f"{name} must be at least 1, got {size}; leave members without records out of the consortium."
@@ -250,25 +256,23 @@ def _held(size: int, name: str) -> int:
     return size
 
 
-def _adversary(against: Any, n: int) -> str | int:
-    if against in ("outsiders", "member", "everyone"):
-        return str(against)
-    if isinstance(against, (int, np.integer)) and not isinstance(against, bool):
-        c = int(against)
-        if c < 1:
-            raise InvalidInput(
-                f"the number of colluding members must be at least 1, got {c}; one is any one member alone."
-            )
-        if c >= n:
-            raise InvalidInput(
-                f"{c} of {n} members cannot all collude against somebody else; take at most {n - 1}, or "
-                '"everyone".'
-            )
-        return "everyone" if c == n - 1 and c > 1 else c
-    raise InvalidInput(
-        'against must be "outsiders", "member", "everyone" or a number of colluding members, got '
-        f"{against!r}."
-    )
+def _adversary(view: RequiredView, colluders: int, n: int) -> tuple[RequiredView, int]:
+    """Return the view and the number of colluders; all others together are the local view."""
+    if not isinstance(colluders, (int, np.integer)) or isinstance(colluders, bool) or colluders < 1:
+        raise InvalidInput(
+            f"the number of colluding members must be at least 1, got {colluders}; one is any one member "
+            "alone."
+        )
+    if colluders == 1:
+        return ("network" if view == "colluders" else view), 1
+    if colluders >= n:
+        raise InvalidInput(
+            f"{colluders} of {n} members cannot all collude against somebody else; take at most {n - 1}, or "
+            "the view local."
+        )
+    if view not in ("network", "colluders"):
+        raise InvalidInput(f"colluders go with the view colluders, got view {view!r}; leave one out.")
+    return ("local", 1) if colluders == n - 1 else ("colluders", int(colluders))
 
 
 def _range(values: Any) -> tuple[float, float]:
@@ -281,25 +285,20 @@ def _range(values: Any) -> tuple[float, float]:
     return low, high
 
 
-def _features(compute: str, features: int | None) -> int:
+def _check_model(compute: str, features: int | None, model: str | None) -> None:
     if compute in ("logistic", "linear"):
         if features is None:
             raise InvalidInput(
                 f"a {compute} model needs features, the number of its columns, or a public sample with them."
             )
-        return _validate.count(features, "features")
-    if features is not None:
+        _validate.count(features, "features")
+    elif features is not None:
         raise InvalidInput(f"features are for logistic and linear models; leave them out for a {compute}.")
-    return 1
-
-
-def _model(compute: str, model: str | None) -> str | None:
     if (compute == "net") != (model is not None):
         raise InvalidInput(
             'a network needs model=..., such as "mlp:inputs=64:hidden=16"; others have none, got '
             f"compute={compute!r} and model={model!r}."
         )
-    return model
 
 
 def _one_of(value: Any, known: Sequence[str], name: str) -> None:

@@ -1,4 +1,4 @@
-"""Public or synthetic records for simulations: where a score comes from, said with the score."""
+"""Public or synthetic records for simulations: a score says where it comes from."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import numpy as np
 from sottovoce.data.base import Shards
 from sottovoce.errors import DataError, InvalidInput
 
-__all__ = ["Sample"]
-
 LOGIT = 3.0  # standard deviation of the log odds of synthetic records: about 84 of 100 can be predicted
 TEST_SHARE = 0.3
 TEST_RECORDS = 2000  # of synthetic test sets
@@ -24,7 +22,7 @@ Judge = Callable[[np.ndarray], float]
 
 @dataclass(frozen=True)
 class Sample:
-    """Records that may be looked at: given by the user, or drawn from a model that says nothing of anyone.
+    """Records that may be looked at: the user's own, or drawn from a model that says nothing of anyone.
 
     Parameters
     ----------
@@ -79,17 +77,17 @@ class Sample:
         return cls(kind, int(X.shape[1]), X, y, unit, f"{len(y):,} public records")
 
     @classmethod
-    def of(cls, given: Any, plan: Any) -> Sample:
+    def for_plan(cls, sample: Any, plan: Any) -> Sample:
         """Return the sample a user gave for a plan: ``"synthetic"``, a pair (X, y) or a Dataset."""
-        if isinstance(given, Sample):
-            return given
+        if isinstance(sample, Sample):
+            return sample
         kind = getattr(plan.objective, "loss", None)
         kind = kind if isinstance(kind, str) else "net"
-        if isinstance(given, str):
-            if given != "synthetic":
-                raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {given!r}.')
+        if isinstance(sample, str):
+            if sample != "synthetic":
+                raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
             return cls.synthetic(kind, plan.n_params)
-        X, y = pair_of(given)
+        X, y = features_and_labels(sample)
         return cls.public(kind, X, y)
 
     @property
@@ -117,7 +115,7 @@ class Sample:
         return score / math.sqrt(2 * len(self.y))
 
     def draw(self, sizes: Sequence[int], rng: np.random.Generator, plan: Any = None) -> tuple[Any, Judge]:
-        """Return records for agents of these sizes and a judge of final rows on records kept apart."""
+        """Return records for agents of these sizes and a judge of final rows on held-out records."""
         total = int(sum(sizes))
         if self.X is None:
             X, y = self._drawn(total + TEST_RECORDS, rng)
@@ -180,15 +178,15 @@ def _finite(values: np.ndarray) -> np.ndarray:
     return numbers
 
 
-def pair_of(given: Any) -> tuple[Any, Any]:
+def features_and_labels(sample: Any) -> tuple[Any, Any]:
     """Return features and labels of a pair or a Dataset, or say what was expected.
 
-    >>> pair_of(([[1.0]], [2.0]))
+    >>> features_and_labels(([[1.0]], [2.0]))
     ([[1.0]], [2.0])
     """
     try:
-        return (given.X, given.y) if hasattr(given, "X") else (given[0], given[1])
+        return (sample.X, sample.y) if hasattr(sample, "X") else (sample[0], sample[1])
     except (TypeError, IndexError, KeyError):
         raise DataError(
-            f'a sample is "synthetic", a pair (X, y) or a Dataset, got {type(given).__name__}.'
+            f'a sample is "synthetic", a pair (X, y) or a Dataset, got {type(sample).__name__}.'
         ) from None

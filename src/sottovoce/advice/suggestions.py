@@ -112,7 +112,7 @@ class _Search:
             if error is None or not error / (2 * _RECORDS) <= plan.radius / 2:
                 return None
             # a record moves a mean of so many by that much less, and all else stays as it is
-            view = " --against outsiders" if self.budget.view == "outsider" else ""
+            view = " --view outsider" if self.budget.view == "outsider" else ""
             command = (
                 f"sottovoce advise {plan.n} --epsilon {self.budget.epsilon:g} --records {_RECORDS}{view}"
             )

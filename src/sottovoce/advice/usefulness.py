@@ -22,9 +22,7 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import HypercubeExchange, Protocol, Tree
 from sottovoce.runners.in_process import run_stacked
 
-__all__ = ["Score", "Usefulness", "answer_error", "is_average", "simulate", "step_noise", "usefulness"]
-
-USELESS = 0.25  # of the range: MATH calls an average that is off by more useless
+USELESS = 0.25  # of the range: an average that is off by more is useless
 SIGNAL = 10.0  # of a run in which every record agreed; real gradients agree about a tenth as much
 _DRAWS = 4000  # columns of the simulation where an error has no closed form
 _RECORDS = 20_000  # a simulation of more records keeps the noise and takes so many
@@ -143,19 +141,19 @@ def usefulness(
     signal = _signal(plan)
     score = None
     if sample is not None:
-        score = simulate(plan, Sample.of(sample, plan), sizes=sizes, runs=runs, seed=seed)
+        score = simulate(plan, Sample.for_plan(sample, plan), sizes=sizes, runs=runs, seed=seed)
         useful: bool | None = score.useful
-        said = (
+        sentence = (
             f"a run on {score.source} ends at {score} (learning nothing: {score.chance:.3g}, without noise: "
             f"{score.best:.3g})"
         )
     else:
         useful = None if signal is None else signal >= SIGNAL
-        said = "a sample of public or synthetic records would give a score"
+        sentence = "a sample of public or synthetic records would give a score"
     known = "" if signal is None else f"the largest signal of the run is {signal:.3g} times its noise; "
     if signal == math.inf:
         known = "no noise is added; "
-    sentence = f"{known}{said}."
+    sentence = f"{known}{sentence}."
     return Usefulness(useful, sentence, signal=signal, score=score)
 
 
@@ -222,12 +220,12 @@ def _of_average(plan: Any) -> Usefulness:
     sd, bias, span = answer_error(plan)
     off = math.hypot(sd, bias)
     useful = off <= USELESS * span
-    said = f"values in a range of {span:.4g} are answered +- {off:.3g}"
+    sentence = f"values in a range of {span:.4g} are answered +- {off:.3g}"
     if off > span:
-        said += ", wider than the range"
+        sentence += ", wider than the range"
     elif not useful:
-        said += ", more than a quarter of the range"
-    return Usefulness(useful, said + ".", error=sd, bias=bias, span=span)
+        sentence += ", more than a quarter of the range"
+    return Usefulness(useful, sentence + ".", error=sd, bias=bias, span=span)
 
 
 def _stds(plan: Any) -> np.ndarray:
@@ -318,16 +316,16 @@ def simulate(
         raise InvalidInput("a simulation needs sizes=..., the number of records of each agent.")
     plan, held = _smaller(plan, tuple(int(size) for size in held))
     quiet = plan.with_noise(0.0)
-    found, silent = [], [] if best is None else [best]
+    scores, silent = [], [] if best is None else [best]
     for k in range(runs):
         rng = np.random.default_rng([seed, k])
         data, judge = sample.draw(held, rng, plan)
         rows = _run(plan, data, rng)
-        found.append(judge(rows))
+        scores.append(judge(rows))
         if best is None and k < 2:
             silent.append(judge(_run(quiet, data, rng)))
-    deviation = float(np.std(found, ddof=1)) if runs > 1 else 0.0
-    mean = float(np.mean(found))
+    deviation = float(np.std(scores, ddof=1)) if runs > 1 else 0.0
+    mean = float(np.mean(scores))
     point = 0.01 if sample.metric == "accuracy" else 0.01 * sample.chance
     # test sets of the simulation are parts of the sample, so its smallness is in the deviation already
     half = max(2 * deviation, point, min(2 * sample.uncertainty(mean), 3 * point))
@@ -344,8 +342,8 @@ def _smaller(plan: Any, sizes: tuple[int, ...]) -> tuple[Any, tuple[int, ...]]:
     if plan.adjacency == "user":  # a member's noise does not depend on how many records it holds
         return replace(plan, sizes=fewer), fewer
     share = sum(fewer) / total
-    given = plan.noise_multiplier
-    scaled = tuple(z * share for z in given) if isinstance(given, tuple) else given * share
+    noise = plan.noise_multiplier
+    scaled = tuple(z * share for z in noise) if isinstance(noise, tuple) else noise * share
     return replace(plan, sizes=fewer, noise_multiplier=scaled), fewer
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["advise", "public_sample", "show_rows"]
 
 WORTH = ("answer", "useful", "steps", "batch_size", "rounds", "messages", "bytes", "seconds")
-REVEALS = ("noise", "outsiders", "worst member", "typical pair", "colluders", "everyone else")
+REVEALS = ("noise", "outsider", "network", "pairwise", "colluders", "local")
 
 
 def advise(
@@ -33,9 +33,10 @@ def advise(
         str, typer.Option(help="Records per member: one number, or one each: 500,80,120.")
     ] = "1",
     hide: Annotated[str, typer.Option(help="What is hidden: a record or a member.")] = "record",
-    against: Annotated[
-        str, typer.Option(help="member, outsiders, everyone, or how many members may collude.")
-    ] = "member",
+    view: Annotated[
+        str, typer.Option(help="The adversary: network (any one member), outsider, local or colluders.")
+    ] = "network",
+    colluders: Annotated[int, typer.Option(help="How many members may collude.")] = 1,
     values: Annotated[str, typer.Option(help="Public range of the values, or of a target: 0,1.")] = "0,1",
     features: Annotated[
         int | None, typer.Option(help="Columns of a linear model; a sample tells them by itself.")
@@ -67,13 +68,13 @@ def advise(
     Examples:
         sottovoce advise 12 --epsilon 1 --records 200
         sottovoce advise 12 --epsilon 2 --records 500 --compute logistic --features 10 --out advice/
-        sottovoce advise ring:9 --epsilon 1 --records 50 --against 2 --values 0,120
+        sottovoce advise ring:9 --epsilon 1 --records 50 --colluders 2 --values 0,120
     """
     from sottovoce import advice as advisor
 
     wanted: dict[str, Any] = {
         "epsilon": epsilon, "delta": delta, "compute": compute, "records": _records(records), "hide": hide,
-        "against": int(against) if against.isdigit() else against, "values": _pair(values),
+        "view": view, "colluders": colluders, "values": _pair(values),
         "features": features, "model": model, "target": target, "silent": silent, "latency": latency,
         "seconds": seconds, "masks": masks, "seed": seed, "sample": public_sample(sample),
     }  # fmt: skip
@@ -86,11 +87,11 @@ def advise(
 
 
 def _show(out: Console, advice: Advice, written: list[str]) -> None:
-    show_rows(out, advice.rows, advice.wish.delta)
+    show_rows(out, advice.rows, advice.requirements.delta)
     chosen = advice.recommended
     if chosen is None:
         out.print(safe(f"Nothing fits. {advice.reasons}"))
-        for way in advice.ways_out:
+        for way in advice.suggestions:
             out.print(safe(f"  {way.sentence}"))
     else:
         out.print(safe(f"Take {chosen.name}: private: yes; useful: yes."))
@@ -98,7 +99,7 @@ def _show(out: Console, advice: Advice, written: list[str]) -> None:
         out.print(safe(f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}."))
         for line in advice.changes:
             out.print(safe(line))
-    out.print(safe(advice.data_said))
+    out.print(safe(advice.simulated_on))
     if written:
         out.print(safe(f"Written: {', '.join(written)}."))
 
