@@ -34,11 +34,11 @@ from scipy.optimize import brentq
 from scipy.stats import norm
 
 import sottovoce as sv
-from sottovoce.accounting.tree_noise import few_leaf_tree, least_tree_noise, tree_noise_program
+from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.advice import Sample, simulate
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.objectives import GLM
-from sottovoce.protocols import Tree
+from sottovoce.protocols import Tree, few_leaf_tree
 
 EPSILON, DELTA, LATENCY, FLOOR = 8.0, 1e-5, 0.05, 0.1
 BETTER = 0.995  # a candidate wins only by more than a half percent: plans spend 99.9 to 100 % of a budget

@@ -10,16 +10,14 @@ from scipy.optimize import linprog
 
 import sottovoce as sv
 from sottovoce.accounting.tree_noise import (
-    few_leaf_tree,
     fresh_tree_noise,
     least_tree_noise,
-    tree_blocks,
     tree_hiding,
     tree_noise_program,
     worst_tree_coalitions,
 )
 from sottovoce.errors import InvalidInput
-from sottovoce.protocols import Tree
+from sottovoce.protocols import Tree, few_leaf_tree
 
 
 def worst_share(tree, variances, colluders=1):
@@ -44,7 +42,7 @@ def test_a_coalition_in_clear_sees_the_components(seed):
     tree = random_tree(int(rng.integers(3, 11)), rng)
     coalition = rng.choice(tree.n, size=int(rng.integers(1, tree.n)), replace=False).tolist()
     expected = np.zeros(tree.n)
-    blocks = tree_blocks(tree, coalition)
+    blocks = tree.blocks(coalition)
     assert sorted([*coalition, *itertools.chain(*(b.tolist() for b in blocks))]) == list(range(tree.n))
     for block in blocks:
         expected[block] = 1 / len(block)
@@ -110,7 +108,7 @@ def test_unequal_requirements():
         for c in (1, 2):
             found = tree_noise_program(tree, c, required=required)
             for coalition in itertools.combinations(range(7), c):
-                for block in tree_blocks(tree, coalition):
+                for block in tree.blocks(coalition):
                     assert found[block].sum() >= required[block].max() * (1 - 1e-12)
             assert found.sum() <= tree_noise_program(tree, c, required=required.max()).sum() + 1e-7
             by_pair = np.broadcast_to(required[:, None], (7, 7))
@@ -125,7 +123,7 @@ def test_unequal_requirements():
 def every_block(tree, c):
     """(coalition, block) one by one, for coalitions of exactly c."""
     for coalition in itertools.combinations(range(tree.n), c):
-        for block in tree_blocks(tree, coalition):
+        for block in tree.blocks(coalition):
             yield coalition, block
 
 
@@ -143,7 +141,7 @@ def test_the_worst_coalition_sits_beside_its_victim(seed):
         for u, coalition in enumerate(worst_tree_coalitions(tree, noise, c)):
             assert u not in coalition
             assert len(coalition) <= c
-            (around,) = (block for block in tree_blocks(tree, coalition) if u in block)
+            (around,) = (block for block in tree.blocks(coalition) if u in block)
             assert math.fsum(noise[around]) == pytest.approx(least[u], rel=1e-12)
 
 
@@ -193,7 +191,7 @@ def test_fresh_trees_of_any_shape_lose_the_same_on_average(n, c):
         shares = [
             1 / len(block)
             for coalition in itertools.combinations(range(n), c)
-            for block in tree_blocks(tree, coalition)
+            for block in tree.blocks(coalition)
             for _ in block
         ]
         assert np.mean(shares) == pytest.approx((c + 1) / n)

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize
 
 import sottovoce as sv
-from sottovoce.accounting.tree_noise import fresh_tree_noise, least_tree_noise, tree_blocks
+from sottovoce.accounting.tree_noise import fresh_tree_noise, least_tree_noise
 from sottovoce.algorithms import ConsensusSGD
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.objectives import GLM
@@ -27,7 +27,7 @@ def losses(trees, variances, c=1):
     n, found = trees[0].n, {}
     for coalition in itertools.combinations(range(n), c):
         for tree in trees:
-            for block in tree_blocks(tree, coalition):
+            for block in tree.blocks(coalition):
                 for u in block.tolist():
                     key = (coalition, u)
                     found[key] = found.get(key, 0.0) + 1 / math.fsum(variances[block]) / len(trees)
@@ -93,7 +93,7 @@ def test_sites_that_divide_by_their_own_need_unlike_noise():
     stds, moves = np.array([r.noise_std for r in listed]), np.array([r.sensitivity for r in listed])
     worst = max(
         moves[u] ** 2 / math.fsum(stds[block] ** 2)
-        for v in range(6) for block in tree_blocks(tree, [v]) for u in block
+        for v in range(6) for block in tree.blocks([v]) for u in block
     )  # fmt: skip
     assert plan.privacy("network").mu == pytest.approx(math.sqrt(3 * worst), rel=1e-9)
     equal = ConsensusSGD(

@@ -16,8 +16,6 @@ from sottovoce.accounting.curve import Curve
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.errors import BudgetInfeasible, InvalidInput, NotAGuarantee
 
-__all__ = ["calibrate"]
-
 _FAR = 1e12  # how far from the start a search looks
 _STRAIGHT = 12  # lines it draws before it halves
 

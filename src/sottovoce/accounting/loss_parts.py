@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from sottovoce.accounting.renyi import laplace_rdp, pure_rdp, sampled_gaussian_rdp
 
-__all__ = ["Gaussian", "Laplace", "Part", "Pure", "RenyiTable", "SampledGaussian"]
-
 
 @dataclass(frozen=True)
 class Gaussian:

@@ -29,14 +29,6 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 
-__all__ = [
-    "laplace_rdp",
-    "pure_rdp",
-    "rdp_delta",
-    "rdp_epsilon",
-    "sampled_gaussian_rdp",
-]
-
 Conversion = Literal["better", "simple"]
 
 # dense where losses of practical size have their optimum, geometric beyond

@@ -14,8 +14,6 @@ from typing import Literal
 from sottovoce.accounting.curve import Curve, Method
 from sottovoce.accounting.guarantee import Adversary, Guarantee
 
-__all__ = ["sampled_gaussian"]
-
 
 def sampled_gaussian(
     sample_rate: float,

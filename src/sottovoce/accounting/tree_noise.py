@@ -27,7 +27,7 @@ coalitions. Masked sums (`sottovoce.protocols.Masked`) need :math:`n/(n - c)\\,\
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -35,20 +35,10 @@ import numpy as np
 
 from sottovoce import _validate
 from sottovoce.errors import BudgetInfeasible, InvalidInput
-from sottovoce.protocols import Tree, few_leaf_tree
-
-__all__ = [
-    "few_leaf_tree", "fresh_tree_noise", "least_tree_noise", "optimal_noise", "tree_blocks", "tree_hiding",
-    "tree_noise_program", "worst_tree_coalitions",
-]  # fmt: skip
+from sottovoce.protocols import Tree
 
 _MOST_SEEN = 2_000_000  # members times coalitions times steps of fresh trees
 _MOST_CUTS = 200
-
-
-def tree_blocks(tree: Tree, coalition: int | Iterable[int]) -> list[np.ndarray]:
-    """Return the components of the tree without the coalition: the sets whose sums it sees."""
-    return tree.blocks(_validate.nodes(coalition, tree.n, "the coalition"))
 
 
 def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarray:
@@ -471,7 +461,7 @@ def _seen_over_steps(trees: Sequence[Tree], most: int) -> tuple[Any, Any, np.nda
     for tree in dict.fromkeys(trees):
         times = sum(one is tree for one in trees)
         for i, coalition in enumerate(coalitions):
-            for block in tree_blocks(tree, coalition):
+            for block in tree.blocks(coalition):
                 k = index.setdefault(block.tobytes(), len(index))
                 if k == len(distinct):
                     distinct.append(block)
