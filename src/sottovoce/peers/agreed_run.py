@@ -35,8 +35,6 @@ from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.secure_sum.keys import MaskKey
 from sottovoce.secure_sum.masks import PairMasks
 
-__all__ = ["AgreedRun"]
-
 # Members times members times steps up to which the exact price against single members is computed: a table
 # is read before signing, and beyond this it would take minutes. The local price then stands for it.
 _QUICK = 1 << 16

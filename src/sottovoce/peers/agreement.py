@@ -36,8 +36,6 @@ from sottovoce.peers.identity import (
 from sottovoce.peers.masking import make_mask_key, mask_statement
 from sottovoce.secure_sum.keys import session_hash
 
-__all__ = ["Agreement", "Member", "read_agreement", "sign_agreement"]
-
 # What others wrote is shown before it is signed: no control characters that could repaint the price.
 OUTBOUND = "outbound"  # the address of a member that nobody can call: it calls the others
 _ADDRESS = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.%]{2,60}\]):([0-9]{1,5})")
@@ -473,13 +471,7 @@ class Agreement(_Part):
 
 
 def check_address(address: str, whose: str) -> str:
-    """Return a host and port that can be called, or raise ``ValueError``.
-
-    Examples
-    --------
-    >>> check_address("10.0.0.1:7000", "the address of north")
-    '10.0.0.1:7000'
-    """
+    """Return a host and port that can be called, or raise ``ValueError``."""
     host_and_port = _ADDRESS.fullmatch(address)
     if host_and_port is None or not 0 < int(host_and_port[2]) < 65536:
         raise ValueError(f"{whose} must be host:port, got {address[:80]!r}")

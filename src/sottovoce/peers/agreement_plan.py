@@ -20,8 +20,6 @@ from sottovoce.errors import ConfigError, DataError, MissingDependency, Sottovoc
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.protocols.registry import BUILT_IN
 
-__all__ = ["AgreedNet", "agreed_plan", "hosted_data"]
-
 # what the rest of the agreement says already, or what nobody may choose for others
 _ELSEWHERE = {
     "objective": "[model] says it",
@@ -47,11 +45,6 @@ class AgreedNet:
     ----------
     A module of one's own is built only from a file with the agreed digest, and starts from weights with the
     agreed digest; neither is ever taken from the wire.
-
-    Examples
-    --------
-    >>> AgreedNet("mlp", {"inputs": 4, "hidden": 2, "classes": 3}, 19).n_params
-    19
     """
 
     net: str
@@ -151,13 +144,6 @@ def agreed_plan(
         the algorithm can have them.
     model : ``kind``, ``parameters``, and for a network ``net`` and ``options``.
     seed : public chance, the same at every member.
-
-    Examples
-    --------
-    >>> part = {"name": "dp-dsgt", "protocol": "gossip:1", "adjacency": "user", "clip_norm": 1.0,
-    ...         "noise_multiplier": 8.0, "steps": 3}
-    >>> agreed_plan(graphs.ring(4), part, {"kind": "logistic", "parameters": 5}, seed=1).width
-    10
     """
     options = dict(algorithm_part)
     name = options.pop("name")

@@ -11,8 +11,6 @@ from typing import Any
 
 from sottovoce.errors import ConfigError
 
-__all__ = ["compare_proofs"]
-
 
 def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return every contradiction between what members sent and heard, from `peer ledger --json` of each.

@@ -20,16 +20,6 @@ from typing import cast
 from sottovoce.errors import FrameError
 from sottovoce.peers.identity import Identity
 
-__all__ = [
-    "Connection",
-    "client_context",
-    "read_message",
-    "ready",
-    "server_context",
-    "tls_handshake",
-    "write_message",
-]
-
 HEAD = struct.Struct("<I")
 _STRETCH = (1 << 14) - HEAD.size  # what goes into one record of TLS beside the head
 _LARGE = 1 << 16  # bytes from which a message is not copied
@@ -39,16 +29,7 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("
 
 
 def server_context(identity: Identity, roots: Iterable[str]) -> ssl.SSLContext:
-    """Return what a listening peer offers: TLS 1.3, its own certificate, and only these callers'.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from sottovoce.peers.identity import make_identity
-    >>> own = make_identity(tempfile.mkdtemp() + "/ada", "ada")
-    >>> server_context(own, [own.certificate.decode()]).minimum_version.name
-    'TLSv1_3'
-    """
+    """Return what a listening peer offers: TLS 1.3, its own certificate, and only these callers'."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0  # every connection shows its certificate; none is taken up again
     return _pinned(context, identity, roots)
@@ -186,13 +167,6 @@ class Connection:
     taken : called with (link, message) for every message.
     lost : called once with (link, error or None) when the connection has ended.
     drained : called when everything given to `send` has left after some of it had to wait.
-
-    Examples
-    --------
-    `sottovoce.peers.transport.TlsTransport` makes links; one that is closed sends nothing.
-
-    >>> HEAD.size
-    4
     """
 
     def __init__(

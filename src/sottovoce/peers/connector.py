@@ -18,8 +18,6 @@ from sottovoce.errors import ConfigError, PeerError
 from sottovoce.peers.connection import ready, tune
 from sottovoce.peers.listener import split_address
 
-__all__ = ["Proxy", "call", "meet_at_relay", "parse_proxy", "relay_token"]
-
 GREETING = b"SVRELAY1"  # what a relay reads, with a token of 32 bytes and the side; then it answers MET
 MET = b"\x01"
 _SECONDS = 5.0
@@ -61,13 +59,7 @@ def parse_proxy(text: str) -> Proxy:
 
 
 def relay_token(session: bytes, u: int, v: int) -> bytes:
-    """Return what two members say at a relay to be brought together: it tells the relay no name and no run.
-
-    Examples
-    --------
-    >>> relay_token(bytes(32), 2, 0) == relay_token(bytes(32), 0, 2)
-    True
-    """
+    """Return the token by which a relay joins two members; it reveals neither names nor the run."""
     low, high = sorted((u, v))
     edge = low.to_bytes(4, "little") + high.to_bytes(4, "little")
     return hashlib.sha256(b"sottovoce relay 1\n" + session + edge).digest()

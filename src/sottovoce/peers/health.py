@@ -14,8 +14,6 @@ from typing import Any, Protocol
 
 from sottovoce.errors import ConfigError, TryLater
 
-__all__ = ["Health", "metrics"]
-
 HOST = "127.0.0.1"
 _SECONDS = 5.0
 
@@ -34,12 +32,6 @@ class Health:
     ----------
     peer : asked for its report at every request.
     port : of the loopback interface; 0 takes a free one.
-
-    Examples
-    --------
-    >>> Health(None, 70000)
-    Traceback (most recent call last):
-    sottovoce.errors.ConfigError: The port for health must lie between 0 and 65535, got 70000.
     """
 
     def __init__(self, peer: Reporting, port: int) -> None:
@@ -97,13 +89,7 @@ class Health:
 
 
 def metrics(report: Mapping[str, Any]) -> str:
-    """Return a report in Prometheus' text format.
-
-    Examples
-    --------
-    >>> print(metrics({"round": 3, "rounds": 9, "releases": 2, "finished": False}).splitlines()[2])
-    sottovoce_round 3
-    """
+    """Return a report in Prometheus' text format."""
     lines: list[str] = []
 
     def add(name: str, kind: str, about: str, values: list[tuple[dict[str, str], float]]) -> None:

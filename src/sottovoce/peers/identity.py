@@ -29,17 +29,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from sottovoce._io import atomic_write
 from sottovoce.errors import DataError, IdentityError
 
-__all__ = [
-    "CertificateSigner",
-    "Identity",
-    "fingerprint",
-    "make_identity",
-    "read_certificate",
-    "read_identity",
-    "renew_certificate",
-    "verify",
-]
-
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
 MEMBER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -77,14 +66,6 @@ class CertificateSigner:
 
     Keys are read once. Signatures are P-256, written as the two numbers of 32 bytes each. What was found good
     is remembered for a while: heads come by several ways.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> ada, bo = (make_identity(tempfile.mkdtemp() + "/" + name, name) for name in ("ada", "bo"))
-    >>> signer = CertificateSigner(ada, [ada.certificate, bo.certificate])
-    >>> signer.verify(0, b"yes", signer.sign(b"yes")), signer.verify(1, b"yes", signer.sign(b"yes"))
-    (True, False)
     """
 
     def __init__(self, identity: Identity, certificates: Iterable[bytes]) -> None:
@@ -160,15 +141,6 @@ def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
 
     The others pin the new one, and a run goes on with it in a new membership version: an agreement lists one
     certificate for each member, byte for byte.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp() + "/di"
-    >>> first = make_identity(folder, "di", days=1.0)
-    >>> again = renew_certificate(folder)
-    >>> again.key == first.key, again.fingerprint == first.fingerprint, read_identity(folder) == again
-    (True, False, True)
     """
     folder = Path(folder)
     try:

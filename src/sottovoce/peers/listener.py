@@ -21,8 +21,6 @@ from pathlib import Path
 from sottovoce.errors import PeerError, TryLater
 from sottovoce.peers.connection import tls_handshake
 
-__all__ = ["Listener", "raise_limit", "split_address"]
-
 PATIENCE = 5.0  # seconds to show a certificate
 PER_ADDRESS = 32  # connections of one address that have shown none yet
 ALL = 2048  # of all addresses together
@@ -31,13 +29,7 @@ _BACKLOG = 1024
 
 
 def raise_limit(wanted: int = 65_536) -> int:
-    """Raise the number of descriptors this process may hold, as far as the system lets it; return it.
-
-    Examples
-    --------
-    >>> raise_limit() >= 256
-    True
-    """
+    """Raise the number of descriptors this process may hold, as far as the system lets it; return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -50,13 +42,7 @@ def raise_limit(wanted: int = 65_536) -> int:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``.
-
-    Examples
-    --------
-    >>> split_address("[::1]:7000")
-    ('::1', 7000)
-    """
+    """Return host and port of ``host:port``."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
 
@@ -83,11 +69,6 @@ class Listener:
     context : TLS for who enters; None for a relay, which never sees inside.
     patience, per_address, most : seconds, and numbers of connections, before one is let go.
     defer : whether those who say nothing wait in the kernel first, for about as many seconds, where it can.
-
-    Examples
-    --------
-    >>> Listener("127.0.0.1:0", print).counts["let go"]
-    0
     """
 
     def __init__(

@@ -20,8 +20,6 @@ from sottovoce.noise.grid import MaskGrid
 from sottovoce.secure_sum.keys import MaskKey, next_chain
 from sottovoce.secure_sum.masks import PairMasks
 
-__all__ = ["MaskedRows", "erase_mask_key", "make_mask_key", "mask_statement", "read_mask_key"]
-
 
 class MaskedRows:
     """One member's masked rows: the grid, its pair keys and the chain over the integer sums.
@@ -36,19 +34,6 @@ class MaskedRows:
     ----------
     One row per step is hidden; the step's keys are replaced before anybody can ask for its row, so that the
     state that is saved with a row cannot hide another under the same label.
-
-    Examples
-    --------
-    >>> import sottovoce as sv
-    >>> from sottovoce.noise.grid import mask_grid
-    >>> from sottovoce.secure_sum.masks import simulated_masks
-    >>> masked, run = sv.protocols.Masked(sv.graphs.path(3)), bytes(32)
-    >>> grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
-    >>> masks = simulated_masks(masked, seed=1, run=run, bits=grid.bits)
-    >>> members = [MaskedRows(grid, each, run) for each in masks]
-    >>> noise_amplification = np.array([m.hide(np.array([0.5, 1.0]), 0) for m in members])
-    >>> members[0].mean(masked.apply(noise_amplification)[0], 0).tolist()
-    [0.5, 1.0]
     """
 
     def __init__(self, grid: MaskGrid, masks: PairMasks | None, run: bytes) -> None:
@@ -94,13 +79,7 @@ class MaskedRows:
 
 
 def mask_statement(run: bytes, membership_version: int, public: bytes) -> bytes:
-    """Return what a member signs: this run, this membership version, this key.
-
-    Examples
-    --------
-    >>> len(mask_statement(bytes(32), 0, bytes(32)))
-    91
-    """
+    """Return what a member signs: this run, this membership version, this key."""
     return b"sottovoce mask key\n" + run + membership_version.to_bytes(8, "little") + public
 
 

@@ -15,8 +15,6 @@ from sottovoce.data.tables import Classes, Scale
 from sottovoce.errors import DataError
 from sottovoce.peers.agreement import Agreement
 
-__all__ = ["Records", "read_records"]
-
 
 class Records(NamedTuple):
     """Features (records, dim) and targets (records,), empty for a mean."""

@@ -45,8 +45,6 @@ from sottovoce.peers.identity import Identity, make_identity, read_identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.pinned_certificates import PinnedCertificates
 
-__all__ = ["ASSUMPTIONS", "MemberDirectory", "find_member_directory"]
-
 KEY = "key"
 ASSUMPTIONS = (
     "member directory and second copy were never set back together (a snapshot of the whole machine does "
@@ -148,19 +146,7 @@ class MemberDirectory:
         return self.copy / "heads" / run.hex()
 
     def digest(self, records: Records) -> str:
-        """Return the keyed digest of records: equal for equal records in equal order, and no use to others.
-
-        Examples
-        --------
-        >>> import tempfile
-        >>> import numpy as np
-        >>> folder = tempfile.mkdtemp()
-        >>> member_directory = MemberDirectory.create(folder + "/home", "north", population="patients",
-        ...                    copy=folder + "/copy", budgets=[LifetimeBudget(5.0, 1e-5, "user")])
-        >>> rows = Records(np.zeros((2, 1)), np.zeros(2))
-        >>> member_directory.digest(rows) == member_directory.digest(Records(np.zeros((2, 1)), np.ones(2)))
-        False
-        """
+        """Return the keyed digest of records: equal for equal records in equal order, useless to others."""
         path = self.folder / KEY
         try:
             mode, key = stat.S_IMODE(path.stat().st_mode), path.read_bytes()

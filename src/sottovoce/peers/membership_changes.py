@@ -32,17 +32,6 @@ from sottovoce.peers.agreement import Agreement, member_entry, write_agreement
 from sottovoce.peers.identity import common_name
 from sottovoce.peers.member_directory import MemberDirectory
 
-__all__ = [
-    "EarlierSpending",
-    "SettledSpending",
-    "cost_of_change",
-    "draft_membership_change",
-    "model_digest",
-    "other_model",
-    "read_start",
-    "settle",
-]
-
 
 class EarlierSpending:
     """What a member spent in the membership versions before: carried from one ledger to the next.
@@ -84,13 +73,7 @@ class EarlierSpending:
 
 
 def model_digest(model: np.ndarray) -> str:
-    """Return the digest by which a membership version names the model it goes on from.
-
-    Examples
-    --------
-    >>> model_digest(np.zeros(2)) == model_digest(np.zeros(3))
-    False
-    """
+    """Return the digest by which a membership version names the model it goes on from."""
     row = np.ascontiguousarray(model, "<f8")
     return hashlib.sha256(b"sottovoce start\n" + row.tobytes()).hexdigest()
 
@@ -427,14 +410,7 @@ def cost_of_change(old: Agreement, new: Agreement, state: str | Path) -> dict[st
 
 
 def save_model(path: Path, row: np.ndarray) -> None:
-    """Write a model for its owner alone, as `read_start` reads it.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save_model(Path(folder) / "model.npz", np.ones(2))
-    ...     float(np.load(Path(folder) / "model.npz")["parameters"].sum())
-    2.0
-    """
+    """Write a model for its owner alone, as `read_start` reads it."""
     atomic_write(path, lambda file: np.savez(file, parameters=row), mode=0o600)
 
 
@@ -470,12 +446,6 @@ def other_model(agreement: Agreement, state: str | Path | None) -> tuple[str, ..
 
     It costs no privacy: what is released is priced for any model. But whoever drafted it chose it, and a
     member that stood at the same step can see whether it is the common one.
-
-    Examples
-    --------
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> other_model(read_agreement(example_agreement()[0]), None)
-    ()
     """
     if not agreement.start or state is None:
         return ()

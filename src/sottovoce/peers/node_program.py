@@ -24,9 +24,6 @@ from sottovoce.peers.run_keys import RunKeys
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
 
-__all__ = ["StepProgram"]
-
-
 Rounds = list[tuple[tuple[int, ...], tuple[int, ...]]]  # per round: who is sent to, who is heard
 
 
@@ -45,20 +42,6 @@ class StepProgram:
     steady : whether every step talks as the first does; then only that one is looked at.
     beside : members to be in contact with though no row goes to them: heads of ledgers pass from contact to
         contact, so a member that a drawn schedule leaves out must still be reached.
-
-    Examples
-    --------
-    >>> import numpy as np, sottovoce as sv
-    >>> from sottovoce.noise.run_randomness import RunRandomness
-    >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(2), noise_std=2.0, radius=1.0)
-    >>> random = RunRandomness.from_rng(np.random.default_rng(0))
-    >>> source = plan.source(np.zeros((1, 1)), [0], random).recording()
-    >>> algorithm = plan.algorithm(source, np.zeros((1, 1)))
-    >>> program = StepProgram(algorithm, plan.schedule, 1, node=0, source=source)
-    >>> program.begin(); program.sends(0), program.contacts, program.rounds
-    ((1,), (1,), 1)
-    >>> [(release.sensitivity, release.noise_std) for release in program.take_releases()]
-    [(2.0, 2.0)]
     """
 
     def __init__(

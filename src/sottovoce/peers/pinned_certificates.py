@@ -15,8 +15,6 @@ from sottovoce.ledger.lifetime import LifetimeLedger
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.identity import common_name, fingerprint, read_certificate
 
-__all__ = ["PinnedCertificates", "proquint"]
-
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 _SPOKEN = 6  # words of 16 bits: 96 bits, far beyond what anybody can search for
 
@@ -25,13 +23,6 @@ def proquint(digest: str) -> str:
     """Return a fingerprint as six short words that can be read aloud (proquints of its first 96 bits).
 
     D. Wilkerson, "A Proposal for Proquints", 2009, https://arxiv.org/abs/0901.4016.
-
-    Examples
-    --------
-    127.0.0.1 in that paper is 7f000001:
-
-    >>> proquint("7f000001" * 3)
-    'lusab-babad-lusab-babad-lusab-babad'
     """
     raw = bytes.fromhex(digest)[: 2 * _SPOKEN]
     return "-".join(_word(int.from_bytes(raw[i : i + 2], "big")) for i in range(0, len(raw), 2))
@@ -46,21 +37,7 @@ class PinnedCertificates:
     A certificate is pinned by `trust` only, which is an act in the lifetime ledger. A file that was exchanged
     since does not match the lifetime ledger and is refused; so is an agreement with a member who is not
     pinned, or is pinned with another certificate (`require`).
-
-    Examples
-    --------
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> file, (ada, bo) = example_agreement()
-    >>> lifetime_ledger = LifetimeLedger(file.parent / "book", file.parent / "copy", file.parent / "lock")
-    >>> lifetime_ledger.create("ada")
-    >>> pinned_certificates = PinnedCertificates(file.parent / "addresses", lifetime_ledger)
-    >>> pinned_certificates.require(read_agreement(file), ada.fingerprint)
-    Traceback (most recent call last):
-    sottovoce.errors.IdentityError: bo is not in the address book; get its certificate, compare the words by telephone and run `peer trust`.
-    >>> pinned_certificates.trust(file.parent / "bo" / "certificate.pem", "read aloud by Bo")
-    'bo'
-    >>> pinned_certificates.require(read_agreement(file), ada.fingerprint)
-    """  # noqa: E501
+    """
 
     def __init__(self, folder: str | Path, lifetime_ledger: LifetimeLedger) -> None:
         self.folder, self.lifetime_ledger = Path(folder), lifetime_ledger

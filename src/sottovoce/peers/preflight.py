@@ -37,8 +37,6 @@ from sottovoce.peers.transport import (
     shown_fingerprint,
 )
 
-__all__ = ["Finding", "check_files", "check_neighbors"]
-
 _SOON = 30  # days before its end that a certificate is worth a word
 
 
@@ -79,14 +77,6 @@ def check_files(
 ) -> Checked:
     """Look at everything on this machine: agreement, signatures, key, records, price, lifetime ledger,
     ledger, disk.
-
-    Examples
-    --------
-    >>> from sottovoce.peers.agreement import example_agreement
-    >>> file, (ada, bo) = example_agreement()
-    >>> result = check_files(file, identity=file.parent / "ada").findings
-    >>> [(each.what, each.well) for each in result[:3]]
-    [('agreement', True), ('signatures', False), ('identity', True)]
     """
     result = Checked([])
 

@@ -20,21 +20,12 @@ from sottovoce.peers.connection import ready, tune
 from sottovoce.peers.connector import GREETING, MET, relay_token
 from sottovoce.peers.listener import Listener
 
-__all__ = ["Relay", "edge_tokens"]
-
 _PIECE = 1 << 18
 _WAITING = 4096  # callers that wait for their partner, in all
 
 
 def edge_tokens(agreement: Agreement) -> frozenset[bytes]:
-    """Return the tokens that an agreement's members say: a relay given these serves nobody else.
-
-    Examples
-    --------
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> len(edge_tokens(read_agreement(example_agreement()[0])))
-    1
-    """
+    """Return the tokens that an agreement's members say: a relay given these serves nobody else."""
     pairs = ((int(u), int(v)) for u, v in agreement.network.edges)
     return frozenset(relay_token(agreement.session, u, v) for u, v in pairs)
 
@@ -52,11 +43,6 @@ class Relay:
     ----------
     It holds no key and reads nothing but the greeting of 41 bytes; what it copies is TLS 1.3 between two
     members. A caller holds a descriptor; callers without a greeting are let go as at a peer's listener.
-
-    Examples
-    --------
-    >>> Relay("127.0.0.1:0").counts["joined"]
-    0
     """
 
     def __init__(

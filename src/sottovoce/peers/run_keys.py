@@ -18,8 +18,6 @@ from typing import Any
 from sottovoce.errors import LedgerError, Refused
 from sottovoce.noise.samplers import KeyedNoise
 
-__all__ = ["RunKeys"]
-
 
 class RunKeys:
     """One member's secret randomness in one run.
@@ -35,18 +33,6 @@ class RunKeys:
     received), agent, step, stream, scale and the clean integers; lots and hidden choices of the same without
     the value. `turn_over` replaces the key by HMAC(key, "next"); what is left for the rounds of the open step
     is another function of it. After `erase` nothing can be drawn.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> keys = RunKeys(bytes(32), 0)
-    >>> kept = keys.to_dict()
-    >>> row = keys.noise.perturb(np.zeros((1, 4)), agents=[0], step=0, std=1.0)
-    >>> again = RunKeys(bytes(32), 0); again.restore(kept)
-    >>> bool((again.noise.perturb(np.zeros((1, 4)), agents=[0], step=0, std=1.0) == row).all())
-    True
-    >>> keys.turn_over(); keys.to_dict()["key"] == kept["key"]
-    False
     """
 
     def __init__(self, run: bytes, membership_version: int, key: bytes | None = None) -> None:

@@ -11,8 +11,6 @@ from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.listener import split_address
 from sottovoce.peers.member_directory import MemberDirectory
 
-__all__ = ["peer_unit", "systemd_unit"]
-
 _UNIT = """[Unit]
 Description=Sottovoce peer: {title}
 Documentation=man:systemd.service(5)
@@ -104,12 +102,6 @@ def systemd_unit(
     writable : the folders it may write to.
     user : the account it runs under; empty where the unit is installed for a user.
     low_port : whether it listens below 1024, 443 for instance.
-
-    Examples
-    --------
-    >>> unit = systemd_unit(["/usr/bin/sottovoce", "peer", "run"], title="mean", writable=["/srv/home"])
-    >>> [line for line in unit.splitlines() if line.startswith(("ExecStart", "RestartForce"))]
-    ['ExecStart="/usr/bin/sottovoce" "peer" "run"', 'RestartForceExitStatus=75']
     """
     words = [str(word) for word in command]
     if not Path(words[0]).is_absolute():

@@ -15,8 +15,6 @@ from sottovoce.peers.identity import read_certificate, verify
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.membership_changes import SettledSpending, other_model, settle
 
-__all__ = ["Forecast", "add_members", "forecast", "require_valid_signatures", "signed_by"]
-
 
 def add_members(draft: Path, members: Sequence[str], out: Path) -> Agreement:
     """Write the agreement of a draft and its members, each given as CERTIFICATE@HOST:PORT."""

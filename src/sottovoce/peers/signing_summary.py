@@ -1,4 +1,4 @@
-"""The sheet a member reads before it signs: who, where, which connections, what is computed, on what."""
+"""The summary a member reads before it signs: members, addresses, connections, algorithm, data."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ from typing import Any
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.pinned_certificates import proquint
 
-__all__ = ["checks", "connections", "remembered", "signing_summary"]
-
 UNPACED = (
     "neighbors may learn how many records a member has, by the time of its answers: [timing] pace hides it"
 )
 
 
 def connections(agreed_run: AgreedRun) -> list[tuple[int, int]]:
-    """Return every pair of members whose peers connect in some round: the list for the firewalls.
-
-    Examples
-    --------
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> connections(AgreedRun(read_agreement(example_agreement()[0])))
-    [(0, 1)]
-    """
+    """Return every pair of members whose peers connect in some round: the list for the firewalls."""
     pairs: set[tuple[int, int]] = set()
     every = len(agreed_run.agreement.network.edges)  # more there cannot be
     last = None
@@ -44,13 +35,6 @@ def signing_summary(agreed_run: AgreedRun) -> dict[str, Any]:
     """Return what is signed, in plain values: members with words and addresses, connections, data, algorithm.
 
     The prices are `AgreedRun.table`'s, the lifetime ledger's before and after `LifetimeLedger.forecast`'s.
-
-    Examples
-    --------
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> page = signing_summary(AgreedRun(read_agreement(example_agreement()[0])))
-    >>> page["connections"], page["algorithm"]["clip_norm"]
-    ([['ada', 'bo']], 1.0)
     """
     agreement = agreed_run.agreement
     names = [member.name for member in agreement.members]
@@ -83,14 +67,7 @@ def signing_summary(agreed_run: AgreedRun) -> dict[str, Any]:
 
 
 def checks(agreed_run: AgreedRun) -> str:
-    """Return, in one sentence, which rows of others a member can check.
-
-    Examples
-    --------
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> checks(AgreedRun(read_agreement(example_agreement()[0])))
-    'rows with a number beyond 31.52 are refused: clip and noise allow them with a chance below 2^-40'
-    """
+    """Return, in one sentence, which rows of others a member can check."""
     if agreed_run.grid is not None:
         return "masked rows cannot be checked, only their sum can, and it does not show whose fault it is"
     if agreed_run.bound is None:
@@ -103,26 +80,19 @@ def checks(agreed_run: AgreedRun) -> str:
 
 
 def remembered(agreed_run: AgreedRun) -> list[str]:
-    """Return what a run rests on that was set back by a backup or goes on from a membership version: who
-    counts.
-
-    Examples
-    --------
-    >>> from sottovoce.peers.agreement import example_agreement, read_agreement
-    >>> len(remembered(AgreedRun(read_agreement(example_agreement()[0]))))
-    2
-    """
+    """Return what a run assumes about backups and about members of earlier membership versions."""
     every = agreed_run.agreement.witness
-    some = "one other member is honest and was not set back with it"
-    lines = [f"a folder set back by a backup is noticed if {some}; if all were, rows leave uncharged"]
+    lines = [
+        "a state folder restored from a backup is noticed if one other member is honest and was not restored "
+        "with it; otherwise messages may leave without being charged"
+    ]
     if every > 1:
         lines.append(
-            f"of the newest {2 * every - 1} rows that member must be one who got them (with witness = 1 in "
-            "[timing] all members are asked before every row)"
+            f"a restored backup may go unnoticed for up to {2 * every - 1} messages; `witness = 1` in "
+            "[timing] closes this gap and is slower"
         )
     if agreed_run.tolerate and agreed_run.agreement.continues:
-        # who left keeps the keys of its membership versions: with one more who stays, those membership
-        # versions are seen by two
+        # a member that left keeps its keys: with a member that stays, two see the earlier versions
         who = (
             f"the {agreed_run.tolerate} members who may collude"
             if agreed_run.tolerate > 1

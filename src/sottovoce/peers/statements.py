@@ -8,8 +8,6 @@ from typing import Any
 
 from sottovoce.errors import ConfigError
 
-__all__ = ["VERSION", "read_statement"]
-
 VERSION = 1
 
 

@@ -14,8 +14,6 @@ from sottovoce.errors import LedgerError
 from sottovoce.ledger.run_ledger import LOCK, read_ledger
 from sottovoce.ledger.store import is_locked
 
-__all__ = ["LIVE", "read_proof", "read_status"]
-
 LIVE = "live.json"  # what a running peer last said of itself
 
 

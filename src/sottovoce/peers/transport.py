@@ -39,8 +39,6 @@ from sottovoce.peers.identity import Identity, expiry
 from sottovoce.peers.listener import PATIENCE, Listener
 from sottovoce.peers.wire_format import HEAD, POSITION, ROW, VERSION, WITNESS, FrameCodec
 
-__all__ = ["Hello", "TlsTransport", "Transport", "TransportConfig"]
-
 _QUEUE = 256
 _LINKS = 4  # connections of one member; the oldest goes, it is most likely a dead one
 _PAUSE, _LONGEST = 0.05, 1.0  # seconds before a member is called again
@@ -56,14 +54,7 @@ _MAGIC = b"SVOH"
 
 
 class Hello(NamedTuple):
-    """What each end says first, inside TLS: its agreement, its clock and its version; nothing secret.
-
-    Examples
-    --------
-    >>> hello = Hello(bytes(32), bytes(32), 0.0, "1.0")
-    >>> Hello.read(hello.to_bytes()) == hello
-    True
-    """
+    """What each end says first, inside TLS: its agreement, its clock and its version; nothing secret."""
 
     run: bytes
     session: bytes
@@ -114,13 +105,7 @@ class Hello(NamedTuple):
 
 
 def apart_in_words(seconds: float) -> str:
-    """Return a difference between clocks as a person says it.
-
-    Examples
-    --------
-    >>> apart_in_words(-3605.0)
-    '1 h 0 min behind'
-    """
+    """Return a difference between clocks as a person says it."""
     minutes = int(abs(seconds) // 60)
     days, hours = minutes // 1440, minutes // 60 % 24
     span = f"{days} d {hours} h" if days else f"{hours} h {minutes % 60} min"

@@ -28,16 +28,6 @@ import numpy as np
 from sottovoce.errors import FrameError
 from sottovoce.ledger.store import DIGEST, SIGNATURE, TRAILER, frame_digest
 
-__all__ = [
-    "Frame",
-    "FrameCodec",
-    "HeadReceipt",
-    "LedgerHead",
-    "OpenSigner",
-    "Position",
-    "Signer",
-]
-
 MAGIC = b"SVOC"
 VERSION = 1
 ROW, POSITION, REFUSAL, DROP, HEAD, WITNESS = 1, 2, 3, 4, 5, 6
@@ -87,12 +77,7 @@ class Signer(Protocol):
 
 
 class OpenSigner:
-    """Signatures that anybody can make: for simulations, where nobody forges them.
-
-    >>> signer = OpenSigner(2)
-    >>> signer.verify(2, b"yes", signer.sign(b"yes")), signer.verify(1, b"yes", signer.sign(b"yes"))
-    (True, False)
-    """
+    """Signatures that anybody can make: for simulations, where nobody forges them."""
 
     def __init__(self, member: int) -> None:
         self.member = member
@@ -171,18 +156,6 @@ class FrameCodec:
     `decode` returns a frame whose sizes, numbers, digest and signature are all as agreed and whose row is
     finite, or raises `FrameError`; it allocates at most one row, and never interprets a byte as anything but
     numbers.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> codec = FrameCodec(run=bytes(32), members=3, rounds=10, dim=2, dtype="float64")
-    >>> raw = codec.row(np.array([1.0, 2.0]), sender=1, round=4)
-    >>> frame = codec.decode(raw)
-    >>> frame.sender, frame.round, codec.values(frame).tolist()
-    (1, 4, [1.0, 2.0])
-    >>> codec.decode(raw[:-1])
-    Traceback (most recent call last):
-    sottovoce.errors.FrameError: A row of this run takes 184 bytes, got 183.
     """
 
     run: bytes
