@@ -1,10 +1,10 @@
 """Features of images that need no data: oriented filters and wavelets, whitened on pictures made at random.
 
-A linear model on fixed features is what works best under strong noise: few parameters, bounded gradients, a
-convex loss (Tramèr and Boneh 2021, "Differentially Private Learning Needs Better Features"). Nothing here
-looks at any record but the one it transforms: filters are formulas, and the mean and covariance that center
-and whiten the features are those of random pictures: strokes of a pen, textured shapes, fallen leaves. So the
-features cost no privacy. Needs torch, so it is imported where it is used.
+A linear model on fixed features works best under strong noise: few parameters, bounded gradients, a convex
+loss (Tramèr and Boneh 2021, "Differentially Private Learning Needs Better Features"). The features of a
+record depend on that record alone: filters are formulas, and the mean and covariance that center and whiten
+the features are those of random pictures (pen strokes, textured shapes, dead leaves). So the features cost no
+privacy. The module needs torch.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Deskewed:
 
 @dataclass(frozen=True)
 class Joined:
-    """Several kinds of features beside each other, in one row."""
+    """Several kinds of features in one row."""
 
     parts: tuple[Any, ...]
 
@@ -393,7 +393,7 @@ def named_features(name: str) -> Whitened:
     ``handwriting`` and ``handwriting-fine`` (grey, deskewed, oriented filters on a coarser or finer grid),
     ``objects`` (grey: scattering, oriented filters, pooled pixels), ``photographs`` and ``photographs-fine``
     (color: the same in opponent channels; second-order scattering of the luminance). ``objects-mirrored``
-    and ``photographs-mirrored`` see an image and its mirror image alike, and are narrower.
+    and ``photographs-mirrored`` give an image and its mirror image the same row, and are narrower.
 
     Examples
     --------

@@ -103,7 +103,7 @@ class Images:
 
 @dataclass(frozen=True)
 class ImageReading:
-    """How images become what a network takes, by public facts only; it is kept with the model.
+    """How images become inputs of a network, by public facts only; it is saved with the model.
 
     Parameters
     ----------
@@ -141,13 +141,13 @@ class ImageReading:
         return ((array.astype(np.float32) - np.float32(self.mean)) / np.float32(self.std)).astype(np.float32)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return values that JSON can hold."""
         return {"side": self.side, "mean": self.mean, "std": self.std, "features": self.features}
 
     @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> ImageReading:
-        """Read what `to_dict` wrote."""
-        return cls(record["side"], float(record["mean"]), float(record["std"]), record["features"])
+    def from_dict(cls, stored: Mapping[str, Any]) -> ImageReading:
+        """Read the output of `to_dict`."""
+        return cls(stored["side"], float(stored["mean"]), float(stored["std"]), stored["features"])
 
 
 def read_images(data: Any) -> Any:

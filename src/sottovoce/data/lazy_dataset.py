@@ -1,4 +1,4 @@
-"""Records that are loaded when a batch asks for them: a torch Dataset with its transforms. Needs torch."""
+"""Records that are loaded when a batch needs them: a torch Dataset with its transforms. Needs torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sottovoce.errors import DataError
 
 
 class LazyData(AgentData):
-    """The records of every agent, read one by one from ``read`` whenever a batch holds them.
+    """The records of every agent, read one by one from ``read`` when a batch holds them.
 
     Parameters
     ----------
@@ -25,8 +25,8 @@ class LazyData(AgentData):
 
     Guarantees
     ----------
-    None of its own: the clip bounds the influence of a record if what ``read(i)`` returns is made from record
-    i, and from random numbers, alone.
+    None of its own: clipping bounds the influence of a record if ``read(i)`` depends on record i and on
+    random numbers alone.
 
     Examples
     --------

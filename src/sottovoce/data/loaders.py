@@ -64,9 +64,9 @@ def names() -> tuple[str, ...]:
 
 def _loaders() -> dict[str, Callable[[], Dataset]]:
     return {
-        "breast_cancer": _breast_cancer,
-        "digits": _digits,
-        "diabetes": _diabetes,
+        "breast_cancer": lambda: _scikit_learn("breast_cancer", target=lambda y: y * 2.0 - 1),
+        "digits": lambda: _scikit_learn("digits", scale=16.0),
+        "diabetes": lambda: _scikit_learn("diabetes", target=lambda y: y.astype(float)),
         "houses": _houses,
         "electricity": _electricity,
         "madelon": _madelon,
@@ -75,25 +75,14 @@ def _loaders() -> dict[str, Callable[[], Dataset]]:
     }
 
 
-def _breast_cancer() -> Dataset:
-    from sklearn.datasets import load_breast_cancer
+def _scikit_learn(
+    name: str, *, scale: float = 1.0, target: Callable[[np.ndarray], np.ndarray] | None = None
+) -> Dataset:
+    from sklearn import datasets
 
-    bunch = load_breast_cancer()
-    return Dataset("breast_cancer", bunch.data, bunch.target * 2.0 - 1, tuple(map(str, bunch.feature_names)))
-
-
-def _digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    return Dataset("digits", bunch.data / 16.0, bunch.target, tuple(map(str, bunch.feature_names)))
-
-
-def _diabetes() -> Dataset:
-    from sklearn.datasets import load_diabetes
-
-    bunch = load_diabetes()
-    return Dataset("diabetes", bunch.data, bunch.target.astype(float), tuple(map(str, bunch.feature_names)))
+    bunch = getattr(datasets, f"load_{name}")()
+    y = bunch.target if target is None else target(bunch.target)
+    return Dataset(name, bunch.data / scale, y, tuple(map(str, bunch.feature_names)))
 
 
 def _npz(folder: str, file: str) -> dict[str, np.ndarray]:

@@ -72,9 +72,10 @@ def by_label(y: Any, users: int, skew: float, rng: np.random.Generator) -> list[
 
 
 def dirichlet(y: Any, users: int, concentration: float, rng: np.random.Generator) -> list[np.ndarray]:
-    """Deal each class out with shares drawn from a symmetric Dirichlet law; small means very uneven.
+    """Deal each class out with shares drawn from a symmetric Dirichlet distribution.
 
-    Users the draw leaves empty receive one record from the largest user.
+    A small concentration is very uneven. Users the draw leaves empty receive one record from the largest
+    user.
 
     Examples
     --------

@@ -1,8 +1,8 @@
 """Tables as arrays of numbers, by public facts only: declared bounds, categories and class names.
 
-A mean, a deviation or a list of classes read from the records would be a release that nobody charged. So
-columns are scaled by public bounds, and categories and classes are declared. The two facts that may be read
-from the records instead must be accepted by name: ``"standardize"`` and ``"class names"``.
+A mean, a deviation or a list of classes read from the records would be an uncharged release. So columns are
+scaled by public bounds, and categories and classes are declared. The two facts that may be read from the
+records instead must be accepted by name: ``"standardize"`` and ``"class names"``.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class Softmax:
 
     Guarantees
     ----------
-    One record moves the clipped sum of its agent by at most the clip (add or remove), whatever its features
+    One record moves the clipped sum of its agent by at most the clip norm (add or remove), for any features
     and label; a record whose gradient is not finite counts zero.
 
     Examples

@@ -437,7 +437,7 @@ RANDOM = frozenset(
 
 
 def _functions() -> dict[Any, str]:
-    """The functions themselves, so that a stranger's function of the same name is not taken for one."""
+    """Return the functions by identity: another function of the same name has no rule."""
     names: dict[Any, str] = {}
     for name in RULES:
         for space in (torch, F, operator, torch.special, torch.linalg):

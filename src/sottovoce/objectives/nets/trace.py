@@ -116,9 +116,7 @@ def trace(
             losses = tracer.run(loss, arguments)
     except NotPerSample:
         raise
-    except (
-        Exception
-    ) as reason:  # whatever the network's own code does with stand-ins: it is not a list of steps
+    except Exception as reason:  # any error of the network's code on proxies: it is not a list of steps
         first = (str(reason).strip() or type(reason).__name__).splitlines()[0]
         raise NotPerSample(f"the network or loss cannot be written as fixed steps ({first})") from reason
     finally:

@@ -1,8 +1,8 @@
 """Per-sample gradients of any module, one record at a time.
 
 The gradient of a record is computed from that record, the parameters and a fresh copy of the module and of
-the loss, so it is a function of one record whatever the module does: statistics over the batch are statistics
-of one, and buffers or counters that a pass writes are discarded with the copy.
+the loss, so it is a function of one record for every module: statistics over the batch are statistics of one,
+and buffers or counters that a pass writes are discarded with the copy.
 """
 
 from __future__ import annotations
