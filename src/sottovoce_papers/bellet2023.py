@@ -13,9 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs
+from sottovoce.accounting.observation.random_walk import complete_passage, walk_loss
+from sottovoce.algorithms.dp_sgd import DPSGD
+from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
+from sottovoce.data import Shards
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
+from sottovoce_papers.muffliato2022.housing import mean_accuracy, prepared
 from sottovoce_papers.registry import Experiment, Shown
 
 ALPHA = 2.0
@@ -25,8 +32,6 @@ def amplification(
     quick: bool = False, *, sizes: tuple[int, ...] = (64, 256, 1024, 4096), visits: int = 20
 ) -> Result:
     """Return network over local loss of a walk of ``visits * n`` hops, at order 2 and sigma^2 = visits."""
-    from sottovoce.accounting.observation.random_walk import complete_passage, walk_loss
-
     started = time.perf_counter()
     rows = []
     for n in sizes[:2] if quick else sizes:
@@ -42,10 +47,9 @@ def amplification_table(record: dict[str, Any]) -> Shown:
     rows = tuple(
         (r["n"], r["local"], r["network"], r["network"] / r["local"], r["printed"]) for r in record["history"]
     )
-    return Shown(
-        ("users n", "local loss", "network loss", "ours: network / local", "paper: ln^2 n / n"), rows,
-        f"Rényi loss of order 2, complete graph, {record['config']['visits']} visits a user.",
-    )  # fmt: skip
+    columns = ("users n", "local loss", "network loss", "ours: network / local", "paper: ln^2 n / n")
+    note = f"Rényi loss of order 2, complete graph, {record['config']['visits']} visits a user."
+    return Shown(columns, rows, note)
 
 
 def amplification_held(record: dict[str, Any]) -> bool:
@@ -88,13 +92,6 @@ LOCAL_QUICK = LocalConfig(
 
 def against_local(quick: bool = False, **options: Any) -> Result:
     """Return accuracies of a walk at a network DP budget, one at a local DP budget, and central DP-SGD."""
-    from sottovoce import graphs
-    from sottovoce.algorithms.dp_sgd import DPSGD
-    from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
-    from sottovoce.data import Shards
-    from sottovoce.objectives import GLM
-    from sottovoce_papers.muffliato2022.housing import mean_accuracy, prepared
-
     started = time.perf_counter()
     config = replace(LOCAL_QUICK if quick else LocalConfig(), **options)
     n, data = config.users, prepared(config.seed)
@@ -132,8 +129,6 @@ def against_local(quick: bool = False, **options: Any) -> Result:
 
 def _walk_sigma(n: int, hops: int, loss: float) -> float:
     """The least noise over the sensitivity at which the walk's network loss of order 2 is ``loss``."""
-    from sottovoce.accounting.observation.random_walk import complete_passage, walk_loss
-
     passage = complete_passage(n, hops)
     low, high = 1e-3, 1e3
     for _ in range(30):
@@ -152,15 +147,8 @@ def local_table(record: dict[str, Any]) -> Shown:
          min(r["accuracies"]), max(r["accuracies"]))
         for r in record["history"]
     )  # fmt: skip
-    columns = (
-        "Rényi loss (order 2)",
-        "method",
-        "noise multiplier",
-        "learning rate",
-        "accuracy, tuned (median)",
-        "least",
-        "most",
-    )
+    settings = ("Rényi loss (order 2)", "method", "noise multiplier", "learning rate")
+    columns = (*settings, "accuracy, tuned (median)", "least", "most")
     return Shown(
         columns, rows, f"houses, {record['config']['users']:,} users with one record each, complete graph."
     )

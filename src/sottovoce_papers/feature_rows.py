@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sottovoce._io import atomic_write
+from sottovoce.data.images import load_images
 
 CACHE_VERSION = 1  # raise when `sottovoce.data.image_features` computes other numbers
 SIDES = {"digits": 28, "cifar10": 32}  # others as they come
@@ -46,8 +47,6 @@ def rows_of(data: str, features: str) -> Rows:
 
     Rows of full data sets are kept on disk.
     """
-    from sottovoce.data.images import load_images
-
     images = load_images(data)
     place = cache_folder() / f"{data}-{features}-{CACHE_VERSION}"
     names = [place.with_name(f"{place.name}-{part}.npy") for part in ("train", "test")]

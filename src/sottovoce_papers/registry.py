@@ -128,23 +128,16 @@ _READ: dict[str, Callable[[str], Any]] = {"int": int, "float": _float, "bool": _
 
 @dataclass(frozen=True)
 class Experiment:
-    """One table or figure of a paper.
+    """One table or figure of a paper: how it is run, shown and drawn, and what the paper claims.
 
-    Attributes
-    ----------
-    title : one line for the list.
-    paper : which paper, and which table or figure of it.
-    run : ``run(quick=False, **options) -> Result``; ``quick`` is the form that the tests run. An experiment
-        of independent trials has an option ``spread``, which runs them (`sottovoce.runners.sweep`).
-    plot : draws the record of a result: ``plot(record) -> matplotlib Figure``.
-    table : the record as a person reads it: ``table(record) -> Shown``.
-    claim : what the paper says, in one line.
-    held : whether the record bears the claim out, None where it cannot say.
-    config : the frozen dataclass of options, where ``run`` takes ``**options``.
+    ``run(quick=False, **options)`` returns a `Result`; ``quick`` is the form that the tests run. An experiment
+    of independent trials has an option ``spread``, which runs them (`sottovoce.runners.sweep`). ``held`` says
+    whether a result bears the claim out, None where it cannot say. ``config`` is the dataclass of the options,
+    where ``run`` takes ``**options``.
     """
 
     title: str
-    paper: str
+    paper: str  # which paper, and which table or figure of it
     run: Callable[..., Result]
     plot: Callable[[dict[str, Any]], Any] | None = None
     table: Callable[[dict[str, Any]], Shown] | None = None

@@ -9,8 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce._format import number
+from sottovoce._format import fine, number
+from sottovoce._io import atomic_write, plain
 from sottovoce.cli.output import Json, emit, if_stopped, progress, safe, table
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.runners.sweep import sweep
+from sottovoce_papers.common import commit, differences
+from sottovoce_papers.option_help import meaning
+from sottovoce_papers.paper_index import ITEMS, lasted, stored_results
+from sottovoce_papers.registry import find, options_of, registry
+from sottovoce_papers.sweep_targets import has_trials, takes_seed
 
 RESULTS = Path("docs/results")  # where a checkout keeps results
 ROWS = 150  # of a table are printed; the record and the report have all
@@ -72,9 +80,6 @@ def reproduce(
       sottovoce reproduce topologies --from topologies.json --plot topologies.png
       sottovoce reproduce gallery --from docs/results --out gallery.html
     """
-    from sottovoce.errors import DataError, InvalidInput
-    from sottovoce_papers.registry import find, options_of
-
     if wants_help and name == "list":
         print(context.get_help())
         return
@@ -135,16 +140,11 @@ reproduce.context_settings = {  # type: ignore[attr-defined]
 
 
 def _refuse_unless(fine: bool, sentence: str) -> None:
-    from sottovoce.errors import InvalidInput
-
     if not fine:
         raise InvalidInput(sentence)
 
 
 def _list(folder: Path, json: bool) -> None:
-    from sottovoce_papers.paper_index import ITEMS, stored_results
-    from sottovoce_papers.registry import registry
-
     results = stored_results(folder)
     items = []
     for i in ITEMS:
@@ -172,9 +172,7 @@ def _list(folder: Path, json: bool) -> None:
 
 def _gallery(folder: Path, out: Path, json: bool) -> None:
     """Write one page of all records in a folder: picture, claim, whether it held."""
-    from sottovoce._io import atomic_write
     from sottovoce.report.page import build
-    from sottovoce_papers.paper_index import stored_results
 
     records = list(stored_results(folder).values())
     _refuse_unless(bool(records), f"{folder} holds no record of an experiment; --from names another folder.")
@@ -185,9 +183,6 @@ def _gallery(folder: Path, out: Path, json: bool) -> None:
 
 
 def _help(name: str, experiment: Any, json: bool) -> None:
-    from sottovoce_papers.option_help import meaning
-    from sottovoce_papers.registry import options_of
-
     options = options_of(experiment)
     payload = {
         "name": name, "title": experiment.title, "paper": experiment.paper, "claim": experiment.claim,
@@ -225,9 +220,6 @@ def _default(value: Any) -> str:
 
 def _chosen(name: str, experiment: Any, words: list[str], pairs: Sequence[str]) -> dict[str, Any]:
     """Return the options that were given, read as the experiment reads them; refuse any other."""
-    from sottovoce.errors import InvalidInput
-    from sottovoce_papers.registry import options_of
-
     known = options_of(experiment)
     values: dict[str, str] = {}
     for pair in pairs:
@@ -259,8 +251,6 @@ def _chosen(name: str, experiment: Any, words: list[str], pairs: Sequence[str]) 
 
 def _check_quick_options(record: Mapping[str, Any], options: Mapping[str, Any]) -> None:
     """Refuse an option that the quick form replaced by its own value."""
-    from sottovoce._io import plain
-
     used = {key: record["config"][key] for key in options if key in record["config"]}
     other = [key for key, value in used.items() if plain(value) != plain(options[key])]
     flags = ", ".join(f"{_flag(key)} {_default(used[key])}" for key in other)
@@ -293,8 +283,6 @@ def _run(
     came = record["provenance"]
     if earlier:
         came["assembled_from"] = earlier[0]
-    from sottovoce_papers.common import commit
-
     came["commit"] = commit()
     return record
 
@@ -341,10 +329,6 @@ def _spread(
     name: str, jobs: int | None, backend: str | None, folder: Path | None, json: bool
 ) -> Callable[..., list[Any]] | None:
     """Return what runs the trials of an experiment, here or as a sweep; None where it has none."""
-    from sottovoce.errors import InvalidInput
-    from sottovoce.runners.sweep import sweep
-    from sottovoce_papers.sweep_targets import has_trials, takes_seed
-
     alone = (jobs, backend, folder) == (None, None, None)
     if not has_trials(name):
         if alone:
@@ -373,9 +357,6 @@ def _spread(
 
 def _compare(name: str, record: Mapping[str, Any], stored: Mapping[str, Any], path: Path, json: bool) -> None:
     """Say whether a run gave the numbers of a stored result; raise if it did not."""
-    from sottovoce._io import plain
-    from sottovoce_papers.common import differences
-
     parts = ("config", "metrics", "history")
     wrong = differences({key: plain(record[key]) for key in parts}, {key: stored[key] for key in parts})
     more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
@@ -392,9 +373,6 @@ def _speaker(experiment: Any) -> str:
 
 
 def _show(screen: Any, experiment: Any, record: dict[str, Any], written: Sequence[Path]) -> None:
-    from sottovoce._format import fine
-    from sottovoce_papers.paper_index import lasted
-
     screen.print(f"[bold]{safe(experiment.title)}[/bold] ({safe(experiment.paper)})")
     if experiment.table is not None:
         shown = experiment.table(record)

@@ -9,6 +9,9 @@ import typer
 
 from sottovoce._format import number
 from sottovoce.cli.output import Json, emit, if_stopped, progress, table
+from sottovoce.errors import InvalidInput
+from sottovoce.runners import sweep as trials_of
+from sottovoce_papers.sweep_targets import takes_seed, target
 
 
 def sweep(
@@ -39,10 +42,6 @@ def sweep(
         sottovoce sweep audit --set graph=path:3,ring:8 --repeats 32 --jobs 2 -o audits
         sottovoce sweep attack-geometric --quick --set n=20,30 --repeats 4 --jobs 2 -o geometric
     """
-    from sottovoce.errors import InvalidInput
-    from sottovoce.runners import sweep as trials_of
-    from sottovoce_papers.sweep_targets import takes_seed, target
-
     function, fixed = target(what, quick)
     if repeats > 1 and what != "audit" and not takes_seed(what):
         raise InvalidInput(f"{what} takes no seed, so --repeats {repeats} would run the same thing again.")
@@ -70,8 +69,6 @@ def sweep(
 
 def choices(words: list[str]) -> dict[str, list[Any]]:
     """Return {option: values} from words like n=20,40; numbers and true/false are read as such."""
-    from sottovoce.errors import InvalidInput
-
     options: dict[str, list[Any]] = {}
     for word in words:
         name, equals, values = word.partition("=")

@@ -7,23 +7,23 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs
+from sottovoce.attacks.audit import audit_averaging
+from sottovoce.protocols import Gossip
 from sottovoce.runners import Result
+from sottovoce_papers.registry import find
 
 
 def target(what: str, quick: bool = False) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the function that ``sottovoce sweep WHAT`` runs, and the options it always gets."""
     if what == "audit":
         return audit_trial, {}
-    from sottovoce_papers.registry import find
-
     find(what)
     return experiment_trial, {"experiment": what, "quick": quick}
 
 
 def experiment_trial(*, seed: int, experiment: str, quick: bool = False, **options: Any) -> Result:
     """Run one registered experiment with a derived seed; a job for `sweep`."""
-    from sottovoce_papers.registry import find
-
     if takes_seed(experiment):
         options["seed"] = seed % 2**31
     return find(experiment).run(quick=quick, **options)
@@ -43,8 +43,6 @@ def has_trials(experiment: str) -> bool:
 def _options(experiment: str) -> Mapping[str, Any]:
     from inspect import signature
 
-    from sottovoce_papers.registry import find
-
     return signature(find(experiment).run).parameters
 
 
@@ -62,10 +60,6 @@ def audit_trial(
     repeat: int = 0,
 ) -> dict[str, Any]:
     """Audit what one node (the furthest by default) learns of ``user`` by gossip; a job for `sweep`."""
-    from sottovoce import graphs
-    from sottovoce.attacks.audit import audit_averaging
-    from sottovoce.protocols import Gossip
-
     network = graphs.parse(graph)
     who = int(np.argmax(network.distances_from(user))) if observer is None else observer
     audit = audit_averaging(

@@ -18,6 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs
+from sottovoce.algorithms.registry import algorithm
+from sottovoce.data.images import load_images
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
 from sottovoce_papers import drawing
@@ -86,8 +89,6 @@ def make_plan(
     name: str, net: Any, start: np.ndarray, sizes: list[int], *, clip_norm: float, **options: Any
 ) -> Any:
     """Return the plan of one algorithm with the least noise that meets the budget in ``options``."""
-    from sottovoce import graphs
-    from sottovoce.algorithms.registry import algorithm
     from sottovoce.objectives.nets.objective import NetObjective
 
     objective = NetObjective(net.module(start), clip_norm=clip_norm)
@@ -96,8 +97,6 @@ def make_plan(
 
 
 def _digits(quick: bool) -> tuple[np.ndarray, np.ndarray]:
-    from sottovoce.data.images import load_images
-
     loaded = load_images("digits" if quick else "mnist")
     return loaded.x[:5000, 0] / 255.0, loaded.y[:5000]
 
@@ -124,7 +123,6 @@ def loss_histograms(
     seed: int = 0,
 ) -> Result:
     """Train ``models`` per budget, half of them with the record, and keep the histograms of their losses."""
-    from sottovoce.algorithms.registry import algorithm
     from sottovoce.attacks.membership import digits_problem, train_models
     from sottovoce.attacks.small_net import SmallNet
     from sottovoce.objectives.nets.objective import NetObjective
@@ -178,14 +176,7 @@ def table5_table(record: dict[str, Any]) -> Shown:
     rows = pick([{"epsilon_paper": None, **h} for h in record["history"]], *keys)
     broken = record["metrics"]["exceeds_claim"]
     verdict = f"BROKEN: {'; '.join(broken)}." if broken else "No bound exceeds its claim."
-    columns = (
-        "algorithm",
-        "what is looked at",
-        "claimed",
-        "paper: at least",
-        "ours: at least",
-        "ours / claimed",
-    )
+    columns = ("algorithm", "observed", "claimed", "paper: at least", "ours: at least", "ours / claimed")
     config = record["config"]
     note = f"Epsilon at delta {config['delta']:g}, {config['models']:,} models each. {verdict}"
     return Shown(columns, rows, note)

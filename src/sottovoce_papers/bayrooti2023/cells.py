@@ -18,7 +18,11 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import _validate
+from sottovoce import _validate, graphs
+from sottovoce.algorithms.optimizers import Optimizer
+from sottovoce.algorithms.registry import algorithm
+from sottovoce.data.images import load_images
+from sottovoce.data.partition import by_label
 from sottovoce.errors import InvalidInput
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import read_trial, write_trial
@@ -144,8 +148,6 @@ def _settings(cell: Cell, which: str = "tuned") -> Settings:
 
 
 def _graph(cell: Cell, rng: np.random.Generator) -> Any:
-    from sottovoce import graphs
-
     if cell.method == "central":
         return None
     if cell.fiedler == 1:
@@ -155,8 +157,6 @@ def _graph(cell: Cell, rng: np.random.Generator) -> Any:
 
 @cache
 def _images(name: str) -> Any:
-    from sottovoce.data.images import load_images
-
     if name != COLORED:
         return load_images(name)
     grey = load_images("digits")
@@ -174,7 +174,6 @@ def _tensors(name: str) -> tuple[Any, ...]:
 
 def _split(cell: Cell, rng: np.random.Generator) -> Any:
     from sottovoce.data.agent_tensors import AgentData
-    from sottovoce.data.partition import by_label
 
     images = _images(cell.data)
     x, x_test = _tensors(cell.data)
@@ -186,9 +185,6 @@ def _split(cell: Cell, rng: np.random.Generator) -> Any:
 
 
 def _plan(cell: Cell, chosen: Settings, network: Any, sizes: np.ndarray, device: str = "cpu") -> Any:
-    from sottovoce.algorithms.optimizers import Optimizer
-    from sottovoce.algorithms.registry import algorithm
-
     names = {"central": "dp-sgd", "consensus": "consensus-sgd", "masked": "consensus-sgd"}
     private = np.isfinite(cell.epsilon)
     objective = _objective(cell, chosen.clip_norm if private else INF, device)

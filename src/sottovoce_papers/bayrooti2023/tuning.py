@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.data.partition import by_label
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
@@ -135,7 +136,6 @@ def tuning_trial(
     A record already in ``results`` is read instead.
     """
     from sottovoce.data.agent_tensors import AgentData
-    from sottovoce.data.partition import by_label
 
     at, tried = Cell(**cell), Settings(**settings)
     again = "" if seed == SEEDS[0] else f"_seed{seed}"

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs
 from sottovoce.attacks.pictures import draw_pictures
 from sottovoce.errors import InvalidInput
 from sottovoce.runners import Result
@@ -31,7 +32,6 @@ def line_cifar10(
     repeats: int = 10, seed: int = 0,
 ) -> Result:  # fmt: skip
     """Figure 4, above: CIFAR-10 pictures, softmax regression, learning rate 1e-4, some draws of pictures."""
-    from sottovoce import graphs
     from sottovoce.attacks.inputs import attack_softmax
 
     started = time.perf_counter()
@@ -53,7 +53,6 @@ def line_mnist(
     repeats: int = 5, seed: int = 0,
 ) -> Result:  # fmt: skip
     """Figure 4, below: MNIST pictures, a convolutional network, learning rate 1e-6, gradients searched."""
-    from sottovoce import graphs
     from sottovoce.attacks.inputs import attack_network
 
     started = time.perf_counter()
@@ -91,26 +90,16 @@ def _line(
     draws = [attacked(np.random.default_rng([seed, r] if r else seed)) for r in range(repeats)]
     images, first = draws[0]
     scores, grey = (np.array([getattr(attack, which) for _, attack in draws]) for which in ("psnr", "grey"))
-    return result(
-        name,
-        started,
-        {**config, "repeats": repeats},
-        outputs={"images": images, "reconstructed": first.inputs},
-        history=[
-            {
-                "distance": u,
-                "psnr": scores[:, u].mean(),
-                "psnr_std": scores[:, u].std(),
-                "psnr_of_grey": grey[:, u].mean(),
-                "psnr_of_grey_std": grey[:, u].std(),
-                "better_than_grey": int((scores[:, u] > grey[:, u]).sum()),
-                "success": int((scores[:, u] >= SUCCESS).sum()),
-            }
-            for u in first.attack.identifiable
-        ],
-        metrics=first.to_dict() | {"pictures": _thumbnails(images, first.inputs)},
-        seed=seed,
-    )
+    rows = []
+    for u in first.attack.identifiable:
+        score, one_grey = scores[:, u], grey[:, u]
+        row = {"distance": u, "psnr": score.mean(), "psnr_std": score.std()}
+        row |= {"psnr_of_grey": one_grey.mean(), "psnr_of_grey_std": one_grey.std()}
+        better, success = int((score > one_grey).sum()), int((score >= SUCCESS).sum())
+        rows.append({**row, "better_than_grey": better, "success": success})
+    metrics = first.to_dict() | {"pictures": _thumbnails(images, first.inputs)}
+    parts = {"outputs": {"images": images, "reconstructed": first.inputs}, "metrics": metrics}
+    return result(name, started, {**config, "repeats": repeats}, history=rows, seed=seed, **parts)
 
 
 def florentine(
@@ -124,7 +113,6 @@ def florentine(
     seed: int = 0,
 ) -> Result:
     """Figure 5: success rate of every Florentine family as attacker, averaged over draws of pictures."""
-    from sottovoce import graphs
     from sottovoce.attacks.inputs import attack_softmax
 
     started = time.perf_counter()
@@ -241,11 +229,9 @@ def florentine_table(record: dict[str, Any]) -> Shown:
     stds = metrics.get("success_std") or [None] * len(metrics["families"])
     families = zip(metrics["families"], metrics["success_rate"], stds, metrics["median_psnr"], strict=True)
     rows = tuple(sorted(families, key=lambda row: -row[1]))
-    return Shown(
-        ("attacker", "success rate", "std over draws", "median PSNR (dB)"),
-        rows,
-        f"Share of the others with a PSNR of at least 10, {record['config']['repeats']} draws of pictures.",
-    )
+    columns = ("attacker", "success rate", "std over draws", "median PSNR (dB)")
+    note = f"Share of the others with a PSNR of at least 10, {record['config']['repeats']} draws of pictures."
+    return Shown(columns, rows, note)
 
 
 def florentine_held(record: dict[str, Any]) -> bool:
@@ -256,8 +242,6 @@ def florentine_held(record: dict[str, Any]) -> bool:
 
 def plot_florentine(record: dict[str, Any]) -> Any:
     """Draw the families colored by success as attackers, and an example of what one of them sees."""
-    from sottovoce import graphs
-
     metrics, network = record["metrics"], graphs.florentine()
     edges = network.edges.tolist()
     example = metrics.get("example")

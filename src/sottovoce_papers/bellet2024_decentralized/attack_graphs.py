@@ -13,7 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs
+from sottovoce.attacks.gossip import gossip_attack, reconstruct_gossip, reconstructed_by_each
+from sottovoce.data import data_folder
 from sottovoce.graphs import Network
+from sottovoce.protocols import Gossip
 from sottovoce.runners import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
@@ -26,9 +30,6 @@ def geometric(
     quick: bool = False, *, n: int = 50, radius: float = 0.2, attacker: int = 0, seed: int = 1
 ) -> Result:
     """Figure 1: one geometric graph, nodes known to one attacker after 1, 2, ... rounds."""
-    from sottovoce import graphs
-    from sottovoce.attacks.gossip import reconstruct_gossip
-
     started = time.perf_counter()
     if quick:
         n, radius = 20, 0.4
@@ -54,9 +55,6 @@ def erdos_renyi(
     seed: int = 0,
 ) -> Result:
     """Figure 2: average share of nodes reconstructed over random graphs, for 1, 2, 3 attackers."""
-    from sottovoce.attacks.gossip import gossip_attack
-    from sottovoce.protocols import Gossip
-
     started = time.perf_counter()
     if quick:
         sizes, probabilities, graphs, rounds = (12, 20), (0.3, 0.5), 4, (2, 3)
@@ -85,10 +83,6 @@ def erdos_renyi(
 
 def ego414(quick: bool = False, *, rounds: int = 10) -> Result:
     """Figure 3: the friendship graph around Facebook user 414; every node as the attacker."""
-    from sottovoce import graphs
-    from sottovoce.attacks.gossip import reconstructed_by_each
-    from sottovoce.protocols import Gossip
-
     started = time.perf_counter()
     network, rounds = (graphs.karate(), 3) if quick else (ego_414(), rounds)
     by_each = reconstructed_by_each(Gossip(network, rounds))
@@ -109,9 +103,6 @@ def ego414(quick: bool = False, *, rounds: int = 10) -> Result:
 
 def ego_414() -> Network:
     """Return the largest component of Facebook's ego graph 414: 148 nodes, 1692 edges."""
-    from sottovoce import graphs
-    from sottovoce.data import data_folder
-
     file = data_folder("facebook_ego") / "414.edges.gz"
     return graphs.from_edges(file, largest_component=True, name="ego-414")
 
@@ -119,8 +110,6 @@ def ego_414() -> Network:
 def _connected(n: int, p: float, rng: np.random.Generator) -> Network:
     """Draw G(n, p) until it is connected; where that hardly happens, keep the largest component."""
     import networkx as nx
-
-    from sottovoce import graphs
 
     for _ in range(200):
         graph = nx.gnp_random_graph(n, p, seed=int(rng.integers(2**31)))
@@ -166,10 +155,9 @@ def shares_table(record: dict[str, Any]) -> Shown:
     rows = tuple(
         (h["n"], h["p"], h["rounds"], h["attackers"], h["share"], h["std"]) for h in record["history"]
     )
-    return Shown(
-        ("nodes", "edge probability", "rounds", "attackers", "share reconstructed", "std over graphs"), rows,
-        f"{record['config']['graphs']} random graphs each; the talk prints curves and no numbers.",
-    )  # fmt: skip
+    columns = ("nodes", "edge probability", "rounds", "attackers", "share reconstructed", "std over graphs")
+    note = f"{record['config']['graphs']} random graphs each; the talk prints curves and no numbers."
+    return Shown(columns, rows, note)
 
 
 def shares_held(record: dict[str, Any]) -> bool:

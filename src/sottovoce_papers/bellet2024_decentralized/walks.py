@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs, protocols
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import draw_curve, result
@@ -23,8 +24,6 @@ def averaging(
     Gossip adds noise of variance s^2 once and keeps s^2 / n of it; a walk of T hops adds v in every hop and
     keeps v / T of it, so v = s^2 T / n. Both losses are in units of gossip's local loss. The path is public.
     """
-    from sottovoce import graphs, protocols
-
     started = time.perf_counter()
     if quick:
         n, visits, draws, observers = 16, 3, 1, 2
@@ -74,10 +73,9 @@ def averaging_table(record: dict[str, Any]) -> Shown:
         for method, count in (("walk", f["hops"]), ("gossip", f["rounds"])):
             loss = f[method]["loss"]
             rows.append((graph, method, count, f[method]["mean"], loss[0], loss[-1]))
-    return Shown(
-        ("graph", "method", "hops or rounds", "mean loss", "neighbors", "furthest"), tuple(rows),
-        "Losses at the same noise in the result, in units of gossip's local loss (1).",
-    )  # fmt: skip
+    columns = ("graph", "method", "hops or rounds", "mean loss", "neighbors", "furthest")
+    note = "Losses at the same noise in the result, in units of gossip's local loss (1)."
+    return Shown(columns, tuple(rows), note)
 
 
 def averaging_held(record: dict[str, Any]) -> bool:

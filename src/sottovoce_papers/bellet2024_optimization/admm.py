@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
+from sottovoce.data import Shards
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
@@ -55,10 +58,6 @@ def lasso(config: Config) -> tuple[np.ndarray, np.ndarray]:
 
 def run(quick: bool = False, **options: Any) -> Result:
     """Return relative objective gaps of the three forms over the budgets, medians over runs."""
-    from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
-    from sottovoce.data import Shards
-    from sottovoce.objectives import GLM
-
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     X, y = lasso(config)
@@ -107,11 +106,9 @@ def table(record: dict[str, Any]) -> Shown:
             gaps = (row["median"], min(row["gaps"]), max(row["gaps"]))
             rows.append((form, row["epsilon"], *gaps, row["noise_std"], row["label"]))
     runs = record["config"].get("runs")
-    return Shown(
-        ("form", "epsilon", "gap, tuned (median)", "least", "most", "noise std", "label"),
-        tuple(rows),
-        f"Objective gap relative to the zero vector (1), {runs} runs at the best gamma of one other run.",
-    )
+    columns = ("form", "epsilon", "gap, tuned (median)", "least", "most", "noise std", "label")
+    note = f"Objective gap relative to the zero vector (1), {runs} runs at the best gamma of one other run."
+    return Shown(columns, tuple(rows), note)
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -16,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.algorithms.dp_cd import DPCD
+from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.data import Dataset, load
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import draw_curve, result
@@ -66,10 +69,6 @@ def compare(
 
     ``multipliers`` keeps DP-SGD's noise by (steps, share of a batch), which does not depend on the features.
     """
-    from sottovoce.algorithms.dp_cd import DPCD
-    from sottovoce.algorithms.dp_sgd import DPSGD
-    from sottovoce.objectives import GLM
-
     n, p = data.X.shape
     model = GLM("logistic", l2=1 / n)
     best = model.value(model.minimize(data.X, data.y), data.X, data.y)
@@ -123,10 +122,9 @@ def table(record: dict[str, Any]) -> Shown:
         for form in ("raw", "standardized")
         for method, cell in record["metrics"][form].items()
     )
-    return Shown(
-        ("features", "method", "gap, tuned (median)", "least", "most", "epsilon spent"), rows,
-        "Objective over the optimum, minus 1. The talk prints curves and no numbers: DP-CD below DP-SGD.",
-    )  # fmt: skip
+    columns = ("features", "method", "gap, tuned (median)", "least", "most", "epsilon spent")
+    note = "Objective over the optimum, minus 1. The talk prints curves and no numbers: DP-CD below DP-SGD."
+    return Shown(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -19,7 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.algorithms.dp_cd import DPCD
+from sottovoce.algorithms.dp_gcd import DPGCD
+from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.data import load
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import curve_of, draw_curve, result
@@ -48,8 +52,6 @@ QUICK = Config(clips=(0.3,), steps=(0.3,), greedy=(2,), passes=(0.1,), batches=(
 
 def madelon(quick: bool = False, **options: Any) -> Result:
     """Return training objectives of DP-GCD, DP-CD and DP-SGD on madelon, medians over runs."""
-    from sottovoce.objectives import GLM
-
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     data = load("madelon").standardized().with_intercept()
@@ -60,10 +62,6 @@ def madelon(quick: bool = False, **options: Any) -> Result:
 
 
 def _compared(data: Any, model: Any, config: Config) -> dict[str, Any]:
-    from sottovoce.algorithms.dp_cd import DPCD
-    from sottovoce.algorithms.dp_gcd import DPGCD
-    from sottovoce.algorithms.dp_sgd import DPSGD
-
     n, p = data.X.shape
     budget: dict[str, Any] = {"epsilon": config.epsilon, "delta": 1 / n**2, "objective": model, "records": n}
     grid = list(itertools.product([c * math.sqrt(p) for c in config.clips], config.steps))
@@ -126,9 +124,6 @@ def _curve(runs: list[Any], read: float) -> dict[str, Any]:
 
 def dorothea(quick: bool = False, **options: Any) -> Result:
     """Return what DP-GCD gains on dorothea without a dense copy: objective and balanced accuracy."""
-    from sottovoce.algorithms.dp_gcd import DPGCD
-    from sottovoce.objectives import GLM
-
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(runs=5, greedy=(1, 2, 5), clips=(0.1, 0.3)), **options)
     data = load("dorothea")

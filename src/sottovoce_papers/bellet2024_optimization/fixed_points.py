@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.algorithms.fixed_point import FixedPoint
 from sottovoce.errors import InvalidInput
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
@@ -86,8 +87,6 @@ def admm_order(
 
 def run(quick: bool = False, **options: Any) -> Result:
     """Return measured errors of the library's fixed-point iteration beside the bound, by noise level."""
-    from sottovoce.algorithms.fixed_point import FixedPoint
-
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     if not 0 < config.tau < 1:
@@ -114,15 +113,10 @@ def run(quick: bool = False, **options: Any) -> Result:
             ]
             by_relaxation[relaxation] = [float(((end - target) ** 2).sum()) for end in ends]
         best = min(by_relaxation, key=lambda key: float(np.mean(by_relaxation[key])))
-        rows.append(
-            {
-                "noise_std": noise,
-                "relaxation": best,
-                "error": float(np.mean(by_relaxation[best])),
-                "std": float(np.std(by_relaxation[best])),
-                "bound": fixed_point_bound(config.steps, 1.0, config.dim, noise, config.tau),
-            }
-        )
+        errors = by_relaxation[best]
+        row = {"noise_std": noise, "relaxation": best, "error": float(np.mean(errors))}
+        bound = fixed_point_bound(config.steps, 1.0, config.dim, noise, config.tau)
+        rows.append({**row, "std": float(np.std(errors)), "bound": bound})
     return result(
         "fixed-point-utility", started, config, history=rows, metrics={"levels": len(rows)}, seed=config.seed
     )

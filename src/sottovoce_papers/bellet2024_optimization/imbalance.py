@@ -13,6 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.algorithms.dp_cd import DPCD
+from sottovoce.algorithms.dp_sgd import DPSGD
+from sottovoce.data import load
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.bellet2024_optimization import dp_cd
@@ -30,10 +34,6 @@ def imbalanced(
     seed: int = 0,
 ) -> Result:
     """Return the paths of DP-SGD and DP-CD where the second feature is ``scale`` times larger."""
-    from sottovoce.algorithms.dp_cd import DPCD
-    from sottovoce.algorithms.dp_sgd import DPSGD
-    from sottovoce.objectives import GLM
-
     started = time.perf_counter()
     if quick:
         records, passes = 200, 4
@@ -72,11 +72,9 @@ def imbalanced_table(record: dict[str, Any]) -> Shown:
     rows = tuple(
         (name, end[0], best[0], end[1], best[1], record["metrics"][name]["gap"]) for name, end in ends.items()
     )
-    return Shown(
-        ("method", "w1 (small feature)", "w1 best", "w2 (large feature)", "w2 best", "objective gap"),
-        rows,
-        f"Second feature {record['config']['scale']:g} times as large as the first.",
-    )
+    columns = ("method", "w1 (small feature)", "w1 best", "w2 (large feature)", "w2 best", "objective gap")
+    note = f"Second feature {record['config']['scale']:g} times as large as the first."
+    return Shown(columns, rows, note)
 
 
 def imbalanced_held(record: dict[str, Any]) -> bool:
@@ -129,11 +127,6 @@ def curves(
     seed: int = 0,
 ) -> Result:
     """Return the relative objective gap after every fifth pass over electricity, raw and standardized."""
-    from sottovoce.algorithms.dp_cd import DPCD
-    from sottovoce.algorithms.dp_sgd import DPSGD
-    from sottovoce.data import load
-    from sottovoce.objectives import GLM
-
     started = time.perf_counter()
     data = load("electricity")
     if quick:

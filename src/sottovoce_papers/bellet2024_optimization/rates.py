@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce import _validate
+from sottovoce import _validate, graphs, protocols
+from sottovoce.algorithms import DPSGD, MuffliatoSGD
+from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
@@ -116,9 +119,6 @@ def _minimizer(X: np.ndarray, y: np.ndarray, mu: float) -> np.ndarray:
 
 def run_risk(quick: bool = False, **options: Any) -> Result:
     """Return measured excess risks of DP-SGD beside the printed rates, by problem and number of records."""
-    from sottovoce.algorithms import DPSGD
-    from sottovoce.objectives import GLM
-
     started = time.perf_counter()
     config = replace(RISK_QUICK if quick else RiskConfig(), **options)
     rows = []
@@ -148,11 +148,6 @@ def run_risk(quick: bool = False, **options: Any) -> Result:
 
 def run_descent(quick: bool = False, **options: Any) -> Result:
     """Return measured excess risks of Muffliato-GD on hypercubes beside Theorem 5, by number of nodes."""
-    from sottovoce import graphs, protocols
-    from sottovoce.algorithms import MuffliatoSGD
-    from sottovoce.data import Shards
-    from sottovoce.objectives import GLM
-
     started = time.perf_counter()
     config = replace(DESCENT_QUICK if quick else DescentConfig(), **options)
     rows, mu = [], config.strong_convexity
@@ -215,11 +210,9 @@ def table(record: dict[str, Any]) -> Shown:
     fitted = "; ".join(
         f"{name} {s['measured']:.2f} ({s['printed']:.2f})" for name, s in record["metrics"]["slopes"].items()
     )
-    return Shown(
-        ("problem", "n", "paper: order", "ours: excess risk", "± (mean)", "ours / order"),
-        rows,
-        f"Power of n in the excess risk, measured (and printed): {fitted}.",
-    )
+    columns = ("problem", "n", "paper: order", "ours: excess risk", "± (mean)", "ours / order")
+    note = f"Power of n in the excess risk, measured (and printed): {fitted}."
+    return Shown(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

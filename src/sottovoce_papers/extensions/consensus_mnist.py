@@ -22,6 +22,10 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs
+from sottovoce.algorithms import ConsensusSGD, Optimizer
+from sottovoce.data.images import load_images
+from sottovoce.data.partition import by_label
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
@@ -73,7 +77,6 @@ def recipe_of(epsilon: float) -> Recipe:
 def features(name: str, kind: str, directions: int, ridge: float, drawings: int) -> tuple[Any, ...]:
     """Return training rows, labels, test rows and labels; computed once per choice of features."""
     from sottovoce.data.image_features import OrientedFeatures, Scattering, Whitened
-    from sottovoce.data.images import load_images
 
     images = load_images(name)
     fixed = OrientedFeatures(directions) if kind == "oriented" else Scattering(2, directions, second=False)
@@ -96,10 +99,7 @@ def run_trial(
     """Run one trial and return its record; a record already in ``results`` is read instead."""
     from torch import nn
 
-    from sottovoce import graphs
-    from sottovoce.algorithms import ConsensusSGD, Optimizer
     from sottovoce.data.agent_tensors import AgentData
-    from sottovoce.data.partition import by_label
     from sottovoce.objectives.nets.objective import NetObjective
 
     chosen, private = recipe or recipe_of(epsilon), bool(np.isfinite(epsilon))
@@ -210,12 +210,8 @@ def table(record: dict[str, Any]) -> Shown:
         "epsilon", "paper: central", "paper: best decentralized", "ours tuned", "± std", "trials",
         "epsilon, worst pair",
     )  # fmt: skip
-    return Shown(
-        columns,
-        rows,
-        "Test accuracy in percent; the model is not that of the paper, see table1. Epsilon none: not "
-        "private.",
-    )
+    note = "Test accuracy in percent; the model is not that of the paper. Epsilon none: not private."
+    return Shown(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool | None:

@@ -17,6 +17,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import sottovoce as sv
+from sottovoce.algorithms import DPDSGD, DPDSGT, ConsensusFedAvg, DPDiNNO
+from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
+from sottovoce.algorithms.consensus_sgd import ConsensusSGD
+from sottovoce.algorithms.decor import Decor
+from sottovoce.algorithms.dp_cd import DPCD
+from sottovoce.algorithms.dp_gcd import DPGCD
+from sottovoce.algorithms.dp_sgd import DPSGD
+from sottovoce.algorithms.fixed_point import FixedPoint
+from sottovoce.algorithms.mafalda import Mafalda
+from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
+from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
+from sottovoce.attacks.audit import audit_averaging
+from sottovoce.attacks.bounds import lower_bound
+from sottovoce.data import Shards
+from sottovoce.graphs import complete
+from sottovoce.mechanisms.random_walk import holder_step
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.noise.samplers import SimulatedNoise
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn
 from sottovoce_papers import drawing
@@ -66,8 +86,6 @@ def run(quick: bool = False, *, spread: Spread = in_turn, **options: Any) -> Res
 
 def audit_case(*, case: str, **options: Any) -> dict[str, Any]:
     """Try to refute one plan's statement; its randomness depends on the seed and on its place in `cases`."""
-    from sottovoce.attacks.bounds import lower_bound
-
     config, all_cases = Config(**options), cases()
     chosen = all_cases[case]
     rng = np.random.default_rng([config.seed, list(all_cases).index(case)])
@@ -95,8 +113,6 @@ def audit_case(*, case: str, **options: Any) -> dict[str, Any]:
 
 def _averaged(case: Average, config: Config, level: float, rng: np.random.Generator) -> tuple[Any, Any]:
     """Return the claim about one averaging in which the change is three deviations, and the bound."""
-    from sottovoce.attacks.audit import audit_averaging
-
     leak = float(case.protocol.view(case.observers).leakage()[case.user])
     audit = audit_averaging(
         case.protocol, user=case.user, observers=case.observers, sensitivity=3.0 / leak**0.5, noise_std=1.0,
@@ -111,8 +127,6 @@ def cases() -> dict[str, Case | Average]:
 
 
 def _averages() -> dict[str, Case | Average]:
-    import sottovoce as sv
-
     ring, path = sv.graphs.ring(10), sv.graphs.path(10)
     masked = sv.protocols.Masked(sv.protocols.Tree(path), tolerate=3)
     gossip = sv.protocols.Gossip(ring, 3)
@@ -134,13 +148,6 @@ def _pull(side: bool, size: float = 50.0) -> np.ndarray:
 
 
 def _central() -> dict[str, Case | Average]:
-    from sottovoce.algorithms.admm import CentralADMM
-    from sottovoce.algorithms.dp_cd import DPCD
-    from sottovoce.algorithms.dp_gcd import DPGCD
-    from sottovoce.algorithms.dp_sgd import DPSGD
-    from sottovoce.algorithms.fixed_point import FixedPoint
-    from sottovoce.objectives import GLM
-
     model, one = GLM("squared"), np.ones((1, 1))
     one_record: dict[str, Any] = {"records": 1, "clip_norm": 1.0, "adjacency": "replace-one"}
     cd = DPCD(model, steps=4, noise_multiplier=4 / 3, smoothness=(1.0,), output="last", **one_record)
@@ -181,12 +188,6 @@ def _central() -> dict[str, Case | Average]:
 
 
 def _users() -> dict[str, Case | Average]:
-    from sottovoce.algorithms.admm import FederatedADMM, TokenADMM
-    from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
-    from sottovoce.data import Shards
-    from sottovoce.graphs import complete
-    from sottovoce.objectives import GLM
-
     model = GLM("squared")
 
     def two(side: bool) -> Shards:
@@ -213,8 +214,6 @@ def _users() -> dict[str, Case | Average]:
         return lambda side, rng: float(plan.run(two(side), rng).outputs["mean"][0])
 
     def visits(side: bool, rng: np.random.Generator) -> float:
-        from sottovoce.mechanisms.random_walk import holder_step
-
         theta, total = np.zeros(1), 0.0
         shard = two(side).user(0)
         for _ in range(4):  # four contributions of user 0, every model before and after them seen
@@ -233,16 +232,6 @@ def _users() -> dict[str, Case | Average]:
 
 
 def _networks() -> dict[str, Case | Average]:
-    import sottovoce as sv
-    from sottovoce.algorithms import DPDSGD, DPDSGT, ConsensusFedAvg, DPDiNNO
-    from sottovoce.algorithms.consensus_sgd import ConsensusSGD
-    from sottovoce.algorithms.decor import Decor
-    from sottovoce.algorithms.mafalda import Mafalda
-    from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
-    from sottovoce.data import Shards
-    from sottovoce.noise.run_randomness import RunRandomness
-    from sottovoce.objectives import GLM
-
     model, n, user = GLM("squared"), 4, 3
     ring = sv.protocols.Gossip(sv.graphs.ring(n), 1)
 
@@ -330,8 +319,6 @@ class Tape:
     protective = False
 
     def __init__(self, seed: int) -> None:
-        from sottovoce.noise.samplers import SimulatedNoise
-
         self.source, self.out = SimulatedNoise(seed), []  # type: ignore[var-annotated]
 
     def perturb(self, values: np.ndarray, *, agents: Any, step: int, std: Any, stream: int = 0) -> np.ndarray:
@@ -350,10 +337,9 @@ def table(record: dict[str, Any]) -> Shown:
     """Return claim and lower bound per plan."""
     keys = ("name", "against", "label", "measure", "claimed", "lower_bound", "tightness")
     rows = pick([{"name": name, **row} for name, row in record["metrics"].items()], *keys)
-    return Shown(
-        ("plan", "against", "label", "measure", "claimed at most", "shown at least", "ratio"), rows,
-        f"{record['config'].get('runs', 0):,} runs on each side; a ratio above 1 would prove a mistake.",
-    )  # fmt: skip
+    columns = ("plan", "against", "label", "measure", "claimed at most", "shown at least", "ratio")
+    note = f"{record['config'].get('runs', 0):,} runs on each side; a ratio above 1 would prove a mistake."
+    return Shown(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -23,7 +23,10 @@ from typing import Any
 import numpy as np
 
 from sottovoce._io import atomic_write
+from sottovoce.algorithms import DPSGD, ConsensusSGD
+from sottovoce.data.images import load_images
 from sottovoce.errors import InvalidInput
+from sottovoce.graphs import complete
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
@@ -147,8 +150,6 @@ def residual(classes: int) -> Any:
 
 
 def _images(records: int, seed: int, shown: int, pretrain: int) -> tuple[Any, Any, Any]:
-    from sottovoce.data.images import load_images
-
     public, private = load_images("fashion_mnist"), load_images("mnist")
     rng = np.random.default_rng(seed)
     a, b = rng.permutation(len(public.y))[:pretrain], rng.permutation(len(private.y))[:records]
@@ -236,9 +237,7 @@ def fine_tuning(
 
     ``keep`` names a folder where finished cells are kept, so that an interrupted run goes on.
     """
-    from sottovoce.algorithms import DPSGD, ConsensusSGD
     from sottovoce.data.agent_tensors import AgentData
-    from sottovoce.graphs import complete
     from sottovoce.objectives.nets.objective import NetObjective
 
     started = time.perf_counter()

@@ -27,7 +27,11 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs
+from sottovoce.algorithms import DPSGD, ConsensusSGD, Optimizer, PrivateAveraging
 from sottovoce.errors import InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.privacy import ProtectiveNoise, gaussian_mu
 from sottovoce.runners import Result
 from sottovoce.runners.base import provenance_now
 from sottovoce.runners.sweep import Spread, Trial, in_turn, read_trial, run_cells, write_trial
@@ -49,6 +53,14 @@ WORDS = {
     "tree": "tree, any one member, no masks",
     "local": "own noise, everybody else",
     "central": "trusted curator",
+}
+ADVERSARIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "outsiders": ("masked", {"view": "outsider"}),
+    "one": ("masked:tolerate=1", {"view": "colluders", "colluders": 1}),
+    "three": ("masked:tolerate=3", {"view": "colluders", "colluders": 3}),
+    "tree": ("tree:kind=uniform", {"view": "network"}),
+    "local": ("tree:kind=uniform", {"view": "local"}),
+    "central": ("", {"view": "central"}),
 }
 NETWORK_WORDS = {
     "consensus": "exact consensus, own noise: everybody else",
@@ -136,36 +148,23 @@ def plan_of(
     seed: int,
 ) -> Any:
     """Return the plan with the least noise that meets the budget against the adversary named."""
-    from sottovoce.algorithms import DPSGD, ConsensusSGD, Optimizer
-
     options: dict[str, Any] = {
-        "steps": setting.steps,
-        "learning_rate": setting.learning_rate,
+        **{key: getattr(setting, key) for key in ("steps", "learning_rate", "clip_norm")},
         "optimizer": Optimizer("momentum", beta=setting.momentum),
-        "clip_norm": setting.clip_norm,
         "epsilon": epsilon,
         "delta": DELTA,
     }
     if against == "central":
         return DPSGD.for_budget(objective, records=sum(sizes), **options)
-    options |= {"network": network, "sizes": sizes, "seed": seed}
-    if against == "tree":
-        return ConsensusSGD.for_budget(objective, "tree:kind=uniform", view="network", **options)
-    if against == "local":  # any tree will do: own noise counts on nobody, and shallow ones are quicker
-        tree = "tree:kind=uniform" if len(sizes) <= 10 else "tree"
-        return ConsensusSGD.for_budget(objective, tree, view="local", **options)
-    if against == "outsiders":
-        return ConsensusSGD.for_budget(objective, "masked", view="outsider", **options)
-    many = {"one": 1, "three": 3}[against]
-    return ConsensusSGD.for_budget(
-        objective, f"masked:tolerate={many}", view="colluders", colluders=many, **options
-    )
+    protocol, view = ADVERSARIES[against]
+    if against == "local" and len(sizes) > 10:  # own noise needs no other agent, and shallow trees are faster
+        protocol = "tree"
+    options |= {"network": network, "sizes": sizes, "seed": seed, **view}
+    return ConsensusSGD.for_budget(objective, protocol, **options)
 
 
 def network_of(agents: int, rng: np.random.Generator) -> Any:
     """Return the sparsest graph of Bayrooti et al. for ten agents, a random 4-regular one for more."""
-    from sottovoce import graphs
-
     if agents <= 10:
         return graphs.random_connected(agents, 0.06 if agents == 10 else 0.39, rng)
     return graphs.regular(agents, 4, rng=rng)
@@ -203,7 +202,7 @@ def run_trial(
     objective = NetObjective(nn.Linear(rows.x.shape[1], classes, bias=False), clip_norm=chosen.clip_norm)
     plan = plan_of(against, objective, records.sizes.tolist(), network, chosen, epsilon, trial)
     result = plan.run(records, rng, start=np.zeros(objective.n_params, np.float32))
-    stated = _stated(plan, against)
+    stated = plan.privacy(**ADVERSARIES[against][1])
     record = {
         "data": data,
         "epsilon": epsilon,
@@ -223,13 +222,6 @@ def run_trial(
     }
     write_trial(path, record)
     return record
-
-
-def _stated(plan: Any, against: str) -> Any:
-    if against in ("one", "three"):
-        return plan.privacy("colluders", colluders={"one": 1, "three": 3}[against])
-    views = {"central": "central", "local": "local", "outsiders": "outsider", "tree": "network"}
-    return plan.privacy(views[against])
 
 
 def summed_trial(*, setting: Mapping[str, Any] | None = None, **options: Any) -> dict[str, Any]:
@@ -266,8 +258,6 @@ TRAINED_ON = {"fashion_mnist": 15_000, "cifar10": 10_000}
 
 def sum_noise(epsilon: float, steps: int, agents: int, own: bool) -> float:
     """Return the noise multiplier of the sum of all rows: of any one member's view, or of own noise only."""
-    from sottovoce.privacy import gaussian_mu
-
     curator = float(np.sqrt(steps)) / gaussian_mu(epsilon, DELTA)
     return curator * float(np.sqrt(agents if own else agents / (agents - 1)))
 
@@ -295,15 +285,9 @@ def tuning_cell(
         share = len(rows.y) / len(whole.y)
         chosen = [setting for setting in settings if setting.features == features]
         jobs = [
-            Job(
-                s.steps,
-                s.learning_rate,
-                share * s.clip_norm * sum_noise(epsilon, s.steps, agents, own),
-                seed,
-                s.momentum,
-                s.clip_norm,
-            )
+            Job(s.steps, s.learning_rate, share * s.clip_norm * noise, seed, s.momentum, s.clip_norm)
             for s in chosen
+            for noise in [sum_noise(epsilon, s.steps, agents, own)]
             for seed in seeds
         ]
         reached = np.array(accuracies(rows, jobs)).reshape(len(chosen), len(seeds))
@@ -512,10 +496,6 @@ def secure_sum_mean(
     quick: bool = False, *, members: tuple[int, ...] = (10, 64, 1024), numbers: int = 8000, runs: int = 10
 ) -> Result:
     """Average numbers of a unit interval at epsilon 1 and measure the noise in the mean."""
-    from sottovoce.algorithms import PrivateAveraging
-    from sottovoce.noise.run_randomness import RunRandomness
-    from sottovoce.privacy import ProtectiveNoise, gaussian_mu
-
     started = time.perf_counter()
     if quick:
         members, numbers, runs = (10,), 2000, 1
@@ -605,9 +585,8 @@ def agents_table(record: dict[str, Any]) -> Shown:
     """Return the accuracies by number of agents."""
     rows = [{**row, "against": WORDS[row["against"]]} for row in record["history"]]
     columns = ("agents", "who must not learn more", "accuracy", "± std", "trials")
-    return Shown(
-        columns, pick(rows, "agents", "against", "accuracy", "std", "trials"), "Test accuracy in percent."
-    )
+    picked = pick(rows, "agents", "against", "accuracy", "std", "trials")
+    return Shown(columns, picked, "Test accuracy in percent.")
 
 
 def tuning_table(record: dict[str, Any]) -> Shown:

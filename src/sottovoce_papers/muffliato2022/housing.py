@@ -25,7 +25,14 @@ from typing import Any
 
 import numpy as np
 
+import sottovoce as sv
+from sottovoce import graphs, protocols
+from sottovoce.accounting.observation.random_walk import complete_passage, first_passage, walk_loss
+from sottovoce.algorithms.consensus_sgd import ConsensusSGD
+from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
+from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
 from sottovoce.data import Dataset, Shards, equal, load
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce.runners.sweep import Spread, Trial, in_turn
 from sottovoce_papers import drawing
@@ -77,8 +84,6 @@ def schedules(n: int, steps: int, density: float, seed: int) -> tuple[list[Any],
 
     The graphs are public randomness, the same for every method.
     """
-    from sottovoce import graphs, protocols
-
     drawn = [graphs.erdos_renyi(n, density, np.random.default_rng([seed, n, k])) for k in range(steps)]
     rounds = protocols.rounds_for(drawn[0], noise_std=1.0, variance=1.0)
     gamma = protocols.Chebyshev(drawn[0], rounds).gamma
@@ -88,11 +93,6 @@ def schedules(n: int, steps: int, density: float, seed: int) -> tuple[list[Any],
 
 
 def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
-    import sottovoce as sv
-    from sottovoce.algorithms.consensus_sgd import ConsensusSGD
-    from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
-    from sottovoce.objectives import GLM
-
     shards = data.shards(equal(data.n, n, np.random.default_rng(config.seed)))
     graphs, chebyshev, trees = schedules(n, config.steps, config.density, config.seed)
     rounds = chebyshev[0].rounds
@@ -104,12 +104,8 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
     for name, schedule in gossip.items():
         ranks = [sv.protocols.Gossip(graphs[k], schedule[0].rounds).view(k).rank for k in range(3)]
         shares[name] = float(np.mean(ranks)) / n
-    common: dict[str, Any] = {
-        "objective": GLM("logistic"),
-        "steps": config.steps,
-        "clip_norm": config.clip_norm,
-        "adjacency": "user",
-    }
+    common: dict[str, Any] = {"objective": GLM("logistic"), "steps": config.steps, "adjacency": "user"}
+    common["clip_norm"] = config.clip_norm
     metrics: dict[str, Any] = {"rounds": rounds, "mean_degree": float(np.mean(graphs[0].degrees))}
     for method, share in shares.items():
         # mean over pairs of mu^2: steps * share * (2 / z)^2 = mean_mu^2
@@ -130,12 +126,10 @@ def _at(data: Dataset, n: int, config: Config) -> dict[str, Any]:
     metrics["points_below_aggregator"] = {
         method: round(100 * (base - metrics[method]["median"]), 3) for method in ("tree", *gossip)
     }
-    metrics["without_noise"] = mean_accuracy(
-        ConsensusSGD(
-            protocol=trees, learning_rate=max(config.learning_rates), noise_multiplier=0.0, **common
-        ).run(shards, np.random.default_rng(0)).outputs["rows"],
-        data,
-    )  # fmt: skip
+    fastest = max(config.learning_rates)
+    plain = ConsensusSGD(protocol=trees, learning_rate=fastest, noise_multiplier=0.0, **common)
+    outputs = plain.run(shards, np.random.default_rng(0)).outputs
+    metrics["without_noise"] = mean_accuracy(outputs["rows"], data)
     return metrics
 
 
@@ -188,12 +182,6 @@ def walk(quick: bool = False, **options: Any) -> Result:
     order 2, for one pair at every distance, weighted by how many pairs are that far apart; gossip's is that
     of `run`.
     """
-    import sottovoce as sv
-    from sottovoce.accounting.observation.random_walk import complete_passage, first_passage, walk_loss
-    from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
-    from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
-    from sottovoce.objectives import GLM
-
     started = time.perf_counter()
     config = replace(WALK_QUICK if quick else WalkConfig(), **options)
     n, data = config.users, prepared(config.seed)

@@ -13,9 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import protocols
+from sottovoce.algorithms.consensus_sgd import ConsensusSGD
+from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
+from sottovoce.data import equal
+from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import curve_of, draw_curve, result
+from sottovoce_papers.muffliato2022.housing import mean_accuracy, prepared, schedules
 from sottovoce_papers.registry import Experiment, Shown
 
 
@@ -37,13 +43,6 @@ QUICK = Config(users=(64,), steps=4, runs=1)
 
 def run(quick: bool = False, **options: Any) -> Result:
     """Return accuracy by step for both methods, with equal noise and at equal mean loss."""
-    from sottovoce import protocols
-    from sottovoce.algorithms.consensus_sgd import ConsensusSGD
-    from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
-    from sottovoce.data import equal
-    from sottovoce.objectives import GLM
-    from sottovoce_papers.muffliato2022.housing import mean_accuracy, prepared, schedules
-
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     data = prepared(config.seed)
@@ -90,10 +89,9 @@ def table(record: dict[str, Any]) -> Shown:
         for n, cell in record["metrics"].items()
         for name, c in cell["curves"].items()
     )
-    return Shown(
-        ("users", "method", "noise multiplier", "accuracy at the end (median)", "least", "most"), rows,
-        "Same noise is the paper's comparison; equal loss gives both the same mean loss per step.",
-    )  # fmt: skip
+    columns = ("users", "method", "noise multiplier", "accuracy at the end (median)", "least", "most")
+    note = "Same noise is the paper's comparison; equal loss gives both the same mean loss per step."
+    return Shown(columns, rows, note)
 
 
 def held(record: dict[str, Any]) -> bool:

@@ -11,11 +11,15 @@ import time
 from typing import Any
 
 import numpy as np
+from scipy.spatial import cKDTree
+from scipy.stats import spearmanr
 
+from sottovoce import graphs, privacy, protocols
 from sottovoce.errors import DataError
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import draw_curve, result
+from sottovoce_papers.muffliato2022.topologies import ego_network
 from sottovoce_papers.registry import Experiment, Shown
 
 PAPER = "Cyffers et al. 2022"
@@ -23,9 +27,6 @@ PAPER = "Cyffers et al. 2022"
 
 def ego_loss(quick: bool = False, *, egos: tuple[int, ...] = (414, 686, 698, 3980), seed: int = 0) -> Result:
     """Return what every node learns of one user drawn at random, on Facebook ego graphs."""
-    from sottovoce import graphs, privacy, protocols
-    from sottovoce_papers.muffliato2022.topologies import ego_network
-
     started = time.perf_counter()
     rng = np.random.default_rng(seed)
     by_graph: dict[str, Any] = {}
@@ -60,12 +61,8 @@ def ego_table(record: dict[str, Any]) -> Shown:
         "graph", "nodes", "rounds", "user", "neighbors learn", "mean", "ours: beyond two hops (exact)",
         "paper: beyond two hops, formula (6)",
     )  # fmt: skip
-    return Shown(
-        columns,
-        rows,
-        "Loss towards the others, as a share of the local loss. The paper draws formula (6), which is no "
-        "bound: over this many rounds a node receives enough to solve for most values.",
-    )
+    note = "Loss towards the others, as a share of the local loss. The paper draws formula (6), which is no bound."
+    return Shown(columns, rows, note)
 
 
 def ego_held(record: dict[str, Any]) -> bool:
@@ -101,9 +98,6 @@ def geometric_distance(
 ) -> Result:
     """Return the exact loss over hops and over Euclidean distance on a random geometric graph."""
     import networkx as nx
-    from scipy.spatial import cKDTree
-
-    from sottovoce import graphs, privacy, protocols
 
     started = time.perf_counter()
     if quick:
@@ -141,8 +135,6 @@ def geometric_distance(
 
 def _ranked(x: list[Any], y: list[float]) -> float | None:
     """Rank correlation; None where all values are alike."""
-    from scipy.stats import spearmanr
-
     return None if len(set(y)) < 2 else float(spearmanr(x, y).statistic)
 
 
@@ -226,8 +218,6 @@ def dropout(
     seed: int = 0,
 ) -> Result:
     """Return loss and error on a hypercube when nodes are silent in some rounds."""
-    from sottovoce import graphs, protocols
-
     started = time.perf_counter()
     if quick:
         dimension, rates, observers, draws = 4, (0.0, 0.3), 1, 1
@@ -265,7 +255,7 @@ def dropout_table(record: dict[str, Any]) -> Shown:
         "mean loss",
         "neighbors",
         "furthest",
-        "noise left, times n (1: exact mean)",
+        "noise left, times n (1: exact)",
     )
     note = f"hypercube of {n} nodes, {record['config']['rounds']} rounds of plain gossip."
     return Shown(columns, rows, note)
@@ -296,8 +286,6 @@ def histogram(
 
     Per step the view of one averaging is exact; over the steps of learning their sum is `conditional`.
     """
-    from sottovoce import graphs, privacy, protocols
-
     started = time.perf_counter()
     if quick:
         users, steps = (128, 256), 3
@@ -310,15 +298,9 @@ def histogram(
             total += privacy.exact_loss(network, rounds=rounds, observer=0)
         share = np.delete(total, 0) / steps
         edges = np.linspace(0, 1, 51)
-        by_users[f"n={n}"] = {
-            "rounds": rounds,
-            "edges": edges,
-            "count": np.histogram(share, edges)[0],
-            "mean": float(share.mean()),
-            "std": float(share.std()),
-            "least": float(share.min()),
-            "most": float(share.max()),
-        }
+        histogram = {"rounds": rounds, "edges": edges, "count": np.histogram(share, edges)[0]}
+        histogram |= {"mean": float(share.mean()), "std": float(share.std())}
+        by_users[f"n={n}"] = {**histogram, "least": float(share.min()), "most": float(share.max())}
     config = {"users": users, "steps": steps, "density": density, "seed": seed}
     return result("muffliato-histogram", started, config, metrics=by_users, seed=seed)
 
@@ -328,11 +310,9 @@ def histogram_table(record: dict[str, Any]) -> Shown:
     rows = tuple(
         (n, f["rounds"], f["mean"], f["std"], f["least"], f["most"]) for n, f in record["metrics"].items()
     )
-    return Shown(
-        ("users", "rounds a step", "mean loss", "std", "least", "most"),
-        rows,
-        f"Share of the local loss (1), over {record['config']['steps']} steps with a fresh graph each.",
-    )
+    columns = ("users", "rounds a step", "mean loss", "std", "least", "most")
+    note = f"Share of the local loss (1), over {record['config']['steps']} steps with a fresh graph each."
+    return Shown(columns, rows, note)
 
 
 def histogram_held(record: dict[str, Any]) -> bool:

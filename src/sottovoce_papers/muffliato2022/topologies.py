@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+import sottovoce as sv
+from sottovoce.data import data_folder
+from sottovoce.errors import DataError
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
 from sottovoce_papers.common import result
@@ -44,8 +47,6 @@ QUICK = Config(dimension=5, side=5, radius=0.35, egos=(), observers=1, draws=2)
 
 def run(quick: bool = False, **options: Any) -> Result:
     """Return mean losses by distance, exact and published, per graph."""
-    import sottovoce as sv
-
     started = time.perf_counter()
     config = replace(QUICK if quick else Config(), **options)
     n = 2**config.dimension
@@ -69,8 +70,6 @@ def run(quick: bool = False, **options: Any) -> Result:
 
 def by_distance(networks: Sequence[Any], observers: int, rng: np.random.Generator) -> dict[str, Any]:
     """Return rounds and, per distance, the mean exact and published loss over graphs and a few observers."""
-    import sottovoce as sv
-
     rows: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     every_rounds = [sv.protocols.rounds_for(network, noise_std=1.0) for network in networks]
     for network, rounds in zip(networks, every_rounds, strict=True):
@@ -99,10 +98,6 @@ def by_distance(networks: Sequence[Any], observers: int, rng: np.random.Generato
 def ego_network(ego: int) -> Any:
     """The largest component of a Facebook ego network, or None without the data."""
     import networkx as nx
-
-    import sottovoce as sv
-    from sottovoce.data import data_folder
-    from sottovoce.errors import DataError
 
     try:
         file = data_folder("facebook_ego") / "facebook_ego.npz"

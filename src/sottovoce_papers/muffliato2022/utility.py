@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce import graphs, protocols
+from sottovoce.accounting.published.formulas import published_utility
 from sottovoce.errors import InvalidInput
 from sottovoce.runners.base import Result
 from sottovoce_papers import drawing
@@ -67,8 +69,6 @@ def run(quick: bool = False, **options: Any) -> Result:
 
 
 def _graph(family: str, n: int) -> Any:
-    from sottovoce import graphs
-
     side = math.isqrt(n)
     if family == "torus" and side * side != n:
         raise InvalidInput(f"sizes must be squares and powers of two, as 16,64,256, got {n}.")
@@ -80,9 +80,6 @@ def _graph(family: str, n: int) -> Any:
 
 
 def _one(family: str, n: int, algorithm: str, config: Config, rng: np.random.Generator) -> dict[str, Any]:
-    from sottovoce import protocols
-    from sottovoce.accounting.published.formulas import published_utility
-
     network = _graph(family, n)
     randomized = algorithm != "synchronous"
     if algorithm == "synchronous":
