@@ -130,10 +130,9 @@ _READ: dict[str, Callable[[str], Any]] = {"int": int, "float": _float, "bool": _
 class Experiment:
     """One table or figure of a paper: how it is run, shown and drawn, and what the paper claims.
 
-    ``run(quick=False, **options)`` returns a `Result`; ``quick`` is the form that the tests run. An experiment
-    of independent trials has an option ``spread``, which runs them (`sottovoce.runners.sweep`). ``held`` says
-    whether a result bears the claim out, None where it cannot say. ``config`` is the dataclass of the options,
-    where ``run`` takes ``**options``.
+    ``run(quick=False, **options)`` returns a `Result`; ``quick`` is the form that the tests run. With
+    independent trials it has an option ``spread``, which runs them (`sottovoce.runners.sweep`). ``held`` says
+    whether a result bears the claim out, None where it cannot say. ``config`` is the dataclass of options.
     """
 
     title: str

@@ -61,7 +61,7 @@ def ego_table(record: dict[str, Any]) -> Shown:
         "graph", "nodes", "rounds", "user", "neighbors learn", "mean", "ours: beyond two hops (exact)",
         "paper: beyond two hops, formula (6)",
     )  # fmt: skip
-    note = "Loss towards the others, as a share of the local loss. The paper draws formula (6), which is no bound."
+    note = "Loss towards others as a share of the local loss. The paper draws formula (6), not a bound."
     return Shown(columns, rows, note)
 
 
