@@ -62,7 +62,7 @@ def build_plan(
         arguments[plan_class.noise_field] = 1.0
     try:
         plan: Plan = plan_class(**arguments)
-    except (TypeError, OverflowError) as error:
+    except (TypeError, OverflowError) as error:  # a table with a key that the option does not have
         raise ConfigError(f"{name} cannot be built from these options: {error}.") from None
     if budget is None:
         return plan

@@ -7,7 +7,7 @@ adjacencies it has, and what does not fit is refused by the class itself, in the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce import _validate, graphs
+from sottovoce.algorithms.build import build_plan, frozen, plan_options, unknown_option
 from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.errors import ConfigError, DataError, MissingDependency, SottovoceError
 from sottovoce.objectives.prox import Regularizer
@@ -153,13 +154,12 @@ def agreed_plan(
     protocol = str(options.get("protocol") or "").partition(":")[0]
     if protocol and protocol not in BUILT_IN:  # nor is an installed protocol
         raise ConfigError(f"protocol must be one of {', '.join(kind.protocols)}, got {protocol!r}.")
-    known = {item.name for item in fields(kind) if item.init}
+    known = plan_options(name)
     for option in options:
         if option in _ELSEWHERE:
             raise ConfigError(f"{option} cannot be chosen in an agreement: {_ELSEWHERE[option]}.")
-        if option not in known | {"clip_norm", "noise_multiplier", "steps"}:
-            offered = ", ".join(sorted(known - set(_ELSEWHERE)))
-            raise ConfigError(f"{name} has no option {option!r}; it knows {offered}.")
+        if option not in (*known, "clip_norm", "noise_multiplier", "steps"):
+            raise unknown_option(name, option, _ELSEWHERE)
     if kind.query not in ("value", "gradient", "local-update"):
         raise ConfigError(f"{name} asks records for a {kind.query}, which no peer answers.")
     if (kind.query == "value") != (model["kind"] == "mean"):
@@ -167,8 +167,7 @@ def agreed_plan(
     _validate.clip(options["clip_norm"], noisy=True)
     if not _validate.non_negative(options["noise_multiplier"], "noise_multiplier"):
         raise ConfigError("noise_multiplier must be positive in an agreement, got 0.")
-    arguments: dict[str, Any] = {"network": network, "seed": seed}
-    arguments |= {key: _frozen(value) for key, value in options.items()}
+    arguments: dict[str, Any] = {"seed": seed} | {key: frozen(value) for key, value in options.items()}
     if "path" in known:
         arguments["path"] = "public"
     if arguments.get("protocol") is None and kind.maskable and "masked" in kind.protocols and network.n >= 3:
@@ -179,12 +178,8 @@ def agreed_plan(
         arguments |= {"dim": model["parameters"]}
         if arguments.pop("steps", 1) != 1:
             raise ConfigError(f"{name} has one step; leave steps out.")
-    else:
-        arguments["objective"] = _objective(model)
-    try:
-        plan = kind(**arguments)
-    except TypeError as error:  # a table with a key that the option does not have
-        raise ConfigError(f"{name} cannot be built from these options: {error}.") from None
+    objective = None if kind.query == "value" else _objective(model)
+    plan = build_plan(name, arguments, objective=objective, network=network)
     if not plan.observation.between_peers:
         raise ConfigError(
             f"{name} needs one holder of all records, a server, or noise that two members share; members on "
@@ -233,8 +228,3 @@ def _objective(model: Mapping[str, Any]) -> Any:
         return Softmax(classes, dim=model["parameters"] // classes)
 
     return GLM(model["kind"], dim=model["parameters"])
-
-
-def _frozen(value: Any) -> Any:
-    """Return a list of the file as the tuple a plan keeps."""
-    return tuple(value) if isinstance(value, list) else value
