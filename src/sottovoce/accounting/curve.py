@@ -173,7 +173,7 @@ class Curve:
 
     @classmethod
     def worst(cls, curves: Iterable[Curve]) -> Curve:
-        """Return the loss of whichever curve is the largest, at every delta anew.
+        """Return the loss of the largest curve, decided at every delta.
 
         Curves of different sample rates cross: the agent that loses most at one delta need not do so at
         another, so no single one of them speaks for all.

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sottovoce import _validate
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import ArrayLike
 
 __all__ = ["gaussian_delta", "gaussian_epsilon", "gaussian_epsilons", "gaussian_mu"]
 
@@ -90,7 +91,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return epsilon
 
 
-def gaussian_epsilons(mus: Any, delta: float) -> np.ndarray:
+def gaussian_epsilons(mus: ArrayLike, delta: float) -> np.ndarray:
     """Return `gaussian_epsilon` of many mu at once, for pages that show hundreds: all are bisected together.
 
     Guarantees

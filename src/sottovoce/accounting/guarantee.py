@@ -32,7 +32,7 @@ from sottovoce.errors import BudgetExceeded, CannotCompose, InvalidInput, NotAGu
 
 __all__ = ["Adjacency", "Adversary", "Guarantee", "Label", "View"]
 
-MechanismKey = Literal["central", "local", "outsider", "network", "pairwise", "colluders"]
+AdversaryKind = Literal["central", "local", "outsider", "network", "pairwise", "colluders"]
 Adjacency = Literal["user", "replace-one", "add-remove"]
 View = Literal["local", "outsider", "network", "pairwise", "colluders", "central"]
 Label = Literal["ldp", "exact", "conditional", "published"]
@@ -55,7 +55,7 @@ class Adversary:
         ``"colluders"`` (a set of nodes together) or ``"central"`` (only the released result).
     observers : node numbers. None named means the worst node (network, pairwise) or, for colluders, any
         ``count`` nodes.
-    user : the node the statement is about; None for whichever node loses most.
+    user : the node the statement is about; None for the node that loses most.
     users : a group of nodes whose data change together, in place of ``user``.
     count : how many nodes collude, where any so many may.
 
@@ -71,22 +71,22 @@ class Adversary:
     node 0, about nodes 2 and 3 as a group
     """
 
-    kind: MechanismKey
+    kind: AdversaryKind
     observers: tuple[int, ...] = ()
     users: tuple[int, ...] = ()
     count: int | None = None
 
     def __init__(
         self,
-        kind: MechanismKey,
+        kind: AdversaryKind,
         observers: int | Iterable[int] = (),
         user: int | None = None,
         *,
         users: Iterable[int] = (),
         count: int | None = None,
     ) -> None:
-        if kind not in get_args(MechanismKey):
-            raise InvalidInput(f"an adversary is one of {', '.join(get_args(MechanismKey))}, got {kind!r}.")
+        if kind not in get_args(AdversaryKind):
+            raise InvalidInput(f"an adversary is one of {', '.join(get_args(AdversaryKind))}, got {kind!r}.")
         named: Iterable[int] = observers if isinstance(observers, Iterable) else (observers,)
         nodes = tuple(sorted({_validate.count(v, "an observer", minimum=0) for v in named}))
         about = tuple(sorted({_validate.count(u, "user", minimum=0) for u in users}))

@@ -10,14 +10,14 @@ linear in the variances:
 In closed form the members of tree degree at most c take :math:`\\tau`, as under local privacy, and the others
 nothing: a single node of degree at most c is a component; and a component of two or more nodes has two leaves
 of its own and at most c edges to the coalition, so one of the two has tree degree at most :math:`1 + c/2`, or
-1 if c = 1. With a floor below which nobody goes, the others take the floor. So against single observers trees
+1 if c = 1. With a floor for all members, the others take the floor. So against single observers trees
 with few leaves are best: a Hamiltonian path needs :math:`2\\tau`, twice a curator's noise.
 
 The worst coalition of a member has a closed form, too, whatever the noise: c colluders do best right beside
 their victim, on the sides where most noise is. For take any coalition and move each of its members to the
 neighbor of the victim on its own side: no side is open that was not, and every side that was cut is gone
 whole. So u is hidden by all the noise but that of its c loudest sides (the parts of the tree without u), and
-nobody has to go through the coalitions.
+coalitions need not be tried.
 
 Unequal requirements (uneven records, budgets per pair) have no closed form; they are the linear program
 itself, which by the same argument needs a number of constraints that grows like n, not like the number of
@@ -32,10 +32,11 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sottovoce import _validate
 from sottovoce.errors import BudgetInfeasible, InvalidInput
-from sottovoce.protocols import Tree
+from sottovoce.protocols import Protocol, Tree
 
 _MOST_SEEN = 2_000_000  # members times coalitions times steps of fresh trees
 _MOST_CUTS = 200
@@ -48,7 +49,7 @@ def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarr
     ----------
     tree : the tree, the same in every step.
     tolerate : the size c of the coalitions against which the guarantee holds.
-    floor : the variance everybody takes at least, in [0, 1]. A member with none has no guarantee of its own
+    floor : the least variance of each member, in [0, 1]. A member with none has no guarantee of its own
         once more than c collude.
 
     Guarantees
@@ -61,7 +62,7 @@ def least_tree_noise(tree: Tree, tolerate: int = 1, *, floor: float) -> np.ndarr
 
 
 def tree_noise_program(
-    tree: Tree, tolerate: int = 1, *, required: Any = 1.0, floor: float = 0.0
+    tree: Tree, tolerate: int = 1, *, required: ArrayLike = 1.0, floor: float = 0.0
 ) -> np.ndarray:
     """Return (n,) the variances of least total by the linear program, for equal or unequal requirements.
 
@@ -70,7 +71,7 @@ def tree_noise_program(
     tree, tolerate : as for `least_tree_noise`.
     required : the variance that must hide a member, ``(Delta_u / mu_u)**2``: one number, one per member, or
         ``[u, v]``, what must hide u from coalitions with v in them.
-    floor : the share of its own requirement that everybody takes at least.
+    floor : the least share of its own requirement that each member takes.
 
     Guarantees
     ----------
@@ -98,7 +99,12 @@ def tree_noise_program(
 
 
 def fresh_tree_noise(
-    trees: Sequence[Tree], tolerate: int = 1, *, required: Any = 1.0, floor: float = 0.0, gap: float = 1e-3
+    trees: Sequence[Tree],
+    tolerate: int = 1,
+    *,
+    required: ArrayLike = 1.0,
+    floor: float = 0.0,
+    gap: float = 1e-3,
 ) -> np.ndarray:
     """Return (n,) the variances of least total for one tree per step, in units of local privacy's.
 
@@ -116,7 +122,7 @@ def fresh_tree_noise(
     trees : the tree of every step; all of them known beforehand, as public seeds make them.
     tolerate : the size c of the coalitions against which the guarantee holds.
     required : one number, or one per member, as for `tree_noise_program`.
-    floor : the share of its own requirement that everybody takes at least.
+    floor : the least share of its own requirement that each member takes.
     gap : how far above the least total, relatively, the answer may be.
 
     Guarantees
@@ -180,9 +186,9 @@ def fresh_tree_noise(
 
 
 def optimal_noise(
-    schedule: Sequence[Any], tolerate: int = 1, *, floor: float, required: Any = 1.0
+    schedule: Sequence[Protocol], tolerate: int = 1, *, floor: float, required: ArrayLike = 1.0
 ) -> tuple[float, ...]:
-    """Return everybody's noise, standard deviations in units of local privacy's, for the trees of a plan.
+    """Return the noise std of all members for the trees of a plan, in units of that of local privacy.
 
     One tree in every step has a closed form, or a linear program where members require unlike amounts; trees
     that change are the convex program of `fresh_tree_noise`. Answers of a solver are rounded up to a 1024th
@@ -193,19 +199,21 @@ def optimal_noise(
     schedule : the protocol of every step; all must be trees.
     tolerate, floor, required : as for `tree_noise_program`.
     """
+    trees: list[Tree] = []
     for protocol in schedule:
         if protocol.sum_tree is None:
             raise InvalidInput(
                 f'noise = "optimal" is for trees, got {protocol.name}; masked sums and exchange have equal '
                 "noise."
             )
-    needs = tuple(_requirements(required, schedule[0].n).max(axis=1).tolist())
-    shapes = tuple(tree.parents.tobytes() for tree in schedule)
+        trees.append(protocol.sum_tree)
+    needs = tuple(_requirements(required, trees[0].n).max(axis=1).tolist())
+    shapes = tuple(tree.parents.tobytes() for tree in trees)
     key = (shapes, tolerate, float(floor), needs)
     if key not in _SOLVED:
         while len(_SOLVED) >= _KEPT:
             _SOLVED.pop(next(iter(_SOLVED)))
-        _SOLVED[key] = _optimal(schedule, len(set(shapes)) == 1, tolerate, floor, needs)
+        _SOLVED[key] = _optimal(trees, len(set(shapes)) == 1, tolerate, floor, needs)
     return _SOLVED[key]
 
 
@@ -227,7 +235,7 @@ def _optimal(
     return tuple(np.sqrt(np.ceil(variances * grid - 1e-6) / grid).tolist())
 
 
-def tree_hiding(tree: Tree, variances: Any, colluders: int = 1) -> np.ndarray:
+def tree_hiding(tree: Tree, variances: ArrayLike, colluders: int = 1) -> np.ndarray:
     """Return (n,) the noise that hides each member from the worst coalition of ``colluders`` others.
 
     All the noise but that of the member's loudest sides, as many as there are colluders; its own alone where
@@ -247,7 +255,7 @@ def tree_hiding(tree: Tree, variances: Any, colluders: int = 1) -> np.ndarray:
     return noise
 
 
-def worst_tree_coalitions(tree: Tree, variances: Any, colluders: int = 1) -> list[tuple[int, ...]]:
+def worst_tree_coalitions(tree: Tree, variances: ArrayLike, colluders: int = 1) -> list[tuple[int, ...]]:
     """Return, for each member, the coalition of at most ``colluders`` others that learns most of it.
 
     They are its neighbors on its loudest sides: see `tree_hiding`.
@@ -259,7 +267,7 @@ def worst_tree_coalitions(tree: Tree, variances: Any, colluders: int = 1) -> lis
 # ---- sides of a member ---------------------------------------------------------------------------------
 
 
-def _weights(tree: Tree, variances: Any) -> np.ndarray:
+def _weights(tree: Tree, variances: ArrayLike) -> np.ndarray:
     each = np.asarray(variances, float).ravel()
     if each.shape != (tree.n,) or not (np.isfinite(each).all() and (each >= 0).all()):
         raise InvalidInput(f"variances must be {tree.n} finite numbers of at least 0, got {variances!r}.")
@@ -332,7 +340,7 @@ class _Program:
         ]
         for u in range(tree.n):
             sides = [inside[w] if tree.parents[w] == u else ~inside[u] for w in near[u]]
-            if np.ptp(np.delete(pairs[u], u)) == 0:  # whoever looks
+            if np.ptp(np.delete(pairs[u], u)) == 0:  # the same against every observer
                 self.hide(u, sides, c, -1, float(np.delete(pairs[u], u)[0]))
                 continue
             for v in range(tree.n):
@@ -480,7 +488,7 @@ def _seen_over_steps(trees: Sequence[Tree], most: int) -> tuple[Any, Any, np.nda
     return blocks, pairs, present % n
 
 
-def _requirements(required: Any, n: int) -> np.ndarray:
+def _requirements(required: ArrayLike, n: int) -> np.ndarray:
     pairs = np.asarray(required, float)
     if pairs.ndim <= 1 and pairs.shape in ((), (n,)):
         pairs = np.broadcast_to(pairs.reshape(-1, 1), (n, n))
