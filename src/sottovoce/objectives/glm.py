@@ -271,7 +271,21 @@ class GLMQuery:
 
         model, r = self.objective, self.objective.regularizer
         descend_batches(
-            model.kind, model.width, self.data.X, self.data.y, w, total, np.concatenate(batches),
-            np.cumsum([len(batch) for batch in batches]), noise, grid, clip_norm, divisor, rates,
-            r.l1, r.l2, r.box or math.inf, r.ball or math.inf,
-        )  # fmt: skip
+            model.kind,
+            model.width,
+            self.data.X,
+            self.data.y,
+            w,
+            total,
+            np.concatenate(batches),
+            np.cumsum([len(batch) for batch in batches]),
+            noise,
+            grid,
+            clip_norm,
+            divisor,
+            rates,
+            r.l1,
+            r.l2,
+            r.box or math.inf,
+            r.ball or math.inf,
+        )

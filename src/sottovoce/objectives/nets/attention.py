@@ -119,8 +119,11 @@ def split_attention(net: nn.Module) -> list[str]:
 def untouched(layer: nn.Module) -> bool:
     """Whether a layer does what its class says: nothing is hooked to it, and its `forward` is its own."""
     hooks = (
-        layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks,
-    )  # fmt: skip
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        layer._backward_hooks,
+        layer._backward_pre_hooks,
+    )
     return not any(hooks) and "forward" not in layer.__dict__ and not getattr(layer, "parametrizations", None)
 
 

@@ -189,9 +189,14 @@ class StackedRecurrence(StackedLinear):
     def __call__(self, inputs: Tensor) -> Any:
         bias = self.weights.get("bias")
         return recur(
-            self.layer.kind, self.layer.backwards, inputs, self.weights["weight"], bias,
-            self.anchor, self.record,
-        )  # fmt: skip
+            self.layer.kind,
+            self.layer.backwards,
+            inputs,
+            self.weights["weight"],
+            bias,
+            self.anchor,
+            self.record,
+        )
 
 
 class StackedConv(Stacked):
@@ -204,8 +209,11 @@ class StackedConv(Stacked):
         self.kernel, self.stride = one + tuple(layer.kernel_size), one + tuple(layer.stride)
         self.dilation, self.padding = one + tuple(layer.dilation), none + tuple(layer.padding)
         self.options: dict[str, Any] = {
-            "stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": layer.groups
-        }  # fmt: skip
+            "stride": self.stride,
+            "padding": self.padding,
+            "dilation": self.dilation,
+            "groups": layer.groups,
+        }
         self.flat = flat
 
     def __call__(self, inputs: Tensor) -> Any:
@@ -443,8 +451,10 @@ class StackedVolume(_Formed):
         super().__init__(layer, slots)
         self.axes, self.transposed = len(layer.kernel_size), bool(layer.transposed)
         self.options: dict[str, Any] = {
-            "stride": layer.stride, "padding": layer.padding, "dilation": layer.dilation,
-        }  # fmt: skip
+            "stride": layer.stride,
+            "padding": layer.padding,
+            "dilation": layer.dilation,
+        }
 
     def _function(self, transposed: bool) -> Any:
         kind = "conv_transpose" if transposed else "conv"
@@ -456,11 +466,15 @@ class StackedVolume(_Formed):
             more["output_padding"] = self.layer.output_padding
         parts = [
             self._function(self.transposed)(
-                part, self.weights["weight"][a], None if bias is None else bias[a], **self.options, **more,
+                part,
+                self.weights["weight"][a],
+                None if bias is None else bias[a],
+                **self.options,
+                **more,
                 groups=self.layer.groups,
             )
             for a, part in enumerate(inputs.chunk(self.agents))
-        ]  # fmt: skip
+        ]
         return parts[0] if self.agents == 1 else torch.cat(parts)
 
     def input_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
@@ -481,9 +495,12 @@ class StackedVolume(_Formed):
         one, other = (gradient, inputs) if self.transposed else (inputs, gradient)
         back = getattr(convolution, f"conv{self.axes}d_weight")
         each = back(
-            one.reshape(1, -1, *one.shape[2:]), (samples * weight.shape[0], *weight.shape[1:]),
-            other.reshape(1, -1, *other.shape[2:]), **self.options, groups=samples * self.layer.groups,
-        ).view(samples, -1)  # fmt: skip
+            one.reshape(1, -1, *one.shape[2:]),
+            (samples * weight.shape[0], *weight.shape[1:]),
+            other.reshape(1, -1, *other.shape[2:]),
+            **self.options,
+            groups=samples * self.layer.groups,
+        ).view(samples, -1)
         bias = gradient.flatten(2).sum(2)
         if self.seen:
             each, bias = self.seen[0].inputs + each, self.seen[0].gradient + bias
