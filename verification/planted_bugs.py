@@ -108,7 +108,7 @@ LIARS = "tests/verification/test_simulator.py -k 'remembers or rarer or middle'"
 MEMBERSHIP = "tests/peers/test_membership_changes.py"
 LIFETIME = "tests/ledger/test_lifetime.py"
 DIRECTORY = "tests/peers/test_member_directory.py -k 'not killed'"
-NOISE = "tests/privacy/test_noise.py"
+NOISE = "tests/noise/test_samplers.py tests/noise/test_discrete.py"
 SAME = "tests/peers/test_equivalence.py -k 'equal_the_library'"
 COST = "tests/peers/test_equivalence.py -k 'formula or one_thing or path'"
 SAMPLING = "tests/peers/test_equivalence.py -k lots"
@@ -208,7 +208,7 @@ BUGS = [
         "the agreed clip norm is doubled", P + "agreement:agreed_plan", option_changed("clip_norm", 2.0), SAME
     ),
     # ---- noise and sampling -------------------------------------------------------------------------
-    Bug("noise from a fixed key", "sottovoce.noise.samplers:os", module_with(urandom=bytes), NOISE),
+    Bug("noise from a fixed key", "sottovoce.noise.discrete:os", module_with(urandom=bytes), NOISE),
     Bug("half the noise", "sottovoce.noise.samplers:STEPS_PER_STD", lambda right: 2 * right, NOISE),
     Bug("no slack for rounding", "sottovoce.noise.samplers:ProtectiveNoise.slack", returns(0.0), NOISE),
     Bug("NaN passes through the noise", "sottovoce.noise.samplers:_fits_the_grid", does_nothing, NOISE),

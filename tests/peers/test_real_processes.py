@@ -70,7 +70,7 @@ def finish(processes, seconds=300):
 
 TRACED = """
 import sys, sqlite3
-from sottovoce.peers import ledger
+from sottovoce.ledger import run_ledger as ledger
 if {forgetful}:
     opened = ledger.RunLedger._open
     def forget(self, about):

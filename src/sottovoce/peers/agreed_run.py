@@ -1,8 +1,8 @@
-"""An agreement at work: its plan, what its frames look like, and one member's part in it.
+"""Bind an agreement to one member: node program, format of frames, privacy cost.
 
-Everything that must be equal at all members is a function of the agreement alone; where chance is needed
-(trees, starting points, a walk's path), its seed is the run's name. What is computed is the plan's text,
-what it costs is the plan's price; here they meet the wire and the member.
+Everything that must be equal at all members is a function of the agreement alone. Public random choices
+(trees, starting points, a walk's path) are seeded with the run's name. The algorithm and its privacy cost are
+the plan's own.
 """
 
 from __future__ import annotations
@@ -189,13 +189,13 @@ class AgreedRun:
         return max(1, int(self.plan.schedule(0).tolerate))
 
     def noise_amplification(self, node: int) -> float:
-        """Return how many times the own noise stands around a member's row in what is charged for."""
+        """Return the noise that hides a member's row from those it is charged against, over its own noise."""
         if not self.tolerate:
             return 1.0
         protocol = self.plan.schedule(0)
         stds = [self.plan.releases(v)[0].noise_std for v in range(self.n)]
         others = sorted((v for v in range(self.n) if v != node), key=lambda v: -stds[v])
-        if protocol.tolerate:  # certified: whoever they are, the loudest are missed most
+        if protocol.tolerate:  # any such set of members: without the largest noise the rest hides least
             worst = protocol.hiding_std(others[: self.tolerate], stds)[node]
         else:
             worst = min(protocol.hiding_std(v, stds)[node] for v in others)
@@ -326,24 +326,29 @@ class AgreedRun:
 
 
 class AmplifiedSpending(Spending):
-    """An account of releases as they are seen: with the noise of the others who stay hidden around them."""
+    """The budget that stops a run: releases count with the noise that hides them, also that of others.
+
+    In a masked sum the noise of honest members hides a member's row, so every release is charged with
+    `AgreedRun.noise_amplification` times its own noise. `AgreedRun.charged_guarantee`, which is signed,
+    computes the same cost with `account`; this class adds up releases one by one while a run is under way.
+    """
 
     def __init__(self, budget: Budget, noise_amplification: float) -> None:
         super().__init__(budget)
         self.noise_amplification = noise_amplification
 
-    def _seen(self, releases: Iterable[Release]) -> list[Release]:
+    def _amplified(self, releases: Iterable[Release]) -> list[Release]:
         return [
             replace(release, noise_std=release.noise_std * self.noise_amplification) for release in releases
         ]
 
     def fits(self, *releases: Release) -> bool:
         """Return whether ``releases`` can be charged on top of what was."""
-        return super().fits(*self._seen(releases))
+        return super().fits(*self._amplified(releases))
 
     def add(self, *releases: Release) -> None:
         """Count ``releases`` without asking whether they fit."""
-        super().add(*self._seen(releases))
+        super().add(*self._amplified(releases))
 
 
 @dataclass(frozen=True)

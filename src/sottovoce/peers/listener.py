@@ -1,9 +1,9 @@
-"""Where a peer listens: strangers who connect and say nothing cost a descriptor for a few seconds, no more.
+"""The listening socket of a peer or relay.
 
-Whoever speaks TLS speaks first, so a connection that says nothing is left to the kernel for a while. One that
-came this far costs no TLS before its first byte, has a few seconds to show a certificate, and may be one of a
-limited number, from its address and in all; beyond that the one that has waited longest is let go, so that
-a member, who needs a few milliseconds, gets in however many others knock.
+Unauthenticated connections hold one file descriptor and are closed after a timeout. A TLS client sends first,
+so the kernel keeps silent connections for a while, and no TLS state exists before the first byte. The number
+of unauthenticated connections is limited per address and in all; beyond the limit the oldest one is closed,
+so that a member, who needs a few milliseconds, can always connect.
 """
 
 from __future__ import annotations
