@@ -17,14 +17,7 @@ from sottovoce.graphs.families import (
 from sottovoce.graphs.files import from_edges
 from sottovoce.graphs.network import Network, Translations, from_matrix, network_of
 from sottovoce.graphs.parsing import parse
-from sottovoce.graphs.random import (
-    erdos_renyi,
-    geometric,
-    gnp_edges,
-    random_connected,
-    regular,
-    small_world,
-)
+from sottovoce.graphs.random import erdos_renyi, geometric, gnp_edges, random_connected, regular, small_world
 from sottovoce.graphs.weights import lazy, max_degree, metropolis, uniform
 
 __all__ = [

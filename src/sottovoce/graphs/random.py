@@ -149,12 +149,7 @@ def small_world(
 
 
 def random_connected(
-    n: int,
-    fiedler: float,
-    rng: np.random.Generator,
-    *,
-    tolerance: float = 0.05,
-    weights: str = "metropolis",
+    n: int, fiedler: float, rng: np.random.Generator, *, tolerance: float = 0.05, weights: str = "metropolis"
 ) -> Network:
     """A random connected graph whose normalized Fiedler value lies within ``tolerance`` of ``fiedler``.
 

@@ -255,12 +255,7 @@ def _back_substitute(basis: np.ndarray, pivots: np.ndarray, rank: int, offset: A
 
 @njit(cache=True)
 def _sparse_times(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    data: np.ndarray,
-    dense: np.ndarray,
-    out: np.ndarray,
-    offset: Any,
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, dense: np.ndarray, out: np.ndarray, offset: Any
 ) -> None:
     for v in range(out.shape[0]):
         start, stop = indptr[v], indptr[v + 1]

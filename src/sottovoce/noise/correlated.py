@@ -101,11 +101,7 @@ class PairSharedNoise:
     protective = False
 
     def __init__(
-        self,
-        source: NoiseSource,
-        network: Network,
-        pair_std: float,
-        nodes: Mapping[int, int] | None = None,
+        self, source: NoiseSource, network: Network, pair_std: float, nodes: Mapping[int, int] | None = None
     ) -> None:
         self.source = _simulated(source, "Shared noise must be the same at both ends of an edge")
         self.network, self.pair_std, self.nodes = network, pair_std, nodes

@@ -66,12 +66,7 @@ class Protocol(NotebookDisplay, ABC):
 
     @abstractmethod
     def observe(
-        self,
-        rows: ArrayLike,
-        observers: Nodes,
-        own_noise: bool = True,
-        noise: Noise = None,
-        step: int = 0,
+        self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
     ) -> np.ndarray:
         """Run the protocol and return what the observers see, in the order of `GaussianView.messages`.
 

@@ -313,12 +313,7 @@ class LinearProtocol(Protocol):
         return bool(min(least, default=1.0) < FAINT)
 
     def observe(
-        self,
-        rows: ArrayLike,
-        observers: Nodes,
-        own_noise: bool = True,
-        noise: Noise = None,
-        step: int = 0,
+        self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
     ) -> np.ndarray:
         """Run the protocol and return what the observers see, in the order of `GaussianView.messages`."""
         state = _validate.rows(rows, self.n)
@@ -372,10 +367,15 @@ class ExactConsensus(LinearProtocol):
         if not own_noise or (len(chosen) > 1 and not self.knows_coalitions):
             return super().view(chosen, own_noise)
         blocks = self.blocks(chosen[0] if len(chosen) == 1 else chosen)
-        basis = np.zeros((self.n, len(blocks)))
-        for j, block in enumerate(blocks):
-            basis[block, j] = 1 / np.sqrt(len(block))
-        return self._as_view(chosen, own_noise, Span(basis))
+        return self._as_view(chosen, own_noise, Span(block_basis(blocks, self.n)))
+
+
+def block_basis(blocks: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """Return (n, blocks) orthonormal columns, one per disjoint set of nodes whose sum is seen."""
+    basis = np.zeros((n, len(blocks)))
+    for j, block in enumerate(blocks):
+        basis[block, j] = 1 / np.sqrt(len(block))
+    return basis
 
 
 def as_linear(protocol: Protocol, refusal: str | None = None) -> LinearProtocol:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ from sottovoce.leakage.view import GaussianView
 from sottovoce.noise.grid import from_grid, power_of_two, sum_of_rows, to_grid
 from sottovoce.noise.samplers import Agents
 from sottovoce.protocols.base import Nodes, NodeState, Noise
-from sottovoce.protocols.linear import ExactConsensus
+from sottovoce.protocols.linear import ExactConsensus, LinearLocal, block_basis
 from sottovoce.protocols.trees import Tree
 
 COMPLETE_UP_TO = 64  # up to so many members, all are partners of all by default
@@ -268,7 +268,7 @@ class Masked(ExactConsensus):
         return GaussianView(
             n=self.n,
             observers=chosen,
-            basis=_indicators(blocks, self.n),
+            basis=block_basis(blocks, self.n),
             owners=np.arange(self.n),
             messages=(*((0, v) for v in own), *((0, int(block[0])) for block in blocks)),
             own_noise=own_noise,
@@ -279,7 +279,7 @@ class Masked(ExactConsensus):
     def output_view(self, nodes: Nodes) -> GaussianView:
         """Return what an observer learns that sees only the final rows of ``nodes``: the one sum."""
         _validate.nodes(nodes, self.n, "nodes")
-        everybody = _indicators([np.arange(self.n)], self.n)
+        everybody = block_basis([np.arange(self.n)], self.n)
         return GaussianView(self.n, (), everybody, np.arange(self.n), messages=(), own_noise=False)
 
     def observe(
@@ -337,14 +337,11 @@ class Masked(ExactConsensus):
         return np.square(std)
 
 
-class MaskedLocal(NodeState):
+class MaskedLocal(LinearLocal):
     """The state machine of one node: adds what its children send, hands on what its parent sends."""
 
-    def __init__(self, protocol: Masked, node: int) -> None:
-        self.protocol, self.node, self.rounds = protocol, node, protocol.rounds
-        self._state: np.ndarray | None = None
-        self._floating: np.dtype | None = None
-        self._done = 0
+    protocol: Masked
+    _floating: np.dtype | None = None
 
     def start(self, row: np.ndarray, noise: Noise = None, step: int = 0) -> None:
         state = np.array(row, copy=True)
@@ -355,17 +352,8 @@ class MaskedLocal(NodeState):
             state = to_grid(state, self.protocol.grid_step, self.protocol.n)
         self._state = state
 
-    def sends(self, t: int) -> tuple[int, ...]:
-        return self.protocol.receivers(t, self.node)
-
-    def expects(self, t: int) -> tuple[int, ...]:
-        return self.protocol.senders(t, self.node)
-
-    def message(self, t: int) -> np.ndarray:
-        return self._at(t)
-
     def receive(self, t: int, rows: Mapping[int, np.ndarray], noise: Noise = None, step: int = 0) -> None:
-        own = self._at(t)
+        own = self.message(t)
         came = []
         for w in self.expects(t):
             if w not in rows:
@@ -382,14 +370,7 @@ class MaskedLocal(NodeState):
         self._done = t + 1
 
     def result(self) -> np.ndarray:
-        return self.protocol._finish(self._at(self.rounds), self._floating)
-
-    def _at(self, t: int) -> np.ndarray:
-        if self._state is None:
-            raise InvalidInput(f"Node {self.node} has no row yet; call start(row) first.")
-        if t != self._done:
-            raise InvalidInput(f"Node {self.node} is in round {self._done}, got a call for round {t}.")
-        return self._state
+        return self.protocol._finish(self.message(self.rounds), self._floating)
 
 
 # ---- the partner graph -----------------------------------------------------------------------------------
@@ -473,12 +454,3 @@ def _ones(matrix: sparse.csr_array) -> sparse.csr_array:
     plain = matrix.copy()
     plain.data = np.ones_like(plain.data)
     return plain
-
-
-def _indicators(blocks: Iterable[np.ndarray], n: int) -> np.ndarray:
-    """Return (n, blocks) unit columns, one per block."""
-    sets = list(blocks)
-    basis = np.zeros((n, len(sets)))
-    for j, block in enumerate(sets):
-        basis[block, j] = 1 / np.sqrt(len(block))
-    return basis

@@ -42,12 +42,7 @@ class Replicated(Protocol):
         return np.ascontiguousarray(out).reshape(self.n, -1)
 
     def observe(
-        self,
-        rows: ArrayLike,
-        observers: Nodes,
-        own_noise: bool = True,
-        noise: Noise = None,
-        step: int = 0,
+        self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
     ) -> np.ndarray:
         """Return what the observers of every copy see, ``(messages, copies, dim)``."""
         stacked = np.asarray(rows).reshape(self.copies, self.protocol.n, -1)

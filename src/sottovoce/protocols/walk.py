@@ -170,12 +170,7 @@ class Walk(Protocol):
         )
 
     def observe(
-        self,
-        rows: ArrayLike,
-        observers: Nodes,
-        own_noise: bool = True,
-        noise: Noise = None,
-        step: int = 0,
+        self, rows: ArrayLike, observers: Nodes, own_noise: bool = True, noise: Noise = None, step: int = 0
     ) -> np.ndarray:
         """Return the sums that reach the observers, in the order of `GaussianView.messages`."""
         values = _validate.rows(rows, self.n)
