@@ -164,7 +164,7 @@ def a_step(
         return text.update(state, gossip.apply(text.message(state, k)), k)
 
     def gradients():
-        for _ in range(plan.draws_per_step):
+        for _ in range(plan.releases(0)[0].count):
             objective.clipped_sums(start, *held)
 
     seconds = interleaved({"whole_step": whole, "gradients": gradients}, repeats)
@@ -178,7 +178,7 @@ def a_step(
     return {
         "share_of_a_step": shares(whole, parts, repeats),
         "ms": {name: round(1e3 * s, 1) for name, s in seconds.items()},
-        "gradients_per_step": plan.draws_per_step,
+        "gradients_per_step": plan.releases(0)[0].count,
         "step_over_gradients": round(seconds["whole_step"] / seconds["gradients"], 2),
         "minutes_for_2000_steps": round(2000 * seconds["whole_step"] / 60, 1),
     }

@@ -44,6 +44,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 
 import sottovoce as sv
 from sottovoce.algorithms import registry
+from sottovoce.algorithms.mafalda import correlation
+from sottovoce.algorithms.public_walk_sgd import holders
 from sottovoce.errors import SottovoceError
 from sottovoce.objectives import GLM
 
@@ -850,7 +852,7 @@ def plain_gossip(rng: np.random.Generator, sampled: bool, name: str) -> Case:
     def compositions() -> list[tuple[Step, ...]]:
         if name == "mafalda":
             # noise C^-1 xi with xi of std z clip sens hides gradients that all move by up to twice the clip
-            found = plan.correlation()
+            found = correlation(plan)
             C = np.asarray(found.C, dtype=float)
             signs = np.array(list(itertools.product((-1.0, 1.0), repeat=len(C))))
             longest = Fraction(float(np.square(signs @ C.T).sum(axis=1).max()))
@@ -922,7 +924,7 @@ def random_walk(rng: np.random.Generator, sampled: bool) -> Case:
         plan = registry.algorithm("random-walk-sgd")(
             GLM(dim=2), network, seed=int(rng.integers(1000)), **given
         )
-        counts = Counter(plan.holders.tolist())
+        counts = Counter(holders(plan).tolist())
     # one colluder of a secret walk is told the average over paths, which is not recomputed here
     question, coalitions, users = whom(rng, n, ["local", "outsider"] if secret else VIEWS)
     return Case(

@@ -12,6 +12,7 @@ import sottovoce as sv
 from sottovoce.accounting.tree_noise import least_tree_noise, tree_noise_program
 from sottovoce.advice.candidates import averaging_candidates, plan_for, statement
 from sottovoce.advice.comparison import compare
+from sottovoce.algorithms.averaging import noise_stds
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.protocols import Tree
 
@@ -86,7 +87,7 @@ def test_few_leaves_reach_the_optimum_that_the_program_certifies(seed):
     for candidate in found:
         plan = plan_for(requirements, candidate)
         program = tree_noise_program(plan.schedule(0), c, floor=0.1)
-        variances = np.square(plan.noise_stds) / max(plan.noise_stds) ** 2
+        variances = np.square(noise_stds(plan)) / max(noise_stds(plan)) ** 2
         assert variances.sum() == pytest.approx(program.sum(), rel=1e-6)
         assert statement(plan, *requirements.views[0], candidate).epsilon(1e-5) <= 1.0
         local = plan_for(

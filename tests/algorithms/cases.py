@@ -33,6 +33,7 @@ from sottovoce.algorithms import (
     RandomWalkSGD,
     TokenADMM,
 )
+from sottovoce.algorithms.mafalda import correlation
 from sottovoce.data import Shards
 from sottovoce.objectives import GLM
 
@@ -373,5 +374,5 @@ OTHERS = [
     Other("decor", Decor, {**NETWORK, "pair_multiplier": 1.5}, users, plain_one_round, lambda p, s: 1 / RATE,
           2.0, coef="rows", std=lambda p: p.clip_norm * np.sqrt(2.0**2 + 2 * 1.5**2)),
     Other("mafalda", Mafalda, NETWORK, users, plain_one_round, lambda p, s: 1 / RATE, 2.0, coef="rows",
-          std=lambda p: p.clip_norm * 2.0 * p.correlation().sens * abs(p.correlation().inverse[0, 0])),
+          std=lambda p: p.clip_norm * 2.0 * correlation(p).sens * abs(correlation(p).inverse[0, 0])),
 ]  # fmt: skip

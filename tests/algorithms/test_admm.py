@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
-from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
+from sottovoce.algorithms import CentralADMM, FederatedADMM, TokenADMM
 from sottovoce.data import Shards
 from sottovoce.errors import InvalidInput, NotAGuarantee, ReleaseMismatch
 from sottovoce.mechanisms.admm_kernels import client_move, prox_rows, record_moves

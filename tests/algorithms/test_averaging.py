@@ -115,7 +115,7 @@ def test_influence_of_one_user_is_at_most_the_sensitivity(plan, evil):
     )
     moved = np.linalg.norm(first - second, axis=1)
     assert np.isfinite(moved).all()
-    assert moved[7] <= plan.sensitivity * (1 + 1e-12)
+    assert moved[7] <= 2 * plan.radius * (1 + 1e-12)
     assert (np.delete(moved, 7) == 0).all()
 
 
@@ -149,9 +149,9 @@ def test_for_budget_meets_the_target_and_not_much_more(epsilon, view, who):
         found = plan.privacy(view, **who).epsilon(1e-6)
         assert found <= epsilon
         assert found > epsilon * (1 - 1e-6)
-        plan.require(epsilon, 1e-6, view, **who)
+        plan.privacy(view, **who).require(epsilon, 1e-6)
         with pytest.raises(BudgetExceeded):
-            plan.require(epsilon * 0.99, 1e-6, view, **who)
+            plan.privacy(view, **who).require(epsilon * 0.99, 1e-6)
 
 
 def test_infeasible_budgets_are_refused():

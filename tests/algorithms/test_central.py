@@ -339,7 +339,10 @@ def test_dp_cd_costs_the_gaussian_composition(adjacency, moves):
     shared = cd(
         steps=100, noise_multiplier=20.0, bounds=(1.0, 1.0), smoothness_share=0.2, adjacency=adjacency
     )
-    assert shared.preliminary_mu**2 == pytest.approx(0.2 * shared.privacy().mu ** 2, rel=1e-12)
+    smoothness = shared.releases(0)[0]
+    assert (smoothness.sensitivity / smoothness.noise_std) ** 2 == pytest.approx(
+        0.2 * shared.privacy().mu ** 2, rel=1e-12
+    )
 
 
 def test_dp_gcd_costs_selections_and_laplace_releases():
@@ -400,7 +403,7 @@ def test_budgets_are_met_and_not_wasted():
     ):
         assert 0.999 <= plan.privacy().epsilon(1e-6) <= 1.0
         assert plan.privacy().adversary.kind == "central"
-        plan.require(1.0, 1e-6, view="central")
+        plan.privacy("central").require(1.0, 1e-6)
         assert plan.cost()["messages"] == 0
     exact = DPCD.for_budget(smoothness=(1.0, 2.0), **options)
     assert exact.privacy().epsilon(1e-6) == pytest.approx(1.0, rel=1e-9)

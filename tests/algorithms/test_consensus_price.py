@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import sottovoce as sv
 from sottovoce.algorithms import ConsensusSGD
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives.nets.objective import NetObjective
 
@@ -69,7 +70,7 @@ def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model
         OBJECTIVE, sv.graphs.path(4), steps=5, sizes=sizes, batch_size=100, view="local",
         adjacency=adjacency, accounting="rdp", epsilon=2.0, delta=1e-5,
     )  # fmt: skip
-    z = np.array(uneven.multipliers)
+    z = np.array(noise_multipliers(uneven))
     for user in range(1, 4):
         seen = uneven.privacy("pairwise", observer=0, user=user)
         local = uneven.privacy("local", user=user)

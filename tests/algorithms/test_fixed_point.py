@@ -1,6 +1,7 @@
 """Gradient descent, coordinate descent and ADMM as noisy fixed-point iterations: the same iterates."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -151,7 +152,7 @@ def test_draws_are_compared_with_the_plan():
     plan = FixedPoint(lambda u, data: u, 1.0, 1.0, 2, start=np.zeros((3, 1)))
     source = plan.source(None, [0], RunRandomness.from_rng(np.random.default_rng(0)))
     for lie in ({"noise_std": 2.0}, {"sensitivity": 2.0}, {"active_blocks": 2}, {"steps": 1}):
-        other = FixedPoint(**{**vars(plan), **lie})
+        other = replace(plan, **lie)
         source.announced = AnnouncedReleases([other.releases(0)])
         text = plan.algorithm(source, plan.starting(None, source.random, [0]))
         with pytest.raises(ReleaseMismatch, match="nothing was released"):

@@ -91,7 +91,7 @@ def test_a_run_drops_the_trees_it_draws_and_keeps_those_that_were_priced():
     """A small thing kept for every step pins the memory of the rows around it."""
     fresh, asked = (ConsensusSGD(GLM(), "tree:kind=uniform", network=RING, **COMMON) for _ in range(2))
     before = [asked.schedule(k) for k in range(asked.steps)]
-    drawn = fresh.schedule_in_order()
+    drawn = fresh.schedule.in_order()
     for k in range(fresh.steps):
         assert drawn(k) is drawn(k)
     assert list(fresh._drawn) == [0, fresh.steps - 1]  # every plan looks at the first when it is made
@@ -145,7 +145,7 @@ def test_labels_say_what_is_a_guarantee():
     with pytest.raises(NotAGuarantee):
         linear.require(1e6, DELTA)
     with pytest.raises(NotAGuarantee):
-        plan.require(1e6, DELTA, "pairwise", **asked, label="conditional")
+        plan.privacy("pairwise", **asked, label="conditional").require(1e6, DELTA)
 
 
 def test_exact_consensus_price_is_that_of_the_schedule():
@@ -410,7 +410,7 @@ def test_optimizers_equal_torch(kind):
 def test_rates():
     assert Rate(1.0, 0.5, "linear")(1, 3) == pytest.approx(0.75)
     assert Rate(1.0, 0.5, "cosine")(2, 3) == pytest.approx(0.5)
-    assert Rate.of((0.1, 0.01)) == Rate(0.1, 0.01)
+    assert Rate.from_value((0.1, 0.01)) == Rate(0.1, 0.01)
     with pytest.raises(InvalidInput):
         Rate(0.1, 0.01, "zigzag")
 

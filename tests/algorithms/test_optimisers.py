@@ -56,7 +56,7 @@ def numbers():
 def test_a_row_takes_the_steps_of_torch(kind):
     start, gradients = numbers()
     name = MADE[kind][0].__name__
-    found = ours(Optimizer.of({"name": name, **MADE[kind][1]}), start, gradients)
+    found = ours(Optimizer.from_value({"name": name, **MADE[kind][1]}), start, gradients)
     np.testing.assert_allclose(found, theirs(kind, start, gradients), rtol=0, atol=1e-12)
 
 
@@ -69,7 +69,7 @@ def test_groups_have_rates_and_decays_of_their_own(kind):
         (2, 3, {"lr": 0.25 * RATES[0], "weight_decay": 0.0}),
         (3, 5, {"lr": 2.0 * RATES[0], "weight_decay": 0.9}),
     ]
-    made = Optimizer.of({"name": MADE[kind][0].__name__, **options})
+    made = Optimizer.from_value({"name": MADE[kind][0].__name__, **options})
     parted = Optimizer(
         made.kind, made.beta, made.beta2, made.epsilon, made.weight_decay,
         groups=((2, 3, 0.25, 0.0), (3, 5, 2.0, 0.9)),
@@ -81,14 +81,18 @@ def test_groups_have_rates_and_decays_of_their_own(kind):
 
 
 def test_words_of_torch_and_ours_mean_the_same():
-    assert Optimizer.of("Adam") == Optimizer("adam") == Optimizer.of({"kind": "adam"})
-    assert Optimizer.of({"name": "SGD"}) == Optimizer.of({"name": "sgd", "momentum": 0.0}) == Optimizer()
-    assert Optimizer.of({"name": "momentum"}) == Optimizer("momentum", beta=0.9)
-    assert Optimizer.of({"name": "SGD", "momentum": 0.5, "nesterov": True}) == Optimizer(
+    assert Optimizer.from_value("Adam") == Optimizer("adam") == Optimizer.from_value({"kind": "adam"})
+    assert (
+        Optimizer.from_value({"name": "SGD"})
+        == Optimizer.from_value({"name": "sgd", "momentum": 0.0})
+        == Optimizer()
+    )
+    assert Optimizer.from_value({"name": "momentum"}) == Optimizer("momentum", beta=0.9)
+    assert Optimizer.from_value({"name": "SGD", "momentum": 0.5, "nesterov": True}) == Optimizer(
         "momentum", beta=0.5, nesterov=True
     )
     kept = Optimizer("adamw", weight_decay=0.1)
-    assert Optimizer.of(kept) is kept
+    assert Optimizer.from_value(kept) is kept
     assert [Optimizer().plain, Optimizer("momentum").plain, Optimizer(weight_decay=0.1).plain] == [
         True,
         False,
@@ -112,7 +116,7 @@ def test_words_of_torch_and_ours_mean_the_same():
 )
 def test_what_an_optimizer_cannot_be(given, said):
     with pytest.raises(InvalidInput, match=said):
-        Optimizer.of(given)
+        Optimizer.from_value(given)
 
 
 @pytest.mark.parametrize(
@@ -121,4 +125,4 @@ def test_what_an_optimizer_cannot_be(given, said):
 def test_what_a_rate_cannot_be(given):
     with pytest.raises(InvalidInput):
         Rate(*given)
-    assert Rate.of((0.1, 0.01)) == Rate.of({"start": 0.1, "end": 0.01}) == Rate(0.1, 0.01)
+    assert Rate.from_value((0.1, 0.01)) == Rate.from_value({"start": 0.1, "end": 0.01}) == Rate(0.1, 0.01)

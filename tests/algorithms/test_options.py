@@ -13,7 +13,7 @@ from sottovoce.algorithms import DPCD, ConsensusSGD, Optimizer
 from sottovoce.algorithms.averaging import PrivateAveraging
 from sottovoce.algorithms.dp_cd import dp_cd
 from sottovoce.algorithms.dp_dinno import dp_dinno
-from sottovoce.algorithms.random_walk_sgd import random_walk_sgd
+from sottovoce.algorithms.public_walk_sgd import random_walk_sgd
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import ring
 from sottovoce.objectives import GLM
@@ -172,7 +172,7 @@ DEFAULTS = {
     },
 }  # fmt: skip
 TEXTS = {
-    dp_cd: {"step_scale": 1.0, "period": None, "averaging": True},
+    dp_cd: {"step_scale": 1.0, "period": None, "averaging": True, "compiled": True},
     dp_dinno: {"primal_steps": 1, "fresh_moments": False},
     random_walk_sgd: {"final_public": True},
 }

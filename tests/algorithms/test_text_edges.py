@@ -6,12 +6,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import sottovoce as sv
 from sottovoce.algorithms import DPCD, ConsensusSGD, MuffliatoSGD, RandomWalkSGD, TokenADMM
 from sottovoce.algorithms.averaging import averaging
+from sottovoce.algorithms.consensus_sgd import estimand
 from sottovoce.algorithms.dp_sgd import dp_sgd
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, Rate
-from sottovoce.algorithms.plan import GradientPlan, Plan
-from sottovoce.algorithms.random_walk_sgd import random_walk_sgd
+from sottovoce.algorithms.public_walk_sgd import published_losses, random_walk_sgd
+from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import InvalidInput
 from sottovoce.objectives import GLM
 
@@ -26,7 +29,7 @@ def test_a_token_goes_between_two_users_at_least():
 def test_what_is_learned_of_unequal_sites_is_said_in_words():
     def words(**options):
         plan = ConsensusSGD(GLM(dim=2), "tree", network="ring:3", steps=1, clip_norm=1.0, **options)
-        return plan.estimand.partition(":")[0]
+        return estimand(plan).partition(":")[0]
 
     assert words(sizes=[5, 5, 5]) == "the mean over all records, which is that of the sites' means"
     assert words(sizes=[5, 5, 20]) == "the mean over all records"
@@ -62,12 +65,10 @@ def test_the_answer_of_dp_sgd_is_its_last_iterate_unless_an_average_is_asked_for
         assert text.output(state).tolist() == [[answer]]
 
 
-def test_one_step_is_steady_and_more_are_not_unless_a_plan_says_so():
-    assert [Plan.is_stationary.fget(SimpleNamespace(steps=steps)) for steps in (1, 2, 3)] == [
-        True,
-        False,
-        False,
-    ]
+def test_a_schedule_given_as_a_function_is_stationary_for_one_step_only():
+    exchange = sv.protocols.HypercubeExchange(2)
+    schedules = [Schedule(lambda k: exchange, steps) for steps in (1, 2, 3)]
+    assert [schedule.is_stationary for schedule in schedules] == [True, False, False]
 
 
 @pytest.mark.parametrize("term", [{"l1": 0.1}, {"ball": 1.0}, {"box": 1.0}])
@@ -138,7 +139,7 @@ def test_tokens_add_up_in_the_printed_formula():
         "network": "complete:5", "steps": 6, "clip_norm": 1.0, "noise_multiplier": 2.0, "adjacency": "user",
         "path": "secret", "learning_rate": 0.1,
     }  # fmt: skip
-    one, three = (RandomWalkSGD(GLM(dim=2), tokens=tokens, **options).published() for tokens in (1, 3))
+    one, three = (published_losses(RandomWalkSGD(GLM(dim=2), tokens=tokens, **options)) for tokens in (1, 3))
     np.testing.assert_allclose(three, 3 * one)
     assert one.max() > 0
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import sottovoce as sv
+from sottovoce.algorithms.gradient_plan import noise_multipliers
 from sottovoce.algorithms.optimizers import Optimizer, Rate
 from sottovoce.data.agent_tensors import AgentData
 from sottovoce.errors import BudgetExceeded, DataError, InvalidInput, Refused, SottovoceError
@@ -98,7 +99,7 @@ def test_noise_protects_unless_a_generator_says_otherwise():
 def test_the_budget_names_its_view_and_what_is_hidden():
     X, y = circles(400)
     options = {"network": "ring:8", "steps": 5, "rng": rng(), **BUDGET}
-    noise = {view: fit("logistic", (X, y), view=view, **options).plan.multipliers[0]
+    noise = {view: noise_multipliers(fit("logistic", (X, y), view=view, **options).plan)[0]
              for view in ("central", "network", "local")}  # fmt: skip
     assert noise["central"] < noise["network"] <= noise["local"]
     whole = fit("logistic", (X, y), adjacency="user", **options)
@@ -193,10 +194,10 @@ def test_warm_up_and_cosine_rates_are_those_of_torch():
 
 
 def test_optimizers_by_torchs_names():
-    assert Optimizer.of("Adam").kind == "adam"
-    assert Optimizer.of({"name": "SGD", "momentum": 0.5}) == Optimizer("momentum", 0.5)
+    assert Optimizer.from_value("Adam").kind == "adam"
+    assert Optimizer.from_value({"name": "SGD", "momentum": 0.5}) == Optimizer("momentum", 0.5)
     with pytest.raises(InvalidInput, match="amsgrad"):
-        Optimizer.of({"name": "adam", "amsgrad": True})
+        Optimizer.from_value({"name": "adam", "amsgrad": True})
 
 
 def test_scikit_learns_estimators_without_noise_are_scikit_learns():
@@ -263,7 +264,7 @@ def test_adapters_start_at_zero_and_only_they_move():
     assert torch.equal(moved.model[0].base.weight, net[0].base.weight)
     assert torch.equal(moved.model[2].weight, net[2].weight)
     assert moved.model[0].B.weight.abs().max() > 0
-    assert moved.plan.n_params == 2 * 2 + 2 * 6
+    assert moved.plan.objective.n_params == 2 * 2 + 2 * 6
 
 
 # ---- dropout ----------------------------------------

@@ -15,10 +15,13 @@ from sottovoce.accounting.wording import name_nodes, uncharged
 from sottovoce.advice.samples import Sample
 from sottovoce.advice.suggestions import suggestions
 from sottovoce.advice.usefulness import is_average, usefulness
+from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
+from sottovoce.algorithms.consensus_sgd import ConsensusSGD, estimand
 from sottovoce.errors import BudgetExceeded
 from sottovoce.graphs import Network
 from sottovoce.planfile.read import LoadedPlan
 from sottovoce.planfile.schema import BudgetSection
+from sottovoce.runners.run import has_noise
 
 HIDES = {
     "user": "everything a member holds: one whole member may be replaced",
@@ -63,18 +66,18 @@ def assess(loaded: LoadedPlan, *, simulated: bool = False) -> dict[str, Any]:
     assessment["cost"] = dict(plan.cost())
     if loaded.network is not None:
         notes = list(missing_links(loaded.network, plan.schedule(0)))
-        if len(set(plan.sizes or ())) > 1 and plan.estimand is not None:
-            notes.append(f"Sites differ in size; learned is {plan.estimand}.")
+        if isinstance(plan, ConsensusSGD) and len(set(plan.sizes or ())) > 1:
+            notes.append(f"Sites differ in size; learned is {estimand(plan)}.")
         assessment |= {"notes": notes} if notes else {}
-    noise = plan.noise_in_result()
+    noise = noise_in_result(plan) if isinstance(plan, PrivateAveraging) else None
     if noise is not None:
         assessment["noise_in_result"] = noise
         limit = None if budget is None else budget.max_noise
         if limit is not None and noise > limit:
             sentence = f"The result would carry {noise:.3g} of noise, more than the {limit:g} allowed."
             assessment |= {"feasible": False, "verdict": sentence}
-    assessment["hides"] = HIDES[plan.adjacency] if plan.has_noise else "nothing: no noise is added"
-    if not plan.has_noise:
+    assessment["hides"] = HIDES[plan.adjacency] if has_noise(plan) else "nothing: no noise is added"
+    if not has_noise(plan):
         assessment = {"verdict": NO_PRIVACY, **assessment, "private": False}
     assessment["reads"] = _files_read(loaded)
     return assessment | _worth(loaded, assessment, simulated)

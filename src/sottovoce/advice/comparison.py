@@ -13,6 +13,8 @@ from sottovoce import _validate
 from sottovoce.accounting.accountant import account_each
 from sottovoce.advice.candidates import STALLS, AveragingCandidate, statement
 from sottovoce.advice.usefulness import Usefulness, usefulness
+from sottovoce.algorithms.averaging import PrivateAveraging, noise_stds
+from sottovoce.algorithms.gradient_plan import GradientPlan, noise_multipliers
 from sottovoce.algorithms.plan import Plan
 from sottovoce.errors import InvalidInput, SottovoceError
 
@@ -241,12 +243,12 @@ def _lot(plan: Any) -> float | None:
 
 
 def _noise(plan: Any) -> tuple[float, float]:
-    each = getattr(plan, "multipliers", None)
-    if each is None and hasattr(plan, "noise_stds"):
-        each = [std / plan.radius for std in plan.noise_stds]
-    if each is None:
-        noise = getattr(plan, "noise_multiplier", None)
-        each = noise if isinstance(noise, tuple) else (float(noise or 0.0),)
+    if isinstance(plan, GradientPlan):
+        each: Sequence[float] = noise_multipliers(plan)
+    elif isinstance(plan, PrivateAveraging):
+        each = [std / plan.radius for std in noise_stds(plan)]
+    else:
+        each = (float(getattr(plan, "noise_multiplier", None) or 0.0),)
     return float(min(each)), float(max(each))
 
 

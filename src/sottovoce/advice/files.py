@@ -12,6 +12,7 @@ from sottovoce._io import atomic_write, plain, to_toml
 from sottovoce.advice.candidates import parse_net
 from sottovoce.advice.comparison import PlanSummary
 from sottovoce.advice.requirements import Requirements
+from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.errors import InvalidInput
 
 
@@ -167,9 +168,9 @@ def agreement_draft(requirements: Requirements, row: PlanSummary) -> str:
 def _model(requirements: Requirements, plan: Any) -> dict[str, Any]:
     if requirements.compute == "net":
         name, options = parse_net(str(requirements.model))
-        return {"kind": "net", "parameters": plan.n_params, "net": name, "options": options}
+        return {"kind": "net", "parameters": n_params(plan.objective), "net": name, "options": options}
     kind = "logistic" if requirements.compute == "logistic" else "squared"
-    return {"kind": kind, "parameters": plan.n_params}
+    return {"kind": kind, "parameters": n_params(plan.objective)}
 
 
 def save(advice: Any, folder: Path) -> list[Path]:

@@ -10,9 +10,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from sottovoce import _validate, graphs
-from sottovoce.algorithms.plan import as_network
 from sottovoce.errors import GraphError, InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, as_network
 
 Compute = Literal["mean", "logistic", "linear", "net"]
 Hide = Literal["record", "member"]

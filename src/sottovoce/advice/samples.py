@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.data.base import Shards
 from sottovoce.errors import DataError, InvalidInput
 
@@ -86,7 +87,7 @@ class Sample:
         if isinstance(sample, str):
             if sample != "synthetic":
                 raise InvalidInput(f'sample must be "synthetic", (X, y) or a Dataset, got {sample!r}.')
-            return cls.synthetic(kind, plan.n_params)
+            return cls.synthetic(kind, n_params(plan.objective))
         X, y = features_and_labels(sample)
         return cls.public(kind, X, y)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from sottovoce.accounting.release import MOVES
 from sottovoce.advice.samples import Sample
+from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import HypercubeExchange, Protocol, Tree
@@ -278,7 +279,7 @@ def _signal(plan: Any) -> float | None:
     ):
         return None
     try:
-        width = plan.n_params if hasattr(plan, "n_params") else plan.width
+        width = n_params(plan.objective)
     except InvalidInput:
         return None
     noise = step_noise(plan) * math.sqrt(width)

@@ -1,4 +1,4 @@
-"""One file per published algorithm; each gives a `Plan` that knows its own price."""
+"""One file per published algorithm; each gives a `Plan`, which computes its own privacy guarantee."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from sottovoce.algorithms.registry import ALGORITHMS
 
 _NAMES: dict[str, str] = {
-    "GradientPlan": "plan",
+    "GradientPlan": "gradient_plan",
     "Muffliato": "averaging",
     "Plan": "plan",
     "Optimizer": "optimizers",

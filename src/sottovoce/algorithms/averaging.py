@@ -16,35 +16,37 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from sottovoce import _validate
+from sottovoce.accounting.accountant import View
 from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Averaging, ObservationModel
 from sottovoce.accounting.release import Release
 from sottovoce.accounting.tree_noise import optimal_noise
-from sottovoce.algorithms.plan import (
+from sottovoce.algorithms.options import (
     Adjacency,
-    Plan,
-    View,
-    as_network,
+    NoiseAllocation,
     as_network_argument,
     check_adjacency,
-    check_noise,
     check_protocol,
+    not_a_protocol,
 )
+from sottovoce.algorithms.plan import Plan, noise_on_grid
+from sottovoce.algorithms.schedule import Schedule
 from sottovoce.errors import BudgetInfeasible, InvalidInput
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, as_network
+from sottovoce.mechanisms.base import ValueSource
+from sottovoce.mechanisms.value import ValueMechanism
 from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives.clipping import clip_around
 from sottovoce.protocols import Chebyshev, Protocol, parse, rounds_for
 from sottovoce.protocols.masked import FINE
 from sottovoce.runners import Algorithm, State
-
-__all__ = ["Muffliato", "PrivateAveraging", "averaging"]
 
 _LARGE = 2048  # nodes up to which the protocol is applied to the identity
 
@@ -75,7 +77,7 @@ class PrivateAveraging(Plan):
     anyone who sees every message; ``pairwise``, ``network`` and ``colluders`` are exact for
     honest-but-curious observers who follow the public schedule; ``central`` is for somebody who sees one
     node's final row. Rows that are not finite count as ``center``. A negative noise is refused; with none
-    nothing is protected, and every price is infinite.
+    nothing is protected, and every epsilon is infinite.
 
     Examples
     --------
@@ -97,7 +99,7 @@ class PrivateAveraging(Plan):
     adjacency: Adjacency = "user"
     network: Any = None
     seed: int = 0
-    noise: Literal["equal", "optimal"] = "equal"
+    noise: NoiseAllocation = "equal"
     floor: float = 0.1
     tolerate: int = 1
     site_weights: tuple[float, ...] | None = None
@@ -112,66 +114,40 @@ class PrivateAveraging(Plan):
     maskable: ClassVar[bool] = True
     noise_field: ClassVar[str] = "noise_std"
 
-    def __post_init__(self) -> None:
-        _validate.non_negative(self.noise_std, "noise_std")
-        _validate.positive(self.radius, "radius")
-        _validate.count(self.dim, "dim")
-        width = self.dim if self.dim > 1 else None  # one is also what it is where nobody said
-        object.__setattr__(self, "center", _validate.point(self.center, "center", width))
-        network = None if self.network is None else as_network(self.network)
-        check_adjacency(self.adjacency, self.adjacencies, self.name)
-        check_noise(self)
-        protocol = as_network_argument(self.protocol)
+    @classmethod
+    def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
+        width = options["dim"] if options["dim"] > 1 else None  # one is also the default
+        center = _validate.point(options["center"], "center", width)
+        check_adjacency(options["adjacency"], cls.adjacencies, cls.name)
+        network = None if options["network"] is None else as_network(options["network"])
+        protocol = as_network_argument(options["protocol"])
         if isinstance(protocol, str):
             named = parse(protocol)
-            check_protocol(named, network, self)
+            check_protocol(named, network, cls.name, cls.protocols)
             assert network is not None
-            protocol = named.at(network, seed=self.seed)
-        elif isinstance(protocol, Network) or hasattr(protocol, "nodes"):
-            graph = as_network(protocol)
+            protocol = named.at(network, seed=options["seed"])
+        elif isinstance(protocol, Network):
             # without noise disagreement alone decides, as with a thousandth of the radius
-            relative = self.noise_std / self.radius or 1e-3
-            protocol = Chebyshev(graph, rounds_for(graph, noise_std=relative))
+            relative = options["noise_std"] / options["radius"] or 1e-3
+            protocol = Chebyshev(protocol, rounds_for(protocol, noise_std=relative))
         if not isinstance(protocol, Protocol):
-            raise InvalidInput(
-                f"protocol must be a protocol, a network or a name, got {type(protocol).__name__}."
-            )
+            raise not_a_protocol(protocol)
         if network is not None and protocol.n != network.n:
             raise InvalidInput(f"the protocol is for {protocol.n} nodes, the network has {network.n}.")
-        object.__setattr__(self, "protocol", protocol.scaled(self.noise_std))
-        if self.site_weights is not None:
-            self._settle_weights()
-        _ = self.noise_stds  # optimal noise on what is no tree is refused now
-        try:
-            grid = self.grid
-        except InvalidInput:  # a simulation needs none, and what protects asks for the grid itself
-            grid = None
-        if grid is not None:
-            object.__setattr__(self, "protocol", self.protocol.on_grid(grid.step))
-        elif self.protocol.masked and not self.has_noise:  # not on the grid of an earlier noise
-            object.__setattr__(self, "protocol", self.protocol.on_grid(FINE))
+        return {
+            **options,
+            "center": center,
+            "protocol": protocol.scaled(options["noise_std"]),
+            "site_weights": _site_weights(options["site_weights"], protocol),
+        }
 
-    def _settle_weights(self) -> None:
-        """Refuse weights that are not one public positive number per node, or where noise follows no node."""
-        given: Any = self.site_weights
-        if not isinstance(given, Sequence | np.ndarray) or isinstance(given, str) or len(given) != self.n:
-            raise InvalidInput(
-                f"site_weights must be one positive number per node ({self.n}), got {given!r}."
-            )
-        weights = tuple(_validate.positive(weight, "a site's weight") for weight in given)
-        object.__setattr__(self, "site_weights", weights)
-        if self.protocol.adds_noise or self.protocol.fresh_std:
-            raise InvalidInput(
-                f"site_weights need noise that every node adds to its own row, once; {self.protocol.name} "
-                "draws more: take gossip, chebyshev, tree, exchange or masked."
-            )
+    def __post_init__(self) -> None:
+        _ = self._noise_stds  # optimal noise on a protocol without a tree is refused now
 
     @property
     def steps(self) -> int:  # type: ignore[override]
         """One."""
         return 1
-
-    # ---- the facts ----------------------------------------
 
     @property
     def n(self) -> int:
@@ -189,44 +165,23 @@ class PrivateAveraging(Plan):
         return self.dim
 
     @property
-    def sensitivity(self) -> float:
-        """How far replacing one node's row moves it: the diameter of the ball."""
-        return 2 * self.radius
-
-    @property
     def noise_multiplier(self) -> float:
         """Noise over the clip, which is the radius here."""
         return self.noise_std / self.radius
 
     @cached_property
-    def noise_stds(self) -> tuple[float, ...]:
-        """Standard deviation of every node's noise.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> options = {"network": "path:4", "noise": "optimal"}
-        >>> sv.PrivateAveraging("tree", noise_std=2.0, radius=0.5, **options).noise_stds[0]
-        2.0
-        """
+    def _noise_stds(self) -> tuple[float, ...]:
+        """Standard deviation of every node's noise."""
         if self.noise == "equal":
-            return tuple(float(self.noise_std) * factor for factor in self.factors)
-        factors = np.array(self.factors)
+            return tuple(float(self.noise_std) * factor for factor in self._factors)
+        factors = np.array(self._factors)
         moves = factors / factors.max()
         shares = optimal_noise([self.protocol], self.tolerate, floor=self.floor, required=moves**2)
         return tuple(float(self.noise_std * factors.max()) * share for share in shares)
 
     @cached_property
-    def factors(self) -> tuple[float, ...]:
-        """What every node's row is multiplied with before it is averaged: its weight over the mean weight.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> tree = sv.protocols.Tree(sv.graphs.path(3))
-        >>> sv.PrivateAveraging(tree, noise_std=2.0, radius=0.5, site_weights=(10, 20, 30)).factors
-        (0.5, 1.0, 1.5)
-        """
+    def _factors(self) -> tuple[float, ...]:
+        """What every node's row is multiplied with before it is averaged: its weight over the mean."""
         if self.site_weights is None:
             return (1.0,) * self.n
         mean = math.fsum(self.site_weights) / self.n
@@ -235,20 +190,23 @@ class PrivateAveraging(Plan):
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None over other protocols and without noise."""
-        if not self.protocol.masked or not self.has_noise:
+        if not self.protocol.masked or self.noise_std == 0:
             return None
         return mask_grid(
-            bound=self.radius * max(self.factors) + float(np.abs(self.center).max()),
-            sensitivity=self.sensitivity * min(self.factors),
-            noise_std=list(self.noise_stds),
+            bound=self.radius * max(self._factors) + float(np.abs(self.center).max()),
+            sensitivity=2 * self.radius * min(self._factors),
+            noise_std=list(self._noise_stds),
             dim=self.dim,
             steps=1,
         )
 
-    def schedule(self, k: int) -> Protocol:
-        """Return the protocol of the one step."""
-        protocol: Protocol = self.protocol
-        return protocol
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The protocol of the one step."""
+        protocol = self.protocol
+        if protocol.masked and self.noise_std == 0:
+            protocol = protocol.on_grid(FINE)
+        return Schedule(protocol, 1, grid=lambda: self.grid)
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the one release of a node, or one for every visit of a walk; none if it never comes."""
@@ -259,23 +217,21 @@ class PrivateAveraging(Plan):
             Release(
                 sender=agent,
                 step=0,
-                sensitivity=2 * (self.radius * self.factors[agent]),
-                noise_std=self.noise_stds[agent],
+                sensitivity=2 * (self.radius * self._factors[agent]),
+                noise_std=self._noise_stds[agent],
                 count=times,
             ),
         )
 
-    def source(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> Any:
-        """Return the gate before the hosted nodes' rows."""
-        from sottovoce.mechanisms.value import ValueMechanism
-
+    def source(self, data: np.ndarray, agents: Sequence[int], random: RunRandomness) -> ValueMechanism:
+        """Return the mechanism before the hosted nodes' rows."""
         later = bool(self.protocol.adds_noise)
         if random.protective and bool(self.protocol.fresh_std) and data.shape[1] != self.dim:
             raise InvalidInput(
                 f"with protective fresh noise the statement counts dim={self.dim} numbers per node, the data "
                 f"have {data.shape[1]}; state dim={data.shape[1]}."
             )
-        gridded = self.on_grid(random, agents, [1.0] * len(agents))
+        gridded = noise_on_grid(self, random, agents, [1.0] * len(agents))
         center: Any = self.center
         if gridded is not random:
             if data.shape[1] != self.dim:
@@ -283,21 +239,23 @@ class PrivateAveraging(Plan):
                     f"masked rows lie on a grid for dim={self.dim} numbers per node, the data have "
                     f"{data.shape[1]}; state dim={data.shape[1]}."
                 )
-            step = self.protocol.grid_step  # a public point, moved to the grid on which rows add up
+            step = self.schedule.grid_step
+            assert step is not None
+            # a public point, moved to the grid on which rows add up
             center = np.rint(np.asarray(center, float) / step) * step
-        factors = np.array([self.factors[a] for a in agents])
+        factors = np.array([self._factors[a] for a in agents])
         if self.site_weights is not None:  # a ball around the center stays one, and its radius grows alike
             middle = np.asarray(center, data.dtype)
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite counts as the center
                 data = middle + factors.astype(data.dtype)[:, None] * (data - middle)
         return ValueMechanism(
             data, agents, gridded, radius=(self.radius * factors).tolist(),
-            noise_std=[self.noise_stds[a] for a in agents], center=center, noise_later=later,
+            noise_std=[self._noise_stds[a] for a in agents], center=center, noise_later=later,
             releases=None if later else [self.releases(a) for a in agents],
         )  # fmt: skip
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the nodes that ``source`` hosts."""
+    def algorithm(self, source: ValueSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the nodes that ``source`` hosts."""
         return averaging(source)
 
     def prepared(self, data: Any) -> np.ndarray:
@@ -312,46 +270,25 @@ class PrivateAveraging(Plan):
 
     def metrics(self, rows: np.ndarray, data: np.ndarray, random: RunRandomness) -> dict[str, Any]:
         """Return the error against the true mean, in simulations only, and the disagreement."""
-        from sottovoce.objectives.clipping import clip_around
-
-        found: dict[str, Any] = {"dim": data.shape[1]}
+        numbers: dict[str, Any] = {"dim": data.shape[1]}
         if not random.protective:
             clipped = clip_around(data, np.asarray(self.center), self.radius)
-            truth = np.average(clipped, axis=0, weights=self.factors)
-            found["mean_squared_error"] = float(np.mean((rows - truth) ** 2))
-            found["disagreement"] = float(np.mean((rows - rows.mean(axis=0)) ** 2))
-        return found
-
-    # ---- what it costs ----------------------------------------
+            truth = np.average(clipped, axis=0, weights=self._factors)
+            numbers["mean_squared_error"] = float(np.mean((rows - truth) ** 2))
+            numbers["disagreement"] = float(np.mean((rows - rows.mean(axis=0)) ** 2))
+        return numbers
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local, worst-node and released-output statements; on large networks the local one."""
         views: tuple[View, ...] = ("local", "network", "central") if self.n <= 256 else ("local",)
         return [self.privacy(view) for view in views]
 
-    def noise_in_result(self) -> float | None:
-        """Return the standard deviation of the noise in the worst node's result, per coordinate.
-
-        None where it depends on the run (a walk), or where too many nodes make it slow to know.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> exchange = sv.protocols.HypercubeExchange(4)
-        >>> sv.PrivateAveraging(exchange, noise_std=2.0, radius=0.5).noise_in_result()
-        1.0
-        """
-        protocol = self.protocol
-        if protocol.n > _LARGE or protocol.adds_noise:
-            return None
-        return float(np.sqrt(protocol.noise_variance(np.square(self.noise_stds)).max()))
-
-    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form, since mu scales."""
         if epsilon == math.inf:
-            return super().calibrated_to(epsilon, delta, view, **who)
-        if not self.has_noise:
-            return self.with_noise(self.radius).calibrated_to(epsilon, delta, view, **who)
+            return super().calibrated_to(epsilon, delta, view, **adversary)
+        if self.noise_std == 0:
+            return self.with_noise(self.radius).calibrated_to(epsilon, delta, view, **adversary)
         if self.noise == "optimal" and view in ("local", "outsider"):
             raise BudgetInfeasible(
                 f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
@@ -363,30 +300,31 @@ class PrivateAveraging(Plan):
                 f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger epsilon or delta."
             )
         # The share h does not depend on the noise, so mu at noise s is mu at this noise, times this over s.
-        noise = self.noise_std * self.privacy(view, **who).mu / allowed
+        noise = self.noise_std * self.privacy(view, **adversary).mu / allowed
         if noise == 0:
             raise BudgetInfeasible(
                 "This observer learns nothing of this user at any noise; calibrate for another pair or view."
             )
         plan = self.with_noise(noise)
-        before, found = self.privacy(view, **who).mu, plan.privacy(view, **who).mu
+        before, mu = self.privacy(view, **adversary).mu, plan.privacy(view, **adversary).mu
         last = self.noise_std
         for _ in range(20):
-            if abs(found / allowed - 1) <= 1e-12 or last == plan.noise_std:
+            if abs(mu / allowed - 1) <= 1e-12 or last == plan.noise_std:
                 break
             # rounding before fresh noise adds a part that no noise lowers: mu = slope / noise + fixed
-            slope = (before - found) / (1 / last - 1 / plan.noise_std)
-            fixed = found - slope / plan.noise_std
+            slope = (before - mu) / (1 / last - 1 / plan.noise_std)
+            fixed = mu - slope / plan.noise_std
             if fixed >= allowed:
                 raise BudgetInfeasible(
                     f"The rounding of fresh noise alone passes epsilon {epsilon:g} at delta {delta:g}; allow "
                     "more, or take fewer rounds."
                 )
-            last, before = plan.noise_std, found
+            last, before = plan.noise_std, mu
             plan = self.with_noise(slope / (allowed - fixed))
-            found = plan.privacy(view, **who).mu
+            mu = plan.privacy(view, **adversary).mu
         nudge = 1e-12
-        while plan.privacy(view, **who).epsilon(delta) > epsilon:  # the last places: never above the target
+        # the last places: never above the target
+        while plan.privacy(view, **adversary).epsilon(delta) > epsilon:
             plan = plan.with_noise(plan.noise_std * (1 + nudge))
             nudge *= 2
         return plan
@@ -411,6 +349,39 @@ class PrivateAveraging(Plan):
         }
 
 
+def noise_stds(plan: PrivateAveraging) -> tuple[float, ...]:
+    """Return the standard deviation of every node's noise."""
+    return plan._noise_stds
+
+
+def noise_in_result(plan: PrivateAveraging) -> float | None:
+    """Return the standard deviation of the noise in the worst node's result, per coordinate.
+
+    None where it depends on the run (a walk), or where too many nodes make it slow to compute.
+    """
+    protocol = plan.protocol
+    if protocol.n > _LARGE or protocol.adds_noise:
+        return None
+    return float(np.sqrt(protocol.noise_variance(np.square(plan._noise_stds)).max()))
+
+
+def _site_weights(weights: Any, protocol: Protocol) -> tuple[float, ...] | None:
+    """Refuse weights that are not one public positive number per node, or where noise follows no node."""
+    if weights is None:
+        return None
+    several = isinstance(weights, Sequence | np.ndarray) and not isinstance(weights, str)
+    if not several or len(weights) != protocol.n:
+        raise InvalidInput(
+            f"site_weights must be one positive number per node ({protocol.n}), got {weights!r}."
+        )
+    if protocol.adds_noise or protocol.fresh_std:
+        raise InvalidInput(
+            f"site_weights need noise that every node adds to its own row, once; {protocol.name} "
+            "draws more: take gossip, chebyshev, tree, exchange or masked."
+        )
+    return tuple(_validate.positive(weight, "a site's weight") for weight in weights)
+
+
 def Muffliato(protocol: Any, noise_std: float, radius: float, **options: Any) -> PrivateAveraging:
     """Return `PrivateAveraging` by gossip (Algorithm 1 of [1]) or accelerated gossip (Algorithm 2).
 
@@ -430,19 +401,8 @@ def Muffliato(protocol: Any, noise_std: float, radius: float, **options: Any) ->
     return plan
 
 
-def averaging(source: Any) -> Algorithm:
-    """Return the text of private averaging: send the noisy row, keep what comes out.
-
-    Examples
-    --------
-    >>> class Zeros:
-    ...     rows = np.zeros((2, 1))
-    ...
-    ...     def released(self, k):
-    ...         return self.rows
-    >>> averaging(Zeros()).message(None, 0).tolist()
-    [[0.0], [0.0]]
-    """
+def averaging(source: ValueSource) -> Algorithm:
+    """Return Algorithms 1 and 2 of [1]: send the noisy row, keep what comes out."""
     return Algorithm(
         init=lambda: State((), (np.zeros_like(source.rows),)),
         message=lambda state, k: source.released(k),

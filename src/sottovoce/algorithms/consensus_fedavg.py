@@ -22,12 +22,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from sottovoce import _validate
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD, consensus_sgd
-from sottovoce.algorithms.plan import Adjacency
+from sottovoce.algorithms.options import Adjacency
+from sottovoce.mechanisms.base import UpdateSource
 from sottovoce.runners import Algorithm
-
-__all__ = ["ConsensusFedAvg"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,35 +58,12 @@ class ConsensusFedAvg(ConsensusSGD):
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     query: ClassVar[str] = "local-update"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.count(self.local_steps, "local_steps")
-        _validate.positive(self.local_rate, "local_rate")
-
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the members that ``source`` hosts."""
-        updates = Updates(source, self.local_steps, self.local_rate)
-        average_from = round(self.average_from * self.steps)
-        return consensus_sgd(updates, start, self.rate, self.optimizer, average_from=average_from)
-
-
-class Updates:
-    """A gate asked for whole local updates where a text asks for gradients.
-
-    Examples
-    --------
-    >>> class Gate:
-    ...     def local_update(self, theta, k, *, steps, rate):
-    ...         return theta * steps * rate
-    >>> Updates(Gate(), 2, 0.25)(np.ones((1, 1)), 0).tolist()
-    [[0.5]]
-    """
-
-    decay = 0.0  # the l2 term acts inside the local steps
-
-    def __init__(self, source: Any, steps: int, rate: float) -> None:
-        self.source, self.steps, self.rate = source, steps, rate
-
-    def __call__(self, theta: np.ndarray, k: int) -> np.ndarray:
-        update: np.ndarray = self.source.local_update(theta, k, steps=self.steps, rate=self.rate)
-        return update
+    def algorithm(self, source: UpdateSource, start: np.ndarray) -> Algorithm:  # type: ignore[override]
+        """Return the update rule of the members that ``source`` hosts; the l2 term acts in local steps."""
+        return consensus_sgd(
+            lambda theta, k: source.local_update(theta, k, steps=self.local_steps, rate=self.local_rate),
+            start,
+            self.rate,
+            self.optimizer,
+            average_from=round(self.average_from * self.steps),
+        )

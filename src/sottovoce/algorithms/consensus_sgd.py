@@ -21,17 +21,17 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
-from sottovoce import _validate
+from sottovoce.accounting.accountant import View
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import Consensus, ObservationModel
 from sottovoce.accounting.tree_noise import optimal_noise
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
-from sottovoce.algorithms.plan import GradientPlan, View, check_noise
+from sottovoce.algorithms.options import NoiseAllocation
 from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm, State
-
-__all__ = ["ConsensusSGD", "consensus_sgd"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -69,7 +69,7 @@ class ConsensusSGD(GradientPlan):
 
     average_from: float = 1.0
     weighting: Literal["records", "sites"] = "records"
-    noise: Literal["equal", "optimal"] = "equal"
+    noise: NoiseAllocation = "equal"
     floor: float = 0.1
     tolerate: int = 1
 
@@ -81,10 +81,6 @@ class ConsensusSGD(GradientPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.probability(self.average_from, "average_from")
-        if self.weighting not in ("records", "sites"):
-            raise InvalidInput(f'weighting must be "records" or "sites", got {self.weighting!r}.')
-        check_noise(self)
         if self.noise == "optimal":
             if isinstance(self.noise_multiplier, tuple):
                 raise InvalidInput(
@@ -98,19 +94,19 @@ class ConsensusSGD(GradientPlan):
         """Exact consensus: views of steps compose."""
         return Consensus()
 
-    def divisors(self, sizes: Sequence[int]) -> list[float]:
+    def _divisors(self, sizes: Sequence[int]) -> list[float]:
         """Return one divisor for all, or each agent's own."""
         if self.weighting == "sites" or self.adjacency == "user":
-            return super().divisors(sizes)
+            return super()._divisors(sizes)
         rate = 1.0 if self.sample_rate is None else self.sample_rate
         total = rate * sum(sizes) if self.batch_size is None else self.batch_size * len(sizes)
         return [total / len(sizes)] * len(sizes)
 
     @property
-    def multipliers(self) -> tuple[float, ...]:
+    def _multipliers(self) -> tuple[float, ...]:
         """z of every agent."""
         if self.noise == "equal":
-            return super().multipliers
+            return super()._multipliers
         assert isinstance(self.noise_multiplier, float)
         return tuple(self.noise_multiplier * share for share in self._shape)
 
@@ -119,39 +115,19 @@ class ConsensusSGD(GradientPlan):
         """Everybody's share of the noise of the loudest; over the clip, so large divisors need more of it."""
         divisors = np.array(self._public_divisors)
         drawn = isinstance(self.protocol, Protocol)  # one for all steps
-        schedule = [self._agreed(k) for k in range(1 if drawn else self.steps)]
+        schedule = [self.schedule.ungridded(k) for k in range(1 if drawn else self.steps)]
         moves = divisors.min() / divisors
         stds = optimal_noise(schedule, self.tolerate, floor=self.floor, required=moves**2)
         return tuple((np.array(stds) / moves).tolist())
 
-    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
         """Return this plan with the least noise that meets a budget."""
         if self.noise == "optimal" and view in ("local", "outsider"):
             raise BudgetInfeasible(
                 f'noise = "optimal" hides members from one another; against the view {view} everybody takes '
                 "the same: leave noise out, or name the view network or colluders."
             )
-        return super().calibrated_to(epsilon, delta, view, **who)
-
-    @property
-    def estimand(self) -> str:
-        """Which of the two means of unequal sites is learned, in words.
-
-        Examples
-        --------
-        >>> import sottovoce as sv
-        >>> plan = ConsensusSGD(sv.objectives.GLM(), "tree", network="ring:3", steps=1, clip_norm=1.0,
-        ...                     noise_multiplier=1.0, sizes=[5, 5, 20])
-        >>> plan.estimand
-        'the mean over all records: a site with more records counts for more'
-        """
-        if self.adjacency == "user":
-            return "the mean of the members' clipped contributions: every member counts alike"
-        if self.sizes is not None and len(set(self.sizes)) == 1:
-            return "the mean over all records, which is that of the sites' means: all are of one size"
-        if self.weighting == "records":
-            return "the mean over all records: a site with more records counts for more"
-        return "the mean of the sites' means: a site with few records counts as much as one with many"
+        return super().calibrated_to(epsilon, delta, view, **adversary)
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values; equal noise has no floor and tolerates nobody in particular."""
@@ -165,11 +141,36 @@ class ConsensusSGD(GradientPlan):
         stated = [self.privacy("local"), self.privacy("central")]
         return [*stated, self.privacy("network")] if self.n**2 * self.steps <= 8192 else stated
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the agents that ``source`` hosts."""
+    def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the agents that ``source`` hosts."""
         return consensus_sgd(
-            source, start, self.rate, self.optimizer, average_from=round(self.average_from * self.steps)
+            source,
+            start,
+            self.rate,
+            self.optimizer,
+            decay=source.decay,
+            average_from=round(self.average_from * self.steps),
         )
+
+
+def estimand(plan: ConsensusSGD) -> str:
+    """Return which of the two means of unequal sites is learned, in words.
+
+    Examples
+    --------
+    >>> import sottovoce as sv
+    >>> plan = ConsensusSGD(sv.objectives.GLM(), "tree", network="ring:3", steps=1, clip_norm=1.0,
+    ...                     noise_multiplier=1.0, sizes=[5, 5, 20])
+    >>> estimand(plan)
+    'the mean over all records: a site with more records counts for more'
+    """
+    if plan.adjacency == "user":
+        return "the mean of the members' clipped contributions: every member counts alike"
+    if plan.sizes is not None and len(set(plan.sizes)) == 1:
+        return "the mean over all records, which is that of the sites' means: all are of one size"
+    if plan.weighting == "records":
+        return "the mean over all records: a site with more records counts for more"
+    return "the mean of the sites' means: a site with few records counts as much as one with many"
 
 
 class Model(NamedTuple):
@@ -182,40 +183,28 @@ class Model(NamedTuple):
 
 
 def consensus_sgd(
-    source: Any,
+    release: Callable[[np.ndarray, int], np.ndarray],
     start: np.ndarray,
     rate: Callable[[int], float],
     optimizer: Optimizer,
     *,
+    decay: float = 0.0,
     average_from: int,
 ) -> Algorithm:
-    """Return the text; what is received is the mean of all rows.
+    """Return the algorithm: ``release(theta, k)`` is sent, the mean of all rows is received.
 
-    Examples
-    --------
-    >>> class Itself:
-    ...     decay = 0.0
-    ...
-    ...     def __call__(self, theta, k, stream=0):
-    ...         return theta
-    >>> text = consensus_sgd(Itself(), np.ones((2, 1)), lambda k: 0.5, Optimizer(), average_from=9)
-    >>> text.output(text.update(text.init(), np.array([[1.0], [1.0]]), 0)).tolist()
-    [[0.5], [0.5]]
+    ``decay`` is the weight of the l2 term, which depends on no record and is added after the mean.
     """
 
     def init() -> State:
         moments = optimizer.init(start)
         return State(Model(start, moments, np.zeros_like(start), np.zeros((), np.int64)), ())
 
-    def message(state: State, k: int) -> np.ndarray:
-        released: np.ndarray = source(state.common.theta, k)
-        return released
-
     def update(state: State, received: np.ndarray, k: int) -> State:
         model: Model = state.common
         received = received.astype(model.theta.dtype, copy=False)  # means of integer sums are float64
-        if source.decay:  # the l2 term holds no data: it is added after the mean, everywhere alike
-            received = received + received.dtype.type(source.decay) * model.theta
+        if decay:
+            received = received + received.dtype.type(decay) * model.theta
         step, moments = optimizer.step(model.moments, received, rate(k), model.theta)
         moved = model.theta - step
         if k < average_from:
@@ -226,4 +215,4 @@ def consensus_sgd(
         model: Model = state.common
         return model.theta if model.taken == 0 else model.total / model.theta.dtype.type(model.taken)
 
-    return Algorithm(init, message, update, output)
+    return Algorithm(init, lambda state, k: release(state.common.theta, k), update, output)

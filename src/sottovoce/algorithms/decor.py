@@ -4,7 +4,7 @@ r"""DECOR: gradients hidden by noise that neighbors share and that cancels in th
           + \sum_{j \in N(i)} z_{ij})\big),\qquad
           z_{ij} = -z_{ji} \sim \mathcal N(0, s_c^2 I),\quad \bar z_i \sim \mathcal N(0, s_d^2 I)
 
-The text is that of Muffliato-SGD with one round of gossip (`muffliato_sgd`); only the noise is another
+The update rule is that of Muffliato-SGD with one round of gossip (`muffliato_sgd`); only the noise differs
 (`PairSharedNoise`).
 
 References: Allouah et al. 2024, "The Privacy Power of Correlated Noise in Decentralized Learning",
@@ -25,17 +25,17 @@ from sottovoce import _validate
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.accounting.observation import ObservationModel, PairCorrelated
 from sottovoce.accounting.observation.correlated import decor_variances
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.mafalda import gossiped, one_round
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.algorithms.plan import Adjacency, GradientPlan
+from sottovoce.algorithms.options import Adjacency
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
+from sottovoce.mechanisms.base import Mechanism, RegularizedSource
 from sottovoce.noise.correlated import PairSharedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm
-
-__all__ = ["Decor"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +60,7 @@ class Decor(GradientPlan):
     >>> import sottovoce as sv
     >>> plan = Decor(sv.objectives.GLM(), "gossip:1", network="ring:16", steps=1, clip_norm=1.0,
     ...              noise_multiplier=0.5, pair_multiplier=3.0)
-    >>> round(plan.variance_share(), 5)
+    >>> round(variance_share(plan), 5)
     0.38196
     >>> plan.privacy("outsider").mu < plan.privacy("network").mu < plan.privacy("local").mu
     True
@@ -76,16 +76,16 @@ class Decor(GradientPlan):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _validate.non_negative(self.pair_multiplier, "pair_multiplier")
         if isinstance(self.noise_multiplier, tuple):
             raise InvalidInput(f"{self.name} takes one noise multiplier for all nodes.")
-        _validate.clip(self._checked_clip(), noisy=self.pair_multiplier > 0)
+        assert self.clip_norm is not None
+        _validate.clip(self.clip_norm, noisy=self.pair_multiplier > 0)
 
-    def _demand(self, protocol: Protocol) -> Protocol:
-        return one_round(super()._demand(protocol), self.protocol, self.name)
+    def _accepted(self, protocol: Protocol) -> Protocol:
+        return one_round(super()._accepted(protocol), self.protocol, self.name)
 
     @property
-    def edges_of(self) -> Network:
+    def _network(self) -> Network:
         """The network whose edges share seeds."""
         return gossiped(self.schedule(0))
 
@@ -93,34 +93,35 @@ class Decor(GradientPlan):
     def observation(self) -> ObservationModel:
         """Own noise, and noise shared along the edges."""
         (each,) = self.releases(0)
-        return PairCorrelated(self.edges_of, each.noise_std, self.pair_multiplier * (self.clip_norm or 0.0))
-
-    def variance_share(self, colluders: Iterable[int] = (), user: int | None = None) -> float:
-        """Return the worst user's entry of (s_d^2 I + s_c^2 L_H)^{-1}, in units of 1/C^2."""
-        own = self.noise_multiplier
-        assert isinstance(own, float)
-        if own == 0:
-            return math.inf
-        entries = decor_variances(self.edges_of, own, self.pair_multiplier, colluders)
-        return float(entries[np.isfinite(entries)].max() if user is None else entries[user])
+        return PairCorrelated(self._network, each.noise_std, self.pair_multiplier * (self.clip_norm or 0.0))
 
     def guarantees(self) -> list[Guarantee]:
         """Return the local and the outsider's statements and, where it is quick, the worst member's."""
         stated = [self.privacy("local"), self.privacy("outsider")]
         return [*stated, self.privacy("network")] if self.n <= 128 else stated
 
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
-        """Return the gate before the hosted agents' records, with noise shared along the edges."""
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+        """Return the mechanism before the hosted agents' records, with noise shared along the edges."""
         if not self.pair_multiplier:
             return super().source(data, agents, random)
         hosted = [int(a) for a in agents]
         nodes = dict(zip(random.keys_for(hosted), hosted, strict=True))
         assert self.clip_norm is not None
-        shared = PairSharedNoise(random.noise, self.edges_of, self.pair_multiplier * self.clip_norm, nodes)
-        gate = super().source(data, agents, replace(random, noise=shared))
-        gate.noisy = True  # what pairs share is added also where a node has no noise of its own
-        return gate
+        shared = PairSharedNoise(random.noise, self._network, self.pair_multiplier * self.clip_norm, nodes)
+        mechanism = super().source(data, agents, replace(random, noise=shared))
+        mechanism.noisy = True  # shared noise is added also where a node has none of its own
+        return mechanism
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the agents that ``source`` hosts."""
+    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the agents that ``source`` hosts."""
         return muffliato_sgd(source, start, self.rate)
+
+
+def variance_share(plan: Decor, colluders: Iterable[int] = (), user: int | None = None) -> float:
+    """Return the worst user's entry of (s_d^2 I + s_c^2 L_H)^{-1}, in units of 1/C^2."""
+    own = plan.noise_multiplier
+    assert isinstance(own, float)
+    if own == 0:
+        return math.inf
+    entries = decor_variances(gossiped(plan.schedule(0)), own, plan.pair_multiplier, colluders)
+    return float(entries[np.isfinite(entries)].max() if user is None else entries[user])

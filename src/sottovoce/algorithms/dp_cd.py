@@ -15,26 +15,26 @@ record is replaced and m = 1 where it is added or removed.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
-from sottovoce._validate import clip as checked_clip
-from sottovoce._validate import count, non_negative, positive, probability
+from sottovoce._validate import clip, non_negative, several
+from sottovoce.accounting.accountant import View
 from sottovoce.accounting.gaussian import gaussian_mu
 from sottovoce.accounting.release import MOVES, PRELIMINARY, Release
-from sottovoce.algorithms.plan import Adjacency, CentralPlan, View, check_adjacency
+from sottovoce.algorithms.central_plan import CentralPlan, check_records
+from sottovoce.algorithms.options import Adjacency, check_adjacency
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.errors import BudgetInfeasible, InvalidInput
+from sottovoce.mechanisms.coordinate import CoordinateMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.runners import Algorithm, State
 
-__all__ = ["DPCD", "dp_cd"]
-
-Prox = Any  # Regularizer.prox: (values, step) -> values
+Prox = Callable[[Any, Any], Any]  # Regularizer.prox: (values, step) -> values
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +46,7 @@ class DPCD(CentralPlan):
     objective : a loss with a separable regularizer.
     records : the public number of records n, the divisor of every mean.
     steps : T, one coordinate each.
-    clip : C, dealt out over the coordinates by C_j = C sqrt(M_j / tr M).
+    clip_norm : C, dealt out over the coordinates by C_j = C sqrt(M_j / tr M).
     noise_multiplier : z, noise over the clip: coordinate j gets noise of standard deviation z C_j / n.
     smoothness : M_j when public; otherwise None, and they are released privately from ``bounds``.
     bounds : public B_j with |x_ij| <= B_j (values beyond are clipped in the estimate of M_j).
@@ -62,7 +62,7 @@ class DPCD(CentralPlan):
     T Gaussian releases of mu = m / z each (m = 2 for replace-one, 1 for add-remove) and, if M_j is
     private, one of smoothness_mu: together GDP with mu^2 = T (m / z)^2 + smoothness_mu^2, tight for the worst
     case. Releases are listed in units of C_j / n, the same sensitivity for every coordinate. Which coordinate
-    is asked is public and drawn without looking at the data. Records that are not finite are refused.
+    is released is public and drawn without looking at the data. Records that are not finite are refused.
 
     Examples
     --------
@@ -94,30 +94,17 @@ class DPCD(CentralPlan):
     query: ClassVar[str] = "coordinate"
 
     def __post_init__(self) -> None:
-        count(self.records, "records")
-        count(self.steps, "steps")
-        positive(self.step_scale, "step_scale")
         non_negative(self.noise_multiplier, "noise_multiplier")
         check_adjacency(self.adjacency, self.adjacencies, self.name)
-        checked_clip(self.clip_norm, noisy=self.noise_multiplier > 0)
-        checked_regularizer(self.objective)
-        for name in ("smoothness", "bounds"):
-            value = getattr(self, name)
-            if value is not None:
-                object.__setattr__(self, name, tuple(positive(v, f"every entry of {name}") for v in value))
+        clip(self.clip_norm, noisy=self.noise_multiplier > 0)
+        check_separable(self.objective)
+        for name, values in (("smoothness", self.smoothness), ("bounds", self.bounds)):
+            if values is not None:
+                several(values, name)
         if (self.smoothness is None) == (self.bounds is None):
             raise InvalidInput("Give either public smoothness constants or public feature bounds, not both.")
-        probability(self.smoothness_share, "smoothness_share", zero=False, one=False)
-        if self.smoothness_mu is not None:
-            positive(self.smoothness_mu, "smoothness_mu")
-            if self.bounds is None:
-                raise InvalidInput("smoothness_mu pays for private smoothness; leave it out or give bounds.")
-        if self.period is not None:
-            count(self.period, "period")
-        if self.output not in ("mean", "last"):
-            raise InvalidInput(f'output must be "mean" or "last", got {self.output!r}.')
-
-    # ---- the facts ----------------------------------------------------------------------------------------
+        if self.smoothness_mu is not None and self.bounds is None:
+            raise InvalidInput("smoothness_mu is for private smoothness; leave it out or give bounds.")
 
     @property
     def width(self) -> int:
@@ -125,15 +112,13 @@ class DPCD(CentralPlan):
         return 1
 
     @property
-    def dim(self) -> int:
+    def _dim(self) -> int:
         """Number of coordinates p."""
-        given = self.smoothness if self.smoothness is not None else self.bounds
-        assert given is not None
-        return len(given)
+        return len(self.smoothness or self.bounds or ())
 
     @property
-    def preliminary_mu(self) -> float:
-        """GDP loss of releasing M_j: as given, or its share of the whole."""
+    def _preliminary_mu(self) -> float:
+        """GDP loss of releasing M_j: as stated, or its share of the whole."""
         if self.smoothness_mu is not None:
             return self.smoothness_mu
         if not self.noise_multiplier:
@@ -148,17 +133,15 @@ class DPCD(CentralPlan):
         )
         if self.bounds is None:
             return (coordinates,)
-        sensitivity = math.sqrt(self.dim) / self.records
-        std = sensitivity / self.preliminary_mu
+        sensitivity = math.sqrt(self._dim) / self.records
+        std = sensitivity / self._preliminary_mu
         return (
             Release(agent, 0, sensitivity, std, self.adjacency, stream=PRELIMINARY),
             coordinates,
         )
 
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> Any:
-        """Return the gate before the holder's records."""
-        from sottovoce.mechanisms.coordinate import CoordinateMechanism
-
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> CoordinateMechanism:
+        """Return the mechanism before the holder's records."""
         return CoordinateMechanism(
             self.objective,
             data,
@@ -170,24 +153,30 @@ class DPCD(CentralPlan):
             records=self.records,
             smoothness=self.smoothness,
             bounds=self.bounds,
-            smoothness_mu=self.preliminary_mu,
+            smoothness_mu=self._preliminary_mu,
             releases=[self.releases(int(a)) for a in agents],
         )
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the holder."""
+    def algorithm(self, source: CoordinateMechanism, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the holder."""
         return dp_cd(
-            source, start, self.objective.regularizer.prox, steps=self.steps, step_scale=self.step_scale,
-            period=self.period, averaging=self.output == "mean",
-        )  # fmt: skip
+            source,
+            start,
+            self.objective.regularizer.prox,
+            steps=self.steps,
+            step_scale=self.step_scale,
+            period=self.period,
+            averaging=self.output == "mean",
+        )
 
     def prepared(self, data: Any) -> Shards:
         """Return the holder's records, checked: dense, as many as agreed, as wide as the plan."""
-        shards = held(super().prepared(data), self.objective, self.records, self.adjacency)
+        shards = self.objective.prepared(super().prepared(data))
+        check_records(shards, self.records if self.adjacency == "replace-one" else None)
         if is_sparse(shards.X):
             raise InvalidInput("DP-CD works on dense features; take DP-GCD for sparse data.")
-        if shards.dim != self.dim:
-            raise InvalidInput(f"The plan knows {self.dim} coordinates, the data have {shards.dim}.")
+        if shards.dim != self._dim:
+            raise InvalidInput(f"The plan knows {self._dim} coordinates, the data have {shards.dim}.")
         return shards
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
@@ -195,40 +184,32 @@ class DPCD(CentralPlan):
         model: Model = state.common
         return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
 
-    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **who: Any) -> Self:
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
         """Return this plan with the least noise that meets a budget: in closed form where mu scales."""
         if self.smoothness_mu is not None or epsilon == math.inf:
-            return super().calibrated_to(epsilon, delta, view, **who)
+            return super().calibrated_to(epsilon, delta, view, **adversary)
         allowed = gaussian_mu(epsilon, delta)
         if allowed <= 0:
             raise BudgetInfeasible(
                 f"No noise meets epsilon {epsilon:g} at delta {delta:g}; allow a larger epsilon or delta."
             )
         unit = self.with_noise(1.0)
-        plan = unit.with_noise(unit.privacy(view, **who).mu / allowed)
-        while plan.privacy(view, **who).epsilon(delta) > epsilon:  # the last places: never above the target
+        plan = unit.with_noise(unit.privacy(view, **adversary).mu / allowed)
+        while (
+            plan.privacy(view, **adversary).epsilon(delta) > epsilon
+        ):  # the last places: never above the target
             plan = plan.with_noise(plan.noise_multiplier * (1 + 1e-12))
         return plan
 
 
-def checked_regularizer(objective: Any) -> None:
-    """Refuse what coordinate descent cannot minimize."""
+def check_separable(objective: object) -> None:
+    """Refuse an objective that coordinate descent cannot minimize."""
     if not isinstance(objective, GLM):
         raise InvalidInput(f"Coordinate descent is for linear models, got {type(objective).__name__}.")
     if not objective.regularizer.separable:
         raise InvalidInput(
             "Coordinate descent needs a separable regularizer; take a box instead of the ball."
         )
-
-
-def held(data: Any, objective: GLM, records: int, adjacency: str) -> Shards:
-    """Return the one holder's records in the form the kernels take, as many as the plan says."""
-    shards = objective.prepared(data)
-    if shards.n != 1:
-        raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
-    if adjacency == "replace-one" and len(shards.y) != records:
-        raise InvalidInput(f"The plan is for {records} records (a public number), got {len(shards.y)}.")
-    return shards
 
 
 class Model(NamedTuple):
@@ -241,7 +222,7 @@ class Model(NamedTuple):
 
 
 def dp_cd(
-    source: Any,
+    source: CoordinateMechanism,
     start: np.ndarray,
     prox: Prox,
     *,
@@ -249,26 +230,11 @@ def dp_cd(
     step_scale: float = 1.0,
     period: int | None = None,
     averaging: bool = True,
+    compiled: bool = True,
 ) -> Algorithm:
-    """Return the text of Algorithm 1. What the holder keeps to itself are the margins of its records.
+    """Return Algorithm 1; the holder's own state is the margins of its records.
 
-    Examples
-    --------
-    >>> class Quadratic:
-    ...     def released_smoothness(self):
-    ...         return np.ones(1)
-    ...     def chosen(self, k):
-    ...         return [0]
-    ...     def margins(self, w):
-    ...         return w.copy()
-    ...     def moved(self, margins, j, by):
-    ...         return margins + by
-    ...     def coordinate(self, M, margins, j, k):
-    ...         return float(margins[0, j])
-    >>> text = dp_cd(Quadratic(), np.ones((1, 1)), lambda v, step: v, steps=1, step_scale=0.5)
-    >>> state = text.init()
-    >>> text.output(text.update(state, text.message(state, 0), 0)).tolist()
-    [[0.5]]
+    ``compiled`` does many steps in one loop.
     """
     length = period or steps
 
@@ -313,4 +279,4 @@ def dp_cd(
         model: Model = state.common
         return model.total / int(model.taken) if averaging and model.taken else model.w
 
-    return Algorithm(init, message, update, output, block if hasattr(source, "descend") else None)
+    return Algorithm(init, message, update, output, block if compiled else None)

@@ -8,7 +8,7 @@ the second T times from :math:`\psi = \theta_i^k`, then :math:`\theta_i^{k+1} = 
 
 References: [1] Bayrooti, Gao, Prorok 2023, Algorithm 3; [2] Yu, Vincent, Schwager 2022 (DiNNO).
 Departures from [1]: line 15 prints psi + G, a descent step is meant; N(i) is without i (with it only
-2 rho (psi - theta_i) is added); K*T releases are accounted, their code books K. As in their code and in
+2 rho (psi - theta_i) is added); K*T releases are accounted, their code accounts K. As in their code and in
 [2], Adam starts anew at every communication, so that with T = 1 its step is the sign of the gradient;
 ``fresh_moments=False`` keeps the moments, which oscillates against the moving dual variable.
 
@@ -21,21 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sottovoce import _validate
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
-from sottovoce.algorithms.plan import GradientPlan
+from sottovoce.mechanisms.base import GradientSource
 from sottovoce.runners import Algorithm, State
-
-__all__ = ["DPDiNNO", "dp_dinno"]
 
 
 @dataclass(frozen=True, repr=False)
 class DPDiNNO(GradientPlan):
-    """Consensus ADMM; ``primal_steps`` noisy gradients per step, and each is paid for.
+    """Consensus ADMM; ``primal_steps`` noisy gradients per step, each a release.
 
     Parameters are those of `GradientPlan`, and these:
 
@@ -69,21 +67,14 @@ class DPDiNNO(GradientPlan):
     protocols: ClassVar[tuple[str, ...]] = ("neighbor-sum",)
     default_protocol: ClassVar[str] = "neighbor-sum"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _validate.positive(self.rho, "rho")
-        _validate.positive(self.rho_growth, "rho_growth")
-        _validate.count(self.primal_steps, "primal_steps")
-
-    @property
-    def draws_per_step(self) -> int:  # type: ignore[override]
-        """T noisy gradients per step."""
+    def _draws_per_step(self) -> int:
         return self.primal_steps
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the agents that ``source`` hosts."""
-        protocol: Any = self.schedule(0)
-        degrees = np.asarray(protocol.network.degrees, start.dtype)[source.agents]
+    def algorithm(self, source: GradientSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the agents that ``source`` hosts."""
+        network = self.schedule(0).network
+        assert network is not None
+        degrees = np.asarray(network.degrees, start.dtype)[list(source.agents)]
         return dp_dinno(
             source, start, degrees, rate=self.rate, rho=lambda k: self.rho * self.rho_growth**k,
             optimizer=self.optimizer, primal_steps=self.primal_steps, fresh_moments=self.fresh_moments,
@@ -99,7 +90,7 @@ class Own(NamedTuple):
 
 
 def dp_dinno(
-    source: Any,
+    source: GradientSource,
     start: np.ndarray,
     degrees: np.ndarray,
     *,
@@ -109,18 +100,7 @@ def dp_dinno(
     primal_steps: int = 1,
     fresh_moments: bool = False,
 ) -> Algorithm:
-    """Return the text of Algorithm 3; what is received is the sum over neighbors.
-
-    Examples
-    --------
-    >>> class Itself:
-    ...     def gradient_with_l2(self, theta, k, stream):
-    ...         return theta
-    >>> text = dp_dinno(Itself(), np.ones((2, 1)), np.ones(2), rate=lambda k: 0.1, rho=lambda k: 0.5,
-    ...                 optimizer=Optimizer())
-    >>> text.output(text.update(text.init(), np.ones((2, 1)), 0)).tolist()
-    [[0.9], [0.9]]
-    """
+    """Return Algorithm 3 of [1]; the received rows are sums over neighbors."""
     d = degrees[:, None]
 
     def update(state: State, received: np.ndarray, k: int) -> State:

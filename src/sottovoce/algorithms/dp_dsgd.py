@@ -13,15 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
-from sottovoce.algorithms.plan import GradientPlan
+from sottovoce.mechanisms.base import RegularizedSource
 from sottovoce.runners import Algorithm, State
-
-__all__ = ["DPDSGD", "dp_dsgd"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,7 +30,7 @@ class DPDSGD(GradientPlan):
     Guarantees
     ----------
     Against anyone who sees all messages: every message is a function of the agent's noisy gradients and of
-    others' messages, so agent ``i`` pays for ``steps`` releases and for nothing else.
+    others' messages, so an agent releases ``steps`` gradients and nothing else.
 
     Examples
     --------
@@ -48,8 +47,8 @@ class DPDSGD(GradientPlan):
         "exchange",
     )  # fmt: skip
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the agents that ``source`` hosts."""
+    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the agents that ``source`` hosts."""
         return dp_dsgd(source, start, self.rate, self.optimizer)
 
 
@@ -60,18 +59,10 @@ class Own(NamedTuple):
     moments: OptimizerState
 
 
-def dp_dsgd(source: Any, start: np.ndarray, rate: Callable[[int], float], optimizer: Optimizer) -> Algorithm:
-    """Return the text of Algorithm 1.
-
-    Examples
-    --------
-    >>> class Itself:
-    ...     def gradient_with_l2(self, theta, k):
-    ...         return theta
-    >>> text = dp_dsgd(Itself(), np.ones((2, 1)), lambda k: 0.5, Optimizer())
-    >>> text.output(text.update(text.init(), np.array([[3.0], [3.0]]), 0)).tolist()
-    [[2.5], [2.5]]
-    """
+def dp_dsgd(
+    source: RegularizedSource, start: np.ndarray, rate: Callable[[int], float], optimizer: Optimizer
+) -> Algorithm:
+    """Return Algorithm 1 of [1]."""
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         own: Own = state.own

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from sottovoce.algorithms.plan import GradientPlan
+from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
+from sottovoce.mechanisms.base import RegularizedSource
 from sottovoce.runners import Algorithm, State
-
-__all__ = ["DPDSGT", "dp_dsgt"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,10 +50,10 @@ class DPDSGT(GradientPlan):
     @property
     def width(self) -> int:
         """Parameters and tracked gradient."""
-        return 2 * self.n_params
+        return 2 * n_params(self.objective)
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the agents that ``source`` hosts."""
+    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the agents that ``source`` hosts."""
         return dp_dsgt(source, start, self.rate)
 
 
@@ -66,15 +65,8 @@ class Own(NamedTuple):
     g: np.ndarray
 
 
-def dp_dsgt(source: Any, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
-    """Return the text of Algorithm 2.
-
-    Examples
-    --------
-    >>> text = dp_dsgt(None, np.ones((2, 1)), lambda k: 0.5)
-    >>> text.message(text.init(), 0).tolist()
-    [[1.0, 0.0], [1.0, 0.0]]
-    """
+def dp_dsgt(source: RegularizedSource, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
+    """Return Algorithm 2 of [1]."""
     dim = start.shape[1]
 
     def update(state: State, received: np.ndarray, k: int) -> State:

@@ -19,18 +19,17 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from sottovoce._validate import clip as checked_clip
-from sottovoce._validate import count, non_negative, positive
+from sottovoce._validate import clip
 from sottovoce.accounting.release import MOVES, Release
-from sottovoce.algorithms.dp_cd import checked_regularizer, held
-from sottovoce.algorithms.plan import Adjacency, CentralPlan, check_adjacency
+from sottovoce.algorithms.central_plan import CentralPlan, check_records
+from sottovoce.algorithms.dp_cd import check_separable
+from sottovoce.algorithms.options import Adjacency, check_adjacency
 from sottovoce.data.base import Shards
 from sottovoce.errors import InvalidInput
+from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives import GLM
 from sottovoce.runners import Algorithm, State
-
-__all__ = ["DPGCD", "dp_gcd"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +41,7 @@ class DPGCD(CentralPlan):
     objective : a loss with a separable regularizer.
     records : the public number of records n.
     steps : T, one coordinate each.
-    clip : C, dealt out over the coordinates.
+    clip_norm : C, dealt out over the coordinates.
     noise_ratio : r; Laplace scales are r times the sensitivity of a coordinate. 0 is no noise.
     smoothness : public M_j, one per coordinate, or one number for all.
     step_scale : c in gamma_j = c / M_j.
@@ -74,18 +73,9 @@ class DPGCD(CentralPlan):
     noise_field: ClassVar[str] = "noise_ratio"
 
     def __post_init__(self) -> None:
-        count(self.records, "records")
-        count(self.steps, "steps")
-        positive(self.step_scale, "step_scale")
-        non_negative(self.noise_ratio, "noise_ratio")
         check_adjacency(self.adjacency, self.adjacencies, self.name)
-        checked_clip(self.clip_norm, noisy=self.noise_ratio > 0)
-        checked_regularizer(self.objective)
-        if isinstance(self.smoothness, (int, float)):
-            positive(self.smoothness, "smoothness")
-        else:
-            entries = tuple(positive(v, "every entry of smoothness") for v in self.smoothness)
-            object.__setattr__(self, "smoothness", entries)
+        clip(self.clip_norm, noisy=self.noise_ratio > 0)
+        check_separable(self.objective)
 
     @property
     def width(self) -> int:
@@ -101,24 +91,23 @@ class DPGCD(CentralPlan):
             for stream, kind in enumerate(("noisy-max", "laplace"))
         )
 
-    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> Any:
-        """Return the gate before the holder's records."""
-        from sottovoce.mechanisms.noisy_max import NoisyMaxMechanism
-
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> NoisyMaxMechanism:
+        """Return the mechanism before the holder's records."""
         return NoisyMaxMechanism(
             self.objective, data, agents, random, clip_norm=self.clip_norm, noise_ratio=self.noise_ratio,
             adjacency=self.adjacency, records=self.records, smoothness=self.smoothness,
             releases=[self.releases(int(a)) for a in agents],
         )  # fmt: skip
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the holder."""
+    def algorithm(self, source: NoisyMaxMechanism, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the holder."""
         gamma = self.step_scale / source.M
         return dp_gcd(source, start, self.objective.regularizer.prox, gamma, self.steps)
 
     def prepared(self, data: Any) -> Shards:
         """Return the holder's records, checked, dense or sparse."""
-        shards = held(super().prepared(data), self.objective, self.records, self.adjacency)
+        shards = self.objective.prepared(super().prepared(data))
+        check_records(shards, self.records if self.adjacency == "replace-one" else None)
         if not isinstance(self.smoothness, (int, float)) and len(self.smoothness) != shards.dim:
             raise InvalidInput(f"The plan knows {len(self.smoothness)} coordinates, the data {shards.dim}.")
         return shards
@@ -136,19 +125,13 @@ class Model(NamedTuple):
 
 
 def dp_gcd(
-    source: Any, start: np.ndarray, prox: Callable[[Any, Any], Any], gamma: np.ndarray, steps: int
+    source: NoisyMaxMechanism,
+    start: np.ndarray,
+    prox: Callable[[Any, Any], Any],
+    gamma: np.ndarray,
+    steps: int,
 ) -> Algorithm:
-    """Return the text of Algorithm 1: what travels is the number of a coordinate, and its noisy value.
-
-    Examples
-    --------
-    >>> class Second:
-    ...     def choose(self, w, k):
-    ...         return 1, 2.0
-    >>> text = dp_gcd(Second(), np.zeros((1, 2)), lambda v, step: v, np.ones(2), steps=1)
-    >>> text.output(text.update(text.init(), text.message(text.init(), 0), 0)).tolist()
-    [[0.0, -2.0]]
-    """
+    """Return Algorithm 1; the message is the number of a coordinate and its noisy value."""
 
     def message(state: State, k: int) -> np.ndarray:
         return np.array([source.choose(state.common.w, k)], dtype=np.float64)

@@ -1,38 +1,41 @@
-r"""DP-SGD: Poisson lots, clipped records, a fixed divisor; one trusted holder of all records.
+r"""DP-SGD: Poisson batches, clipped records, a fixed divisor; one trusted holder of all records.
 
 .. math:: \theta^{k+1} = \mathrm{prox}_{\eta_k r}\Big(\theta^k - \eta_k\, \mathrm{opt}\Big(\frac{1}{L}\Big(
-          \sum_{d \in \mathrm{lot}} \mathrm{clip}_C(\nabla \ell(\theta^k; d)) + z C\,\xi^k\Big)\Big)\Big)
+          \sum_{d \in B} \mathrm{clip}_C(\nabla \ell(\theta^k; d)) + z C\,\xi^k\Big)\Big)\Big)
 
 References: Abadi et al. 2016, Algorithm 1 <https://arxiv.org/abs/1607.00133>; Bassily et al. 2014.
-Departures: lots are drawn record by record with probability q and the divisor is always the expected
-lot size L, also for an empty lot, because dividing by the realized size reveals it; the regularizer of a
+Departures: batches are drawn record by record with probability q and the divisor is always the expected
+batch size L, also for an empty batch, because dividing by the realized size reveals it; the regularizer of a
 linear model is data independent, so its proximal map follows the step without cost; the loss is
 accounted by privacy loss distributions instead of moments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from sottovoce import _validate
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation import Curator, ObservationModel
+from sottovoce.algorithms.central_plan import ALONE, as_one_part
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
-from sottovoce.algorithms.plan import CentralPlan, GradientPlan
+from sottovoce.algorithms.schedule import Schedule
 from sottovoce.data.base import is_sparse
 from sottovoce.errors import InvalidInput
-from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.mechanisms.gradient import GradientMechanism
 from sottovoce.runners import Algorithm, State
 
-__all__ = ["DPSGD", "dp_sgd"]
-
 Prox = Callable[[np.ndarray, float], np.ndarray]
+Descend = Callable[[np.ndarray, np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True, repr=False)
-class DPSGD(CentralPlan, GradientPlan):
+class DPSGD(GradientPlan):
     """Differentially private stochastic gradient descent, central, for linear models and networks.
 
     The regularizer of a linear model (l1, l2, box, ball) acts by its proximal map after every step.
@@ -40,15 +43,15 @@ class DPSGD(CentralPlan, GradientPlan):
 
     Parameters
     ----------
-    records : public number n of records, which fixes the sampling rate, q = lot / records (``sizes=(n,)`` is
-        the same). It may be left out where both lot and sample_rate are given.
+    records : public number n of records, which fixes the sampling rate, q = batch_size / records
+        (``sizes=(n,)`` is the same). It may be left out where both batch_size and sample_rate are given.
     output : "last" iterate, or the "mean" of all.
 
     Guarantees
     ----------
     One record added, removed or replaced, against anyone who sees every iterate: T sampled Gaussian steps
-    SGM(q, z). A record that is not finite contributes nothing; an empty lot releases noise. Zero noise costs
-    infinity.
+    SGM(q, z). A record that is not finite contributes nothing; an empty batch releases noise. Without noise
+    epsilon is infinite.
 
     Examples
     --------
@@ -63,46 +66,58 @@ class DPSGD(CentralPlan, GradientPlan):
     output: Literal["last", "mean"] = "last"
 
     name: ClassVar[str] = "dp-sgd"
+    adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
     proximal: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        if self.protocol is not None or self.network is not None:
+    @classmethod
+    def _with_protocol(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options with records and sizes that agree; there is no protocol."""
+        if options["protocol"] is not None or options["network"] is not None:
             raise InvalidInput("dp-sgd has one holder of all records; leave out protocol and network.")
-        if self.records is not None:
-            records = (_validate.count(self.records, "records"),)
-            if self.sizes is not None and tuple(self.sizes) != records:
-                raise InvalidInput(f"records is {records[0]}, but sizes says {tuple(self.sizes)}; give one.")
-            object.__setattr__(self, "sizes", records)
-        if self.sizes is not None and len(self.sizes) != 1:
-            raise InvalidInput(f"dp-sgd has one agent that holds all records, got {len(self.sizes)} agents.")
-        if self.output not in ("last", "mean"):
-            raise InvalidInput(f'output must be "last" or "mean", got {self.output!r}.')
-        super().__post_init__()
-        object.__setattr__(self, "records", None if self.sizes is None else self.sizes[0])
+        records, sizes = options["records"], options["sizes"]
+        if records is not None and sizes is not None and sizes != (records,):
+            raise InvalidInput(f"records is {records}, but sizes says {sizes}; give one.")
+        if sizes is not None and len(sizes) != 1:
+            raise InvalidInput(f"dp-sgd has one agent that holds all records, got {len(sizes)} agents.")
+        sizes = sizes if records is None else (records,)
+        return {**options, "sizes": sizes, "records": None if sizes is None else sizes[0]}
 
-    def _agreed(self, k: int) -> Any:
-        return self.schedule(k)
+    @property
+    def n(self) -> int:
+        """One: the holder."""
+        return 1
 
-    def _settle_protocol(self, put: Callable[[str, Any], None]) -> None:
-        """There is none to settle."""
+    @property
+    def observation(self) -> ObservationModel:
+        """A trusted curator: its releases are all that is seen."""
+        return Curator()
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The protocol that sends nothing."""
+        return self._schedule(ALONE)
+
+    def guarantees(self) -> list[Guarantee]:
+        """Return the guarantee of the default view."""
+        return [self.privacy()]
 
     def prepared(self, data: Any) -> Any:
         """Return the holder's records, checked; features must be dense."""
         if is_sparse(getattr(data, "X", data[0] if isinstance(data, tuple) else None)):
             raise InvalidInput("DP-SGD works on dense features; take DP-GCD for sparse data.")
-        return super().prepared(data)
+        return super().prepared(as_one_part(data, self.name))
 
-    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
-        """Return the public starting row of the objective."""
-        return GradientPlan.starting(self, data, random, agents)
-
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the agent that ``source`` hosts."""
-        regularizer = getattr(self.objective, "regularizer", None)
+    def algorithm(self, source: GradientMechanism, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the holder; plain steps of a linear model are one compiled loop."""
         return dp_sgd(
-            source, start, self.rate, self.optimizer,
-            prox=None if regularizer is None else regularizer.prox, averaging=self.output == "mean",
-        )  # fmt: skip
+            source,
+            start,
+            self.rate,
+            self.optimizer,
+            prox=self.objective.regularizer.prox,
+            averaging=self.output == "mean",
+            descend=source.descend if source.descends else None,
+        )
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
         """Return the coefficients, and the last iterate."""
@@ -110,10 +125,8 @@ class DPSGD(CentralPlan, GradientPlan):
 
     def describe(self) -> Mapping[str, Any]:
         """Return the plan as plain values."""
-        plain = dict(super().describe())
-        for key in ("protocol", "network", "seed"):
-            del plain[key]
-        return plain
+        absent = ("protocol", "network", "seed")
+        return {key: value for key, value in super().describe().items() if key not in absent}
 
 
 class Model(NamedTuple):
@@ -125,30 +138,20 @@ class Model(NamedTuple):
 
 
 def dp_sgd(
-    source: Any,
+    release: Callable[[np.ndarray, int], np.ndarray],
     start: np.ndarray,
     rate: Callable[[int], float],
     optimizer: Optimizer,
     *,
     prox: Prox | None = None,
     averaging: bool = False,
+    descend: Descend | None = None,
 ) -> Algorithm:
-    """Return the text; a source that can `descend` gets plain steps as one compiled block.
-
-    Examples
-    --------
-    >>> text = dp_sgd(lambda theta, k: theta, np.ones((1, 2)), lambda k: 0.5, Optimizer())
-    >>> text.output(text.update(text.init(), np.ones((1, 2)), 0)).tolist()
-    [[0.5, 0.5]]
-    """
+    """Return Algorithm 1; ``descend`` takes many plain steps at once, compiled."""
 
     def init() -> State:
         total = np.zeros_like(start) if averaging else np.zeros((0,), start.dtype)
         return State(Model(start, optimizer.init(start), total), ())
-
-    def message(state: State, k: int) -> np.ndarray:
-        released: np.ndarray = source(state.common.theta, k)
-        return released
 
     def update(state: State, received: np.ndarray, k: int) -> State:
         model: Model = state.common
@@ -161,7 +164,8 @@ def dp_sgd(
     def block(state: State, k: int, count: int) -> State:
         model: Model = state.common
         rates = np.array([rate(t) for t in range(k, k + count)])
-        theta, total = source.descend(model.theta, model.total, k, rates)
+        assert descend is not None
+        theta, total = descend(model.theta, model.total, k, rates)
         return State(Model(theta, model.moments._replace(taken=model.moments.taken + count), total), ())
 
     def output(state: State) -> np.ndarray:
@@ -170,5 +174,10 @@ def dp_sgd(
             return model.theta
         return model.total / model.theta.dtype.type(model.moments.taken)
 
-    compiled = optimizer.plain and getattr(source, "descends", False)
-    return Algorithm(init, message, update, output, block if compiled else None)
+    return Algorithm(
+        init,
+        lambda state, k: release(state.common.theta, k),
+        update,
+        output,
+        block if descend is not None and optimizer.plain else None,
+    )

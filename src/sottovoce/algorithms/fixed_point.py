@@ -8,9 +8,9 @@ References: Cyffers, Bellet, Basu 2023, "From Noisy Fixed-Point Iterations to Pr
 {0, 1} is a misprint).
 
 It makes the iterates of gradient descent (R(u) = u - (2/beta) grad f(u), step 2 lambda / beta), of coordinate
-descent (one block per coordinate) and of ADMM (on the stacked u_i); the tests compare them. Its price is that
-of releasing every active block: right for the first two without sampling, while the sampled lots of
-DP-SGD and the mean that central ADMM releases cost less, and have plans of their own.
+descent (one block per coordinate) and of ADMM (on the stacked u_i); the tests compare them. It is
+accounted as a release of every active block: right for the first two without sampling, while the sampled
+batches of DP-SGD and the mean that central ADMM releases cost less, and have plans of their own.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any, ClassVar
 import numpy as np
 
 from sottovoce._io import digest
-from sottovoce._validate import count, non_negative, probability
+from sottovoce._validate import count, probability
 from sottovoce.accounting.release import Release
-from sottovoce.algorithms.plan import Adjacency, CentralPlan, check_adjacency
+from sottovoce.algorithms.central_plan import CentralPlan
+from sottovoce.algorithms.options import Adjacency, check_adjacency
 from sottovoce.errors import InvalidInput
+from sottovoce.mechanisms.fixed_point import FixedPointMechanism
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.runners import Algorithm, State
-
-__all__ = ["FixedPoint", "fixed_point"]
 
 Operator = Callable[[np.ndarray, Any], np.ndarray]
 
@@ -56,7 +56,7 @@ class FixedPoint(CentralPlan):
     ----------
     Every active block of every step is one Gaussian release with mu = S / sigma (lambda cancels), provided
     all the next update reads is a function of released values and the data. An operator that hides noisy
-    state breaks that, and the statement with it. S is the caller's word: nothing is clipped here.
+    state breaks that, and the statement with it. S is stated by the caller: nothing is clipped here.
 
     Examples
     --------
@@ -84,22 +84,18 @@ class FixedPoint(CentralPlan):
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
     noise_field: ClassVar[str] = "noise_std"
 
-    def __post_init__(self) -> None:
-        count(self.steps, "steps")
-        non_negative(self.sensitivity, "sensitivity")
-        non_negative(self.noise_std, "noise_std")
-        check_adjacency(self.adjacency, self.adjacencies, self.name)
-        if not callable(self.relaxation):
-            probability(self.relaxation, "relaxation", zero=False)
-        if self.start is None:
+    @classmethod
+    def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
+        check_adjacency(options["adjacency"], cls.adjacencies, cls.name)
+        if options["start"] is None:
             raise InvalidInput(
                 "A fixed-point iteration needs start=, an array (blocks, dim) free of the data."
             )
-        start = np.array(self.start, dtype=np.float64)
+        start = np.array(options["start"], dtype=np.float64)
         if start.ndim != 2 or start.size == 0:
             raise InvalidInput(f"start must be an array (blocks, dim), got shape {start.shape}.")
-        object.__setattr__(self, "start", start)
-        object.__setattr__(self, "active_blocks", count(self.active_blocks or len(start), "active_blocks"))
+        active_blocks = count(options["active_blocks"] or len(start), "active_blocks")
+        return {**options, "start": start, "active_blocks": active_blocks}
 
     @property
     def width(self) -> int:
@@ -121,10 +117,8 @@ class FixedPoint(CentralPlan):
             ),
         )  # fmt: skip
 
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
-        """Return the gate before the operator."""
-        from sottovoce.mechanisms.fixed_point import FixedPointMechanism
-
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> FixedPointMechanism:
+        """Return the mechanism before the operator."""
         assert self.active_blocks is not None
         return FixedPointMechanism(
             self.operator, data, agents, random, sensitivity=self.sensitivity, noise_std=self.noise_std,
@@ -132,13 +126,13 @@ class FixedPoint(CentralPlan):
             adjacency=self.adjacency, releases=[self.releases(int(a)) for a in agents],
         )  # fmt: skip
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the holder of the data."""
+    def algorithm(self, source: FixedPointMechanism, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the holder of the data."""
         return fixed_point(source, start, self._relaxed)
 
     def _relaxed(self, k: int) -> float:
-        given = self.relaxation
-        return probability(given(k), "relaxation", zero=False) if callable(given) else given
+        value = self.relaxation
+        return probability(value(k), "relaxation", zero=False) if callable(value) else value
 
     def prepared(self, data: Any) -> Any:
         """Return the data as they are: only the operator reads them."""
@@ -159,24 +153,14 @@ class FixedPoint(CentralPlan):
             key: getattr(getattr(self, key), "__qualname__", None) for key in ("operator", "active", "error")
         }
         relaxation = None if callable(self.relaxation) else self.relaxation
-        plain = {"algorithm": self.name, "n": 1, **{name: getattr(self, name) for name in names}}
-        return {**plain, "relaxation": relaxation, "start": digest(self.start), **code}
+        numbers = {"algorithm": self.name, "n": 1, **{name: getattr(self, name) for name in names}}
+        return {**numbers, "relaxation": relaxation, "start": digest(self.start), **code}
 
 
-def fixed_point(source: Any, start: np.ndarray, relaxation: Callable[[int], float]) -> Algorithm:
-    """Return the text: the blocks that move are released, the others stay.
-
-    Examples
-    --------
-    >>> class Half:
-    ...     blocks = 1
-    ...
-    ...     def released(self, u, k):
-    ...         return np.array([0]), u / 2
-    >>> text = fixed_point(Half(), np.ones((1, 2)), lambda k: 1.0)
-    >>> text.output(text.update(text.init(), text.message(text.init(), 0), 0)).tolist()
-    [[0.5, 0.5]]
-    """
+def fixed_point(
+    source: FixedPointMechanism, start: np.ndarray, relaxation: Callable[[int], float]
+) -> Algorithm:
+    """Return Algorithm 1: the blocks that move are released, the others stay."""
 
     def message(state: State, k: int) -> np.ndarray:
         u = state.common[0].reshape(source.blocks, -1)

@@ -5,8 +5,8 @@ r"""MAFALDA-SGD: each node correlates its own noise over time, in the way that h
           \xi \sim \mathcal N(0, (z\,\mathrm{sens}\,C)^2 I)
 
 C_loc (lower triangular) minimizes sens(X)^2 tr(M X^{-1}), X = C_loc^T C_loc, with the Gram matrix M of how
-noise injected at step s spreads through the network until the end. The text is that of Muffliato-SGD with
-one round of gossip (`muffliato_sgd`); only the noise is another (`TimeCorrelatedNoise`).
+noise injected at step s spreads through the network until the end. The update rule is that of Muffliato-SGD
+with one round of gossip (`muffliato_sgd`); only the noise differs (`TimeCorrelatedNoise`).
 
 References: Bellet, Cyffers, Frey, Gaudel, Lerévérend, Taïani, "Unified Privacy Guarantees for Decentralized
 Learning via Matrix Factorization" <https://arxiv.org/abs/2510.17480>. Departures: see
@@ -24,17 +24,17 @@ import numpy as np
 
 from sottovoce.accounting.observation import ObservationModel, TimeCorrelated
 from sottovoce.accounting.release import Release
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.muffliato_sgd import muffliato_sgd
-from sottovoce.algorithms.plan import Adjacency, GradientPlan
+from sottovoce.algorithms.options import Adjacency
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
+from sottovoce.mechanisms.base import Mechanism, RegularizedSource
 from sottovoce.noise.correlated import TimeCorrelatedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.time_correlation import TimeCorrelation, mafalda
 from sottovoce.protocols import Protocol
 from sottovoce.runners import Algorithm
-
-__all__ = ["Mafalda"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -66,8 +66,8 @@ class Mafalda(GradientPlan):
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     uses_optimizer: ClassVar[bool] = False
 
-    def _demand(self, protocol: Protocol) -> Protocol:
-        return one_round(super()._demand(protocol), self.protocol, self.name)
+    def _accepted(self, protocol: Protocol) -> Protocol:
+        return one_round(super()._accepted(protocol), self.protocol, self.name)
 
     @property
     def observation(self) -> ObservationModel:
@@ -79,18 +79,14 @@ class Mafalda(GradientPlan):
         (each,) = super().releases(agent)
         return (replace(each, joint=True),)
 
-    def correlation(self) -> TimeCorrelation:
-        """Return the correlation of noise over time that this plan uses."""
-        return _correlation(gossiped(self.schedule(0)), self.steps)
-
-    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Any:
-        """Return the gate before the hosted agents' records, with noise correlated over the steps."""
-        if any(self.multipliers):
-            random = replace(random, noise=TimeCorrelatedNoise(random.noise, self.correlation()))
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+        """Return the mechanism before the hosted agents' records, with noise correlated over the steps."""
+        if any(self._multipliers):
+            random = replace(random, noise=TimeCorrelatedNoise(random.noise, correlation(self)))
         return super().source(data, agents, random)
 
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the agents that ``source`` hosts."""
+    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the agents that ``source`` hosts."""
         return muffliato_sgd(source, start, self.rate)
 
 
@@ -107,6 +103,11 @@ def gossiped(protocol: Protocol) -> Network:
     """Return the network on which a protocol gossips."""
     assert protocol.network is not None
     return protocol.network
+
+
+def correlation(plan: Mafalda) -> TimeCorrelation:
+    """Return the correlation of noise over time that a plan uses."""
+    return _correlation(gossiped(plan.schedule(0)), plan.steps)
 
 
 @lru_cache(maxsize=32)

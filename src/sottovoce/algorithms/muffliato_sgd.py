@@ -15,16 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from sottovoce.accounting.observation import LinearGossip, ObservationModel
-from sottovoce.algorithms.plan import GradientPlan
+from sottovoce.algorithms.gradient_plan import GradientPlan
+from sottovoce.algorithms.schedule import Schedule
+from sottovoce.mechanisms.base import RegularizedSource
 from sottovoce.protocols import NamedProtocol, Protocol
 from sottovoce.runners import Algorithm, State
-
-__all__ = ["MuffliatoSGD", "muffliato_sgd"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -62,9 +62,38 @@ class MuffliatoSGD(GradientPlan):
         """The linear formula is conditional; local privacy is valid."""
         return LinearGossip()
 
-    def schedule(self, k: int) -> Protocol:
-        """Return the protocol of step ``k``; fresh noise given by name is in proportion to a row's noise."""
-        protocol = super().schedule(k)
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The protocol of every step; fresh noise given by name is in proportion to a row's noise."""
+        return _ScaledSchedule(self)
+
+    def _row_noise(self, k: int) -> float:
+        """Return the largest noise in a row that step ``k`` gossips: the rate times that of a gradient."""
+        z = self.noise_multiplier
+        divisor = 1.0
+        if self.adjacency != "user" and self.batch_size is not None:
+            divisor = float(self.batch_size)
+        elif self.adjacency != "user" and self.sizes is not None:
+            divisor = float(min(self._divisors(self.sizes)))
+        return self.rate(k) * float(np.max(z)) * float(self.clip_norm or 1.0) / divisor or 1.0
+
+    def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the agents that ``source`` hosts."""
+        return muffliato_sgd(source, start, self.rate)
+
+
+class _ScaledSchedule(Schedule):
+    """Scales the fresh noise of protocols given by name to the noise of the rows."""
+
+    def __init__(self, plan: MuffliatoSGD) -> None:
+        super().__init__(
+            plan.protocol, plan.steps, network=plan.network, seed=plan.seed, accept=plan._accepted
+        )
+        self._row_noise = plan._row_noise
+        self._scaled: dict[float, Protocol] = {}
+
+    def __call__(self, k: int) -> Protocol:
+        protocol = super().__call__(k)
         if not isinstance(self.protocol, NamedProtocol) or not protocol.fresh_std:
             return protocol
         std = self._row_noise(k)
@@ -72,38 +101,9 @@ class MuffliatoSGD(GradientPlan):
             self._scaled[std] = protocol.scaled(std)
         return self._scaled[std]
 
-    @cached_property
-    def _scaled(self) -> dict[float, Protocol]:
-        return {}
 
-    def _row_noise(self, k: int) -> float:
-        """Return the largest noise in a row that step ``k`` gossips: the rate times that of a gradient."""
-        given = self.noise_multiplier
-        z = max(given) if isinstance(given, (tuple, list)) else given
-        divisor = 1.0
-        if self.adjacency != "user" and self.batch_size is not None:
-            divisor = float(self.batch_size)
-        elif self.adjacency != "user" and self.sizes is not None:
-            divisor = float(min(self.divisors(self.sizes)))
-        return self.rate(k) * float(z) * float(self.clip_norm or 1.0) / divisor or 1.0
-
-    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
-        """Return the text for the agents that ``source`` hosts."""
-        return muffliato_sgd(source, start, self.rate)
-
-
-def muffliato_sgd(source: Any, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
-    """Return the text of Algorithm 3 of [1].
-
-    Examples
-    --------
-    >>> class Itself:
-    ...     def gradient_with_l2(self, theta, k):
-    ...         return theta
-    >>> text = muffliato_sgd(Itself(), np.ones((2, 1)), lambda k: 0.5)
-    >>> text.message(text.init(), 0).tolist()
-    [[0.5], [0.5]]
-    """
+def muffliato_sgd(source: RegularizedSource, start: np.ndarray, rate: Callable[[int], float]) -> Algorithm:
+    """Return Algorithm 3 of [1]."""
 
     def message(state: State, k: int) -> np.ndarray:
         (theta,) = state.own

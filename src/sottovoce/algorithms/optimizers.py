@@ -14,8 +14,6 @@ import numpy as np
 from sottovoce import _validate
 from sottovoce.errors import InvalidInput
 
-__all__ = ["Optimizer", "OptimizerState", "Rate"]
-
 Shape = Literal["constant", "geometric", "linear", "cosine"]
 
 
@@ -68,7 +66,7 @@ class Rate:
         return self.end + (self.start - self.end) * (1 + math.cos(math.pi * share)) / 2
 
     @classmethod
-    def of(cls, value: Any) -> Rate:
+    def from_value(cls, value: Any) -> Rate:
         """Return a rate from a number, a pair (start, end), a mapping or a rate."""
         if isinstance(value, Rate):
             return value
@@ -112,7 +110,7 @@ class Optimizer:
     >>> step, _ = sgd.step(sgd.init(np.zeros((1, 2))), np.array([[1.0, -2.0]]), rate=0.1)
     >>> step.tolist()
     [[0.1, -0.2]]
-    >>> Optimizer.of({"name": "SGD", "momentum": 0.9, "weight_decay": 0.01}).kind
+    >>> Optimizer.from_value({"name": "SGD", "momentum": 0.9, "weight_decay": 0.01}).kind
     'momentum'
     """
 
@@ -139,7 +137,7 @@ class Optimizer:
         return self.kind == "sgd" and not self.weight_decay and not self.groups
 
     @classmethod
-    def of(cls, value: Any) -> Optimizer:
+    def from_value(cls, value: Any) -> Optimizer:
         """Return an optimizer from a name, a mapping (our words or torch's) or an optimizer.
 
         A mapping with ``name`` speaks torch: momentum, nesterov, betas, eps, weight_decay.
@@ -150,18 +148,18 @@ class Optimizer:
             return cls(str(value).lower())  # type: ignore[arg-type]
         if "name" not in value:
             return cls(**value)
-        given = dict(value)
-        kind = str(given.pop("name")).lower()
-        words: dict[str, Any] = {k: given.pop(k) for k in ("weight_decay", "nesterov") if k in given}
+        options = dict(value)
+        kind = str(options.pop("name")).lower()
+        words: dict[str, Any] = {k: options.pop(k) for k in ("weight_decay", "nesterov") if k in options}
         if kind in ("sgd", "momentum"):
-            beta = given.pop("momentum", 0.0 if kind == "sgd" else 0.9)
+            beta = options.pop("momentum", 0.0 if kind == "sgd" else 0.9)
             kind, words = ("momentum", words | {"beta": beta}) if beta else ("sgd", words)
         else:
-            words["beta"], words["beta2"] = given.pop("betas", (0.9, 0.999))
-            words["epsilon"] = given.pop("eps", 1e-8)
-        if given:
+            words["beta"], words["beta2"] = options.pop("betas", (0.9, 0.999))
+            words["epsilon"] = options.pop("eps", 1e-8)
+        if options:
             raise InvalidInput(
-                f"the optimizer option {next(iter(given))!r} is not known; {kind} takes "
+                f"the optimizer option {next(iter(options))!r} is not known; {kind} takes "
                 f"{'momentum, nesterov' if kind in ('sgd', 'momentum') else 'betas, eps'} and weight_decay."
             )
         return cls(kind, **words)  # type: ignore[arg-type]

@@ -29,8 +29,8 @@ ALGORITHMS: dict[str, str] = {
     "dp-cd": "dp_cd:DPCD",
     "dp-gcd": "dp_gcd:DPGCD",
     "admm": "admm:CentralADMM",
-    "federated-admm": "admm:FederatedADMM",
-    "token-admm": "admm:TokenADMM",
+    "federated-admm": "federated_admm:FederatedADMM",
+    "token-admm": "token_admm:TokenADMM",
     "fixed-point": "fixed_point:FixedPoint",
 }
 

@@ -15,13 +15,15 @@ from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options, suggestion
-from sottovoce.algorithms.plan import CentralPlan, GradientPlan, Plan, as_network
+from sottovoce.algorithms.central_plan import CentralPlan
+from sottovoce.algorithms.gradient_plan import GradientPlan
+from sottovoce.algorithms.plan import Plan
 from sottovoce.data.ingest import UserData, ingest
 from sottovoce.data.partition import by_column
 from sottovoce.data.tables import TableData
 from sottovoce.errors import DataError, GraphError, InvalidInput, Refused
 from sottovoce.estimators.training import TrainingOptions
-from sottovoce.graphs import Network
+from sottovoce.graphs import Network, as_network
 from sottovoce.ledger.charge import charge
 from sottovoce.ledger.lifetime import find_lifetime_ledger
 from sottovoce.models.adapters import SIMULATED, TEST, ModelOptions, adapt_model, fitted_model
@@ -257,7 +259,7 @@ def _own_plan(plan: Any, objective: Any, sizes: tuple[int, ...], budget: Budget 
     if not isinstance(chosen, Plan):
         raise InvalidInput(f"plan must be a Plan, or a function that makes one, got {type(chosen).__name__}.")
     if budget is not None:
-        chosen.require(budget.epsilon, budget.delta, **budget.adversary)
+        chosen.privacy(**budget.adversary).require(budget.epsilon, budget.delta)
     return chosen
 
 

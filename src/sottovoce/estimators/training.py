@@ -95,7 +95,7 @@ class TrainingOptions:
                 groups = _parameter_groups(torch_groups, first, objective)
             options = {key: value for key, value in first.items() if key in known}
             optimizer = {"name": type(optimizer).__name__, **options}
-        chosen = replace(Optimizer.of(optimizer), groups=groups)
+        chosen = replace(Optimizer.from_value(optimizer), groups=groups)
         if learning_rate is None:
             learning_rate = 0.01 if chosen.kind in ("adam", "adamw") else 0.5
         return chosen, learning_rate

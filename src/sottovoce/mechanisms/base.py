@@ -208,6 +208,13 @@ def inner_clip(clip_norm: float, slack: float) -> float:
 # ---- what algorithms need of a mechanism ---------------------------------------------------------------
 
 
+class RegularizedSource(Protocol):
+    """Noisy gradients of the hosted agents with the l2 term, which depends on no record."""
+
+    def gradient_with_l2(self, theta: np.ndarray, step: int) -> np.ndarray:
+        """Return what every hosted agent releases, with the l2 term added."""
+
+
 class GradientSource(Protocol):
     """Noisy gradients of the hosted agents, each at its own row."""
 

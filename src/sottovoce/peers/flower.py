@@ -24,7 +24,8 @@ import numpy as np
 from sottovoce._io import digest
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.release import Spending
-from sottovoce.algorithms.admm import FederatedADMM
+from sottovoce.algorithms.admm import regularized
+from sottovoce.algorithms.federated_admm import FederatedADMM, absorbed
 from sottovoce.data import Shards
 from sottovoce.errors import ConfigError, DataError, LostPeer, MissingDependency, ReleaseMismatch
 from sottovoce.ledger.run_ledger import RunLedger
@@ -218,7 +219,7 @@ class ServerSide:
     @property
     def z(self) -> np.ndarray:
         """The model of this round."""
-        return self.plan.prox(self.zh)
+        return regularized(self.plan)(self.zh)
 
     def chosen(self) -> np.ndarray:
         """Return the clients to ask in this round: each with the sampling rate, independently."""
@@ -235,7 +236,7 @@ class ServerSide:
                     f"Client {user} must send {len(self.zh)} finite numbers, got {np.shape(row)}."
                 )
             noisy[user] = row
-        self.zh = self.plan.server(self.zh, noisy)
+        self.zh = absorbed(self.zh, self.plan.schedule(0).apply(noisy)[0], self.plan.relaxation)
         self.k += 1
         if self.checkpoint is not None:
             self.checkpoint.save(self.k, np.zeros(1, int), self.zh[None])

@@ -13,8 +13,10 @@ import numpy as np
 
 from sottovoce import graphs
 from sottovoce.algorithms import registry
+from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, frozen, missing_options, plan_options
-from sottovoce.algorithms.plan import CachedSchedule, Plan
+from sottovoce.algorithms.plan import Plan
+from sottovoce.algorithms.schedule import CachedSchedule
 from sottovoce.errors import BudgetInfeasible, ConfigError, DataError
 from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
@@ -271,7 +273,7 @@ def _calibrated(name: str, options: Mapping[str, Any], section: BudgetSection | 
             "Neither [noise] nor [budget] is given; one of them decides how much noise is added."
         )
     plan = build_plan(name, options, budget=section.budget)
-    noise = plan.noise_in_result()
+    noise = noise_in_result(plan) if isinstance(plan, PrivateAveraging) else None
     if section.max_noise is not None and plan.query != "value":
         raise ConfigError(f"[budget] max_noise is for averages; {name} does not know it before it runs.")
     if section.max_noise is not None and noise is not None and noise > section.max_noise:

@@ -23,7 +23,7 @@ from sottovoce.runners.in_process import run_stacked
 
 NO_PRIVACY = "none: no privacy"
 
-__all__ = ["run", "run_on_ranks"]
+__all__ = ["has_noise", "run", "run_on_ranks"]
 
 Evaluate = Callable[[np.ndarray], Mapping[str, Any]]
 
@@ -95,7 +95,7 @@ def run(
 
         state = run_stacked(
             text,
-            plan.schedule_in_order(),
+            plan.schedule.in_order(),
             plan.steps,
             state=state,
             start=done,
@@ -111,7 +111,7 @@ def run(
         metrics=plan.metrics(rows, data, random),
         history=history,
         guarantees=[g.to_dict() for g in plan.guarantees()],
-        provenance=provenance_now(started, noise=random.description if plan.has_noise else NO_PRIVACY),
+        provenance=provenance_now(started, noise=random.description if has_noise(plan) else NO_PRIVACY),
     )
 
 
@@ -189,7 +189,7 @@ def run_on_ranks(
             record(k + 1, cluster.gather(hosted))
 
     hosted = run_cluster(
-        cluster, make, plan.schedule_in_order(), plan.steps, noise=random.noise, owner=owner,
+        cluster, make, plan.schedule.in_order(), plan.steps, noise=random.noise, owner=owner,
         checkpoint=checkpoint,
         every=every or max(1, plan.steps // 50),
         plan={**plan.describe(), "sizes": getattr(ready, "sizes", None), "seeds": random.seeds},
@@ -210,11 +210,16 @@ def run_on_ranks(
         guarantees=[g.to_dict() for g in plan.guarantees()],
         provenance=provenance_now(
             started,
-            noise=random.description if plan.has_noise else NO_PRIVACY,
+            noise=random.description if has_noise(plan) else NO_PRIVACY,
             ranks=cluster.size,
             traffic=sent,
         ),
     )
+
+
+def has_noise(plan: Any) -> bool:
+    """Return whether any noise is added: without it the run has no privacy."""
+    return any(release.noise_std for agent in range(plan.n) for release in plan.releases(agent))
 
 
 def _identity(plan: Any, data: Any, random: RunRandomness, start: np.ndarray | None) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
+from sottovoce.algorithms import CentralADMM, FederatedADMM, TokenADMM
 from sottovoce.data import Shards
 from sottovoce.objectives import GLM
 from sottovoce.runners.base import Result

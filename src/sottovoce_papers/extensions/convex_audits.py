@@ -18,15 +18,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.algorithms import DPDSGD, DPDSGT, ConsensusFedAvg, DPDiNNO
-from sottovoce.algorithms.admm import CentralADMM, FederatedADMM, TokenADMM
+from sottovoce.algorithms import (
+    DPDSGD,
+    DPDSGT,
+    CentralADMM,
+    ConsensusFedAvg,
+    DPDiNNO,
+    FederatedADMM,
+    TokenADMM,
+)
 from sottovoce.algorithms.consensus_sgd import ConsensusSGD
 from sottovoce.algorithms.decor import Decor
 from sottovoce.algorithms.dp_cd import DPCD
 from sottovoce.algorithms.dp_gcd import DPGCD
 from sottovoce.algorithms.dp_sgd import DPSGD
 from sottovoce.algorithms.fixed_point import FixedPoint
-from sottovoce.algorithms.mafalda import Mafalda
+from sottovoce.algorithms.mafalda import Mafalda, correlation
 from sottovoce.algorithms.muffliato_sgd import MuffliatoSGD
 from sottovoce.algorithms.random_walk_sgd import RandomWalkSGD
 from sottovoce.attacks.audit import audit_averaging
@@ -298,7 +305,7 @@ def _networks() -> dict[str, Case | Average]:
     def decorrelated(side: bool, rng: np.random.Generator) -> float:
         return float(sum(weights @ move for move in moves(decor, side, rng)))
 
-    C = mafalda.correlation().C
+    C = correlation(mafalda).C
 
     def whitened(side: bool, rng: np.random.Generator) -> float:
         y = np.array([move[user] for move in moves(mafalda, side, rng)])

@@ -541,7 +541,7 @@ class ExplorerModel:
     def _ratio(self) -> float | None:
         """Sensitivity over noise of one release, where there is one."""
         if self.plan.query == "value":
-            return float(self.plan.sensitivity / self.plan.noise_std)
+            return float(2 * self.plan.radius / self.plan.noise_std)
         return None
 
     def _told(

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.algorithms.plan import GradientPlan
+from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.accounting.observation import Consensus
 from sottovoce.runners import Algorithm, State
 

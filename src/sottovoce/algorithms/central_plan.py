@@ -1,0 +1,86 @@
+"""Plans of one trusted holder of all records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation import Curator, ObservationModel
+from sottovoce.algorithms.plan import Plan
+from sottovoce.algorithms.schedule import Schedule
+from sottovoce.data.base import Shards, is_sparse
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.protocols import HypercubeExchange, Protocol
+
+ALONE: Protocol = HypercubeExchange(1)  # sends nothing
+
+
+class CentralPlan(Plan):
+    """A plan of one trusted holder of all records: one agent, no messages, one view.
+
+    Subclasses state their releases and `records`, the public number of records. Data may be given as a
+    Dataset, a pair (X, y), or the shards of one user.
+    """
+
+    adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
+
+    @property
+    def n(self) -> int:
+        """One: the holder."""
+        return 1
+
+    @property
+    def observation(self) -> ObservationModel:
+        """A trusted curator: its releases are all that is seen."""
+        return Curator()
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The protocol that sends nothing."""
+        return Schedule(ALONE, self.steps)
+
+    def guarantees(self) -> list[Guarantee]:
+        """Return the guarantee of the default view."""
+        return [self.privacy()]
+
+    def prepared(self, data: Any) -> Any:
+        """Return the holder's records as one part."""
+        return as_one_part(data, self.name)
+
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
+        """Return the public starting row: zeros."""
+        return np.zeros((1, data.dim))
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return the coefficients."""
+        return {"coef": rows[0]}
+
+
+def as_one_part(data: Any, name: str) -> Any:
+    """Return a Dataset or a pair (X, y) as the shards of one holder; agents' records stay as they are."""
+    if hasattr(data, "sizes"):
+        return data
+    try:
+        X, y = (data.X, data.y) if hasattr(data, "X") else data
+        X, y = X if is_sparse(X) else np.asarray(X), np.asarray(y)
+    except (TypeError, ValueError):
+        raise DataError(
+            f"{name} takes a Dataset, a pair (X, y) or the shards of one user, got {type(data).__name__}."
+        ) from None
+    if X.ndim != 2 or y.ndim != 1 or X.shape[0] != len(y) or len(y) == 0:
+        raise DataError(f"Expected features (n, p) and n >= 1 labels, got shapes {X.shape} and {y.shape}.")
+    return Shards(X, y, np.array([0, len(y)]))
+
+
+def check_records(shards: Shards, records: int | None) -> Shards:
+    """Return the records of one holder, refused unless there are ``records``; None allows any number."""
+    if shards.n != 1:
+        raise InvalidInput(f"A trusted holder has all records in one part, got {shards.n} users.")
+    if records is not None and len(shards.y) != records:
+        raise InvalidInput(f"The plan is for {records} records (a public number), got {len(shards.y)}.")
+    return shards

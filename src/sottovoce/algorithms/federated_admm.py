@@ -1,0 +1,242 @@
+r"""Private ADMM between a server, or masked sums in its place, and sampled clients.
+
+.. math:: \Delta_i = \mathrm{clip}_C\big(\mathrm{prox}_{\gamma f_i}(2z - u_i) - z\big),\qquad
+          u_i \mathrel{+}= 2\lambda\Delta_i,\qquad
+          \hat z \mathrel{+}= \frac{\lambda}{n}\sum_{i \in S}(2\Delta_i + \eta_i),\qquad
+          z = \mathrm{prox}_{\gamma r}(\hat z)
+
+References: [1] Cyffers, Bellet, Basu 2023, Algorithm 3 <https://arxiv.org/abs/2302.12559>.
+Departures from [1]: with a secure sum clients keep u_i without noise, so that each round is one sampled
+Gaussian, and all clients add noise in every round, so that its amount does not depend on who was sampled; the
+server adds to its running mean z^ (see `sottovoce.algorithms.admm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+
+from sottovoce.accounting.accountant import View, account
+from sottovoce.accounting.guarantee import Guarantee, Label
+from sottovoce.accounting.observation import Federation, ObservationModel
+from sottovoce.accounting.release import Release
+from sottovoce.algorithms.admm import Prox, UsersADMM, announced, regularized
+from sottovoce.algorithms.options import Adjacency
+from sottovoce.algorithms.plan import noise_on_grid
+from sottovoce.algorithms.schedule import Schedule
+from sottovoce.data.base import Shards
+from sottovoce.errors import InvalidInput
+from sottovoce.graphs import as_network
+from sottovoce.mechanisms.admm import ClientProxMechanism
+from sottovoce.mechanisms.base import ProximalSource
+from sottovoce.noise.grid import MaskGrid, mask_grid
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives.glm import GLM
+from sottovoce.protocols import Protocol, parse
+from sottovoce.protocols.server import Server
+from sottovoce.runners import Algorithm, State
+
+
+@dataclass(frozen=True, repr=False)
+class FederatedADMM(UsersADMM):
+    """Private ADMM between a server and sampled clients, at user level.
+
+    Parameters
+    ----------
+    objective : loss and regularizer; a client's f_i is the mean loss of its records.
+    users : n.
+    steps : K rounds.
+    sample_rate : q; every client takes part in a round with this probability, independently.
+    gamma, relaxation, clip_norm, noise_std : as in `CentralADMM`, the noise being each client's own.
+    secure_sum : whether the server (and everybody) sees only the sum of a round's messages.
+    protocol, network, seed : ``"masked"`` and who talks to whom: the sum without a server, by masked exact
+        consensus over a spanning tree. What ``secure_sum`` assumes, masks then give; every client answers in
+        every round, with noise alone where it was not sampled. None: a server that is said to have one.
+
+    Guarantees
+    ----------
+    "local": every message seen, a client that takes part in all K rounds: mu^2 = K (4 C / sigma)^2; with
+    ``participations`` known, K_i in place of K. "central" (secure sum only): K sampled Gaussian rounds, a
+    client's data being replaced. Every client adds noise in every round, sampled or not, so the sum always
+    holds n shares (less those of the members named as colluders). A client's dual depends on the
+    rounds it took part in, which nobody sees, and the result does not tell. Sampling amplifies all the
+    same: whatever the dual is in either world, a round is dominated by the same pair, and a mixture over
+    unseen states, weighted anew after each output, is no more telling than its worst pair of states
+    (joint convexity).
+
+    Examples
+    --------
+    >>> plan = FederatedADMM(GLM("squared"), users=50, steps=20, sample_rate=0.2, gamma=1.0, clip_norm=1.0,
+    ...                      noise_std=4.0)
+    >>> plan.privacy("local").label, plan.privacy("central").label
+    ('ldp', 'exact')
+    >>> plan.privacy("central").epsilon(1e-5) < plan.privacy("local").epsilon(1e-5)
+    True
+    """
+
+    objective: GLM
+    users: int
+    steps: int
+    sample_rate: float
+    gamma: float
+    clip_norm: float
+    noise_std: float
+    relaxation: float = 0.5
+    secure_sum: bool = True
+    adjacency: Adjacency = "user"
+    protocol: Any = None
+    network: Any = None
+    seed: int = 0
+
+    name: ClassVar[str] = "federated-admm"
+    protocols: ClassVar[tuple[str, ...]] = ("masked",)
+    network_optional: ClassVar[bool] = True
+    maskable: ClassVar[bool] = True
+
+    @classmethod
+    def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
+        protocol, network = options["protocol"], options["network"]
+        if protocol is None and network is not None:
+            protocol = "masked"  # members without a server: a network is named for nothing else
+        if isinstance(protocol, str):
+            named = parse(protocol)
+            if named.name not in cls.protocols:
+                raise InvalidInput(f"{cls.name} runs over masked or a server, not over {named.name}.")
+            if network is None:
+                raise InvalidInput(f"{cls.name} needs a network for its protocol {protocol}.")
+            protocol = named.at(as_network(network), seed=options["seed"])
+        return {**options, "protocol": protocol}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        protocol = self.protocol
+        if protocol is None:
+            return
+        if not isinstance(protocol, Protocol) or not protocol.masked:
+            raise InvalidInput(f"{self.name} runs over masked or a server, got {type(protocol).__name__}.")
+        if not self.secure_sum:
+            raise InvalidInput("masks are a secure sum; leave secure_sum=False out, or the protocol.")
+        if protocol.n != self.users:
+            raise InvalidInput(f"the network has {protocol.n} nodes, the plan {self.users} users.")
+
+    @property
+    def grid(self) -> MaskGrid | None:
+        """The common integer grid of masked rows; None with a server, without noise or without a width."""
+        if self.protocol is None or not self.noise_std or self.objective.dim is None:
+            return None
+        return mask_grid(
+            bound=2 * self.clip_norm, sensitivity=4 * self.clip_norm, noise_std=[self.noise_std] * self.users,
+            dim=self.width, steps=self.steps,
+        )  # fmt: skip
+
+    @property
+    def observation(self) -> ObservationModel:
+        """Sampled clients and a server."""
+        return Federation(self.users, self.secure_sum)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """One round: rows go up, their mean comes down."""
+        return Schedule(self.protocol or Server(self.users), self.steps, grid=lambda: self.grid)
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return a client's noisy moves; the rate counts only where who took part is hidden."""
+        if agent not in self._releases:
+            sensitivity, rate = self._sensitivity, self.sample_rate
+            release = Release(agent, 0, sensitivity, self.noise_std, user_rate=rate, steps=self.steps)
+            self._releases[agent] = (release,)
+        return self._releases[agent]
+
+    @cached_property
+    def _releases(self) -> dict[int, tuple[Release]]:
+        return {}  # thousands of clients are read by the mechanism and by every guarantee
+
+    def privacy(
+        self,
+        view: View | None = None,
+        *,
+        observer: int | None = None,
+        user: int | None = None,
+        colluders: int | Iterable[int] = (),
+        label: Label | None = None,
+        participations: int | None = None,
+    ) -> Guarantee:
+        """Return the guarantee; ``participations`` (local view) is how often the client took part."""
+        return account(
+            self,
+            view,
+            observer=observer,
+            user=user,
+            colluders=colluders,
+            participations=participations,
+            label=label,
+        )
+
+    def guarantees(self) -> list[Guarantee]:
+        """Return the local statement and, with a secure sum, the central one; with masks, the members'."""
+        stated = [self.privacy("local"), *([self.privacy("central")] if self.secure_sum else [])]
+        return stated if self.protocol is None else [*stated, self.privacy()]
+
+    def _traffic(self) -> tuple[int, int]:
+        if self.protocol is not None:
+            return self.protocol.rounds * self.steps, self.protocol.messages * self.steps
+        return 2 * self.steps, 2 * self.users * self.steps  # model down, noisy step up
+
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> ClientProxMechanism:
+        """Return the mechanism before the hosted clients' records."""
+        return ClientProxMechanism(
+            self.objective,
+            data,
+            agents,
+            self.users,
+            noise_on_grid(self, random, agents, [1.0] * len(agents)),
+            gamma=self.gamma,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std,
+            sample_rate=self.sample_rate,
+            everyone=self.secure_sum,
+            releases=announced(self, agents),
+        )
+
+    def algorithm(self, source: ProximalSource, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the clients that ``source`` hosts."""
+        return federated_admm(source, start, regularized(self), self.relaxation, secure_sum=self.secure_sum)
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return z and z^; who took part stays untold."""
+        return {"coef": rows[0], "mean": state.common[0][0]}
+
+
+def federated_admm(
+    source: ProximalSource, start: np.ndarray, prox: Prox, relaxation: float, *, secure_sum: bool
+) -> Algorithm:
+    """Return Algorithm 3 of [1]: z^ is common, each client's dual its own.
+
+    Messages that everybody sees may stay in u_i, and then their noise is corrected later; behind a secure
+    sum the dual stays without noise.
+    """
+
+    def message(state: State, k: int) -> np.ndarray:
+        return source.proximal_step(state.own[0], prox(state.common[0][0]), k).released
+
+    def update(state: State, received: np.ndarray, k: int) -> State:
+        (zh,), (u,) = state
+        step = source.proximal_step(u, prox(zh[0]), k)
+        own = u + relaxation * (step.local if secure_sum else step.released)
+        return State((absorbed(zh, received[:1], relaxation),), (own,))
+
+    return Algorithm(
+        init=lambda: State((start[:1],), (start,)),
+        message=message,
+        update=update,
+        output=lambda state: np.repeat(prox(state.common[0]), len(state.own[0]), axis=0),
+    )
+
+
+def absorbed(zh: np.ndarray, mean: np.ndarray, relaxation: float) -> np.ndarray:
+    """Return the running mean of the duals after a round whose messages had this mean."""
+    return zh + relaxation * mean

@@ -1,0 +1,369 @@
+"""Plans of agents that release noisy gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+
+from sottovoce import _validate, protocols
+from sottovoce.accounting.accountant import View
+from sottovoce.accounting.calibration import calibrate
+from sottovoce.accounting.observation import LocalOnly, ObservationModel
+from sottovoce.accounting.release import MOVES, Release, compose
+from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.algorithms.options import (
+    Adjacency,
+    as_network_argument,
+    check_adjacency,
+    check_protocol,
+    not_a_protocol,
+)
+from sottovoce.algorithms.plan import UNSPENT, Plan, noise_on_grid
+from sottovoce.algorithms.schedule import CachedSchedule, Schedule, ScheduleArgument
+from sottovoce.data.base import as_agent_records
+from sottovoce.errors import DataError, InvalidInput
+from sottovoce.graphs import Network, as_network
+from sottovoce.mechanisms.base import Mechanism
+from sottovoce.mechanisms.gradient import GradientMechanism
+from sottovoce.noise.grid import MaskGrid, mask_grid
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives.base import GradientQuery, Objective
+from sottovoce.protocols import NamedProtocol, Protocol
+
+
+@dataclass(frozen=True, repr=False)
+class GradientPlan(Plan):
+    """Gradient methods of several agents: what their plans share.
+
+    Parameters
+    ----------
+    objective : the loss to minimize: a `GLM`, or a `NetObjective` (any torch module).
+    protocol : the averaging of every step: a protocol, one per step, a function of the step, a name such as
+        ``"tree:kind=uniform"``, or a network, for the algorithm's own protocol on it.
+    steps : T.
+    learning_rate : a number, (first, last) falling geometrically, or a `Rate`.
+    clip_norm : C, the l2 bound of one record's contribution (record level) or one agent's (user level); by
+        default that of the objective.
+    noise_multiplier : z, noise standard deviation over the clip norm, one for all agents or one each: z C on
+        a clipped sum of records (record level) or on a clipped mean gradient (user level).
+    adjacency : ``"add-remove"`` or ``"replace-one"`` of one record, or ``"user"``, all records of an agent.
+    sizes : public number of records of each agent; needed at record level unless both batch size and rate are
+        given.
+    batch_size : expected batch size, the public divisor; None takes all records.
+    sample_rate : Poisson rate of the batches; by default batch size over size.
+    optimizer : applied to the noisy gradients, where the algorithm allows.
+    network, seed : graph for protocols given by name, and the public seed of their draws.
+    accounting : ``"pld"`` (tight) or ``"rdp"`` (as Bayrooti et al. 2023).
+    """
+
+    objective: Objective
+    protocol: Any = None
+    steps: int = 1
+    learning_rate: Any = 0.1
+    clip_norm: float | None = None
+    noise_multiplier: float | tuple[float, ...] = 0.0
+    adjacency: Adjacency = "add-remove"
+    sizes: tuple[int, ...] | None = None
+    batch_size: float | None = None
+    sample_rate: float | None = None
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    network: Any = None
+    seed: int = 0
+    accounting: Literal["pld", "rdp"] = "pld"
+
+    uses_optimizer: ClassVar[bool] = True
+    default_protocol: ClassVar[str] = "gossip:1"
+    needs_exact: ClassVar[bool] = False
+    proximal: ClassVar[bool] = False  # whether it applies the regularizer's proximal map
+
+    # ---- options --------------------------------------------------------------------------------------
+
+    @classmethod
+    def _resolved(cls, options: dict[str, Any]) -> dict[str, Any]:
+        objective = options["objective"]
+        if not callable(getattr(objective, "query", None)):
+            raise InvalidInput(
+                "objective must be a model, as GLM(...) or NetObjective(...), got "
+                f"{_validate.shown(objective)}."
+            )
+        check_adjacency(options["adjacency"], cls.adjacencies, cls.name)
+        clip_norm = objective.clip_norm if options["clip_norm"] is None else options["clip_norm"]
+        if clip_norm is None:
+            raise InvalidInput(f"{cls.name} needs clip_norm=..., the l2 bound of one contribution.")
+        noisy = bool(np.any(options["noise_multiplier"]))
+        resolved = {**options, "clip_norm": _validate.clip(clip_norm, noisy=noisy)}
+        return cls._with_protocol(resolved)
+
+    @classmethod
+    def _with_protocol(cls, options: dict[str, Any]) -> dict[str, Any]:
+        """Return the options with a protocol and a network in place of their names."""
+        protocol, network = as_network_argument(options["protocol"]), options["network"]
+        if isinstance(protocol, Network):
+            protocol, network = None, protocol
+        network = None if network is None else as_network(network)
+        if protocol is None or isinstance(protocol, str):
+            protocol = protocols.parse(protocol or cls.default_protocol)
+        elif callable(protocol) and not isinstance(protocol, (Protocol, CachedSchedule)):
+            protocol = CachedSchedule(protocol)
+        elif not isinstance(protocol, (Protocol, NamedProtocol, CachedSchedule, Sequence)):
+            raise not_a_protocol(protocol)
+        if isinstance(protocol, Sequence) and len(protocol) != options["steps"]:
+            raise InvalidInput(f"The schedule holds {len(protocol)} protocols for {options['steps']} steps.")
+        if isinstance(protocol, NamedProtocol):
+            check_protocol(protocol, network, cls.name, cls.protocols)
+        return {**options, "protocol": protocol, "network": network}
+
+    def __post_init__(self) -> None:
+        if not self.uses_optimizer and not self.optimizer.plain:
+            raise InvalidInput(f"{self.name} is stated for plain steps; leave optimizer at sgd.")
+        self._check_schedule()
+        self._check_sampling()
+        z = self.noise_multiplier
+        if isinstance(z, tuple) and len(z) != self.n:
+            raise InvalidInput(f"expected one noise multiplier per agent ({self.n}), got {len(z)}.")
+        regularizer = self.objective.regularizer
+        if any((regularizer.l1, regularizer.box, regularizer.ball)) and not self.proximal:
+            raise InvalidInput(f"{self.name} takes l2 only; use ADMM for l1, box or ball.")
+
+    def _check_schedule(self) -> None:
+        first = self._accepted(self.schedule.ungridded(0))
+        if self.network is not None and first.n != self.network.n:
+            raise InvalidInput(f"the protocol is for {first.n} nodes, the network has {self.network.n}.")
+        if self.sizes is not None and len(self.sizes) != first.n:
+            raise InvalidInput(
+                f"the network has {first.n} nodes, but sizes are given for {len(self.sizes)} agents."
+            )
+
+    def _check_sampling(self) -> None:
+        short = [i for i, size in enumerate(self.sizes or ()) if size < (self.batch_size or 0)]
+        if short and self.sample_rate is None:
+            assert self.sizes is not None
+            raise DataError(
+                f"agent {short[0]} holds {self.sizes[short[0]]} records, fewer than batch_size "
+                f"{self.batch_size:g}; take at most {min(self.sizes)}, or None for all records."
+            )
+        unknown = self.sizes is None and (self.batch_size is None or self.sample_rate is None)
+        if unknown and self.adjacency != "user":
+            raise InvalidInput(
+                "at record level the divisor is public: give sizes=... (records of each agent), or both "
+                "batch_size and sample_rate."
+            )
+
+    def _accepted(self, protocol: Protocol) -> Protocol:
+        """Refuse a protocol that the algorithm cannot use."""
+        if not isinstance(protocol, Protocol):
+            raise not_a_protocol(protocol)
+        if self.needs_exact and not protocol.exact:
+            raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {protocol.name}.")
+        return protocol
+
+    # ---- the facts ------------------------------------------------------------------------------------
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+        return len(self.sizes) if self.sizes is not None else self.schedule.ungridded(0).n
+
+    @property
+    def observation(self) -> ObservationModel:
+        """Only local privacy is claimed unless an algorithm says more."""
+        return LocalOnly()
+
+    @property
+    def width(self) -> int:
+        """Numbers in one row that travels: the parameters."""
+        return n_params(self.objective)
+
+    def _bytes_per_number(self) -> int:
+        return int(self.objective.bytes_per_number)
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The protocol of every step: a pure function of the public seed and the step."""
+        return self._schedule(self.protocol)
+
+    def _schedule(self, protocol: ScheduleArgument) -> Schedule:
+        return Schedule(
+            protocol,
+            self.steps,
+            network=self.network,
+            seed=self.seed,
+            accept=self._accepted,
+            grid=lambda: self.grid,
+        )
+
+    @property
+    def grid(self) -> MaskGrid | None:
+        """The common integer grid of a masked plan with noise; None without masks or without noise."""
+        return self._grid if self.schedule.ungridded(0).masked and any(self._multipliers) else None
+
+    @cached_property
+    def _grid(self) -> MaskGrid:
+        releases = [self.releases(agent)[0] for agent in range(self.n)]
+        return mask_grid(
+            bound=self._largest_row(),
+            sensitivity=min(release.sensitivity for release in releases),
+            noise_std=[release.noise_std for release in releases],
+            dim=self.width,
+            steps=self.steps,
+        )
+
+    def _largest_row(self) -> float:
+        """Return the public bound of a clean coordinate: the clip norm times the records of a large batch.
+
+        A batch larger than this is clamped, which costs accuracy and no privacy.
+        """
+        clip_norm = float(self.clip_norm or 1.0)
+        if self.adjacency == "user":
+            return clip_norm
+        most = []
+        for agent, (rate, divisor) in enumerate(zip(self._sample_rates, self._public_divisors, strict=True)):
+            if self.sizes is None:
+                most.append(16 * divisor)
+            else:
+                size = self.sizes[agent]
+                most.append(size if rate == 1 else min(size, 4 * rate * size + 16))
+        return clip_norm * max(m / d for m, d in zip(most, self._public_divisors, strict=True))
+
+    @property
+    def _multipliers(self) -> tuple[float, ...]:
+        """z of every agent."""
+        z = self.noise_multiplier
+        return z if isinstance(z, tuple) else (z,) * self.n
+
+    @property
+    def _sample_rates(self) -> tuple[float, ...]:
+        """Probability with which a record of each agent enters a batch."""
+        if self.sample_rate is not None:
+            return (self.sample_rate,) * self.n
+        if self.batch_size is None or self.sizes is None:
+            return (1.0,) * self.n
+        return tuple(self.batch_size / size for size in self.sizes)
+
+    def _divisors(self, sizes: Sequence[int]) -> list[float]:
+        """Return the divisor of every agent that holds ``sizes`` records: public at record level."""
+        if self.batch_size is not None:
+            return [float(self.batch_size)] * len(sizes)
+        rate = 1.0 if self.sample_rate is None else self.sample_rate
+        return [rate * float(size) for size in sizes]
+
+    @cached_property
+    def _public_divisors(self) -> tuple[float, ...]:
+        """What divides the clipped sum (and its noise) of each agent before it leaves; 1 at user level."""
+        if self.adjacency == "user":
+            return (1.0,) * self.n
+        return tuple(self._divisors(self.sizes if self.sizes is not None else [1] * self.n))
+
+    def _draws_per_step(self) -> int:
+        return 1
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return the noisy gradients of one agent, in the unit of the row that leaves."""
+        clip_norm = self.clip_norm if self.clip_norm is not None and math.isfinite(self.clip_norm) else 1.0
+        divisor = self._public_divisors[agent]
+        return (
+            Release(
+                sender=agent,
+                step=0,
+                sensitivity=MOVES[self.adjacency] * clip_norm / divisor,
+                noise_std=self._multipliers[agent] * clip_norm / divisor,
+                adjacency=self.adjacency,
+                sample_rate=1.0 if self.adjacency == "user" else self._sample_rates[agent],
+                steps=self.steps,
+                count=self._draws_per_step(),
+            ),
+        )
+
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+        """Return the mechanism before the hosted agents' records; audits pass a query instead of records."""
+        query: GradientQuery = data if hasattr(data, "sums") else self.objective.query(data)
+        hosted = [int(a) for a in agents]
+        public = [self._public_divisors[a] for a in hosted]
+        divisors = public
+        if self.adjacency == "user":  # inside the clip: the divisor may follow the records
+            divisors = self._divisors(data.sizes.tolist())
+        clip_norm = self.clip_norm or math.inf
+        return GradientMechanism(
+            query,
+            hosted,
+            noise_on_grid(self, random, hosted, public),
+            clip_norm=clip_norm,
+            noise_multipliers=[self._multipliers[a] for a in hosted],
+            adjacency=self.adjacency,
+            rates=[self._sample_rates[a] for a in hosted],
+            divisors=divisors,
+            releases=[self.releases(a) for a in hosted] if math.isfinite(clip_norm) else None,
+        )
+
+    # ---- running and calibration ----------------------------------------------------------------------
+
+    def prepared(self, data: Any) -> Any:
+        """Return the agents' records, refused unless agents and records are those of the plan."""
+        data = as_agent_records(data)
+        if data.n != self.n:
+            raise InvalidInput(f"The plan is for {self.n} nodes, the data have {data.n} users.")
+        if self.sizes is not None and data.sizes.tolist() != list(self.sizes):
+            raise DataError(
+                f"the plan was made for agents with {list(self.sizes)} records, the data have "
+                f"{data.sizes.tolist()}; make the plan for these data."
+            )
+        return self.objective.prepared(data)
+
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
+        """Return the public starting rows, the same for every agent."""
+        rng = np.random.default_rng(random.start)
+        dim = self.objective.query(data).width
+        return np.asarray(self.objective.initial_rows(rng, len(list(agents)), dim))
+
+    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
+        """Return the disagreement of the rows, and their quality on public records."""
+        spread = {"disagreement": float(np.mean(np.square(rows - rows.mean(axis=0))))}
+        return spread | dict(self.objective.metrics(rows, data))
+
+    def rate(self, k: int) -> float:
+        """Return the learning rate of step ``k``."""
+        return float(self.learning_rate(k, self.steps))
+
+    def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
+        """Return this plan with the least noise that meets a budget.
+
+        Under the local view every agent gets the least noise that meets the budget for it: agents with more
+        records and the same batch size need less.
+        """
+        if view != "local" or adversary.get("user") is not None:
+            return super().calibrated_to(epsilon, delta, view, **adversary)
+        least: dict[tuple[float, int], float] = {}  # agents of the same rate and draws need the same noise
+        keys = []
+        for agent in range(self.n):
+            draws = sum(release.draws for release in self.releases(agent))
+            keys.append((self._sample_rates[agent], draws))
+            if draws and keys[-1] not in least:
+                least[keys[-1]] = calibrate(self._local_curve(agent), epsilon, delta, tolerance=UNSPENT)
+        each = [least.get(key, 0.0) for key in keys]
+        largest = max(each)  # an agent without releases needs no noise, but all agents of a plan have some
+        return self.with_noise(tuple(z or largest for z in each))
+
+    def _local_curve(self, agent: int) -> Callable[[float], Any]:
+        return lambda z: compose(self.with_noise(z).releases(agent), method=self.accounting)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the plan as plain values."""
+        rate: Rate = self.learning_rate
+        return {**super().describe(), "learning_rate": vars(rate)}
+
+
+def n_params(objective: Objective) -> int:
+    """Return the number of parameters, which some objectives know only from the data."""
+    if objective.n_params is None:
+        raise InvalidInput("the number of parameters is not known without data; GLM(..., dim=...) states it.")
+    return int(objective.n_params)
+
+
+def noise_multipliers(plan: GradientPlan) -> tuple[float, ...]:
+    """Return the noise multiplier of every agent."""
+    return plan._multipliers

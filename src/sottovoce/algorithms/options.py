@@ -1,0 +1,168 @@
+"""Options of plans: one meaning and one check per name, and how they are brought into one form.
+
+The fields of a plan class are its options. `converted` checks each of them by its name when a plan is built,
+so that a plan holds numbers, tuples, `Rate` and `Optimizer` objects, whatever form the user wrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from sottovoce import _validate, protocols
+from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.errors import InvalidInput, SottovoceError
+from sottovoce.graphs import Network, as_network
+from sottovoce.protocols import NamedProtocol, Protocol
+
+Adjacency = Literal["add-remove", "replace-one", "user"]
+NoiseAllocation = Literal["equal", "optimal"]
+
+
+def converted(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options checked and in one form; None stays where it is the default.
+
+    >>> converted({"steps": 3, "sizes": [5, 6], "cap": None}, {"cap": None})
+    {'steps': 3, 'sizes': (5, 6), 'cap': None}
+    """
+    return {
+        name: value
+        if name not in _CHECKS or (value is None and defaults.get(name, ...) is None)
+        else _CHECKS[name](value, name)
+        for name, value in options.items()
+    }
+
+
+def _sizes(value: Sequence[int], name: str) -> tuple[int, ...]:
+    return tuple(
+        _validate.count(size, "an agent's number of records") for size in _validate.several(value, name)
+    )
+
+
+def _positive_each(value: float | Sequence[float], name: str) -> float | tuple[float, ...]:
+    if isinstance(value, (int, float)):
+        return _validate.positive(value, name)
+    return tuple(_validate.positive(v, f"every entry of {name}") for v in _validate.several(value, name))
+
+
+def _noise_multipliers(value: Any, name: str) -> float | tuple[float, ...]:
+    """Return one number, or one per agent where they differ."""
+    several = isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))
+    if not several:
+        return _validate.non_negative(value, name)
+    each = tuple(_validate.non_negative(z, name) for z in value)
+    if any(each) and not all(each):
+        raise InvalidInput(f"agent {each.index(0.0)} has no noise while others do; give every agent some.")
+    return each[0] if len(set(each)) == 1 else each
+
+
+def _learning_rate(value: float | tuple[float, float] | Rate, name: str) -> Rate:
+    try:
+        return Rate.from_value(value)
+    except TypeError:
+        raise InvalidInput(
+            f"{name} must be a number, a pair (first, last) or a Rate, got {_validate.shown(value)}."
+        ) from None
+
+
+def _optimizer(value: str | Mapping[str, Any] | Optimizer, name: str) -> Optimizer:
+    if not isinstance(value, (str, dict, Optimizer)):
+        raise InvalidInput(f"{name} must be an Optimizer, its name or a table, got {_validate.shown(value)}.")
+    return Optimizer.from_value(value)
+
+
+def _relaxation(value: float | Callable[[int], float], name: str) -> float | Callable[[int], float]:
+    return value if callable(value) else _validate.probability(value, name, zero=False)
+
+
+def _function(value: Callable[..., Any], name: str) -> Callable[..., Any]:
+    if not callable(value):
+        raise InvalidInput(f"{name} must be a function, got {_validate.shown(value)}.")
+    return value
+
+
+def _one_of(*words: str) -> Callable[[str, str], str]:
+    def check(value: str, name: str) -> str:
+        if _validate.word(value, name) not in words:
+            quoted = [f'"{word}"' for word in words]
+            raise InvalidInput(f"{name} must be {', '.join(quoted[:-1])} or {quoted[-1]}, got {value!r}.")
+        return value
+
+    return check
+
+
+def _clip_norm(value: float, name: str) -> float:
+    return _validate.clip(value)
+
+
+_COUNTS = "steps records users dim tolerate local_steps primal_steps cap tokens period active_blocks"
+_POSITIVE = "gamma radius local_rate rho rho_growth feature_norm step_scale smoothness_mu batch_size"
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(_COUNTS.split(), _validate.count),
+    **dict.fromkeys(_POSITIVE.split(), _validate.positive),
+    **dict.fromkeys(("noise_std", "noise_ratio", "pair_multiplier", "sensitivity"), _validate.non_negative),
+    **dict.fromkeys(("secure_sum", "fresh_moments", "final_public"), _validate.flag),
+    **dict.fromkeys(("smoothness", "bounds"), _positive_each),
+    **dict.fromkeys(("floor", "sample_rate"), partial(_validate.probability, zero=False)),
+    **dict.fromkeys(("operator", "active", "error"), _function),
+    "seed": partial(_validate.count, minimum=0),
+    "adjacency": _validate.word,
+    "sizes": _sizes,
+    "clip_norm": _clip_norm,
+    "noise_multiplier": _noise_multipliers,
+    "learning_rate": _learning_rate,
+    "optimizer": _optimizer,
+    "relaxation": _relaxation,
+    "average_from": _validate.probability,
+    "smoothness_share": partial(_validate.probability, zero=False, one=False),
+    "accounting": _one_of("pld", "rdp"),
+    "weighting": _one_of("records", "sites"),
+    "noise": _one_of("equal", "optimal"),
+    "noise_in": _one_of("mean", "increment", "state"),
+    "output": _one_of("mean", "last"),
+}
+
+
+def check_adjacency(adjacency: str, allowed: Sequence[str], name: str) -> None:
+    """Refuse an adjacency that an algorithm is not accounted under."""
+    if adjacency not in allowed:
+        raise InvalidInput(f"adjacency of {name} must be {' or '.join(allowed)}, got {adjacency!r}.")
+
+
+def check_protocol(
+    protocol: NamedProtocol, network: Network | None, name: str, allowed: Sequence[str]
+) -> None:
+    """Refuse a named protocol that an algorithm does not run over, or that has no network to be built on."""
+    built_in = protocol.name in protocols.registry.BUILT_IN  # a plan checks what an installed one builds
+    if allowed and built_in and protocol.name not in allowed:
+        raise InvalidInput(f"{name} runs over {' or '.join(allowed)}, not over {protocol.name}.")
+    if network is None:
+        raise InvalidInput(f"{name} needs a network for its protocol {protocol}.")
+
+
+def not_a_protocol(value: object) -> InvalidInput:
+    """Return the error about an argument that is no protocol."""
+    return InvalidInput(f"protocol must be a protocol, a network or a name, got {_validate.shown(value)}.")
+
+
+def as_network_argument(protocol: object) -> object:
+    """Return the network that a string names where it names no protocol; other arguments as they are.
+
+    >>> as_network_argument("tree"), as_network_argument("ring:8")
+    ('tree', Network('ring:8', n=8, edges=8))
+    """
+    if isinstance(protocol, (Protocol, NamedProtocol)) or protocol is None:
+        return protocol
+    if isinstance(protocol, str):
+        word = protocol.split(":")[0]
+        # listing installed protocols takes a while: only for words that are not built in
+        if word not in protocols.registry.BUILT_IN and word not in protocols.registry.names():
+            with contextlib.suppress(SottovoceError):  # a misspelt protocol is refused as one later
+                return as_network(protocol)
+        return protocol
+    # networkx graphs are recognized without importing networkx
+    return as_network(protocol) if isinstance(protocol, Network) or hasattr(protocol, "nodes") else protocol

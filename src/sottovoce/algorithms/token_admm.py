@@ -1,0 +1,181 @@
+r"""Private ADMM without a server: a token carries z^ from user to user.
+
+.. math:: u_i \mathrel{+}= \lambda(2\Delta_i + \eta),\qquad
+          \hat z \mathrel{+}= \frac{\lambda}{n}(2\Delta_i + \eta),\qquad
+          \Delta_i = \mathrm{clip}_C\big(\mathrm{prox}_{\gamma f_i}(2z - u_i) - z\big)
+
+References: [1] Cyffers, Bellet, Basu 2023, Algorithm 4 <https://arxiv.org/abs/2302.12559>.
+Departures from [1]: the network bound of the paper is not claimed; the guarantee is local.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from sottovoce._validate import count
+from sottovoce.accounting.curve import Curve
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.observation import LocalOnly, ObservationModel
+from sottovoce.accounting.release import Release
+from sottovoce.algorithms.admm import Prox, UsersADMM, announced, regularized
+from sottovoce.algorithms.options import Adjacency
+from sottovoce.algorithms.schedule import Schedule
+from sottovoce.data.base import Shards
+from sottovoce.errors import InvalidInput
+from sottovoce.mechanisms.admm import TokenProxMechanism
+from sottovoce.noise.run_randomness import RunRandomness
+from sottovoce.objectives.glm import GLM
+from sottovoce.protocols import TokenPass
+from sottovoce.runners import Algorithm, State
+
+
+@dataclass(frozen=True, repr=False)
+class TokenADMM(UsersADMM):
+    """Private ADMM without a server: a token carries z^ from user to user, uniformly, at user level.
+
+    Parameters
+    ----------
+    objective, users, gamma, relaxation, clip_norm, noise_std : as in `FederatedADMM`.
+    steps : number of hops.
+    cap : contributions per user; beyond it a user adds noise only. None leaves them unbounded, and the
+        local statement then counts all hops.
+
+    Guarantees
+    ----------
+    "local": ``cap`` contributions, mu^2 = cap (4 C / sigma)^2; that is what other views get too. The
+    network bound of the paper is available with ``label="published"``: the token's map is not a contraction
+    for flat losses, so amplification by iteration does not apply as is, and the bound never accepts a budget.
+
+    Examples
+    --------
+    >>> plan = TokenADMM(GLM("squared"), users=50, steps=500, cap=20, gamma=1.0, clip_norm=1.0, noise_std=8.0)
+    >>> plan.privacy("network").label, plan.privacy("network", label="published").label
+    ('ldp', 'published')
+    """
+
+    objective: GLM
+    users: int
+    steps: int
+    gamma: float
+    clip_norm: float
+    noise_std: float
+    relaxation: float = 0.5
+    cap: int | None = None
+    adjacency: Adjacency = "user"
+
+    name: ClassVar[str] = "token-admm"
+    sequential: ClassVar[bool] = True  # one holder at a time: ranks would only wait for each other
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count(self.users, "users", minimum=2)
+
+    @property
+    def _contributions(self) -> int:
+        """The most contributions of one user."""
+        return self.steps if self.cap is None else min(self.cap, self.steps)
+
+    @property
+    def observation(self) -> ObservationModel:
+        """Local privacy; the network bound of the paper is a printed formula."""
+        mu = self._sensitivity / self.noise_std if self.noise_std else math.inf
+        rate = mu**2 / 2 * self._contributions * math.log(self.users) / self.users
+        wording = (
+            "formula of Cyffers, Bellet, Basu 2023 for complete graphs, where "
+            f"sigma > {2 * self.clip_norm:g} sqrt(alpha (alpha - 1))"
+        )
+        return LocalOnly((Curve.gaussian(math.sqrt(2 * rate)), wording))
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The protocol of one row, the token's: its path is drawn during the run."""
+        return Schedule(TokenPass(1, 0, []), self.steps)
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return as many noisy moves as the path may bring."""
+        return (Release(agent, 0, self._sensitivity, self.noise_std, steps=self._contributions),)
+
+    def guarantees(self) -> list[Guarantee]:
+        """Return the local statement and the published network formula."""
+        return [self.privacy("local"), self.privacy("network", label="published")]
+
+    def _traffic(self) -> tuple[int, int]:
+        return self.steps, self.steps
+
+    def source(self, data: Shards, agents: Sequence[int], random: RunRandomness) -> TokenProxMechanism:
+        """Return the mechanism before the users' records."""
+        if list(agents) != list(range(self.users)):
+            raise InvalidInput(f"{self.name} runs in one process, where all users are hosted.")
+        return TokenProxMechanism(
+            self.objective,
+            data,
+            random,
+            gamma=self.gamma,
+            relaxation=self.relaxation,
+            clip_norm=self.clip_norm,
+            noise_std=self.noise_std,
+            cap=self.cap,
+            steps=self.steps,
+            releases=announced(self, agents),
+        )
+
+    def algorithm(self, source: TokenProxMechanism, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the token."""
+        return token_admm(source, start, regularized(self))
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return z, z^, and how often each user held the token."""
+        token: Token = state.own
+        return {"coef": rows[0], "mean": token.zh[0], "contributions": token.counts}
+
+
+class Token(NamedTuple):
+    """What the token carries (z^, one row), every user's dual, and how often each held the token."""
+
+    zh: np.ndarray
+    u: np.ndarray
+    counts: np.ndarray
+
+
+def token_admm(
+    source: TokenProxMechanism, start: np.ndarray, prox: Prox, *, compiled: bool = True
+) -> Algorithm:
+    """Return Algorithm 4 of [1], one row being the token's; ``compiled`` does many hops in one loop."""
+    n = len(start)
+
+    def moved(token: Token, k: int) -> tuple[int, np.ndarray]:
+        i = source.holder(k)
+        row = source.row(token.u[i], prox(token.zh[0]), k, holder=i, contributions=int(token.counts[i]))
+        return i, row
+
+    def message(state: State, k: int) -> np.ndarray:
+        _, row = moved(state.own, k)
+        carried: np.ndarray = state.own.zh + row / n
+        return carried
+
+    def update(state: State, received: np.ndarray, k: int) -> State:
+        token: Token = state.own
+        i, row = moved(token, k)
+        u, counts = token.u.copy(), token.counts.copy()
+        u[i] += row
+        counts[i] += 1
+        return State((), Token(received, u, counts))
+
+    def block(state: State, k: int, count: int) -> State:
+        token: Token = state.own
+        u, zh, counts = source.many_steps(token.u, token.zh, token.counts, k, count)
+        return State((), Token(zh, u, counts))
+
+    return Algorithm(
+        init=lambda: State((), Token(start[:1], start, np.zeros(n, np.int64))),
+        message=message,
+        update=update,
+        output=lambda state: prox(state.own.zh),
+        block=block if compiled else None,
+    )
