@@ -1,7 +1,7 @@
-"""A model of one's own, a network or a linear one, and its records, in the form plans take, and back again.
+"""Adapters between models (torch modules, linear models, scikit-learn estimators) and plans.
 
-What is learned (classes, yes-or-no labels, numbers) and which loss fits is decided from types, shapes and
-what the caller said, never from the values of records.
+What is learned (classes, yes-or-no labels, numbers) and which loss fits is decided from types, shapes and the
+caller's options, never from the values of records.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ from sottovoce.models.saved import Fitted, LinearModel, split_item
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.runners import Result
 
-__all__ = ["ModelAdapter", "ModelOptions", "adapt_model", "linear_labels", "linear_target", "several_classes"]
-
 LINEAR = {"logistic": "logistic", "squared": "squared", "huber": "huber"}
 SIMULATED = "the noise is simulated from a seed: this fit is a simulation and protects nobody"
 TEST = "the test records are public"
@@ -33,7 +31,7 @@ TEST = "the test records are public"
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """What the caller said about model and labels.
+    """Options of the caller about model and labels.
 
     Examples
     --------
@@ -59,9 +57,9 @@ class ModelAdapter:
     Examples
     --------
     >>> from sottovoce.data.ingest import ingest
-    >>> own = ingest(([[0.5], [-0.5]], [1, 0]))
-    >>> brought = adapt_model("logistic", own, None, [np.array([0]), np.array([1])], ModelOptions())
-    >>> brought.model(np.array([2.0, 1.0])).scores([[3.0]]).tolist()
+    >>> private = ingest(([[0.5], [-0.5]], [1, 0]))
+    >>> adapter = adapt_model("logistic", private, None, [np.array([0]), np.array([1])], ModelOptions())
+    >>> adapter.model(np.array([2.0, 1.0])).scores([[3.0]]).tolist()
     [7.0]
     """
 
@@ -85,35 +83,37 @@ class ModelAdapter:
         if scale is None:
             return result
 
-        def own(found: Mapping[str, Any]) -> dict[str, Any]:
-            return {k: v * scale.width if k == "rmse" else v for k, v in found.items()}
+        def rescaled(metrics: Mapping[str, Any]) -> dict[str, Any]:
+            return {k: v * scale.width if k == "rmse" else v for k, v in metrics.items()}
 
-        return replace(result, metrics=own(result.metrics), history=[own(h) for h in result.history])
+        return replace(
+            result, metrics=rescaled(result.metrics), history=[rescaled(h) for h in result.history]
+        )
 
 
 def adapt_model(
-    module: Any, own: UserData, shown: UserData | None, parts: list[np.ndarray], asked: ModelOptions
+    module: Any, private: UserData, public: UserData | None, parts: list[np.ndarray], options: ModelOptions
 ) -> ModelAdapter:
     """Return the model and its records as plans take them.
 
     Parameters
     ----------
     module : a torch module, a `GLM`, a name of one, or an estimator of scikit-learn.
-    own, shown : private records, and public ones for metrics.
+    private, public : private records, and public ones for metrics.
     parts : the records of each node.
-    asked : what the caller said.
+    options : of the caller.
 
     Examples
     --------
     >>> import torch
     >>> from sottovoce.data.ingest import ingest
-    >>> own = ingest((np.eye(2), [1, 0]))
-    >>> brought = adapt_model(torch.nn.Linear(2, 2), own, None, [np.array([0, 1])], ModelOptions())
-    >>> brought.target.task, brought.data.sizes.tolist()
+    >>> private = ingest((np.eye(2), [1, 0]))
+    >>> adapter = adapt_model(torch.nn.Linear(2, 2), private, None, [np.array([0, 1])], ModelOptions())
+    >>> adapter.target.task, adapter.data.sizes.tolist()
     ('classification', [2])
     """
     linear = isinstance(module, (str, GLM, Softmax)) or type(module).__module__.startswith("sklearn.")
-    return (_bring_linear if linear else _bring_network)(module, own, shown, parts, asked)
+    return (_adapt_linear if linear else _adapt_network)(module, private, public, parts, options)
 
 
 def fitted_model(
@@ -166,8 +166,8 @@ class _Network(ModelAdapter):
         return self.objective.start(1)[0] if self.objective.keeps_weights else None
 
 
-def _bring_network(
-    module: Any, own: UserData, shown: UserData | None, parts: list[np.ndarray], asked: ModelOptions
+def _adapt_network(
+    module: Any, private: UserData, public: UserData | None, parts: list[np.ndarray], options: ModelOptions
 ) -> ModelAdapter:
     try:
         import torch
@@ -184,52 +184,58 @@ def _bring_network(
             f"module must be a torch module, a GLM or one of {', '.join(LINEAR)}, got "
             f"{type(module).__name__}."
         )
-    first, raw = (own.inputs, own.targets) if own.dataset is None else _first_item(own.dataset, asked.label)
-    if own.dataset is not None and asked.classes is None and "class names" in asked.accept:
+    first, raw = (
+        (private.inputs, private.targets)
+        if private.dataset is None
+        else _first_item(private.dataset, options.label)
+    )
+    if private.dataset is not None and options.classes is None and "class names" in options.accept:
         raise InvalidInput("a Dataset is not read through for its classes; declare them with classes=[...].")
     several = isinstance(first, (Mapping, tuple))
     layout = Layout.of(first) if several else None
     pack: Any = layout.pack if layout is not None else (lambda inputs: as_tensor(inputs, "data"))
     net = module if layout is None else Unpacking(module, layout)
     example = pack(first)
-    trial = NetObjective(net, "cross_entropy", clip_norm=asked.clip_norm, device=asked.device)
+    trial = NetObjective(net, "cross_entropy", clip_norm=options.clip_norm, device=options.device)
     width = output_shape(trial, example)
-    target, chosen = _target(raw, asked, width)
+    target, chosen = _target(raw, options, width)
     objective = NetObjective(
         net,
         chosen,
-        clip_norm=asked.clip_norm,
-        physical_batch=asked.physical_batch,
-        device=asked.device,
-        initial=asked.initial,
+        clip_norm=options.clip_norm,
+        physical_batch=options.physical_batch,
+        device=options.device,
+        initial=options.initial,
     )
     known = width[0] if target.task == "classification" and width is not None and len(width) == 1 else None
     test = None
-    if shown is not None:
+    if public is not None:
         inputs, labels = (
-            (shown.inputs, shown.targets) if shown.dataset is None else _all_items(shown.dataset, asked.label)
+            (public.inputs, public.targets)
+            if public.dataset is None
+            else _all_items(public.dataset, options.label)
         )
         test = (pack(inputs), target.encode(_plain_labels(labels)))
-    if own.dataset is None:
-        encoded = target.encode(_plain_labels(own.targets))
+    if private.dataset is None:
+        encoded = target.encode(_plain_labels(private.targets))
         ready: Any = AgentData(example, _typed(encoded), parts, test=_typed_test(test), classes=known)
     else:
-        read = _reader(own.dataset, asked.label, layout, target, known)
+        read = _reader(private.dataset, options.label, layout, target, known)
         ready = LazyData(read, parts, test=_typed_test(test))
     _require_fit(objective, ready)
-    brought = _Network(objective, ready, target)
-    brought.layout = layout
-    return brought
+    adapter = _Network(objective, ready, target)
+    adapter.layout = layout
+    return adapter
 
 
 def _require_fit(objective: Any, data: Any) -> None:
-    """Raise one sentence before anything is priced or spent, if no record of this shape goes through."""
+    """Raise one sentence before anything is accounted or spent, if no record of this shape goes through."""
     x, y, _ = data.gather([np.arange(1)], [0])
     objective.paths.check_records(*objective.paths.typed(x[:, :1], y[:, :1]))
 
 
 def _first_item(dataset: Any, label: Any) -> tuple[Any, Any]:
-    """Inputs and target of the first record as a lot of one: its shapes and types say what is learned."""
+    """Inputs and target of the first record as a batch of one: its shapes and types say what is learned."""
     import torch
 
     try:
@@ -294,16 +300,16 @@ def _typed_test(test: Any) -> Any:
     return None if test is None else (test[0], _typed(test[1]))
 
 
-def _target(raw: Any, asked: ModelOptions, width: Any) -> tuple[Target, Any]:
-    """What is learned, and the loss of one record, from types, shapes and what the caller said."""
+def _target(raw: Any, options: ModelOptions, width: Any) -> tuple[Target, Any]:
+    """What is learned, and the loss of one record, from types, shapes and options."""
     from sottovoce.objectives.nets.losses import LOSSES, TASKS
 
-    array, loss, label = _plain_labels(raw), asked.loss, asked.label
+    array, loss, label = _plain_labels(raw), options.loss, options.label
     several = () if isinstance(label, str) or label is None else tuple(map(str, label))
-    scale = _label_scale(asked)
+    scale = _label_scale(options)
     one = width is None or math.prod(width) == 1
     if loss is None:
-        loss = _usual_loss(array, asked, one, scale, width)
+        loss = _usual_loss(array, options, one, scale, width)
     if isinstance(loss, str):
         if loss not in LOSSES:
             raise InvalidInput(f"loss must be one of {', '.join(LOSSES)} or a function, got {loss!r}.")
@@ -316,31 +322,36 @@ def _target(raw: Any, asked: ModelOptions, width: Any) -> tuple[Target, Any]:
         raise InvalidInput(
             "bounds of the label are for regression; leave them out, or set loss='squared_error'."
         )
-    found = Classes.declared(array, asked.classes, asked.accept) if array.ndim == 1 else None
-    if task == "own" and found is not None:
+    classes = Classes.declared(array, options.classes, options.accept) if array.ndim == 1 else None
+    if task == "own" and classes is not None:
         task = "classification" if not one else "labels"
-    if found is not None and task == "labels" and len(found.values) != 2:
-        raise InvalidInput(f"a yes-or-no label has two classes, got {len(found.values)}.")
-    if found is not None and task == "classification" and width is not None and len(found.values) != width[0]:
+    if classes is not None and task == "labels" and len(classes.values) != 2:
+        raise InvalidInput(f"a yes-or-no label has two classes, got {len(classes.values)}.")
+    if (
+        classes is not None
+        and task == "classification"
+        and width is not None
+        and len(classes.values) != width[0]
+    ):
         raise InvalidInput(
-            f"there are {len(found.values)} classes, but the network gives {width[0]} scores; change its "
+            f"there are {len(classes.values)} classes, but the network gives {width[0]} scores; change its "
             "last layer."
         )
-    return Target(task, found, None, several), loss
+    return Target(task, classes, None, several), loss
 
 
-def _label_scale(asked: ModelOptions) -> Scale | None:
-    if asked.label_bounds is None:
+def _label_scale(options: ModelOptions) -> Scale | None:
+    if options.label_bounds is None:
         return None
-    if not isinstance(asked.label_bounds, Sequence) or len(asked.label_bounds) != 2:
-        raise DataError(f"the bounds of the label must be a pair (low, high), got {asked.label_bounds!r}.")
-    return Scale.from_bounds(asked.label_bounds[0], asked.label_bounds[1], "the label")
+    if not isinstance(options.label_bounds, Sequence) or len(options.label_bounds) != 2:
+        raise DataError(f"the bounds of the label must be a pair (low, high), got {options.label_bounds!r}.")
+    return Scale.from_bounds(options.label_bounds[0], options.label_bounds[1], "the label")
 
 
-def _usual_loss(array: np.ndarray, asked: ModelOptions, one: bool, scale: Any, width: Any) -> str:
+def _usual_loss(array: np.ndarray, options: ModelOptions, one: bool, scale: Any, width: Any) -> str:
     if scale is not None:
         return "squared_error"
-    names = array.dtype.kind in "OUSb" or asked.classes is not None or "class names" in asked.accept
+    names = array.dtype.kind in "OUSb" or options.classes is not None or "class names" in options.accept
     if array.ndim == 2:
         return "squared_error" if array.dtype.kind == "f" else "binary_cross_entropy"
     if array.dtype.kind == "f" and not names:
@@ -356,7 +367,7 @@ def _usual_loss(array: np.ndarray, asked: ModelOptions, one: bool, scale: Any, w
 
 
 def _own_loss(loss: Any) -> tuple[Any, str]:
-    """A loss of one's own: torch's are taken record by record."""
+    """A loss of the caller's: torch losses are taken record by record."""
     import torch
 
     if not callable(loss):
@@ -379,8 +390,8 @@ class LinearAdapter(ModelAdapter):
 
     Examples
     --------
-    >>> brought = LinearAdapter(GLM("squared"), None, Target("regression"))
-    >>> brought.model(np.array([2.0, 1.0])).intercept
+    >>> adapter = LinearAdapter(GLM("squared"), None, Target("regression"))
+    >>> adapter.model(np.array([2.0, 1.0])).intercept
     1.0
     """
 
@@ -403,44 +414,46 @@ def _glm(module: Any, records: int) -> tuple[Any, bool]:
             raise InvalidInput(f"a linear model is one of {', '.join(LINEAR)}, got {module!r}.")
         return GLM(LINEAR[module]), True  # type: ignore[arg-type]
     kind = type(module).__name__
-    given = module.get_params()
-    if kind == "LogisticRegression" and given.get("penalty", "l2") in ("l2", "deprecated", None):
-        strength = 0.0 if given.get("penalty", "l2") is None or math.isinf(given["C"]) else 1 / given["C"]
-        return GLM("logistic", l2=strength / records), given["fit_intercept"]
+    params = module.get_params()
+    if kind == "LogisticRegression" and params.get("penalty", "l2") in ("l2", "deprecated", None):
+        strength = 0.0 if params.get("penalty", "l2") is None or math.isinf(params["C"]) else 1 / params["C"]
+        return GLM("logistic", l2=strength / records), params["fit_intercept"]
     if kind in ("Ridge", "LinearRegression"):
-        return GLM("squared", l2=given.get("alpha", 0.0) / records), given["fit_intercept"]
+        return GLM("squared", l2=params.get("alpha", 0.0) / records), params["fit_intercept"]
     raise InvalidInput(
         "of scikit-learn's estimators fit takes LogisticRegression (l2), Ridge and LinearRegression, got "
         f"{kind}; sottovoce.estimators.sklearn_estimators has private ones for one holder."
     )
 
 
-def _bring_linear(
-    module: Any, own: UserData, shown: UserData | None, parts: list[np.ndarray], asked: ModelOptions
+def _adapt_linear(
+    module: Any, private: UserData, public: UserData | None, parts: list[np.ndarray], options: ModelOptions
 ) -> ModelAdapter:
-    if own.dataset is not None or isinstance(own.inputs, (Mapping, tuple)):
+    if private.dataset is not None or isinstance(private.inputs, (Mapping, tuple)):
         raise DataError("a linear model takes a table or one array of features; a network takes the rest.")
-    if asked.loss is not None:
+    if options.loss is not None:
         raise InvalidInput(
             "a linear model has its own loss; name it instead of the module, or leave loss out."
         )
     model, intercept = _glm(module, sum(len(part) for part in parts))
-    if asked.intercept is not None:
-        intercept = asked.intercept
-    X = _features(own.inputs, intercept)
+    if options.intercept is not None:
+        intercept = options.intercept
+    X = _features(private.inputs, intercept)
     if model.dim not in (None, X.shape[1]):
         raise InvalidInput(
             f"the model has {model.dim} features, the data have {X.shape[1]} with the intercept."
         )
-    target = linear_target(model, own.targets, asked)
+    target = linear_target(model, private.targets, options)
     model = replace(several_classes(model, target), dim=X.shape[1])
-    brought = LinearAdapter(model, Shards.from_parts(X, linear_labels(target, own.targets), parts), target)
-    brought.intercept = intercept
-    brought.names = own.columns.names if own.columns is not None else ()
-    if shown is not None:
-        test = (_features(shown.inputs, intercept), linear_labels(target, shown.targets))
-        brought.evaluate = lambda rows: _linear_metrics(model, rows.mean(axis=0), *test)
-    return brought
+    adapter = LinearAdapter(
+        model, Shards.from_parts(X, linear_labels(target, private.targets), parts), target
+    )
+    adapter.intercept = intercept
+    adapter.names = private.columns.names if private.columns is not None else ()
+    if public is not None:
+        test = (_features(public.inputs, intercept), linear_labels(target, public.targets))
+        adapter.evaluate = lambda rows: _linear_metrics(model, rows.mean(axis=0), *test)
+    return adapter
 
 
 def _features(inputs: Any, intercept: bool) -> np.ndarray:
@@ -467,7 +480,7 @@ def several_classes(model: Any, target: Target) -> Any:
     return Softmax(len(target.classes.values), l2=model.l2)
 
 
-def linear_target(model: Any, raw: Any, asked: ModelOptions) -> Target:
+def linear_target(model: Any, raw: Any, options: ModelOptions) -> Target:
     """Return what a linear model learns: numbers, one of two classes, or one of several.
 
     Examples
@@ -476,20 +489,20 @@ def linear_target(model: Any, raw: Any, asked: ModelOptions) -> Target:
     'classification'
     """
     if model.loss not in ("logistic", "softmax"):
-        return Target("regression", None, _label_scale(asked))
-    if asked.label_bounds is not None:
+        return Target("regression", None, _label_scale(options))
+    if options.label_bounds is not None:
         raise InvalidInput("bounds of the label are for regression; leave them out, or take loss squared.")
-    found = Classes.declared(raw, asked.classes, asked.accept)
+    classes = Classes.declared(raw, options.classes, options.accept)
     if model.loss == "softmax":
-        found = Classes(tuple(range(model.classes))) if found is None else found
-        if len(found.values) != model.classes:
-            raise InvalidInput(f"the model has {model.classes} classes, the labels {len(found.values)}.")
-        return Target("classification", found)
-    if found is None:
+        classes = Classes(tuple(range(model.classes))) if classes is None else classes
+        if len(classes.values) != model.classes:
+            raise InvalidInput(f"the model has {model.classes} classes, the labels {len(classes.values)}.")
+        return Target("classification", classes)
+    if classes is None:
         labels = _plain_labels(raw)
         signed_labels(labels)  # refuses what is not 0/1 or -1/1
-        found = Classes((-1, 1) if (labels.astype(float) < 0).any() else (0, 1))
-    return Target("labels" if len(found.values) == 2 else "classification", found)
+        classes = Classes((-1, 1) if (labels.astype(float) < 0).any() else (0, 1))
+    return Target("labels" if len(classes.values) == 2 else "classification", classes)
 
 
 def linear_labels(target: Target, raw: Any) -> np.ndarray:
@@ -507,7 +520,7 @@ def linear_labels(target: Target, raw: Any) -> np.ndarray:
 
 
 def _linear_metrics(model: Any, w: np.ndarray, X: np.ndarray, y: np.ndarray) -> dict[str, float]:
-    found = {"loss": float(model.losses(w, X, y).mean())}
+    metrics = {"loss": float(model.losses(w, X, y).mean())}
     if model.loss in ("logistic", "softmax"):
-        return found | {"accuracy": 100 * float((model.predict(w, X) == y).mean())}
-    return found | {"rmse": float(np.sqrt(np.mean((X @ w - y) ** 2)))}
+        return metrics | {"accuracy": 100 * float((model.predict(w, X) == y).mean())}
+    return metrics | {"rmse": float(np.sqrt(np.mean((X @ w - y) ** 2)))}

@@ -175,8 +175,8 @@ class Fitted:
         }
         if linear:
             # classes and scaling stand in saved_model.json as well; here they are for people
-            told = {"classes": stored["target"]["classes"], "scaling": stored["columns"]}
-            content = json.dumps(plain({**vars(self.model), **told}), indent=1).encode()
+            shown = {"classes": stored["target"]["classes"], "scaling": stored["columns"]}
+            content = json.dumps(plain({**vars(self.model), **shown}), indent=1).encode()
         else:
             content, stored["aliases"] = _weights(self.model)
             stored["layout"] = None if self.layout is None else self.layout.to_dict()
@@ -385,7 +385,7 @@ def _weights(module: Any) -> tuple[bytes, dict[str, str]]:
     _needs_safetensors()
     from safetensors.torch import save
 
-    kept: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     places: dict[tuple[int, tuple[int, ...]], str] = {}
     aliases: dict[str, str] = {}
     for name, tensor in module.state_dict().items():
@@ -394,8 +394,8 @@ def _weights(module: Any) -> tuple[bytes, dict[str, str]]:
             aliases[name] = places[key]
             continue
         places[key] = name
-        kept[name] = tensor.detach().cpu().contiguous().clone()
-    return save(kept), aliases
+        tensors[name] = tensor.detach().cpu().contiguous().clone()
+    return save(tensors), aliases
 
 
 def _network(place: Path, stored: Mapping[str, Any], content: bytes, module: Any) -> tuple[Any, Any]:
@@ -412,7 +412,7 @@ def _network(place: Path, stored: Mapping[str, Any], content: bytes, module: Any
         weights = read(content)
     except (SafetensorError, ValueError) as error:
         raise DataError(f"{place / WEIGHTS} is not a safetensors file ({error}).") from None
-    weights |= {name: weights[kept] for name, kept in stored["aliases"].items()}
+    weights |= {name: weights[shared] for name, shared in stored["aliases"].items()}
     builder = stored.get("builder") or {}
     if isinstance(module, str):
         model = build_module(module, options=builder.get("options"))
@@ -504,8 +504,8 @@ def rebuilt_module(described: Mapping[str, Any]) -> Any:
         raise DataError(
             f"the saved model names the layer {described['layer']!r}, which torch.nn does not have."
         )
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in described["arguments"].items()}
-    return kind(**given)
+    arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in described["arguments"].items()}
+    return kind(**arguments)
 
 
 def _needs_safetensors() -> None:
@@ -516,12 +516,12 @@ def _needs_safetensors() -> None:
 def _readme(stored: Mapping[str, Any]) -> str:
     zoo = "zoo" in (stored["builder"] or {})
     ready = stored["kind"] == "linear" or stored["architecture"] is not None or zoo
-    given = "" if ready else f", module={_again(stored)}"
+    module = "" if ready else f", module={_again(stored)}"
     return (
         "# A model fitted by Sottovoce\n\n"
         "What it cost is in statement.txt, how it was made in record.json. To use it:\n\n"
         "    import sottovoce as sv\n"
-        f'    fitted = sv.load_model("."{given})\n'
+        f'    fitted = sv.load_model("."{module})\n'
         '    fitted.predict("new.csv")\n'
     )
 
