@@ -25,7 +25,7 @@ PACKAGES = {
     "sottovoce.advice": "Which plan to take",
     "sottovoce.peers": "One organization, one process",
     "sottovoce.report": "Pages and pictures",
-    "sottovoce.estimators.sklearn_estimators": "Estimators for scikit-learn",
+    "sottovoce.sklearn": "Estimators for scikit-learn",
     "sottovoce.errors": "Everything that is raised on purpose",
 }
 
