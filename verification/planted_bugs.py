@@ -111,7 +111,7 @@ DIRECTORY = "tests/peers/test_member_directory.py -k 'not killed'"
 NOISE = "tests/noise/test_samplers.py tests/noise/test_discrete.py"
 SAME = "tests/peers/test_equivalence.py -k 'equal_the_library'"
 COST = "tests/peers/test_equivalence.py -k 'formula or one_thing or path'"
-SAMPLING = "tests/peers/test_equivalence.py -k lots"
+SAMPLING = "tests/peers/test_equivalence.py -k batches_are_drawn"
 P, L, N = "sottovoce.peers.", "sottovoce.ledger.", "sottovoce.privacy."
 
 BUGS = [

@@ -44,7 +44,7 @@ CASES = {
     ),
     "consensus, masked": (4, "ring:4", "consensus-sgd", "masked", {**RECORD, "steps": 4}),
     "consensus, masked, user": (5, "star:5", "consensus-sgd", "masked:tolerate=2", {**USER, "steps": 3}),
-    "consensus, masked, lots": (3, "path:3", "consensus-sgd", "masked", {**SAMPLED, "steps": 4}),
+    "consensus, masked, batches": (3, "path:3", "consensus-sgd", "masked", {**SAMPLED, "steps": 4}),
     "consensus, trees": (4, "ring:4", "consensus-sgd", "tree:kind=uniform", {**RECORD, "steps": 4}),
     "consensus, user": (3, "path:3", "consensus-sgd", "tree", {**USER, "steps": 4}),
     "consensus, momentum": (
@@ -119,7 +119,7 @@ def stacked(case, group, tapes):
 
 
 def run(group, tapes, **options):
-    """Run the peers on recorded noise and known lots."""
+    """Run the peers on recorded noise and known batches."""
     return group.run(noises=[RunRandomness(tape, LOTS, 0) for tape in tapes], **options)
 
 
@@ -153,7 +153,7 @@ def clipped(v):
 
 
 class ByHand:
-    """The formulas of the papers in plain numpy, on the noise that the peers drew; full lots only."""
+    """The formulas of the papers in plain numpy, on the noise that the peers drew; full batches only."""
 
     def __init__(self, group, options, tape, graph):
         self.records, self.tape = group.records, tape
@@ -468,8 +468,8 @@ def test_the_default_noise_is_protective_and_differs_between_runs(consortium, tm
     assert not np.array_equal(first, second)
 
 
-def test_lots_are_drawn_at_their_rate_and_secretly(consortium):
-    """I14: inclusion counts of a peer's lots are binomial at the agreed rate; keys are the system's."""
+def test_batches_are_drawn_at_their_rate_and_secretly(consortium):
+    """I14: inclusion counts of a peer's batches are binomial at the agreed rate; keys are the system's."""
     group = agreed("dp-dsgd, sampled", consortium)
     wide = group.records[0]._replace(X=np.ones((200, 3)), y=np.ones(200))
     keys = set()
