@@ -150,7 +150,9 @@ def peers() -> Iterator[tuple[str, Any]]:
 
     links, listed = load("tests/peers/conftest.py"), load("tests/peers/test_equivalence.py")
     for name, case in listed.CASES.items():
-        run = hashlib.sha256(f"recorded run of {name}".encode()).digest()
+        # the words that seed a recorded run stay when a case is renamed
+        words = name.replace("masked, batches", "masked, lots")
+        run = hashlib.sha256(f"recorded run of {words}".encode()).digest()
         mask_keys = [MaskKey.from_bytes(hashlib.sha256(b"%d" % v).digest()) for v in range(case[0])]
         with (
             tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder,
