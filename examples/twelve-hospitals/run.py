@@ -68,7 +68,7 @@ def main(folder: Path) -> dict[str, float]:
         "equal": float(all(np.array_equal(models[0], other) for other in models)),
     }  # fmt: skip
     say(
-        f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} +- {score['half']:.3f}; epsilon "
+        f"accuracy {accuracy:.3f}; predicted {score['mean']:.3f} ± {score['half']:.3f}; epsilon "
         f"{said['epsilon']:.3g} at delta {said['delta']:g}, {said['label']}."
     )
     return found

@@ -90,7 +90,7 @@ def test_printed_errors_of_masked_sums(n, against, printed):
 
 
 def test_useless_is_a_quarter_of_the_range():
-    """The averaging plan that was called feasible: +- 1.32 for values in [0, 1]."""
+    """The averaging plan that was called feasible: ± 1.32 for values in [0, 1]."""
     plan = sv.PrivateAveraging.for_budget(
         "exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5
     )

@@ -272,7 +272,7 @@ def test_dinno_pays_for_every_primal_step():
 def test_statements_name_adjacency_view_and_places():
     plan = DPDSGD(net(), FOUR, steps=10, sizes=[500] * 4, batch_size=50, noise_multiplier=2.0)
     text = plan.privacy("local").statement(DELTA)
-    for word in ("one record is added or removed", "Poisson", "empty place"):
+    for word in ("one record is added or removed", "Poisson", "public, not protected"):
         assert word in text
     for adjacency, empty in (("add-remove", True), ("replace-one", False)):
         options = {"steps": 2, "sizes": [20] * 4, "noise_multiplier": 1.0, "adjacency": adjacency}
@@ -282,7 +282,7 @@ def test_statements_name_adjacency_view_and_places():
             plan.privacy("pairwise", observer=0, user=1),
             plan.privacy("network"),
         ):
-            assert any("empty place" in line for line in found.assumptions) is empty
+            assert any("public, not protected" in line for line in found.assumptions) is empty
             assert any("number of records" in line for line in found.assumptions)
     assert DPDSGD(GLM(), FOUR, **COMMON).privacy("local").assumptions == ()
 

@@ -9,7 +9,7 @@ from sottovoce._io import to_toml
 def test_advice_in_words_and_as_json(call):
     told = call("advise", 6, "--epsilon", 2, "--records", 100)
     assert told.code == 0, told.err
-    assert "Take consensus-sgd over masked: private: yes; useful: yes." in told.out
+    assert "Take consensus-sgd over masked. Private: yes; useful: yes." in told.out
     assert "What it reveals" in told.out
     assert "If members cannot share keys" in told.out
     found = call("advise", 6, "--epsilon", 2, "--records", 100, "--json").json

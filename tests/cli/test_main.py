@@ -66,7 +66,7 @@ def raising(error):
         (GraphError("One sentence."), 1, "sottovoce: One sentence."),
         (FileNotFoundError(2, "No such file or directory", "x.csv"), 1, "No such file or directory: x.csv."),
         (MemoryError(), 1, "not enough memory"),
-        (ZeroDivisionError("oops"), 1, "A mistake of ours"),
+        (ZeroDivisionError("oops"), 1, "A bug in Sottovoce"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

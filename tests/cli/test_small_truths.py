@@ -56,14 +56,14 @@ def test_a_private_and_useless_average_says_so_and_its_suggestions_hold(call, tm
     assert told.code == 0
     text = " ".join(told.out.split())
     assert "Private: yes; useful: no." in text
-    assert "Values in a range of 1 are answered +- 1.32, wider than the range." in text
+    assert "Values in a range of 1 are answered ± 1.32, wider than the range." in text
     assert "Hides: everything a member holds" in text
     found = call("plan", "plan.toml", "--json").json
     assert (found["private"], found["useful"]) == (True, False)
     assert found["error"] == pytest.approx(1.319, rel=1e-3)
     assert len(found["suggestions"]) == 3
     # each way out is taken, and helps as much as it said
-    epsilon = float(re.search(r"Allow epsilon ([\d.]+): \+- (\d+\.\d+)", " ".join(found["suggestions"]))[1])
+    epsilon = float(re.search(r"Allow epsilon ([\d.]+): ± (\d+\.\d+)", " ".join(found["suggestions"]))[1])
     (tmp_path / "wider.toml").write_text(
         AVERAGE.format(graph="hypercube:3", protocol="exchange", epsilon=epsilon)
     )
@@ -73,7 +73,7 @@ def test_a_private_and_useless_average_says_so_and_its_suggestions_hold(call, tm
     )
     assert call("plan", "less.toml", "--json").json["useful"] is False
     members = re.search(
-        r"Find (\d+) members and take masked sums: \+- (\d+\.\d+)", " ".join(found["suggestions"])
+        r"Find (\d+) members and take masked sums: ± (\d+\.\d+)", " ".join(found["suggestions"])
     )
     (tmp_path / "more.toml").write_text(
         AVERAGE.format(graph=f"complete:{members[1]}", protocol="masked", epsilon=1.0)
@@ -245,7 +245,8 @@ def test_ctrl_c_says_what_was_kept_and_the_same_command_goes_on(tmp_path):
     running.send_signal(signal.SIGINT)
     said = running.communicate(timeout=60)[1]
     assert running.returncode == 130
-    assert re.search(r"sottovoce: stopped; kept at step [\d,]+ in kept; the same command goes on\.\n", said)
+    told = r"sottovoce: stopped; saved at step [\d,]+ in kept; the same command continues\.\n"
+    assert re.search(told, said)
     assert "Traceback" not in said
 
 
@@ -265,13 +266,13 @@ def test_a_resumed_training_says_where_it_goes_on(call, tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.Checkpoint, "commit", interrupted)
     stopped = call("train", "plan.toml", "--checkpoint", "kept")
     assert stopped.code == 130
-    assert f"kept at step {count[-1]}" in stopped.err
+    assert f"saved at step {count[-1]}" in stopped.err
     from sottovoce.cli import output
 
     output._stopped.clear()
     resumed = call("train", "plan.toml", "--checkpoint", "kept")
     assert resumed.code == 0
-    assert f"Going on at step {count[2]} of 40, kept in kept." in resumed.err
+    assert f"Continuing at step {count[2]} of 40 from kept." in resumed.err
 
 
 def test_every_command_is_named_in_the_help(call):

@@ -81,7 +81,7 @@ def test_the_commands_plan_and_train_take_such_a_file(call, tmp_path):
 
 def test_search_says_what_it_spends(call, tmp_path):
     write(tmp_path)
-    found = call("search", "plan.toml", "--rates", "0.1,0.5", "--clips", "1", "--json").json
+    found = call("search", "plan.toml", "--rates", "0.1,0.5", "--clip-norms", "1", "--json").json
     assert found["runs"] == 2
     assert found["epsilon_of_one_run"] <= 20.0 < found["epsilon_of_the_search"] < 40.0
     assert found["best"]["accuracy"] == max(row["accuracy"] for row in found["tried"])
@@ -90,11 +90,11 @@ def test_search_says_what_it_spends(call, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"batch_size": "5000"}, "fewer than the lot"),
+        ({"batch_size": "5000"}, "batch_size"),
         ({"skew": "2.0"}, "[data] skew"),
         ({"accounting": '"magic"'}, "accounting must be"),
         ({"steps": "0"}, "steps"),
-        ({"hidden": "8, width = 1 }"}, "plan.toml: [model] does not hold what is expected here: "),
+        ({"hidden": "8, width = 1 }"}, "plan.toml: [model]: mlp cannot be built from these options: "),
     ],
 )
 def test_bad_files_are_one_sentence(refused, changes, words, tmp_path):

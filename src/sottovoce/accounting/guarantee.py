@@ -39,9 +39,7 @@ Label = Literal["ldp", "exact", "conditional", "published"]
 
 # Divisors and sampling rates are set by the number of records. Were it to change with a record, the shares of
 # all others would change too, and what is released would move by up to twice the clip instead of once.
-EMPTY_PLACE = (
-    "the number of records is public: a record removed leaves an empty place, and the number stays as it was"
-)
+EMPTY_PLACE = "how many records each member has is public, not protected"
 
 
 @dataclass(frozen=True)

@@ -106,18 +106,18 @@ def not_covered(
     if simulated:
         limits.append("The noise can be reproduced from a public seed: it protects nobody.")
     if kind in ("network", "pairwise", "observer"):
-        limits.append("Members who share what they see: against them only the local guarantee holds.")
+        limits.append("Members who pool what they see: for them only the local guarantee holds.")
     elif kind == "colluders":
         many = "More members than the guarantee covers" if count is None else f"More than {count} members"
-        limits.append(f"{many} who share what they see: against them only the local guarantee holds.")
+        limits.append(f"{many} who pool what they see: for them only the local guarantee holds.")
     elif kind == "central":
         limits.append("The curator who holds the records, and whoever reads messages on their way.")
     if adjacency != "user":
-        limits.append("Everything that one member or person has in several records: one record is hidden.")
+        limits.append("People with several records: one record is protected, not the whole person.")
     if any("honest but curious" in line for line in assumptions):
         limits.append("Members who do not follow the protocol: they are taken to be honest but curious.")
     if not has_ledger:
-        limits.append("Other runs on the same records: what they cost is added, and is not on this page.")
+        limits.append("Other studies on the same records cost extra and are not counted here.")
     return limits
 
 

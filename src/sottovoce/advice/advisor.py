@@ -56,7 +56,7 @@ class Advice:
     --------
     >>> advice = advise(6, epsilon=1.0, delta=1e-5, records=100)
     >>> advice.changes[0]
-    'If members cannot share keys: consensus-sgd over tree, few leaves, +- 0.00482.'
+    'If members cannot share keys: consensus-sgd over tree, few leaves, ± 0.00482.'
     """
 
     requirements: Requirements
@@ -129,10 +129,10 @@ def advise(
     --------
     >>> import sottovoce as sv
     >>> advice = sv.advise(10, epsilon=1.0, delta=1e-5, hide="member", records=200)
-    >>> advice.recommended is None  # +- 0.39 for values in [0, 1] is no answer
+    >>> advice.recommended is None  # ± 0.39 for values in [0, 1] is no answer
     True
     >>> [suggestion.sentence for suggestion in advice.suggestions][:2]
-    ['Hide a record instead of a member: +- 0.000983.', 'Allow epsilon 1.65.']
+    ['Hide a record instead of a member: ± 0.000983.', 'Allow epsilon 1.65.']
     >>> advice = sv.advise(10, epsilon=1.0, delta=1e-5, records=200)
     >>> advice.recommended.name, round(advice.recommended.use.error, 4)
     ('consensus-sgd over masked', 0.001)

@@ -55,7 +55,7 @@ class PlanSummary:
     >>> import sottovoce as sv
     >>> row = sv.advise(8, epsilon=2.0, delta=1e-5, records=50).recommended
     >>> row.private, row.fits, row.answer, row.silent.split(";")[0]
-    (True, True, '+- 0.00266', 'the step waits for it')
+    (True, True, '± 0.00266', 'the step waits for it')
     """
 
     name: str
@@ -103,7 +103,7 @@ class PlanSummary:
         """The worth of the answer in a few characters."""
         use = self.use
         if use.error is not None:
-            return f"+- {math.hypot(use.error, use.bias):.3g}"
+            return f"± {math.hypot(use.error, use.bias):.3g}"
         if use.score is not None:
             return str(use.score)
         return "unknown" if use.signal is None else f"signal {use.signal:.3g}"
@@ -165,7 +165,7 @@ def summarize(
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(8), noise_std=4.0, radius=0.5)
     >>> row = summarize("exchange", plan, delta=1e-5)
     >>> round(row.epsilon_network, 3), row.messages, row.answer
-    (0.926, 24, '+- 1.41')
+    (0.926, 24, '± 1.41')
     """
     local_only = plan.observation.central_only
     protocol = plan.schedule(0)

@@ -64,9 +64,9 @@ def suggestions(
     ...                                       delta=1e-5)
     >>> for suggestion in suggestions(plan, budget):
     ...     print(suggestion.sentence)
-    Hide a record instead of a member, with 100 records each: +- 0.00659 (sottovoce advise 8 --epsilon 1 --records 100).
-    Allow epsilon 6.62: +- 0.249.
-    Find 16 members and take masked sums: +- 0.241.
+    Hide a record instead of a member, with 100 records each: ± 0.00659 (sottovoce advise 8 --epsilon 1 --records 100).
+    Allow epsilon 6.62: ± 0.249.
+    Find 16 members and take masked sums: ± 0.241.
     """  # noqa: E501
     return tuple(islice(_Search(plan, budget, sample).suggestions(), most))
 
@@ -120,7 +120,7 @@ class _Search:
                 "hide",
                 "record",
                 f"Hide a record instead of a member, with {_RECORDS} records each: "
-                f"+- {error / (2 * _RECORDS):.3g} ({command}).",
+                f"± {error / (2 * _RECORDS):.3g} ({command}).",
             )
         if "add-remove" not in plan.adjacencies or plan.sizes is None:
             return None
@@ -222,7 +222,7 @@ class _Search:
     def answer(self, plan: Any) -> str:
         use = self.usefulness(plan)
         if use.error is not None:
-            return f"+- {math.hypot(use.error, use.bias):.3g}"
+            return f"± {math.hypot(use.error, use.bias):.3g}"
         if use.score is not None:
             return str(use.score)
         return f"signal {use.signal:.3g} times the noise"

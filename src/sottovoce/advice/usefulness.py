@@ -40,7 +40,7 @@ class Score:
     --------
     >>> score = Score("accuracy", 0.9, 0.02, runs=8, chance=0.5, best=0.95, source="synthetic records")
     >>> print(score, score.useful)
-    accuracy 0.9 +- 0.02 True
+    accuracy 0.9 ± 0.02 True
     """
 
     metric: str
@@ -65,7 +65,7 @@ class Score:
         return sign * self.mean >= sign * halfway and sign * self.mean - self.half > sign * self.chance
 
     def __str__(self) -> str:
-        return f"{self.metric} {self.mean:.3g} +- {self.half:.2g}"
+        return f"{self.metric} {self.mean:.3g} ± {self.half:.2g}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Usefulness:
     >>> import sottovoce as sv
     >>> plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(16), noise_std=0.4, radius=0.5)
     >>> print(sv.advice.usefulness(plan))
-    useful: yes; values in a range of 1 are answered +- 0.1.
+    useful: yes; values in a range of 1 are answered ± 0.1.
     """
 
     useful: bool | None
@@ -135,7 +135,7 @@ def usefulness(
     >>> plan = sv.PrivateAveraging.for_budget(
     ...     "exchange", network="hypercube:3", radius=0.5, epsilon=1.0, delta=1e-5)
     >>> print(sv.advice.usefulness(plan))
-    useful: no; values in a range of 1 are answered +- 1.32, wider than the range.
+    useful: no; values in a range of 1 are answered ± 1.32, wider than the range.
     """
     if is_average(plan):
         return _of_average(plan)
@@ -151,7 +151,10 @@ def usefulness(
     else:
         useful = None if signal is None else signal >= SIGNAL
         sentence = "a sample of public or synthetic records would give a score"
-    known = "" if signal is None else f"the largest signal of the run is {signal:.3g} times its noise; "
+    known = ""
+    if signal is not None:
+        known = f"the largest signal of the run is {signal:.3g} times its noise, which does not say how good "
+        known += "the model is; "
     if signal == math.inf:
         known = "no noise is added; "
     sentence = f"{known}{sentence}."
@@ -221,7 +224,7 @@ def _of_average(plan: Any) -> Usefulness:
     sd, bias, span = answer_error(plan)
     off = math.hypot(sd, bias)
     useful = off <= USELESS * span
-    sentence = f"values in a range of {span:.4g} are answered +- {off:.3g}"
+    sentence = f"values in a range of {span:.4g} are answered ± {off:.3g}"
     if off > span:
         sentence += ", wider than the range"
     elif not useful:

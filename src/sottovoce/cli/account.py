@@ -75,7 +75,7 @@ def account(
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Say what each participant learns of each other, before anything runs.
+    """Show what each participant learns about each other, before anything runs.
 
     The exact loss is a share of local privacy: 0 when the observer learns
     nothing of a user, 1 when it can compute the user's noisy value. The

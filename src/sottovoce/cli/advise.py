@@ -59,7 +59,7 @@ def advise(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Say which plan to take for these members and this budget, why, and what would change the choice.
+    """Recommend a plan for these members and this budget, and say what would change the choice.
 
     Nothing private is read: errors of averages are closed forms, accuracies are simulated on public or
     synthetic records, and the answer says which.
@@ -94,7 +94,7 @@ def _show(out: Console, advice: Advice, written: list[str]) -> None:
         for way in advice.suggestions:
             out.print(safe(f"  {way.sentence}"))
     else:
-        out.print(safe(f"Take {chosen.name}: private: yes; useful: yes."))
+        out.print(safe(f"Take {chosen.name}. Private: yes; useful: yes."))
         out.print(safe(advice.reasons))
         out.print(safe(f"Who averages how: {chosen.words}. If a member falls silent, {chosen.silent}."))
         for line in advice.changes:
@@ -115,7 +115,7 @@ def show_rows(out: Console, rows: Sequence[PlanSummary], delta: float, *, domina
         for k, (row, one, mark) in enumerate(zip(rows, cells, marks, strict=True), 1)
     ]
     heads = ("", "plan", *WORTH, *(["dominated by"] if dominated else []))
-    out.print(table(heads, worth, title="What the answer is worth, and what it costs"))
+    out.print(table(heads, worth, title="Accuracy and communication"))
     reveals = [(k, *(one[key] for key in REVEALS)) for k, one in enumerate(cells, 1)]
     colluders = rows[0].colluders if rows else 2
     heads = ("", *(f"{colluders} colluders" if key == "colluders" else key for key in REVEALS))

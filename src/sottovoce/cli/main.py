@@ -63,22 +63,22 @@ AFTER = "Check and show"
 
 COMMANDS: dict[str, Command] = {
     "demo": Command("sottovoce.cli.demo:demo", "The tour: sixteen clinics, about a minute.", FIRST),
-    "init": Command("sottovoce.cli.init:init", "A small folder that runs at once, to begin from.", FIRST),
+    "init": Command("sottovoce.cli.init:init", "Write a small folder that runs at once.", FIRST),
     "doctor": Command("sottovoce.cli.doctor:doctor", "What is installed, what is missing.", FIRST),
-    "explore": Command("sottovoce.cli.explore:explore", "Click on a node: what it learns of all.", FIRST),
+    "explore": Command("sottovoce.cli.explore:explore", "Click on a node to see what it learns.", FIRST),
     "account": Command("sottovoce.cli.account:account", "What each node learns of each other.", BEFORE),
     "plan": Command("sottovoce.cli.plan:plan", "Is a plan file private, useful, and at what cost?", BEFORE),
     "advise": Command("sottovoce.cli.advise:advise", "Which plan to take for these members.", BEFORE),
     "compare": Command("sottovoce.cli.compare:compare", "Plan files side by side.", BEFORE),
     "average": Command("sottovoce.cli.average:average", "Average one row per node, privately.", RUN),
     "train": Command("sottovoce.cli.train:train", "Train by a plan file; checkpoint and resume.", RUN),
-    "predict": Command("sottovoce.cli.predict:predict", "Use the model of a study on new records.", RUN),
-    "search": Command("sottovoce.cli.search:search", "Try rates and clips; what that spends.", RUN),
-    "attack": Command("sottovoce.cli.attack:app", "What curious nodes compute from what they get.", AFTER),
+    "predict": Command("sottovoce.cli.predict:predict", "Predict new records with a stored model.", RUN),
+    "search": Command("sottovoce.cli.search:search", "Try learning rates and clip norms.", RUN),
+    "attack": Command("sottovoce.cli.attack:app", "What curious nodes can compute.", AFTER),
     "audit": Command("sottovoce.cli.audit:audit", "Try to break the claims, view by view.", AFTER),
     "peer": Command("sottovoce.cli.peer:peer", "One organization: key, agreement, run, ledger.", RUN),
-    "relay": Command("sottovoce.cli.relay:relay", "A meeting place for members nobody can call.", RUN),
-    "report": Command("sottovoce.cli.report:report", "One self-contained page of result records.", AFTER),
+    "relay": Command("sottovoce.cli.relay:relay", "Connect members behind firewalls.", RUN),
+    "report": Command("sottovoce.cli.report:report", "One self-contained page of results.", AFTER),
 }  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if os.environ.get("SOTTOVOCE_TRACEBACK"):
             raise
         _refuse(
-            f"A mistake of ours, not of yours ({type(error).__name__}: {error}); "
+            f"A bug in Sottovoce ({type(error).__name__}: {error}); "
             "set SOTTOVOCE_TRACEBACK=1, run it again, and report what it prints.",
             given,
         )

@@ -1,4 +1,4 @@
-"""`sottovoce predict STUDY NEW`: the model that came home, on new records."""
+"""`sottovoce predict DIR FILE`: predictions of a stored model for new records."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SHOWN = 10
 
 
 def predict(
-    study: Annotated[Path, typer.Argument(help="A folder that train --out, peer run or fitted.save made.")],
-    new: Annotated[Path, typer.Argument(help="New records: a table with the study's columns, or .npz.")],
+    study: Annotated[Path, typer.Argument(help="A folder written by train --out, peer run or fitted.save.")],
+    new: Annotated[Path, typer.Argument(help="New records: a table with the model's columns, or .npz.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the predictions here, as a .csv file.")
     ] = None,
     module: Annotated[
         str | None,
-        typer.Option(help='What builds the network, "mynet:build", where the study cannot say it.'),
+        typer.Option(help='What builds the network, "mynet:build", where the folder does not name it.'),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Predict new records with the model of a study.
+    """Predict new records with a stored model.
 
-    Columns are scaled as they were in training, predictions are in the words
-    and units of the labels. Nothing is learned, nothing more is spent.
+    Columns are scaled as in training; predictions have the names and units of
+    the labels. Predictions spend no privacy budget.
 
     \b
     Example:
@@ -50,7 +50,7 @@ def predict(
         raise DataError(f"There is no file {new}.")
     fitted = load_model(study, module=module)
     if not isinstance(fitted, Fitted):
-        raise DataError(f"{study} holds a record and no model; sottovoce train --out FOLDER keeps both.")
+        raise DataError(f"{study} holds a result and no model; sottovoce train --out FOLDER writes both.")
     predictions = np.asarray(fitted.predict(new))
     names = [f"{name}" for name in _names(fitted, predictions)]
     if out is not None:

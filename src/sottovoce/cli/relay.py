@@ -23,7 +23,7 @@ def relay(
     ] = 32,
     json: Json = False,
 ) -> None:
-    """Let members meet who can all only call out; what passes is TLS between them, unreadable here.
+    """Connect members that can only open outgoing connections; the relay cannot read their TLS traffic.
 
     It holds no key and needs no agreement. Anybody who reaches it can use it unless --only names
     the agreements it is for. SIGTERM and Ctrl-C end it.

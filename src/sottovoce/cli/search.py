@@ -18,8 +18,6 @@ from sottovoce.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["search"]
-
 # scores in the order in which they are looked for, and whether more of them is better
 SCORES = {"accuracy": True, "test_accuracy": True, "test_mean_squared_error": False}
 
@@ -27,11 +25,11 @@ SCORES = {"accuracy": True, "test_accuracy": True, "test_mean_squared_error": Fa
 def search(
     file: Annotated[Path, typer.Argument(help="A plan file with \\[data] and \\[train] sections.")],
     rates: Annotated[str, typer.Option(help="Learning rates to try, separated by commas.")] = "0.05,0.1,0.5",
-    clips: Annotated[str, typer.Option(help="Clips to try, separated by commas.")] = "1",
+    clip_norms: Annotated[str, typer.Option(help="Clip norms to try, separated by commas.")] = "1",
     out: Out = None,
     json: Json = False,
 ) -> None:
-    """Try learning rates and clips, and say what the search itself spends.
+    """Try learning rates and clip norms, and print what the search itself spends.
 
     Every run looks at the records, so every run is paid for: the last line is the
     loss of all of them together, which is what a participant has given away once
@@ -39,12 +37,14 @@ def search(
 
     \b
     Example:
-      sottovoce search plan.toml --rates 0.1,0.5 --clips 0.5,1 --json
+      sottovoce search plan.toml --rates 0.1,0.5 --clip-norms 0.5,1 --json
     """
     rows: list[dict[str, float]] = []
     stated: list[Any] = []
     score = ""
-    settings = [(c, r) for c in number_list(clips, "--clips") for r in number_list(rates, "--rates")]
+    settings = [
+        (c, r) for c in number_list(clip_norms, "--clip-norms") for r in number_list(rates, "--rates")
+    ]
     spent = "what was run has been spent, and nothing of it was written."
     with if_stopped(lambda: spent), progress("search", len(settings), quiet=json) as tell:
         for clip_norm, rate in settings:
@@ -80,7 +80,7 @@ def search(
             table(("clip_norm", "rate", score), [(r["clip_norm"], r["rate"], r[score]) for r in rows])
         )
         screen.print(
-            f"Best: clip {best['clip_norm']:g}, rate {best['rate']:g}, {score} {number(best[score])}."
+            f"Best: clip norm {best['clip_norm']:g}, rate {best['rate']:g}, {score} {number(best[score])}."
         )
         screen.print(
             f"One run costs epsilon {number(payload['epsilon_of_one_run'])} at delta {delta:g} against "
@@ -88,5 +88,5 @@ def search(
             f"{number(payload['epsilon_of_the_search'])}, and this is what has been spent."
         )
 
-    config = {"file": file.name, "rates": rates, "clips": clips}
+    config = {"file": file.name, "rates": rates, "clip_norms": clip_norms}
     finish(as_record("search", config, payload), json, out, text)

@@ -38,29 +38,28 @@ def train(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", help="Write here: the study with its model (a folder), or the record (.json)."
+            "--out", "-o", help="Write here: the model with its guarantee (a folder), or the result (.json)."
         ),
     ] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Folder: go on from it if it holds a run, and keep it up to date.")
+        Path | None, typer.Option(help="Folder: continue from it if it holds a run, and keep it up to date.")
     ] = None,
     logs: Annotated[Path | None, typer.Option(help="Folder for TensorBoard files.")] = None,
     ranks: Annotated[int | None, typer.Option(help="Split the agents over this many processes.")] = None,
     population: Annotated[
-        str | None, typer.Option(help="Whose records they are, by the book of this machine's home.")
+        str | None, typer.Option(help="Whose records they are, by the lifetime ledger of this machine.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Train by a plan file: price it, then run it, with a progress bar.
+    """Train by a plan file: compute its privacy cost, then run it.
 
-    The price is printed first, and a budget that is not met refuses the run.
-    --out study/ keeps the model with its statement; sottovoce predict uses it.
-    A run whose noise protects always keeps its model, in a folder named after
-    the file where none is given.
-    With --checkpoint an interrupted run goes on where it was; a simulation
-    (\\[noise] seed) ends in the same bytes as if it had not been interrupted.
-    On a machine with a home (sottovoce peer init) protective noise is charged
-    to its book first, once, and refused beyond the lifetime budget.
+    The privacy cost is printed first; a plan that exceeds its budget is refused.
+    --out DIR stores the model with its guarantee; sottovoce predict uses it. A
+    run with protective noise always stores its model, by default in a folder
+    named after the file. With --checkpoint an interrupted run continues; a
+    simulation (\\[noise] seed) ends in the same bytes as without interruption.
+    On a machine with a member directory (sottovoce peer init) protective noise
+    is first charged to its lifetime ledger, and refused beyond the budget.
 
     \b
     Example (save as plan.toml, then run: sottovoce train plan.toml):
@@ -112,7 +111,7 @@ def train_on(
     population: str | None = None,
     json: bool = False,
 ) -> None:
-    """Price and run a file in this process, or as one of a cluster's ranks, the first of which speaks."""
+    """Assess and run a file in this process, or as one rank of a cluster; rank 0 prints."""
 
     from sottovoce.advice.assessment import assess, require_budget
 
@@ -122,23 +121,23 @@ def train_on(
         require_budget(assessment)
         return loaded, assessment
 
-    speaks = cluster is None or cluster.rank == 0
+    prints = cluster is None or cluster.rank == 0
     loaded, assessment = prepare() if cluster is None else cluster.agree("the plan file", prepare)
-    folder = _place(out, loaded, file) if speaks else None
-    if speaks and not json:
+    folder = _place(out, loaded, file) if prints else None
+    if prints and not json:
         show_assessment(console(), assessment)
-    show = speaks and not json and sys.stderr.isatty()
+    show = prints and not json and sys.stderr.isatty()
 
-    def charge() -> TrainingCharge | None:  # the rank that speaks for all of them
-        return charged_training(loaded, population, checkpoint) if speaks else None
+    def charge() -> TrainingCharge | None:  # the rank that prints for all of them
+        return charged_training(loaded, population, checkpoint) if prints else None
 
-    if speaks and not json:
+    if prints and not json:
         _say_resumed(checkpoint, loaded.plan.steps)
     try:
-        charged = charge() if cluster is None else cluster.agree("the book", charge)
-        with if_stopped(lambda: _kept(checkpoint)) if speaks else nullcontext():
+        charged = charge() if cluster is None else cluster.agree("the lifetime budget", charge)
+        with if_stopped(lambda: _kept(checkpoint)) if prints else nullcontext():
             result = run_training(
-                loaded, cluster, checkpoint=checkpoint, logs=logs if speaks else None, progress=show,
+                loaded, cluster, checkpoint=checkpoint, logs=logs if prints else None, progress=show,
                 charged=charged,
             )  # fmt: skip
     except BaseException:
@@ -150,9 +149,9 @@ def train_on(
 
 
 def _place(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | None:
-    """Return the folder for the study, made before anything is spent; None where none is wanted.
+    """Return the folder for the model, created before anything is spent; None if none is wanted.
 
-    Noise that protects is spent for good, so such a run never ends without its model.
+    Protective noise is spent permanently, so such a run always stores its model.
     """
     protective = loaded.settings.noise.seed is None
     record_only = out is not None and out.suffix.lower() == ".json"
@@ -165,13 +164,13 @@ def _place(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | None:
     else:
         place = out
     if place.exists() and not place.is_dir():
-        raise ConfigError(f"{place} is a file; a study is kept in a folder, name another place.")
+        raise ConfigError(f"{place} is a file; a model is stored in a folder, name another one.")
     try:
         place.mkdir(parents=True, exist_ok=True)
         (place / ".writing").touch()
         (place / ".writing").unlink()
     except OSError as error:
-        raise ConfigError(f"The model could not be kept in {place} ({error.strerror}).") from None
+        raise ConfigError(f"The model cannot be stored in {place} ({error.strerror}).") from None
     return place
 
 
@@ -202,8 +201,8 @@ def _kept(checkpoint: Path | None) -> str:
 
     step = None if checkpoint is None else kept_at(checkpoint)
     if step is not None:
-        return f"kept at step {step:,} in {checkpoint}; the same command goes on."
-    return "nothing was kept; --checkpoint FOLDER keeps a run while it trains."
+        return f"saved at step {step:,} in {checkpoint}; the same command continues."
+    return "nothing was saved; --checkpoint FOLDER saves a run while it trains."
 
 
 def _say_resumed(checkpoint: Path | None, steps: int) -> None:
@@ -212,7 +211,7 @@ def _say_resumed(checkpoint: Path | None, steps: int) -> None:
     step = None if checkpoint is None else kept_at(checkpoint)
     if step is not None:
         console(error=True).print(
-            f"Going on at step {step:,} of {steps:,}, kept in {checkpoint}.", markup=False
+            f"Continuing at step {step:,} of {steps:,} from {checkpoint}.", markup=False
         )
 
 
@@ -274,7 +273,7 @@ def run_training(
 def charged_training(
     loaded: LoadedPlan, population: str | None = None, checkpoint: Path | None = None
 ) -> TrainingCharge | None:
-    """Charge the book of this machine's home, if it has one and the noise protects somebody."""
+    """Charge the lifetime ledger of this machine, if it has one and the noise is protective."""
     from sottovoce.ledger.charge import charge
     from sottovoce.ledger.lifetime import find_lifetime_ledger
 
@@ -378,11 +377,11 @@ def _show(
     for name in metrics.get("accepted", ()):
         screen.print(f"[bold red]Not charged:[/bold red] {UNCHARGED[name]}.")
     screen.print(f"Noise: {record['provenance']['noise']}")
-    book = record["provenance"].get("lifetime_budget")
-    for row in book["budgets"] if book else ():
+    lifetime = record["provenance"].get("lifetime_budget")
+    for row in lifetime["budgets"] if lifetime else ():
         screen.print(
-            f"Book: {book['population']} has spent {row['total']:.4g} of epsilon {row['epsilon']:g} at delta "
-            f"{row['delta']:g} ({row['adjacency']}, {row['view']})."
+            f"Lifetime budget: {lifetime['population']} has spent {row['total']:.4g} of epsilon "
+            f"{row['epsilon']:g} at delta {row['delta']:g} ({row['adjacency']}, {row['view']})."
         )
     if out is not None and out != folder:
         screen.print(f"Written to {safe(str(out))}.")

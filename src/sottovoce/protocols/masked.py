@@ -315,7 +315,7 @@ class Masked(ExactConsensus):
         members = "nobody's key" if not chosen else f"the keys of {', '.join(map(str, chosen))}"
         return (
             "X25519, AES-256 and HMAC hold",
-            "every honest member masks at most one row under one label",
+            "no mask is used twice (the program sees to it)",
             f"computed for somebody who taps every link and holds {members}, following the protocol or not",
         )
 

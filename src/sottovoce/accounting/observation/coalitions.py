@@ -74,7 +74,7 @@ def coalition_assumptions(
         general = protocol.assumptions()
         masked = (
             *(sentence for sentence in masked if sentence in general),
-            "computed for any members who tap every link and pool their keys, following the protocol or not",
+            "holds even if they tap every connection, pool their keys and break the rules",
         )
     return (*masked, *(sentence for sentence in unmasked if sentence in _ALSO_MASKED))
 
