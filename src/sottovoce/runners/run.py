@@ -7,16 +7,20 @@ releases, and the few questions a runner has besides: prepared data, starting ro
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from sottovoce._io import digest
+from sottovoce.accounting.guarantee import Guarantee
+from sottovoce.accounting.release import Release
 from sottovoce.errors import InvalidInput
+from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.runners.base import Result, provenance_now
+from sottovoce.protocols import Protocol as CommunicationProtocol
+from sottovoce.runners.base import Algorithm, Result, provenance_now
 from sottovoce.runners.checkpoint import Checkpoint
 from sottovoce.runners.distributed import Cluster, Hosted, run_cluster
 from sottovoce.runners.in_process import run_stacked
@@ -28,8 +32,61 @@ __all__ = ["has_noise", "run", "run_on_ranks"]
 Evaluate = Callable[[np.ndarray], Mapping[str, Any]]
 
 
+class OrderedSchedule(Protocol):
+    """The protocol of every step."""
+
+    def in_order(self) -> Callable[[int], CommunicationProtocol]:
+        """Return the schedule for sequential access."""
+
+
+class RunnablePlan(Protocol):
+    """The properties of a plan that a runner reads (see `sottovoce.algorithms.plan.Plan`)."""
+
+    name: ClassVar[str]
+    sequential: ClassVar[bool]
+
+    @property
+    def n(self) -> int:
+        """Number of agents."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps."""
+
+    @property
+    def schedule(self) -> OrderedSchedule:
+        """The protocol of every step."""
+
+    def prepared(self, data: Any) -> Any:
+        """Return the data of all agents, checked."""
+
+    def starting(self, data: Any, random: RunRandomness, agents: Sequence[int]) -> np.ndarray:
+        """Return the public starting rows."""
+
+    def source(self, data: Any, agents: Sequence[int], random: RunRandomness) -> Mechanism:
+        """Return the mechanism before the agents' records."""
+
+    def algorithm(self, source: Any, start: np.ndarray) -> Algorithm:
+        """Return the update rule of the hosted agents."""
+
+    def releases(self, agent: int) -> Sequence[Release]:
+        """Return everything that an agent publishes."""
+
+    def metrics(self, rows: np.ndarray, data: Any, random: RunRandomness) -> dict[str, Any]:
+        """Return numbers about the final rows that may be published."""
+
+    def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
+        """Return the arrays of a result besides the rows."""
+
+    def guarantees(self) -> Sequence[Guarantee]:
+        """Return the guarantees to store with a result."""
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return the plan as plain values."""
+
+
 def run(
-    plan: Any,
+    plan: RunnablePlan,
     data: Any,
     rng: Any,
     *,
@@ -104,20 +161,12 @@ def run(
             every=stretch if wanted or progress or kept is not None else plan.steps,
         )
     rows = np.asarray(text.output(state))
-    return Result(
-        name=plan.name,
-        config=dict(plan.describe()),
-        outputs={"rows": rows, **plan.outputs(rows, state)},
-        metrics=plan.metrics(rows, data, random),
-        history=history,
-        guarantees=[g.to_dict() for g in plan.guarantees()],
-        provenance=provenance_now(started, noise=random.description if has_noise(plan) else NO_PRIVACY),
-    )
+    return _result(plan, data, random, rows, plan.outputs(rows, state), history, started)
 
 
 def run_on_ranks(
     cluster: Cluster,
-    plan: Any,
+    plan: RunnablePlan,
     data: Any,
     rng: Any,
     *,
@@ -201,28 +250,39 @@ def run_on_ranks(
         return None
     if every:
         record(plan.steps, rows)
+    mean = {"coef": rows.mean(axis=0)}
+    return _result(plan, ready, random, rows, mean, history, started, ranks=cluster.size, traffic=sent)
+
+
+def _result(
+    plan: RunnablePlan,
+    data: Any,
+    random: RunRandomness,
+    rows: np.ndarray,
+    outputs: Mapping[str, np.ndarray],
+    history: list[dict[str, Any]],
+    started: float,
+    **provenance: Any,
+) -> Result:
+    """Return the result of a run that ended with these rows."""
+    noise = random.description if has_noise(plan) else NO_PRIVACY
     return Result(
         name=plan.name,
         config=dict(plan.describe()),
-        outputs={"rows": rows, "coef": rows.mean(axis=0)},
-        metrics=plan.metrics(rows, ready, random),
+        outputs={"rows": rows, **outputs},
+        metrics=plan.metrics(rows, data, random),
         history=history,
         guarantees=[g.to_dict() for g in plan.guarantees()],
-        provenance=provenance_now(
-            started,
-            noise=random.description if has_noise(plan) else NO_PRIVACY,
-            ranks=cluster.size,
-            traffic=sent,
-        ),
+        provenance=provenance_now(started, noise=noise, **provenance),
     )
 
 
-def has_noise(plan: Any) -> bool:
+def has_noise(plan: RunnablePlan) -> bool:
     """Return whether any noise is added: without it the run has no privacy."""
     return any(release.noise_std for agent in range(plan.n) for release in plan.releases(agent))
 
 
-def _identity(plan: Any, data: Any, random: RunRandomness, start: np.ndarray | None) -> str:
+def _identity(plan: RunnablePlan, data: Any, random: RunRandomness, start: np.ndarray | None) -> str:
     """Name the run: the plan, its records, and what the noise is; another's checkpoint is not taken up."""
     held = [getattr(data, name, None) for name in ("X", "y", "inputs", "targets", "offsets")]
     about = {"plan": plan.describe(), "noise": repr(random.noise), "start": start, "data": held}
