@@ -85,7 +85,7 @@ def interleaved(forms: dict[str, Callable], repeats: int) -> dict[str, float]:
 
 
 def mnist_sums(repeats: int, agents: int = 10, batch_size: int = 256) -> dict[str, object]:
-    """Ten agents, 256 samples each, the network of B23."""
+    """Ten agents, 256 samples each, the network of Bayrooti et al. 2023."""
     fast, generic = BayrootiObjective(clip_norm=10.0), NetObjective(bayrooti_mnist(), clip_norm=10.0)
     theta = fast.random_init(np.random.default_rng(0), agents)
     x, y = torch.randn(agents, batch_size, 1, 32, 32), torch.randint(0, 10, (agents, batch_size))

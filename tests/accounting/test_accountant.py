@@ -354,7 +354,7 @@ class Masks(sv.protocols.Tree):
 def test_masked_sums_hide_each_agent_in_all_others(model):
     masked = Masks(sv.graphs.grid(4, 4))
     priced = plan(model, every(1.0, 1.0, steps=1), n=16, steps=1, schedule=masked)
-    assert account(priced, "network").mu == pytest.approx(math.sqrt(1 / 15))  # MATH 16.7
+    assert account(priced, "network").mu == pytest.approx(math.sqrt(1 / 15))  # fifteen other rows hide one
     assert account(priced, "colluders", colluders=[0, 3, 5]).mu == pytest.approx(math.sqrt(1 / 13))
     assert account(priced, "outsider").mu == pytest.approx(1 / 4)
     assert account(priced, "outsider").label == "exact"

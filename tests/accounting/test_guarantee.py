@@ -265,7 +265,7 @@ def test_the_best_guess_is_read_from_the_whole_curve():
 
     for mu in (0.1, 1.0, 3.0):
         assert guarantee(Curve.gaussian(mu)).best_guess == pytest.approx(normal(mu / 2), rel=1e-12)
-    for epsilon, percent in ((1.0, 55.3), (5.0, 71.2)):  # MATH 18
+    for epsilon, percent in ((1.0, 55.3), (5.0, 71.2)):
         mu = privacy.gaussian_mu(epsilon, 1e-5)
         assert 100 * guarantee(Curve.gaussian(mu)).best_guess == pytest.approx(percent, abs=0.05)
     assert guarantee(Curve.none()).best_guess == 0.5

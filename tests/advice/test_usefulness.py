@@ -78,7 +78,7 @@ def test_one_step_of_least_squares_is_the_mean(noise, adjacency):
      (64, 32, 0.0824)],
 )  # fmt: skip
 def test_printed_errors_of_masked_sums(n, against, printed):
-    """MATH 16.3: sd of the mean at epsilon 1, delta 1e-5, values in a unit interval."""
+    """Standard deviation of the mean at epsilon 1, delta 1e-5, values in a unit interval."""
     from sottovoce.advice.candidates import averaging_candidates, plan_for
 
     requirements = sv.advice.Requirements.from_arguments(

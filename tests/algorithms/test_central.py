@@ -224,7 +224,7 @@ def hostile(rng, p):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_no_record_moves_a_release_by_more_than_what_is_booked(seed):
-    """Noise off, one record changed to something hostile, from a random model (TRUST I11)."""
+    """Noise off, one record changed to something hostile, from a random model."""
     rng = np.random.default_rng(seed)
     n, p = 20, 3
     X, y = problem(seed, n, p)
@@ -538,7 +538,7 @@ def test_the_divisor_is_the_expected_lot_not_the_realized_one():
     assert abs(counts.var() - 20 * 0.1 * 0.9) < 0.5
 
 
-# ---- the gate and the plan -----------------------------------------------------------------------------
+# ---- the mechanism and the plan -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compiled", [True, False])

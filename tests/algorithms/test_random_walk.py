@@ -318,7 +318,7 @@ def test_a_public_walk_equals_its_twin(final_public):
 
 
 def test_the_l2_term_moves_a_record_level_walk_too():
-    """It holds no data, so it is added after the gate."""
+    """It holds no data, so it is added after the mechanism."""
     data, path = shards(records=2), (0, 1, 2)
     plan = RandomWalkSGD(GLM(l2=0.3), "ring:6", 3, 0.5, 9.0, 0.0, sizes=[2] * 6, path=path)
     found = plan.run(data, np.random.default_rng(0), start=np.ones(3)).outputs["coef"]

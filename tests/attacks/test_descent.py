@@ -31,7 +31,7 @@ def test_constant_gradients_come_back_exactly(averaging, method):
 
 
 def test_known_matrix_for_one_round_a_step():
-    """MATH 8.2: the row of (t, w) is the sum of the powers of the targets' block."""
+    """The row of (t, w) is the sum of the powers of the targets' block."""
     network = sv.graphs.florentine()
     attack = descent.gradient_attack(network, attackers=(4,), steps=4)
     targets = list(attack.targets)

@@ -48,7 +48,7 @@ def test_a_file_runs_the_plan_that_python_builds(call, tmp_path):
 
 
 def test_one_multiplier_is_one_epsilon_everywhere(call, tmp_path):
-    expected = pytest.approx(1.993, abs=5e-4)  # MATH: mu = 1/2 at delta 1e-5
+    expected = pytest.approx(1.993, abs=5e-4)  # mu = 1/2 at delta 1e-5
     account = call("account", "--graph", "ring:4", "--noise", 4, "--json").json
     assert account["guarantees"][0]["epsilon"] == expected
     average = call("average", "1,2,3,4", "--graph", "ring:4", "--noise", 4, "--radius", 3, "--json").json

@@ -1,6 +1,6 @@
 """The gate by hand: what is clipped, summed, noised, divided, compared and noted, number by number.
 
-The contract tests say what every plan promises; these say it of the gate alone, with a query of two numbers
+The contract tests say what every plan promises; these say it of the mechanism alone, with a query of two numbers
 and a noise source that writes down what it was asked for: no sign, factor or index is wrong unnoticed.
 """
 

@@ -407,7 +407,7 @@ def test_what_is_forecast_before_signing_is_what_the_book_then_says(protocol, me
     for view, row in by_view.items():
         assert row["spent"] < whole[view]
         assert row["total"] < careless[view]
-    # who left may still collude with one who stays, about the steps before it left (MATH 16.5)
+    # who left may still collude with one who stays, about the steps before it left
     warned = [line for line in said["summary"]["assumptions"] if "over all membership versions" in line]
     assert len(warned) == (protocol == "masked")
     agreed = said["earlier"]

@@ -34,7 +34,7 @@ class SignDescent(GradientPlan):
     def algorithm(self, source, start):
         return Algorithm(
             init=lambda: State((start,), ()),
-            message=lambda state, k: source(state.common[0], k),  # the gate: clip, noise, charge
+            message=lambda state, k: source(state.common[0], k),  # clip, add noise, check against the plan
             update=lambda state, received, k: State(
                 (state.common[0] - self.rate(k) * np.sign(received),), ()
             ),
