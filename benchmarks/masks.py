@@ -3,8 +3,8 @@
     python -m benchmarks.masks [line ...]
 
 Lines: ``step``, masking one row of 38,424 parameters for nine partners beside the rest of a member's step:
-the gradient of the network of Bayrooti et al. 2023 on a batch of 256, by hand or as any network's, with its noise on the grid, and
-the whole step as its plan computes it (lot, gather, gradient, gate, noise, grid, update, chain);
+the gradient of the network of Bayrooti et al. 2023 on a batch of 256, by hand or as any network's, with its
+noise on the grid, and the whole step as its plan computes it (batch, gradient, noise, grid, update, chain);
 ``million``, a million parameters and 50 partners beside the same bytes of AES-256-CTR alone; ``peers``,
 steps a second of four members who learn over a tree with masks and without. Ours and the rival take turns;
 times are medians, of processor seconds where one thread computes (other work on the machine does not count),

@@ -538,7 +538,7 @@ def test_the_divisor_is_the_expected_lot_not_the_realized_one():
     assert abs(counts.var() - 20 * 0.1 * 0.9) < 0.5
 
 
-# ---- the mechanism and the plan -----------------------------------------------------------------------------
+# ---- the mechanism and the plan ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("compiled", [True, False])

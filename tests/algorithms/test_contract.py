@@ -213,7 +213,7 @@ def test_an_empty_lot_is_released_as_noise(case):
 @pytest.mark.parametrize(("case", "adjacency"), PAIRS)
 @pytest.mark.parametrize("kind", ["glm", "net"])
 def test_what_leaves_carries_the_noise_of_the_planned_release(case, adjacency, kind):
-    """Two runs of the mechanism, with and without noise, on the same batches: distribution and scale of the difference."""
+    """The difference of runs with and without noise has the distribution of the planned release."""
     options = {"noise_multiplier": 3.0, "adjacency": adjacency, "batch_size": 6, "steps": 60}
     plan = (
         case.plan(net(0.5), clip_norm=None, **options)

@@ -1,8 +1,4 @@
-"""The gate by hand: what is clipped, summed, noised, divided, compared and noted, number by number.
-
-The contract tests say what every plan promises; these say it of the mechanism alone, with a query of two numbers
-and a noise source that writes down what it was asked for: no sign, factor or index is wrong unnoticed.
-"""
+"""The gradient mechanism by hand: clip, sum, noise, divisor, check and record, number by number."""
 
 import math
 
