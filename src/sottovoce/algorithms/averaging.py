@@ -104,6 +104,7 @@ class PrivateAveraging(Plan):
     tolerate: int = 1
     site_weights: tuple[float, ...] | None = None
 
+    steps: ClassVar[int] = 1  # type: ignore[misc]
     name: ClassVar[str] = "averaging"
     protocols: ClassVar[tuple[str, ...]] = (
         "gossip", "chebyshev", "refreshed", "randomized", "accelerated-randomized", "dropout", "time-varying",
@@ -143,11 +144,6 @@ class PrivateAveraging(Plan):
 
     def __post_init__(self) -> None:
         _ = self._noise_stds  # optimal noise on a protocol without a tree is refused now
-
-    @property
-    def steps(self) -> int:  # type: ignore[override]
-        """One."""
-        return 1
 
     @property
     def n(self) -> int:
