@@ -50,6 +50,17 @@ def test_what_gossip_leaves_is_reached_by_the_worst_values():
     assert bias > 0.1
 
 
+def test_site_weights_enter_the_bias_of_unfinished_gossip():
+    network, weights, radius = sv.graphs.path(4), np.array([8.0, 1.0, 1.0, 2.0]), 0.5
+    gossip = sv.protocols.Gossip(network, 2)
+    plan = sv.PrivateAveraging(gossip, noise_std=1e-9, radius=radius, site_weights=weights)
+    M = np.linalg.matrix_power(network.W.toarray(), 2)
+    shares = weights / weights.mean()
+    corners = np.array(list(itertools.product((-radius, radius), repeat=4)))
+    off = np.abs((corners * shares) @ (M - 1 / 4).T).max()
+    assert answer_error(plan)[1] == pytest.approx(off)
+
+
 @pytest.mark.parametrize("noise", [3.0, (1.0, 2.0, 3.0, 9.0)])
 @pytest.mark.parametrize("adjacency", ["add-remove", "user"])
 def test_one_step_of_least_squares_is_the_mean(noise, adjacency):

@@ -17,6 +17,7 @@ import numpy as np
 
 from sottovoce.accounting.release import MOVES
 from sottovoce.advice.samples import Sample
+from sottovoce.algorithms.averaging import PrivateAveraging, site_factors
 from sottovoce.algorithms.gradient_plan import n_params
 from sottovoce.errors import InvalidInput
 from sottovoce.noise.run_randomness import RunRandomness
@@ -214,7 +215,7 @@ def answer_error(plan: Any) -> tuple[float, float, float]:
         return float(rows.std(axis=1).max()), 0.0, span
     M = np.asarray(protocol.apply(np.eye(n)))
     sd = np.sqrt(np.square(M) @ np.square(stds))
-    counts = np.array(getattr(plan, "factors", np.ones(n)))  # a site's share of the mean, times n
+    counts = np.array(site_factors(plan)) if isinstance(plan, PrivateAveraging) else np.ones(n)
     left = np.abs((M - 1 / n) * counts).sum(axis=1) * span / 2
     worst = int(np.argmax(np.hypot(sd, left)))
     return float(sd[worst]), float(left[worst]), span

@@ -345,6 +345,11 @@ class PrivateAveraging(Plan):
         }
 
 
+def site_factors(plan: PrivateAveraging) -> tuple[float, ...]:
+    """Return every node's share of the mean, times the number of nodes: ones without site weights."""
+    return plan._factors
+
+
 def noise_stds(plan: PrivateAveraging) -> tuple[float, ...]:
     """Return the standard deviation of every node's noise."""
     return plan._noise_stds
