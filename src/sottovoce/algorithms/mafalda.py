@@ -90,11 +90,11 @@ class Mafalda(GradientPlan):
         return muffliato_sgd(source, start, self.rate)
 
 
-def one_round(protocol: Protocol, given: Any, name: str) -> Protocol:
+def one_round(protocol: Protocol, option: Any, name: str) -> Protocol:
     """Refuse what is not one round of gossip on one network in every step."""
     if not protocol.plain_gossip or protocol.rounds != 1:
         raise InvalidInput(f"{name} averages by one round of Gossip, got {protocol!r}.")
-    if not isinstance(given, Protocol) and (callable(given) or isinstance(given, (list, tuple))):
+    if not isinstance(option, Protocol) and (callable(option) or isinstance(option, (list, tuple))):
         raise InvalidInput(f"{name} takes one network for all steps; give one protocol, or its name.")
     return protocol
 

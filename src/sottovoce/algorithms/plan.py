@@ -47,13 +47,13 @@ class PlanType(ABCMeta):
     def __call__(cls, *args: Any, **options: Any) -> Any:
         """Return the plan; arguments that no option takes are refused by the generated constructor."""
         declared = fields(cls) if is_dataclass(cls) else ()
-        given = dict(zip((item.name for item in declared), args, strict=False)) | options
+        arguments = dict(zip((item.name for item in declared), args, strict=False)) | options
         defaults = {
             item.name: item.default if item.default_factory is MISSING else item.default_factory()
             for item in declared
         }
-        complete = {**defaults, **given}
-        refused = len(given) != len(args) + len(options) or complete.keys() != defaults.keys()
+        complete = {**defaults, **arguments}
+        refused = len(arguments) != len(args) + len(options) or complete.keys() != defaults.keys()
         if refused or any(value is MISSING for value in complete.values()):
             return super().__call__(*args, **options)
         resolved = cls._resolved(converted(complete, defaults))  # type: ignore[attr-defined]

@@ -102,20 +102,20 @@ def account(
     averaging = protocol_of(network, protocol, rounds=rounds, tree=tree, fresh=fresh, seed=draw)
     together = node_list(collude, "--collude")
     with progress("every observer", network.n, quiet=json or observer is not None) as tick:
-        found = assess(network, averaging, observer, together, own_noise, tick)
-    found |= priced(averaging, observer, together, noise, epsilon, delta, network)
+        assessment = assess(network, averaging, observer, together, own_noise, tick)
+    assessment |= privacy_cost(averaging, observer, together, noise, epsilon, delta, network)
     if published:
         from sottovoce.accounting.published.bounds import published_bounds
 
         bounds = published_bounds(
-            network, averaging, steps=1 if steps is None else steps, noise_std=noise, assessed=found
+            network, averaging, steps=1 if steps is None else steps, noise_std=noise, assessed=assessment
         )
-        found["published_bounds"] = bounds
-    payload = {k: v for k, v in found.items() if k != "_pairs"} | record(network, averaging, found)
-    finish(payload, json, out, lambda screen: show(screen, network, found))
+        assessment["published_bounds"] = bounds
+    payload = {k: v for k, v in assessment.items() if k != "_pairs"} | record(network, averaging, assessment)
+    finish(payload, json, out, lambda screen: show(screen, network, assessment))
 
 
-def priced(
+def privacy_cost(
     protocol: Protocol,
     observer: int | None,
     colluders: Sequence[int],
@@ -124,7 +124,7 @@ def priced(
     delta: float | None,
     network: Network | None = None,
 ) -> dict[str, Any]:
-    """Return guarantees at a noise multiplier, or the least noise for a budget; nothing if not asked.
+    """Return guarantees at a noise multiplier, or the least noise for a budget; nothing without either.
 
     The numbers are those of the averaging plan itself, against everybody and against who was named.
     """
@@ -152,7 +152,10 @@ def priced(
             stated[-1].require(epsilon, at)
         return {"noise_multiplier": noise, "delta": at, "guarantees": guarantee_rows(stated, at, network)}
     assert epsilon is not None
-    least = [plan.calibrated_to(epsilon, at, **asked).noise_multiplier for asked in ({"view": "local"}, who)]
+    least = [
+        plan.calibrated_to(epsilon, at, **adversary).noise_multiplier
+        for adversary in ({"view": "local"}, who)
+    ]
     return {
         "epsilon": epsilon,
         "delta": at,
@@ -168,13 +171,13 @@ def priced(
     }
 
 
-def record(network: Network, protocol: Protocol, found: dict[str, Any]) -> dict[str, Any]:
+def record(network: Network, protocol: Protocol, assessment: dict[str, Any]) -> dict[str, Any]:
     """Return the account as a result record, with what a picture of it needs."""
     from sottovoce import __version__
     from sottovoce.accounting.published.assessment import by_distance
 
-    metrics = {key: value for key, value in found.items() if key not in ("guarantees", "_pairs")}
-    by = by_distance(network, found)
+    metrics = {key: value for key, value in assessment.items() if key not in ("guarantees", "_pairs")}
+    by = by_distance(network, assessment)
     drawn = {"edge_list": network.edges} if network.n <= 400 else {}
     labels = None if network.labels is None else [str(label) for label in network.labels]
     return plain(
@@ -188,60 +191,67 @@ def record(network: Network, protocol: Protocol, found: dict[str, Any]) -> dict[
             },
             "metrics": metrics | drawn | {"by_distance": by},
             "history": [],
-            "guarantees": found.get("guarantees", []),
+            "guarantees": assessment.get("guarantees", []),
             "provenance": {"version": __version__},
         }
     )
 
 
-def show(screen: Console, network: Network, found: dict[str, Any]) -> None:
+def show(screen: Console, network: Network, assessment: dict[str, Any]) -> None:
     """Print the account for a person."""
     from sottovoce.accounting.published.assessment import by_distance
 
-    observer = found["observer"]
+    observer = assessment["observer"]
     who = "every node in turn" if observer is None else f"node {safe(network.label(observer))}"
-    if found.get("colluders"):
-        who += " with " + ", ".join(safe(network.label(v)) for v in found["colluders"])
+    if assessment.get("colluders"):
+        who += " with " + ", ".join(safe(network.label(v)) for v in assessment["colluders"])
     screen.print(
-        f"[bold]{safe(network.name)}[/bold]: {found['n']:,} nodes, {found['edges']:,} edges, spectral gap "
-        f"{number(found['spectral_gap'])}; {found['protocol']}, {found['rounds']} rounds; observer: {who}"
+        f"[bold]{safe(network.name)}[/bold]: {assessment['n']:,} nodes, {assessment['edges']:,} edges, "
+        f"spectral gap {number(assessment['spectral_gap'])}; {assessment['protocol']}, "
+        f"{assessment['rounds']} rounds; observer: {who}"
     )
-    for note in found.get("notes", ()):
+    for note in assessment.get("notes", ()):
         screen.print(f"[yellow]note:[/yellow] {safe(note)}")
     rows = []
-    for row in by_distance(network, found):
+    for row in by_distance(network, assessment):
         shown = [row["distance"], row["pairs"], row["exact_mean"], row["exact_max"], row["determined"]]
-        rows.append([*shown, row["published_mean"]] if found["mean_published"] is not None else shown)
+        rows.append([*shown, row["published_mean"]] if assessment["mean_published"] is not None else shown)
     columns = ["distance", "pairs", "exact, mean", "exact, largest", "determined"]
-    if found["mean_published"] is not None:
+    if assessment["mean_published"] is not None:
         columns.append("published (at most 1), mean")
     if rows:
         screen.print(table(columns, rows, title="Share of local privacy lost, by distance"))
-    rank = "" if found["rank"] is None else f", {found['rank']} independent numbers seen"
-    screen.print(f"mean exact {number(found['mean_exact'])}, largest {number(found['max_exact'])}{rank}")
-    if found["understated_pairs"] is not None:
+    rank = "" if assessment["rank"] is None else f", {assessment['rank']} independent numbers seen"
+    screen.print(
+        f"mean exact {number(assessment['mean_exact'])}, largest {number(assessment['max_exact'])}{rank}"
+    )
+    if assessment["understated_pairs"] is not None:
         screen.print(
-            f"mean published {number(found['mean_published'])}; the published formula understates "
-            f"{100 * found['understated_pairs']:.0f}% of the pairs"
+            f"mean published {number(assessment['mean_published'])}; the published formula understates "
+            f"{100 * assessment['understated_pairs']:.0f}% of the pairs"
         )
-    if "guarantees" in found:
+    if "guarantees" in assessment:
         rows = [
-            [g["against"], number(g["epsilon"]), found["delta"], g["adjacency"], g["label"]]
-            for g in found["guarantees"]
+            [g["against"], number(g["epsilon"]), assessment["delta"], g["adjacency"], g["label"]]
+            for g in assessment["guarantees"]
         ]
-        title = f"At noise multiplier {found['noise_multiplier']:g} (noise over the clip, here the radius)"
+        title = (
+            f"At noise multiplier {assessment['noise_multiplier']:g} (noise over the clip, here the radius)"
+        )
         screen.print(table(["against", "epsilon", "delta", "adjacency", "label"], rows, title=title))
-        for line in assumptions(found["guarantees"]):
+        for line in assumptions(assessment["guarantees"]):
             screen.print(f"  assumes: {safe(line)}")
-    if "noise_for_budget" in found:
+    if "noise_for_budget" in assessment:
         rows = [
             [g["against"], number(g["noise_multiplier"]), g["adjacency"], g["label"]]
-            for g in found["noise_for_budget"]
+            for g in assessment["noise_for_budget"]
         ]
-        title = f"Least noise multiplier for epsilon {found['epsilon']:g} at delta {found['delta']:g}"
+        title = (
+            f"Least noise multiplier for epsilon {assessment['epsilon']:g} at delta {assessment['delta']:g}"
+        )
         screen.print(table(["against", "noise multiplier", "adjacency", "label"], rows, title=title))
-    if "published_bounds" in found:
-        show_published(screen, found["published_bounds"])
+    if "published_bounds" in assessment:
+        show_published(screen, assessment["published_bounds"])
 
 
 def show_published(screen: Console, bounds: dict[str, Any]) -> None:
@@ -273,8 +283,8 @@ def show_published(screen: Console, bounds: dict[str, Any]) -> None:
     screen.print(table(columns, rows, title="Squared errors as the papers print them"))
     for source in dict.fromkeys(row["source"] for row in (*bounds["losses"], *bounds["errors"])):
         screen.print(f"{source}:")
-        said = [r for r in (*bounds["losses"], *bounds["errors"]) if r["source"] == source]
-        for line in dict.fromkeys(f"{r['formula'].split(',')[0]}: {r['why']}" for r in said):
+        formulas = [r for r in (*bounds["losses"], *bounds["errors"]) if r["source"] == source]
+        for line in dict.fromkeys(f"{r['formula'].split(',')[0]}: {r['why']}" for r in formulas):
             screen.print(f"  {safe(line)}")
     for line in bounds.get("left_out", ()):
         screen.print(f"left out: {safe(line)}")

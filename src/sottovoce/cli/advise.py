@@ -79,10 +79,10 @@ def advise(
         "seconds": seconds, "masks": masks, "seed": seed, "sample": public_sample(sample),
     }  # fmt: skip
     with progress("candidates", None, quiet=json) as tell:
-        found = advisor.advise(int(members) if _whole(members) else members, progress=tell, **wanted)
-    written = [] if out is None else [str(path) for path in found.save(out)]
-    emit(found.to_dict() | {"written": written}, json, lambda console: _show(console, found, written))
-    if found.recommended is None:
+        advice = advisor.advise(int(members) if _whole(members) else members, progress=tell, **wanted)
+    written = [] if out is None else [str(path) for path in advice.save(out)]
+    emit(advice.to_dict() | {"written": written}, json, lambda console: _show(console, advice, written))
+    if advice.recommended is None:
         raise typer.Exit(1)
 
 
@@ -130,12 +130,12 @@ def _whole(text: str) -> bool:
 
 def _records(text: str) -> int | list[int]:
     try:
-        listed = [int(word) for word in text.split(",")]
+        counts = [int(word) for word in text.split(",")]
     except ValueError:
         raise InvalidInput(
             f"--records must be whole numbers such as 500 or 500,80,120, got {text!r}."
         ) from None
-    return listed[0] if len(listed) == 1 else listed
+    return counts[0] if len(counts) == 1 else counts
 
 
 def _pair(text: str) -> tuple[float, float]:

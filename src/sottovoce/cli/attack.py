@@ -111,7 +111,7 @@ def dgd(
     network = network_of(graph)
     rng = np.random.default_rng(seed)
     images, labels = draw_pictures(data, network.n, rng)
-    found = attack_softmax(
+    result = attack_softmax(
         Gossip(network, _validate.count(rounds, "rounds")), node_list(attackers, "--attackers"), images,
         labels,
         steps=network.n if steps is None else steps, learning_rate=rate, rng=rng,
@@ -121,16 +121,16 @@ def dgd(
 
     def text(screen: Any) -> None:
         rows = [
-            [safe(network.label(u)), "yes" if u in found.attack.identifiable else "no",
-             number(float(found.psnr[u])), number(float(found.grey[u])),
-             "recovered" if u in found.recovered else ""]
-            for u in found.attack.targets
+            [safe(network.label(u)), "yes" if u in result.attack.identifiable else "no",
+             number(float(result.psnr[u])), number(float(result.grey[u])),
+             "recovered" if u in result.recovered else ""]
+            for u in result.attack.targets
         ]  # fmt: skip
         screen.print(table(["node", "identifiable", "PSNR dB", "of a grey picture", ""], rows))
-        share = f"{len(found.recovered)} of {len(found.attack.targets)}"
+        share = f"{len(result.recovered)} of {len(result.attack.targets)}"
         screen.print(f"{share} pictures come back with a PSNR of 10 or more.")
 
-    finish(as_record("attack-dgd", config, found.to_dict()), json, out, text)
+    finish(as_record("attack-dgd", config, result.to_dict()), json, out, text)
 
 
 def _by_name(combination: str, names: Any) -> str:
@@ -141,4 +141,4 @@ def _by_name(combination: str, names: Any) -> str:
     """
     if isinstance(names, range):
         return combination
-    return re.sub(r"\bx(\d+)\b", lambda found: str(names[int(found[1])]), combination)
+    return re.sub(r"\bx(\d+)\b", lambda match: str(names[int(match[1])]), combination)

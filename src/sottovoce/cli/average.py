@@ -127,10 +127,10 @@ def _counted(site_weights: str | None) -> dict[str, Any]:
     """Return the weights of the nodes as the plan's option, where they are given."""
     if site_weights is None:
         return {}
-    found = given_values(site_weights, Path())
-    if found.shape[1] != 1:
-        raise InvalidInput(f"--site-weights must be one number per node, got rows of {found.shape[1]}.")
-    return {"site_weights": tuple(found[:, 0].tolist())}
+    weights = given_values(site_weights, Path())
+    if weights.shape[1] != 1:
+        raise InvalidInput(f"--site-weights must be one number per node, got rows of {weights.shape[1]}.")
+    return {"site_weights": tuple(weights[:, 0].tolist())}
 
 
 def given_values(values: Any, folder: Path) -> np.ndarray:
@@ -191,8 +191,8 @@ def _show_average(
     show_assessment(screen, assessment)
     shown = rows[:8, :6]
     columns = ["node", *[f"value {k}" if rows.shape[1] > 1 else "result" for k in range(shown.shape[1])]]
-    listed = [[safe(network.label(v)), *[number(float(x)) for x in row]] for v, row in enumerate(shown)]
-    screen.print(table(columns, listed, title="The private average, as each node has it"))
+    table_rows = [[safe(network.label(v)), *[number(float(x)) for x in row]] for v, row in enumerate(shown)]
+    screen.print(table(columns, table_rows, title="The private average, as each node has it"))
     if rows.shape[0] > 8 or rows.shape[1] > 6:
         screen.print(f"  ... {rows.shape[0]} nodes, {rows.shape[1]} numbers each; --out keeps them all")
     screen.print(f"Noise: {record['provenance']['noise']}")

@@ -108,8 +108,8 @@ def _heading(screen: Console, step: int, text: str) -> None:
 
 
 def _show_reconstruction(screen: Console, record: dict[str, Any]) -> None:
-    found, names = record["metrics"], record["config"]["labels"]
-    observer = names[found["observer"]]
+    metrics, names = record["metrics"], record["config"]["labels"]
+    observer = names[metrics["observer"]]
     _heading(screen, 1, "Without noise, averaging tells on you")
     screen.print(
         f"The clinics average by gossip, {record['config']['rounds']} rounds, no noise. "
@@ -117,19 +117,19 @@ def _show_reconstruction(screen: Console, record: dict[str, Any]) -> None:
         "listens to its four neighbors, and solves linear equations in what it heard:"
     )
     rows = [
-        [r["name"], r["distance"], f"{r['true']:.4f}", f"{r['recovered']:.4f}"] for r in found["recovered"]
+        [r["name"], r["distance"], f"{r['true']:.4f}", f"{r['recovered']:.4f}"] for r in metrics["recovered"]
     ]
     columns = ["clinic", "hops away", "its true share", f"as computed by {observer}"]
     screen.print(table(columns, rows))
     screen.print(
-        f"[bold red]{found['count']} of 15[/bold red] clinics' private numbers, to the last digit, some "
+        f"[bold red]{metrics['count']} of 15[/bold red] clinics' private numbers, to the last digit, some "
         "from four "
         "hops away."
     )
 
 
 def _show_account(screen: Console, record: dict[str, Any]) -> None:
-    found = record["metrics"]
+    metrics = record["metrics"]
     _heading(screen, 2, "The plan, before anything runs")
     screen.print(
         "Now every clinic adds Gaussian noise once. What is left to learn is a share of local privacy: "
@@ -138,13 +138,13 @@ def _show_account(screen: Console, record: dict[str, Any]) -> None:
         "the truth:"
     )
     rows = []
-    for row in found["by_distance"]:
+    for row in metrics["by_distance"]:
         exact, formula = row["exact_mean"], row["published_mean"]
         wrong = f"[red]understated {exact / formula:.0f} times[/red]" if exact > 1.5 * formula else ""
         rows.append([row["distance"], row["pairs"], f"{formula:.3f}", f"{exact:.3f}", wrong])
     screen.print(table(["hops away", "clinics", "published formula", "exact", ""], rows))
     screen.print(
-        f"The formula understates [bold]{100 * found['understated_pairs']:.0f}%[/bold] of these pairs. "
+        f"The formula understates [bold]{100 * metrics['understated_pairs']:.0f}%[/bold] of these pairs. "
         "Sottovoce "
         "computes the exact share, labels every number, and lets only guarantees accept a budget. Noise "
         "for one "
@@ -174,18 +174,18 @@ def _show_guarantees(screen: Console, record: dict[str, Any], limit: int = 6) ->
 
 
 def _show_averages(screen: Console, record: dict[str, Any]) -> None:
-    found = record["metrics"]
+    metrics = record["metrics"]
     _heading(screen, 3, "Private averages: the same answer, less exposure")
     screen.print(
-        f"True {found['quantity']}: [bold]{found['truth']:.3f}[/bold]. One private answer: "
-        f"[bold]{found['one_answer']:.3f}[/bold]. The noise is the same in every row; what differs is how "
+        f"True {metrics['quantity']}: [bold]{metrics['truth']:.3f}[/bold]. One private answer: "
+        f"[bold]{metrics['one_answer']:.3f}[/bold]. The noise is the same in every row; what differs is how "
         "much one "
         "clinic learns about a patient of another (ε at δ = 1e-5, one record exchanged):"
     )
     rows = [
         [m["method"], m["trusts"], f"{m['error']:.3f}", f"{m['epsilon_worst']:.2f}",
          f"{m['epsilon_typical']:.2f}", m["messages"]]
-        for m in found["methods"]
+        for m in metrics["methods"]
     ]  # fmt: skip
     columns = ["method", "must trust", "error", "ε, worst pair", "ε, typical pair", "messages"]
     screen.print(table(columns, rows))
@@ -199,14 +199,14 @@ def _show_averages(screen: Console, record: dict[str, Any]) -> None:
 
 
 def _show_training(screen: Console, record: dict[str, Any]) -> None:
-    found = record["metrics"]
+    metrics = record["metrics"]
     screen.print()
     screen.print(
         f"[bold]Private training[/bold] of a classifier, {record['config']['steps']} steps, at ε = "
-        f"{found['epsilon']:g}, δ = {found['delta']:g} for one patient's record (added or removed):"
+        f"{metrics['epsilon']:g}, δ = {metrics['delta']:g} for one patient's record (added or removed):"
     )
     rows = []
-    for m in found["methods"]:
+    for m in metrics["methods"]:
         bar = "█" * round((100 * m["accuracy"] - 70) / 1.25)
         style = "cyan" if m["private"] else "dim"
         spread = f"± {100 * m['spread']:.1f}" if m["spread"] else ""
@@ -227,26 +227,26 @@ def _show_training(screen: Console, record: dict[str, Any]) -> None:
 
 
 def _show_audit(screen: Console, record: dict[str, Any]) -> None:
-    found = record["metrics"]
+    metrics = record["metrics"]
     _heading(screen, 4, "An attack on our own claims")
     screen.print(
-        f"{found['runs']:,} averagings per view under two neighboring inputs; the best linear test tries "
+        f"{metrics['runs']:,} averagings per view under two neighboring inputs; the best linear test tries "
         "to tell them "
         "apart. μ is the distance between the two worlds: claimed at most, shown at least."
     )
     rows = []
-    for name, a in found["audits"].items():
+    for name, a in metrics["audits"].items():
         verdict = "[bold red]broken[/bold red]" if a["refuted"] else "[green]holds[/green]"
         tight = f"{100 * a['tightness']:.0f}%"
         rows.append([name, a["label"], f"{a['mu_claimed']:.3f}", f"{a['mu_lower']:.3f}", tight, verdict])
     screen.print(table(["view", "claim", "μ claimed", "μ shown", "tightness", ""], rows))
-    broken = [a for a in found["audits"].values() if a["refuted"]]
+    broken = [a for a in metrics["audits"].values() if a["refuted"]]
     ours = [a for a in broken if a["label"] in ("ldp", "exact")]
     if ours:
         screen.print("[bold red]A guarantee of ours was broken. Please report this.[/bold red]")
     else:
         screen.print(
-            f"No guarantee was broken, at {100 * found['confidence']:g}% confidence"
+            f"No guarantee was broken, at {100 * metrics['confidence']:g}% confidence"
             + ("; the published formula was." if broken else ".")
         )
 

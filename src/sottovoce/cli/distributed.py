@@ -60,8 +60,8 @@ class Split:
         assert self.cluster is not None
         try:
             self.cluster.__exit__(kind, error, trace)
-        except SottovoceError as told:
-            error = told
+        except SottovoceError as failure:
+            error = failure
         if isinstance(error, Exception) and not self.cluster.speaks:
             sys.exit(1)
         if isinstance(error, SottovoceError):

@@ -54,8 +54,8 @@ def doctor(json: Json = False) -> None:
     Example:
         sottovoce doctor
     """
-    found = diagnosis()
-    emit(found, json, lambda out: _show(out, found))
+    report = diagnosis()
+    emit(report, json, lambda out: _show(out, report))
 
 
 def diagnosis() -> dict[str, Any]:
@@ -63,8 +63,8 @@ def diagnosis() -> dict[str, Any]:
 
     Examples
     --------
-    >>> found = diagnosis()
-    >>> found["packages"]["numpy"]["installed"] is not None
+    >>> report = diagnosis()
+    >>> report["packages"]["numpy"]["installed"] is not None
     True
     """
     packages = {p.name: {"installed": _version(p.name), "serves": p.serves, "get": p.get} for p in PACKAGES}
@@ -115,10 +115,10 @@ def _data() -> list[dict[str, Any]]:
     ]
 
 
-def _show(out: Console, found: dict[str, Any]) -> None:
+def _show(out: Console, report: dict[str, Any]) -> None:
     out.print(
-        f"[bold]sottovoce {found['sottovoce']}[/bold] on Python {found['python']}, {found['platform']}, "
-        f"{found['cores']} cores"
+        f"[bold]sottovoce {report['sottovoce']}[/bold] on Python {report['python']}, {report['platform']}, "
+        f"{report['cores']} cores"
     )
     rows = [
         [
@@ -127,16 +127,16 @@ def _show(out: Console, found: dict[str, Any]) -> None:
             p["installed"] or "",
             p["serves"],
         ]
-        for name, p in found["packages"].items()
+        for name, p in report["packages"].items()
     ]
     out.print(table(["", "package", "version", "serves"], rows))
-    for folder in found["data"]:
+    for folder in report["data"]:
         holds = ", ".join(folder["holds"]) or "nothing yet"
         state = f"holds {holds}" if folder["exists"] else "does not exist"
         out.print(f"data, {folder['source']}: {folder['path']} {state}")
     out.print()
-    if found["advice"]:
-        for line in found["advice"]:
+    if report["advice"]:
+        for line in report["advice"]:
             out.print(f"[yellow]•[/yellow] {safe(line)}.", soft_wrap=True)
-    verdict = "Ready." if found["ready"] else "Not ready: install what is missing above."
+    verdict = "Ready." if report["ready"] else "Not ready: install what is missing above."
     out.print(f"[bold]{verdict}[/bold]")

@@ -140,7 +140,7 @@ def build(only: str | None = None) -> typer.Typer:
     app.callback()(options)
     # the scan of installed packages is not needed for a command of this one
     for name, command in (COMMANDS if only in COMMANDS else commands()).items():
-        target = command.load() if name == only else _listed
+        target = command.load() if name == only else _uncalled
         if isinstance(target, typer.Typer):
             app.add_typer(target, name=name, rich_help_panel=command.panel)
         else:
@@ -155,15 +155,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Commands that a service manager starts also end with 75, try again, and 78, wrong configuration.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    argv = list(sys.argv[1:] if arguments is None else arguments)
     typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS") or ""
-    words = typed.split()[1:] if COMPLETING in os.environ else given  # the shell asks what could come next
+    words = typed.split()[1:] if COMPLETING in os.environ else argv  # the shell asks what could come next
     called = next((word for word in words if not word.startswith("-")), None)
     try:
         app = build(called)
         from typer.main import get_command
 
-        get_command(app)(args=given, prog_name="sottovoce")
+        get_command(app)(args=argv, prog_name="sottovoce")
     except KeyboardInterrupt:
         _stop(called)
     except SystemExit as stop:
@@ -171,18 +171,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _stop(called)
         raise
     except SottovoceError as error:
-        _refuse(str(error), given, getattr(error, "exit_code", 1))
+        _refuse(str(error), argv, getattr(error, "exit_code", 1))
     except OSError as error:
-        _refuse(_about_file(error), given)
+        _refuse(_about_file(error), argv)
     except MemoryError:
-        _refuse("There is not enough memory for this; try fewer nodes, rounds or coordinates.", given)
+        _refuse("There is not enough memory for this; try fewer nodes, rounds or coordinates.", argv)
     except Exception as error:
         if os.environ.get("SOTTOVOCE_TRACEBACK"):
             raise
         _refuse(
             f"A bug in Sottovoce ({type(error).__name__}: {error}); "
             "set SOTTOVOCE_TRACEBACK=1, run it again, and report what it prints.",
-            given,
+            argv,
         )
 
 
@@ -195,14 +195,14 @@ def _stop(called: str | None) -> None:
     sys.exit(130)
 
 
-def _listed() -> None:
+def _uncalled() -> None:
     """Stand for a command that is listed but not called."""
 
 
-def _refuse(sentence: str, given: Sequence[str], code: int = 1) -> None:
+def _refuse(sentence: str, argv: Sequence[str], code: int = 1) -> None:
     """Say why not, in one line, where the caller looks for it, and exit with ``code``."""
     line = " ".join(sentence.split())
-    if "--json" in given:
+    if "--json" in argv:
         print(json.dumps({"error": line}))
     else:
         print(f"sottovoce: {line}", file=sys.stderr)

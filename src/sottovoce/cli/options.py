@@ -63,8 +63,8 @@ def network_of(graph: str | None, matrix: Path | None = None, weights: str | Non
     from sottovoce.planfile.schema import NetworkSection, check_section
 
     if (graph is None) == (matrix is None):
-        said = "neither" if graph is None else "both"
-        raise InvalidInput(f"Who talks to whom? Give --graph (such as ring:8) or --matrix; got {said}.")
+        sources = "neither" if graph is None else "both"
+        raise InvalidInput(f"Who talks to whom? Give --graph (such as ring:8) or --matrix; got {sources}.")
     options = {"graph": graph, "matrix": matrix, "weights": weights}
     return build_network(check_section(NetworkSection, options, "--graph"))
 
@@ -77,15 +77,15 @@ def protocol_of(network: Network, name: str, *, seed: int = 0, **options: Any) -
     """
     from sottovoce.planfile.schema import ProtocolSection, check_section
 
-    spoken = {"name": name, "seed": seed, **options}
-    named = check_section(ProtocolSection, spoken, "--protocol").named("gossip", "--protocol")
-    made = named.at(network, seed=seed)
-    if made.adds_noise:
+    section = {"name": name, "seed": seed, **options}
+    named = check_section(ProtocolSection, section, "--protocol").named("gossip", "--protocol")
+    protocol = named.at(network, seed=seed)
+    if protocol.adds_noise:
         raise ConfigError(
-            f"In a {made.name} a row enters anew at every visit, so there is no share of one release; "
+            f"In a {protocol.name} a row enters anew at every visit, so there is no share of one release; "
             "sottovoce plan prices an average by it."
         )
-    return made
+    return protocol
 
 
 def node_list(text: str, option: str) -> tuple[int, ...]:

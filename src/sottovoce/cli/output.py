@@ -41,10 +41,10 @@ def console(*, error: bool = False) -> Console:
 
     from rich.console import Console
 
-    made = Console(stderr=error, highlight=False, soft_wrap=False)
-    if not made.is_terminal and "COLUMNS" not in os.environ:
-        made = Console(stderr=error, highlight=False, width=100)
-    return made
+    screen = Console(stderr=error, highlight=False, soft_wrap=False)
+    if not screen.is_terminal and "COLUMNS" not in os.environ:
+        screen = Console(stderr=error, highlight=False, width=100)
+    return screen
 
 
 def emit(payload: Mapping[str, Any], json: bool, text: Callable[[Console], None]) -> None:
@@ -129,8 +129,8 @@ def table(
     from rich.table import Table
     from rich.text import Text
 
-    listed, put = [list(row) for row in rows], write or number
-    texts = [[cell if isinstance(cell, str) else put(cell) for cell in row] for row in listed]
+    values, put = [list(row) for row in rows], write or number
+    texts = [[cell if isinstance(cell, str) else put(cell) for cell in row] for row in values]
     least = [_words(column, [row[k] for row in texts]) for k, column in enumerate(columns)]
     cells = [max(map(len, [row[k] for row in texts]), default=0) for k in range(len(columns))]
     whole = [max(few, cell) for few, cell in zip(least, cells, strict=True)]  # only headings break
@@ -144,28 +144,28 @@ def table(
         if sum(few) <= room:  # what is left goes to those that need it
             spare = min(1.0, (room - sum(few)) / max(1, sum(many) - sum(few)))
             widths = [a + int(spare * (b - a)) for a, b in zip(few, many, strict=True)]
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, **close)
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, **close)
     for k, column in enumerate(columns):
-        numeric = any(isinstance(row[k], (int, float)) for row in listed) and not any(
-            isinstance(row[k], str) for row in listed
+        numeric = any(isinstance(row[k], (int, float)) for row in values) and not any(
+            isinstance(row[k], str) for row in values
         )
-        made.add_column(
+        grid.add_column(
             column,
             justify="right" if numeric else "left",
             overflow="fold",
             width=widths[k],
         )
     for row in texts:
-        made.add_row(*row)
-    return Group(Text(title, style="bold"), made) if title else Group(made)
+        grid.add_row(*row)
+    return Group(Text(title, style="bold"), grid) if title else Group(grid)
 
 
 def _words(column: str, texts: Iterable[str]) -> int:
     """The longest word of a column, which a line should not break; numbers and short cells are words."""
     cells = [text.replace("\\[", "[") for text in texts]
-    listed = [column, *cells] if max(map(len, cells), default=0) > 13 else [column]
-    whole = [] if listed[1:] else cells
-    return max(map(len, [word for text in listed for word in text.split()] + whole), default=1)
+    breakable = [column, *cells] if max(map(len, cells), default=0) > 13 else [column]
+    whole = [] if breakable[1:] else cells
+    return max(map(len, [word for text in breakable for word in text.split()] + whole), default=1)
 
 
 def safe(text: Any) -> str:
@@ -201,10 +201,10 @@ def say_stopped(sentence: str = "nothing was written.", *, last: bool = False) -
     --------
     >>> import contextlib, io
     >>> _stopped.clear()
-    >>> with contextlib.redirect_stderr(io.StringIO()) as said:
+    >>> with contextlib.redirect_stderr(io.StringIO()) as stderr:
     ...     say_stopped("kept at step 2,596; the same command goes on.")
     ...     say_stopped()
-    >>> said.getvalue()
+    >>> stderr.getvalue()
     'sottovoce: stopped; kept at step 2,596; the same command goes on.\\n'
     >>> _stopped.clear()
     """

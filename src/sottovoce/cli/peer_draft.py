@@ -108,14 +108,14 @@ def draft_of(built: LoadedPlan, where: str = "the plan") -> str:
 def _protocol(built: LoadedPlan, where: str) -> str:
     from sottovoce.errors import ConfigError
 
-    said = built.settings.protocol
-    if any(getattr(said, key) is not None for key in ("rounds", "tree", "root", "fresh")):
+    section = built.settings.protocol
+    if any(getattr(section, key) is not None for key in ("rounds", "tree", "root", "fresh")):
         raise ConfigError(
             f'{where}: write the protocol as one name, for example name = "tree:kind=uniform"; an agreement '
             "has no other place for its options."
         )
     plan: Any = built.plan
-    return said.name or str(getattr(plan.protocol, "name", plan.protocol))
+    return section.name or str(getattr(plan.protocol, "name", plan.protocol))
 
 
 def _rate(plan: Any, where: str) -> float:
@@ -147,16 +147,16 @@ def _columns(built: LoadedPlan, where: str) -> dict[str, Any]:
     features = () if columns is None else tuple(columns.features)
     if built.records.data is None and data.features is None and not isinstance(data.bounds, dict):
         features = ()  # records that are only announced have no names for their columns yet
-    found: dict[str, Any] = {"features": features, "target": data.label or ""}
+    table: dict[str, Any] = {"features": features, "target": data.label or ""}
     if isinstance(data.bounds, dict):
-        found["bounds"] = {key: list(pair) for key, pair in data.bounds.items()}
+        table["bounds"] = {key: list(pair) for key, pair in data.bounds.items()}
     if data.categories:
-        found["categories"] = {key: [str(v) for v in values] for key, values in data.categories.items()}
+        table["categories"] = {key: [str(v) for v in values] for key, values in data.categories.items()}
     if data.classes:
-        found["classes"] = [str(each) for each in data.classes]
+        table["classes"] = [str(each) for each in data.classes]
     if data.intercept:
-        found["intercept"] = True
-    return {key: value for key, value in found.items() if value}
+        table["intercept"] = True
+    return {key: value for key, value in table.items() if value}
 
 
 def _budget(built: LoadedPlan) -> dict[str, float]:

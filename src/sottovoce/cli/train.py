@@ -135,7 +135,7 @@ def train_on(
         _say_resumed(checkpoint, loaded.plan.steps)
     try:
         charged = charge() if cluster is None else cluster.agree("the lifetime budget", charge)
-        with if_stopped(lambda: _kept(checkpoint)) if prints else nullcontext():
+        with if_stopped(lambda: _interrupted_sentence(checkpoint)) if prints else nullcontext():
             result = run_training(
                 loaded, cluster, checkpoint=checkpoint, logs=logs if prints else None, progress=show,
                 charged=charged,
@@ -195,7 +195,7 @@ def fitted_by_file(result: Result, loaded: LoadedPlan) -> Fitted:
     )  # fmt: skip
 
 
-def _kept(checkpoint: Path | None) -> str:
+def _interrupted_sentence(checkpoint: Path | None) -> str:
     """Say what an interrupted training leaves behind."""
     from sottovoce.runners.checkpoint import kept_at
 

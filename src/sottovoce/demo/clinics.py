@@ -127,11 +127,12 @@ def reconstruction(clinics: Consortium, observer: int = 0) -> Result:
     network, shares = clinics.network, clinics.shares()
     protocol = Gossip(network, rounds_for(network))
     view = protocol.view(observer)
-    found = view.reconstruct(protocol.observe(shares, observer))[:, 0]
+    estimates = view.reconstruct(protocol.observe(shares, observer))[:, 0]
     nodes = [u for u in range(network.n) if view.covers(u)]
     recovered = [
         {"node": u, "name": clinics.names[u], "distance": int(network.distances_from(observer)[u]),
-         "true": float(shares[u]), "recovered": float(found[u]), "error": float(abs(found[u] - shares[u]))}
+         "true": float(shares[u]), "recovered": float(estimates[u]),
+         "error": float(abs(estimates[u] - shares[u]))}
         for u in nodes
     ]  # fmt: skip
     return Result(
@@ -162,14 +163,14 @@ def promises(protocol: Protocol, observer: int) -> list[dict[str, Any]]:
     whole = PrivateAveraging(protocol, noise_std=std, radius=0.5)
     patient = [about_a_patient(plan.privacy(view, **who)) for view, who in (
         ("local", {}), ("network", {"observer": observer}))]  # fmt: skip
-    said = [g.to_dict(delta=DELTA) | {"what": "one patient"} for g in patient]
-    return [*said, whole.privacy("local").to_dict(delta=DELTA) | {"what": "a whole clinic"}]
+    statements = [g.to_dict(delta=DELTA) | {"what": "one patient"} for g in patient]
+    return [*statements, whole.privacy("local").to_dict(delta=DELTA) | {"what": "a whole clinic"}]
 
 
 def about_a_patient(guarantee: Guarantee) -> Guarantee:
     """Return a clinic-level statement as one about one patient, whose record moves the share by 1/28."""
-    said = "the number of patients of every clinic is public"
-    return replace(guarantee, adjacency="replace-one", assumptions=(*guarantee.assumptions, said))
+    assumption = "the number of patients of every clinic is public"
+    return replace(guarantee, adjacency="replace-one", assumptions=(*guarantee.assumptions, assumption))
 
 
 def averages(
@@ -201,7 +202,7 @@ def averages(
         PrivateAveraging(HypercubeExchange(16), noise_std=std, radius=0.5 / PATIENTS).privacy("local")
     )
     methods = [_method("local privacy", "nobody", [1.0], floor, 16 * 15)]
-    said = [local.to_dict(delta=DELTA) | {"what": "every method"}]
+    guarantees = [local.to_dict(delta=DELTA) | {"what": "every method"}]
     for k, (name, protocol) in enumerate(ways.items()):
         h = np.array([protocol.view(v).leakage() for v in range(16)])
         pairs = h[~np.eye(16, dtype=bool)]
@@ -210,7 +211,7 @@ def averages(
         for user in (1, 15):
             plan = PrivateAveraging(protocol, noise_std=std, radius=0.5 / PATIENTS)
             pair = plan.privacy("pairwise", observer=0, user=user)
-            said.append(about_a_patient(pair).to_dict(delta=DELTA) | {"what": name})
+            guarantees.append(about_a_patient(pair).to_dict(delta=DELTA) | {"what": name})
         tick(k + 1)
     methods.append(_method("trusted curator", "a curator with every record", [1 / 16], floor, 32))
     return Result(
@@ -222,7 +223,7 @@ def averages(
             "one_answer": float(ways["tree"].apply(noisy)[0, 0]),
         },
         history=_by_rounds(network, noisy, truth),
-        guarantees=said,
+        guarantees=guarantees,
         provenance=provenance_now(started, noise=SIMULATED),
     )  # fmt: skip
 
@@ -278,8 +279,8 @@ def training(
 
     Examples
     --------
-    >>> found = training(consortium(), steps=3, repeats=2)
-    >>> [m["label"] for m in found.metrics["methods"]]
+    >>> result = training(consortium(), steps=3, repeats=2)
+    >>> [m["label"] for m in result.metrics["methods"]]
     ['none', 'exact', 'exact', 'exact', 'ldp', 'none']
     """
     from sottovoce.algorithms import ConsensusSGD, MuffliatoSGD, Optimizer
@@ -342,7 +343,7 @@ def training(
             "lead": _lead(methods),
         },
         guarantees=[
-            g.to_dict(delta=DELTA) | {"what": name} for name, listed in about.items() for g in listed
+            g.to_dict(delta=DELTA) | {"what": name} for name, guarantees in about.items() for g in guarantees
         ],
         provenance=provenance_now(started, noise=SIMULATED),
     )
@@ -392,11 +393,11 @@ def _trained(
     """Run a plan several times and return the accuracy of the clinics' models."""
     scores = []
     data = plan.prepared(clinics.shards)
-    for seed in range(repeats):  # the plan has been priced: its runs need not price it again
+    for seed in range(repeats):  # the plan is accounted already: its runs need not account again
         random = RunRandomness.from_rng(SimulatedNoise(seed))
-        gate = plan.source(data, range(16), random)
-        text = plan.algorithm(gate, plan.starting(data, random, range(16)))
-        models = text.output(run_stacked(text, plan.schedule, plan.steps, noise=random.noise))
+        source = plan.source(data, range(16), random)
+        algorithm = plan.algorithm(source, plan.starting(data, random, range(16)))
+        models = algorithm.output(run_stacked(algorithm, plan.schedule, plan.steps, noise=random.noise))
         scores.append(np.mean([clinics.accuracy(row) for row in models]))
     return {
         "method": name,
@@ -450,8 +451,8 @@ def audit(clinics: Consortium, runs: int = 40_000, tick: Callable[[int], None] =
 
     Examples
     --------
-    >>> found = audit(consortium(), runs=4000)
-    >>> [name for name, a in found.metrics["audits"].items() if a["refuted"]]
+    >>> result = audit(consortium(), runs=4000)
+    >>> [name for name, a in result.metrics["audits"].items() if a["refuted"]]
     ['opposite corner, by gossip: published formula']
     """
     from sottovoce.accounting.curve import Curve
@@ -480,8 +481,8 @@ def audit(clinics: Consortium, runs: int = 40_000, tick: Callable[[int], None] =
     }  # fmt: skip
     audits = {}
     for k, (name, protocol, observers, user, claim) in enumerate(views):
-        found = audit_averaging(protocol, user=user, observers=observers, guarantee=claim, **common)
-        audits[name] = found.to_dict()
+        outcome = audit_averaging(protocol, user=user, observers=observers, guarantee=claim, **common)
+        audits[name] = outcome.to_dict()
         tick(k + 1)
     audits["the public, one answer"] = audit_outputs(HypercubeExchange(16), user=15, **common).to_dict()
     tick(len(views) + 1)

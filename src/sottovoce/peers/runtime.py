@@ -124,8 +124,8 @@ class PeerConfig:
     def check(self) -> None:
         """Raise unless the agreement is signed by all and this identity is a member with a place to write."""
         self.agreement.require_signatures()
-        listed = self.agreement.members[self.node].fingerprint
-        if listed != self.identity.fingerprint:
+        fingerprint = self.agreement.members[self.node].fingerprint
+        if fingerprint != self.identity.fingerprint:
             raise IdentityError(
                 f"The agreement lists another certificate for {self.identity.name} than this identity's; "
                 "use the identity that signed it."
@@ -575,7 +575,7 @@ class Peer:
         draws = int(sum(self.core.spending.counts.values()))
         planned = sum(release.draws for release in self.agreed_run.releases(self.node))
         left_out = [[r, self.agreement.members[s].name] for r, s in sorted(self.core.dropped)]
-        # against one member only the whole agreed schedule was priced: half of it can tell more
+        # against one member only the whole agreed schedule was accounted: half of it can tell more
         as_agreed = self.core.finished and draws == planned and self.agreement.timing.late == "wait"
         return {
             "version": STATEMENT_VERSION,

@@ -1,7 +1,7 @@
 """An algorithm of your own: what is sent, how a row is updated, and what an adversary observes of it.
 
 Here: sign descent over exact consensus. Every step the noisy gradients are averaged exactly and the model moves
-by the rate in the direction of each coordinate's sign. The gate clips, draws and charges; this file only says
+by the rate in the direction of each coordinate's sign. The mechanism clips, draws and charges; this file says
 what to do with what comes out.
 """
 
@@ -18,7 +18,7 @@ from sottovoce.runners import Algorithm, State
 
 @dataclass(frozen=True, repr=False)
 class SignDescent(GradientPlan):
-    """Options, price, budget, checkpoints and plan files come from Learning."""
+    """Options, privacy cost, budget, checkpoints and plan files come from GradientPlan."""
 
     name: ClassVar[str] = "sign-descent"
     protocols: ClassVar[tuple[str, ...]] = ("tree", "exchange", "masked")

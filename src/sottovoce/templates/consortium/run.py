@@ -32,7 +32,7 @@ def main(folder=HERE / "run"):
         with_ports += ["--member", f"{folder / name / 'certificate.pem'}@127.0.0.1:{each.getsockname()[1]}"]
     for each in sockets:
         each.close()
-    # 2. One agreement: its price is shown, and every member signs it.
+    # 2. One agreement: its privacy cost is shown, and every member signs it.
     agreement = folder / "agreement.toml"
     subprocess.run(peer("agree", HERE / "draft.toml", *with_ports, "--out", agreement), check=True)
     for name in MEMBERS:
@@ -56,13 +56,14 @@ def main(folder=HERE / "run"):
 
 def report(folder):
     models = [np.load(folder / f"{name}-state" / "model.npz")["parameters"] for name in MEMBERS]
-    said = json.loads((folder / "north-state" / "statement.json").read_text())["guarantee"]
+    guarantee = json.loads((folder / "north-state" / "statement.json").read_text())["guarantee"]
     public = np.loadtxt(HERE / "public.csv", delimiter=",", skiprows=1)
     accuracy = float(np.mean((public[:, :-1] @ models[0] > 0) == (public[:, -1] == 1)))
     equal = all(np.array_equal(models[0], other) for other in models)
-    print(f"accuracy {accuracy:.3f} on public records; epsilon {said['epsilon']:.3g} at delta {said['delta']:g}")
+    epsilon, delta = guarantee["epsilon"], guarantee["delta"]
+    print(f"accuracy {accuracy:.3f} on public records; epsilon {epsilon:.3g} at delta {delta:g}")
     print(f"the three models are {'equal to the last bit' if equal else 'DIFFERENT'}")
-    return accuracy, equal, said["epsilon"]
+    return accuracy, equal, epsilon
 
 
 if __name__ == "__main__":

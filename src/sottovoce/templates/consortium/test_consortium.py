@@ -1,4 +1,4 @@
-"""Three peers end with one good model at the agreed price."""
+"""Three peers end with one good model at the agreed privacy cost."""
 
 from run import main
 

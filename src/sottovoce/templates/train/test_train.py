@@ -1,4 +1,4 @@
-"""The model is good, and its price is the one that was planned."""
+"""The model is good, and its privacy cost is the one that was planned."""
 
 import json
 import subprocess
