@@ -173,7 +173,7 @@ def estimand(plan: ConsensusSGD) -> str:
     return "the mean of the sites' means: a site with few records counts as much as one with many"
 
 
-class Model(NamedTuple):
+class ConsensusModel(NamedTuple):
     """What everybody knows: the model, the optimizer's moments, the sum of the iterates to be averaged."""
 
     theta: np.ndarray
@@ -198,21 +198,21 @@ def consensus_sgd(
 
     def init() -> State:
         moments = optimizer.init(start)
-        return State(Model(start, moments, np.zeros_like(start), np.zeros((), np.int64)), ())
+        return State(ConsensusModel(start, moments, np.zeros_like(start), np.zeros((), np.int64)), ())
 
     def update(state: State, received: np.ndarray, k: int) -> State:
-        model: Model = state.common
+        model: ConsensusModel = state.common
         received = received.astype(model.theta.dtype, copy=False)  # means of integer sums are float64
         if decay:
             received = received + received.dtype.type(decay) * model.theta
         step, moments = optimizer.step(model.moments, received, rate(k), model.theta)
         moved = model.theta - step
         if k < average_from:
-            return State(Model(moved, moments, model.total, model.taken), ())
-        return State(Model(moved, moments, model.total + moved, model.taken + 1), ())
+            return State(ConsensusModel(moved, moments, model.total, model.taken), ())
+        return State(ConsensusModel(moved, moments, model.total + moved, model.taken + 1), ())
 
     def output(state: State) -> np.ndarray:
-        model: Model = state.common
+        model: ConsensusModel = state.common
         return model.theta if model.taken == 0 else model.total / model.theta.dtype.type(model.taken)
 
     return Algorithm(init, lambda state, k: release(state.common.theta, k), update, output)

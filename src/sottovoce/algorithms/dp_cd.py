@@ -181,7 +181,7 @@ class DPCD(CentralPlan):
 
     def outputs(self, rows: np.ndarray, state: Any) -> dict[str, np.ndarray]:
         """Return the coefficients, the last iterate, and the smoothness that was used."""
-        model: Model = state.common
+        model: CDModel = state.common
         return {"coef": rows[0], "last": model.w[0], "smoothness": model.M}
 
     def calibrated_to(self, epsilon: float, delta: float, view: View | None = None, **adversary: Any) -> Self:
@@ -212,7 +212,7 @@ def check_separable(objective: object) -> None:
         )
 
 
-class Model(NamedTuple):
+class CDModel(NamedTuple):
     """All of it is released: the model, the sum of the iterates since a restart and their number, M_j."""
 
     w: np.ndarray
@@ -240,7 +240,7 @@ def dp_cd(
 
     def init() -> State:
         M = source.released_smoothness()
-        model = Model(start, np.zeros_like(start), np.zeros((), np.int64), M)
+        model = CDModel(start, np.zeros_like(start), np.zeros((), np.int64), M)
         return State(model, source.margins(start))
 
     def message(state: State, k: int) -> np.ndarray:
@@ -248,35 +248,35 @@ def dp_cd(
         return np.array([[source.coordinate(state.common.M, state.own, j, k)]])
 
     def update(state: State, received: np.ndarray, k: int) -> State:
-        model: Model = state.common
+        model: CDModel = state.common
         j = int(source.chosen(k)[0])
         gamma = step_scale / model.M[j]
         w = model.w.copy()
         w[:, j] = prox(model.w[:, j] - gamma * received[:, 0], gamma)
         margins = source.moved(state.own, j, float(w[0, j] - model.w[0, j]))
-        return _restarted(Model(w, model.total + w, model.taken + 1, model.M), margins, k + 1)
+        return _restarted(CDModel(w, model.total + w, model.taken + 1, model.M), margins, k + 1)
 
-    def _restarted(model: Model, margins: np.ndarray, k: int) -> State:
+    def _restarted(model: CDModel, margins: np.ndarray, k: int) -> State:
         """Begin a new period at the average of the last; the run's last period is left for the output."""
         if k % length or k >= steps:
             return State(model, margins)
         w = model.total / length
-        fresh = Model(w, np.zeros_like(w), np.zeros((), np.int64), model.M)
+        fresh = CDModel(w, np.zeros_like(w), np.zeros((), np.int64), model.M)
         return State(fresh, source.margins(w))
 
     def block(state: State, k: int, count: int) -> State:
         while count:
-            model: Model = state.common
+            model: CDModel = state.common
             part = min(count, length - k % length)
             w, total, margins = source.descend(
                 model.M, model.w, model.total, state.own, k, part, step_scale / model.M
             )
             k, count = k + part, count - part
-            state = _restarted(Model(w, total, model.taken + part, model.M), margins, k)
+            state = _restarted(CDModel(w, total, model.taken + part, model.M), margins, k)
         return state
 
     def output(state: State) -> np.ndarray:
-        model: Model = state.common
+        model: CDModel = state.common
         return model.total / int(model.taken) if averaging and model.taken else model.w
 
     return Algorithm(init, message, update, output, block if compiled else None)

@@ -81,7 +81,7 @@ class DPDiNNO(GradientPlan):
         )  # fmt: skip
 
 
-class Own(NamedTuple):
+class DiNNOVariables(NamedTuple):
     """Primal and dual variables and optimizer moments, one row per agent."""
 
     theta: np.ndarray
@@ -104,7 +104,7 @@ def dp_dinno(
     d = degrees[:, None]
 
     def update(state: State, received: np.ndarray, k: int) -> State:
-        own: Own = state.own
+        own: DiNNOVariables = state.own
         r = own.theta.dtype.type(rho(k))
         y = own.y + r * (d * own.theta - received)
         middle = (d * own.theta + received) / 2
@@ -114,10 +114,10 @@ def dp_dinno(
             h = source.gradient_with_l2(psi, k, t) + y + 2 * r * (d * psi - middle)
             step, moments = optimizer.step(moments, h, rate(k), psi)
             psi = psi - step
-        return State((), Own(psi, y, moments))
+        return State((), DiNNOVariables(psi, y, moments))
 
     return Algorithm(
-        init=lambda: State((), Own(start, np.zeros_like(start), optimizer.init(start))),
+        init=lambda: State((), DiNNOVariables(start, np.zeros_like(start), optimizer.init(start))),
         message=lambda state, k: state.own.theta,
         update=update,
         output=lambda state: state.own.theta,

@@ -52,7 +52,7 @@ class DPDSGD(GradientPlan):
         return dp_dsgd(source, start, self.rate, self.optimizer)
 
 
-class Own(NamedTuple):
+class DSGDVariables(NamedTuple):
     """Parameters and optimizer moments, one row per agent."""
 
     theta: np.ndarray
@@ -65,12 +65,12 @@ def dp_dsgd(
     """Return Algorithm 1 of [1]."""
 
     def update(state: State, received: np.ndarray, k: int) -> State:
-        own: Own = state.own
+        own: DSGDVariables = state.own
         step, moments = optimizer.step(own.moments, source.gradient_with_l2(own.theta, k), rate(k), own.theta)
-        return State((), Own(received - step, moments))
+        return State((), DSGDVariables(received - step, moments))
 
     return Algorithm(
-        init=lambda: State((), Own(start, optimizer.init(start))),
+        init=lambda: State((), DSGDVariables(start, optimizer.init(start))),
         message=lambda state, k: state.own.theta,
         update=update,
         output=lambda state: state.own.theta,

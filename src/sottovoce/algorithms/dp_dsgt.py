@@ -57,7 +57,7 @@ class DPDSGT(GradientPlan):
         return dp_dsgt(source, start, self.rate)
 
 
-class Own(NamedTuple):
+class DSGTVariables(NamedTuple):
     """Parameters, tracked gradient, last noisy gradient; one row per agent."""
 
     theta: np.ndarray
@@ -73,10 +73,10 @@ def dp_dsgt(source: RegularizedSource, start: np.ndarray, rate: Callable[[int], 
         mixed, tracked = received[:, :dim], received[:, dim:]
         moved = mixed - mixed.dtype.type(rate(k)) * tracked
         g = source.gradient_with_l2(moved, k)
-        return State((), Own(moved, tracked + g - state.own.g, g))
+        return State((), DSGTVariables(moved, tracked + g - state.own.g, g))
 
     return Algorithm(
-        init=lambda: State((), Own(start, np.zeros_like(start), np.zeros_like(start))),
+        init=lambda: State((), DSGTVariables(start, np.zeros_like(start), np.zeros_like(start))),
         message=lambda state, k: np.concatenate([state.own.theta, state.own.y], axis=1),
         update=update,
         output=lambda state: state.own.theta,

@@ -117,7 +117,7 @@ class DPGCD(CentralPlan):
         return {"coef": rows[0], "chosen": state.common.chosen}
 
 
-class Model(NamedTuple):
+class GCDModel(NamedTuple):
     """All of it is released: the model, and the coordinates chosen so far (-1 for steps to come)."""
 
     w: np.ndarray
@@ -137,15 +137,15 @@ def dp_gcd(
         return np.array([source.choose(state.common.w, k)], dtype=np.float64)
 
     def update(state: State, received: np.ndarray, k: int) -> State:
-        model: Model = state.common
+        model: GCDModel = state.common
         j, value = int(received[0, 0]), received[:, 1]
         w, chosen = model.w.copy(), model.chosen.copy()
         w[:, j] = prox(model.w[:, j] - gamma[j] * value, gamma[j])
         chosen[k] = j
-        return State(Model(w, chosen), ())
+        return State(GCDModel(w, chosen), ())
 
     return Algorithm(
-        init=lambda: State(Model(start, np.full(steps, -1)), ()),
+        init=lambda: State(GCDModel(start, np.full(steps, -1)), ()),
         message=message,
         update=update,
         output=lambda state: state.common.w,

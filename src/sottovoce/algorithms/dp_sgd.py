@@ -129,7 +129,7 @@ class DPSGD(GradientPlan):
         return {key: value for key, value in super().describe().items() if key not in absent}
 
 
-class Model(NamedTuple):
+class SGDModel(NamedTuple):
     """All of it is released: parameters, moments of the optimizer, the sum of the iterates (or nothing)."""
 
     theta: np.ndarray
@@ -151,25 +151,25 @@ def dp_sgd(
 
     def init() -> State:
         total = np.zeros_like(start) if averaging else np.zeros((0,), start.dtype)
-        return State(Model(start, optimizer.init(start), total), ())
+        return State(SGDModel(start, optimizer.init(start), total), ())
 
     def update(state: State, received: np.ndarray, k: int) -> State:
-        model: Model = state.common
+        model: SGDModel = state.common
         step, moments = optimizer.step(model.moments, received, rate(k), model.theta)
         theta = model.theta - step
         if prox is not None:
             theta = prox(theta, rate(k))
-        return State(Model(theta, moments, model.total + theta if averaging else model.total), ())
+        return State(SGDModel(theta, moments, model.total + theta if averaging else model.total), ())
 
     def block(state: State, k: int, count: int) -> State:
-        model: Model = state.common
+        model: SGDModel = state.common
         rates = np.array([rate(t) for t in range(k, k + count)])
         assert descend is not None
         theta, total = descend(model.theta, model.total, k, rates)
-        return State(Model(theta, model.moments._replace(taken=model.moments.taken + count), total), ())
+        return State(SGDModel(theta, model.moments._replace(taken=model.moments.taken + count), total), ())
 
     def output(state: State) -> np.ndarray:
-        model: Model = state.common
+        model: SGDModel = state.common
         if not averaging or not model.moments.taken:
             return model.theta
         return model.total / model.theta.dtype.type(model.moments.taken)

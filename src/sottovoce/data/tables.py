@@ -25,7 +25,7 @@ Table = Mapping[str, np.ndarray]  # columns by name
 
 
 @runtime_checkable
-class Frame(Protocol):
+class DataFrame(Protocol):
     """A data frame of pandas, polars or another library."""
 
     @property
@@ -298,10 +298,10 @@ def is_table(data: Any) -> bool:
         return Path(data).suffix not in (".npz", ".npy")
     if isinstance(data, Mapping):
         return bool(data) and all(not is_tensor(v) and np.ndim(v) == 1 for v in data.values())
-    return isinstance(data, Frame)
+    return isinstance(data, DataFrame)
 
 
-def read_table(data: str | os.PathLike[str] | Mapping[Any, Any] | Frame) -> dict[str, np.ndarray]:
+def read_table(data: str | os.PathLike[str] | Mapping[Any, Any] | DataFrame) -> dict[str, np.ndarray]:
     """Return the columns of a table by name.
 
     Examples

@@ -11,7 +11,7 @@ from sottovoce.demo.clinics import Consortium, consortium
 from sottovoce.protocols import Gossip, Protocol, rounds_for
 from sottovoce.runners import Result
 
-__all__ = ["LEAD", "PLAN", "Part", "account", "consortium", "parts", "write"]
+__all__ = ["LEAD", "PLAN", "TourPart", "account", "consortium", "parts", "write"]
 
 LEAD = (
     "Sixteen clinics want a common answer and a common model, and no clinic may learn another's patients. "
@@ -41,7 +41,7 @@ delta = 1e-5
 """
 
 
-class Part(NamedTuple):
+class TourPart(NamedTuple):
     """One part of the tour: its name, a title for the progress bar, its number of ticks, and what runs."""
 
     name: str
@@ -50,20 +50,24 @@ class Part(NamedTuple):
     run: Callable[[Consortium, Callable[[int], None]], Result]
 
 
-def parts(quick: bool = False) -> tuple[Part, ...]:
+def parts(quick: bool = False) -> tuple[TourPart, ...]:
     """Return the parts of the tour; ``account`` runs nothing, so its function is `account`."""
     runs, repeats, attacks = (200, 3, 8_000) if quick else (2000, 20, 60_000)
     return (
-        Part("reconstruction", "reconstruction", None, lambda c, tick: parts_of.reconstruction(c)),
-        Part("account", "account", None, lambda c, tick: Result("account")),
-        Part("averages", "private averages", 4, lambda c, tick: parts_of.averages(c, runs=runs, tick=tick)),
-        Part(
+        TourPart("reconstruction", "reconstruction", None, lambda c, tick: parts_of.reconstruction(c)),
+        TourPart("account", "account", None, lambda c, tick: Result("account")),
+        TourPart(
+            "averages", "private averages", 4, lambda c, tick: parts_of.averages(c, runs=runs, tick=tick)
+        ),
+        TourPart(
             "training",
             "private training",
             5,
             lambda c, tick: parts_of.training(c, repeats=repeats, tick=tick),
         ),
-        Part("audit", "attacking the claims", 7, lambda c, tick: parts_of.audit(c, runs=attacks, tick=tick)),
+        TourPart(
+            "audit", "attacking the claims", 7, lambda c, tick: parts_of.audit(c, runs=attacks, tick=tick)
+        ),
     )
 
 

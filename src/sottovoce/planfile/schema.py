@@ -41,13 +41,13 @@ ViewName = Literal["local", "outsider", "network", "pairwise", "colluders", "cen
 SectionType = TypeVar("SectionType", bound=BaseModel)
 
 
-class Section(BaseModel):
+class PlanSection(BaseModel):
     """A table of a plan file: unknown keys are refused, values are not changed after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class NetworkSection(Section):
+class NetworkSection(PlanSection):
     """``[network]``: who can talk to whom."""
 
     graph: str | None = Field(None, description="a graph by name, as sottovoce account --graph takes it")
@@ -61,7 +61,7 @@ class NetworkSection(Section):
         return self.graph is not None and self.graph.split(":")[0] in ("er", "geometric")
 
 
-class ProtocolSection(Section):
+class ProtocolSection(PlanSection):
     """``[protocol]``: how the nodes average, as `sottovoce.protocols.parse` reads it."""
 
     name: str | None = Field(None, description="a protocol by name; the algorithm's own when left out")
@@ -96,7 +96,7 @@ def _amount(name: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-class NoiseSection(Section):
+class NoiseSection(PlanSection):
     """``[noise]``: how much, and from where; without an amount, the least noise that meets ``[budget]``."""
 
     noise_multiplier: Annotated[float | None, _amount("noise_multiplier")] = Field(
@@ -120,7 +120,7 @@ class NoiseSection(Section):
         return ProtectiveNoise() if self.seed is None else SimulatedNoise(self.seed)
 
 
-class BudgetSection(Section):
+class BudgetSection(PlanSection):
     """``[budget]``: what may be spent, against whom, and how wrong the answer may be."""
 
     epsilon: float = Field(gt=0, allow_inf_nan=True, description="inf asks for no privacy, and no noise")
@@ -144,7 +144,7 @@ class BudgetSection(Section):
         )  # fmt: skip
 
 
-class AverageSection(Section):
+class AverageSection(PlanSection):
     """``[average]``: what is averaged. Its other keys are options of the plan: radius, center, dim."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
@@ -153,7 +153,7 @@ class AverageSection(Section):
     values: Path | tuple[float, ...] | None = Field(None, description="CSV or NPZ file, or the numbers")
 
 
-class DataSection(Section):
+class DataSection(PlanSection):
     """``[data]``: which records, how they are prepared, who holds them."""
 
     name: str | None = Field(None, description="a data set by name")
@@ -195,13 +195,13 @@ class DataSection(Section):
     seed: int = Field(0, ge=0, description="splits and partitions; public")
 
 
-class ObjectiveSection(Section):
+class ObjectiveSection(PlanSection):
     """``[objective]``: a linear model. Its keys are those of `sottovoce.objectives.GLM`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
 
-class ModelSection(Section):
+class ModelSection(PlanSection):
     """``[model]``: a network of the zoo or of one's own, and where it is computed."""
 
     name: str | None = Field(None, description="a network of the zoo")
@@ -218,7 +218,7 @@ class ModelSection(Section):
     device: str = "cpu"
 
 
-class TrainSection(Section):
+class TrainSection(PlanSection):
     """``[train]``: the algorithm; its other keys are options of the plan, checked by the plan."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
@@ -229,7 +229,7 @@ class TrainSection(Section):
     every: int | None = Field(None, ge=1, description="score, report and save after so many steps")
 
 
-class PlanFile(Section):
+class PlanFile(PlanSection):
     """Everything a plan file may hold."""
 
     version: Literal[1]
