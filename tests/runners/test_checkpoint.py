@@ -42,7 +42,7 @@ def test_any_slice_comes_back(tmp_path, agents):
 def test_an_unfinished_write_changes_nothing(tmp_path):
     checkpoint = saved(tmp_path)
     checkpoint.write(8, np.array([0, 1, 4]), state(np.array([0, 1, 4])), 0)
-    assert checkpoint.found().step == 7
+    assert checkpoint.latest().step == 7
     assert checkpoint.read(np.array([4]), state(np.array([4]))).theta.tolist() == [[4.0, 8.0]]
 
 
@@ -53,10 +53,10 @@ def test_older_files_go_when_a_newer_checkpoint_is_whole(tmp_path):
 
 
 def test_refusals_say_why(tmp_path):
-    assert Checkpoint(tmp_path, "a").found() is None
+    assert Checkpoint(tmp_path, "a").latest() is None
     checkpoint = saved(tmp_path)
     with pytest.raises(ConfigError, match="another plan"):
-        Checkpoint(tmp_path, "b").found()
+        Checkpoint(tmp_path, "b").latest()
     with pytest.raises(DataError, match="lacks agent 9"):
         checkpoint.read(np.array([4, 9]), state(np.array([4, 9])))
     with pytest.raises(ConfigError, match="shape"):
@@ -69,7 +69,7 @@ def test_refusals_say_why(tmp_path):
         checkpoint.read(np.array([0]), state(np.array([0])))
     (tmp_path / "current.json").write_text("{")
     with pytest.raises(DataError, match="damaged"):
-        checkpoint.found()
+        checkpoint.latest()
 
 
 def test_one_process_saves_and_loads(tmp_path):
@@ -112,7 +112,7 @@ def test_what_is_stored_keeps_its_precision(tmp_path):
 def test_what_is_refused_in_one_process(tmp_path):
     (tmp_path / "file.npz").touch()
     everybody = np.arange(2)
-    for ask in (lambda c: c.found(), lambda c: c.save(1, everybody, np.zeros((2, 1)))):
+    for ask in (lambda c: c.latest(), lambda c: c.save(1, everybody, np.zeros((2, 1)))):
         with pytest.raises(ConfigError, match=r"file\.npz is a file, a checkpoint is a folder"):
             ask(Checkpoint(tmp_path / "file.npz", "a"))
     checkpoint = Checkpoint(tmp_path / "a", "a")
@@ -128,11 +128,11 @@ def test_what_is_refused_in_one_process(tmp_path):
         checkpoint.load(everybody, (np.zeros(3), np.zeros((2, 1))))
     (tmp_path / "a" / "current.json").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="cannot be read: not text"):
-        checkpoint.found()
+        checkpoint.latest()
     (tmp_path / "a" / "current.json").unlink()
     (tmp_path / "a" / "current.json").mkdir()
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
-        checkpoint.found()
+        checkpoint.latest()
 
 
 def test_leftovers_of_a_crash_go_with_the_next_checkpoint(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 import sottovoce
 from sottovoce.errors import InvalidInput
 from sottovoce.runners.launch import launch
-from sottovoce.runners.threads import thread_variables, threads_said
+from sottovoce.runners.threads import parse_threads, thread_variables
 
 POOLS = tuple(thread_variables(1))
 
@@ -106,7 +106,7 @@ def test_workers_keep_to_one_thread(backend):
 
 
 def test_words():
-    assert [threads_said(word) for word in ("2", "4,1", "0", "", None, "all")] == [
+    assert [parse_threads(word) for word in ("2", "4,1", "0", "", None, "all")] == [
         2,
         4,
         None,

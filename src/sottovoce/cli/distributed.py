@@ -29,7 +29,7 @@ def start(ranks: int) -> None:
     try:
         launch(command, ranks, environment={_STARTED: str(ranks)})
     except Ended as ended:
-        if ended.told:  # a rank has said why
+        if ended.explained:  # a rank has printed why
             sys.exit(1)
         raise
 

@@ -1,10 +1,10 @@
-"""Reports from result records: figures, tables of guarantees in plain words, one self-contained page.
+"""Reports from results: figures, tables of guarantees in plain words, one self-contained page.
 
-How to add a section for a record of your own
+How to add a section for a result of your own
 ---------------------------------------------
-Write a function from a record (a dict with name, config, metrics, history, guarantees, provenance) to a
-`Section` in a module of this package, and add one line to `sottovoce.report.sections.SECTIONS`: the record's
-name, and ``"module:function"``. Records without a section of their own get a general one: their settings,
+Write a function from a result (a dict with name, config, metrics, history, guarantees, provenance) to a
+`Section` in a module of this package, and add one line to `sottovoce.report.sections.SECTIONS`: the result's
+name, and ``"module:function"``. Results without a section of their own get a general one: their settings,
 numbers, curves of their history, and guarantees.
 """
 

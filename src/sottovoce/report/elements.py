@@ -70,7 +70,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """One record, told: a title, a first paragraph, figures and tables, and its guarantees.
+    """The part of a page for one result: a title, a first paragraph, figures and tables, and its guarantees.
 
     Examples
     --------

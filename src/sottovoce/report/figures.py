@@ -264,10 +264,10 @@ def intervals(
         axes.set_xlabel(xlabel)
         axes.tick_params(axis="y", length=0)
         axes.set_xlim(0, 1.15 * max([*lower, *claimed, 1e-9]))
-        handles, said = axes.get_legend_handles_labels()
+        handles, labels = axes.get_legend_handles_labels()
         figure.legend(
             handles,
-            said,
+            labels,
             loc="outside upper left",
             ncols=2,
             frameon=False,

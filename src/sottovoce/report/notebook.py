@@ -1,7 +1,7 @@
 """What a notebook shows of a network, a protocol, a view, a guarantee, a plan and a result.
 
-Every number comes from the object itself: a guarantee is asked for its epsilon, a plan for its price, a view
-for its leakage. All text is escaped. `sottovoce._hooks` binds these as ``_repr_html_``, ``plot`` and
+Every number comes from the object itself: a guarantee gives its epsilon, a plan its privacy cost, a view its
+leakage. All text is escaped. `sottovoce._hooks` binds these as ``_repr_html_``, ``plot`` and
 ``report``.
 """
 
@@ -95,8 +95,8 @@ def _(thing: GaussianView) -> str:
 @html.register
 def _(thing: Guarantee) -> str:
     verdict, meaning = wording.verdict(thing.label)
-    uncharged = [said for said in thing.assumptions if said.startswith("not charged")]
-    others = [said for said in thing.assumptions if said not in uncharged]
+    uncharged = [assumption for assumption in thing.assumptions if assumption.startswith("not charged")]
+    others = [assumption for assumption in thing.assumptions if assumption not in uncharged]
     color = _GOOD if thing.valid and not uncharged else _BAD
     facts = {
         "against": str(thing.adversary),
@@ -105,10 +105,10 @@ def _(thing: Guarantee) -> str:
         "cannot be told apart": wording.adjacency(thing.adjacency, thing.adversary.users),
         "label": f"{thing.label}: {meaning}",
     }
-    notes = "".join(f"<li>{_marked(said, _BAD)}</li>" for said in uncharged)
-    notes += "".join(f"<li>{escape(said)}</li>" for said in others)
-    told = f"<details><summary>Assumes</summary><ul>{notes}</ul></details>" if notes else ""
-    return _box(verdict, _facts(facts) + told, color=color)
+    notes = "".join(f"<li>{_marked(assumption, _BAD)}</li>" for assumption in uncharged)
+    notes += "".join(f"<li>{escape(assumption)}</li>" for assumption in others)
+    details = f"<details><summary>Assumes</summary><ul>{notes}</ul></details>" if notes else ""
+    return _box(verdict, _facts(facts) + details, color=color)
 
 
 @html.register
@@ -123,7 +123,7 @@ def _(thing: Plan) -> str:
         )
         for g in thing.guarantees()
     ]
-    price = _table(("against", f"epsilon at {DELTA:g}", "best guess", "label", "guarantee"), rows)
+    costs = _table(("against", f"epsilon at {DELTA:g}", "best guess", "label", "guarantee"), rows)
     facts: dict[str, Any] = {
         "nodes": thing.n,
         "steps": thing.steps,
@@ -131,8 +131,8 @@ def _(thing: Plan) -> str:
     }
     facts |= {key.replace("_", " "): value for key, value in thing.cost().items()}
     worth = usefulness(thing)
-    said = _marked(str(worth), {True: _GOOD, False: _BAD, None: _GREY}[worth.useful])
-    return _box(f"Plan {thing.name}", price + said + _facts(facts))
+    verdict = _marked(str(worth), {True: _GOOD, False: _BAD, None: _GREY}[worth.useful])
+    return _box(f"Plan {thing.name}", costs + verdict + _facts(facts))
 
 
 @html.register
@@ -181,8 +181,8 @@ def plot(thing: Any, ax: Any = None, **options: Any) -> Any:
 @plot.register
 def _(thing: Network, ax: Any = None, *, values: Any = None, observers: Iterable[int] | int = ()) -> Any:
     ax = _axes(ax)
-    given = values is not None
-    shown = np.asarray(values, dtype=float) if given else np.full(thing.n, 0.35)
+    colored = values is not None
+    shown = np.asarray(values, dtype=float) if colored else np.full(thing.n, 0.35)
     if shown.shape != (thing.n,):
         raise InvalidInput(f"values colors one node each ({thing.n}), got shape {shown.shape}.")
     positions = figures.springs(thing.edges.tolist(), thing.n)
@@ -192,7 +192,7 @@ def _(thing: Network, ax: Any = None, *, values: Any = None, observers: Iterable
     ringed = [observers] if isinstance(observers, int) else list(observers)
     if ringed:
         ax.scatter(*positions[ringed].T, s=230, c="none", edgecolors=figures.INK, linewidths=2.0, zorder=3)
-    if given:
+    if colored:
         bar = ax.figure.colorbar(points, ax=ax, shrink=0.7, pad=0.02)
         bar.set_label("share of local privacy lost")
     return ax
@@ -224,9 +224,9 @@ def _(thing: Guarantee, ax: Any = None) -> Any:
     ax = _axes(ax)
     deltas = np.logspace(-8, -2, 13)
     losses = [thing.epsilon(float(delta)) for delta in deltas]
-    kept = [(d, e) for d, e in zip(deltas, losses, strict=True) if math.isfinite(e)]
-    if kept:
-        ax.plot(*zip(*kept, strict=True), marker="o", color=figures.COLORS[0])
+    points = [(d, e) for d, e in zip(deltas, losses, strict=True) if math.isfinite(e)]
+    if points:
+        ax.plot(*zip(*points, strict=True), marker="o", color=figures.COLORS[0])
     ax.set_xscale("log")
     ax.set(xlabel="delta", ylabel="epsilon", title=f"{thing.label}, against {thing.adversary}")
     return ax
@@ -352,11 +352,11 @@ def _curves(history: Sequence[Mapping[str, Any]]) -> tuple[str, dict[str, tuple[
     """Return the name of the axis and, per number of the history, where and what it was."""
     rows = [row for row in history if isinstance(row, Mapping)]
     axis = next((key for key in ("step", "round", "rounds", "epoch") if rows and key in rows[0]), "record")
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    curves: dict[str, tuple[list[float], list[float]]] = {}
     for k, row in enumerate(rows):
         for name, value in row.items():
             if name != axis and isinstance(value, (int, float, np.number)) and not isinstance(value, bool):
-                x, y = found.setdefault(name, ([], []))
+                x, y = curves.setdefault(name, ([], []))
                 x.append(float(row.get(axis, k)))
                 y.append(float(value))
-    return axis, {name: pair for name, pair in found.items() if len(pair[1]) > 1}
+    return axis, {name: pair for name, pair in curves.items() if len(pair[1]) > 1}

@@ -23,7 +23,7 @@ KINDS = {
 
 
 def build(
-    records: Iterable[Mapping[str, Any]], title: str = "What was revealed, and to whom", lead: str = ""
+    results: Iterable[Mapping[str, Any]], title: str = "What was revealed, and to whom", lead: str = ""
 ) -> str:
     """Return the HTML page of results, in their order.
 
@@ -37,7 +37,7 @@ def build(
     import jinja2
     import markupsafe
 
-    results = list(records)
+    results = list(results)
     if not results:
         raise InvalidInput("A report needs at least one result, got none.")
     parts: list[dict[str, Any]] = []
@@ -59,7 +59,7 @@ def build(
         lead=lead,
         summary_pages=[result["summary_page"] for result in results if result.get("summary_page")],
         kinds=KINDS,
-        said=value_text,
+        value_text=value_text,
         share=_part,
         color=_color(),
         parts=parts,

@@ -1,7 +1,7 @@
-"""Result records on disk: small JSON files, written whole or not at all.
+"""Results on disk: small JSON files, written whole or not at all.
 
-A record is what `Result.record` gives: name, config, metrics, history, guarantees, provenance. The report
-reads records and nothing else.
+A result here is what `Result.to_dict` gives: name, config, metrics, history, guarantees, provenance. The
+report reads results and nothing else.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FIELDS: dict[str, type] = {
 }  # fmt: skip
 
 
-def write_result(path: str | Path, record: Mapping[str, Any]) -> Path:
-    """Write one result record as JSON.
+def write_result(path: str | Path, result: Mapping[str, Any]) -> Path:
+    """Write one result as JSON.
 
     Examples
     --------
@@ -33,11 +33,11 @@ def write_result(path: str | Path, record: Mapping[str, Any]) -> Path:
     ...     read_result(file)["metrics"]
     {'error': 0.5}
     """
-    return atomic_write(path, json.dumps(record, indent=1, allow_nan=False) + "\n")
+    return atomic_write(path, json.dumps(result, indent=1, allow_nan=False) + "\n")
 
 
 def read_result(path: str | Path) -> dict[str, Any]:
-    """Read a result record; anything else is refused with a sentence.
+    """Read a result; anything else is refused with a sentence.
 
     Examples
     --------
@@ -47,7 +47,7 @@ def read_result(path: str | Path) -> dict[str, Any]:
     """
     source = Path(path)
     try:
-        record = json.loads(source.read_text(encoding="utf-8"))
+        result = json.loads(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"There is no file {source}; --out FILE.json of a command writes a record.") from None
     except OSError as error:
@@ -57,12 +57,12 @@ def read_result(path: str | Path) -> dict[str, Any]:
     except (json.JSONDecodeError, RecursionError) as error:
         line = getattr(error, "lineno", 1)
         raise DataError(f"{source} is not JSON (line {line}); expected a result record.") from None
-    if not isinstance(record, dict) or not isinstance(record.get("name"), str):
+    if not isinstance(result, dict) or not isinstance(result.get("name"), str):
         raise DataError(f"{source} is not a result record: it has no name; --out FILE.json writes one.")
     for field, kind in _FIELDS.items():
-        if not isinstance(record.setdefault(field, kind()), kind):
+        if not isinstance(result.setdefault(field, kind()), kind):
             raise DataError(
                 f"{field!r} of {source} must be {'an object' if kind is dict else 'a list'}, "
-                f"got {type(record[field]).__name__}."
+                f"got {type(result[field]).__name__}."
             )
-    return record
+    return result

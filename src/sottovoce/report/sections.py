@@ -1,4 +1,4 @@
-"""One function per kind of record: what a reader should see of it, in which words."""
+"""One function per kind of result: what a reader should see of it, in which words."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sottovoce.report.elements import Figure, Section, Table
 
 __all__ = ["SECTIONS", "provenance", "scalars", "section_of"]
 
-# record name -> "module:function"; one line for every kind of record with a section of its own
+# result name -> "module:function"; one line for every kind of result with a section of its own
 SECTIONS: dict[str, str] = {
     "account": "sottovoce.report.sections:account",
     "plan": "sottovoce.report.sections:plan",
@@ -28,8 +28,8 @@ SECTIONS: dict[str, str] = {
 }
 
 
-def section_of(record: Mapping[str, Any]) -> Section:
-    """Return the section of a record: its own kind's, or the general one.
+def section_of(result: Mapping[str, Any]) -> Section:
+    """Return the section of a result: its own kind's, or the general one.
 
     Examples
     --------
@@ -37,18 +37,18 @@ def section_of(record: Mapping[str, Any]) -> Section:
     >>> section_of(Result("something-new", metrics={"error": 0.5}).to_dict()).title
     'Something new'
     """
-    tell = _teller(str(record["name"]))
+    tell = _teller(str(result["name"]))
     try:
-        return tell(record)
+        return tell(result)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as problem:
         raise DataError(
-            f"The record {record['name']!r} lacks what its section shows ({type(problem).__name__}: "
+            f"The record {result['name']!r} lacks what its section shows ({type(problem).__name__}: "
             f"{problem}); write it again with this version."
         ) from None
 
 
 def _teller(name: str) -> Callable[[Mapping[str, Any]], Section]:
-    """Return what tells a record: a section of its own, one of an installed package, or the general one."""
+    """Return what makes a result's section: its own, one of an installed package, or the general one."""
     if name in SECTIONS:
         module, _, function = SECTIONS[name].partition(":")
         own: Callable[[Mapping[str, Any]], Section] = getattr(importlib.import_module(module), function)
@@ -62,42 +62,42 @@ def _teller(name: str) -> Callable[[Mapping[str, Any]], Section]:
 
 @cache
 def _added() -> tuple[Callable[[str], Callable[[Mapping[str, Any]], Section] | None], ...]:
-    """Functions of installed packages from a record's name to its section (None for names of others)."""
+    """Functions of installed packages from a result's name to its section (None for names of others)."""
     from importlib.metadata import entry_points
 
     return tuple(entry.load() for entry in entry_points(group="sottovoce.report_sections"))
 
 
-def general(record: Mapping[str, Any]) -> Section:
+def general(result: Mapping[str, Any]) -> Section:
     """Settings, numbers, and curves of the history."""
-    settings = scalars(record["config"])
-    measured = scalars(record["metrics"])
+    settings = scalars(result["config"])
+    measured = scalars(result["metrics"])
     blocks: list[Figure | Table] = []
     if measured:
         blocks.append(Table(("measured", "value"), tuple(measured.items())))
-    blocks += _history(record["history"])
+    blocks += _history(result["history"])
     if settings:
         blocks.append(Table(("setting", "value"), tuple(settings.items())))
-    title = str(record["config"].get("title") or record["name"]).replace("-", " ").replace("_", " ")
+    title = str(result["config"].get("title") or result["name"]).replace("-", " ").replace("_", " ")
     return Section(
         title[:1].upper() + title[1:],
-        str(record["config"].get("about", "")),
+        str(result["config"].get("about", "")),
         tuple(blocks),
-        tuple(record["guarantees"]),
-        provenance(record),
+        tuple(result["guarantees"]),
+        provenance(result),
     )
 
 
-def provenance(record: Mapping[str, Any]) -> str:
+def provenance(result: Mapping[str, Any]) -> str:
     """Return where the numbers come from, in one line."""
-    said = [f"{key} {number(value)}" for key, value in scalars(record["provenance"]).items()]
-    return "Record: " + ", ".join(said) + "." if said else ""
+    entries = [f"{key} {number(value)}" for key, value in scalars(result["provenance"]).items()]
+    return "Record: " + ", ".join(entries) + "." if entries else ""
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries that are one word or number, under names for people."""
-    kept = {k: v for k, v in values.items() if isinstance(v, (str, int, float, bool)) and v != ""}
-    return {key.replace("_", " "): value for key, value in kept.items()}
+    plain = {k: v for k, v in values.items() if isinstance(v, (str, int, float, bool)) and v != ""}
+    return {key.replace("_", " "): value for key, value in plain.items()}
 
 
 def _history(history: list[Any]) -> list[Figure | Table]:
@@ -121,32 +121,32 @@ def _history(history: list[Any]) -> list[Figure | Table]:
     ]  # fmt: skip
 
 
-def _called(record: Mapping[str, Any], v: int) -> str:
-    labels = record["config"].get("labels")
+def _called(result: Mapping[str, Any], v: int) -> str:
+    labels = result["config"].get("labels")
     return str(labels[v]) if labels else f"participant {v}"
 
 
 # ---- what an account shows ---------------------------------------------------------------------------
 
 
-def account(record: Mapping[str, Any]) -> Section:
+def account(result: Mapping[str, Any]) -> Section:
     """The graph colored by what one node learns, and the loss against distance."""
     from sottovoce.report import figures
 
-    config, found = record["config"], record["metrics"]
-    observer = found["observer"]
+    config, metrics = result["config"], result["metrics"]
+    observer = metrics["observer"]
     blocks: list[Figure | Table] = []
-    who = "every participant in turn" if observer is None else _called(record, observer)
-    if observer is not None and found.get("edge_list") is not None:
-        group = [observer, *found.get("colluders", ())]
+    who = "every participant in turn" if observer is None else _called(result, observer)
+    if observer is not None and metrics.get("edge_list") is not None:
+        group = [observer, *metrics.get("colluders", ())]
         picture = figures.graph_picture(
-            found["edge_list"], found["exact"], observers=group, labels=config.get("labels"),
+            metrics["edge_list"], metrics["exact"], observers=group, labels=config.get("labels"),
             title=f"What {who} learns",
         )  # fmt: skip
-        named = " and ".join(_called(record, v) for v in group)
+        named = " and ".join(_called(result, v) for v in group)
         text = f"What {named} (ringed) learns about each other participant from one private averaging."
         blocks.append(Figure(picture, text + " Red: as much as if there were no network at all."))
-    rows = found["by_distance"]
+    rows = metrics["by_distance"]
     if rows:
         largest, mean = ([r[key] for r in rows] for key in ("exact_max", "exact_mean"))
         series = {"exact, largest": largest, "exact, mean": mean} if largest != mean else {"exact": mean}
@@ -167,17 +167,17 @@ def account(record: Mapping[str, Any]) -> Section:
             )
         )
         blocks.append(_distance_table(rows))
-    if "published_bounds" in found:
-        blocks += _published_tables(found["published_bounds"])
-    share = found["understated_pairs"]
+    if "published_bounds" in metrics:
+        blocks += _published_tables(metrics["published_bounds"])
+    share = metrics["understated_pairs"]
     lead = (
-        f"On {config['graph']} with {found['protocol']} over {found['rounds']} rounds, seen by {who}: on "
-        f"average {100 * found['mean_exact']:.0f}% of what local privacy would reveal, at worst "
-        f"{100 * found['max_exact']:.0f}%."
+        f"On {config['graph']} with {metrics['protocol']} over {metrics['rounds']} rounds, seen by {who}: on "
+        f"average {100 * metrics['mean_exact']:.0f}% of what local privacy would reveal, at worst "
+        f"{100 * metrics['max_exact']:.0f}%."
     )
     if share is not None:
         lead += f" The published formula understates {100 * share:.0f}% of these pairs."
-    return Section("Who learns what", lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
+    return Section("Who learns what", lead, tuple(blocks), tuple(result["guarantees"]), provenance(result))
 
 
 def _distance_table(rows: list[Any]) -> Table:
@@ -190,8 +190,8 @@ def _distance_table(rows: list[Any]) -> Table:
         "published, mean",
     )
     keys = ("distance", "pairs", "exact_mean", "exact_max", "determined", "published_mean")
-    kept = [k for k in range(6) if k < 5 or rows[0]["published_mean"] is not None]
-    return Table(tuple(columns[k] for k in kept), tuple(tuple(r[keys[k]] for k in kept) for r in rows))
+    shown = [k for k in range(6) if k < 5 or rows[0]["published_mean"] is not None]
+    return Table(tuple(columns[k] for k in shown), tuple(tuple(r[keys[k]] for k in shown) for r in rows))
 
 
 def _published_tables(bounds: Mapping[str, Any]) -> list[Figure | Table]:
@@ -216,42 +216,46 @@ def _costs(cost: Mapping[str, Any]) -> Table:
     return Table(("what travels", "amount"), tuple((k.replace("_", " "), v) for k, v in cost.items()))
 
 
-def _standard(record: Mapping[str, Any]) -> list[Figure | Table]:
-    """The topics of NIST SP 800-226, where a record can answer them."""
+def _standard(result: Mapping[str, Any]) -> list[Figure | Table]:
+    """The topics of NIST SP 800-226, where a result can answer them."""
     from sottovoce.report.standards import nist
 
-    if not record.get("summary_page") or not record["summary_page"]["stated"]:
+    if not result.get("summary_page") or not result["summary_page"]["stated"]:
         return []
-    rows = tuple((row["topic"], row["question"], row["answer"]) for row in nist(record))
-    said = "The topics that NIST SP 800-226 asks an evaluation to cover, answered from this record."
-    return [Table(("topic", "question", "answer"), rows, said)]
+    rows = tuple((row["topic"], row["question"], row["answer"]) for row in nist(result))
+    caption = "The topics that NIST SP 800-226 asks an evaluation to cover, answered from this record."
+    return [Table(("topic", "question", "answer"), rows, caption)]
 
 
-def agreement(record: Mapping[str, Any]) -> Section:
+def agreement(result: Mapping[str, Any]) -> Section:
     """Who connects to whom, what every member pays, what travels."""
     from sottovoce.report import figures
 
-    found, config = record["metrics"], record["config"]
+    metrics, config = result["metrics"], result["config"]
     blocks: list[Figure | Table] = []
     names = config["labels"]
     if len(names) <= 60:
         picture = figures.graph_picture(
-            found["edge_list"], [0.0] * len(names), labels=names, title="Who talks to whom", scale_label=None
+            metrics["edge_list"],
+            [0.0] * len(names),
+            labels=names,
+            title="Who talks to whom",
+            scale_label=None,
         )
         blocks.append(Figure(picture, "Who talks to whom."))
     columns = ("member", "epsilon, everybody", "epsilon, one member", "budget", "delta", "releases")
     keys = ("member", "epsilon_local", "epsilon_network", "budget", "delta", "releases")
-    blocks.append(Table(columns, tuple(tuple(row[k] for k in keys) for row in found["costs"])))
-    blocks.append(_costs(found["cost"]))
-    settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(found["model"]).items()}}
+    blocks.append(Table(columns, tuple(tuple(row[k] for k in keys) for row in metrics["costs"])))
+    blocks.append(_costs(metrics["cost"]))
+    settings = {**scalars(config), **{f"model {k}": v for k, v in scalars(metrics["model"]).items()}}
     blocks.append(Table(("setting", "value"), tuple(settings.items())))
-    blocks += _standard(record)
-    return Section(found["title"], "", tuple(blocks), tuple(record["guarantees"]), provenance(record))
+    blocks += _standard(result)
+    return Section(metrics["title"], "", tuple(blocks), tuple(result["guarantees"]), provenance(result))
 
 
-def statement(record: Mapping[str, Any]) -> Section:
+def statement(result: Mapping[str, Any]) -> Section:
     """What a member stated after its run, beside what its ledger says."""
-    found, account = record["metrics"], record["metrics"].get("account")
+    metrics, account = result["metrics"], result["metrics"].get("account")
     blocks: list[Figure | Table] = []
     if account:
         rows = [
@@ -265,94 +269,96 @@ def statement(record: Mapping[str, Any]) -> Section:
         if account.get("population"):
             rows.append(("charged to the population", account["population"]))
         blocks.append(Table(("account", "value"), tuple((k, number(v)) for k, v in rows)))
-    if found["left_out"]:
-        blocks.append(Table(("round", "exchange left out with"), tuple(map(tuple, found["left_out"]))))
-    blocks += _standard(record)
-    lead = f"Stated by {found['member']} after {found['rounds']} of {found['of']} rounds."
-    return Section("The statement", lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
+    if metrics["left_out"]:
+        blocks.append(Table(("round", "exchange left out with"), tuple(map(tuple, metrics["left_out"]))))
+    blocks += _standard(result)
+    lead = f"Stated by {metrics['member']} after {metrics['rounds']} of {metrics['of']} rounds."
+    return Section("The statement", lead, tuple(blocks), tuple(result["guarantees"]), provenance(result))
 
 
-def attack(record: Mapping[str, Any]) -> Section:
+def attack(result: Mapping[str, Any]) -> Section:
     """Whose values somebody computes from what it receives, without noise."""
-    found = {**record["config"], **record["metrics"]}
-    who = ", ".join(map(str, found["attackers"]))
+    values = {**result["config"], **result["metrics"]}
+    who = ", ".join(map(str, values["attackers"]))
     blocks: list[Figure | Table] = []
-    if found["names"]:
-        blocks.append(Table(("value computed exactly",), tuple((name,) for name in found["names"])))
-    mixed = found.get("combinations") or []
+    if values["names"]:
+        blocks.append(Table(("value computed exactly",), tuple((name,) for name in values["names"])))
+    mixed = values.get("combinations") or []
     if mixed:
         rows = tuple((text,) for text in mixed[:20])
-        said = f"{len(mixed)} combinations are known" + (
+        caption = f"{len(mixed)} combinations are known" + (
             "; the first 20 are shown." if len(mixed) > 20 else "."
         )
-        blocks.append(Table(("combination of several values",), rows, said))
-    lead = f"{found['protocol']} on {found['graph']}, {found['rounds']} rounds, no noise, seen by node {who}."
-    return Section("What an attacker computes", lead, tuple(blocks), (), provenance(record))
+        blocks.append(Table(("combination of several values",), rows, caption))
+    lead = (
+        f"{values['protocol']} on {values['graph']}, {values['rounds']} rounds, no noise, seen by node {who}."
+    )
+    return Section("What an attacker computes", lead, tuple(blocks), (), provenance(result))
 
 
-def attack_dgd(record: Mapping[str, Any]) -> Section:
+def attack_dgd(result: Mapping[str, Any]) -> Section:
     """Whose pictures come back from decentralized gradient descent."""
-    found = {**record["config"], **record["metrics"]}
+    values = {**result["config"], **result["metrics"]}
     rows = tuple(
-        (u, "yes" if u in found["identifiable"] else "no", found["psnr"][u],
-         "yes" if u in found["recovered"] else "no")
-        for u in range(len(found["psnr"])) if u not in found["attackers"]
+        (u, "yes" if u in values["identifiable"] else "no", values["psnr"][u],
+         "yes" if u in values["recovered"] else "no")
+        for u in range(len(values["psnr"])) if u not in values["attackers"]
     )  # fmt: skip
-    lead = f"{found['count']} of {len(rows)} pictures come back with a PSNR of 10 or more."
+    lead = f"{values['count']} of {len(rows)} pictures come back with a PSNR of 10 or more."
     columns = ("node", "identifiable", "PSNR in dB", "comes back")
-    return Section("What gradients give away", lead, (Table(columns, rows),), (), provenance(record))
+    return Section("What gradients give away", lead, (Table(columns, rows),), (), provenance(result))
 
 
-def plan(record: Mapping[str, Any]) -> Section:
+def plan(result: Mapping[str, Any]) -> Section:
     """What a plan costs, and whether its budget is met."""
-    found = record["metrics"]
-    verdict = found.get("verdict", "")
-    lead = f"{'Feasible.' if found.get('feasible') else 'Not feasible.'} {verdict}" if verdict else ""
+    metrics = result["metrics"]
+    verdict = metrics.get("verdict", "")
+    lead = f"{'Feasible.' if metrics.get('feasible') else 'Not feasible.'} {verdict}" if verdict else ""
     blocks: list[Figure | Table] = [
-        _costs(found["cost"]),
-        Table(("setting", "value"), tuple(scalars(record["config"]).items())),
-        *_standard(record),
+        _costs(metrics["cost"]),
+        Table(("setting", "value"), tuple(scalars(result["config"]).items())),
+        *_standard(result),
     ]
-    title = found.get("title") or "The plan"
-    return Section(title, lead, tuple(blocks), tuple(record["guarantees"]), provenance(record))
+    title = metrics.get("title") or "The plan"
+    return Section(title, lead, tuple(blocks), tuple(result["guarantees"]), provenance(result))
 
 
-# ---- the demonstration's records -----------------------------------------------------------------------
+# ---- the demonstration's results -----------------------------------------------------------------------
 
 
-def reconstruction(record: Mapping[str, Any]) -> Section:
+def reconstruction(result: Mapping[str, Any]) -> Section:
     """Whose values one participant computes when no noise is added."""
     from sottovoce.report import figures
 
-    found = record["metrics"]
-    observer = found["observer"]
-    rows = tuple((r["name"], r["true"], r["recovered"], r["error"]) for r in found["recovered"])
-    colors = [1.0 if v in found["reconstructed"] else 0.0 for v in range(found["n"])]
+    metrics = result["metrics"]
+    observer = metrics["observer"]
+    rows = tuple((r["name"], r["true"], r["recovered"], r["error"]) for r in metrics["recovered"])
+    colors = [1.0 if v in metrics["reconstructed"] else 0.0 for v in range(metrics["n"])]
     picture = figures.graph_picture(
-        found["edge_list"], colors, observers=[observer], labels=record["config"].get("labels"),
+        metrics["edge_list"], colors, observers=[observer], labels=result["config"].get("labels"),
         title="Reconstructed without noise", scale_label=None,
     )  # fmt: skip
     return Section(
         "Without noise: averaging reveals",
-        f"{_called(record, observer)} follows the protocol, breaks nothing, and solves linear "
-        f"equations in what it received: the private numbers of {len(rows)} of the {found['n'] - 1} others "
+        f"{_called(result, observer)} follows the protocol, breaks nothing, and solves linear "
+        f"equations in what it received: the private numbers of {len(rows)} of the {metrics['n'] - 1} others "
         "come out exactly.",
         (
-            Figure(picture, f"Red: computed exactly by {_called(record, observer)} (ringed)."),
+            Figure(picture, f"Red: computed exactly by {_called(result, observer)} (ringed)."),
             Table(
-                ("participant", f"true {found['quantity']}", "computed by the observer", "difference"), rows
+                ("participant", f"true {metrics['quantity']}", "computed by the observer", "difference"), rows
             ),
         ),
         (),
-        provenance(record),
+        provenance(result),
     )
 
 
-def averages(record: Mapping[str, Any]) -> Section:
+def averages(result: Mapping[str, Any]) -> Section:
     """The same accuracy, very different exposure: error and epsilon per method."""
     from sottovoce.report import figures
 
-    found = record["metrics"]
+    metrics = result["metrics"]
     columns = (
         "method",
         "trusted",
@@ -362,37 +368,39 @@ def averages(record: Mapping[str, Any]) -> Section:
         "messages",
     )
     keys = ("method", "trusts", "epsilon_worst", "epsilon_typical", "error", "messages")
-    rows = tuple(tuple(r[k] for k in keys) for r in found["methods"])
-    history = record["history"]
+    rows = tuple(tuple(r[k] for k in keys) for r in metrics["methods"])
+    history = result["history"]
     series = {name: [h[name] for h in history] for name in history[0] if name != "round"}
     picture = figures.curves(
         [h["round"] for h in history], series, xlabel="rounds of communication",
         ylabel="root mean squared error", title="Error against rounds", log=True,
-        levels={"noise alone (same for all)": found["noise_floor"]}, markers=False,
+        levels={"noise alone (same for all)": metrics["noise_floor"]}, markers=False,
     )  # fmt: skip
     return Section(
         "Private averages: the same answer, less exposure",
-        f"The true {found['quantity']} is {number(found['truth'])}. Every method below adds the same noise, "
-        "so that the answers are equally accurate; they differ in what one participant learns about a "
+        f"The true {metrics['quantity']} is {number(metrics['truth'])}. Every method below adds the same "
+        "noise, so that the answers are equally accurate; they differ in what one participant learns about a "
         "patient of another.",
         (
-            Table(columns, rows, f"Epsilon at delta = {found['delta']:g}, when {found['adjacency_words']}."),
+            Table(
+                columns, rows, f"Epsilon at delta = {metrics['delta']:g}, when {metrics['adjacency_words']}."
+            ),
             Figure(
                 picture, "How far each participant's answer is from the truth, by rounds of communication."
             ),
         ),
-        tuple(record["guarantees"]),
-        provenance(record),
+        tuple(result["guarantees"]),
+        provenance(result),
     )
 
 
-def training(record: Mapping[str, Any]) -> Section:
+def training(result: Mapping[str, Any]) -> Section:
     """Accuracy of private training against its yardsticks."""
     from sottovoce.report import figures
 
-    found = record["metrics"]
-    methods = found["methods"]
-    start = found.get("start", 50.0)
+    metrics = result["metrics"]
+    methods = metrics["methods"]
+    start = metrics.get("start", 50.0)
     shades = [figures.GOOD if m.get("private") else figures.LOCAL for m in methods]
     picture = figures.bars(
         [m["method"] for m in methods], [100 * m["accuracy"] for m in methods],
@@ -406,24 +414,24 @@ def training(record: Mapping[str, Any]) -> Section:
     )
     return Section(
         "Private training",
-        found["lead"],
+        metrics["lead"],
         (
             Figure(
                 picture, "Teal: private. Grey: yardsticks. Whiskers: standard deviation over the repetitions."
             ),
-            Table(columns, rows, f"Epsilon at delta = {found['delta']:g}."),
+            Table(columns, rows, f"Epsilon at delta = {metrics['delta']:g}."),
         ),
-        tuple(record["guarantees"]),
-        provenance(record),
+        tuple(result["guarantees"]),
+        provenance(result),
     )
 
 
-def audit(record: Mapping[str, Any]) -> Section:
+def audit(result: Mapping[str, Any]) -> Section:
     """What the sharpest test shows, against what was claimed."""
     from sottovoce.report import figures
 
-    found = {**record["config"], **record["metrics"]}
-    audits = list(found["audits"].items())
+    values = {**result["config"], **result["metrics"]}
+    audits = list(values["audits"].items())
     broken = [name for name, a in audits if a["refuted"]]
     picture = figures.intervals(
         [name for name, _ in audits],
@@ -452,9 +460,9 @@ def audit(record: Mapping[str, Any]) -> Section:
     strong = tuple(k for k, (_, a) in enumerate(audits) if a["refuted"])
     return Section(
         "An attack on our own claims",
-        f"The averaging was run {found['runs']:,} times per view under two neighboring data sets, and the "
+        f"The averaging was run {values['runs']:,} times per view under two neighboring data sets, and the "
         f"best test was asked to tell them apart. {verdict}",
         (Figure(picture, "A bar that passes its tick breaks the claim."), Table(columns, rows, "", strong)),
         (),
-        provenance(record),
+        provenance(result),
     )

@@ -21,12 +21,12 @@ _UNITS = {
 }
 
 
-def registry(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a record as an entry of the Differential Privacy Deployments Registry (registry.opendp.org)."""
-    page, stated = _parts(record)
+def registry(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a result as an entry of the Differential Privacy Deployments Registry (registry.opendp.org)."""
+    page, stated = _parts(result)
     loss = page["losses"][0]
     local = stated["label"] == "ldp" and "every message" in str(loss["against"])
-    trained = str(record["config"].get("algorithm", record["name"]))
+    trained = str(result["config"].get("algorithm", result["name"]))
     average = trained == "averaging"
     parameters = {"epsilon": loss["epsilon"], "delta": loss["delta"]}
     if stated["mu"] is not None:
@@ -40,7 +40,7 @@ def registry(record: Mapping[str, Any]) -> dict[str, Any]:
             "intended_use": MEMBERS,
             "data_product_type": "Summary statistics" if average else "Machine learning model",
             "data_product_region": MEMBERS,
-            "data_product_description": _described(record, page),
+            "data_product_description": _described(result, page),
             "publication_date": page["marks"]["date"],
             "additional_information_urls": [],
             "dp_flavor": {
@@ -69,27 +69,27 @@ def registry(record: Mapping[str, Any]) -> dict[str, Any]:
             },
             "additional_dp_information": {
                 "post_processing": "Averages of noisy rows, and updates computed from them.",
-                "composition": _composition(record, page),
+                "composition": _composition(result, page),
             },
             "implementation": {
                 "pre_processing_eda_hyperparameter_tuning": _reads(page),
-                "mechanisms": _mechanism(record),
+                "mechanisms": _mechanism(result),
                 "justification": f"{page['answers'][0]['why']} {page['answers'][1]['why']}",
             },
         },
     }
 
 
-def nist(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Return the topics that NIST SP 800-226 asks an evaluation to cover, answered from a record."""
-    page, stated = _parts(record)
+def nist(result: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return the topics that NIST SP 800-226 asks an evaluation to cover, answered from a result."""
+    page, stated = _parts(result)
     loss = page["losses"][0]
     everybody = next((one for one in page["losses"] if one["who"] == "against everybody"), None)
     assumed = "; ".join(stated["assumptions"] or ["nothing further"])
     trust = f"Nobody. The promise holds against {loss['against']}. Assumed: {assumed}."
     if everybody is not None:
         trust += f" Without any trust: epsilon {_n(everybody['epsilon'])} at delta {everybody['delta']:g}."
-    noise = str(record.get("provenance", {}).get("noise", "")) or (
+    noise = str(result.get("provenance", {}).get("noise", "")) or (
         "Nothing was drawn yet. Protective noise is a discrete Gaussian on a public grid, keyed by the "
         "operating system; a seed makes a simulation, which protects nobody."
     )
@@ -103,10 +103,10 @@ def nist(record: Mapping[str, Any]) -> list[dict[str, str]]:
         ("Trust model", "Who is trusted, and with what?", trust),
         ("Query model", "Who may ask what, and how often?",
          "Nobody asks: one run of a plan that is fixed and public beforehand."),
-        ("Composition", "What is added up?", _composition(record, page)),
-        ("Mechanisms", "Which noise is added where?", _mechanism(record)),
+        ("Composition", "What is added up?", _composition(result, page)),
+        ("Mechanisms", "Which noise is added where?", _mechanism(result)),
         ("Implementation", "Floating point, randomness, timing?", noise),
-        ("Utility", "Is the answer of use?", _utility(record, page)),
+        ("Utility", "Is the answer of use?", _utility(result, page)),
         ("Bias", "Who pays for the noise?",
          "Clipping and noise weigh most on small groups; compare scores by group. " + MEMBERS),
         ("Data security", "Who can reach the records?",
@@ -116,21 +116,21 @@ def nist(record: Mapping[str, Any]) -> list[dict[str, str]]:
     return [{"topic": topic, "question": question, "answer": answer} for topic, question, answer in rows]
 
 
-def _utility(record: Mapping[str, Any], page: Mapping[str, Any]) -> str:
+def _utility(result: Mapping[str, Any], page: Mapping[str, Any]) -> str:
     if len(page["answers"]) < 2:
         return "Not known."
     second = page["answers"][1]
-    if record["name"] == "statement":
+    if result["name"] == "statement":
         finished = "The run finished" if second["answer"] == "yes" else "The run did not finish"
         return f"{finished}. Its accuracy was not measured."
     return f"{second['answer'].capitalize()}. {second['why']}"
 
 
-def _parts(record: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    page = record.get("summary_page")
+def _parts(result: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    page = result.get("summary_page")
     if not page or not page["stated"]:
         raise DataError(
-            f"The record {record.get('name')!r} states no guarantee, so no registry could list it; give a "
+            f"The record {result.get('name')!r} states no guarantee, so no registry could list it; give a "
             "plan, an agreement or a statement."
         )
     return page, page["stated"]
@@ -145,8 +145,8 @@ def _n(value: Any) -> str:
     return "infinite" if value == "inf" else f"{float(value):.3f}"
 
 
-def _composition(record: Mapping[str, Any], page: Mapping[str, Any]) -> str:
-    steps = record["config"].get("steps", 1)
+def _composition(result: Mapping[str, Any], page: Mapping[str, Any]) -> str:
+    steps = result["config"].get("steps", 1)
     one = steps in (1, None)
     releases = "One release per member." if one else f"{steps} steps, composed by their whole privacy curves."
     booked = any("lifetime" in row["what"] for row in page["budgets"])
@@ -154,8 +154,8 @@ def _composition(record: Mapping[str, Any], page: Mapping[str, Any]) -> str:
     return f"{releases} {more}"
 
 
-def _mechanism(record: Mapping[str, Any]) -> str:
-    config = record["config"]
+def _mechanism(result: Mapping[str, Any]) -> str:
+    config = result["config"]
     multiplier = config.get("noise_multiplier")
     clip_norm = config.get("clip_norm", config.get("radius"))
     noise = f", noise multiplier {multiplier:g}" if isinstance(multiplier, (int, float)) else ""
@@ -173,6 +173,6 @@ def _reads(page: Mapping[str, Any]) -> str:
     return "Nothing was read of private records without being charged, as far as the plan says."
 
 
-def _described(record: Mapping[str, Any], page: Mapping[str, Any]) -> str:
-    algorithm = str(record["config"].get("algorithm", record["name"]))
+def _described(result: Mapping[str, Any], page: Mapping[str, Any]) -> str:
+    algorithm = str(result["config"].get("algorithm", result["name"]))
     return f"{algorithm} of {len(page['members'])} members" if page["members"] else algorithm

@@ -189,7 +189,7 @@ def of_statement(
     return _plain(page)
 
 
-def of_result(record: Mapping[str, Any]) -> dict[str, Any] | None:
+def of_result(result: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the summary page of a result; None if it states no guarantee.
 
     Examples
@@ -200,27 +200,27 @@ def of_result(record: Mapping[str, Any]) -> dict[str, Any] | None:
     >>> page["answers"][0]["answer"]  # a simulation protects nobody
     'no'
     """
-    stored = [g for g in record.get("guarantees", ()) if "curve" in g]
+    stored = [g for g in result.get("guarantees", ()) if "curve" in g]
     if not stored:
         return None
     order = ("local", "outsider", "colluders", "network", "pairwise", "central")
     stored = sorted(stored, key=lambda g: order.index(g["adversary"]["kind"]))
     chosen = next((g for g in stored if g["adversary"]["kind"] != "local"), stored[0])
-    names = record["config"].get("labels")
+    names = result["config"].get("labels")
     whole = Guarantee.from_dict(chosen)
     delta = float(chosen.get("delta") or 1e-5)
-    simulated = "not protective" in str(record["provenance"].get("noise", ""))
+    simulated = "not protective" in str(result["provenance"].get("noise", ""))
     accepted = list(dict.fromkeys(name for g in stored for name in g.get("accepted", ())))
     answer, why = _private(whole, delta, None, accepted, simulated)
     score = next(
-        (k for k in ("test_accuracy", "accuracy", "mean_squared_error") if k in record["metrics"]), None
+        (k for k in ("test_accuracy", "accuracy", "mean_squared_error") if k in result["metrics"]), None
     )
-    score_text = f"It ended with {score.replace('_', ' ')} {record['metrics'][score]:.3f}." if score else ""
+    score_text = f"It ended with {score.replace('_', ' ')} {result['metrics'][score]:.3f}." if score else ""
     answers = [_answer("Private?", answer, why)]
     answers.append(_answer("Useful?", UNKNOWN, score_text or "The result holds no score."))
-    title = str(record["config"].get("title") or record["metrics"].get("title") or record["name"])
+    title = str(result["config"].get("title") or result["metrics"].get("title") or result["name"])
     page = _begin(
-        "result", title.replace("-", " ").capitalize() if title == record["name"] else title, answers
+        "result", title.replace("-", " ").capitalize() if title == result["name"] else title, answers
     )
     page |= {
         "members": [{"name": str(name)} for name in names or ()][:200],
@@ -240,10 +240,10 @@ def of_result(record: Mapping[str, Any]) -> dict[str, Any] | None:
         "budgets": [],
         "stated": _stated(whole),
     }  # fmt: skip
-    page["marks"] = {"result": _digest({k: v for k, v in record.items() if k != "summary_page"})} | page[
+    page["marks"] = {"result": _digest({k: v for k, v in result.items() if k != "summary_page"})} | page[
         "marks"
     ]
-    page["marks"]["version"] = str(record["provenance"].get("version", __version__))
+    page["marks"]["version"] = str(result["provenance"].get("version", __version__))
     return _plain(page)
 
 

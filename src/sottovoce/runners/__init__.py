@@ -1,4 +1,4 @@
-"""One algorithm text, three ways to run it."""
+"""One algorithm, three ways to run it."""
 
 from sottovoce.runners.base import Algorithm, Result, State
 from sottovoce.runners.distributed import Cluster, run_cluster

@@ -1,4 +1,4 @@
-"""What a runner needs to know of an algorithm, and the record it leaves.
+"""What a runner needs to know of an algorithm, and the result it leaves.
 
 An algorithm is pure functions on arrays whose first axis is "the agents hosted here". A stacked
 runner hosts all agents in one process, a cluster rank a slice, a peer one. A runner knows this shape
@@ -91,14 +91,14 @@ class Algorithm(NamedTuple):
 
 @dataclass(frozen=True)
 class Result(NotebookDisplay):
-    """What a run leaves: a small record, and the arrays it produced.
+    """What a run leaves: plain values that JSON can hold, and the arrays it produced.
 
     Parameters
     ----------
     name : what was run.
     config : plain values that describe the plan.
     outputs : arrays by name, ``"rows"`` being one output row per agent, ``"model"`` what was learned; not
-        part of the record.
+        part of the JSON form.
     metrics : final numbers by name.
     history : one mapping per recorded step.
     guarantees : statements, each as `Guarantee.to_dict` gives it.
@@ -120,7 +120,7 @@ class Result(NotebookDisplay):
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON-ready record: everything but the output arrays."""
+        """Return the result as plain values for JSON: everything but the output arrays."""
         return {
             "name": self.name,
             "config": plain(self.config),
@@ -131,7 +131,7 @@ class Result(NotebookDisplay):
         }
 
     def to_json(self) -> str:
-        """Return the record as JSON text."""
+        """Return the result as JSON text."""
         return json.dumps(self.to_dict(), indent=1)
 
     @property
@@ -155,7 +155,7 @@ class Result(NotebookDisplay):
         return page
 
     def save(self, folder: str | Path) -> Path:
-        """Write the record (``record.json``) and the output arrays (``arrays.npz``, no code) into ``folder``.
+        """Write the result (``record.json``) and the output arrays (``arrays.npz``, no code) into ``folder``.
 
         Examples
         --------
@@ -182,7 +182,7 @@ class Result(NotebookDisplay):
 
     @classmethod
     def load(cls, folder: str | Path) -> Result:
-        """Read what `save` wrote; refuse a folder whose record and arrays do not belong together."""
+        """Read what `save` wrote; refuse a folder whose result and arrays do not belong together."""
         place = Path(folder)
         try:
             record = json.loads((place / RECORD).read_text(encoding="utf-8"))

@@ -52,7 +52,7 @@ def identity_of(
     protocol_of = schedule if callable(schedule) else lambda k: schedule
     first, last = protocol_of(0), protocol_of(max(steps - 1, 0))
     words = repr(noise)
-    said = {
+    description = {
         "version": __version__,
         "plan": plan,
         "steps": steps,
@@ -60,7 +60,7 @@ def identity_of(
         "noise": None if noise is None else type(noise).__name__ if "object at" in words else words,
         "protocols": [_described(first)] if first is last else [_described(first), _described(last)],
     }
-    return digest(said)
+    return digest(description)
 
 
 def _described(protocol: Protocol) -> dict[str, Any]:
@@ -136,14 +136,14 @@ class Checkpoint:
     >>> name = first.write(3, np.array([0, 1]), np.array([[1.0], [2.0]]), part=0)
     >>> first.commit(3, [name])
     >>> second = Checkpoint(folder, "plan-1")
-    >>> second.found().step, second.read(np.array([1]), like=np.zeros((1, 1))).tolist()
+    >>> second.latest().step, second.read(np.array([1]), like=np.zeros((1, 1))).tolist()
     (3, [[2.0]])
     """
 
     def __init__(self, folder: str | Path, identity: str) -> None:
         self.folder, self.identity = Path(folder), identity
 
-    def found(self) -> Saved | None:
+    def latest(self) -> Saved | None:
         """Return the last whole checkpoint, None if there is none."""
         try:
             text = (self.folder / CURRENT).read_text()
@@ -181,7 +181,7 @@ class Checkpoint:
     def commit(self, step: int, files: Sequence[str], about: Mapping[str, Any] | None = None) -> None:
         """Make the files of ``step`` the checkpoint, then drop older ones (one rank calls this).
 
-        ``about`` are plain notes that `found` gives back: seeds of a simulation, the history so far.
+        ``about`` are plain notes that `latest` gives back: seeds of a simulation, the history so far.
         """
         unseen = [part for part, name in enumerate(files) if not (self.folder / name).exists()]
         if unseen:
@@ -207,7 +207,7 @@ class Checkpoint:
 
     def load(self, agents: np.ndarray, like: Any) -> tuple[int, Any, dict[str, Any]] | None:
         """Return (step to do next, state, notes) of the last checkpoint, None if there is none."""
-        saved = self.found()
+        saved = self.latest()
         return None if saved is None else (saved.step, self._state(saved, agents, like), saved.about)
 
     @contextlib.contextmanager
@@ -233,7 +233,7 @@ class Checkpoint:
         ``like`` is a fresh state of the same agents. Arrays whose first axis counts the hosted agents
         are cut and put together by agent; others (step counters) are common to all.
         """
-        saved = self.found()
+        saved = self.latest()
         if saved is None:
             raise DataError(f"There is no checkpoint in {self.folder} to go on from.")
         return self._state(saved, agents, like)

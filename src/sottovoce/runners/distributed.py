@@ -1,6 +1,6 @@
 """Many machines of one owner: each rank hosts a slice of the agents, and only rows on cut edges travel.
 
-The algorithm texts are those of the stacked runner. A rank asks for the text of its own agents, and for every
+The algorithms are those of the stacked runner. A rank builds the algorithm of its own agents, and for every
 round of the protocol sends its border rows point to point (torch.distributed; gloo on processors, nccl
 on graphics cards), multiplies what needs nobody else meanwhile, and finishes when the rows of the others are
 there. Start the ranks with ``torchrun`` or `sottovoce.runners.launch`.
@@ -33,7 +33,7 @@ from sottovoce.protocols import LinearProtocol, Protocol, as_linear
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.checkpoint import Checkpoint, identity_of
 from sottovoce.runners.matrix_partition import MatrixPartition, cut_matrix, slices
-from sottovoce.runners.threads import limit_threads, threads_said
+from sottovoce.runners.threads import limit_threads, parse_threads
 
 __all__ = ["Cluster", "Hosted", "Traffic", "run_cluster"]
 
@@ -133,7 +133,7 @@ class Cluster:
             raise MissingDependency(
                 "A cluster needs torch; install it with `pip install 'sottovoce[deep]'`."
             ) from None
-        threads = threads_said(os.environ.get("OMP_NUM_THREADS"))
+        threads = parse_threads(os.environ.get("OMP_NUM_THREADS"))
         if threads is not None:  # torchrun's share of this machine; it says nothing to the other pools
             limit_threads(threads)
         patience = timedelta(seconds=timeout)
@@ -163,10 +163,10 @@ class Cluster:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        told = self._announce(error) if isinstance(error, Exception) else error
-        self._leave(told)
-        if told is not None and told is not error:
-            raise told from error
+        reason = self._announce(error) if isinstance(error, Exception) else error
+        self._leave(reason)
+        if reason is not None and reason is not error:
+            raise reason from error
 
     # ---- small talk: everybody says a few bytes, everybody hears all ------------------------------------
 
@@ -186,12 +186,12 @@ class Cluster:
         value: Any = None
         try:
             value = build()
-            said = {"same": identity(value) if identity else ""}
+            message = {"same": identity(value) if identity else ""}
         except Exception as error:
-            said = {"error": _sentence(error)}
+            message = {"error": _sentence(error)}
             if self.size == 1:
                 raise
-        heard = self.meet(said)
+        heard = self.meet(message)
         for rank, answer in enumerate(heard):
             if "error" in answer:
                 if all(other.get("error") == answer["error"] for other in heard):
@@ -206,15 +206,15 @@ class Cluster:
             )
         return value
 
-    def meet(self, said: Any = None) -> list[Any]:
-        """Wait for all ranks, and return what each of them said (plain values)."""
+    def meet(self, message: Any = None) -> list[Any]:
+        """Wait for all ranks, and return the message of each of them (plain values)."""
         if self._store is None:
-            return [plain(said)]
+            return [plain(message)]
         number = self._meetings
         self._meetings += 1
         keys = [f"meeting/{number}/{rank}" for rank in range(self.size)]
         try:
-            self._store.set(keys[self.rank], json.dumps(plain(said)))
+            self._store.set(keys[self.rank], json.dumps(plain(message)))
             deadline = time.monotonic() + self.timeout
             while not self._store.check(keys):
                 if self._store.check(["failed"]):
@@ -263,9 +263,9 @@ class Cluster:
         out = np.empty((len(hosted.owner), *like["shape"][1:]), like["dtype"])
         if mine is not None:
             out[hosted.agents] = mine
-        for rank, said in enumerate(heard):
-            if rank and said is not None:
-                part = np.empty(said["shape"], said["dtype"])
+        for rank, header in enumerate(heard):
+            if rank and header is not None:
+                part = np.empty(header["shape"], header["dtype"])
                 self._finish(self._receive(part, rank, "the end"), "the end")
                 out[hosted.owner == rank] = part
         return out
@@ -311,30 +311,30 @@ class Cluster:
         return self.rank == (1 if self.lost == 0 else 0)
 
     def _failure(self, rank: int, how: str) -> LostRank:
-        """Return what to raise when ``rank`` seems lost: the first failure anybody noticed, if told in time.
+        """Return what to raise when ``rank`` seems lost: the first failure anybody noticed, if known in time.
 
         A rank that noticed a loss leaves, which its own neighbors then notice; the one that was lost first
         is the one to name.
         """
-        told = self._first_failure({"rank": rank, "how": how, "lost": True}, wait=rank != self.rank)
-        self.lost = told["rank"] if told["lost"] else None
-        if told["lost"]:
+        failure = self._first_failure({"rank": rank, "how": how, "lost": True}, wait=rank != self.rank)
+        self.lost = failure["rank"] if failure["lost"] else None
+        if failure["lost"]:
             return LostRank(
-                f"Rank {told['rank']} was lost: it {told['how']}; start the same command again to go on "
-                "from the last checkpoint."
+                f"Rank {failure['rank']} was lost: it {failure['how']}; start the same command again to go "
+                "on from the last checkpoint."
             )
-        return LostRank(f"Rank {told['rank']} failed: {told['how']}")
+        return LostRank(f"Rank {failure['rank']} failed: {failure['how']}")
 
     def _announce(self, error: Exception) -> Exception:
         """Tell the others why this rank stops, unless it stops because of them."""
         if isinstance(error, ClusterError) or self._store is None:
             return error
-        told = self._first_failure({"rank": self.rank, "how": _sentence(error), "lost": False}, wait=False)
-        if told["rank"] == self.rank:
+        failure = self._first_failure({"rank": self.rank, "how": _sentence(error), "lost": False}, wait=False)
+        if failure["rank"] == self.rank:
             if self.rank == 0:
                 return error
             return LostRank(f"Rank {self.rank} failed: {_sentence(error)}")
-        return self._failure(told["rank"], told["how"])
+        return self._failure(failure["rank"], failure["how"])
 
     def _first_failure(self, mine: dict[str, Any], wait: bool) -> dict[str, Any]:
         try:
@@ -342,10 +342,10 @@ class Cluster:
             while time.monotonic() < deadline and not self._store.check(["failed"]):
                 time.sleep(0.02)
             if not self._store.check(["failed"]):
-                said = self._store.compare_set("failed", "", json.dumps(mine))
+                stored = self._store.compare_set("failed", "", json.dumps(mine))
             else:
-                said = self._store.get("failed")
-            return dict(json.loads(said))
+                stored = self._store.get("failed")
+            return dict(json.loads(stored))
         except RuntimeError:  # the meeting point lives on rank 0
             return {"rank": 0, "how": "closed the meeting point", "lost": True}
 
@@ -393,7 +393,7 @@ def run_cluster(
     Parameters
     ----------
     cluster : this rank's membership.
-    make : called with the numbers of the agents hosted here (sorted), gives their algorithm text.
+    make : called with the numbers of the agents hosted here (sorted), gives their algorithm.
     schedule : one protocol for every step, or a function of the step that is the same on all ranks.
     steps : number of steps.
     noise : a noise source, for protocols that add fresh noise in every round.
@@ -430,9 +430,11 @@ def run_cluster(
         )
         return where, identity_of(plan, schedule, steps, noise=noise)
 
-    where, identity = cluster.agree("the plan", prepare, identity=lambda made: made[1] + digest(made[0]))
+    where, identity = cluster.agree(
+        "the plan", prepare, identity=lambda prepared: prepared[1] + digest(prepared[0])
+    )
     agents = np.flatnonzero(where == cluster.rank)
-    text = cluster.agree("the data", lambda: make(agents) if len(agents) else None)
+    algorithm = cluster.agree("the data", lambda: make(agents) if len(agents) else None)
     folder = None if checkpoint is None else Checkpoint(checkpoint, identity)
     with contextlib.ExitStack() as until_the_end:
 
@@ -441,20 +443,22 @@ def run_cluster(
                 until_the_end.enter_context(folder.held(min(5.0, cluster.timeout / 2)))
 
         cluster.agree("the checkpoint", hold)
-        start, state, notes = _resumed(cluster, folder, text, agents)
+        start, state, notes = _resumed(cluster, folder, algorithm, agents)
         mixer = _Mixer(cluster, where, agents, noise)
         for k in range(start, steps):
-            rows = None if text is None else text.message(state, k)
+            rows = None if algorithm is None else algorithm.message(state, k)
             received = mixer.apply(_linear(protocol_of(k)), rows, k)
-            if text is not None:
-                state = text.update(state, received, k)
+            if algorithm is not None:
+                state = algorithm.update(state, received, k)
             if after_step is not None:
-                after_step(k, Hosted(where, agents, state, None if text is None else text.output(state)))
+                after_step(
+                    k, Hosted(where, agents, state, None if algorithm is None else algorithm.output(state))
+                )
             if folder is not None and every and ((k + 1) % every == 0 or k + 1 == steps):
                 if about is not None and cluster.rank == 0:
                     notes = about(k + 1)
                 _save(cluster, folder, k + 1, agents, state, notes)
-    return Hosted(where, agents, state, None if text is None else text.output(state))
+    return Hosted(where, agents, state, None if algorithm is None else algorithm.output(state))
 
 
 class _Mixer:
@@ -522,18 +526,18 @@ def _checked_owner(owner: Any, n: int, ranks: int) -> np.ndarray:
 
 
 def _resumed(
-    cluster: Cluster, folder: Checkpoint | None, text: Algorithm | None, agents: np.ndarray
+    cluster: Cluster, folder: Checkpoint | None, algorithm: Algorithm | None, agents: np.ndarray
 ) -> tuple[int, Any, Mapping[str, Any]]:
     """Return where to begin, the state there and the notes about it, the same step on every rank."""
 
     def load() -> tuple[int, Any, Mapping[str, Any]]:
-        fresh = None if text is None else text.init()
-        saved = None if folder is None else folder.found()
+        fresh = None if algorithm is None else algorithm.init()
+        saved = None if folder is None else folder.latest()
         if folder is None or saved is None:
             return 0, fresh, {}
-        return saved.step, None if text is None else folder.read(agents, fresh), saved.about
+        return saved.step, None if algorithm is None else folder.read(agents, fresh), saved.about
 
-    return cluster.agree("the checkpoint", load, identity=lambda found: f"step {found[0]}")
+    return cluster.agree("the checkpoint", load, identity=lambda loaded: f"step {loaded[0]}")
 
 
 def _save(
@@ -561,9 +565,9 @@ def _versions() -> str:
 
     from sottovoce import __version__
 
-    found = f"sottovoce {__version__}, numpy {np.__version__}, scipy {scipy.__version__}"
+    versions = f"sottovoce {__version__}, numpy {np.__version__}, scipy {scipy.__version__}"
     torch = sys.modules.get("torch")
-    return found if torch is None else f"{found}, torch {torch.__version__}"
+    return versions if torch is None else f"{versions}, torch {torch.__version__}"
 
 
 def _short(identity: str) -> str:

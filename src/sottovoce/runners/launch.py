@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from sottovoce._validate import count
 from sottovoce.errors import LostRank
-from sottovoce.runners.threads import thread_variables, threads_said
+from sottovoce.runners.threads import parse_threads, thread_variables
 
 __all__ = ["launch"]
 
@@ -51,11 +51,13 @@ from the last checkpoint.
     """
     count(ranks, "ranks")
     share = max(1, (os.cpu_count() or 1) // ranks)
-    said = {} if threads is not None else {k: v for k, v in os.environ.items() if k.endswith("_NUM_THREADS")}
+    inherited = (
+        {} if threads is not None else {k: v for k, v in os.environ.items() if k.endswith("_NUM_THREADS")}
+    )
     common = {
         **os.environ,
-        **thread_variables(threads or threads_said(said.get("OMP_NUM_THREADS")) or share),
-        **said,
+        **thread_variables(threads or parse_threads(inherited.get("OMP_NUM_THREADS")) or share),
+        **inherited,
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
@@ -78,11 +80,11 @@ from the last checkpoint.
 
 
 class Ended(LostRank):
-    """The ranks ended badly; ``told`` says whether one of them has already told the person why."""
+    """The ranks ended badly; ``explained`` says whether one of them has already printed why."""
 
-    def __init__(self, sentence: str, told: bool) -> None:
+    def __init__(self, sentence: str, explained: bool) -> None:
         super().__init__(sentence)
-        self.told = told
+        self.explained = explained
 
 
 def _watch(started: Sequence[subprocess.Popen[bytes]], grace: float) -> None:
@@ -100,11 +102,11 @@ def _watch(started: Sequence[subprocess.Popen[bytes]], grace: float) -> None:
     if killed:
         name = signal.Signals(-(codes[killed[0]] or 0)).name
         sentence = f"Rank {killed[0]} was killed ({name}); start the same command again to go on "
-        raise Ended(sentence + "from the last checkpoint.", told=1 in codes)
+        raise Ended(sentence + "from the last checkpoint.", explained=1 in codes)
     failed = [rank for rank, code in enumerate(codes) if code != 0]
     if failed:
         sentence = f"Rank {failed[0]} ended with exit code {codes[failed[0]]}; its message is above."
-        raise Ended(sentence, told=1 in codes)
+        raise Ended(sentence, explained=1 in codes)
 
 
 def _free_port() -> int:

@@ -125,15 +125,15 @@ def run(
     agents = range(plan.n)
     wanted = every is not None or evaluate is not None
     stretch = every or max(1, plan.steps // 50)
-    kept = None if checkpoint is None else Checkpoint(checkpoint, _identity(plan, data, random, start))
-    saved = None if kept is None else kept.found()
+    folder = None if checkpoint is None else Checkpoint(checkpoint, _identity(plan, data, random, start))
+    saved = None if folder is None else folder.latest()
     if saved is not None and saved.about.get("seeds"):
         random = random.with_seeds(saved.about["seeds"])
     first = plan.starting(data, random, agents) if start is None else _started(start, plan.n)
-    text = plan.algorithm(plan.source(data, agents, random), first)
-    state, done = text.init(), 0
-    if kept is not None:
-        resumed = kept.load(np.arange(plan.n), state)
+    algorithm = plan.algorithm(plan.source(data, agents, random), first)
+    state, done = algorithm.init(), 0
+    if folder is not None:
+        resumed = folder.load(np.arange(plan.n), state)
         if resumed is not None:
             done, state, _ = resumed
     history: list[dict[str, Any]] = []
@@ -143,24 +143,24 @@ def run(
         def after(k: int, now: Any) -> None:
             if (k + 1) % stretch == 0 or k + 1 == plan.steps:
                 if wanted:
-                    history.append({"step": k + 1, **judge(np.asarray(text.output(now)))})
+                    history.append({"step": k + 1, **judge(np.asarray(algorithm.output(now)))})
                     if on_step is not None:
                         on_step(k + 1, history[-1])
-                if kept is not None:
-                    kept.save(k + 1, np.arange(plan.n), now, about={"seeds": random.seeds})
+                if folder is not None:
+                    folder.save(k + 1, np.arange(plan.n), now, about={"seeds": random.seeds})
             tell(k + 1, history[-1] if history else {})
 
         state = run_stacked(
-            text,
+            algorithm,
             plan.schedule.in_order(),
             plan.steps,
             state=state,
             start=done,
             noise=random.noise,
             after_step=after,
-            every=stretch if wanted or progress or kept is not None else plan.steps,
+            every=stretch if wanted or progress or folder is not None else plan.steps,
         )
-    rows = np.asarray(text.output(state))
+    rows = np.asarray(algorithm.output(state))
     return _result(plan, data, random, rows, plan.outputs(rows, state), history, started)
 
 
@@ -216,7 +216,7 @@ def run_on_ranks(
         shared = RunRandomness(random.noise, random.batches, drawn) if random.protective else random
         return plan.prepared(data), shared
 
-    ready, random = cluster.agree("the plan", prepare, identity=lambda made: str(made[1].seeds))
+    ready, random = cluster.agree("the plan", prepare, identity=lambda prepared: str(prepared[1].seeds))
     history: list[dict[str, Any]] = []
     judge = evaluate or (lambda rows: plan.metrics(rows, ready, random))
 

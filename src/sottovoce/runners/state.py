@@ -136,10 +136,10 @@ def _rebuild(tree: Any, raw: bytes, at: int, template: Any) -> tuple[Any, int]:
         return _array(body, raw, at, template)
     if kind == "d":
         known = template if isinstance(template, dict) else {}
-        found = {}
+        entries = {}
         for key, item in body:
-            found[key], at = _rebuild(item, raw, at, known.get(key))
-        return found, at
+            entries[key], at = _rebuild(item, raw, at, known.get(key))
+        return entries, at
     fits = isinstance(template, (tuple, list)) and len(template) == len(body)
     items = []
     for item, piece in zip(body, template if fits else [None] * len(body), strict=True):

@@ -1,7 +1,7 @@
-"""Many independent trials: spread over workers, one record each, resumable, every seed derived from its name.
+"""Many independent trials: spread over workers, one result each, resumable, every seed derived from its name.
 
 Workers come from joblib: ``loky`` (processes of this machine), ``ray`` or ``dask`` (a cluster that is already
-running, or a local one). A record is written under its final name when its trial ends and not before, so an
+running, or a local one). A result is written under its final name when its trial ends and not before, so an
 interrupted sweep goes on where it stopped and repeats nothing that was finished.
 """
 
@@ -50,7 +50,7 @@ Spread = Callable[[Callable[..., Any], Sequence[Trial]], list[Any]]
 
 
 def in_turn(function: Callable[..., Any], trials: Sequence[Trial]) -> list[Any]:
-    """Run the trials of an experiment one after the other in this process, and keep no records.
+    """Run the trials of an experiment one after the other in this process, and write no files.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def run_cells(
 
 
 def read_trial(path: Path | None, **made_with: Any) -> dict[str, Any] | None:
-    """Return the record of a trial at ``path``, None if there is none; refuse one made with other settings.
+    """Return the result of a trial at ``path``, None if there is none; refuse one made with other settings.
 
     Examples
     --------
@@ -89,8 +89,8 @@ def read_trial(path: Path | None, **made_with: Any) -> dict[str, Any] | None:
     >>> read_trial(path, clip_norm=2.0)
     Traceback (most recent call last):
     ...
-    sottovoce.errors.ConfigError: trial.json was made with other clip than asked for now; remove it or name \
-another folder.
+    sottovoce.errors.ConfigError: trial.json was made with other clip_norm than asked for now; remove it or \
+name another folder.
     """
     if path is None or not path.is_file():
         return None
@@ -111,7 +111,7 @@ another folder.
 
 
 def write_trial(path: Path | None, record: Mapping[str, Any]) -> None:
-    """Write the record of a finished trial, whole or not at all; do nothing without a path."""
+    """Write the result of a finished trial, whole or not at all; do nothing without a path."""
     if path is not None:
         atomic_write(path, json.dumps(plain(record), indent=1) + "\n")
 
@@ -169,37 +169,37 @@ def sweep(
     backend: str = "loky",
     progress: Callable[[int], None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Run ``function(seed=..., **options)`` for every trial and return the records, in the trials' order.
+    """Run ``function(seed=..., **options)`` for every trial and return the results, in the trials' order.
 
     Parameters
     ----------
     function : gives a `Result` or plain values; importable, so that workers find it.
     trials : what to run; `grid` builds them.
-    folder : one JSON record per finished trial; those already there are read, not run.
+    folder : one JSON file per finished trial; those already there are read, not run.
     seed : every trial gets ``seed_of(seed, its name)``, whichever worker runs it and whenever; None gives
         no seed to trials that bring their own randomness.
     jobs : number of workers.
     backend : where workers come from. ``ray`` joins the cluster that RAY_ADDRESS names, ``dask`` the
         scheduler that DASK_SCHEDULER_ADDRESS names; without them both start workers on this machine.
-    progress : called with the number of records that are there, as they come.
+    progress : called with the number of finished trials, as they come.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> records = sweep(lambda *, seed, n: {"square": n**2}, grid(n=[2, 3]), folder)
-    >>> [record["value"]["square"] for record in records], len(list(Path(folder).glob("*.json")))
+    >>> results = sweep(lambda *, seed, n: {"square": n**2}, grid(n=[2, 3]), folder)
+    >>> [result["value"]["square"] for result in results], len(list(Path(folder).glob("*.json")))
     ([4, 9], 2)
     """
-    listed = list(trials)
-    _checked(listed, jobs, backend, derived=seed is not None)
+    all_trials = list(trials)
+    _checked(all_trials, jobs, backend, derived=seed is not None)
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    seeds = [None if seed is None else seed_of(seed, trial.name) for trial in listed]
+    seeds = [None if seed is None else seed_of(seed, trial.name) for trial in all_trials]
     work = [
         # absolute: workers that were started before may stand in another folder
         _Job(function, trial.name, dict(trial.options), own, str(place.absolute()))
-        for trial, own in zip(listed, seeds, strict=True)
+        for trial, own in zip(all_trials, seeds, strict=True)
     ]
     left = [job for job in work if job.finished() is None]
     done = len(work) - len(left)
@@ -231,7 +231,7 @@ class _Job:
 
     @property
     def path(self) -> Path:
-        said = [
+        description = [
             self.function.__module__,
             self.function.__qualname__,
             self.name,
@@ -239,7 +239,7 @@ class _Job:
             self.seed,
         ]
         readable = "".join(c if c.isalnum() or c in "=.-" else "_" for c in self.name)[:80]
-        return Path(self.folder) / f"{readable}-{digest(said)[:12]}.json"
+        return Path(self.folder) / f"{readable}-{digest(description)[:12]}.json"
 
     @property
     def mark(self) -> Path:
@@ -250,13 +250,13 @@ class _Job:
         return read_trial(self.path)
 
     def __call__(self) -> tuple[str, str | None, dict[str, Any] | None]:
-        """Run, write the record, and return (name, error sentence, record)."""
+        """Run, write the result, and return (name, error sentence, result)."""
         started = time.perf_counter()
         with contextlib.suppress(OSError):
             self.mark.write_text(str(os.getpid()))
         try:
-            given = {} if self.seed is None else {"seed": self.seed}
-            value = self.function(**given, **self.options)
+            seeded = {} if self.seed is None else {"seed": self.seed}
+            value = self.function(**seeded, **self.options)
         except Exception as error:
             line = " ".join(str(error).split())
             kind = "" if isinstance(error, (SottovoceError, OSError)) else f"{type(error).__name__}: "
@@ -297,10 +297,10 @@ def _outcomes(
         for job in died:
             job.mark.unlink(missing_ok=True)
         named = f" while it ran {', '.join(repr(job.name) for job in died[:3])}" if died else ""
-        kept = len(jobs) - sum(job.finished() is None for job in jobs)
+        finished_count = len(jobs) - sum(job.finished() is None for job in jobs)
         raise ClusterError(
-            f"A {backend} worker died{named} ({type(error).__name__}); {kept} of {len(jobs)} trials ended "
-            f"before and are kept in {place}: start the same command again to run the rest."
+            f"A {backend} worker died{named} ({type(error).__name__}); {finished_count} of {len(jobs)} "
+            f"trials ended before and are kept in {place}: start the same command again to run the rest."
         ) from None
 
 

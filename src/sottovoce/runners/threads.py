@@ -12,7 +12,7 @@ import sys
 
 from sottovoce._validate import count
 
-__all__ = ["limit_threads", "thread_variables", "threads_said"]
+__all__ = ["limit_threads", "parse_threads", "thread_variables"]
 
 _POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
@@ -29,7 +29,7 @@ def thread_variables(threads: int) -> dict[str, str]:
     return dict.fromkeys(_POOLS, str(threads))
 
 
-def threads_said(word: str | None) -> int | None:
+def parse_threads(word: str | None) -> int | None:
     """Return the number that a variable such as OMP_NUM_THREADS holds ("2", or "2,1" for nested regions)."""
     first = (word or "").partition(",")[0].strip()
     return int(first) if first.isdigit() and int(first) > 0 else None

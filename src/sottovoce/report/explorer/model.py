@@ -232,20 +232,22 @@ class ExplorerModel:
         """The graph, with the members' names."""
         chosen = self.setting
         if chosen.edges is not None:
-            made = graphs.parse("edges:" + ",".join(f"{u}-{v}" for u, v in chosen.edges))
+            network = graphs.parse("edges:" + ",".join(f"{u}-{v}" for u, v in chosen.edges))
         elif chosen.graph is not None:
-            made = graphs.parse(chosen.graph)
+            network = graphs.parse(chosen.graph)
         elif self.opened is not None:
-            made = self.opened.network
+            network = self.opened.network
         else:
             raise ConfigError('A setting needs a graph by name, such as "ring:8", or edges.')
-        if made.n > NODES:
-            raise Refused(f"A page draws at most {NODES} nodes, got {made.n:,}; use `sottovoce account`.")
+        if network.n > NODES:
+            raise Refused(f"A page draws at most {NODES} nodes, got {network.n:,}; use `sottovoce account`.")
         if chosen.names is not None:
-            if len(chosen.names) != made.n:
-                raise ConfigError(f"There are {made.n} nodes and {len(chosen.names)} names; give one each.")
-            made = replace(made, labels=chosen.names)
-        return made
+            if len(chosen.names) != network.n:
+                raise ConfigError(
+                    f"There are {network.n} nodes and {len(chosen.names)} names; give one each."
+                )
+            network = replace(network, labels=chosen.names)
+        return network
 
     @cached_property
     def names(self) -> list[str]:
@@ -304,7 +306,7 @@ class ExplorerModel:
 
     @property
     def most_rounds(self) -> int:
-        """The end of the slider: where the theory stops, or what was asked for."""
+        """The end of the slider: where the theory stops, or the rounds of the setting."""
         if not self.adjustable:
             return self.protocol.rounds
         kind = "randomized" if self.protocol.name == "randomized" else "gossip"
@@ -314,7 +316,7 @@ class ExplorerModel:
     # ---- what is shown ------------------------------------------------------------------------------------
 
     def scene(self) -> dict[str, Any]:
-        """Return the graph and what is true for every observer: error, cost, the local price."""
+        """Return the graph and what is true for every observer: error, cost, the local privacy cost."""
         plan, delta = self.plan, self.setting.delta
         local = plan.privacy("local")
         useful = usefulness(plan)
@@ -392,12 +394,12 @@ class ExplorerModel:
                 mus.append(ratio * np.sqrt(np.maximum(formula[list(each)], 0.0)))
         exact = iter(_epsilons(curves, delta))
         printed = iter(gaussian_epsilons(np.concatenate(mus), delta).tolist() if mus else ())
-        found = []
+        views = []
         for who, each, shares, formula in looked:
             losses = {u: next(exact) for u in each}
             formulas = {u: next(printed) for u in each} if formula is not None and mus else {}
-            found.append(self._shown(who, each, shares, formula, losses, formulas))
-        return found
+            views.append(self._shown(who, each, shares, formula, losses, formulas))
+        return views
 
     def _shown(
         self,
@@ -432,7 +434,7 @@ class ExplorerModel:
             "observers": list(who),
             "rounds": self.protocol.rounds,
             "rows": rows,
-            **self._told(who, rows, shares, each, losses),
+            **self._summary(who, rows, shares, each, losses),
         }
 
     def matrix(self) -> dict[str, Any]:
@@ -454,24 +456,24 @@ class ExplorerModel:
             return {"rounds": [], "worst": [], "mean": [], "published": None, "words": ""}
         rounds = sorted(set(np.linspace(1, self.most_rounds, min(self.most_rounds, 40)).astype(int).tolist()))
         others = [u for u in range(self.network.n) if u not in who]
-        found: dict[str, Any] = {"rounds": rounds, "worst": [], "mean": [], "published": []}
+        course: dict[str, Any] = {"rounds": rounds, "worst": [], "mean": [], "published": []}
         for t in rounds:
             then = self.at(t)
             h, formula = then._shares(who)[others], then._published(who)
-            found["worst"].append(round(float(h.max(initial=0.0)), 5))
-            found["mean"].append(round(float(h.mean()), 5))
+            course["worst"].append(round(float(h.max(initial=0.0)), 5))
+            course["mean"].append(round(float(h.mean()), 5))
             if formula is None:
-                found["published"] = None
+                course["published"] = None
             else:
-                found["published"].append(round(float(np.minimum(formula[others], 1.0).mean()), 5))
-        said = f"After {rounds[-1]} rounds the worst share is {fixed(found['worst'][-1])}, the mean "
-        said += fixed(found["mean"][-1])
-        if found["published"] is not None:
-            said += f", and the published formula (shown at most as 1) says {fixed(found['published'][-1])}"
-        return found | {"words": said + "."}
+                course["published"].append(round(float(np.minimum(formula[others], 1.0).mean()), 5))
+        words = f"After {rounds[-1]} rounds the worst share is {fixed(course['worst'][-1])}, the mean "
+        words += fixed(course["mean"][-1])
+        if course["published"] is not None:
+            words += f", and the published formula (shown at most as 1) says {fixed(course['published'][-1])}"
+        return course | {"words": words + "."}
 
     def plan_text(self) -> str:
-        """Return the plan file that prices the same; ``sottovoce plan`` reads it.
+        """Return the plan file with the same privacy cost; ``sottovoce plan`` reads it.
 
         Examples
         --------
@@ -544,7 +546,7 @@ class ExplorerModel:
             return float(2 * self.plan.radius / self.plan.noise_std)
         return None
 
-    def _told(
+    def _summary(
         self,
         who: tuple[int, ...],
         rows: list[dict[str, Any]],
@@ -558,7 +560,7 @@ class ExplorerModel:
         order = sorted(each, key=lambda u: (lost[u], shares[u]))
         worst, typical = order[-1], order[(len(order) - 1) // 2]
         computes = (
-            "can compute the noisy value of " + _listed([names[u] for u in known])
+            "can compute the noisy value of " + _joined([names[u] for u in known])
             if known
             else "can compute nobody's noisy value"
         )
@@ -588,18 +590,18 @@ class ExplorerModel:
             return ""
         from sottovoce.attacks.gossip import gossip_attack
 
-        found = sorted(gossip_attack(self.protocol, who).combinations, key=lambda c: len(c.coefficients))
-        if not found:
+        known = sorted(gossip_attack(self.protocol, who).combinations, key=lambda c: len(c.coefficients))
+        if not known:
             return ""
         shown = []
-        for one in found[:3]:
+        for one in known[:3]:
             text = str(one)
             for u in sorted(one.nodes, reverse=True):
                 text = _renamed(text, u, self.names[u])
             shown.append(text)
-        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        kinds = "combination" if len(found) == 1 else "combinations"
-        return f"{len(found)} {kinds} of the others ({'; '.join(shown)}{more})"
+        more = f" and {len(known) - 3} more" if len(known) > 3 else ""
+        kinds = "combination" if len(known) == 1 else "combinations"
+        return f"{len(known)} {kinds} of the others ({'; '.join(shown)}{more})"
 
 
 _NOTHING = {
@@ -625,28 +627,28 @@ def offline(study: ExplorerModel, progress: Callable[[int], None] | None = None)
         groups += list(combinations(range(n), 2))
     rounds = range(1, study.most_rounds + 1) if study.adjustable else [study.protocol.rounds]
     rows: dict[str, int] = {}
-    kept: list[dict[str, Any]] = []
+    distinct: list[dict[str, Any]] = []
     views: dict[str, Any] = {}
     matrices: dict[str, Any] = {}
     for done, t in enumerate(rounds, 1):
         then = study.at(t) if study.adjustable else study
-        for who, found in zip(groups, then.views(groups), strict=True):
+        for who, view in zip(groups, then.views(groups), strict=True):
             numbers = []
-            for row in found["rows"]:
-                said = {key: value for key, value in row.items() if key not in ("name", "looks")}
-                key = repr(sorted(said.items(), key=lambda item: item[0]))
+            for row in view["rows"]:
+                content = {key: value for key, value in row.items() if key not in ("name", "looks")}
+                key = repr(sorted(content.items(), key=lambda item: item[0]))
                 if key not in rows:
-                    rows[key] = len(kept)
-                    kept.append(said)
+                    rows[key] = len(distinct)
+                    distinct.append(content)
                 numbers.append(rows[key])
-            short = {key: found[key] for key in ("observers", "rounds", "summary", "computes", "looking")}
+            short = {key: view[key] for key in ("observers", "rounds", "summary", "computes", "looking")}
             views[f"{t}|{','.join(map(str, who))}"] = short | {"rows": numbers}
         matrices[str(t)] = then.matrix() if n <= 64 else None
         if progress is not None:
             progress(done)
     return {
         "scene": study.scene(),
-        "rows": kept,
+        "rows": distinct,
         "views": views,
         "matrices": matrices,
         "courses": {str(v): study.course([v]) for v in range(n)} if study.adjustable else {},
@@ -662,8 +664,8 @@ def _epsilon(curve: Curve, delta: float) -> float:
 def _epsilons(curves: Sequence[Curve], delta: float) -> list[float]:
     """Return every epsilon; those of Gaussian curves together, which is a hundred times quicker."""
     if all(curve.is_gaussian for curve in curves):
-        found: list[float] = gaussian_epsilons([curve.mu for curve in curves], delta).tolist()
-        return found
+        epsilons: list[float] = gaussian_epsilons([curve.mu for curve in curves], delta).tolist()
+        return epsilons
     return [_epsilon(curve, delta) for curve in curves]
 
 
@@ -676,11 +678,11 @@ def _published_table(protocol: Protocol, network: Network) -> np.ndarray:
 
 
 def _improves(best: float) -> str:
-    said = wording.guess(best)
-    return said if said.startswith("stays") else f"improves {said}"
+    words = wording.guess(best)
+    return words if words.startswith("stays") else f"improves {words}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
@@ -691,11 +693,11 @@ def _renamed(text: str, node: int, name: str) -> str:
 
 
 def _cost(cost: Mapping[str, Any]) -> str:
-    said = f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages"
-    return said + (f", {number(cost['bytes'])} bytes" if "bytes" in cost else "")
+    words = f"{number(cost['rounds'])} rounds, {number(cost['messages'])} messages"
+    return words + (f", {number(cost['bytes'])} bytes" if "bytes" in cost else "")
 
 
-def answered(study: ExplorerModel, what: str, asked: Mapping[str, Any]) -> dict[str, Any]:
+def answered(study: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[str, Any]:
     """Return one answer of a live page: scene, view, course, matrix or plan.
 
     >>> answered(ExplorerModel(ExplorerSettings(graph="ring:4")), "view", {"observers": [1]})["looking"]
@@ -709,7 +711,7 @@ def answered(study: ExplorerModel, what: str, asked: Mapping[str, Any]) -> dict[
         if study.network.n > 256:
             raise Refused(f"The matrix of {study.network.n:,} nodes is too large for a page; at most 256.")
         return study.matrix()
-    observers = asked.get("observers")
+    observers = query.get("observers")
     if not isinstance(observers, list) or not observers or not all(type(v) is int for v in observers):
         raise InvalidInput(f"observers are node numbers, got {str(observers)[:80]}.")
     if what == "view":

@@ -24,8 +24,8 @@ def live_page(study: ExplorerModel, nonce: str) -> str:
 
 def offline_page(study: ExplorerModel, progress: Any = None) -> str:
     """Return one file that holds everything it shows: all observers and rounds, pairs up to 32 nodes."""
-    found = offline(study, progress)
-    return _page({"live": False, "pairs": study.network.n <= PAIRS, **found}, nonce="")
+    content = offline(study, progress)
+    return _page({"live": False, "pairs": study.network.n <= PAIRS, **content}, nonce="")
 
 
 def _page(data: Mapping[str, Any], *, nonce: str) -> str:
@@ -144,12 +144,14 @@ def _plots() -> tuple[Any, Any]:
     )  # fmt: skip
     from sottovoce.report import figures
 
-    for key, said, color, dash in (
+    for key, legend, color, dash in (
         ("worst", "exact, worst", figures.EXACT, "solid"),
         ("mean", "exact, mean", figures.GOOD, "dashed"),
         ("published", "published, mean", figures.PUBLISHED, "dotted"),
     ):
-        second.line("rounds", key, source=over, color=color, line_width=3, line_dash=dash, legend_label=said)
+        second.line(
+            "rounds", key, source=over, color=color, line_width=3, line_dash=dash, legend_label=legend
+        )
     second.xaxis[0].name, second.yaxis[0].name = "x-axis", "y-axis"
     second.ygrid[0].name, second.xgrid.visible = "grid", False
     second.legend[0].name = "legend"

@@ -22,7 +22,7 @@ from sottovoce.report.explorer.page import live_page
 
 __all__ = ["ExplorerServer"]
 
-_LARGEST = 1_000_000  # bytes of one question
+_LARGEST = 1_000_000  # bytes of one query
 _PATIENCE = 30.0  # seconds a connection may stay silent
 HEADERS = {
     "Cache-Control": "no-store",
@@ -63,8 +63,8 @@ class ExplorerServer:
     def __init__(self, study: ExplorerModel, port: int = 0) -> None:
         self.study = study
         self.token = secrets.token_urlsafe(32)
-        self._computing = threading.Lock()  # one question at a time: two cores are soon busy
-        self._kept = lru_cache(maxsize=32)(self._made)
+        self._computing = threading.Lock()  # one query at a time: two cores are soon busy
+        self._cached_model = lru_cache(maxsize=32)(self._new_model)
         self._server = ThreadingHTTPServer(("127.0.0.1", port), self._handler())
         self._server.daemon_threads = True
         self.port = int(self._server.server_address[1])
@@ -95,19 +95,19 @@ class ExplorerServer:
             self._thread = None
         self._server.server_close()
 
-    def answer(self, what: str, asked: Any) -> dict[str, Any]:
+    def answer(self, what: str, query: Any) -> dict[str, Any]:
         """Return one answer; what does not fit is a sentence under ``refused``."""
         try:
-            if not isinstance(asked, dict):
+            if not isinstance(query, dict):
                 return {"refused": "A question is a JSON object."}
-            setting = ExplorerSettings.read(asked.get("setting"))
+            setting = ExplorerSettings.read(query.get("setting"))
             with self._computing:
-                study = self.study if setting == self.study.setting else self._kept(setting)
-                return answered(study, what, asked)
+                study = self.study if setting == self.study.setting else self._cached_model(setting)
+                return answered(study, what, query)
         except SottovoceError as problem:
             return {"refused": str(problem)}
 
-    def _made(self, setting: ExplorerSettings) -> ExplorerModel:
+    def _new_model(self, setting: ExplorerSettings) -> ExplorerModel:
         return ExplorerModel(setting, self.study.opened)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -123,8 +123,8 @@ class ExplorerServer:
 
             def do_GET(self) -> None:
                 place = urlsplit(self.path)
-                given = parse_qs(place.query).get("token", [""])[0]
-                if not self._welcome(given):
+                token = parse_qs(place.query).get("token", [""])[0]
+                if not self._welcome(token):
                     return
                 if place.path != "/":
                     self._send(404, "text/plain", "There is only one page here.")
@@ -147,11 +147,11 @@ class ExplorerServer:
                     self._send(413, "application/json", json.dumps({"refused": "The question is too long."}))
                     return
                 try:
-                    asked = json.loads(self.rfile.read(int(length)))
+                    query = json.loads(self.rfile.read(int(length)))
                 except (ValueError, RecursionError):
-                    asked = None
-                found = outer.answer(urlsplit(self.path).path.strip("/"), asked)
-                self._send(200, "application/json", json.dumps(found, allow_nan=False))
+                    query = None
+                answer = outer.answer(urlsplit(self.path).path.strip("/"), query)
+                self._send(200, "application/json", json.dumps(answer, allow_nan=False))
 
             def _welcome(self, token: str) -> bool:
                 here = {f"127.0.0.1:{outer.port}", f"localhost:{outer.port}"}
