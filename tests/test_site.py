@@ -83,7 +83,7 @@ def test_the_search_finds_every_public_name(pages):
     missing = []
     for package in ["sottovoce", *(f"sottovoce.{name}" for name in sottovoce._SUBPACKAGES)]:
         module = importlib.import_module(package)
-        for name in module.__all__:
+        for name in getattr(module, "__all__", ()):
             if not isinstance(getattr(module, name), types.ModuleType) and name not in known:
                 missing.append(f"{package}.{name}")
     assert not missing
