@@ -24,7 +24,8 @@ class TrainingOptions:
     epochs : passes over the data instead of ``steps``; needs ``batch_size``.
     batch_size : expected records of a node in a step; None takes all of them in every step.
     learning_rate : a number, a pair (first, last), or
-        ``{"start": .5, "end": .01, "shape": "cosine", "warmup": .1}``; by default 0.01 for adam and adamw and 0.5 else.
+        ``{"start": .5, "end": .01, "shape": "cosine", "warmup": .1}``; by default 0.01 for adam and adamw and
+        0.5 else.
     optimizer : a name, ``{"name": "AdamW", "weight_decay": .01}``, or a torch optimizer.
     clip_norm : l2 bound of one record's gradient (of one node's with adjacency ``"user"``).
     noise_multiplier : noise over the clip norm, instead of a budget.
