@@ -1,6 +1,6 @@
 """Mutation testing of mechanisms, accounting, algorithms and peers: does a test notice each change?
 
-    python -m verification.mutation [--file gradients.py] [--sample 40 --seed 1] [--resume] [--out FILE]
+    python -m verification.mutation [--file gradient.py] [--sample 40 --seed 1] [--resume] [--out FILE]
 
 A mutant is one edit of one expression: a sign, an operator, a comparison or its boundary, a constant or an
 index, a condition, a removed call. Words are left alone: docstrings, messages of errors, annotations,
@@ -46,18 +46,33 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 
-MECHANISMS = ["objectives/gradients.py", "objectives/clipping.py", "data/lots.py"]
-ACCOUNTING = [
-    f"privacy/{name}.py" for name in ("releases", "accountant", "questions", "disclosure", "calibration")
+MECHANISMS = [
+    "mechanisms/base.py",
+    "mechanisms/gradient.py",
+    "objectives/clipping.py",
+    "data/poisson_sampling.py",
 ]
-PEERS = [f"peers/{name}.py" for name in ("plans", "jobs", "programs")]
+ACCOUNTING = [
+    f"accounting/{name}.py"
+    for name in (
+        "release",
+        "accountant",
+        "query",
+        "calibration",
+        "observation/averaging",
+        "observation/consensus",
+        "observation/coalitions",
+    )
+]
+PEERS = [f"peers/{name}.py" for name in ("agreement_plan", "agreed_run", "node_program")]
 NOT_ALGORITHMS = {"__init__.py", "registry.py"}
 
 # Which tests may meet which part; within them the lines decide.
 TESTS = {
     "objectives": ["tests/algorithms", "tests/objectives", "tests/data", "tests/peers/test_equivalence.py"],
     "data": ["tests/algorithms", "tests/objectives", "tests/data", "tests/peers/test_equivalence.py"],
-    "privacy": ["tests/accounting", "tests/objectives/test_gate.py", "tests/algorithms"],
+    "mechanisms": ["tests/mechanisms", "tests/algorithms", "tests/peers/test_equivalence.py"],
+    "accounting": ["tests/accounting", "tests/mechanisms", "tests/algorithms"],
     "algorithms": [
         "tests/algorithms",
         "tests/verification/test_recomputation.py",
@@ -81,7 +96,7 @@ SETTINGS = [
     "addopts=--strict-markers --import-mode=importlib", "-m", "not slow and not paper",
     "-W", "ignore::pytest.PytestAssertRewriteWarning",
 ]  # fmt: skip
-COMPILED = "tests/objectives/test_gate.py"  # meets mutants inside compiled functions, interpreted
+COMPILED = "tests/mechanisms/test_gradient.py"  # meets mutants inside compiled functions, interpreted
 QUICK = 30.0  # seconds of tests, measured unchanged, that one mutant meets at most
 LONG = 90.0  # seconds after which a whole test file is given up while lines are noted
 

@@ -191,7 +191,7 @@ def descent(protocol: protocols.Protocol, steps: int, dim: int) -> Any:
 
     Examples
     --------
-    >>> descent(protocols.Exchange(2), 3, 1).name
+    >>> descent(protocols.HypercubeExchange(2), 3, 1).name
     'consensus-sgd'
     """
     kind: Any = ConsensusSGD if protocol.exact else MuffliatoSGD

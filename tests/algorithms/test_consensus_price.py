@@ -76,7 +76,7 @@ def test_no_single_agent_learns_more_than_everybody_and_none_less_than_the_model
         local = uneven.privacy("local", user=user)
         assert seen.rdp(8.0) <= local.rdp(8.0) * (1 + 1e-9)
         hidden = np.sqrt((z[1:] ** 2).sum())  # all noise but the observer's own
-        q = uneven.sample_rates[user]
+        q = uneven._sample_rates[user]
         model = sv.privacy.Curve.sampled_gaussian(q, hidden, 5, adjacency=adjacency)
         assert seen.rdp(8.0) >= model.renyi(8.0) * (1 - 1e-9)
 

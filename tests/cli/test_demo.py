@@ -40,7 +40,7 @@ def test_the_tour(call, tmp_path):
     assert mean.code == 0, mean.err
     # the report can be made again from the records alone
     again = call("report", *sorted((folder / "records").iterdir()), "-o", "again.html", "--json")
-    assert again.json["records"] == 5
+    assert again.json["inputs"] == 5
     assert read_result(folder / "records" / "audit.json")["metrics"]["runs"] == 8000
 
 

@@ -225,7 +225,7 @@ def test_what_is_accepted_is_shown_and_kept(call, tmp_path):
     (tmp_path / "plan.toml").write_text(trained("dp-sgd", accept=ACCEPT.replace("]", ', "tuning"]')))
     answer = call("train", "plan.toml", "--out", "r.json")
     assert answer.out.count("not charged, accepted by name: the mean and deviation") >= 1
-    assert "except for the above" in answer.out
+    assert "yes, but not for the item in" in answer.out
     assert "Not charged: settings that were chosen on the private records." in answer.out
     kept = json.loads((tmp_path / "r.json").read_text())
     assert kept["metrics"]["accepted"] == ["standardize", "held-out score", "tuning"]

@@ -68,7 +68,7 @@ def test_frames_that_are_lost_are_asked_for_again(consortium, memory_links):
 
 def test_both_transports_have_the_calls_of_the_interface(memory_links):
     wanted = {name for name in vars(Transport) if not name.startswith("_")}
-    assert wanted == {"start", "send", "expired", "flush", "stop"}
+    assert wanted == {"start", "send", "expired", "report", "flush", "stop"}
     connection = memory_links()([], 0, None, [], print, largest=1)
     assert all(
         callable(getattr(TlsTransport, name)) and callable(getattr(connection, name)) for name in wanted

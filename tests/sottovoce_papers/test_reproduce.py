@@ -149,7 +149,8 @@ def test_the_gallery_goes_source_by_source(call, tmp_path):
 
 def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
     """One piece keeps nothing, trials are kept in a folder, and no advice is given that is refused."""
-    registry = importlib.import_module("sottovoce_papers.registry")
+    reproduce = importlib.import_module("sottovoce_papers.reproduce")
+    sweep_targets = importlib.import_module("sottovoce_papers.sweep_targets")
 
     def piece(quick=False):
         raise KeyboardInterrupt
@@ -157,12 +158,13 @@ def test_an_interruption_says_what_is_kept(call, monkeypatch, tmp_path):
     def trials(quick=False, *, spread=None, results: str | None = None):
         raise KeyboardInterrupt
 
-    known = registry.find
+    known = reproduce.find
 
     def find(name):
         return replace(known(name), run=trials if name == "table1" else piece, config=None)
 
-    monkeypatch.setattr(registry, "find", find)
+    monkeypatch.setattr(reproduce, "find", find)
+    monkeypatch.setattr(sweep_targets, "find", find)
     asked = (["topologies"], ["table1"], ["table1", "--results", "here"], ["table1", "--jobs", "2"])
     said = [call("reproduce", *words) for words in asked]
     assert {answer.code for answer in said} == {130}

@@ -7,7 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sottovoce.accounting import disclosure, query, release
+from sottovoce.accounting import query, release
+from sottovoce.accounting.observation import consensus
 from verification import recomputation
 
 CASES = [(False, number) for number in range(32)] + [(True, number) for number in (0, 3, 4, 5, 6, 7, 10, 11)]
@@ -40,12 +41,14 @@ def a_share_instead_of_its_root(monkeypatch):
 
 def everybody_hides_everybody(monkeypatch):
     monkeypatch.setattr(
-        disclosure, "_shares", lambda asked, protocol, who, stds: np.square(stds) / np.square(stds).sum()
+        consensus,
+        "_step_shares",
+        lambda query, protocol, coalition, stds: np.square(stds) / np.square(stds).sum(),
     )
 
 
 def the_noise_of_colluders_counts(monkeypatch):
-    monkeypatch.setattr(disclosure, "loudest", lambda asked, stds: [()])
+    monkeypatch.setattr(query.Query, "largest_noise_coalitions", lambda self, stds: [()])
 
 
 def sampled_though_seen(monkeypatch):

@@ -183,6 +183,9 @@ class PrivateAveraging(Plan):
         mean = math.fsum(self.site_weights) / self.n
         return tuple(weight / mean for weight in self.site_weights)
 
+    def _grid_or_none(self) -> MaskGrid | None:
+        return self.grid  # a method, because plans are pickled with their schedule
+
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None over other protocols and without noise."""
@@ -202,7 +205,7 @@ class PrivateAveraging(Plan):
         protocol = self.protocol
         if protocol.masked and self.noise_std == 0:
             protocol = protocol.on_grid(FINE)
-        return Schedule(protocol, 1, grid=lambda: self.grid)
+        return Schedule(protocol, 1, grid=self._grid_or_none)
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return the one release of a node, or one for every visit of a walk; none if it never comes."""

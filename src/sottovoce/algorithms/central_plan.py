@@ -27,6 +27,8 @@ class CentralPlan(Plan):
     Dataset, a pair (X, y), or the shards of one user.
     """
 
+    central: ClassVar[bool] = True
+
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
 
     @property

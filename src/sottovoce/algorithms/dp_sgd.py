@@ -66,6 +66,7 @@ class DPSGD(GradientPlan):
     output: Literal["last", "mean"] = "last"
 
     name: ClassVar[str] = "dp-sgd"
+    central: ClassVar[bool] = True
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one")
     proximal: ClassVar[bool] = True
 

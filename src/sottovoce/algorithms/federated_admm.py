@@ -123,6 +123,9 @@ class FederatedADMM(UsersADMM):
         if protocol.n != self.users:
             raise InvalidInput(f"the network has {protocol.n} nodes, the plan {self.users} users.")
 
+    def _grid_or_none(self) -> MaskGrid | None:
+        return self.grid  # a method, because plans are pickled with their schedule
+
     @property
     def grid(self) -> MaskGrid | None:
         """The common integer grid of masked rows; None with a server, without noise or without a width."""
@@ -141,7 +144,7 @@ class FederatedADMM(UsersADMM):
     @cached_property
     def schedule(self) -> Schedule:
         """One round: rows go up, their mean comes down."""
-        return Schedule(self.protocol or Server(self.users), self.steps, grid=lambda: self.grid)
+        return Schedule(self.protocol or Server(self.users), self.steps, grid=self._grid_or_none)
 
     def releases(self, agent: int) -> Sequence[Release]:
         """Return a client's noisy moves; the rate counts only where who took part is hidden."""

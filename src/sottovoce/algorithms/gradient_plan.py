@@ -194,8 +194,11 @@ class GradientPlan(Plan):
             network=self.network,
             seed=self.seed,
             accept=self._accepted,
-            grid=lambda: self.grid,
+            grid=self._grid_or_none,
         )
+
+    def _grid_or_none(self) -> MaskGrid | None:
+        return self.grid  # a method, because plans are pickled with their schedule
 
     @property
     def grid(self) -> MaskGrid | None:

@@ -73,6 +73,7 @@ class Plan(NotebookDisplay, metaclass=PlanType):
 
     # capabilities, read by plan files, agreements and the registry
     name: ClassVar[str]
+    central: ClassVar[bool] = False  # whether one trusted curator holds all records
     protocols: ClassVar[tuple[str, ...]] = ()  # names of the protocols it runs over; () takes none
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
     query: ClassVar[str] = "gradient"  # what its mechanism computes from records

@@ -51,8 +51,8 @@ class Schedule:
         *,
         network: Network | None = None,
         seed: int = 0,
-        accept: Callable[[Protocol], Protocol] = lambda protocol: protocol,
-        grid: Callable[[], MaskGrid | None] = lambda: None,
+        accept: Callable[[Protocol], Protocol] | None = None,
+        grid: Callable[[], MaskGrid | None] | None = None,
     ) -> None:
         self.protocol, self.steps, self.network, self.seed = protocol, steps, network, seed
         self._accept, self._grid = accept, grid
@@ -89,7 +89,8 @@ class Schedule:
                 assert self.network is not None
                 self._drawn[key] = protocol.at(self.network, seed=self.seed, step=key)
             return self._drawn[key]
-        return self._accept(protocol(k) if callable(protocol) else protocol[k])
+        chosen: Protocol = protocol(k) if callable(protocol) else protocol[k]
+        return chosen if self._accept is None else self._accept(chosen)
 
     def in_order(self) -> Callable[[int], Protocol]:
         """Return the schedule for sequential access; protocols of past steps are freed.
@@ -117,7 +118,7 @@ class Schedule:
         """The step of the common grid; None without masks or noise."""
         if not self._grid_known:
             try:
-                grid = self._grid()
+                grid = None if self._grid is None else self._grid()
             except InvalidInput:  # a simulation needs none, and a protective run raises the error itself
                 grid = None
             self._grid_step, self._grid_known = None if grid is None else grid.step, True

@@ -15,7 +15,6 @@ from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.guarantee import Guarantee
 from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options, suggestion
-from sottovoce.algorithms.central_plan import CentralPlan
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
 from sottovoce.data.ingest import UserData, ingest
@@ -225,7 +224,7 @@ def _model_options(training: TrainingOptions, table: TableData, accept: Sequence
 
 
 def _network(network: Any, private: UserData, algorithm: str) -> Network | None:
-    if issubclass(registry.algorithm(algorithm), CentralPlan):
+    if registry.algorithm(algorithm).central:
         if network is not None:
             raise InvalidInput(f"{algorithm} has one holder of all records; leave network out.")
         return None

@@ -20,6 +20,7 @@ from sottovoce.algorithms.registry import ALGORITHMS, algorithm
 from sottovoce.errors import ConfigError, DataError, MissingDependency, SottovoceError
 from sottovoce.objectives.prox import Regularizer
 from sottovoce.protocols.registry import BUILT_IN
+from sottovoce.protocols.registry import names as protocol_names
 
 # what the rest of the agreement says already, or what nobody may choose for others
 _ELSEWHERE = {
@@ -152,7 +153,7 @@ def agreed_plan(
         raise ConfigError(f"algorithm must be one of {', '.join(ALGORITHMS)}, got {name!r}.")
     kind = algorithm(name)
     protocol = str(options.get("protocol") or "").partition(":")[0]
-    if protocol and protocol not in BUILT_IN:  # nor is an installed protocol
+    if protocol in protocol_names() and protocol not in BUILT_IN:  # nor is an installed protocol
         raise ConfigError(f"protocol must be one of {', '.join(kind.protocols)}, got {protocol!r}.")
     known = plan_options(name)
     for option in options:
