@@ -286,6 +286,8 @@ def test_statements_name_adjacency_view_and_places():
             plan.privacy("network"),
         ):
             assert any("public, not protected" in line for line in found.assumptions) is empty
+            counts_public = ("how many records each member has is public", "the number of records is public")
+            assert any(line.startswith(counts_public) for line in found.assumptions)
     assert DPDSGD(GLM(), FOUR, **COMMON).privacy("local").assumptions == ()
 
 

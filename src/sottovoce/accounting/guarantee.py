@@ -39,7 +39,9 @@ Label = Literal["ldp", "exact", "conditional", "published"]
 
 # Divisors and sampling rates are set by the number of records. Were it to change with a record, the shares of
 # all others would change too, and what is released would move by up to twice the clip instead of once.
-EMPTY_PLACE = "how many records each member has is public, not protected"
+EMPTY_PLACE = (
+    "how many records each member has is public, not protected: a removed record leaves an empty place"
+)
 
 
 @dataclass(frozen=True)
