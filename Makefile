@@ -100,7 +100,7 @@ flower:
 	@$(PYTHON) -m venv $(FLOWER) || python3 -m venv $(FLOWER)
 	@$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-flower.txt \
 		-e '.[flower,dask]' pytest hypothesis
-	$(FLOWER)/bin/python -m pytest tests/peers/test_flower.py tests/peers/flower_deployment.py \
+	$(FLOWER)/bin/python -m pytest tests/integrations/test_flower.py tests/integrations/flower_deployment.py \
 		tests/runners/test_sweep.py tests/runners/test_threads.py
 
 clean:

@@ -30,6 +30,7 @@ LAYERS = [
     {"advice"},
     {"peers"},
     {"estimators", "sklearn"},
+    {"integrations"},
     {"report"},
     {"demo"},
     {"cli"},

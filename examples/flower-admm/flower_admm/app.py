@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 import sottovoce as sv
-from sottovoce.peers.flower import client_app, server_app
+from sottovoce.integrations.flower import client_app, server_app
 
 
 def records(context):

@@ -15,11 +15,11 @@ from sottovoce.errors import (
     MissingDependency,
     ReleaseMismatch,
 )
+from sottovoce.integrations import flower
+from sottovoce.integrations.flower import ClientSide, ServerSide, plan_of
 from sottovoce.ledger.run_ledger import read_ledger
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import SimulatedNoise
-from sottovoce.peers import flower
-from sottovoce.peers.flower import ClientSide, ServerSide, plan_of
 
 CONFIG = {"users": 5, "rounds": 6, "sample-rate": 0.6, "gamma": 1.0, "clip_norm": 1.0, "noise-std": 2.0,
           "l2": 0.1, "l1": 0.01}  # fmt: skip

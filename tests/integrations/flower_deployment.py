@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 
 import sottovoce as sv
+from sottovoce.integrations.flower import plan_of
 from sottovoce.ledger.run_ledger import read_ledger
 from sottovoce.noise.samplers import SimulatedNoise
-from sottovoce.peers.flower import plan_of
 
 pytest.importorskip("flwr")
 APP = Path(__file__).parents[2] / "examples" / "flower-admm"
