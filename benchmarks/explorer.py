@@ -46,12 +46,12 @@ def clicks(server: ExplorerServer) -> list[float]:
 
 def computing() -> float:
     """Milliseconds of processor time of a view: what a click costs on a machine that is not shared."""
-    study = ExplorerModel(ExplorerSettings(graph=GRAPH))
-    study.view([0])
+    model = ExplorerModel(ExplorerSettings(graph=GRAPH))
+    model.view([0])
     taken = []
     for v in range(1, 200, 20):
         begin = time.process_time()
-        study.view([v])
+        model.view([v])
         taken.append(1000 * (time.process_time() - begin))
     return statistics.median(taken)
 

@@ -74,7 +74,7 @@ def house(tmp_path, monkeypatch, capsys):
         assert call([*words.split(), "--view", "local"], capsys)[0] == 0
         shutil.copy(f"{name}-home/identity/certificate.pem", f"{name}.pem")
     for name, other in (people, people[::-1]):
-        words = ["peer", "trust", f"{other}.pem", "--why", "x", "--home", f"{name}-home"]
+        words = ["peer", "trust", f"{other}.pem", "--why", "x", "--directory", f"{name}-home"]
         assert call(words, capsys)[0] == 0
     Path("draft.toml").write_text(DRAFT)
     Path("records.csv").write_text("a,b\n" + "\n".join(f"{k / 10},{-k / 10}" for k in range(9)))
@@ -155,7 +155,7 @@ def test_the_commands_of_a_page_run(page, house, capsys):
             continue
         needs = words[:2] in (["peer", "budget"], ["peer", "trust"], ["peer", "agree"], ["peer", "service"])
         if needs and "--sign" not in words and "-m" not in words:
-            words += ["--home", directory]
+            words += ["--directory", directory]
         code, said = call(words, capsys)
         if "--close" in words:  # the run of the trial has ended; giving it up is refused, with a sentence
             assert code in (0, 1), said

@@ -123,7 +123,7 @@ class Consortium:
         """Start the real command of some members; what they log goes to files."""
         before = [word for file in self.files[-2:-1] for word in ("--previous", file)]
         for name in names or self.names:
-            words = ["run", self.file, "--home", self.directories[name].folder, "--data",
+            words = ["run", self.file, "--directory", self.directories[name].folder, "--data",
                      self.folder / f"{name}.npz", "--json", "--log-level", "debug", *before]  # fmt: skip
             with self.log(name).open("a") as out:
                 self.processes[name] = subprocess.Popen(
@@ -167,11 +167,13 @@ class Consortium:
     def next(self, what: str, *words: object) -> dict[str, Any]:
         """Draft the next membership version, have it forecast, signed and run; return what was forecast."""
         last, self.file = self.file, self.folder / f"version{len(self.files)}.toml"
-        self.command("membership", last, "--home", self.directories["m0"].folder, "-o", self.file, *words)
+        self.command(
+            "membership", last, "--directory", self.directories["m0"].folder, "-o", self.file, *words
+        )
         self.files.append(self.file)
         self.sign()
         told = self.command(
-            "agree", self.file, "--home", self.directories["m1"].folder, "--previous", last, "--json"
+            "agree", self.file, "--directory", self.directories["m1"].folder, "--previous", last, "--json"
         )
         forecast = {row["view"]: row["total"] for row in json.loads(told)["lifetime"]}
         self.say(f"{what}: membership version {self.agreement.membership_version}, "
@@ -238,7 +240,9 @@ def live(group: Consortium, lifetime: float) -> dict[str, Any]:
 
     # leave
     run = group.agreement.run.hex()
-    group.command("budget", "--home", group.directories["m4"].folder, "--close", run, "--why", "m4 leaves")
+    group.command(
+        "budget", "--directory", group.directories["m4"].folder, "--close", run, "--why", "m4 leaves"
+    )
     codes = step("m4 leaves", "--without", "m4")
     seen["leave"] = {"exit_codes": sorted(set(codes.values())),
                      "noise_multiplier": group.agreement.algorithm.noise_multiplier}  # fmt: skip

@@ -46,4 +46,4 @@ def test_the_five_commands_of_the_page(call, tmp_path, monkeypatch):
         found = np.array([row["ill"] for row in csv.DictReader(file)])
     assert (found == truth["new.csv"]).mean() > 0.85
     assert (tmp_path / "page.html").stat().st_size > 1000
-    assert "epsilon = 1.99" in (tmp_path / "study" / "statement.txt").read_text()
+    assert "epsilon = 1.99" in (tmp_path / "model" / "statement.txt").read_text()

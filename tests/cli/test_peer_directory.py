@@ -65,7 +65,7 @@ def directories(sottovoce, tmp_path):
     north, south = (tmp_path / name for name in ("north", "south"))
     for own, other in ((north, south), (south, north)):
         certificate = other / "identity" / "certificate.pem"
-        assert sottovoce("peer", "trust", certificate, "--why", "read aloud", "--home", own)[0] == 0
+        assert sottovoce("peer", "trust", certificate, "--why", "read aloud", "--directory", own)[0] == 0
     return north, south
 
 
@@ -136,12 +136,12 @@ def test_the_third_agreement_on_the_same_people_is_not_signed(sottovoce, directo
     assert code == 1
     assert "this adds 3.549, total 6.735 of a lifetime budget of 6" in said
     assert not read_agreement(file).signatures
-    code, said = sottovoce("peer", "budget", "--home", north, "--json")
+    code, said = sottovoce("peer", "budget", "--directory", north, "--json")
     (entry,) = json.loads(said)["populations"]
     assert [each["what"] for each in entry["charges"]] == ["first", "second"]
     assert round(entry["budgets"][0]["total"], 3) == 5.3
     code, said = sottovoce(
-        "peer", "budget", "--home", north, "--raise", 7, "--adjacency", "add-remove", "--view", "local",
+        "peer", "budget", "--directory", north, "--raise", 7, "--adjacency", "add-remove", "--view", "local",
         "--why", "vote",
     )  # fmt: skip
     assert code == 0
@@ -183,18 +183,20 @@ def test_an_unpinned_member_is_not_signed_with(sottovoce, directories, drafted, 
 
 def test_acts_need_their_reason_and_their_numbers(sottovoce, directories):
     north = directories[0]
-    code, said = sottovoce("peer", "budget", "--home", north, "--raise", 7, "--adjacency", "user")
+    code, said = sottovoce("peer", "budget", "--directory", north, "--raise", 7, "--adjacency", "user")
     assert (code, "the reason must be one line" in said) == (1, True)
-    code, said = sottovoce("peer", "budget", "--home", north, "--raise", 7, "--why", "vote")
+    code, said = sottovoce("peer", "budget", "--directory", north, "--raise", 7, "--why", "vote")
     assert (code, "--adjacency" in said) == (1, True)
-    code, said = sottovoce("peer", "budget", "--home", north, "--close", "abc", "--why", "vote")
+    code, said = sottovoce("peer", "budget", "--directory", north, "--close", "abc", "--why", "vote")
     assert (code, "0 runs" in said) == (1, True)
-    code, said = sottovoce("peer", "budget", "--home", north, "--restore", "--open", "x", "--why", "vote")
+    code, said = sottovoce(
+        "peer", "budget", "--directory", north, "--restore", "--open", "x", "--why", "vote"
+    )
     assert (code, "exclude each other" in said) == (1, True)
     code, said = sottovoce("peer", "budget")
     assert (code, "no member directory" in said) == (1, True)
     opened = ("--open", "staff", "--epsilon", 1, "--adjacency", "user", "--why", "vote")
-    assert sottovoce("peer", "budget", "--home", north, *opened)[0] == 0
+    assert sottovoce("peer", "budget", "--directory", north, *opened)[0] == 0
     assert list(MemberDirectory(north).lifetime_ledger.populations) == ["patients", "staff"]
 
 
@@ -223,14 +225,16 @@ def test_a_run_without_a_home_needs_its_folders_and_one_in_a_home_is_charged(
     )  # the member directory is found
     for more in ((), options):
         code, said = sottovoce(
-            "peer", "run", file, "--data", tmp_path / "mine.npz", "--home", directories[0], *more
+            "peer", "run", file, "--data", tmp_path / "mine.npz", "--directory", directories[0], *more
         )
         assert "stopped by the test" in said
     assert "continues in" in said
     (known,) = MemberDirectory(directories[0]).lifetime_ledger.charges
     assert (known.what, known.status) == ("first", "begun")
     np.savez(tmp_path / "mine.npz", X=np.zeros((4, 2)), y=np.array([0.0, 1.0, 0.0, 1.0]))
-    code, said = sottovoce("peer", "run", file, "--data", tmp_path / "mine.npz", "--home", directories[0])
+    code, said = sottovoce(
+        "peer", "run", file, "--data", tmp_path / "mine.npz", "--directory", directories[0]
+    )
     assert (code, "records differ" in said) == (78, True)
 
 

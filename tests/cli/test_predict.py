@@ -1,4 +1,4 @@
-"""The model comes home: a study from a plan file, loaded in another process, used on new records."""
+"""The model comes home: a model from a plan file, loaded in another process, used on new records."""
 
 import csv
 import json
@@ -77,13 +77,13 @@ def column(file, name="state"):
         return np.array([row[name] for row in csv.DictReader(lines)])
 
 
-def in_another_process(study, new, module=None):
+def in_another_process(folder, new, module=None):
     """The README's three lines, with nothing of this process."""
     given = "" if module is None else f", module={module!r}"
-    loaded = f"sv.load_model({str(study)!r}{given}).predict({str(new)!r})"
+    loaded = f"sv.load_model({str(folder)!r}{given}).predict({str(new)!r})"
     text = f"import json, sottovoce as sv\nprint(json.dumps({loaded}.tolist()))"
     ran = subprocess.run(
-        [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=study.parent
+        [sys.executable, "-c", text], capture_output=True, text=True, check=True, cwd=folder.parent
     )
     return json.loads(ran.stdout)
 
@@ -91,37 +91,37 @@ def in_another_process(study, new, module=None):
 def test_a_linear_study_from_a_file_to_predictions(call, tmp_path):
     tables(tmp_path)
     (tmp_path / "plan.toml").write_text(PLAN)
-    record = call("train", "plan.toml", "--out", "study", "--json").json
-    assert record["study"] == "study"
-    kept = {file.name for file in (tmp_path / "study").iterdir()}
+    record = call("train", "plan.toml", "--out", "model", "--json").json
+    assert record["saved_model"] == "model"
+    kept = {file.name for file in (tmp_path / "model").iterdir()}
     assert kept == {
         "README.md", "arrays.npz", "model.json", "plan.toml", "record.json", "saved_model.json",
         "statement.txt",
     }  # fmt: skip
-    model = json.loads((tmp_path / "study" / "model.json").read_text())
+    model = json.loads((tmp_path / "model" / "model.json").read_text())
     assert model["feature_names"] == ["age", "dose", "sex=f", "sex=m"]
     assert model["classes"] == ["well", "so-so", "ill"]
     assert np.shape(model["coef"]) == (3, 4)
     assert len(model["intercept"]) == 3
-    answer = call("predict", "study", "new.csv", "--out", "found.csv", "--json").json
+    answer = call("predict", "model", "new.csv", "--out", "found.csv", "--json").json
     truth = column(tmp_path / "new.csv")
     assert (np.array(answer["predictions"]) == truth).mean() > 0.85
     assert (column(tmp_path / "found.csv") == answer["predictions"]).all()
     assert answer["privacy"]["epsilon"] <= 3.0
-    assert in_another_process(tmp_path / "study", tmp_path / "new.csv") == answer["predictions"]
-    assert "new.csv" in (tmp_path / "study" / "README.md").read_text()
-    assert "simulation and protects nobody" in (tmp_path / "study" / "statement.txt").read_text()
+    assert in_another_process(tmp_path / "model", tmp_path / "new.csv") == answer["predictions"]
+    assert "new.csv" in (tmp_path / "model" / "README.md").read_text()
+    assert "simulation and protects nobody" in (tmp_path / "model" / "statement.txt").read_text()
 
 
 def test_scores_are_those_of_training_whatever_the_preparation(call, tmp_path):
-    """A named set, standardized and of unit length: the study prepares raw records as the run did."""
+    """A named set, standardized and of unit length: the model prepares raw records as the run did."""
     (tmp_path / "plan.toml").write_text(
         trained("consensus-sgd").replace("test_share", "intercept = true\ntest_share")
     )
-    record = call("train", "plan.toml", "--out", "study", "--json").json
+    record = call("train", "plan.toml", "--out", "model", "--json").json
     raw = sv.data.load("breast_cancer").split(0.2, np.random.default_rng(0))
     np.savez(tmp_path / "new.npz", X=raw.X_test)
-    found = np.array(call("predict", "study", "new.npz", "--json").json["predictions"])
+    found = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
     assert (found == raw.y_test).mean() == pytest.approx(record["metrics"]["test_accuracy"])
 
 
@@ -133,23 +133,23 @@ def test_a_network_study_by_name_or_of_ones_own(call, refused, tmp_path, own):
     (tmp_path / "plan.toml").write_text(
         PLAN.replace("intercept = true\n", "").replace("[network]", model + "[network]")
     )
-    assert call("train", "plan.toml", "--out", "study", "--json").code == 0
+    assert call("train", "plan.toml", "--out", "model", "--json").code == 0
     given = ("--module", "mynet:build") if own else ()
-    answer = call("predict", "study", "new.csv", "--json", *given).json
+    answer = call("predict", "model", "new.csv", "--json", *given).json
     assert (np.array(answer["predictions"]) == column(tmp_path / "new.csv")).mean() > 0.6
     if own:
-        again = in_another_process(tmp_path / "study", tmp_path / "new.csv", "mynet:build")
+        again = in_another_process(tmp_path / "model", tmp_path / "new.csv", "mynet:build")
         assert again == answer["predictions"]
-        assert "holds the weights of a Net and no code" in refused("predict", "study", "new.csv")
+        assert "holds the weights of a Net and no code" in refused("predict", "model", "new.csv")
 
 
 def test_images_are_read_as_in_training(call, tmp_path):
     (tmp_path / "plan.toml").write_text(NET)
-    record = call("train", "plan.toml", "--out", "study", "--json").json
+    record = call("train", "plan.toml", "--out", "model", "--json").json
     digits = sv.data.images.load_images("digits")
     np.savez(tmp_path / "new.npz", X=digits.x_test)
-    found = np.array(call("predict", "study", "new.npz", "--json").json["predictions"])
-    rows = sv.Result.load(tmp_path / "study").outputs["rows"]
+    found = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
+    rows = sv.Result.load(tmp_path / "model").outputs["rows"]
     assert (
         abs(100 * (found == digits.y_test).mean() - record["metrics"]["accuracy"]) < 15
     )  # mean row, mean score
@@ -163,10 +163,10 @@ def test_a_protective_run_keeps_its_model_without_being_asked(call, refused, tmp
     )
     first = call("train", "plan.toml", "--json").json
     second = call("train", "plan.toml", "--json", "--out", "record.json").json
-    assert (first["study"], second["study"]) == ("plan-study", "plan-study-2")
-    assert "simulation" not in (tmp_path / "plan-study" / "statement.txt").read_text()
-    for study in ("plan-study", "plan-study-2"):
-        assert call("predict", study, "new.csv", "--json").json["records"] == 200
+    assert (first["saved_model"], second["saved_model"]) == ("plan-model", "plan-model-2")
+    assert "simulation" not in (tmp_path / "plan-model" / "statement.txt").read_text()
+    for model in ("plan-model", "plan-model-2"):
+        assert call("predict", model, "new.csv", "--json").json["records"] == 200
     (tmp_path / "taken").write_text("")
     assert "a model is stored in a folder" in refused("train", "plan.toml", "--out", "taken")
 
@@ -213,10 +213,10 @@ def test_wrong_modules_and_columns_are_one_sentence(refused, tmp_path, old, new,
 def test_new_records_that_do_not_fit_are_one_sentence(call, refused, tmp_path, new, words):
     tables(tmp_path, rows=60)
     (tmp_path / "plan.toml").write_text(PLAN.replace("steps = 60", "steps = 2"))
-    call("train", "plan.toml", "--out", "study", "--json")
+    call("train", "plan.toml", "--out", "model", "--json")
     (tmp_path / "short.csv").write_text("age,sex\n50,f\n")
     (tmp_path / "words.csv").write_text("age,dose,sex\nold,1,f\n")
-    assert words in refused("predict", "study", new)
+    assert words in refused("predict", "model", new)
     assert "There is no saved model or result" in refused("predict", "nothing", "new.csv")
 
 
@@ -265,11 +265,11 @@ def test_fixed_features_are_in_the_plan_and_in_the_study(call, tmp_path, monkeyp
     text = NET.replace("skew = 0.5", 'skew = 0.5\nfeatures = "handwriting"')
     text = text.replace('name = "mlp"\noptions = { inputs = 64, hidden = 8 }', 'name = "linear"')
     (tmp_path / "plan.toml").write_text(text.replace("[0.5, 0.1]", "8.0"))
-    record = call("train", "plan.toml", "--out", "study", "--json").json
+    record = call("train", "plan.toml", "--out", "model", "--json").json
     digits = sv.data.images.load_images("digits")
     assert record["config"]["objective"]["n_params"] == (few(digits.x[:1, 0] / 255).shape[1] + 1) * 10
     np.savez(tmp_path / "new.npz", X=digits.x_test)
-    found = np.array(call("predict", "study", "new.npz", "--json").json["predictions"])
+    found = np.array(call("predict", "model", "new.npz", "--json").json["predictions"])
     assert (found == digits.y_test).mean() > 0.5
 
 
@@ -289,8 +289,8 @@ def test_a_frozen_encoder_keeps_the_weights_it_was_given(call, tmp_path):
     model = MODEL + 'weights = "start.safetensors"\n'
     text = PLAN.replace("intercept = true\n", "").replace("[network]", model + "[network]")
     (tmp_path / "plan.toml").write_text(text.replace("steps = 60", "steps = 3"))
-    assert call("train", "plan.toml", "--out", "study", "--json").code == 0
-    kept = load_file(tmp_path / "study" / "model.safetensors")
+    assert call("train", "plan.toml", "--out", "model", "--json").code == 0
+    kept = load_file(tmp_path / "model" / "model.safetensors")
     assert torch.equal(kept["body.weight"], start["body.weight"])
     assert not torch.equal(kept["head.weight"], start["head.weight"])
     assert (kept["head.weight"] - start["head.weight"]).abs().max() < 20  # from where it was given

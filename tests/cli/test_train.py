@@ -95,8 +95,8 @@ def test_a_file_is_no_checkpoint(refused, tmp_path):
 
 def test_record_and_model_are_kept_in_a_folder(call, tmp_path):
     (tmp_path / "plan.toml").write_text(trained("consensus-sgd"))
-    record = call("train", "plan.toml", "--json", "--out", "study").json
-    result = sv.Result.load(tmp_path / "study")
+    record = call("train", "plan.toml", "--json", "--out", "model").json
+    result = sv.Result.load(tmp_path / "model")
     np.testing.assert_array_equal(result.outputs["coef"], record["outputs"]["coef"])
     assert result.metrics["test_accuracy"] == record["metrics"]["test_accuracy"]
     assert result.guarantees == record["guarantees"]

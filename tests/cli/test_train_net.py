@@ -71,12 +71,12 @@ def test_the_commands_plan_and_train_take_such_a_file(call, tmp_path):
     answer = call("plan", "plan.toml")
     assert answer.code == 0, answer
     assert "add-remove" in answer.out
-    answer = call("train", "plan.toml", "--logs", "logs", "-o", "study", "--json")
+    answer = call("train", "plan.toml", "--logs", "logs", "-o", "model", "--json")
     assert answer.json["metrics"]["accuracy"] > 0
-    assert (tmp_path / "study" / "record.json").is_file()
-    with np.load(tmp_path / "study" / "arrays.npz") as kept:  # the weights are kept
+    assert (tmp_path / "model" / "record.json").is_file()
+    with np.load(tmp_path / "model" / "arrays.npz") as kept:  # the weights are kept
         assert kept["output.rows"].shape == (5, 64 * 8 + 8 + 8 * 10 + 10)
-    assert "accuracy" in json.loads((tmp_path / "study" / "record.json").read_text())["metrics"]
+    assert "accuracy" in json.loads((tmp_path / "model" / "record.json").read_text())["metrics"]
 
 
 def test_search_says_what_it_spends(call, tmp_path):

@@ -49,7 +49,7 @@ clip_norm = 1.0
 steps = 40
 batch_size = 16
 accounting = "rdp"
-every = 1
+evaluate_every = 1
 [noise]
 noise_multiplier = 1.0
 seed = 1

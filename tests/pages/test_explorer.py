@@ -279,8 +279,8 @@ def test_nothing_in_the_way_of_a_reader(page, server, scheme, width):
 
 
 def test_the_offline_file_with_the_network_off(page, tmp_path):
-    study = ExplorerModel(ExplorerSettings(graph="ring:6", rounds=3))
-    (tmp_path / "page.html").write_text(offline_page(study), encoding="utf-8")
+    model = ExplorerModel(ExplorerSettings(graph="ring:6", rounds=3))
+    (tmp_path / "page.html").write_text(offline_page(model), encoding="utf-8")
     page.context.set_offline(True)
     page.goto((tmp_path / "page.html").as_uri())
     page.wait_for_selector("body[data-course]")

@@ -361,8 +361,20 @@ def test_a_killed_process_goes_on_in_its_home_and_is_charged_once(tmp_path, free
 
     def start(i, *more):
         np.savez(tmp_path / f"{i}.npz", X=members.records[i].X)
-        words = [sys.executable, "-m", "sottovoce.cli.main", "peer", "run", tmp_path / "first.toml", "--data",
-                 tmp_path / f"{i}.npz", "--home", members.directories[i].folder, "--json", *more]  # fmt: skip
+        words = [
+            sys.executable,
+            "-m",
+            "sottovoce.cli.main",
+            "peer",
+            "run",
+            tmp_path / "first.toml",
+            "--data",
+            tmp_path / f"{i}.npz",
+            "--directory",
+            members.directories[i].folder,
+            "--json",
+            *more,
+        ]
         source = str(Path(home_module.__file__).parents[2])
         environment = {**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"}
         return subprocess.Popen(list(map(str, words)), env=environment, stdout=subprocess.PIPE, text=True)

@@ -192,7 +192,7 @@ def masked(line):
     event = json.loads(line)
     if event["event"] in ("connected", "trouble", "lost"):
         return None
-    for name in ("waiting", "run", "model", "statement", "study", "time", "address"):
+    for name in ("waiting", "run", "model", "statement", "saved_model", "time", "address"):
         event.pop(name, None)
     return event
 

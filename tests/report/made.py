@@ -75,8 +75,8 @@ def everything(folder):
     (folder / "plan.toml").write_text(PLAN, encoding="utf-8")
     (folder / "training.toml").write_text(TRAINING, encoding="utf-8")
     agreement, state, home = consortium(folder)
-    found["agreement"] = [agreement, "--home", home]
-    found["statement"] = [state, "--home", home]
+    found["agreement"] = [agreement, "--directory", home]
+    found["statement"] = [state, "--directory", home]
     found["together"] = [agreement, state]
     plan = sv.PrivateAveraging(sv.protocols.HypercubeExchange(4), noise_std=4.0, radius=1.0)
     write_result(folder / "record.json", plan.run(np.zeros(4), np.random.default_rng(0)).to_dict())
@@ -152,6 +152,6 @@ def record_of(things, folder):
     from sottovoce.report.inputs import read_inputs
 
     words = [str(word) for word in things]
-    home = find_member_directory(words[words.index("--home") + 1]) if "--home" in words else None
-    files = words[: words.index("--home")] if "--home" in words else words
+    home = find_member_directory(words[words.index("--directory") + 1]) if "--directory" in words else None
+    files = words[: words.index("--directory")] if "--directory" in words else words
     return json.loads(json.dumps(read_inputs([Path(file) for file in files], home)))

@@ -80,10 +80,10 @@ def test_a_view_shows_the_accountants_numbers():
 
 
 def test_rounds_matrix_and_course_agree():
-    study = ExplorerModel(ExplorerSettings(graph="ring:7", rounds=3))
+    model = ExplorerModel(ExplorerSettings(graph="ring:7", rounds=3))
     exact = sv.privacy.exact_loss(sv.graphs.ring(7), rounds=2)
-    assert study.at(2).matrix()["shown"][1][4] == fixed(exact[1, 4])
-    course = study.course([4])
+    assert model.at(2).matrix()["shown"][1][4] == fixed(exact[1, 4])
+    course = model.course([4])
     at = course["rounds"].index(2)
     assert course["worst"][at] == pytest.approx(exact[:, 4].max(), abs=1e-5)
     assert course["mean"][at] == pytest.approx(exact[:, 4].sum() / 6, abs=1e-5)
@@ -103,15 +103,15 @@ SETTINGS = [
 
 @pytest.mark.parametrize("chosen", SETTINGS, ids=lambda chosen: str(chosen.get("protocol", "gossip")))
 def test_the_saved_plan_prices_the_same(chosen, tmp_path):
-    study = ExplorerModel(ExplorerSettings.read(chosen))
-    (tmp_path / "plan.toml").write_text(study.plan_text(), encoding="utf-8")
+    model = ExplorerModel(ExplorerSettings.read(chosen))
+    (tmp_path / "plan.toml").write_text(model.plan_text(), encoding="utf-8")
     again = open_plan(tmp_path / "plan.toml")
     for view in ("local", "network", "central"):
-        assert again.plan.privacy(view).curve == study.plan.privacy(view).curve
+        assert again.plan.privacy(view).curve == model.plan.privacy(view).curve
     assert [str(again.network.label(v)) for v in range(again.network.n)] == [
-        str(study.network.label(v)) for v in range(study.network.n)
+        str(model.network.label(v)) for v in range(model.network.n)
     ]
-    assert again.plan.cost() == study.plan.cost()
+    assert again.plan.cost() == model.plan.cost()
 
 
 def test_a_training_plan_is_opened_changed_and_saved(tmp_path):
@@ -138,9 +138,9 @@ delta = 1e-6
 """
     (tmp_path / "train.toml").write_text(text)
     found = open_plan(tmp_path / "train.toml")
-    study = ExplorerModel(found.setting(), found)
-    assert study.plan is found.plan
-    row = study.view([0])["rows"][2]
+    model = ExplorerModel(found.setting(), found)
+    assert model.plan is found.plan
+    row = model.view([0])["rows"][2]
     assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=2).epsilon(1e-6))
     louder = ExplorerModel(ExplorerSettings.read(found.setting().model_dump() | {"noise": 9.0}), found)
     (tmp_path / "again.toml").write_text(louder.plan_text())
@@ -155,27 +155,27 @@ def test_an_agreement_is_opened():
 
     file, _ = example_agreement()
     found = open_plan(file)
-    study = ExplorerModel(found.setting(), found)
-    assert study.names == ["ada", "bo"]
-    assert study.scene()["title"] == found.title != ""
-    row = study.view([0])["rows"][1]
+    model = ExplorerModel(found.setting(), found)
+    assert model.names == ["ada", "bo"]
+    assert model.scene()["title"] == found.title != ""
+    row = model.view([0])["rows"][1]
     assert row["epsilon"] == fixed(found.plan.privacy("pairwise", observer=0, user=1).epsilon(found.delta))
-    assert "names" in study.plan_text()
+    assert "names" in model.plan_text()
 
 
 def test_offline_pages_hold_every_observer_round_and_pair():
-    study = ExplorerModel(ExplorerSettings(graph="path:4", rounds=3))
-    found = offline(study)
-    rounds = study.most_rounds
+    model = ExplorerModel(ExplorerSettings(graph="path:4", rounds=3))
+    found = offline(model)
+    rounds = model.most_rounds
     assert len(found["views"]) == rounds * (4 + 6)
     for t in (1, rounds):
         for who in ((0,), (1, 3)):
             kept = found["views"][f"{t}|{','.join(map(str, who))}"]
-            live = study.view(who, rounds=t)
+            live = model.view(who, rounds=t)
             assert kept["summary"] == live["summary"]
             for number, row in zip(kept["rows"], live["rows"], strict=True):
                 assert found["rows"][number] == {k: v for k, v in row.items() if k not in ("name", "looks")}
-    page = offline_page(study)
+    page = offline_page(model)
     outside = re.sub(r"<script.*?</script>", "", page, flags=re.S)
     assert "http" not in outside.replace('http-equiv="', "")
     assert "default-src 'none'" in page
@@ -320,13 +320,13 @@ def test_the_command_writes_one_offline_file(tmp_path, capsys):
 def test_a_graph_in_a_file_is_opened_by_the_command_only(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edges.txt").write_text("0 1\n1 2\n2 0\n")
-    study = open_model("file:edges.txt", rounds=2, noise=4.0)
-    assert study.network.n == 3
-    assert study.plan.noise_multiplier == 4.0
-    (tmp_path / "plan.toml").write_text(study.plan_text())
+    model = open_model("file:edges.txt", rounds=2, noise=4.0)
+    assert model.network.n == 3
+    assert model.plan.noise_multiplier == 4.0
+    (tmp_path / "plan.toml").write_text(model.plan_text())
 
     again = plan_from_settings(read_plan_file("plan.toml"), tmp_path, "plan.toml").plan
-    assert again.privacy("network").curve == study.plan.privacy("network").curve
+    assert again.privacy("network").curve == model.plan.privacy("network").curve
 
 
 def test_a_graph_by_its_edges():

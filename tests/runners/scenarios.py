@@ -350,7 +350,7 @@ clip_norm = 1.0
 steps = 4
 batch_size = 16
 accounting = "rdp"
-every = 2
+evaluate_every = 2
 [noise]
 noise_multiplier = 1.0
 seed = 1

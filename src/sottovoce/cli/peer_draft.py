@@ -74,7 +74,7 @@ def draft_of(built: LoadedPlan, where: str = "the plan") -> str:
     left_out = {
         "algorithm",
         "fresh_graph",
-        "every",
+        "evaluate_every",
         "values",
         "adjacency",
         "clip_norm",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 State = Annotated[Path, typer.Argument(help="The state folder of a running or stopped peer.")]
 DirectoryOption = Annotated[
     Path | None,
-    typer.Option("--home", help="The member directory; else SOTTOVOCE_HOME, else ~/.sottovoce."),
+    typer.Option("--directory", help="The member directory; else SOTTOVOCE_HOME, else ~/.sottovoce."),
 ]
 IdentityOption = Annotated[
     Path | None, typer.Option(help="The folder with this member's key; by default in the member directory.")
@@ -81,7 +81,7 @@ def member_directory(folder: Path | None) -> MemberDirectory:
     directory = find_member_directory(folder)
     if directory is None:
         raise ConfigError(
-            "This machine has no member directory; `sottovoce peer init` creates one, --home names one."
+            "This machine has no member directory; `sottovoce peer init` creates one, --directory names one."
         )
     return directory
 

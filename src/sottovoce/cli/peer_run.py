@@ -64,8 +64,8 @@ def run(
 ) -> None:
     """Run this member's peer until the model is finished; after a crash, start it again to continue.
 
-    The model, its statement and its columns are stored in STATE/study;
-    sottovoce predict STATE/study new.csv uses it.
+    The model, its statement and its columns are stored in STATE/saved_model;
+    sottovoce predict STATE/saved_model new.csv uses it.
 
     Exit code 0: finished. 75: start the same command again later (stopped, or a neighbor is away).
     78: a file, key or option is wrong. 1: anything else. SIGTERM stops it cleanly, SIGHUP is ignored.
@@ -112,7 +112,7 @@ def run(
     outcome = _run_until_done(peer)
     files = {"model": str(peer.state / MODEL), "statement": str(peer.state / STATEMENT)}
     if agreed.model.kind != "mean":
-        files["study"] = str(_save_model(peer, outcome.model, agreement))
+        files["saved_model"] = str(_save_model(peer, outcome.model, agreement))
     guarantee = outcome.statement["guarantee"]
     if json:
         print(_json.dumps({"event": "done", "rounds": outcome.rounds, **files, "guarantee": guarantee}))
@@ -124,8 +124,8 @@ def run(
         f"adjacency {guarantee['adjacency']}, label {guarantee['label']}."
     )
     screen.print(f"Model: {safe(files['model'])}   Statement: {safe(files['statement'])}")
-    if "study" in files:
-        screen.print(f"To use it: sottovoce predict {safe(files['study'])} new.csv")
+    if "saved_model" in files:
+        screen.print(f"To use it: sottovoce predict {safe(files['saved_model'])} new.csv")
 
 
 def _run_until_done(peer: Peer) -> Outcome:
@@ -163,7 +163,7 @@ def _save_model(peer: Peer, row: np.ndarray, agreement: Path) -> Path:
     fitted = agreed_model(
         peer.agreement, agreed_run.plan, row, spent, noise="protective", member=peer.identity.name
     )
-    return fitted.save(peer.state / "study", also={"agreement.toml": agreement.read_bytes()})
+    return fitted.save(peer.state / "saved_model", also={"agreement.toml": agreement.read_bytes()})
 
 
 def status(

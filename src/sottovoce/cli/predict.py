@@ -19,7 +19,7 @@ SHOWN = 10
 
 
 def predict(
-    study: Annotated[Path, typer.Argument(help="A folder written by train --out, peer run or fitted.save.")],
+    model: Annotated[Path, typer.Argument(help="A folder written by train --out, peer run or fitted.save.")],
     new: Annotated[Path, typer.Argument(help="New records: a table with the model's columns, or .npz.")],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the predictions here, as a .csv file.")
@@ -37,8 +37,8 @@ def predict(
 
     \b
     Example:
-      sottovoce train plan.toml --out study
-      sottovoce predict study new.csv --out predictions.csv
+      sottovoce train plan.toml --out model
+      sottovoce predict model new.csv --out predictions.csv
     """
     import numpy as np
 
@@ -48,15 +48,15 @@ def predict(
         raise ConfigError(f"Predictions are written as a .csv file, got --out {out}.")
     if not new.is_file():
         raise DataError(f"There is no file {new}.")
-    fitted = load_model(study, module=module)
+    fitted = load_model(model, module=module)
     if not isinstance(fitted, Fitted):
-        raise DataError(f"{study} holds a result and no model; sottovoce train --out FOLDER writes both.")
+        raise DataError(f"{model} holds a result and no model; sottovoce train --out FOLDER writes both.")
     predictions = np.asarray(fitted.predict(new))
     names = [f"{name}" for name in _names(fitted, predictions)]
     if out is not None:
         _write(out, names, predictions)
     record: dict[str, Any] = {
-        "study": str(study),
+        "model": str(model),
         "records": len(predictions),
         "columns": names,
         "predictions": plain(predictions),

@@ -19,7 +19,7 @@ def report(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "What was revealed, and to whom",
-    home: Annotated[
+    directory: Annotated[
         Path | None, typer.Option(help="A member directory: its lifetime ledger shows earlier spending.")
     ] = None,
     registry: Annotated[
@@ -41,7 +41,7 @@ def report(
     \b
     Examples:
       sottovoce report plan.toml -o plan.html
-      sottovoce report agreement.toml --home ~/.sottovoce
+      sottovoce report agreement.toml --directory ~/.sottovoce
       sottovoce account --graph florentine --observer 1 --noise 2 -o a.json
       sottovoce report a.json --registry entry.json
     """
@@ -52,12 +52,12 @@ def report(
     from sottovoce.report.inputs import read_inputs
     from sottovoce.report.page import build
 
-    directory = None
-    if home is not None:
+    member_directory = None
+    if directory is not None:
         from sottovoce.peers.member_directory import find_member_directory
 
-        directory = find_member_directory(home)
-    results = read_inputs(inputs, directory)
+        member_directory = find_member_directory(directory)
+    results = read_inputs(inputs, member_directory)
     page = build(results, title)
     files = {"report": (out, page)}
     for name, path, entry in (("registry", registry, standards.registry), ("nist", nist, standards.nist)):

@@ -158,7 +158,7 @@ def _place(out: Path | None, loaded: LoadedPlan, file: Path) -> Path | None:
     if (out is None or record_only) and not protective:
         return None
     if out is None or record_only:
-        beside = Path(f"{file.stem}-study")
+        beside = Path(f"{file.stem}-model")
         tries = (beside if k == 1 else Path(f"{beside}-{k}") for k in range(1, 10_000))
         place = next(path for path in tries if not path.exists())
     else:
@@ -248,7 +248,7 @@ def run_training(
     plan, noise = loaded.plan, loaded.settings.noise.source
     assert loaded.records is not None
     assert loaded.settings.train is not None
-    data, every = loaded.records.data, loaded.settings.train.every or max(plan.steps // 20, 1)
+    data, every = loaded.records.data, loaded.settings.train.evaluate_every or max(plan.steps // 20, 1)
     with _logged(logs, loaded) as log:
 
         def tell(step: int, entry: Mapping[str, Any]) -> None:
@@ -351,7 +351,7 @@ def _finish(
         write_result(out, record)
     if folder is not None:
         fitted_by_file(result, loaded).save(folder, also={"plan.toml": file.read_bytes()})
-        record["study"] = str(folder)
+        record["saved_model"] = str(folder)
     emit(record, json, lambda screen: _show(screen, record, loaded, out, folder))
 
 

@@ -64,7 +64,7 @@ def peer_unit(
     folders = {
         "--identity": identity,
         "--state": state,
-        "--home": None if member_directory is None else member_directory.folder,
+        "--directory": None if member_directory is None else member_directory.folder,
     }
     command: list[str | Path] = [*program, "peer", "run", file.resolve(), "--data", data.resolve()]
     for option, folder in folders.items():

@@ -109,7 +109,7 @@ def plan_from_settings(settings: PlanFile, folder: Path, where: str, **changed: 
         options = average.model_dump(exclude={"values"})
     else:
         section, name = "train", train.algorithm
-        options = train.model_dump(exclude={"algorithm", "fresh_graph", "every"})
+        options = train.model_dump(exclude={"algorithm", "fresh_graph", "evaluate_every"})
     options = {key: frozen(value) for key, value in {**options, **changed}.items()}
     known = plan_options(name)
     with prefix_errors(where):

@@ -226,7 +226,7 @@ class TrainSection(PlanSection):
     algorithm: str
     adjacency: Any = Field(description="add-remove, replace-one (a record) or user (a whole agent)")
     fresh_graph: bool = Field(False, description="draw the graph (er, geometric) afresh for every step")
-    every: int | None = Field(None, ge=1, description="score, report and save after so many steps")
+    evaluate_every: int | None = Field(None, ge=1, description="score, report and save after so many steps")
 
 
 class PlanFile(PlanSection):

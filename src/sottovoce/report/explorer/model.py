@@ -216,8 +216,8 @@ class ExplorerModel:
     --------
     Node 2 of a path of three learns everything, where the printed formula says a third.
 
-    >>> study = ExplorerModel(ExplorerSettings(graph="path:3", rounds=2))
-    >>> seen = study.view([2])
+    >>> model = ExplorerModel(ExplorerSettings(graph="path:3", rounds=2))
+    >>> seen = model.view([2])
     >>> [row["share"] for row in seen["rows"]], [row["published"] for row in seen["rows"]]
     (['1.000', '1.000', '–'], ['0.333', '1.333', '–'])
     """
@@ -287,7 +287,7 @@ class ExplorerModel:
         return protocol
 
     def at(self, rounds: int | None) -> ExplorerModel:
-        """Return the study after so many rounds, where rounds are chosen."""
+        """Return the model after so many rounds, where rounds are chosen."""
         if rounds is None or not self.adjustable or rounds == self.protocol.rounds:
             return self
         if rounds not in self._others:
@@ -610,7 +610,7 @@ _NOTHING = {
 }  # fmt: skip
 
 
-def offline(study: ExplorerModel, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
+def offline(model: ExplorerModel, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
     """Return everything an offline page shows: all observers and rounds, up to 32 nodes all pairs too.
 
     Rows that are equal are held once; a view is a list of their numbers.
@@ -621,17 +621,17 @@ def offline(study: ExplorerModel, progress: Callable[[int], None] | None = None)
     >>> sorted(page["views"])[:4], page["rows"][page["views"]["2|2"]["rows"][0]]["share"]
     (['1|0', '1|0,1', '1|0,2', '1|1'], '1.000')
     """
-    n = study.network.n
+    n = model.network.n
     groups: list[tuple[int, ...]] = [(v,) for v in range(n)]
     if 2 < n <= PAIRS:
         groups += list(combinations(range(n), 2))
-    rounds = range(1, study.most_rounds + 1) if study.adjustable else [study.protocol.rounds]
+    rounds = range(1, model.most_rounds + 1) if model.adjustable else [model.protocol.rounds]
     rows: dict[str, int] = {}
     distinct: list[dict[str, Any]] = []
     views: dict[str, Any] = {}
     matrices: dict[str, Any] = {}
     for done, t in enumerate(rounds, 1):
-        then = study.at(t) if study.adjustable else study
+        then = model.at(t) if model.adjustable else model
         for who, view in zip(groups, then.views(groups), strict=True):
             numbers = []
             for row in view["rows"]:
@@ -647,12 +647,12 @@ def offline(study: ExplorerModel, progress: Callable[[int], None] | None = None)
         if progress is not None:
             progress(done)
     return {
-        "scene": study.scene(),
+        "scene": model.scene(),
         "rows": distinct,
         "views": views,
         "matrices": matrices,
-        "courses": {str(v): study.course([v]) for v in range(n)} if study.adjustable else {},
-        "plan": study.plan_text() if study.savable else None,
+        "courses": {str(v): model.course([v]) for v in range(n)} if model.adjustable else {},
+        "plan": model.plan_text() if model.savable else None,
     }
 
 
@@ -697,25 +697,25 @@ def _cost(cost: Mapping[str, Any]) -> str:
     return words + (f", {number(cost['bytes'])} bytes" if "bytes" in cost else "")
 
 
-def answered(study: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[str, Any]:
+def answered(model: ExplorerModel, what: str, query: Mapping[str, Any]) -> dict[str, Any]:
     """Return one answer of a live page: scene, view, course, matrix or plan.
 
     >>> answered(ExplorerModel(ExplorerSettings(graph="ring:4")), "view", {"observers": [1]})["looking"]
     'node 1'
     """
     if what == "scene":
-        return study.scene()
+        return model.scene()
     if what == "plan":
-        return {"text": study.plan_text()}
+        return {"text": model.plan_text()}
     if what == "matrix":
-        if study.network.n > 256:
-            raise Refused(f"The matrix of {study.network.n:,} nodes is too large for a page; at most 256.")
-        return study.matrix()
+        if model.network.n > 256:
+            raise Refused(f"The matrix of {model.network.n:,} nodes is too large for a page; at most 256.")
+        return model.matrix()
     observers = query.get("observers")
     if not isinstance(observers, list) or not observers or not all(type(v) is int for v in observers):
         raise InvalidInput(f"observers are node numbers, got {str(observers)[:80]}.")
     if what == "view":
-        return study.view(observers)
+        return model.view(observers)
     if what == "course":
-        return study.course(observers)
+        return model.course(observers)
     raise SottovoceError(f"There is nothing called {what[:40]!r} here.")

@@ -17,15 +17,15 @@ __all__ = ["live_page", "offline_page"]
 PROTOCOLS = ("gossip", "chebyshev", "refreshed", "randomized", "tree", "exchange", "masked")
 
 
-def live_page(study: ExplorerModel, nonce: str) -> str:
+def live_page(model: ExplorerModel, nonce: str) -> str:
     """Return the page that asks a server of one's own machine."""
-    return _page({"live": True, "scene": study.scene()}, nonce=nonce)
+    return _page({"live": True, "scene": model.scene()}, nonce=nonce)
 
 
-def offline_page(study: ExplorerModel, progress: Any = None) -> str:
+def offline_page(model: ExplorerModel, progress: Any = None) -> str:
     """Return one file that holds everything it shows: all observers and rounds, pairs up to 32 nodes."""
-    content = offline(study, progress)
-    return _page({"live": False, "pairs": study.network.n <= PAIRS, **content}, nonce="")
+    content = offline(model, progress)
+    return _page({"live": False, "pairs": model.network.n <= PAIRS, **content}, nonce="")
 
 
 def _page(data: Mapping[str, Any], *, nonce: str) -> str:

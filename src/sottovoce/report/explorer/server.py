@@ -35,11 +35,11 @@ HEADERS = {
 
 
 class ExplorerServer:
-    """A page of one study on 127.0.0.1, until it is closed.
+    """A page of one model on 127.0.0.1, until it is closed.
 
     Parameters
     ----------
-    study : what the page shows first.
+    model : what the page shows first.
     port : 0 takes any free one.
 
     Guarantees
@@ -60,8 +60,8 @@ class ExplorerServer:
     403 True
     """
 
-    def __init__(self, study: ExplorerModel, port: int = 0) -> None:
-        self.study = study
+    def __init__(self, model: ExplorerModel, port: int = 0) -> None:
+        self.model = model
         self.token = secrets.token_urlsafe(32)
         self._computing = threading.Lock()  # one query at a time: two cores are soon busy
         self._cached_model = lru_cache(maxsize=32)(self._new_model)
@@ -102,13 +102,13 @@ class ExplorerServer:
                 return {"refused": "A question is a JSON object."}
             setting = ExplorerSettings.read(query.get("setting"))
             with self._computing:
-                study = self.study if setting == self.study.setting else self._cached_model(setting)
-                return answered(study, what, query)
+                model = self.model if setting == self.model.setting else self._cached_model(setting)
+                return answered(model, what, query)
         except SottovoceError as problem:
             return {"refused": str(problem)}
 
     def _new_model(self, setting: ExplorerSettings) -> ExplorerModel:
-        return ExplorerModel(setting, self.study.opened)
+        return ExplorerModel(setting, self.model.opened)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         outer = self
@@ -131,7 +131,7 @@ class ExplorerServer:
                     return
                 nonce = secrets.token_urlsafe(16)
                 with outer._computing:
-                    page = live_page(outer.study, nonce)
+                    page = live_page(outer.model, nonce)
                 policy = (
                     f"default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; "
                     "img-src data: blob:; font-src data:; connect-src 'self'; frame-ancestors 'none'; "
