@@ -46,6 +46,7 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.clipping import clip_around
 from sottovoce.protocols import Chebyshev, Protocol, parse, rounds_for
 from sottovoce.protocols.masked import FINE
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 _LARGE = 2048  # nodes up to which the protocol is applied to the identity
@@ -106,10 +107,7 @@ class PrivateAveraging(Plan):
 
     steps: ClassVar[int] = 1  # type: ignore[misc]
     name: ClassVar[str] = "averaging"
-    protocols: ClassVar[tuple[str, ...]] = (
-        "gossip", "chebyshev", "refreshed", "randomized", "accelerated-randomized", "dropout", "time-varying",
-        "walk", "tree", "exchange", "masked",
-    )  # fmt: skip
+    needs: ClassVar[tuple[Capability, ...]] = ("averages",)
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     query: ClassVar[str] = "value"
     maskable: ClassVar[bool] = True

@@ -31,6 +31,7 @@ from sottovoce.algorithms.options import NoiseAllocation
 from sottovoce.errors import BudgetInfeasible, InvalidInput
 from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Protocol
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -74,9 +75,8 @@ class ConsensusSGD(GradientPlan):
     tolerate: int = 1
 
     name: ClassVar[str] = "consensus-sgd"
-    protocols: ClassVar[tuple[str, ...]] = ("tree", "exchange", "masked")
+    needs: ClassVar[tuple[Capability, ...]] = ("exact",)
     default_protocol: ClassVar[str] = "tree:kind=uniform"
-    needs_exact: ClassVar[bool] = True
     maskable: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -35,6 +35,7 @@ from sottovoce.mechanisms.base import Mechanism, RegularizedSource
 from sottovoce.noise.correlated import PairSharedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.protocols import Protocol
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm
 
 
@@ -70,7 +71,7 @@ class Decor(GradientPlan):
     pair_multiplier: float = 0.0
 
     name: ClassVar[str] = "decor"
-    protocols: ClassVar[tuple[str, ...]] = ("gossip",)
+    needs: ClassVar[tuple[Capability, ...]] = ("plain_gossip",)
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     uses_optimizer: ClassVar[bool] = False
 

@@ -28,6 +28,7 @@ import numpy as np
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
 from sottovoce.mechanisms.base import GradientSource
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -64,7 +65,7 @@ class DPDiNNO(GradientPlan):
     fresh_moments: bool = True
 
     name: ClassVar[str] = "dp-dinno"
-    protocols: ClassVar[tuple[str, ...]] = ("neighbor-sum",)
+    needs: ClassVar[tuple[Capability, ...]] = ("neighbor_sum",)
     default_protocol: ClassVar[str] = "neighbor-sum"
 
     def _draws_per_step(self) -> int:

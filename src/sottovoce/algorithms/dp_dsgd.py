@@ -20,6 +20,7 @@ import numpy as np
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.optimizers import Optimizer, OptimizerState
 from sottovoce.mechanisms.base import RegularizedSource
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -42,10 +43,8 @@ class DPDSGD(GradientPlan):
     """
 
     name: ClassVar[str] = "dp-dsgd"
-    protocols: ClassVar[tuple[str, ...]] = (
-        "gossip", "chebyshev", "randomized", "accelerated-randomized", "dropout", "time-varying", "tree",
-        "exchange",
-    )  # fmt: skip
+    needs: ClassVar[tuple[Capability, ...]] = ("linear", "averages")
+    excludes: ClassVar[tuple[Capability, ...]] = ("masked", "fresh_noise")
 
     def algorithm(self, source: RegularizedSource, start: np.ndarray) -> Algorithm:
         """Return the update rule of the agents that ``source`` hosts."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from sottovoce.algorithms.gradient_plan import GradientPlan, n_params
 from sottovoce.mechanisms.base import RegularizedSource
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -41,10 +42,8 @@ class DPDSGT(GradientPlan):
     """
 
     name: ClassVar[str] = "dp-dsgt"
-    protocols: ClassVar[tuple[str, ...]] = (
-        "gossip", "chebyshev", "randomized", "accelerated-randomized", "dropout", "time-varying", "tree",
-        "exchange",
-    )  # fmt: skip
+    needs: ClassVar[tuple[Capability, ...]] = ("linear", "averages")
+    excludes: ClassVar[tuple[Capability, ...]] = ("masked", "fresh_noise")
     uses_optimizer: ClassVar[bool] = False
 
     @property

@@ -37,6 +37,7 @@ from sottovoce.noise.grid import MaskGrid, mask_grid
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.objectives.glm import GLM
 from sottovoce.protocols import Protocol, parse
+from sottovoce.protocols.registry import Capability
 from sottovoce.protocols.server import Server
 from sottovoce.runners import Algorithm, State
 
@@ -93,7 +94,7 @@ class FederatedADMM(UsersADMM):
     seed: int = 0
 
     name: ClassVar[str] = "federated-admm"
-    protocols: ClassVar[tuple[str, ...]] = ("masked",)
+    needs: ClassVar[tuple[Capability, ...]] = ("masked",)
     network_optional: ClassVar[bool] = True
     maskable: ClassVar[bool] = True
 

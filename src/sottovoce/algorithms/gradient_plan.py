@@ -78,7 +78,6 @@ class GradientPlan(Plan):
 
     uses_optimizer: ClassVar[bool] = True
     default_protocol: ClassVar[str] = "gossip:1"
-    needs_exact: ClassVar[bool] = False
     proximal: ClassVar[bool] = False  # whether it applies the regularizer's proximal map
 
     # ---- options --------------------------------------------------------------------------------------
@@ -158,7 +157,7 @@ class GradientPlan(Plan):
         """Refuse a protocol that the algorithm cannot use."""
         if not isinstance(protocol, Protocol):
             raise not_a_protocol(protocol)
-        if self.needs_exact and not protocol.exact:
+        if "exact" in self.needs and not protocol.exact:
             raise InvalidInput(f"Exact consensus needs a Tree or an Exchange, got {protocol.name}.")
         return protocol
 

@@ -34,6 +34,7 @@ from sottovoce.noise.correlated import TimeCorrelatedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.time_correlation import TimeCorrelation, mafalda
 from sottovoce.protocols import Protocol
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm
 
 
@@ -62,7 +63,7 @@ class Mafalda(GradientPlan):
     adjacency: Adjacency = "user"
 
     name: ClassVar[str] = "mafalda"
-    protocols: ClassVar[tuple[str, ...]] = ("gossip",)
+    needs: ClassVar[tuple[Capability, ...]] = ("plain_gossip",)
     adjacencies: ClassVar[tuple[str, ...]] = ("user",)
     uses_optimizer: ClassVar[bool] = False
 

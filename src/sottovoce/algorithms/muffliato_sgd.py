@@ -24,6 +24,7 @@ from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.schedule import Schedule
 from sottovoce.mechanisms.base import RegularizedSource
 from sottovoce.protocols import NamedProtocol, Protocol
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -52,9 +53,8 @@ class MuffliatoSGD(GradientPlan):
     """
 
     name: ClassVar[str] = "muffliato-sgd"
-    protocols: ClassVar[tuple[str, ...]] = (
-        "gossip", "chebyshev", "refreshed", "randomized", "accelerated-randomized", "dropout", "time-varying",
-    )  # fmt: skip
+    needs: ClassVar[tuple[Capability, ...]] = ("linear", "averages")
+    excludes: ClassVar[tuple[Capability, ...]] = ("exact",)
     uses_optimizer: ClassVar[bool] = False
 
     @property

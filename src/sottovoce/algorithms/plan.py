@@ -34,7 +34,8 @@ from sottovoce.mechanisms.base import Mechanism
 from sottovoce.noise.grid import GridNoise, MaskGrid, SummedNoise
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import grid_of
-from sottovoce.protocols import NamedProtocol, Protocol
+from sottovoce.protocols import NamedProtocol, Protocol, names_with
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, Result
 from sottovoce.runners.run import run
 
@@ -59,6 +60,12 @@ class PlanType(ABCMeta):
         resolved = cls._resolved(converted(complete, defaults))  # type: ignore[attr-defined]
         return super(PlanType, cls._variant(resolved)).__call__(**resolved)  # type: ignore[attr-defined]
 
+    @property
+    def protocols(cls) -> tuple[str, ...]:
+        """Names of the built-in protocols that have the capabilities the algorithm needs."""
+        needs = cls.needs  # type: ignore[attr-defined]
+        return names_with(*needs, without=cls.excludes) if needs else ()  # type: ignore[attr-defined]
+
 
 class Plan(NotebookDisplay, metaclass=PlanType):
     """An algorithm with its protocol, noise and steps fixed, ready to be accounted and run.
@@ -74,7 +81,8 @@ class Plan(NotebookDisplay, metaclass=PlanType):
     # capabilities, read by plan files, agreements and the registry
     name: ClassVar[str]
     central: ClassVar[bool] = False  # whether one trusted curator holds all records
-    protocols: ClassVar[tuple[str, ...]] = ()  # names of the protocols it runs over; () takes none
+    needs: ClassVar[tuple[Capability, ...]] = ()  # of its protocols; () takes no protocol
+    excludes: ClassVar[tuple[Capability, ...]] = ()
     adjacencies: ClassVar[tuple[str, ...]] = ("add-remove", "replace-one", "user")
     query: ClassVar[str] = "gradient"  # what its mechanism computes from records
     maskable: ClassVar[bool] = False  # whether its message is a release, untouched

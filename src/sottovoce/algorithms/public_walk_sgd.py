@@ -27,6 +27,7 @@ from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network, as_network
 from sottovoce.mechanisms.base import GradientSource
 from sottovoce.protocols import Broadcast, Protocol, TokenPass, Walk, draw_path
+from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm, State
 
 
@@ -46,7 +47,7 @@ class PublicWalkSGD(GradientPlan):
     final_public: bool = True
 
     name: ClassVar[str] = "random-walk-sgd"
-    protocols: ClassVar[tuple[str, ...]] = ("walk",)
+    needs: ClassVar[tuple[Capability, ...]] = ("token",)
     uses_optimizer: ClassVar[bool] = False
     sequential: ClassVar[bool] = True  # one holder at a time: ranks would only wait for each other
 

@@ -21,9 +21,8 @@ class SignDescent(GradientPlan):
     """Options, privacy cost, budget, checkpoints and plan files come from GradientPlan."""
 
     name: ClassVar[str] = "sign-descent"
-    protocols: ClassVar[tuple[str, ...]] = ("tree", "exchange", "masked")
+    needs: ClassVar[tuple[str, ...]] = ("exact",)  # a protocol that ends with the same mean everywhere
     default_protocol: ClassVar[str] = "tree:kind=uniform"
-    needs_exact: ClassVar[bool] = True
     maskable: ClassVar[bool] = True  # its message is a release, untouched
     uses_optimizer: ClassVar[bool] = False
 
