@@ -10,7 +10,7 @@ import sottovoce
 
 ROOT = Path(sottovoce.__file__).parent
 LAYERS = [
-    {"errors", "_validate", "_io", "_format", "_hooks", "__init__"},
+    {"errors", "_validate", "_io", "_format", "_hooks", "_lazy", "__init__"},
     {"graphs"},
     {"noise"},
     {"leakage"},

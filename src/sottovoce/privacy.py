@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from sottovoce._lazy import lazy_names
 
 _MODULES = {
     "account": "accounting.accountant",
@@ -32,13 +31,4 @@ _MODULES = {
 }
 
 __all__ = list(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"sottovoce.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'sottovoce.privacy' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES, package="sottovoce")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from sottovoce._lazy import lazy_names
 
 _MODULES = {
     "Audit": "audit",
@@ -48,14 +47,4 @@ _MODULES = {
 }
 
 __all__ = sorted(_MODULES)
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use: numba, torch and scipy stay out of the way of the command line."""
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"sottovoce.attacks.{_MODULES[name]}"), name)
-    raise AttributeError(f"module 'sottovoce.attacks' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _MODULES)

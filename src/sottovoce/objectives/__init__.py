@@ -6,26 +6,10 @@ numba or torch.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
+from sottovoce._lazy import lazy_names
 from sottovoce.objectives.glm import GLM
 
-_MODULES = {
-    "clipping": ("clip_around", "clip_rows"),
-    "softmax": ("Softmax",),
-    "prox": ("Regularizer",),
-}
-_NAMES = {name: module for module, names in _MODULES.items() for name in names}
+_NAMES = {"clip_around": "clipping", "clip_rows": "clipping", "Softmax": "softmax", "Regularizer": "prox"}
 
 __all__ = ["GLM", *_NAMES]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"sottovoce.objectives.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'sottovoce.objectives' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -7,8 +7,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from sottovoce._lazy import lazy_names
 
 _NAMES = {
     "Agreement": "agreement",
@@ -29,13 +28,4 @@ _NAMES = {
 }
 
 __all__ = list(_NAMES)
-
-
-def __getattr__(name: str) -> Any:
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"sottovoce.peers.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'sottovoce.peers' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

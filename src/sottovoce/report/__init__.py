@@ -10,8 +10,7 @@ numbers, curves of their history, and guarantees.
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from sottovoce._lazy import lazy_names
 
 _NAMES = {
     "Figure": "elements", "Section": "elements", "Table": "elements",
@@ -21,14 +20,4 @@ _NAMES = {
 }  # fmt: skip
 
 __all__ = list(_NAMES)
-
-
-def __getattr__(name: str) -> Any:
-    """Import on first use; matplotlib and jinja2 are not light."""
-    if name in _NAMES:
-        return getattr(importlib.import_module(f"sottovoce.report.{_NAMES[name]}"), name)
-    raise AttributeError(f"module 'sottovoce.report' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _NAMES)

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from sottovoce._lazy import lazy_names
 
 __all__ = ["NetObjective"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import torch on first use."""
-    if name in __all__:
-        return getattr(importlib.import_module("sottovoce.objectives.nets.objective"), name)
-    raise AttributeError(f"module 'sottovoce.objectives.nets' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, {"NetObjective": "objective"})
