@@ -6,17 +6,26 @@ Torch is never imported here; its tensors and datasets are recognized if it is l
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from sottovoce.accounting.wording import UNCHARGED
 from sottovoce.data.base import Dataset, is_tensor
 from sottovoce.data.files import read_array, read_npz
 from sottovoce.data.tables import Classes, Columns, Scale, TableData, is_table, read_table
-from sottovoce.errors import DataError
+from sottovoce.errors import ConfigError, DataError, InvalidInput, Refused
+
+# what a plan file can do instead of accepting that something is read and not charged
+_INSTEAD = {
+    "standardize": "[data] bounds = [low, high] scales by public bounds instead",
+    "held-out score": "[data] test_file names public records for a score instead",
+    "class names": "[data] classes = [...] states them publicly instead",
+    "tuning": "settings tuned on public records need nothing",
+}
 
 Inputs = Any  # an array or a tensor, or a mapping or a tuple of them
 
@@ -127,6 +136,31 @@ def ingest(data: Any, *, columns: Columns | None = None, accept: Collection[str]
         "data must be a table (CSV path, frame, columns by name), a pair (inputs, targets), a mapping of "
         f"inputs with a label, or a torch Dataset with a length, got {type(source).__name__}."
     )
+
+
+def check_accepted(
+    accept: Sequence[str], uncharged: Sequence[str], file: str | None = None
+) -> tuple[str, ...]:
+    """Return what the caller accepts as read from private records and not charged.
+
+    Refuses what is read and not accepted. ``file`` is the plan file that accepts it, None for a call.
+    """
+    if isinstance(accept, str):
+        raise InvalidInput(f'accept must be a list of names, got {accept!r}; write accept=["{accept}"].')
+    where, error = ("", InvalidInput) if file is None else (f"{file}, ", ConfigError)
+    for name in accept:
+        if name not in UNCHARGED:
+            raise error(f"{where}accept knows {', '.join(UNCHARGED)}, got {name!r}.")
+        if name not in uncharged and name != "tuning":  # only the user knows how settings were chosen
+            raise error(f"{where}accept names {name!r}, but nothing of the kind is read; leave it out.")
+    refused = next((name for name in uncharged if name not in accept), None)
+    if refused is not None:
+        names = ", ".join(f'"{name}"' for name in dict.fromkeys((*accept, *uncharged)))
+        how = f"accept=[{names}] accepts that, and the guarantee says so"
+        if file is not None:
+            how = f"write accept = [{names}] at the top of the file to accept that, or: {_INSTEAD[refused]}"
+        raise Refused(f"{where}the data need {UNCHARGED[refused]}, which no budget is charged for; {how}.")
+    return tuple(dict.fromkeys(accept))
 
 
 def read_inputs(data: Any, columns: Columns | None, label: str | None = None) -> Inputs:

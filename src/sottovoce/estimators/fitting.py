@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,18 +17,22 @@ from sottovoce.algorithms import registry
 from sottovoce.algorithms.build import build_plan, plan_options, suggestion
 from sottovoce.algorithms.gradient_plan import GradientPlan
 from sottovoce.algorithms.plan import Plan
-from sottovoce.data.ingest import UserData, ingest
+from sottovoce.data.ingest import UserData, check_accepted, ingest
 from sottovoce.data.partition import by_column
 from sottovoce.data.tables import TableData
-from sottovoce.errors import DataError, GraphError, InvalidInput, Refused
+from sottovoce.errors import DataError, GraphError, InvalidInput
 from sottovoce.estimators.training import TrainingOptions
 from sottovoce.graphs import Network, as_network
 from sottovoce.ledger.charge import charge
 from sottovoce.ledger.lifetime import find_lifetime_ledger
-from sottovoce.models.adapters import SIMULATED, TEST, ModelOptions, adapt_model, fitted_model
+from sottovoce.models.adapters import SIMULATED, TEST, adapt_model, fitted_model
 from sottovoce.models.saved import Fitted
 from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import ProtectiveNoise
+from sottovoce.objectives.base import Objective
+
+if TYPE_CHECKING:
+    import networkx
 
 ITEMS = "each item of the dataset is made from one record, and random numbers, alone"
 # names that other libraries have for an option
@@ -51,27 +55,27 @@ _PLACES = {
     **dict.fromkeys(("epsilon", "delta"), "budget=sv.Budget(epsilon, delta)"),
     **dict.fromkeys(_TABLE_OPTIONS, "data=sv.data.TableData(table, label, {}=...)"),
 }
-Sites = Sequence[Any] | np.ndarray
+Sites = Sequence[object] | np.ndarray
 
 
 def fit(
-    model: Any,
-    data: Any,
+    model: object,
+    data: object,
     *,
-    network: Any = None,
+    network: str | Network | networkx.Graph | None = None,
     budget: Budget | None = None,
     training: TrainingOptions | None = None,
     algorithm: str = "consensus-sgd",
-    plan: Plan | Callable[[Any, tuple[int, ...]], Plan] | None = None,
+    plan: Plan | Callable[[Objective, tuple[int, ...]], Plan] | None = None,
     label: str | Sequence[str] | None = None,
     group: str | Sites | None = None,
-    test: Any = None,
+    test: object = None,
     accept: Sequence[str] = (),
     rng: np.random.Generator | ProtectiveNoise | None = None,
     checkpoint: str | Path | None = None,
     progress: bool = False,
     population: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> Fitted:
     """Train a model on records spread over the nodes of a network, within a privacy budget.
 
@@ -129,24 +133,24 @@ def fit(
     _check_options(options, algorithm, budget)
     table = _table(data, label, group)
     private = ingest(table, accept=tuple(name for name in accept if name == "standardize"))
-    if test is None and private.test is not None and "held-out score" in accept:
-        test = private.test
+    scored = test is None and private.test is not None and "held-out score" in accept
+    test = private.test if scored else test
     public = None if test is None else ingest(TableData(test, table.label), columns=private.columns)
-    uncharged = _check_accepted(accept, private, training.classes, test)
-    known_network = None if plan is not None and network is None else _network(network, private, algorithm)
-    n = plan.n if isinstance(plan, Plan) else 1 if known_network is None else known_network.n
-    parts = _parts(private, n, known_network)
-    adapter = adapt_model(model, private, public, parts, _model_options(training, table, accept))
+    uncharged = _uncharged(accept, private, training.classes, scored)
+    topology = None if plan is not None and network is None else _network(network, private, algorithm)
+    n = plan.n if isinstance(plan, Plan) else 1 if topology is None else topology.n
+    parts = _parts(private, n, topology)
+    adapter = adapt_model(model, private, public, parts, training.model_options(table, accept))
     sizes = tuple(len(part) for part in parts)
     if plan is not None:
         chosen = _own_plan(plan, adapter.objective, sizes, budget)
     else:
         settings = {**training.plan_options(sizes, adapter.objective), **options}
-        chosen = _built_plan(algorithm, adapter.objective, known_network, training, budget, settings)
+        chosen = _built_plan(algorithm, adapter.objective, topology, training, budget, settings)
     notes = [wording.uncharged(name) for name in uncharged]
     if private.dataset is not None:
         notes.append(ITEMS)
-    if public is not None and "held-out score" not in uncharged:
+    if public is not None and not scored:
         notes.append(TEST)
     if isinstance(rng, np.random.Generator):
         notes.append(SIMULATED)
@@ -154,13 +158,9 @@ def fit(
     noise = ProtectiveNoise() if rng is None else rng
     charged = None
     if RunRandomness.from_rng(noise).protective:
+        ledger, use = find_lifetime_ledger(), f"fit of {chosen.name}"
         charged = charge(
-            find_lifetime_ledger(),
-            chosen,
-            f"fit of {chosen.name}",
-            statements=[privacy],
-            population=population,
-            checkpoint=checkpoint,
+            ledger, chosen, use, statements=[privacy], population=population, checkpoint=checkpoint
         )
     result = chosen.run(
         adapter.data,
@@ -184,7 +184,7 @@ def fit(
     return fitted_model(adapter, chosen, result, privacy, delta, columns=private.columns, label=table.label)
 
 
-def _check_options(options: Mapping[str, Any], algorithm: str, budget: Budget | None) -> None:
+def _check_options(options: Mapping[str, object], algorithm: str, budget: Budget | None) -> None:
     """Refuse an option that the algorithm does not have, and say where it belongs."""
     known = set(plan_options(algorithm)) - {"objective", "sizes", "network"}
     for option in options:
@@ -201,7 +201,7 @@ def _check_options(options: Mapping[str, Any], algorithm: str, budget: Budget | 
             raise InvalidInput(f"fit has no option {option!r} for {algorithm}{near}.")
 
 
-def _table(data: Any, label: str | Sequence[str] | None, group: str | Sites | None) -> TableData:
+def _table(data: object, label: str | Sequence[str] | None, group: str | Sites | None) -> TableData:
     if not isinstance(data, TableData):
         return TableData(data, label, group)
     if label is not None or (group is not None and data.group is not None):
@@ -209,21 +209,9 @@ def _table(data: Any, label: str | Sequence[str] | None, group: str | Sites | No
     return data if group is None else replace(data, group=group)
 
 
-def _model_options(training: TrainingOptions, table: TableData, accept: Sequence[str]) -> ModelOptions:
-    return ModelOptions(
-        loss=training.loss,
-        clip_norm=training.clip_norm,
-        initial=training.initial,
-        classes=training.classes,
-        accept=tuple(accept),
-        label=table.label,
-        label_bounds=table.label_bounds,
-        physical_batch=training.physical_batch,
-        device=training.device,
-    )
-
-
-def _network(network: Any, private: UserData, algorithm: str) -> Network | None:
+def _network(
+    network: str | Network | networkx.Graph | None, private: UserData, algorithm: str
+) -> Network | None:
     if registry.algorithm(algorithm).central:
         if network is not None:
             raise InvalidInput(f"{algorithm} has one holder of all records; leave network out.")
@@ -253,8 +241,10 @@ def _parts(private: UserData, n: int, network: Network | None) -> list[np.ndarra
     return by_column(private.groups, None if network is None else network.labels)
 
 
-def _own_plan(plan: Any, objective: Any, sizes: tuple[int, ...], budget: Budget | None) -> Plan:
-    chosen = plan(objective, sizes) if callable(plan) and not isinstance(plan, Plan) else plan
+def _own_plan(
+    plan: Plan | Callable[..., Plan], objective: Objective, sizes: tuple[int, ...], budget: Budget | None
+) -> Plan:
+    chosen = plan if isinstance(plan, Plan) or not callable(plan) else plan(objective, sizes)
     if not isinstance(chosen, Plan):
         raise InvalidInput(f"plan must be a Plan, or a function that makes one, got {type(chosen).__name__}.")
     if budget is not None:
@@ -264,18 +254,16 @@ def _own_plan(plan: Any, objective: Any, sizes: tuple[int, ...], budget: Budget 
 
 def _built_plan(
     algorithm: str,
-    objective: Any,
+    objective: Objective,
     network: Network | None,
     training: TrainingOptions,
     budget: Budget | None,
-    settings: dict[str, Any],
+    settings: dict[str, object],
 ) -> Plan:
     if not issubclass(registry.algorithm(algorithm), GradientPlan):
         raise InvalidInput(f"fit runs gradient methods such as consensus-sgd or dp-dsgt, got {algorithm}.")
     if (budget is None) == (training.noise_multiplier is None):
-        raise InvalidInput(
-            "give budget=sv.Budget(...) or TrainingOptions(noise_multiplier=...), and not both."
-        )
+        raise InvalidInput("give budget=sv.Budget(...) or TrainingOptions(noise_multiplier=...), not both.")
     settings.setdefault("adjacency", "add-remove" if budget is None else budget.adjacency)
     if budget is None:
         settings["noise_multiplier"] = training.noise_multiplier
@@ -283,29 +271,17 @@ def _built_plan(
 
 
 def _with_notes(guarantee: Guarantee, notes: Sequence[str]) -> Guarantee:
-    return replace(guarantee, assumptions=(*guarantee.assumptions, *notes)) if notes else guarantee
+    return replace(guarantee, assumptions=(*guarantee.assumptions, *notes))
 
 
-def _check_accepted(
-    accept: Sequence[str], private: UserData, classes: Sequence[Any] | None, test: Any
+def _uncharged(
+    accept: Sequence[str], private: UserData, classes: Sequence[object] | None, scored: bool
 ) -> tuple[str, ...]:
-    """Return what was read of private records, by name; refuse what was not accepted, or is not read."""
-    if isinstance(accept, str):
-        raise InvalidInput(f'accept must be a list of names, got {accept!r}; write accept=["{accept}"].')
+    """Return what is read from private records and not charged, by name; the caller must accept it."""
     columns = private.columns.uncharged if private.columns is not None else ()
     read = {*columns, *private.uncharged} - {"held-out score"}
     if classes is None and "class names" in accept:
         read.add("class names")
-    if test is not None and test is private.test:
+    if scored:
         read.add("held-out score")
-    for name in accept:
-        if name not in wording.UNCHARGED:
-            raise InvalidInput(f"accept knows {', '.join(wording.UNCHARGED)}, got {name!r}.")
-        if name not in read and name != "tuning":  # only the user knows how settings were chosen
-            raise InvalidInput(f"accept names {name!r}, but nothing of the kind is read; leave it out.")
-    for name in sorted(read - set(accept)):
-        raise Refused(
-            f"the data were prepared by {wording.UNCHARGED[name]}, which no budget is charged for; "
-            f"accept=[{name!r}] accepts that, and the guarantee says so."
-        )
-    return tuple(dict.fromkeys(accept))
+    return check_accepted(accept, sorted(read))

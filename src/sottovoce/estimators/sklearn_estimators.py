@@ -11,13 +11,18 @@ say that the noise is simulated.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import sys
 import warnings
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, replace
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -30,13 +35,17 @@ from sottovoce.algorithms.plan import Plan
 from sottovoce.data.base import Shards
 from sottovoce.data.partition import by_column
 from sottovoce.errors import DataError, InvalidInput
-from sottovoce.graphs import as_network
+from sottovoce.graphs import Network, as_network
 from sottovoce.noise.samplers import ProtectiveNoise
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.objectives.clipping import clip_rows
 
+if TYPE_CHECKING:
+    import networkx
+
 SOLVERS = ("dp-sgd", "dp-cd", "dp-gcd", "admm")
 DECENTRALIZED = ("consensus-sgd", "muffliato-sgd", "dp-dsgd", "dp-dsgt")  # with a network, and nobody trusted
+SEVERAL_CLASSES = ("dp-sgd", *DECENTRALIZED)
 SIMULATED = "the noise is simulated from random_state: this fit is a simulation and protects nobody"
 
 
@@ -44,49 +53,35 @@ class SearchSpendsBudget(UserWarning):
     """A private model is fitted again and again on the same records, and each fit spends its budget."""
 
 
+@dataclass(eq=False, repr=False)
 class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
-    """What the three estimators share: parameters, preparation, calibration, the fit itself."""
+    """What the estimators share: parameters, preparation, calibration, the fit itself."""
 
     _loss = "logistic"
     _penalty = "l2"
 
-    privacy_: Guarantee
-    spent_privacy_: Guarantee
-    total_privacy_: Guarantee
-
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        *,
-        solver: str = "dp-sgd",
-        alpha: float = 1e-3,
-        feature_norm: float = 1.0,
-        fit_intercept: bool = True,
-        clip_norm: float | None = None,
-        steps: int | None = None,
-        step_scale: float = 1.0,
-        sample_rate: float = 0.1,
-        fits: int = 1,
-        random_state: int | None = None,
-        network: Any = None,
-    ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.solver = solver
-        self.alpha = alpha
-        self.feature_norm = feature_norm
-        self.fit_intercept = fit_intercept
-        self.clip_norm = clip_norm
-        self.steps = steps
-        self.step_scale = step_scale
-        self.sample_rate = sample_rate
-        self.fits = fits
-        self.random_state = random_state
-        self.network = network
+    epsilon: float = 1.0
+    delta: float = 1e-5
+    _: KW_ONLY
+    solver: str = "dp-sgd"
+    alpha: float = 1e-3
+    feature_norm: float = 1.0
+    fit_intercept: bool = True
+    clip_norm: float | None = None
+    steps: int | None = None
+    step_scale: float = 1.0
+    sample_rate: float = 0.1
+    fits: int = 1
+    random_state: int | None = None
+    network: str | Network | networkx.Graph | None = None
 
     def _fit(
-        self, X: np.ndarray, y: np.ndarray, target_bound: float, groups: Any = None, classes: int = 2
+        self,
+        X: np.ndarray,
+        y: np.ndarray,
+        target_bound: float,
+        groups: ArrayLike | None = None,
+        classes: int = 2,
     ) -> None:
         solvers = SOLVERS if self.network is None else DECENTRALIZED
         if self.solver not in solvers:
@@ -102,28 +97,30 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
                 SearchSpendsBudget,
                 stacklevel=3,
             )
-        X = self._prepared(X)
+        X = clip_rows(X, self.feature_norm)
+        if self.fit_intercept:
+            X = np.hstack([X, np.ones((len(X), 1))])
         parts = None if self.network is None else self._parts(groups, len(y))
         plan = self._plan(len(y), X.shape[1], target_bound, classes, parts)
-        statement = plan.privacy(self._view)
+        guarantee = plan.privacy(self._view)
         if self.random_state is not None:
-            statement = replace(statement, assumptions=(*statement.assumptions, SIMULATED))
-        before: Guarantee | None = getattr(self, "spent_privacy_", None)
-        if before is not None and before.adjacency != statement.adjacency:
+            guarantee = replace(guarantee, assumptions=(*guarantee.assumptions, SIMULATED))
+        before: Guarantee | None = vars(self).get("spent_privacy_")
+        if before is not None and before.adjacency != guarantee.adjacency:
             raise InvalidInput(
-                f"This estimator was fitted under {before.adjacency}, and a fit under {statement.adjacency} "
+                f"This estimator was fitted under {before.adjacency}, and a fit under {guarantee.adjacency} "
                 "cannot be added to that; make a new estimator and keep both accounts."
             )
         noise = ProtectiveNoise() if self.random_state is None else np.random.default_rng(self.random_state)
-        data: Any = (X, y) if parts is None else Shards.from_parts(X, y, parts)
+        data = (X, y) if parts is None else Shards.from_parts(X, y, parts)
         coef = plan.run(data, noise).outputs["coef"]
         self.plan_ = plan
-        self.privacy_ = statement
+        self.privacy_ = guarantee
         # announced fits that are still to come are charged beforehand, those beyond them as they come
-        self.n_fits_ = getattr(self, "n_fits_", 0) + 1
-        self.spent_privacy_ = statement if before is None else before + statement
+        self.n_fits_ = vars(self).get("n_fits_", 0) + 1
+        self.spent_privacy_ = guarantee if before is None else before + guarantee
         coming = self.fits - self.n_fits_
-        self.total_privacy_ = self.spent_privacy_ + statement * coming if coming > 0 else self.spent_privacy_
+        self.total_privacy_ = self.spent_privacy_ + guarantee * coming if coming > 0 else self.spent_privacy_
         if classes > 2:
             coef = coef.reshape(classes, -1)
         last = coef[..., -1] if self.fit_intercept else np.zeros(coef.shape[:-1])
@@ -136,7 +133,7 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
         """The view of the budget: of the released model, or of the worst member of a network."""
         return "central" if self.network is None else None
 
-    def _parts(self, groups: Any, n: int) -> list[np.ndarray]:
+    def _parts(self, groups: ArrayLike | None, n: int) -> list[np.ndarray]:
         """Return which records each node holds: those of its group, or an even share."""
         network = as_network(self.network)
         if groups is None:
@@ -152,62 +149,53 @@ class _PrivateLinear(BaseEstimator):  # scikit-learn has no types
             )
         return parts
 
-    def _prepared(self, X: np.ndarray) -> np.ndarray:
-        """Return records of length at most ``feature_norm``, and the intercept column."""
-        X = clip_rows(X, self.feature_norm)
-        return np.hstack([X, np.full((len(X), 1), 1.0)]) if self.fit_intercept else X
-
     def _steps(self, dim: int) -> int:
-        known = {"dp-cd": 20 * dim, "dp-gcd": min(20, 2 * dim), "admm": 30}
-        default = known.get(self.solver, 100)
-        return default if self.steps is None else count(self.steps, "steps")
+        if self.steps is not None:
+            return count(self.steps, "steps")
+        return {"dp-cd": 20 * dim, "dp-gcd": min(20, 2 * dim), "admm": 30}.get(self.solver, 100)
 
     def _plan(
         self, n: int, dim: int, target_bound: float, classes: int, parts: list[np.ndarray] | None
     ) -> Plan:
         """Return the solver's plan with the least noise for ``fits`` fits within the budget."""
-        model: Any = GLM(self._loss, **{self._penalty: self.alpha})  # type: ignore[arg-type]
-        square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
-        largest, curvature = (0.5 if self._loss == "logistic" else target_bound), model.curvature
+        model: GLM | Softmax = GLM(self._loss, **{self._penalty: self.alpha})  # type: ignore[arg-type]
+        largest, curvature = (0.5, 0.25) if self._loss == "logistic" else (target_bound, 1.0)
         if classes > 2:
-            if self.solver not in ("dp-sgd", *DECENTRALIZED):
-                raise InvalidInput(
-                    f"solver {self.solver} has two classes, got {classes}; take dp-sgd, or a network with "
-                    "consensus-sgd."
-                )
             model = Softmax(classes, l2=self.alpha)
             largest, curvature = math.sqrt(1 - 1 / classes), 0.5
-        clip_norm = self.clip_norm
-        if clip_norm is None:  # the largest gradient at w = 0
-            clip_norm = math.sqrt(square) * largest
-        beta, steps = curvature * square, self._steps(dim)
-        bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
-        gamma = self.step_scale / beta
-        options: dict[str, dict[str, Any]] = {
-            "dp-sgd": {"batch_size": max(1.0, self.sample_rate * n), "learning_rate": gamma},
-            "dp-cd": {"bounds": bounds, "step_scale": self.step_scale, "output": "last"},
-            "dp-gcd": {
-                "smoothness": tuple(curvature * b**2 for b in bounds), "step_scale": self.step_scale,
-                "clip_norm": clip_norm * math.sqrt(dim),
-            },
-            "admm": {"gamma": gamma, "clip_norm": clip_norm * gamma},
-        }  # fmt: skip
-        common: dict[str, Any] = {"steps": steps, "clip_norm": clip_norm}
+        square = self.feature_norm**2 + (1.0 if self.fit_intercept else 0.0)
+        # by default the largest gradient at w = 0
+        clip_norm = math.sqrt(square) * largest if self.clip_norm is None else self.clip_norm
+        gamma = self.step_scale / (curvature * square)
+        options: dict[str, object] = {"steps": self._steps(dim), "clip_norm": clip_norm}
+        if parts is not None:
+            options |= {"sizes": tuple(len(part) for part in parts), "learning_rate": gamma}
+        elif self.solver == "dp-sgd":
+            options |= {"batch_size": max(1.0, self.sample_rate * n), "learning_rate": gamma}
+        elif self.solver == "admm":
+            options |= {"gamma": gamma, "clip_norm": clip_norm * gamma}
+        else:
+            bounds = (self.feature_norm,) * (dim - self.fit_intercept) + (1.0,) * self.fit_intercept
+            options["step_scale"] = self.step_scale
+            if self.solver == "dp-cd":
+                options |= {"bounds": bounds, "output": "last"}
+            else:
+                smoothness = tuple(curvature * bound**2 for bound in bounds)
+                options |= {"smoothness": smoothness, "clip_norm": clip_norm * math.sqrt(dim)}
         network = None
         if parts is None:
-            common |= {"records": n, **options[self.solver]}
+            options["records"] = n
         else:
             network = as_network(self.network)
-            common |= {"sizes": tuple(len(part) for part in parts), "learning_rate": gamma}
         budget = Budget(self.epsilon, self.delta, view=self._view)
         return build_plan(
-            self.solver, common, objective=model, network=network, budget=budget, fits=self.fits
+            self.solver, options, objective=model, network=network, budget=budget, fits=self.fits
         )
 
-    def _scores(self, X: Any) -> np.ndarray:
+    def _scores(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
-        return np.asarray(clip_rows(X, self.feature_norm) @ self.coef_.T + self.intercept_)
+        records = validate_data(self, X, reset=False, dtype=np.float64)
+        return np.asarray(clip_rows(records, self.feature_norm) @ self.coef_.T + self.intercept_)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -262,34 +250,34 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
     (1.0, True)
     """
 
-    def fit(self, X: Any, y: Any, *, groups: Any = None, **refused: Any) -> PrivateLogisticRegression:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None, **refused: object) -> Self:
         """Fit on records ``X`` (n, p) with classes ``y``; with a network, ``groups`` says who holds which."""
         _refuse(refused)
-        X, y = validate_data(self, X, y, dtype=np.float64)
-        check_classification_targets(y)
-        self.classes_, numbers = np.unique(y, return_inverse=True)
+        records, names = validate_data(self, X, y, dtype=np.float64)
+        check_classification_targets(names)
+        self.classes_, numbers = np.unique(names, return_inverse=True)
         several = len(self.classes_) > 2
         if len(self.classes_) < 2:
             raise DataError(f"Classification needs two classes or more, got {len(self.classes_)} class.")
-        if several and self.solver not in ("dp-sgd", *DECENTRALIZED):
+        if several and self.solver not in SEVERAL_CLASSES:
             raise DataError(
                 f"Only binary classification is supported by {self.solver}, got {len(self.classes_)} class "
                 "labels; dp-sgd takes several."
             )
         labels = numbers.astype(float) if several else 2.0 * numbers - 1.0
-        self._fit(X, labels, 1.0, groups, len(self.classes_))
+        self._fit(records, labels, 1.0, groups, len(self.classes_))
         return self
 
-    def decision_function(self, X: Any) -> np.ndarray:
+    def decision_function(self, X: ArrayLike) -> np.ndarray:
         """Return x.w + intercept for every record (positive: the second class), or one score per class."""
         return self._scores(X)
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """Return the most likely class of every record."""
         scores = self._scores(X)
         return self.classes_[scores.argmax(axis=1) if scores.ndim == 2 else (scores > 0).astype(int)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike) -> np.ndarray:
         """Return (n, classes) probabilities."""
         scores = self._scores(X)
         if scores.ndim == 2:
@@ -300,48 +288,26 @@ class PrivateLogisticRegression(ClassifierMixin, _PrivateLinear):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = self.solver in ("dp-sgd", *DECENTRALIZED)
         tags.classifier_tags.poor_score = True
+        tags.classifier_tags.multi_class = self.solver in SEVERAL_CLASSES
         return tags
 
 
+@dataclass(eq=False, repr=False)
 class _PrivateRegressor(RegressorMixin, _PrivateLinear):
     _loss = "squared"
 
-    def __init__(
-        self,
-        epsilon: float = 1.0,
-        delta: float = 1e-5,
-        *,
-        solver: str = "dp-sgd",
-        alpha: float = 1e-3,
-        feature_norm: float = 1.0,
-        target_bound: float = 1.0,
-        fit_intercept: bool = True,
-        clip_norm: float | None = None,
-        steps: int | None = None,
-        step_scale: float = 1.0,
-        sample_rate: float = 0.1,
-        fits: int = 1,
-        random_state: int | None = None,
-        network: Any = None,
-    ) -> None:
-        super().__init__(
-            epsilon, delta, solver=solver, alpha=alpha, feature_norm=feature_norm,
-            fit_intercept=fit_intercept, clip_norm=clip_norm, steps=steps, step_scale=step_scale,
-            sample_rate=sample_rate, fits=fits, random_state=random_state, network=network,
-        )  # fmt: skip
-        self.target_bound = target_bound
+    target_bound: float = 1.0
 
-    def fit(self, X: Any, y: Any, *, groups: Any = None, **refused: Any) -> Any:
+    def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None, **refused: object) -> Self:
         """Fit on records ``X`` (n, p) with targets ``y``, which are clipped to the public bound."""
         _refuse(refused)
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
+        records, targets = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         bound = positive(self.target_bound, "target_bound")
-        self._fit(X, np.clip(y, -bound, bound), bound, groups)
+        self._fit(records, np.clip(targets, -bound, bound), bound, groups)
         return self
 
-    def predict(self, X: Any) -> np.ndarray:
+    def predict(self, X: ArrayLike) -> np.ndarray:
         """Return x.w + intercept for every record."""
         return self._scores(X)
 
@@ -365,8 +331,6 @@ class PrivateRidge(_PrivateRegressor):
     (True, 'replace-one')
     """
 
-    _penalty = "l2"
-
 
 class PrivateLasso(_PrivateRegressor):
     """Least squares with an l1 penalty: (1/2n) |y - Xw|^2 + alpha |w|_1, private for the records.
@@ -384,7 +348,7 @@ class PrivateLasso(_PrivateRegressor):
     _penalty = "l1"
 
 
-def total_guarantee(*models: Any) -> Guarantee:
+def total_guarantee(*models: _PrivateLinear) -> Guarantee:
     """Return what several fitted models spent together on the same records.
 
     Examples
@@ -394,30 +358,26 @@ def total_guarantee(*models: Any) -> Guarantee:
     >>> round(total_guarantee(*fitted).epsilon(1e-5), 2)
     1.46
     """
-    total: Guarantee = models[0].privacy_
-    for model in models[1:]:
-        total = total + model.privacy_
-    return total
+    return functools.reduce(operator.add, (model.privacy_ for model in models))
 
 
-def _refuse(options: dict[str, Any]) -> None:
+def _refuse(options: Mapping[str, object]) -> None:
     """Refuse what other estimators take: a weight would let one record count more than the clip allows."""
     for name, value in options.items():
-        if name == "sample_weight":
-            if value is not None:
-                raise InvalidInput(
-                    "sample weights are not supported: a record with a large weight would be hidden less "
-                    "than the statement says; leave sample_weight out."
-                )
-            continue
-        raise InvalidInput(f"fit has no option {name!r}; it takes X, y and groups.")
+        if name != "sample_weight":
+            raise InvalidInput(f"fit has no option {name!r}; it takes X, y and groups.")
+        if value is not None:
+            raise InvalidInput(
+                "sample weights are not supported: a record with a large weight would be hidden less "
+                "than the statement says; leave sample_weight out."
+            )
 
 
 def _inside_search() -> bool:
     """Return whether a caller is scikit-learn's search or cross-validation."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__", "").startswith("sklearn.model_selection."):
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False

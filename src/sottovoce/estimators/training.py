@@ -5,13 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from sottovoce import _validate
-from sottovoce.algorithms.optimizers import Optimizer
+from sottovoce.algorithms.optimizers import Optimizer, Rate
+from sottovoce.data.tables import TableData
 from sottovoce.errors import InvalidInput
+from sottovoce.models.adapters import Loss, ModelOptions
+from sottovoce.objectives.base import Objective
 
-UNSUPPORTED = ("amsgrad", "maximize", "dampening", "centered")  # options of torch optimizers
+# options of torch optimizers: those that are not supported, and those that all groups share
+UNSUPPORTED = ("amsgrad", "maximize", "dampening", "centered")
+SHARED = ("momentum", "nesterov", "betas", "eps")
+
+
+@runtime_checkable
+class TorchOptimizer(Protocol):
+    """An optimizer of torch."""
+
+    param_groups: list[dict[str, Any]]
+
+
+@runtime_checkable
+class HasLayout(Protocol):
+    """An objective whose rows hold named parameters: a network."""
+
+    layout: Sequence[Any]
 
 
 @dataclass(frozen=True)
@@ -45,13 +64,13 @@ class TrainingOptions:
     steps: int | None = None
     epochs: float | None = None
     batch_size: float | None = None
-    learning_rate: Any = None
-    optimizer: Any = "sgd"
+    learning_rate: float | tuple[float, float] | dict[str, Any] | Rate | None = None
+    optimizer: str | dict[str, Any] | Optimizer | TorchOptimizer = "sgd"
     clip_norm: float = 1.0
     noise_multiplier: float | None = None
-    loss: Any = None
+    loss: Loss = None
     initial: Literal["keep", "reset"] = "keep"
-    classes: Sequence[Any] | None = None
+    classes: Sequence[object] | None = None
     physical_batch: int = 4096
     device: str = "cpu"
     evaluate_every: int | None = None
@@ -68,58 +87,64 @@ class TrainingOptions:
         batch_size = _validate.positive(self.batch_size, "batch_size")
         return max(1, math.ceil(epochs * sum(sizes) / (batch_size * len(sizes))))
 
-    def plan_options(self, sizes: Sequence[int], objective: Any) -> dict[str, Any]:
+    def model_options(self, table: TableData, accept: Sequence[str]) -> ModelOptions:
+        """Return the options about the model and its labels."""
+        return ModelOptions(
+            loss=self.loss,
+            clip_norm=self.clip_norm,
+            initial=self.initial,
+            classes=self.classes,
+            accept=tuple(accept),
+            label=table.label,
+            label_bounds=table.label_bounds,
+            physical_batch=self.physical_batch,
+            device=self.device,
+        )
+
+    def plan_options(self, sizes: Sequence[int], objective: Objective) -> dict[str, object]:
         """Return the options of a plan, without noise."""
-        optimizer, learning_rate = self._optimizer(objective)
+        optimizer, learning_rate = self.optimizer, self.learning_rate
+        groups: tuple[tuple[int, int, float, float], ...] = ()
+        if isinstance(optimizer, TorchOptimizer):
+            first = optimizer.param_groups[0]
+            for key in UNSUPPORTED:
+                if any(group.get(key) for group in optimizer.param_groups):
+                    raise InvalidInput(f"the torch optimizer's {key} is not supported; leave it off.")
+            learning_rate = float(first["lr"]) if learning_rate is None else learning_rate
+            if len(optimizer.param_groups) > 1:
+                groups = _parameter_groups(optimizer.param_groups, objective)
+            options = {key: first[key] for key in (*SHARED, "weight_decay") if key in first}
+            optimizer = {"name": type(optimizer).__name__, **options}
+        chosen = replace(Optimizer.from_value(optimizer), groups=groups)
+        if learning_rate is None:
+            learning_rate = 0.01 if chosen.kind in ("adam", "adamw") else 0.5
         return {
             "steps": self.steps_for(sizes),
             "clip_norm": self.clip_norm,
             "sizes": tuple(sizes),
             "batch_size": self.batch_size,
-            "optimizer": optimizer,
+            "optimizer": chosen,
             "learning_rate": learning_rate,
         }
 
-    def _optimizer(self, objective: Any) -> tuple[Optimizer, Any]:
-        """Return optimizer and rate; a torch optimizer has both, and its parameter groups."""
-        optimizer, learning_rate = self.optimizer, self.learning_rate
-        groups: tuple[tuple[int, int, float, float], ...] = ()
-        if hasattr(optimizer, "param_groups"):
-            torch_groups = optimizer.param_groups
-            first = {key: value for key, value in torch_groups[0].items() if key != "params"}
-            for key in UNSUPPORTED:
-                if any(group.get(key) for group in torch_groups):
-                    raise InvalidInput(f"the torch optimizer's {key} is not supported; leave it off.")
-            learning_rate = float(first["lr"]) if learning_rate is None else learning_rate
-            known = ("momentum", "nesterov", "betas", "eps", "weight_decay")
-            if len(torch_groups) > 1:
-                groups = _parameter_groups(torch_groups, first, objective)
-            options = {key: value for key, value in first.items() if key in known}
-            optimizer = {"name": type(optimizer).__name__, **options}
-        chosen = replace(Optimizer.from_value(optimizer), groups=groups)
-        if learning_rate is None:
-            learning_rate = 0.01 if chosen.kind in ("adam", "adamw") else 0.5
-        return chosen, learning_rate
-
 
 def _parameter_groups(
-    groups: Sequence[Mapping[str, Any]], first: Mapping[str, Any], objective: Any
+    groups: Sequence[Mapping[str, Any]], objective: Objective
 ) -> tuple[tuple[int, int, float, float], ...]:
     """Return (start, stop, factor of the rate, weight decay) of each parameter, in a row's order."""
-    for group in groups[1:]:
-        for key in ("momentum", "nesterov", "betas", "eps"):
-            if group.get(key) != first.get(key):
-                raise InvalidInput(f"parameter groups may differ in lr and weight_decay, not in {key}.")
-    shapes = [tuple(p.shape) for group in groups for p in group["params"] if p.requires_grad]
-    if shapes != [slot.shape for slot in objective.layout]:
+    first = groups[0]
+    for key in SHARED:
+        if any(group.get(key) != first.get(key) for group in groups):
+            raise InvalidInput(f"parameter groups may differ in lr and weight_decay, not in {key}.")
+    trained = [(group, p) for group in groups for p in group["params"] if p.requires_grad]
+    layout = objective.layout if isinstance(objective, HasLayout) else []
+    if [tuple(p.shape) for _, p in trained] != [slot.shape for slot in layout]:
         raise InvalidInput(
             "the groups of the torch optimizer must hold the module's trainable parameters, all of them, in "
             "their order; freeze the others with requires_grad_(False)."
         )
-    slots = iter(objective.layout)
-    ranges = []
-    for group in groups:
-        factor = float(group["lr"]) / float(first["lr"])
-        for slot in [next(slots) for p in group["params"] if p.requires_grad]:
-            ranges.append((slot.start, slot.stop, factor, float(group["weight_decay"])))
-    return tuple(ranges)
+    pairs = zip(trained, layout, strict=True)
+    return tuple(
+        (slot.start, slot.stop, float(group["lr"]) / float(first["lr"]), float(group["weight_decay"]))
+        for (group, _), slot in pairs
+    )

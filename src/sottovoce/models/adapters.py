@@ -24,6 +24,7 @@ from sottovoce.models.saved import Fitted, LinearModel, split_item
 from sottovoce.objectives import GLM, Softmax
 from sottovoce.runners import Result
 
+Loss = str | Callable[..., Any] | None  # of one record: a name, a torch loss, a function
 LINEAR = {"logistic": "logistic", "squared": "squared", "huber": "huber"}
 SIMULATED = "the noise is simulated from a seed: this fit is a simulation and protects nobody"
 TEST = "the test records are public"
@@ -39,7 +40,7 @@ class ModelOptions:
     1.0
     """
 
-    loss: Any = None
+    loss: Loss = None
     clip_norm: float = 1.0
     initial: Any = "keep"
     classes: Sequence[Any] | None = None
@@ -48,7 +49,6 @@ class ModelOptions:
     label_bounds: Any = None
     physical_batch: int | None = 4096
     device: str = "cpu"
-    intercept: bool | None = None  # of a linear model; None: as the model usually has it
 
 
 class ModelAdapter:
@@ -436,8 +436,6 @@ def _adapt_linear(
             "a linear model has its own loss; name it instead of the module, or leave loss out."
         )
     model, intercept = _glm(module, sum(len(part) for part in parts))
-    if options.intercept is not None:
-        intercept = options.intercept
     X = _features(private.inputs, intercept)
     if model.dim not in (None, X.shape[1]):
         raise InvalidInput(

@@ -17,10 +17,11 @@ from sottovoce.algorithms.averaging import PrivateAveraging, noise_in_result
 from sottovoce.algorithms.build import build_plan, frozen, missing_options, plan_options
 from sottovoce.algorithms.plan import Plan
 from sottovoce.algorithms.schedule import CachedSchedule
+from sottovoce.data.ingest import check_accepted
 from sottovoce.errors import BudgetInfeasible, ConfigError, DataError
 from sottovoce.graphs import Network
 from sottovoce.objectives import GLM
-from sottovoce.planfile.records import PlanRecords, check_accepted, linear_records, network_records
+from sottovoce.planfile.records import PlanRecords, linear_records, network_records
 from sottovoce.planfile.schema import (
     NOISE_OPTIONS,
     BudgetSection,

@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sottovoce.accounting.wording import UNCHARGED
 from sottovoce.data import Dataset, by_column, by_label, dirichlet, equal, load, read_file
 from sottovoce.data.base import Shards, is_sparse
 from sottovoce.data.images import ImageReading, load_images
 from sottovoce.data.ingest import UserData, ingest
 from sottovoce.data.tables import Columns, Scale, TableData, read_table
-from sottovoce.errors import ConfigError, DataError, Refused
+from sottovoce.errors import ConfigError, DataError
 from sottovoce.models.adapters import (
     LinearAdapter,
     ModelAdapter,
@@ -42,13 +41,6 @@ TABLE_KEYS = (
 )  # fmt: skip
 COLUMN_KEYS = ("label", "group", "features", "drop", "categories")  # need columns with names
 COLUMN_FILES = (".csv", ".tsv", ".parquet")
-# what a file can do instead of accepting that something is read and not charged
-INSTEAD = {
-    "standardize": "[data] bounds = [low, high] scales by public bounds instead",
-    "held-out score": "[data] test_file names public records for a score instead",
-    "class names": "[data] classes = [...] states them publicly instead",
-    "tuning": "settings tuned on public records need nothing",
-}
 Score = Callable[[np.ndarray], dict[str, float]]
 
 
@@ -79,24 +71,6 @@ class PlanRecords(NamedTuple):
     def total(self) -> int:
         """Number of records of all agents together."""
         return sum(self.sizes)
-
-
-def check_accepted(accept: tuple[str, ...], uncharged: tuple[str, ...], where: str) -> tuple[str, ...]:
-    """Return what a file accepts as read and not charged; refuse what is read and not accepted."""
-    for name in accept:
-        if name not in UNCHARGED:
-            raise ConfigError(f"{where}, accept knows {', '.join(UNCHARGED)}, got {name!r}.")
-        if name not in uncharged and name != "tuning":  # only the user knows how settings were chosen
-            raise ConfigError(f"{where} accepts {name!r}, but nothing of the kind is read; leave it out.")
-    for name in uncharged:
-        if name not in accept:
-            names = ", ".join(f'"{word}"' for word in dict.fromkeys((*accept, *uncharged)))
-            raise Refused(
-                f"{where} reads {UNCHARGED[name]}, which no budget is charged for, so no statement about it "
-                f"would hold; write accept = [{names}] at the top of the file to accept that, or: "
-                f"{INSTEAD[name]}."
-            )
-    return tuple(dict.fromkeys(accept))
 
 
 # ---- linear models ------------------------------------------------------------------------------------
