@@ -43,8 +43,8 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import RecordedNoise, SimulatedNoise
 from sottovoce.objectives import GLM
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.node_program import StepProgram
+from sottovoce.peers.run_keys import MaskedRows
 from sottovoce.peers.wire_format import ROW, FrameCodec, frame_digest
 from sottovoce.runners import run_stacked
 from sottovoce.secure_sum.masks import simulated_masks

@@ -27,7 +27,7 @@ from sottovoce.noise.samplers import ProtectiveNoise, RecordedNoise
 from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import merge_signatures, parse_agreement, sign_agreement
 from sottovoce.peers.identity import CertificateSigner
-from sottovoce.peers.masking import read_mask_key
+from sottovoce.peers.run_keys import read_mask_key
 from sottovoce.peers.status import read_status
 from sottovoce.peers.wire_format import ROW, FrameCodec
 from sottovoce.secure_sum import masks

@@ -34,7 +34,7 @@ TEXTS = {
 def programs(consortium, text, keys):
     made = consortium(3, "path:3", TEXTS[text], dim=2)
     agreed_run = AgreedRun(made.agreement)
-    from sottovoce.peers.masking import read_mask_key
+    from sottovoce.peers.run_keys import read_mask_key
 
     agreed = made.agreement
     return [

@@ -27,10 +27,9 @@ from sottovoce.noise.run_randomness import RunRandomness
 from sottovoce.noise.samplers import NoiseSource
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.agreement_plan import hosted_data
-from sottovoce.peers.masking import MaskedRows
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.node_program import StepProgram
-from sottovoce.peers.run_keys import RunKeys
+from sottovoce.peers.run_keys import MaskedRows, RunKeys
 from sottovoce.peers.wire_format import FrameCodec
 from sottovoce.secure_sum.keys import MaskKey
 from sottovoce.secure_sum.masks import PairMasks

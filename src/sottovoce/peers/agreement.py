@@ -33,7 +33,7 @@ from sottovoce.peers.identity import (
     make_identity,
     verify,
 )
-from sottovoce.peers.masking import make_mask_key, mask_statement
+from sottovoce.peers.run_keys import make_mask_key, mask_statement
 from sottovoce.secure_sum.keys import session_hash
 
 # What others wrote is shown before it is signed: no control characters that could repaint the price.

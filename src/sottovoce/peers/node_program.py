@@ -19,8 +19,7 @@ from sottovoce import protocols
 from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError, PeerError
 from sottovoce.mechanisms.base import Mechanism
-from sottovoce.peers.masking import MaskedRows
-from sottovoce.peers.run_keys import RunKeys
+from sottovoce.peers.run_keys import MaskedRows, RunKeys
 from sottovoce.runners.base import Algorithm
 from sottovoce.runners.state import pack, unpack
 

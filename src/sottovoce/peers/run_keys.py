@@ -1,9 +1,12 @@
-"""The key of a run: noise, lots and hidden choices are functions of it, so a step done again is the same.
+"""The secrets of one run: the key of a member's noise, its mask key and its pair keys.
 
-Thirty-two bytes of the operating system, made when a run begins and kept in the state that is committed with
-every row. After each step's draws the key is replaced by its successor, from which it cannot be computed, and
-at the end it is erased: a state folder that is stolen tells the noise of the steps to come, never of those
-that were.
+The run key is 32 bytes of the operating system. Noise, batches and hidden choices are functions of it, so a
+step that is repeated gives the same bytes. After each step's draws it is replaced by its successor, from
+which it cannot be computed, and at the end it is erased.
+
+The mask key is made and signed with the agreement. It is stored in a file of its owner until the first row is
+durable. From then on the pair keys are part of the ledger's state, one step further with every row, and the
+file is overwritten and removed.
 """
 
 from __future__ import annotations
@@ -13,26 +16,28 @@ import hmac
 import os
 import struct
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from sottovoce.errors import LedgerError, Refused
+import numpy as np
+
+from sottovoce._io import atomic_write
+from sottovoce.errors import ConfigError, DataError, LedgerError, Refused
+from sottovoce.noise.grid import MaskGrid
 from sottovoce.noise.samplers import KeyedNoise
+from sottovoce.secure_sum.keys import MaskKey, next_chain
+from sottovoce.secure_sum.masks import PairMasks
 
 
 class RunKeys:
-    """One member's secret randomness in one run.
-
-    Parameters
-    ----------
-    run, membership version : what every label begins with.
-    key : 32 secret bytes; made by the operating system if not given.
+    """One member's secret randomness in one run; without ``key`` the operating system makes one.
 
     Guarantees
     ----------
     What is drawn is a function of key, run, membership version, turn, chain (everything this member has
-    received), agent, step, stream, scale and the clean integers; lots and hidden choices of the same without
-    the value. `turn_over` replaces the key by HMAC(key, "next"); what is left for the rounds of the open step
-    is another function of it. After `erase` nothing can be drawn.
+    received), agent, step, stream, scale and the clean integers; batches and hidden choices of the same
+    without the value. `turn_over` replaces the key by HMAC(key, "next"); the rounds of the open step use
+    another function of the old key. After `erase` nothing can be drawn.
     """
 
     def __init__(self, run: bytes, membership_version: int, key: bytes | None = None) -> None:
@@ -40,65 +45,145 @@ class RunKeys:
         self._key: bytes | None = os.urandom(32) if key is None else key
         self._rounds: bytes | None = None
         self.turn, self.chain = 0, run
-        self.noise = KeyedNoise(self._draw)
-        self.round_noise = KeyedNoise(self._round_draw)
+        self.noise = KeyedNoise(lambda label: self._derive(self._key, label))
+        self.round_noise = KeyedNoise(lambda label: self._derive(self._rounds, label))
 
     @property
     def batches(self) -> bytes:
-        """The key of this turn's lots and hidden choices."""
+        """The key of this turn's batches and hidden choices."""
         return self._derive(self._key, b"lots")
 
     def received(self, row: bytes) -> None:
-        """Lengthen the chain by what a step received."""
+        """Extend the chain by what a step received."""
         self.chain = hashlib.sha256(self.chain + struct.pack("<Q", self.turn) + row).digest()
 
     def turn_over(self) -> None:
-        """Go to the next key; of the old one only what the rounds of the open step need is left."""
-        if self._key is None:
-            raise self._erased()
+        """Replace the key; of the old one only the part for the rounds of the open step is left."""
         self._rounds = self._derive(self._key, b"rounds")
+        assert self._key is not None
         self._key = hmac.digest(self._key, b"next", "sha256")
         self.turn += 1
 
     def erase(self) -> None:
-        """Forget everything: the run is at its end."""
+        """Erase the keys at the end of the run."""
         self._key = self._rounds = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the next step needs, for this member's own disk; it holds the key."""
-        shown = {"key": self._key, "rounds": self._rounds, "chain": self.chain}
-        return {"turn": self.turn, **{name: None if v is None else v.hex() for name, v in shown.items()}}
+        values = {"key": self._key, "rounds": self._rounds, "chain": self.chain}
+        return {"turn": self.turn, **{name: None if v is None else v.hex() for name, v in values.items()}}
 
     def restore(self, stored: Mapping[str, Any]) -> None:
-        """Go on from what `to_dict` gave."""
+        """Continue from the result of `to_dict`."""
         try:
             self.turn, self.chain = int(stored["turn"]), bytes.fromhex(stored["chain"])
-            key, rounds = (
+            keys = [
                 None if stored[name] is None else bytes.fromhex(stored[name]) for name in ("key", "rounds")
-            )
+            ]
         except (KeyError, TypeError, ValueError):
             raise LedgerError(
                 "The saved key of the run cannot be read; go on from the newest folder."
             ) from None
-        self._key, self._rounds = key, rounds
-
-    def _draw(self, label: bytes) -> bytes:
-        return self._derive(self._key, label)
-
-    def _round_draw(self, label: bytes) -> bytes:
-        return self._derive(self._rounds, label)
+        self._key, self._rounds = keys
 
     def _derive(self, key: bytes | None, label: bytes) -> bytes:
         if key is None:
-            raise self._erased()
-        context = (
-            b"sottovoce run key\n"
-            + self.run
-            + struct.pack("<QQ", self.membership_version, self.turn)
-            + self.chain
-        )
+            raise Refused("the key of this run was erased at its end; nothing more can be drawn in it.")
+        counters = struct.pack("<QQ", self.membership_version, self.turn)
+        context = b"sottovoce run key\n" + self.run + counters + self.chain
         return hmac.digest(key, context + label, "sha256")
 
-    @staticmethod
-    def _erased() -> Refused:
-        return Refused("the key of this run was erased at its end; nothing more can be drawn in it.")
+
+class MaskedRows:
+    """One member's masked rows: the grid, its pair keys and the chain over the integer sums.
+
+    ``masks`` are the pair keys of the first step, or None if `restore` brings those of a later one.
+
+    Guarantees
+    ----------
+    One row per step is hidden; the step's keys are replaced before the row can be read, so that the state
+    that is saved with a row cannot hide another under the same label.
+    """
+
+    def __init__(self, grid: MaskGrid, masks: PairMasks | None, run: bytes) -> None:
+        if masks is not None and masks.bits != grid.bits:
+            raise ConfigError(f"the masks have {masks.bits} bits, the grid {grid.bits}; make them equal.")
+        self.grid, self.masks, self.chain = grid, masks, run
+
+    def hide(self, row: np.ndarray, step: int) -> np.ndarray:
+        """Return the masked integers of one noisy row; the keys are those of the next step afterwards."""
+        if self.masks is None:
+            raise ConfigError("the mask keys of this run are not here; sign the agreement again with them.")
+        masked = self.masks.hide(self.grid.place(np.asarray(row, np.float64)), step, self.chain)
+        self.masks.ratchet()
+        return masked
+
+    def mean(self, total: np.ndarray, step: int) -> np.ndarray:
+        """Return the mean of all rows from their integer sum, and extend the chain by it."""
+        mean = self.grid.mean(total)
+        self.chain = next_chain(self.chain, step, total)
+        return mean
+
+    def erase(self) -> None:
+        """Erase the keys."""
+        if self.masks is not None:
+            self.masks.erase()
+        self.masks = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the next step needs; it holds keys until they are erased."""
+        masks = None if self.masks is None else self.masks.to_dict()
+        return {"chain": self.chain.hex(), "masks": masks}
+
+    def restore(self, stored: Mapping[str, Any]) -> None:
+        """Continue from the result of `to_dict`."""
+        try:
+            self.chain = bytes.fromhex(stored["chain"])
+            self.masks = None if stored["masks"] is None else PairMasks.from_dict(stored["masks"])
+        except (KeyError, TypeError, ValueError):
+            raise LedgerError("The saved mask keys cannot be read; restore the state folder.") from None
+
+
+# ---- the mask key between signing and the first row -------------------------------------------------------
+
+
+def mask_statement(run: bytes, membership_version: int, public: bytes) -> bytes:
+    """Return what a member signs: this run, this membership version, this key."""
+    return b"sottovoce mask key\n" + run + membership_version.to_bytes(8, "little") + public
+
+
+def make_mask_key(folder: str | Path, run: bytes, membership_version: int) -> MaskKey:
+    """Make a fresh key for one run and membership version, in a file for its owner; replaces an older one."""
+    key = MaskKey.fresh()
+    try:
+        atomic_write(_file(folder, run, membership_version), key.to_bytes().hex() + "\n", mode=0o600)
+    except DataError as error:
+        raise ConfigError(f"The mask key cannot be kept, so nothing was signed: {error}") from None
+    return key
+
+
+def read_mask_key(folder: str | Path | None, run: bytes, membership_version: int) -> MaskKey | None:
+    """Return the key that was made when this run was signed; None if it is not there."""
+    if folder is None or not (file := _file(folder, run, membership_version)).exists():
+        return None
+    if file.stat().st_mode & 0o077:
+        raise ConfigError(f"The mask key {file} can be read by others; sign again, then run chmod 600 on it.")
+    try:
+        return MaskKey.from_bytes(bytes.fromhex(file.read_text().strip()))
+    except (OSError, ValueError):
+        raise ConfigError(f"The mask key {file} cannot be read; sign the agreement again.") from None
+
+
+def erase_mask_key(folder: str | Path | None, run: bytes, membership_version: int) -> None:
+    """Overwrite and remove the key's file: the pair keys are durable elsewhere, or nobody needs them."""
+    if folder is None or not (file := _file(folder, run, membership_version)).exists():
+        return
+    with open(file, "r+b") as stream:
+        stream.write(bytes(file.stat().st_size))
+        stream.flush()
+        os.fsync(stream.fileno())
+    file.unlink()
+
+
+def _file(folder: str | Path, run: bytes, membership_version: int) -> Path:
+    return Path(folder) / f"mask-{run.hex()[:32]}-{membership_version}.key"

@@ -38,7 +38,6 @@ from sottovoce.peers.connector import Proxy
 from sottovoce.peers.core import Core, Timing
 from sottovoce.peers.health import Health
 from sottovoce.peers.identity import CertificateSigner, Identity
-from sottovoce.peers.masking import erase_mask_key, read_mask_key
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
 from sottovoce.peers.membership_changes import (
@@ -48,6 +47,7 @@ from sottovoce.peers.membership_changes import (
     save_model,
     settle,
 )
+from sottovoce.peers.run_keys import erase_mask_key, read_mask_key
 from sottovoce.peers.signing_summary import checks, remembered
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
 from sottovoce.peers.status import LIVE
