@@ -32,10 +32,9 @@ from sottovoce.peers.agreement import (
     sign_agreement,
     write_agreement,
 )
-from sottovoce.peers.identity import CERTIFICATE, make_identity
+from sottovoce.peers.identity import CERTIFICATE, make_identity, proquint
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory, find_member_directory
-from sottovoce.peers.pinned_certificates import proquint
 from sottovoce.peers.runtime import Peer, PeerConfig
 from sottovoce.peers.status import read_status
 from sottovoce.privacy import gaussian_epsilon

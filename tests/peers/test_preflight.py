@@ -15,10 +15,10 @@ from sottovoce.errors import ConfigError, LostPeer, PeerError
 from sottovoce.peers import preflight as module
 from sottovoce.peers import transport
 from sottovoce.peers.core import Timing
-from sottovoce.peers.health import Health, metrics
 from sottovoce.peers.identity import make_identity
 from sottovoce.peers.preflight import check_files, check_neighbors
 from sottovoce.peers.service import systemd_unit
+from sottovoce.peers.status import Health, metrics
 
 
 @pytest.fixture

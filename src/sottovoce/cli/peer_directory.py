@@ -46,9 +46,8 @@ def init(
     """
     from sottovoce.errors import ConfigError
     from sottovoce.ledger.lifetime import LifetimeBudget
-    from sottovoce.peers.identity import CERTIFICATE
+    from sottovoce.peers.identity import CERTIFICATE, proquint
     from sottovoce.peers.member_directory import ASSUMPTIONS, MemberDirectory
-    from sottovoce.peers.pinned_certificates import proquint
 
     if name is not None:
         if epsilon is None or adjacency is None:
@@ -101,7 +100,7 @@ def trust(
     Example:
         sottovoce peer trust south.pem --why "read aloud by Dr. Sud on 3 May"
     """
-    from sottovoce.peers.pinned_certificates import proquint
+    from sottovoce.peers.identity import proquint
 
     directory = member_directory(home)
     name = directory.pinned_certificates.trust(certificate, why, instead=replace)

@@ -275,7 +275,7 @@ def compare(
         sottovoce peer compare north.json south.json east.json
     """
     from sottovoce.errors import ConfigError, PeerError
-    from sottovoce.peers.compare import compare_proofs
+    from sottovoce.peers.status import compare_proofs
 
     proofs = []
     for file in files:

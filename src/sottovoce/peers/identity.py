@@ -1,12 +1,12 @@
-"""Who a peer is: a P-256 key of its own and a certificate it signed itself.
+"""Who a peer is: a P-256 key of its own, a certificate signed with it, and the certificates of the others.
 
 There is no authority. The agreement lists every member's certificate; a connection is accepted only from a
-certificate that is listed, byte for byte, and whose owner is a neighbor. Private keys are files that only
-their owner can read, and a key that others can read is refused.
+certificate that is listed, byte for byte, and whose owner is a neighbor. Whoever drafts an agreement could
+list a certificate of its own as somebody else's, so a member directory pins the certificates that it got by
+hand, after the fingerprint was read aloud. A private key that others can read is refused.
 
-Keys are P-256 and nothing else: the TLS inside gRPC (BoringSSL) offers no Ed25519 signatures and ends such a
-handshake with NO_COMMON_SIGNATURE_ALGORITHMS, and an RSA key would make TLS 1.2 possible. Such a certificate
-is refused when it is read, not when the peers fail to meet.
+Keys are P-256 and nothing else: the TLS inside gRPC (BoringSSL) offers no Ed25519 signatures, and an RSA key
+would make TLS 1.2 possible. Another key is refused when it is read, not when the peers fail to connect.
 """
 
 from __future__ import annotations
@@ -15,22 +15,31 @@ import datetime as dt
 import os
 import re
 import stat
+import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce._io import atomic_write
 from sottovoce.errors import DataError, IdentityError
+from sottovoce.ledger.lifetime import LifetimeLedger
+
+if TYPE_CHECKING:
+    from sottovoce.peers.agreement import Agreement
 
 KEY, CERTIFICATE = "key.pem", "certificate.pem"
 MEMBER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ECDSA = ec.ECDSA(hashes.SHA256())
+_CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aiou"
 
 
 @dataclass(frozen=True)
@@ -56,45 +65,38 @@ class Identity:
 
     def sign(self, content: bytes) -> bytes:
         """Return a signature of ``content``."""
-        key = serialization.load_pem_private_key(self.key, None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        return key.sign(content, ec.ECDSA(hashes.SHA256()))
+        return _private_key(self.key).sign(content, _ECDSA)
 
 
 class CertificateSigner:
-    """Signs with a member's own key and checks with the certificates of all members, in their order.
+    """Signs with a member's own key and verifies with the certificates of all members, in their order.
 
-    Keys are read once. Signatures are P-256, written as the two numbers of 32 bytes each. What was found good
-    is remembered for a while: heads come by several ways.
+    Signatures are P-256, written as the two numbers of 32 bytes each. Valid ones are remembered for a while,
+    because the same ledger head arrives from several neighbors.
     """
 
     def __init__(self, identity: Identity, certificates: Iterable[bytes]) -> None:
-        key = serialization.load_pem_private_key(identity.key, None)
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
-        self._key = key
-        self._public = [x509.load_pem_x509_certificate(each).public_key() for each in certificates]
-        self._good: dict[tuple[int, bytes, bytes], None] = {}
+        self._key = _private_key(identity.key)
+        self._public = [x509.load_pem_x509_certificate(pem).public_key() for pem in certificates]
+        self._valid: set[tuple[int, bytes, bytes]] = set()
 
     def sign(self, content: bytes) -> bytes:
         """Return a signature of 64 bytes."""
-        r, s = decode_dss_signature(self._key.sign(content, ec.ECDSA(hashes.SHA256())))
+        r, s = decode_dss_signature(self._key.sign(content, _ECDSA))
         return r.to_bytes(32, "big") + s.to_bytes(32, "big")
 
     def verify(self, member: int, content: bytes, signature: bytes) -> bool:
         """Return whether ``member`` signed ``content``."""
-        key = self._public[member] if member < len(self._public) else None
-        if not isinstance(key, ec.EllipticCurvePublicKey) or len(signature) != 64:
+        if member >= len(self._public) or len(signature) != 64:
             return False
-        if (member, content, signature) in self._good:
+        if (member, content, signature) in self._valid:
             return True
-        pair = (int.from_bytes(half, "big") for half in (signature[:32], signature[32:]))
-        try:
-            key.verify(encode_dss_signature(*pair), content, ec.ECDSA(hashes.SHA256()))
-        except InvalidSignature:
+        r, s = (int.from_bytes(half, "big") for half in (signature[:32], signature[32:]))
+        if not _verified(self._public[member], encode_dss_signature(r, s), content):
             return False
-        if len(self._good) >= 1024:
-            self._good.clear()
-        self._good[member, content, signature] = None
+        if len(self._valid) >= 1024:
+            self._valid.clear()
+        self._valid.add((member, content, signature))
         return True
 
 
@@ -103,12 +105,7 @@ def make_identity(
 ) -> Identity:
     """Make a key and a certificate in a new folder that only the owner can read.
 
-    Parameters
-    ----------
-    folder : must not hold a key yet.
-    name : lower-case letters, digits and hyphens; the name in the agreement.
-    days : how long the certificate is valid.
-    start : when it becomes valid; by default now.
+    The certificate is valid for ``days`` from ``start``, by default from now.
 
     Examples
     --------
@@ -117,9 +114,8 @@ def make_identity(
     'bob'
     """
     if not MEMBER_NAME.fullmatch(name):
-        raise IdentityError(
-            f"A member's name has lower-case letters, digits and hyphens, at most 63, got {name!r}."
-        )
+        rule = "lower-case letters, digits and hyphens, at most 63"
+        raise IdentityError(f"A member's name has {rule}, got {name!r}.")
     folder = Path(folder)
     if (folder / KEY).exists():
         raise IdentityError(f"{folder / KEY} exists already; keep it, or choose another folder.")
@@ -139,8 +135,7 @@ def make_identity(
 def renew_certificate(folder: str | Path, *, days: float = 730.0) -> Identity:
     """Make a new certificate for the key in ``folder``; the one before is kept beside it under its last day.
 
-    The others pin the new one, and a run goes on with it in a new membership version: an agreement lists one
-    certificate for each member, byte for byte.
+    The others pin the new one, and a run continues with it in a new membership version.
     """
     folder = Path(folder)
     try:
@@ -170,8 +165,8 @@ def read_identity(folder: str | Path) -> Identity:
     --------
     >>> import tempfile
     >>> folder = tempfile.mkdtemp() + "/cy"
-    >>> made = make_identity(folder, "cy")
-    >>> read_identity(folder).fingerprint == made.fingerprint
+    >>> identity = make_identity(folder, "cy")
+    >>> read_identity(folder).fingerprint == identity.fingerprint
     True
     """
     folder = Path(folder)
@@ -198,7 +193,7 @@ def read_identity(folder: str | Path) -> Identity:
 
 
 def read_certificate(path: str | Path) -> bytes:
-    """Read a certificate file, check that it is one and that it has not expired; return canonical PEM."""
+    """Return the canonical PEM of a certificate file; raise if it is none or is not valid now."""
     try:
         raw = Path(path).read_bytes()
     except OSError as error:
@@ -219,13 +214,12 @@ def check_certificate(raw: bytes, where: str, now: dt.datetime | None = None) ->
             "`sottovoce peer keygen` makes one."
         )
     now = now or dt.datetime.now(dt.UTC)
-    if not parsed.not_valid_before_utc <= now <= parsed.not_valid_after_utc:
-        early = now < parsed.not_valid_before_utc
-        remedy = "check this machine's clock" if early else "make a new identity and a new agreement"
+    first, last = parsed.not_valid_before_utc, parsed.not_valid_after_utc
+    if not first <= now <= last:
+        remedy = "check this machine's clock" if now < first else "make a new identity and a new agreement"
         raise IdentityError(
-            f"The certificate {where} is valid from {parsed.not_valid_before_utc:%Y-%m-%d %H:%M} to "
-            f"{parsed.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, and this machine's clock says "
-            f"{now:%Y-%m-%d %H:%M} UTC; {remedy}."
+            f"The certificate {where} is valid from {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M} UTC, and "
+            f"this machine's clock says {now:%Y-%m-%d %H:%M} UTC; {remedy}."
         )
     return parsed.public_bytes(serialization.Encoding.PEM)
 
@@ -248,19 +242,104 @@ def expiry(certificate: bytes) -> float:
 
 def verify(certificate: bytes, signature: bytes, content: bytes) -> bool:
     """Return whether ``signature`` of ``content`` was made with the certificate's key."""
-    key = x509.load_pem_x509_certificate(certificate).public_key()
-    if not isinstance(key, ec.EllipticCurvePublicKey):
-        return False
-    try:
-        key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
-    except InvalidSignature:
-        return False
-    return True
+    return _verified(x509.load_pem_x509_certificate(certificate).public_key(), signature, content)
 
 
 def host_name(name: str) -> str:
     """Return the DNS name in a member's certificate; addresses may change, it does not."""
     return f"{name}.peer.sottovoce"
+
+
+def proquint(digest: str) -> str:
+    """Return a fingerprint as six short words that can be read aloud (proquints of its first 96 bits).
+
+    D. Wilkerson, "A Proposal for Proquints", 2009, https://arxiv.org/abs/0901.4016.
+    """
+    words = struct.unpack(">6H", bytes.fromhex(digest)[:12])
+    places = ((12, _CONSONANTS), (10, _VOWELS), (6, _CONSONANTS), (4, _VOWELS), (0, _CONSONANTS))
+    return "-".join(
+        "".join(letters[(bits >> shift) % len(letters)] for shift, letters in places) for bits in words
+    )
+
+
+class PinnedCertificates:
+    """The certificates that a member directory trusts: files by member name, fingerprints in the ledger.
+
+    Guarantees
+    ----------
+    A certificate is pinned by `trust` only, which is an act in the lifetime ledger. A file that was exchanged
+    since does not match the lifetime ledger and is refused; so is an agreement with a member who is not
+    pinned, or is pinned with another certificate (`require`).
+    """
+
+    def __init__(self, folder: str | Path, lifetime_ledger: LifetimeLedger) -> None:
+        self.folder, self.lifetime_ledger = Path(folder), lifetime_ledger
+
+    def trust(self, certificate: str | Path, why: str, *, instead: bool = False) -> str:
+        """Pin a certificate and return the member's name; ``instead`` allows another one than before."""
+        pem = read_certificate(certificate)
+        name, digest = common_name(pem), fingerprint(pem)
+        known = self.lifetime_ledger.pinned.get(name)
+        if known not in (None, digest) and not instead:
+            raise IdentityError(
+                f"{name} is pinned with another certificate ({proquint(known or '')}) than this one "
+                f"({proquint(digest)}); ask {name} by telephone, then use --replace."
+            )
+        try:
+            atomic_write(self.folder / f"{name}.pem", pem, mode=0o600)
+        except DataError as error:
+            raise IdentityError(f"The address book cannot be written: {error}") from None
+        if known != digest:
+            self.lifetime_ledger.trust(name, digest, why)
+        return name
+
+    def pinned(self) -> dict[str, str]:
+        """Return fingerprints by name, each compared with its file."""
+        known = self.lifetime_ledger.pinned
+        for name, digest in known.items():
+            try:
+                same = fingerprint((self.folder / f"{name}.pem").read_bytes()) == digest
+            except (OSError, ValueError):
+                same = False
+            if not same:
+                raise IdentityError(
+                    f"The certificate of {name} in the address book is not the one the lifetime ledger "
+                    f"names; get it from {name} again and run `peer trust`."
+                )
+        return known
+
+    def require(self, agreement: Agreement, own: str) -> None:
+        """Raise unless every member other than ``own`` (a fingerprint) is pinned as it is listed."""
+        known = self.pinned()
+        for member in agreement.members:
+            name, pinned = member.name, known.get(member.name)
+            if member.fingerprint in (own, pinned):
+                continue
+            if pinned is None:
+                raise IdentityError(
+                    f"{name} is not in the address book; get its certificate, compare the words by telephone "
+                    "and run `peer trust`."
+                )
+            raise IdentityError(
+                f"The agreement lists another certificate for {name} ({proquint(member.fingerprint)}) than "
+                f"the one pinned ({proquint(pinned)}); do not sign, ask {name} by telephone."
+            )
+
+
+def _private_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    key = serialization.load_pem_private_key(pem, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+def _verified(key: PublicKeyTypes, signature: bytes, content: bytes) -> bool:
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        return False
+    try:
+        key.verify(signature, content, _ECDSA)
+    except InvalidSignature:
+        return False
+    return True
 
 
 def _certificate(key: ec.EllipticCurvePrivateKey, name: str, days: float, start: dt.datetime | None) -> bytes:

@@ -41,9 +41,8 @@ from sottovoce.ledger.lifetime import (
 )
 from sottovoce.ledger.run_ledger import LEDGER, RunLedger, at_rest, read_charge, read_ledger
 from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.identity import Identity, make_identity, read_identity
+from sottovoce.peers.identity import Identity, PinnedCertificates, make_identity, read_identity
 from sottovoce.peers.member_data import Records
-from sottovoce.peers.pinned_certificates import PinnedCertificates
 
 KEY = "key"
 ASSUMPTIONS = (

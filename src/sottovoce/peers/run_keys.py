@@ -77,14 +77,10 @@ class RunKeys:
         """Continue from the result of `to_dict`."""
         try:
             self.turn, self.chain = int(stored["turn"]), bytes.fromhex(stored["chain"])
-            keys = [
-                None if stored[name] is None else bytes.fromhex(stored[name]) for name in ("key", "rounds")
-            ]
+            hexes = (stored["key"], stored["rounds"])
+            self._key, self._rounds = (None if text is None else bytes.fromhex(text) for text in hexes)
         except (KeyError, TypeError, ValueError):
-            raise LedgerError(
-                "The saved key of the run cannot be read; go on from the newest folder."
-            ) from None
-        self._key, self._rounds = keys
+            raise LedgerError("The saved run key cannot be read; go on from the newest folder.") from None
 
     def _derive(self, key: bytes | None, label: bytes) -> bytes:
         if key is None:

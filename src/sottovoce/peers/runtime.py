@@ -36,7 +36,6 @@ from sottovoce.peers.agreed_run import AgreedRun
 from sottovoce.peers.agreement import Agreement
 from sottovoce.peers.connector import Proxy
 from sottovoce.peers.core import Core, Timing
-from sottovoce.peers.health import Health
 from sottovoce.peers.identity import CertificateSigner, Identity
 from sottovoce.peers.member_data import Records
 from sottovoce.peers.member_directory import MemberDirectory
@@ -50,7 +49,7 @@ from sottovoce.peers.membership_changes import (
 from sottovoce.peers.run_keys import erase_mask_key, read_mask_key
 from sottovoce.peers.signing_summary import checks, remembered
 from sottovoce.peers.statements import VERSION as STATEMENT_VERSION
-from sottovoce.peers.status import LIVE
+from sottovoce.peers.status import LIVE, Health
 from sottovoce.peers.transport import TlsTransport, Transport, TransportConfig
 
 MODEL, STATEMENT, START = "model.npz", "statement.json", "start.npz"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sottovoce.peers.agreed_run import AgreedRun
-from sottovoce.peers.pinned_certificates import proquint
+from sottovoce.peers.identity import proquint
 
 UNPACED = (
     "neighbors may learn how many records a member has, by the time of its answers: [timing] pace hides it"

@@ -1,24 +1,34 @@
-"""What a state folder says about a running or stopped peer, read without disturbing it."""
+"""What a peer shows of itself: its state folder, the digests of its rows, ``/healthz`` and ``/metrics``.
+
+A state folder is read without disturbing the peer that uses it. The HTTP server listens on the loopback
+interface only, for a monitoring agent of the same machine; what it answers is public in the run or about the
+network (rounds, releases, connections, refused frames) and never depends on records.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.release import Spending
-from sottovoce.errors import LedgerError
+from sottovoce.errors import ConfigError, LedgerError, TryLater
 from sottovoce.ledger.run_ledger import LOCK, read_ledger
 from sottovoce.ledger.store import is_locked
 
-LIVE = "live.json"  # what a running peer last said of itself
+LIVE = "live.json"  # the last report of a running peer
+HOST = "127.0.0.1"
+_SECONDS = 5.0
 
 
 def read_status(folder: str | Path) -> dict[str, Any]:
-    """Return rounds, neighbors seen, spend and what is left; the whole chain is checked on the way.
+    """Return rounds, neighbors, releases and the budget that is left; the whole chain is checked on the way.
 
     Examples
     --------
@@ -48,6 +58,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
     newest: dict[int, int] = {}
     for r, sender in saved.heard:
         newest[sender] = max(newest.get(sender, -1), r)
+    notes = [part for note in saved.notes for part in note.split("; ")]
     return {
         "run": stored["run"],
         "title": about.get("title", ""),
@@ -67,9 +78,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "epsilon_spent": spent,
         "epsilon_left": max(0.0, budget.epsilon - spent),
         "epsilon_budget": budget.epsilon,
-        "incidents": [
-            part for note in saved.notes for part in note.split("; ") if not part.startswith("proof ")
-        ],
+        "incidents": [note for note in notes if not note.startswith("proof ")],
         "ledger_rows": stored["rows"],
         "ledger_head": stored["head"],
         "live": _live(Path(folder)),
@@ -77,7 +86,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
 
 
 def _live(folder: Path) -> dict[str, Any] | None:
-    """Return what the peer last said of its connections, with its age; None if it never ran here."""
+    """Return the peer's last report on its connections, with its age; None if it never ran here."""
     try:
         report = json.loads((folder / LIVE).read_text())
         age = time.time() - float(report["time"])
@@ -87,19 +96,187 @@ def _live(folder: Path) -> dict[str, Any] | None:
     return {"age": round(max(0.0, age), 1), **{name: report[name] for name in names if name in report}}
 
 
+# ---- digests of rows, compared between members ------------------------------------------------------------
+
+
 def read_proof(folder: str | Path) -> dict[str, Any]:
     """Return the releases and the digests of all rows sent: what an auditor compares with the neighbors'."""
     stored = read_ledger(folder)
     saved = stored["saved"]
+    heard = [
+        {"round": r, "sender": s, "digest": proof[:32].hex(), "signature": proof[32:].hex()}
+        for (r, s), proof in sorted(saved.heard.items())
+    ]
     return {
-        "run": stored["run"],
-        "node": stored["node"],
-        "rows": stored["rows"],
-        "head": stored["head"],
+        **{name: stored[name] for name in ("run", "node", "rows", "head")},
         "releases": [release.to_dict() for release in saved.releases],
         "sent": {str(r): digest.hex() for r, digest in sorted(saved.sent.items())},
-        "heard": [
-            {"round": r, "sender": s, "digest": proof[:32].hex(), "signature": proof[32:].hex()}
-            for (r, s), proof in sorted(saved.heard.items())
-        ],
+        "heard": heard,
     }
+
+
+def compare_proofs(proofs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return every contradiction between the rows that members sent and heard, from `peer ledger --json`.
+
+    A peer sends one row per round, the same bytes to every neighbor. A member that sends two versions leaves
+    no trace in any single ledger; two ledgers together show it, by digests alone.
+
+    Each contradiction has ``round``, ``sender`` (a member's number), ``kind`` and ``members``, whose ledgers
+    do not fit: ``"split"`` where two heard different rows of one sender in one round, ``"sent"`` where a
+    member heard another row than the sender's own ledger lists.
+
+    Guarantees
+    ----------
+    Honest members whose ledgers are whole never contradict each other, whatever was lost, repeated or delayed
+    between them. A contradiction shows that the sender lied to one of them or one of these files was changed;
+    it does not show which.
+
+    Examples
+    --------
+    >>> north = {"run": "ab", "node": 0, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "aa"}]}
+    >>> east = {"run": "ab", "node": 2, "sent": {}, "heard": [{"round": 0, "sender": 1, "digest": "bb"}]}
+    >>> compare_proofs([north, east])
+    [{'round': 0, 'sender': 1, 'kind': 'split', 'members': [0, 2]}]
+    """
+    if len(proofs) < 2:
+        raise ConfigError(f"Comparing needs the ledgers of two members or more, got {len(proofs)}.")
+    heard: dict[tuple[int, int], dict[int, str]] = {}
+    sent: dict[tuple[int, int], str] = {}
+    try:
+        runs, nodes = {str(proof["run"]) for proof in proofs}, {int(proof["node"]) for proof in proofs}
+        for proof in proofs:
+            node = int(proof["node"])
+            sent.update({(int(r), node): str(digest) for r, digest in proof["sent"].items()})
+            for row in proof["heard"]:
+                heard.setdefault((int(row["round"]), int(row["sender"])), {})[node] = str(row["digest"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise ConfigError("A file is not what `sottovoce peer ledger --json` prints; make it anew.") from None
+    if len(runs) > 1:
+        raise ConfigError(f"The ledgers are of {len(runs)} different runs; compare those of one run.")
+    if len(nodes) < len(proofs):
+        raise ConfigError("Two of the ledgers are of one member; compare those of different members.")
+    conflicts = []
+    for (r, sender), versions in sorted(heard.items()):
+        if len(set(versions.values())) > 1:
+            conflicts.append({"round": r, "sender": sender, "kind": "split", "members": sorted(versions)})
+        own = sent.get((r, sender))
+        others = sorted(node for node, digest in versions.items() if own not in (None, digest))
+        if others:
+            conflicts.append({"round": r, "sender": sender, "kind": "sent", "members": others})
+    return conflicts
+
+
+# ---- a running peer ---------------------------------------------------------------------------------------
+
+
+class Reporting(Protocol):
+    """Anything with a report, such as a `Peer`."""
+
+    def report(self) -> dict[str, Any]: ...
+
+
+class Health:
+    """A small HTTP server on the loopback interface that answers with the report of one peer.
+
+    Port 0 takes a free one, which `port` then holds.
+    """
+
+    def __init__(self, peer: Reporting, port: int) -> None:
+        if not 0 <= port < 65536:
+            raise ConfigError(f"The port for health must lie between 0 and 65535, got {port}.")
+        self.peer, self.port = peer, port
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        try:
+            self._server = await asyncio.start_server(self._answer, HOST, self.port, limit=8192)
+        except OSError as error:
+            raise TryLater(
+                f"Cannot listen at {HOST}:{self.port} for health ({error.strerror}); take another --health."
+            ) from None
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(_SECONDS):
+                words = (await reader.readuntil(b"\r\n")).decode("latin-1").split()
+                while (await reader.readuntil(b"\r\n")).strip():
+                    pass
+            status, kind, body = self._page(words)
+            head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+            writer.write(f"{head}Connection: close\r\n\r\n".encode() + body)
+            await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def _page(self, words: list[str]) -> tuple[str, str, bytes]:
+        if len(words) != 3 or words[0] != "GET":
+            return "405 Method Not Allowed", "text/plain", b"GET /healthz or /metrics\n"
+        report = self.peer.report()
+        if words[1] == "/metrics":
+            return "200 OK", "text/plain; version=0.0.4", metrics(report).encode()
+        if words[1] == "/healthz":
+            away = [name for name, each in report.get("neighbors", {}).items() if not each["connected"]]
+            well = not report["failed"]
+            facts = {key: report[key] for key in ("member", "round", "rounds", "finished", "waiting")}
+            body = json.dumps({"well": well, "away": away, **facts}) + "\n"
+            return ("200 OK" if well else "503 Service Unavailable"), "application/json", body.encode()
+        return "404 Not Found", "text/plain", b"GET /healthz or /metrics\n"
+
+
+_OF_THE_PEER = (  # metric, type, help, key of the report
+    ("round", "gauge", "Rounds that are durable.", "round"),
+    ("rounds", "gauge", "Rounds of the whole run.", "rounds"),
+    ("releases_total", "counter", "Noisy releases charged so far.", "releases"),
+    ("finished", "gauge", "Whether the model is there.", "finished"),
+    ("incidents_total", "counter", "Second payloads and other breaches noted.", "incidents"),
+    ("pace_missed_total", "counter", "Answers that were not ready in the middle of a span.", "pace_missed"),
+)
+_OF_NEIGHBORS = (
+    ("connected", "gauge", "Whether a neighbor is connected.", "connected"),
+    ("seconds_since_heard", "gauge", "Since the last frame of a neighbor.", "seconds_since_heard"),
+    ("frames_total", "counter", "Frames that came from a neighbor.", "frames"),
+    ("clock_ahead_seconds", "gauge", "How far a neighbor's clock is ahead.", "clock_ahead"),
+)
+
+
+def metrics(report: Mapping[str, Any]) -> str:
+    """Return a report in Prometheus' text format."""
+    lines: list[str] = []
+
+    def add(name: str, kind: str, about: str, values: Iterable[tuple[dict[str, str], float | None]]) -> None:
+        present = [(labels, float(value)) for labels, value in values if value is not None]
+        if present:
+            lines.extend((f"# HELP sottovoce_{name} {about}", f"# TYPE sottovoce_{name} {kind}"))
+        for labels, value in present:
+            inner = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
+            lines.append(f"sottovoce_{name}{'{' + inner + '}' if inner else ''} {value:g}")
+
+    for name, kind, about, key in _OF_THE_PEER:
+        add(name, kind, about, [({}, report.get(key))])
+    for name, kind, about, key in _OF_NEIGHBORS:
+        neighbors = report.get("neighbors", {})
+        add(name, kind, about, [({"member": member}, each[key]) for member, each in neighbors.items()])
+    refused = [
+        ({"from": each["from"], "why": each["why"]}, each["count"]) for each in report.get("refused", ())
+    ]
+    add("refused_total", "counter", "Frames and callers that were refused.", refused)
+    listener = dict(report.get("listener", {}))
+    waiting = listener.pop("waiting", None)
+    counts = [({"what": what}, count) for what, count in sorted(listener.items())]
+    add("listener_total", "counter", "Connections at the listener.", counts)
+    add("listener_waiting", "gauge", "Connections that have shown no certificate yet.", [({}, waiting)])
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

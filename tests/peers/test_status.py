@@ -5,8 +5,7 @@ import copy
 import pytest
 
 from sottovoce.errors import ConfigError
-from sottovoce.peers.compare import compare_proofs
-from sottovoce.peers.status import read_proof
+from sottovoce.peers.status import compare_proofs, read_proof
 
 
 @pytest.fixture
