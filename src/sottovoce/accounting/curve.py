@@ -15,32 +15,39 @@ How epsilon is computed, best first:
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Any, Literal
+from itertools import accumulate, product
+from typing import Any, Literal, NamedTuple
 
 from sottovoce import _validate
 from sottovoce.accounting.gaussian import gaussian_delta, gaussian_epsilon
 from sottovoce.accounting.loss_parts import Gaussian, Laplace, Part, Pure, RenyiTable, SampledGaussian
-from sottovoce.accounting.pld import composed, rare_delta, rare_epsilon
-from sottovoce.accounting.renyi import ORDERS, Conversion, rdp_delta, rdp_epsilon
+from sottovoce.accounting.pld import Composed, composed, rare_delta, rare_epsilon
+from sottovoce.accounting.renyi import ORDERS, RenyiLoss, rdp_delta, rdp_epsilon
 from sottovoce.errors import CannotCompose, InvalidInput
 
 __all__ = ["Curve"]
 
 Method = Literal["pld", "rdp"]
 _PAIRINGS = 128  # more pairings of worst curves than this are bounded by their Rényi losses
+_COARSE_ORDERS = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 128.0, 256.0)
 
 
-_KINDS: dict[str, type[Any]] = {
-    "gaussian": Gaussian,
-    "sampled-gaussian": SampledGaussian,
-    "pure": Pure,
-    "laplace": Laplace,
-    "rdp": RenyiTable,
-}
+class _Quantity(NamedTuple):
+    """Epsilon at a delta, or delta at an epsilon: how each method computes it."""
+
+    without_noise: float
+    gaussian: Callable[[float, float], float]
+    rdp: Callable[[RenyiLoss, float], float]
+    composed: Callable[[Composed, float], float]
+    rare: Callable[[tuple[tuple[Part, int], ...], float], float]
+
+
+_EPSILON = _Quantity(math.inf, gaussian_epsilon, rdp_epsilon, Composed.epsilon, rare_epsilon)
+_DELTA = _Quantity(1.0, gaussian_delta, rdp_delta, Composed.delta, rare_delta)
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ class Curve:
         >>> Curve.gaussian(0.5, count=4).mu
         1.0
         """
-        return cls(((Gaussian(_validate.loss(mu, "mu")), _count(count)),))._tidy()
+        return cls._repeated(Gaussian(_validate.loss(mu, "mu")), count)
 
     @classmethod
     def sampled_gaussian(
@@ -105,27 +112,24 @@ class Curve:
             raise InvalidInput(
                 f'adjacency of a sampled step must be "add-remove" or "replace-one", got {adjacency!r}.'
             )
-        if method not in ("pld", "rdp"):
-            raise InvalidInput(f'method must be "pld" or "rdp", got {method!r}.')
+        _check_method(method)
         if rate == 1 and noise > 0:
             mu = (2 if adjacency == "replace-one" else 1) / noise
             return replace(cls.gaussian(mu, steps), method=method)
-        return cls(((SampledGaussian(rate, noise, adjacency), _count(steps)),), method)._tidy()
+        return cls._repeated(SampledGaussian(rate, noise, adjacency), steps, method)
 
     @classmethod
     def pure(cls, epsilon: float, count: int = 1) -> Curve:
         """Return ``count`` mechanisms that are each ``epsilon``-DP with delta 0."""
-        return cls(((Pure(_validate.loss(epsilon, "epsilon")), _count(count)),))._tidy()
+        return cls._repeated(Pure(_validate.loss(epsilon, "epsilon")), count)
 
     @classmethod
     def laplace(cls, ratio: float, count: int = 1) -> Curve:
         """Return ``count`` Laplace mechanisms, ``ratio`` = L1 sensitivity over scale."""
-        return cls(((Laplace(_validate.loss(ratio, "ratio")), _count(count)),))._tidy()
+        return cls._repeated(Laplace(_validate.loss(ratio, "ratio")), count)
 
     @classmethod
-    def rdp(
-        cls, loss: Callable[[float], float] | tuple[Sequence[float], Sequence[float]], count: int = 1
-    ) -> Curve:
+    def rdp(cls, loss: RenyiLoss, count: int = 1) -> Curve:
         """Return a curve known by its Rényi losses: a function of alpha, or (orders, values).
 
         A function is tabulated once, so that the curve can be stored and compared; between two orders the
@@ -142,7 +146,11 @@ class Curve:
                 "a Rényi curve needs finite orders above 1 with losses of at least 0, got none or worse."
             )
         orders, values = zip(*pairs, strict=True)
-        return cls(((RenyiTable(orders, values), _count(count)),), "rdp")
+        return cls._repeated(RenyiTable(orders, values), count, "rdp")
+
+    @classmethod
+    def _repeated(cls, part: Part, count: int, method: Method = "pld") -> Curve:
+        return cls(((part, _validate.count(count, "the number of steps", minimum=0)),), method)._tidy()
 
     @classmethod
     def total(cls, curves: Iterable[Curve]) -> Curve:
@@ -150,10 +158,8 @@ class Curve:
         curves = list(curves)
         if any(curve.bounds for curve in curves):
             # a sum may be bounded by any choice of bounds: all first ones, or all last ones
-            first = cls.total(replace(curve, bounds=()) for curve in curves)
-            return cls.least(
-                [first, cls.total(curve.bounds[-1] if curve.bounds else curve for curve in curves)]
-            )
+            choices = ([curve._bounded_by[at] for curve in curves] for at in (0, -1))
+            return cls.least(map(cls.total, choices))
         if any(curve.others for curve in curves):
             return cls._every_pairing(Counter(curves))
         relations = {p.adjacency for c in curves for p, _ in c.parts if isinstance(p, SampledGaussian)}
@@ -167,8 +173,7 @@ class Curve:
         """Compose worst curves: equal ones are the same agents again, of others any may meet any."""
         repeated = [curve * count for curve, count in counted.items()]
         if math.prod(len(curve.alternatives) for curve in repeated) > _PAIRINGS:
-            repeated = [cls.rdp(curve.renyi) if curve.others else curve for curve in repeated]
-            return cls.total(repeated)
+            return cls.total(cls.rdp(curve.renyi) if curve.others else curve for curve in repeated)
         return cls.worst(map(cls.total, product(*(curve.alternatives for curve in repeated))))
 
     @classmethod
@@ -195,7 +200,7 @@ class Curve:
     def least(cls, curves: Iterable[Curve]) -> Curve:
         """Return a loss that every one of ``curves`` bounds: the smallest, at every delta anew."""
         smallest: list[Curve] = []
-        for one in (one for curve in curves for one in (replace(curve, bounds=()), *curve.bounds)):
+        for one in (one for curve in curves for one in curve._bounded_by):
             if not any(_within(other, one) for other in smallest):
                 smallest = [other for other in smallest if not _within(one, other)] + [one]
         if not smallest:
@@ -214,9 +219,8 @@ class Curve:
     @property
     def is_gaussian(self) -> bool:
         """Whether every part is Gaussian, so that one number mu says all."""
-        return (
-            not self.others and not self.bounds and all(isinstance(part, Gaussian) for part, _ in self.parts)
-        )
+        plain = not self.others and not self.bounds
+        return plain and all(isinstance(part, Gaussian) for part, _ in self.parts)
 
     @property
     def mu(self) -> float:
@@ -226,11 +230,6 @@ class Curve:
                 f"mu is defined for Gaussian curves only, this one is {self}; use epsilon(delta)."
             )
         return math.hypot(*(part.mu * math.sqrt(k) for part, k in self.parts if isinstance(part, Gaussian)))
-
-    @property
-    def rho(self) -> float:
-        """The zCDP parameter mu^2 / 2 of a Gaussian curve."""
-        return self.mu**2 / 2
 
     def renyi(self, alpha: float) -> float:
         """Return the Rényi loss of order ``alpha`` > 1."""
@@ -242,66 +241,52 @@ class Curve:
             return max(one.renyi(alpha) for one in self.alternatives)
         return math.fsum(count * part.rdp(alpha) for part, count in self.parts)
 
-    def epsilon(
-        self, delta: float, *, method: Method | None = None, conversion: Conversion = "better"
-    ) -> float:
+    def epsilon(self, delta: float, *, method: Method | None = None) -> float:
         """Return epsilon at ``delta``: exact for Gaussian curves, otherwise an upper bound."""
-        delta = _validate.delta(delta)
-        if self.bounds:
-            return min(one.epsilon(delta, method=method, conversion=conversion) for one in self._bounded_by)
-        if self.others:
-            return _largest(
-                self.alternatives,
-                lambda one: one.epsilon(delta, method=method, conversion=conversion),
-                lambda one: rdp_epsilon(one._coarse(), delta, conversion),
-            )
-        how = method or self.method
-        if not self.parts:
-            return 0.0
-        if self._unbounded:
-            return math.inf
-        if self.is_gaussian and method != "rdp":
-            return gaussian_epsilon(self.mu, delta)
-        bound = self._pure_epsilon
-        if how == "rdp" or not self._has_distribution:
-            return min(bound, rdp_epsilon(self.renyi, delta, conversion))
-        distribution = composed(self.parts)
-        epsilon = min(bound, distribution.epsilon(delta))
-        if delta < distribution.trusted_delta:
-            epsilon = min(
-                epsilon, rdp_epsilon(self.renyi, delta, conversion), rare_epsilon(self.parts, delta)
-            )
-        return epsilon
+        return self._evaluate(_EPSILON, _validate.delta(delta), method)
 
-    def delta(
-        self, epsilon: float, *, method: Method | None = None, conversion: Conversion = "better"
-    ) -> float:
+    def delta(self, epsilon: float, *, method: Method | None = None) -> float:
         """Return delta at ``epsilon``: exact for Gaussian curves, otherwise an upper bound."""
-        epsilon = _validate.non_negative(epsilon, "epsilon")
+        return self._evaluate(_DELTA, _validate.non_negative(epsilon, "epsilon"), method)
+
+    def _evaluate(self, quantity: _Quantity, at: float, method: Method | None) -> float:
+        """Return epsilon at a delta, or delta at an epsilon: the least of the upper bounds that are known."""
         if self.bounds:
-            return min(one.delta(epsilon, method=method, conversion=conversion) for one in self._bounded_by)
+            return min(one._evaluate(quantity, at, method) for one in self._bounded_by)
         if self.others:
-            return _largest(
-                self.alternatives,
-                lambda one: one.delta(epsilon, method=method, conversion=conversion),
-                lambda one: rdp_delta(one._coarse(), epsilon, conversion),
-            )
-        how = method or self.method
+            return self._largest_alternative(quantity, at, method)
         if not self.parts:
             return 0.0
-        if self._unbounded:
-            return 1.0
+        if any(math.isinf(part.size) for part, _ in self.parts):
+            return quantity.without_noise
         if self.is_gaussian and method != "rdp":
-            return gaussian_delta(self.mu, epsilon)
-        if epsilon >= self._pure_epsilon:
+            return quantity.gaussian(self.mu, at)
+        # basic composition: pure mechanisms add up to a pure one
+        pure = all(part.is_pure for part, _ in self.parts)
+        pure_epsilon = sum(count * part.size for part, count in self.parts) if pure else math.inf
+        if quantity is _DELTA and at >= pure_epsilon:
             return 0.0
-        if how == "rdp" or not self._has_distribution:
-            return rdp_delta(self.renyi, epsilon, conversion)
+        bound = pure_epsilon if quantity is _EPSILON else 1.0
+        if (method or self.method) == "rdp" or not all(part.has_distribution for part, _ in self.parts):
+            return min(bound, quantity.rdp(self.renyi, at))
         distribution = composed(self.parts)
-        delta = distribution.delta(epsilon)
-        if delta < distribution.trusted_delta:
-            delta = min(delta, rdp_delta(self.renyi, epsilon, conversion), rare_delta(self.parts, epsilon))
-        return delta
+        value = min(bound, quantity.composed(distribution, at))
+        if (at if quantity is _EPSILON else value) < distribution.trusted_delta:
+            value = min(value, quantity.rdp(self.renyi, at), quantity.rare(self.parts, at))
+        return value
+
+    def _largest_alternative(self, quantity: _Quantity, at: float, method: Method | None) -> float:
+        """Return the largest value; cheap Rényi bounds say where to look first and when to stop."""
+        bounds = [
+            quantity.rdp((_COARSE_ORDERS, [one.renyi(alpha) for alpha in _COARSE_ORDERS]), at)
+            for one in self.alternatives
+        ]
+        largest = 0.0
+        for bound, one in sorted(zip(bounds, self.alternatives, strict=True), key=lambda pair: -pair[0]):
+            if bound <= largest:
+                break
+            largest = max(largest, one._evaluate(quantity, at, method))
+        return largest
 
     # -- composing --------------------------------------------------------------------------------------
 
@@ -334,43 +319,29 @@ class Curve:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready description; infinities become the string "inf"."""
-        names = {kind: name for name, kind in _KINDS.items()}
         parts = []
         for part, count in self.parts:
-            fields = {key: _plain(value) for key, value in vars(part).items()}
-            parts.append({"kind": names[type(part)], "count": count, **fields})
-        record: dict[str, Any] = {"parts": parts, "method": self.method}
-        for name in ("others", "bounds"):
-            if getattr(self, name):
-                record[name] = [one.to_dict() for one in getattr(self, name)]
-        return record
+            fields = {key: _to_json(value) for key, value in vars(part).items()}
+            parts.append({"kind": part.kind, "count": count, **fields})
+        stored: dict[str, Any] = {"parts": parts, "method": self.method}
+        for name, curves in (("others", self.others), ("bounds", self.bounds)):
+            if curves:
+                stored[name] = [one.to_dict() for one in curves]
+        return stored
 
     @classmethod
-    def from_dict(cls, record: dict[str, Any]) -> Curve:
+    def from_dict(cls, stored: Mapping[str, Any]) -> Curve:
         """Read what :meth:`to_dict` wrote, through the same checks as the builders."""
-        total = cls(method=record["method"])
-        if total.method not in ("pld", "rdp"):
-            raise InvalidInput(f'method must be "pld" or "rdp", got {total.method!r}.')
-        for entry in record["parts"]:
-            fields = {key: _value(value) for key, value in entry.items() if key not in ("kind", "count")}
-            kind, count = entry["kind"], entry["count"]
-            if kind == "gaussian":
-                one = cls.gaussian(fields["mu"], count)
-            elif kind == "sampled-gaussian":
-                one = cls.sampled_gaussian(
-                    fields["sample_rate"], fields["noise_multiplier"], count, adjacency=fields["adjacency"]
+        total = cls(method=_check_method(stored["method"]))
+        for entry in stored["parts"]:
+            if entry["kind"] not in _BUILDERS:
+                raise InvalidInput(
+                    f"a curve part must be one of {', '.join(_BUILDERS)}, got {entry['kind']!r}."
                 )
-            elif kind == "pure":
-                one = cls.pure(fields["epsilon"], count)
-            elif kind == "laplace":
-                one = cls.laplace(fields["ratio"], count)
-            elif kind == "rdp":
-                one = cls.rdp((fields["orders"], fields["values"]), count)
-            else:
-                raise InvalidInput(f"a curve part must be one of {', '.join(_KINDS)}, got {kind!r}.")
-            total = total + replace(one, method=total.method)
-        worst = cls.worst([total, *map(cls.from_dict, record.get("others", ()))])
-        return cls.least([worst, *map(cls.from_dict, record.get("bounds", ()))])
+            fields = {key: _from_json(value) for key, value in entry.items() if key != "kind"}
+            total = total + replace(_BUILDERS[entry["kind"]](**fields), method=total.method)
+        worst = cls.worst([total, *map(cls.from_dict, stored.get("others", ()))])
+        return cls.least([worst, *map(cls.from_dict, stored.get("bounds", ()))])
 
     # -- inside -----------------------------------------------------------------------------------------
 
@@ -378,59 +349,30 @@ class Curve:
     def _bounded_by(self) -> tuple[Curve, ...]:
         return (replace(self, bounds=()), *self.bounds)
 
-    def _coarse(self) -> tuple[Sequence[float], Sequence[float]]:
-        """Rényi losses at a few whole orders, cheap and good enough to say which curve may be the worst."""
-        orders = (2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 128.0, 256.0)
-        return orders, [self.renyi(alpha) for alpha in orders]
-
-    @property
-    def _unbounded(self) -> bool:
-        for part, _ in self.parts:
-            if isinstance(part, SampledGaussian):
-                if part.noise_multiplier == 0:
-                    return True
-            elif isinstance(part, RenyiTable):
-                if math.isinf(part.values[0]):
-                    return True
-            elif any(math.isinf(v) for v in vars(part).values()):
-                return True
-        return False
-
-    @property
-    def _has_distribution(self) -> bool:
-        return not any(isinstance(part, RenyiTable) for part, _ in self.parts)
-
-    @property
-    def _pure_epsilon(self) -> float:
-        """Plain addition, where every part is pure; infinity otherwise."""
-        total = 0.0
-        for part, count in self.parts:
-            if isinstance(part, Pure):
-                total += count * part.epsilon
-            elif isinstance(part, Laplace):
-                total += count * part.ratio
-            else:
-                return math.inf
-        return total
-
     def _tidy(self) -> Curve:
         """Merge equal parts, all Gaussian parts into one, and drop what costs nothing."""
         mus: list[float] = []
-        counts: dict[Part, int] = {}
+        counts: Counter[Part] = Counter()
         for part, count in self.parts:
             if isinstance(part, Gaussian):
                 mus.append(part.mu * math.sqrt(count) if count else 0.0)
-            else:
-                counts[part] = counts.get(part, 0) + count
-        free = {SampledGaussian: "sample_rate", Pure: "epsilon", Laplace: "ratio"}
-        others = [
-            (part, count)
-            for part, count in counts.items()
-            if count > 0 and not (type(part) in free and getattr(part, free[type(part)]) == 0)
-        ]
+            elif part.size:
+                counts[part] += count
         mu = math.hypot(*mus)
         gaussian: list[tuple[Part, int]] = [(Gaussian(mu), 1)] if mu > 0 else []
-        return Curve(tuple(gaussian + sorted(others, key=repr)), self.method)
+        others = sorted(((part, count) for part, count in counts.items() if count), key=repr)
+        return Curve((*gaussian, *others), self.method)
+
+
+_BUILDERS: dict[str, Callable[..., Curve]] = {
+    "gaussian": Curve.gaussian,
+    "sampled-gaussian": lambda sample_rate, noise_multiplier, adjacency, count: Curve.sampled_gaussian(
+        sample_rate, noise_multiplier, count, adjacency=adjacency
+    ),
+    "pure": Curve.pure,
+    "laplace": Curve.laplace,
+    "rdp": lambda orders, values, count: Curve.rdp((orders, values), count),
+}
 
 
 def _within(small: Curve, large: Curve) -> bool:
@@ -439,69 +381,54 @@ def _within(small: Curve, large: Curve) -> bool:
         return all(_within(small, bound) for bound in large._bounded_by)
     if small.bounds:
         return any(_within(bound, large) for bound in small._bounded_by)
-    if small.others or large.others:
-        return small == large
-    if not small.parts:
+    if small == large or not (small.parts or small.others):
         return True
     if small.is_gaussian and large.is_gaussian:
         return small.mu <= large.mu
-    if small.method != large.method:
+    if small.others or large.others or small.method != large.method:
         return False
     few, many = _sampled_steps(small), _sampled_steps(large)
-    if few is None or many is None or few[0] != many[0] or few[2] > many[1]:
+    if few is None or many is None or few.adjacency != many.adjacency or few.most_rate > many.least_rate:
         return False
-    # step by step from the quietest noise: every step of the small one costs no more than one of the large
-    return _covered(few[3], many[3])
+    # A step costs less with more noise and a smaller rate. So the small curve costs no more if its i-th
+    # quietest step has at least the noise of the i-th quietest of the large one: if up to every noise level
+    # it has no more steps.
+    allowed = (many.counts[bisect_right(many.noises, noise)] for noise in few.noises)
+    return all(count <= most for count, most in zip(few.counts[1:], allowed, strict=True))
 
 
-def _sampled_steps(curve: Curve) -> tuple[str, float, float, list[tuple[float, int]]] | None:
-    """Adjacency, least and largest rate, and (multiplier, count) from the quietest on; sampled steps only."""
+class _SampledSteps(NamedTuple):
+    adjacency: str
+    least_rate: float
+    most_rate: float
+    noises: list[float]  # ascending
+    counts: list[int]  # 0, then the number of steps up to each noise
+
+
+def _sampled_steps(curve: Curve) -> _SampledSteps | None:
+    """Return the steps of a curve that has nothing but sampled steps under one adjacency."""
     sampled = [(part, count) for part, count in curve.parts if isinstance(part, SampledGaussian)]
     if len(sampled) < len(curve.parts) or len({part.adjacency for part, _ in sampled}) != 1:
         return None
     rates = [part.sample_rate for part, _ in sampled]
     steps = sorted((part.noise_multiplier, count) for part, count in sampled)
-    return sampled[0][0].adjacency, min(rates), max(rates), steps
+    noises, counts = [noise for noise, _ in steps], accumulate((count for _, count in steps), initial=0)
+    return _SampledSteps(sampled[0][0].adjacency, min(rates), max(rates), noises, list(counts))
 
 
-def _covered(few: list[tuple[float, int]], many: list[tuple[float, int]]) -> bool:
-    """Whether the i-th quietest step of ``few`` has at least the noise of the i-th of ``many``."""
-    at, left = 0, many[0][1]
-    for noise, count in few:
-        while count:
-            if at == len(many) or noise < many[at][0]:
-                return False
-            taken = min(count, left)
-            count, left = count - taken, left - taken
-            if not left:
-                at += 1
-                left = many[at][1] if at < len(many) else 0
-    return True
+def _check_method(method: Method) -> Method:
+    if method not in ("pld", "rdp"):
+        raise InvalidInput(f'method must be "pld" or "rdp", got {method!r}.')
+    return method
 
 
-def _largest(
-    curves: Sequence[Curve], value: Callable[[Curve], float], bound: Callable[[Curve], float]
-) -> float:
-    """Return the largest value; the cheap bounds say where to look first and when to stop."""
-    best = 0.0
-    for above, one in sorted(((bound(one), one) for one in curves), key=lambda pair: -pair[0]):
-        if above <= best:
-            break
-        best = max(best, value(one))
-    return best
-
-
-def _count(value: int) -> int:
-    return _validate.count(value, "the number of steps", minimum=0)
-
-
-def _plain(value: Any) -> Any:
+def _to_json(value: object) -> object:
     if isinstance(value, tuple):
-        return [_plain(v) for v in value]
-    return "inf" if isinstance(value, float) and math.isinf(value) else value
+        return [_to_json(v) for v in value]
+    return "inf" if value == math.inf else value
 
 
-def _value(value: Any) -> Any:
+def _from_json(value: object) -> object:
     if isinstance(value, list):
-        return tuple(_value(v) for v in value)
+        return tuple(_from_json(v) for v in value)
     return math.inf if value == "inf" else value

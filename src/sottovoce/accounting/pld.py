@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.accounting.loss_parts import Gaussian, Laplace, Part, Pure, SampledGaussian
+from sottovoce.accounting.loss_parts import Gaussian, Part, SampledGaussian
 
 MAX_GROUPS = 32
 _MAX_SINGLE = 50_000  # grid points of one step, where that is fine enough
@@ -65,56 +65,17 @@ def composed(parts: tuple[tuple[Part, int], ...]) -> Composed:
     interval = _interval(grouped)
     total: Any = None
     for part, count in grouped:
-        one = _distribution(part, interval)
+        one = part.distribution(interval)
         if count > 1:
             one = one.self_compose(count)
         total = one if total is None else total.compose(one)
     return Composed(total, 1e-14 + 1e-16 * sum(count for _, count in grouped))
 
 
-def _distribution(part: Part, interval: float) -> Any:
-    from dp_accounting.pld import common
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    if isinstance(part, Gaussian):
-        return pld.from_gaussian_mechanism(1 / part.mu, value_discretization_interval=interval)
-    if isinstance(part, SampledGaussian):
-        relation = (
-            pld.NeighborRel.REPLACE_ONE
-            if part.adjacency == "replace-one"
-            else pld.NeighborRel.ADD_OR_REMOVE_ONE
-        )
-        return pld.from_gaussian_mechanism(
-            part.noise_multiplier,
-            sampling_prob=part.sample_rate,
-            value_discretization_interval=interval,
-            neighboring_relation=relation,
-        )
-    if isinstance(part, Laplace):
-        return pld.from_laplace_mechanism(1 / part.ratio, value_discretization_interval=interval)
-    if isinstance(part, Pure):
-        return pld.from_privacy_parameters(
-            common.DifferentialPrivacyParameters(part.epsilon, 0), value_discretization_interval=interval
-        )
-    raise TypeError(f"no privacy loss distribution for {part}")  # the curve asks only for parts that have one
-
-
-def _spread(part: Part) -> tuple[float, float]:
-    """Return (standard deviation, range) of one step's privacy loss, roughly."""
-    if isinstance(part, Gaussian):
-        return part.mu, 2 * (12 * part.mu + part.mu**2 / 2)
-    if isinstance(part, SampledGaussian):
-        mu = (2 if part.adjacency == "replace-one" else 1) / part.noise_multiplier
-        width = 2 * (12 * mu + mu**2 / 2)
-        return min(part.sample_rate * math.sqrt(math.expm1(min(mu * mu, 50.0))), width / 4, mu), width
-    size = part.ratio if isinstance(part, Laplace) else part.epsilon if isinstance(part, Pure) else 0.0
-    return size, 2 * size
-
-
 def _interval(parts: list[tuple[Part, int]]) -> float:
     count = sum(k for _, k in parts)
-    variance = sum(k * _spread(part)[0] ** 2 for part, k in parts)
-    widest = max(_spread(part)[1] for part, _ in parts)
+    variance = sum(k * part.spread[0] ** 2 for part, k in parts)
+    widest = max(part.spread[1] for part, _ in parts)
     typical = math.sqrt(variance / count)
     spacing = min(typical / 64, 1e-3)
     if widest > _MAX_SINGLE * spacing:  # dp-accounting builds the grid of one step point by point
@@ -230,7 +191,7 @@ def _density(part: Part, interval: float, added: bool) -> LossDensity:
         part = SampledGaussian(1.0, 1 / part.mu)
     if isinstance(part, SampledGaussian):
         return _gaussian_density(part, interval, added)
-    dense = _distribution(part, interval)._pmf_remove.to_dense_pmf()
+    dense = part.distribution(interval)._pmf_remove.to_dense_pmf()
     return LossDensity(dense._lower_loss, np.maximum(dense._probs, 0.0), interval, dense._infinity_mass)
 
 
