@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
@@ -15,9 +16,8 @@ from sottovoce.data.poisson_sampling import PoissonSampler
 from sottovoce.noise import discrete as noise_discrete
 from sottovoce.noise import grid as noise_grid
 from sottovoce.noise import samplers as noise_samplers
-from sottovoce.noise.correlated import PairSharedNoise, TimeCorrelatedNoise
+from sottovoce.noise.correlated import PairSharedNoise, TimeCorrelatedNoise, mafalda
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.time_correlation import mafalda
 from sottovoce.peers.run_keys import RunKeys
 from sottovoce.secure_sum import keys as keys_module
 from sottovoce.secure_sum import masks
@@ -81,7 +81,10 @@ def _noise() -> Iterator[tuple[str, Any]]:
             source = noise_grid.GridNoise(noise_samplers.ProtectiveNoise(), grid, hosted)
             yield f"common-grid/system/key{k}", source.perturb(rows, **on_grid)
     yield "grid/widths", list(grid.widths)
-    yield "grid/facts", [grid.step, grid.bits, grid.bound, grid.checks, grid.range, grid.slack]
+    yield (
+        "grid/facts",
+        [grid.step, grid.bits, grid.bound, grid.checks, grid.range, grid.step * math.sqrt(grid.dim) / 2],
+    )
     yield (
         "slack",
         [

@@ -1,7 +1,7 @@
 """Protective integers: the table, the discrete Gaussian and the discrete Laplace law."""
 
-import os
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 from scipy import stats
@@ -27,11 +27,9 @@ def test_discrete_gaussian_agrees_with_opendp():
     def oracle(scale, count):
         return np.array((space >> dp.m.then_gaussian(scale=scale))([0] * count))
 
-    words = Bits().words(60_000)
-    for ours, scale in (
-        (narrow_gaussian(words), 512.0),
-        (discrete_gaussian(60_000), STEPS_PER_STD),
-    ):
+    bits = Bits()
+    narrow = narrow_gaussian(bits.words(60_000), bits)
+    for ours, scale in ((narrow, 512.0), (discrete_gaussian(60_000), STEPS_PER_STD)):
         theirs = oracle(scale, 20_000)
         edges = np.quantile(theirs, np.linspace(0, 1, 65)[1:-1])
         table = np.array([np.bincount(np.digitize(x, edges), minlength=64) for x in (ours, theirs)])
@@ -59,14 +57,13 @@ def test_table_is_the_discrete_gaussian_exactly():
             assert abs(mpmath.mpf(mass[k]) / (unit * discrete._SLOTS) - truth) < mpmath.mpf(2) ** -112
 
 
-def test_ties_are_decided_by_the_remaining_bits(monkeypatch):
+def test_ties_are_decided_by_the_remaining_bits():
     threshold, values, low = discrete._table()
     slot = next(s for s in range(discrete._SLOTS) if low[s] > 1 and values[s] != values[discrete._SLOTS + s])
     word = np.array([(slot << discrete._FIRST_BITS) | int(threshold[slot])], np.uint32)
-    monkeypatch.setattr(os, "urandom", lambda n: (low[slot] - 1).to_bytes(n, "little"))
-    assert narrow_gaussian(word)[0] == values[discrete._SLOTS + slot]
-    monkeypatch.setattr(os, "urandom", lambda n: low[slot].to_bytes(n, "little"))
-    assert narrow_gaussian(word)[0] == values[slot]
+    for further, value in ((low[slot] - 1, values[discrete._SLOTS + slot]), (low[slot], values[slot])):
+        bits = SimpleNamespace(more=lambda n, further=further: further.to_bytes(n, "little"))
+        assert narrow_gaussian(word, bits)[0] == value
 
 
 def test_protective_laplace_noise_has_its_law_and_no_last_value():

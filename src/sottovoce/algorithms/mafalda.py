@@ -10,7 +10,7 @@ with one round of gossip (`muffliato_sgd`); only the noise differs (`TimeCorrela
 
 References: Bellet, Cyffers, Frey, Gaudel, Lerévérend, Taïani, "Unified Privacy Guarantees for Decentralized
 Learning via Matrix Factorization" <https://arxiv.org/abs/2510.17480>. Departures: see
-`sottovoce.noise.time_correlation`, which finds C_loc and states its sensitivity.
+`sottovoce.noise.correlated`, which finds C_loc and states its sensitivity.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from sottovoce.algorithms.options import Adjacency
 from sottovoce.errors import InvalidInput
 from sottovoce.graphs import Network
 from sottovoce.mechanisms.base import Mechanism, RegularizedSource
-from sottovoce.noise.correlated import TimeCorrelatedNoise
+from sottovoce.noise.correlated import TimeCorrelatedNoise, TimeCorrelation, mafalda
 from sottovoce.noise.run_randomness import RunRandomness
-from sottovoce.noise.time_correlation import TimeCorrelation, mafalda
 from sottovoce.protocols import Protocol
 from sottovoce.protocols.registry import Capability
 from sottovoce.runners import Algorithm

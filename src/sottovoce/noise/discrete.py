@@ -50,7 +50,7 @@ def discrete_gaussian(count: int, key: bytes | None = None) -> np.ndarray:
     return draws
 
 
-def narrow_gaussian(words: np.ndarray, bits: Bits | None = None) -> np.ndarray:
+def narrow_gaussian(words: np.ndarray, bits: Bits) -> np.ndarray:
     """Turn 32-bit words into discrete Gaussians of parameter 512: alias method, ties decided by more bits."""
     threshold, alias, low = _table()
     slot = words >> np.uint32(_FIRST_BITS)
@@ -58,8 +58,7 @@ def narrow_gaussian(words: np.ndarray, bits: Bits | None = None) -> np.ndarray:
     bound = threshold.take(slot)
     keep = part < bound
     for tie in np.flatnonzero(part == bound).tolist():
-        more = os.urandom(_TIE_BITS // 8) if bits is None else bits.more(_TIE_BITS // 8)
-        keep[tie] = int.from_bytes(more, "little") < low[int(slot[tie])]
+        keep[tie] = int.from_bytes(bits.more(_TIE_BITS // 8), "little") < low[int(slot[tie])]
     # alias is doubled: the second half holds each slot's own value
     slot += keep.astype(np.uint32) << np.uint32(_INDEX_BITS)
     return alias.take(slot)
@@ -128,9 +127,7 @@ class Bits:
         zeros = bytes(1 << 16)
         for start in range(0, len(target), len(zeros)):
             room = min(len(zeros), len(target) - start)
-            self._words.update_into(
-                zeros[:room] if room < len(zeros) else zeros, target[start : start + room]
-            )
+            self._words.update_into(zeros[:room], target[start : start + room])
         return words
 
     def more(self, count: int) -> bytes:

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -27,17 +27,16 @@ from sottovoce.noise.samplers import (
     KeyedNoise,
     NoiseSource,
     RecordedNoise,
+    Rows,
     SimulatedNoise,
+    SimulationSource,
     Std,
     grid_of,
 )
 
-COUNTED_FROM = 8.0  # steps: noise narrower than this counts as none
-DISCOUNT = 4.0  # steps^2 that a sum of discrete Gaussians lacks of a continuous one, for GDP and PLD curves
 ROUNDING = 1e-3  # share of the sensitivity that rounding may take
 _NARROWEST = 16384.0  # steps: from here on rounding a width up costs less than 1/500 of it
 _WRAP_BITS, _GARBAGE_BITS = 40, 40
-_INTEGERS: dict[int, type[np.signedinteger]] = {32: np.int32, 64: np.int64}
 
 
 def to_grid(values: ArrayLike, step: float, members: int = 1) -> np.ndarray:
@@ -84,16 +83,6 @@ class MaskGrid:
     Made by `mask_grid`, which checks it. ``widths`` are the noises in steps, each rounded up to one that can
     be drawn; ``checks`` zeros are appended to every row so that a sum of rows that do not belong together
     is taken for a true one with probability at most 2^-40.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> grid = mask_grid(bound=0.5, sensitivity=1.0, noise_std=[1.2] * 10, dim=1, steps=1)
-    >>> grid.step, grid.bits, grid.checks
-    (6.103515625e-05, 32, 1)
-    >>> rows = grid.integers(np.array([[0.25]] * 10))
-    >>> grid.mean(rows.sum(axis=0, dtype=rows.dtype)).tolist()
-    [0.25]
     """
 
     step: float
@@ -107,7 +96,7 @@ class MaskGrid:
     @property
     def dtype(self) -> type[np.signedinteger]:
         """The integer type of rows."""
-        return _INTEGERS[self.bits]
+        return np.int32 if self.bits == 32 else np.int64
 
     @property
     def stds(self) -> np.ndarray:
@@ -116,20 +105,13 @@ class MaskGrid:
 
     @property
     def range(self) -> float:
-        """The bound R on every coordinate of a true sum, in steps; it fails with probability 2^-40."""
-        return sum_range(len(self.widths), self.bound, self.widths, self.dim, self.steps)
+        """The bound on every coordinate of all sums of a run, in steps; it fails with probability 2^-40.
 
-    @property
-    def slack(self) -> float:
-        """What must be taken off a clipping radius, so that rounding does not exceed the sensitivity."""
-        return self.step * math.sqrt(self.dim) / 2
-
-    def integers(self, rows: np.ndarray) -> np.ndarray:
-        """Return clean rows (any number, dim) on the grid, clamped to the bound, with the zeros appended."""
-        if rows.shape[-1] != self.dim:
-            raise InvalidInput(f"rows must have {self.dim} numbers, got shape {rows.shape}.")
-        whole = np.clip(to_grid(rows, self.step), -self.bound, self.bound).astype(self.dtype)
-        return np.concatenate([whole, np.zeros((*whole.shape[:-1], self.checks), self.dtype)], axis=-1)
+        ``members * bound + sqrt(2 ln(2^41 dim steps)) * sqrt(sum of widths^2)``.
+        """
+        variance = math.fsum(s**2 for s in self.widths)
+        tail = math.sqrt(2 * ((_WRAP_BITS + 1) * math.log(2) + math.log(self.dim) + math.log(self.steps)))
+        return len(self.widths) * float(self.bound) + tail * math.sqrt(variance)
 
     def place(self, row: np.ndarray) -> np.ndarray:
         """Return a noisy row (dim,) as integers, with the zeros appended; nothing is clamped after noise.
@@ -140,13 +122,6 @@ class MaskGrid:
             raise InvalidInput(f"rows must have {self.dim} numbers, got shape {row.shape}.")
         whole = to_grid(row, self.step, len(self.widths)).astype(self.dtype)
         return np.concatenate([whole, np.zeros(self.checks, self.dtype)])
-
-    def add_noise(self, rows: np.ndarray, members: Sequence[int]) -> np.ndarray:
-        """Return integer rows of ``members`` with protective noise of their widths on all but the zeros."""
-        out = rows.copy()
-        for row, member in zip(out, members, strict=True):
-            row[: self.dim] += grid_noise(self.dim, self.widths[member]).astype(self.dtype)
-        return out
 
     def mean(self, total: np.ndarray) -> np.ndarray:
         """Return the mean (dim,) of all members from their integer sum, divided once; garbage is refused."""
@@ -165,34 +140,9 @@ class MaskGrid:
             )
         return from_grid(values, self.step, len(self.widths))
 
-    def hiding_std(self, blocks: Iterable[np.ndarray]) -> np.ndarray:
-        """Return (n,) the std around each user's value that GDP and PLD curves may use, in values' units.
 
-        ``blocks`` are the disjoint sets of members whose sums are seen (`Protocol.blocks`).
-
-        Guarantees
-        ----------
-        A change of a clean row by at most ``d - 2 * slack`` in L2 norm costs who sees these sums at most
-        ``d / hiding_std`` in GDP: noises of less than 8 steps count as none, and 4 steps^2 are taken off for
-        the noise being discrete.
-        """
-        stds = np.zeros(len(self.widths))
-        for block in blocks:
-            stds[block] = math.sqrt(counted_variance([self.widths[u] for u in block])) * self.step
-        return stds
-
-
-def mask_grid(
-    *,
-    bound: float,
-    sensitivity: float,
-    noise_std: ArrayLike,
-    dim: int,
-    steps: int,
-    step: float | None = None,
-    bits: int | None = None,
-) -> MaskGrid:
-    """Return the grid of a masked plan, checked: rounding, noise, range and plausibility.
+def mask_grid(*, bound: float, sensitivity: float, noise_std: ArrayLike, dim: int, steps: int) -> MaskGrid:
+    """Return the grid of a masked plan: the largest step that rounding and noise allow.
 
     Parameters
     ----------
@@ -200,14 +150,6 @@ def mask_grid(
     sensitivity : how far one change moves a member's row in L2 norm.
     noise_std : one standard deviation per member, absolute; 0 for a member without noise.
     dim, steps : numbers in a row, and rows of a run.
-    step : the grid step, a power of two; by default the largest that meets the conditions.
-    bits : 32 or 64; by default 32 where the sums fit.
-
-    Examples
-    --------
-    >>> grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 8, dim=1000, steps=100)
-    >>> grid.bits, grid.range < 2**31, math.sqrt(1000) * grid.step <= 1e-3 * 2.0
-    (32, True, True)
     """
     std = np.asarray(noise_std, float).ravel()
     if not len(std) or not (np.isfinite(std).all() and (std >= 0).all() and (std > 0).any()):
@@ -215,63 +157,25 @@ def mask_grid(
     size, count = _validate.count(dim, "dim"), _validate.count(steps, "steps")
     change, largest = _validate.positive(sensitivity, "sensitivity"), _validate.positive(bound, "bound")
     finest = ROUNDING * change / math.sqrt(size)
-    if step is None:
-        step = 2.0 ** math.floor(math.log2(min(finest, float(std[std > 0].min()) / _NARROWEST)))
-    elif step > finest:
-        raise InvalidInput(
-            f"the grid step {step:g} rounds away more than a thousandth of the sensitivity; "
-            f"{size} numbers of sensitivity {change:g} need at most {finest:g}."
-        )
-    if (std[std > 0] < COUNTED_FROM * step).any():
-        raise InvalidInput(
-            f"the least noise, {std[std > 0].min():g}, is below {COUNTED_FROM:g} grid steps of {step:g} and "
-            "would count as none; take a finer grid."
-        )
-    widths = tuple(_drawable_width(float(s) / step) if s else 0.0 for s in std)
-    clean = math.ceil(largest / step) + 1
-    reach = sum_range(len(std), clean, widths, size, count)
-    fitting = [
-        b for b in ((32, 64) if bits is None else (bits,)) if b in _INTEGERS and reach < 2.0 ** (b - 1)
-    ]
+    step = 2.0 ** math.floor(math.log2(min(finest, float(std[std > 0].min()) / _NARROWEST)))
+    widths = tuple(drawable_width(float(s) / step) if s else 0.0 for s in std)
+    grid = MaskGrid(step, 64, math.ceil(largest / step) + 1, widths, size, count, checks=0)
+    reach = grid.range
+    fitting = [bits for bits in (32, 64) if reach < 2.0 ** (bits - 1)]
     if not fitting:
         raise InvalidInput(
-            f"sums reach {reach:.3g} grid steps, which do not fit {bits or 64} bits; take a larger step, "
-            "a smaller clip or less noise."
+            f"sums reach {reach:.3g} grid steps, which do not fit 64 bits; take a smaller clip or less noise."
         )
     # Every coordinate of garbage is uniform: it is plausible with probability 2R/M, a zero with 1/M.
     plausible = size * (math.log2(2 * reach) - fitting[0])
     checks = max(0, math.ceil((_GARBAGE_BITS + plausible) / fitting[0]))
-    return MaskGrid(step, fitting[0], clean, widths, size, count, checks)
-
-
-def sum_range(members: int, bound: float, widths: Iterable[float], dim: int, steps: int) -> float:
-    """Return R: no coordinate of any sum of the run exceeds it, but with probability 2^-40.
-
-    ``members * bound + sqrt(2 ln(2^41 dim steps)) * sqrt(sum of widths^2)``, all in grid steps.
-    """
-    variance = math.fsum(float(s) ** 2 for s in widths)
-    tail = math.sqrt(2 * ((_WRAP_BITS + 1) * math.log(2) + math.log(dim) + math.log(steps)))
-    return members * float(bound) + tail * math.sqrt(variance)
-
-
-def counted_variance(widths: Iterable[float]) -> float:
-    """Return the variance, in grid steps squared, that GDP and PLD curves may count for a sum of noises.
-
-    Noises below 8 steps count as none; 4 are taken off for the sum being discrete.
-    """
-    return max(0.0, math.fsum(s * s for s in map(float, widths) if s >= COUNTED_FROM) - DISCOUNT)
+    return replace(grid, bits=fitting[0], checks=checks)
 
 
 def grid_noise(count: int, width: float, key: bytes | None = None) -> np.ndarray:
     """Return ``count`` protective discrete Gaussians (int64) of a width that `mask_grid` gave.
 
     With 32 secret bytes as ``key`` they are a function of it, else of a key made now and forgotten.
-
-    Examples
-    --------
-    >>> draws = grid_noise(4000, 512 * math.sqrt(1 + 3**2))
-    >>> draws.dtype, bool(1400 < draws.std() < 1850)
-    (dtype('int64'), True)
     """
     size = _validate.count(count, "count", minimum=0)
     if width == 0:
@@ -305,16 +209,6 @@ class GridNoise:
     What leaves is an integer of the grid times its step, whatever the value was, with a discrete Gaussian of
     at least the requested standard deviation; less is refused. Values are clamped to the grid's bound before
     the noise, coordinate by coordinate, which moves no two of them further apart.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sottovoce.privacy import ProtectiveNoise
-    >>> grid = mask_grid(bound=1.0, sensitivity=2.0, noise_std=[5.0] * 3, dim=2, steps=1)
-    >>> noise = GridNoise(ProtectiveNoise(), grid, {0: (0, 1.0)})
-    >>> row = noise.perturb(np.zeros((1, 2)), agents=[0], step=0, std=5.0) / grid.step
-    >>> bool((row == np.rint(row)).all())
-    True
     """
 
     def __init__(self, source: NoiseSource, grid: MaskGrid, hosted: Mapping[int, tuple[int, float]]) -> None:
@@ -326,9 +220,7 @@ class GridNoise:
         """Whether rows leave as integers times the grid's step, which float32 would not hold."""
         return grid_of(self.source, 1.0) > 0
 
-    def perturb(
-        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
-    ) -> np.ndarray:
+    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         """Return the rows with noise; on the grid, and in float64, where the source protects."""
         if not self.rounds:
             return self.source.perturb(values, agents=agents, step=step, std=std, stream=stream)
@@ -363,17 +255,9 @@ class GridNoise:
         if isinstance(self.source, KeyedNoise):
             scale = width * self.grid.step * self.hosted[number][1]
             return grid_noise(dim, width, self.source.key_of(number, step, stream, whole, scale))
-        if not isinstance(self.source, RecordedNoise):
-            return grid_noise(dim, width)
-        key = (number, step, stream)
-        if key not in self.source.tape:
-            if self.source.source is None:
-                raise InvalidInput(
-                    f"The recording holds no noise of agent {number} at step {step}, stream {stream}; "
-                    "replay the steps that were recorded."
-                )
-            self.source.tape[key] = grid_noise(dim, width)
-        return self.source.tape[key]
+        if isinstance(self.source, RecordedNoise):
+            return self.source.recorded(number, step, stream, lambda _: grid_noise(dim, width))
+        return grid_noise(dim, width)
 
 
 def on_common_grid(noise: NoiseSource) -> bool:
@@ -381,7 +265,7 @@ def on_common_grid(noise: NoiseSource) -> bool:
     return isinstance(noise, GridNoise) and noise.rounds
 
 
-class SummedNoise:
+class SummedNoise(SimulationSource):
     """Noise of the sum only: the sum of all rows of a step has the right noise, a single row has not.
 
     In a simulation of thousands of members most time would go into drawing everybody's noise, and masks show
@@ -397,17 +281,13 @@ class SummedNoise:
     None: a simulation. The mean of the rows is distributed as with one draw per member.
     """
 
-    protective = False
-
     def __init__(self, seed: int) -> None:
         self._source = SimulatedNoise(seed)
 
     def __repr__(self) -> str:
         return repr(self._source).replace("SimulatedNoise", "SummedNoise")
 
-    def perturb(
-        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
-    ) -> np.ndarray:
+    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         """Return the rows, the first with noise of the root of the sum of all variances."""
         numbers = [int(number) for number in agents]
         scale = np.broadcast_to(np.asarray(std, np.float64), (len(numbers),))
@@ -418,12 +298,8 @@ class SummedNoise:
             out[:1] = first
         return out
 
-    def slack(self, dim: int, std: float = 1.0) -> float:
-        """Return 0: nothing is rounded."""
-        return 0.0
 
-
-def _drawable_width(wanted: float) -> float:
+def drawable_width(wanted: float) -> float:
     """Return the least width of at least ``wanted`` steps that can be drawn."""
     return _width_of(_factors(wanted))
 

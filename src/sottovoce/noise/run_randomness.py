@@ -25,12 +25,6 @@ class RunRandomness:
     start : public seed of the starting point.
     numbers : key noise and batches of the hosted agents, one each; None: the agents' own numbers. (An
         audit trains many copies of one agent, each with its own randomness.)
-
-    Examples
-    --------
-    >>> one, same = (RunRandomness.from_rng(np.random.default_rng(1)) for _ in range(2))
-    >>> one.batches == same.batches, one.protective
-    (True, False)
     """
 
     noise: NoiseSource

@@ -30,8 +30,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -43,7 +42,9 @@ _LARGEST = 2.0**25  # |value| / std up to which the quotient by the grid is exac
 _WORD = 0xFFFFFFFF
 _CHUNK = 1 << 15  # coordinates per block: tables and buffers stay in the cache
 
+Rows: TypeAlias = np.ndarray  # one row of float32 or float64 per agent
 Agents: TypeAlias = "Sequence[int] | np.ndarray"  # the numbers of the hosted agents, one per row
+Source: TypeAlias = "SimulatedNoise | ProtectiveNoise"  # the sources that can be recorded
 Std: TypeAlias = "float | np.ndarray"  # one for all rows, or one per row
 
 
@@ -59,14 +60,22 @@ class NoiseSource(Protocol):
     @property
     def protective(self) -> bool: ...
 
-    def perturb(
-        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
-    ) -> np.ndarray: ...
+    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows: ...
 
     def slack(self, dim: int, std: float = 1.0) -> float: ...
 
 
-class SimulatedNoise:
+class SimulationSource:
+    """Base of the sources that never protect anybody and do not round."""
+
+    protective = False
+
+    def slack(self, dim: int, std: float = 1.0) -> float:
+        """Return 0: nothing is rounded."""
+        return 0.0
+
+
+class SimulatedNoise(SimulationSource):
     """Gaussian noise that can be reproduced: for simulations, never for people.
 
     Parameters
@@ -89,26 +98,18 @@ class SimulatedNoise:
     True
     """
 
-    protective = False
-
     def __init__(self, seed: int) -> None:
         self._seed = _validate.count(seed, "the noise seed", minimum=0)
 
     def __repr__(self) -> str:
         return f"SimulatedNoise({self._seed})"
 
-    def perturb(
-        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
-    ) -> np.ndarray:
+    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         """Return ``values + std * z`` with z standard normal, in the type of ``values``."""
         values, numbers, scale = _checked(values, agents, std)
         return self._add(values, self._draw(numbers, values.shape[1], values.dtype, step, stream), scale)
 
-    def slack(self, dim: int, std: float = 1.0) -> float:
-        """Return 0: nothing is rounded."""
-        return 0.0
-
-    def _draw(self, agents: np.ndarray, dim: int, dtype: Any, step: int, stream: int) -> np.ndarray:
+    def _draw(self, agents: np.ndarray, dim: int, dtype: np.dtype, step: int, stream: int) -> np.ndarray:
         if dim < 256:
             return _short_normals(self._seed, agents, dim, step, stream).astype(dtype, copy=False)
         drawn = np.empty((len(agents), dim), dtype)
@@ -153,9 +154,7 @@ class ProtectiveNoise:
     def __repr__(self) -> str:
         return "ProtectiveNoise()"
 
-    def perturb(
-        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
-    ) -> np.ndarray:
+    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         """Return the grid points nearest to ``values`` moved by discrete Gaussian noise.
 
         ``agents``, ``step`` and ``stream`` are accepted for the shape of the call and do not enter the noise.
@@ -180,7 +179,7 @@ class ProtectiveNoise:
         """
         return coordinates * 2.0**-96
 
-    def _draw(self, agents: np.ndarray, dim: int, dtype: Any, step: int, stream: int) -> np.ndarray:
+    def _draw(self, agents: np.ndarray, dim: int, dtype: np.dtype, step: int, stream: int) -> np.ndarray:
         return discrete_gaussian(len(agents) * dim).reshape(len(agents), dim)
 
     @staticmethod
@@ -210,16 +209,6 @@ class KeyedNoise(ProtectiveNoise):
     Those of `ProtectiveNoise`, if AES-256 and the derivation are pseudorandom and the key was 32 bytes of the
     operating system. One (key, agent, step, stream, integer row, scale) gives one row of bytes; a change in
     any of them gives independent noise, and is a further release.
-
-    Examples
-    --------
-    >>> import hashlib, hmac, os
-    >>> import numpy as np
-    >>> key = os.urandom(32)
-    >>> noise = KeyedNoise(lambda label: hmac.digest(key, label, "sha256"))
-    >>> rows = [noise.perturb(np.zeros((1, 8)), agents=[0], step=step, std=1.0) for step in (0, 0, 1)]
-    >>> bool((rows[0] == rows[1]).all()), bool((rows[0] == rows[2]).any())
-    (True, False)
     """
 
     def __init__(self, derive: Callable[[bytes], bytes]) -> None:
@@ -228,9 +217,7 @@ class KeyedNoise(ProtectiveNoise):
     def __repr__(self) -> str:
         return "KeyedNoise()"
 
-    def perturb(
-        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
-    ) -> np.ndarray:
+    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         """Return the grid points nearest to ``values`` moved by the noise of their labels."""
         values, numbers, scale = _checked(values, agents, std)
         _fits_the_grid(values, scale)
@@ -253,44 +240,42 @@ class RecordedNoise:
 
     The first request for (agent, step, stream) is drawn from ``source`` and kept; later ones get the same
     draw. Without a source only what was recorded can be played. A recording is never protective.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> tape = RecordedNoise(ProtectiveNoise())
-    >>> first = tape.perturb(np.zeros((1, 4)), agents=[2], step=5, std=1.0)
-    >>> bool((first == tape.perturb(np.zeros((1, 4)), agents=[2], step=5, std=1.0)).all())
-    True
-    >>> len(tape.tape)
-    1
     """
 
     protective = False
 
     def __init__(
-        self,
-        source: SimulatedNoise | ProtectiveNoise | None = None,
-        tape: dict[tuple[int, int, int], np.ndarray] | None = None,
+        self, source: Source | None = None, tape: dict[tuple[int, int, int], np.ndarray] | None = None
     ) -> None:
         self.source = source
-        self.tape: dict[tuple[int, int, int], np.ndarray] = {} if tape is None else tape
+        self.tape = {} if tape is None else tape
 
-    def perturb(
-        self, values: np.ndarray, *, agents: Agents, step: int, std: Std, stream: int = 0
+    def recorded(
+        self, agent: int, step: int, stream: int, draw: Callable[[Source], np.ndarray]
     ) -> np.ndarray:
+        """Return the noise recorded under a label; new noise is drawn from the source and kept."""
+        key = (agent, step, stream)
+        if key not in self.tape:
+            if self.source is None:
+                raise InvalidInput(
+                    f"The recording holds no noise of agent {agent} at step {step}, stream {stream}; "
+                    "replay the steps that were recorded."
+                )
+            self.tape[key] = draw(self.source)
+        return self.tape[key]
+
+    def perturb(self, values: Rows, *, agents: Agents, step: int, std: Std, stream: int = 0) -> Rows:
         """Return ``values`` with the recorded noise of (agent, step, stream), drawing it if it is new."""
         values, numbers, scale = _checked(values, agents, std)
-        dim = values.shape[1]
-        for agent in numbers.tolist():
-            if (agent, step, stream) not in self.tape:
-                if self.source is None:
-                    raise InvalidInput(
-                        f"The recording holds no noise of agent {agent} at step {step}, stream {stream}; "
-                        "replay the steps that were recorded."
-                    )
-                drawn = self.source._draw(np.array([agent]), dim, values.dtype, step, stream)
-                self.tape[agent, step, stream] = drawn[0]
-        rows = np.stack([self.tape[agent, step, stream] for agent in numbers.tolist()])
+        dim, dtype = values.shape[1], values.dtype
+
+        def row(agent: int) -> np.ndarray:
+            number = np.array([agent])
+            return self.recorded(
+                agent, step, stream, lambda source: source._draw(number, dim, dtype, step, stream)[0]
+            )
+
+        rows = np.stack([row(agent) for agent in numbers.tolist()])
         add = ProtectiveNoise._add if rows.dtype == np.int32 else SimulatedNoise._add
         return add(values, rows, scale)
 
@@ -300,34 +285,9 @@ class RecordedNoise:
         integers = isinstance(self.source, ProtectiveNoise) if self.source is not None else kinds == {True}
         return ProtectiveNoise().slack(dim, std) if integers else 0.0
 
-    def save(self, path: str | Path) -> None:
-        """Write the recording as an uncompressed NPZ file (arrays only)."""
-        named: dict[str, Any] = {"_".join(map(str, key)): row for key, row in self.tape.items()}
-        np.savez(path, **named)
-
-    @classmethod
-    def load(cls, *paths: str | Path) -> RecordedNoise:
-        """Return one recording that plays back everything in ``paths``."""
-        tape = {}
-        for path in paths:
-            with np.load(path, allow_pickle=False) as stored:
-                for name in stored.files:
-                    agent, step, stream = (int(part) for part in name.split("_"))
-                    tape[agent, step, stream] = stored[name]
-        return cls(None, tape)
-
 
 def as_noise(source: NoiseSource | np.random.Generator | int) -> NoiseSource:
-    """Return ``source`` if it is one, else a `SimulatedNoise` seeded from the generator or number.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> as_noise(np.random.default_rng(0)).protective
-    False
-    >>> as_noise(ProtectiveNoise()).protective
-    True
-    """
+    """Return ``source`` if it is one, else a `SimulatedNoise` seeded from the generator or number."""
     if isinstance(source, np.random.Generator):
         return SimulatedNoise(int(source.integers(0, 1 << 63)))
     if isinstance(source, (int, np.integer)):
@@ -436,7 +396,7 @@ def _step_keys(seed: int, first: int, count: int, stream: int) -> np.ndarray:
     return low | high << np.uint64(32)
 
 
-def _normals_block(agents: np.ndarray, dim: int, first: Any, second: Any) -> np.ndarray:
+def _normals_block(agents: np.ndarray, dim: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
     pairs = (dim + 1) // 2
     counter = (agents.astype(np.uint64)[:, None] << np.uint64(32)) + np.arange(2 * pairs, dtype=np.uint64)
     counter *= np.uint64(0x9E3779B97F4A7C15)

@@ -1,6 +1,6 @@
 """Correlated noise: over time at one node (MAFALDA-SGD) and between neighbors (DECOR).
 
-**Over time.** The noise of a node's steps is correlated (`sottovoce.noise.time_correlation`), so the plan
+**Over time.** The noise of a node's steps is correlated (`sottovoce.noise.correlated`), so the plan
 lists all steps as one joint release. Its loss under the local view is that of one Gaussian mechanism.
 
 **Between neighbors.** Each pair of neighbors draws a common noise that one adds and the other subtracts; it

@@ -7,7 +7,15 @@ import pytest
 
 import sottovoce as sv
 from sottovoce.errors import InvalidInput
-from sottovoce.noise.time_correlation import _root, mafalda, mafalda_gram, time_correlation
+from sottovoce.noise.correlated import (
+    PairSharedNoise,
+    TimeCorrelatedNoise,
+    _root,
+    mafalda,
+    mafalda_gram,
+    time_correlation,
+)
+from sottovoce.noise.samplers import ProtectiveNoise, SimulatedNoise
 
 RING = sv.graphs.ring(8)
 
@@ -24,14 +32,14 @@ def test_gram_against_the_explicit_matrix():
     np.testing.assert_allclose(mafalda_gram(network, T), expected, rtol=1e-12)
     C = np.tril(np.random.default_rng(0).normal(size=(T, T))) + 3 * np.eye(T)
     mixed = stacked @ np.kron(np.linalg.inv(C), np.eye(n))
-    found = time_correlation(C, mafalda_gram(network, T))
-    assert found.error / found.sens**2 == pytest.approx(np.sum(mixed**2), rel=1e-10)
+    result = time_correlation(C, mafalda_gram(network, T))
+    assert result.error / result.sens**2 == pytest.approx(np.sum(mixed**2), rel=1e-10)
 
 
 def test_golden_ratio():
     best = mafalda(None, 2)
     assert best.error == pytest.approx(((1 + math.sqrt(5)) / 2) ** 2, rel=1e-12)
-    assert best.X[0, 1] == pytest.approx((3 - math.sqrt(5)) / 2, rel=1e-9)
+    assert (best.C.T @ best.C)[0, 1] == pytest.approx((3 - math.sqrt(5)) / 2, rel=1e-9)
     assert time_correlation(np.eye(2), mafalda_gram(None, 2)).error == pytest.approx(3)
 
 
@@ -47,9 +55,10 @@ def test_printed_values_on_a_ring():
 @pytest.mark.parametrize("network", [None, RING, sv.graphs.star(5)], ids=str)
 def test_optimal_by_duality(network):
     best, M = mafalda(network, 12), mafalda_gram(network, 12)
-    assert np.diagonal(best.X) == pytest.approx(np.ones(12), rel=1e-9)
+    X = best.C.T @ best.C
+    assert np.diagonal(X) == pytest.approx(np.ones(12), rel=1e-9)
     # Lagrangian dual: 2 tr (V^1/2 M V^1/2)^1/2 - sum v is a lower bound for any v >= 0
-    inverse = np.linalg.inv(best.X)
+    inverse = np.linalg.inv(X)
     v = np.diagonal(inverse @ M @ inverse)
     dual = 2 * np.trace(_root(np.sqrt(v)[:, None] * M * np.sqrt(v))) - v.sum()
     assert dual <= best.error * (1 + 1e-12)
@@ -84,3 +93,29 @@ def test_several_participations():
         mafalda(RING, 4, [[0, 1], [1, 2]])
     with pytest.raises(InvalidInput, match="triangular"):
         time_correlation(np.ones((2, 2)), M[:2, :2])
+
+
+def test_noise_over_time_is_the_matrix_on_fresh_draws():
+    source, best = SimulatedNoise(3), mafalda(RING, 5)
+    noise = TimeCorrelatedNoise(source, best)
+    zeros = np.zeros((2, 4))
+    fresh = [source.perturb(zeros, agents=[1, 6], step=s, std=1.0) for s in range(5)]
+    for step in (0, 4):
+        rows = noise.perturb(zeros, agents=[1, 6], step=step, std=2.0)
+        expected = 2.0 * best.sens * np.einsum("s,sij->ij", best.inverse[step], fresh)
+        np.testing.assert_allclose(rows, expected, rtol=1e-12)
+    with pytest.raises(InvalidInput, match="over 5 steps, got step 5"):
+        noise.perturb(zeros, agents=[1, 6], step=5, std=2.0)
+    with pytest.raises(InvalidInput, match="simulate"):
+        TimeCorrelatedNoise(ProtectiveNoise(), best)
+
+
+def test_shared_noise_cancels_in_the_sum():
+    noise = PairSharedNoise(SimulatedNoise(1), RING, 3.0)
+    rows = noise.perturb(np.zeros((8, 20_000)), agents=range(8), step=0, std=0.0)
+    assert np.abs(rows.sum(axis=0)).max() < 1e-12
+    assert rows.std(axis=1) == pytest.approx(np.full(8, 3.0 * math.sqrt(2)), rel=0.04)
+    some = noise.perturb(np.zeros((2, 20_000)), agents=[3, 5], step=0, std=0.0)
+    assert (some == rows[[3, 5]]).all()
+    with pytest.raises(InvalidInput, match="simulate"):
+        PairSharedNoise(ProtectiveNoise(), RING, 3.0)
