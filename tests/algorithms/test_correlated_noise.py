@@ -175,7 +175,7 @@ def test_mafalda_adds_the_noise_of_its_correlation():
         source = plan.source(zeros, range(N), RunRandomness.from_rng(np.random.default_rng(seed)))
         rows.append(np.stack([source(np.zeros((N, P)), k) for k in range(4)]))
     Z = np.stack(rows).transpose(2, 3, 0, 1).reshape(-1, 4)  # nodes, coordinates and runs by steps
-    want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.X)
+    want = (2.0 * 0.5 * found.sens) ** 2 * np.linalg.inv(found.C.T @ found.C)
     assert np.allclose(np.cov(Z.T), want, atol=0.06 * want.max())
     # the shift of a user who moves every step by 2C, whitened: at most the price, for any signs
     inverse_std = found.C / (2.0 * 0.5 * found.sens)
