@@ -12,6 +12,7 @@ without the bug. This module is also the pytest plugin that plants a bug in the 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib
 import json
@@ -91,8 +92,8 @@ def uncommitted(right: Any) -> Any:
 
 
 def unlocked(right: Any) -> Any:
-    """Open the lock file without taking the lock."""
-    return lambda lock, folder: os.open(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    """Open a state folder without taking the lock."""
+    return lambda path, patience: contextlib.nullcontext()
 
 
 SIMULATOR = (
@@ -149,7 +150,7 @@ BUGS = [
     # ---- ledgers ------------------------------------------------------------------------------------
     Bug("an older ledger is accepted", L + "run_ledger:_contains", returns(True), LEDGER),
     Bug("a missing ledger is created again", L + "run_ledger:RunLedger._check_run", does_nothing, LEDGER),
-    Bug("two processes open one ledger", L + "run_ledger:lock_folder", unlocked, LEDGER),
+    Bug("two processes open one ledger", L + "run_ledger:locked", unlocked, LEDGER),
     Bug("a run folder may be set back", L + "run_ledger:RunLedger._open_anchor", does_nothing, DIRECTORY),
     Bug("begun runs are not marked", L + "lifetime:LifetimeLedger.begun", does_nothing, DIRECTORY),
     Bug(

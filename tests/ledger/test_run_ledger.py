@@ -191,13 +191,13 @@ def test_an_io_error_stops_everything(tmp_path, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_an_unwritable_folder_is_refused(tmp_path):
     (tmp_path / "s").mkdir(mode=0o500)
-    with pytest.raises(LedgerError, match="cannot be written"):
+    with pytest.raises(LedgerError, match="cannot be used"):
         RunLedger(tmp_path / "s", run=RUN, node=0)
 
 
 def test_a_state_folder_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "s").write_text("not a folder")
-    with pytest.raises(LedgerError, match="cannot be written"):
+    with pytest.raises(LedgerError, match="cannot be used"):
         RunLedger(tmp_path / "s", run=RUN, node=0)
 
 
@@ -300,7 +300,7 @@ def test_a_linked_folder_is_the_same_folder(tmp_path):
     ledger.close()
     assert len(contents(tmp_path / "link").releases) == 2
     (tmp_path / "astray").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(LedgerError, match="cannot be written"):
+    with pytest.raises(LedgerError, match="cannot be used"):
         RunLedger(tmp_path / "astray", run=RUN, node=0)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,8 +73,6 @@ def charge(
 
     Parameters
     ----------
-    ledger : from `sottovoce.ledger.lifetime.find_lifetime_ledger`.
-    plan : what will run.
     what : one line for the officer.
     statements : guarantees of the plan; exact ones count against their own view.
     population : whose records they are; None for the first.
@@ -131,14 +130,13 @@ def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
         return distinct[0]
     if len({tuple(_shape(each) for each in releases) for releases in distinct}) == 1:
         return tuple(_worst(place) for place in zip(*distinct, strict=True))
-    most: dict[Release, int] = {}
+    most: Counter[Release] = Counter()
     for releases in distinct:
-        counts: dict[Release, int] = {}
+        counts: Counter[Release] = Counter()
         for each in releases:
             kind = replace(each, step=0, stream=0) if each.joint else replace(each, step=0, steps=1, stream=0)
-            counts[kind] = counts.get(kind, 0) + (1 if each.joint else each.steps)
-        for kind, times in counts.items():
-            most[kind] = max(most.get(kind, 0), times)
+            counts[kind] += 1 if each.joint else each.steps
+        most |= counts
     # a joint release is one mechanism over all its steps: it is repeated, never lengthened
     return tuple(
         release
@@ -147,19 +145,10 @@ def dominating(lists: Sequence[Sequence[Release]]) -> tuple[Release, ...]:
     )
 
 
-def _shape(each: Release) -> tuple[Any, ...]:
-    # cover noise costs nothing, so it cannot stand for another release
-    return (
-        each.adjacency,
-        each.mechanism,
-        each.step,
-        each.steps,
-        each.count,
-        each.joint,
-        each.stream,
-        each.sensitivity == 0,
-        each.noise_std == 0,
-    )
+def _shape(each: Release) -> Release:
+    """Return a release without its amounts; cover noise costs nothing and cannot stand for another."""
+    noisy, moves = float(each.noise_std > 0), float(each.sensitivity > 0)
+    return replace(each, noise_std=noisy, sensitivity=moves, sample_rate=1.0, user_rate=1.0)
 
 
 def _worst(place: Sequence[Release]) -> Release:

@@ -12,11 +12,13 @@ Rows hold releases, not epsilons: totals are composed again by `sottovoce.accoun
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +37,6 @@ from sottovoce.errors import (
     NotAGuarantee,
     SottovoceError,
 )
-from sottovoce.ledger.store import canonical_json, json_hash
 
 FORMAT = 1
 MEMBER_FILE, LEDGER_FILE = "member.json", "lifetime.jsonl"
@@ -98,8 +99,8 @@ class RunCharge:
     run : hash of the agreement; empty for a training.
     records : keyed digest of the records it began with.
     state : the folder of its ledger, relative to the member directory if it lies inside.
-    training : the name of a training that can continue after an interruption.
     status : ``started``, ``begun`` (a ledger exists), ``ended`` or ``closed`` (never resumed).
+    training : the name of a training that can continue after an interruption.
     continues : after a membership change, the runs it continues, newest first.
     """
 
@@ -129,13 +130,13 @@ class RunCharge:
 
     def against(self, view: str) -> Guarantee | None:
         """Return the guarantee that covers ``view``: its own, or one about more colluders; else None."""
-        wanted = 1 if view == "network" else _colluders(view)
         if view in self.views:
             return self.views[view]
+        wanted = 1 if view == "network" else _colluders(view)
         if wanted is None:
             return None
-        larger = [(c, g) for name, g in self.views.items() if (c := _colluders(name) or 0) >= wanted]
-        return min(larger, key=lambda pair: pair[0])[1] if larger else None
+        larger = {c: each for name, each in self.views.items() if (c := _colluders(name) or 0) >= wanted}
+        return larger[min(larger)] if larger else None
 
 
 @dataclass(frozen=True)
@@ -149,16 +150,6 @@ class RunClosure:
     releases: tuple[Release, ...] | None
     why: str
     views: Mapping[str, Guarantee] = field(default_factory=dict)
-
-    @property
-    def act(self) -> dict[str, Any]:
-        """The content of the row that closes the run."""
-        act: dict[str, Any] = {"act": "close", "run": self.run, "why": _line(self.why, "the reason")}
-        if self.releases is not None:
-            act["releases"] = [release.to_dict() for release in self.releases]
-            if self.views:
-                act["views"] = {name: guarantee.to_dict() for name, guarantee in sorted(self.views.items())}
-        return act
 
 
 def composed(charges: Iterable[RunCharge], adjacency: str, view: str = "local") -> Curve:
@@ -224,10 +215,7 @@ class MemberFile(NamedTuple):
         except (ValueError, KeyError, TypeError):
             raise LedgerError(f"The file {folder / MEMBER_FILE} is damaged; restore it.") from None
         if version != FORMAT:
-            raise ConfigError(
-                f"The member directory {folder} has format {version!r}, this program reads {FORMAT}; "
-                "upgrade it."
-            )
+            raise ConfigError(f"{folder} has format {version!r}, not {FORMAT}; upgrade this program.")
         if folder.stat().st_mode & 0o077:
             raise LedgerError(f"The member directory {folder} is open to others; run chmod 700 on it.")
         return member
@@ -293,9 +281,7 @@ class LifetimeLedger:
         with self._locked():
             for file in (self.path, self.copy):
                 if file.exists():
-                    raise LedgerError(
-                        f"{file} exists already; a member directory has one lifetime ledger, keep it."
-                    )
+                    raise LedgerError(f"{file} exists already; keep it, a member has one lifetime ledger.")
             self._write(_chain([], {"act": "created", "format": FORMAT, "name": name}))
 
     def open_population(self, name: str, budgets: Iterable[LifetimeBudget], why: str) -> None:
@@ -305,8 +291,7 @@ class LifetimeLedger:
             raise InvalidInput(f"The population {name} needs a lifetime budget; give epsilon and delta.")
         if len({budget.kind for budget in budgets}) < len(budgets):
             raise InvalidInput("There is one lifetime budget for each adjacency and view; leave one out.")
-        with self._locked():
-            rows = self._verified()
+        with self._verified_rows() as rows:
             if name in _state(rows).populations:
                 raise ConfigError(f"The population {name} is open already; raise its budget instead.")
             act = {"act": "population", "population": name, "budgets": [asdict(b) for b in budgets]}
@@ -314,8 +299,7 @@ class LifetimeLedger:
 
     def set_budget(self, population: str | None, budget: LifetimeBudget, why: str) -> None:
         """Raise, lower or add a lifetime budget: an act with a reason, kept for good."""
-        with self._locked():
-            rows = self._verified()
+        with self._verified_rows() as rows:
             name = _state(rows).named(population)
             act = {"act": "budget", "population": name, "budget": asdict(budget)}
             self._write(_chain(rows, act, why=why))
@@ -331,27 +315,12 @@ class LifetimeLedger:
     ) -> dict[str, Any]:
         """Charge releases that belong to no run, before their noise is drawn.
 
-        Parameters
-        ----------
-        population : whose records they are; None for the first.
-        releases : everything that will be published about these records. Where simulated agents hold disjoint
-            records, those of the agent that loses most.
-        what : one line for the officer.
-        views : valid guarantees against weaker adversaries, by `view_name`.
-        training : a name under which an interrupted training continues. It is not charged again, and may
-            release only what it was charged for.
-
-        Returns
-        -------
-        The population, and for each lifetime budget ``spent`` before, what this ``adds``, and the ``total``.
-
-        Guarantees
-        ----------
-        Returns only when the charge is durable in both copies. Beyond a lifetime budget `BudgetExceeded` is
-        raised and nothing is charged.
+        The arguments are the fields of `RunCharge`. A training that is named continues after an interruption
+        without a second charge, and may release only what it was charged for. Returns the population, and
+        for each lifetime budget ``spent`` before, what this ``adds``, and the ``total``. Beyond a budget
+        `BudgetExceeded` is raised and nothing is charged.
         """
-        with self._locked():
-            rows = self._verified()
+        with self._verified_rows() as rows:
             state = _state(rows)
             name, line = state.named(population), _line(what, "what")
             new = RunCharge(name, line, tuple(releases), dict(views or {}), training=training)
@@ -375,8 +344,7 @@ class LifetimeLedger:
         a membership change the run is charged to the population of the run that it continues, with the same
         records; ``closing`` ends earlier runs in the same write, or not at all if this run is refused.
         """
-        with self._locked():
-            rows = self._verified()
+        with self._verified_rows() as rows:
             state = _state(rows)
             known = state.runs.get(new.run)
             if known is not None:
@@ -395,8 +363,7 @@ class LifetimeLedger:
 
         A run that was closed meanwhile may not send: closing counted what its ledger held.
         """
-        with self._locked():
-            rows = self._verified()
+        with self._verified_rows() as rows:
             status = _state(rows).run(run).status
             if status == "closed":
                 raise _run_closed(run)
@@ -405,22 +372,21 @@ class LifetimeLedger:
 
     def end(self, run: str, *, draws: int, head: str) -> None:
         """Record that a run finished, with the head of its ledger."""
-        with self._locked():
-            rows = self._verified()
+        with self._verified_rows() as rows:
             if _state(rows).run(run).status in ("started", "begun"):
                 self._write(_chain(rows, {"act": "end", "run": run, "draws": draws, "head": head}))
 
     def close(self, run: str, releases: Iterable[Release] | None, why: str) -> None:
         """End a run for good: it costs ``releases``, those of its whole ledger, or with None all planned."""
         left = None if releases is None else tuple(releases)
-        with self._locked():
-            self._write(_closed(self._verified(), RunClosure(run, left, why)))
+        with self._verified_rows() as rows:
+            self._write(_closed(rows, RunClosure(run, left, why)))
 
     def trust(self, name: str, fingerprint: str, why: str) -> None:
         """Record which certificate a member was pinned with."""
-        with self._locked():
+        with self._verified_rows() as rows:
             act = {"act": "trust", "name": name, "fingerprint": fingerprint}
-            self._write(_chain(self._verified(), act, why=why))
+            self._write(_chain(rows, act, why=why))
 
     def restore(self, why: str, missing: Iterable[RunCharge] = ()) -> str:
         """Continue with the longer of two whole copies after the other was lost, damaged or found older.
@@ -431,34 +397,31 @@ class LifetimeLedger:
         with self._locked():
             whole = {}
             for file in (self.path, self.copy):
-                try:
+                with suppress(LedgerError):
                     whole[file] = _read(file)
-                except LedgerError:
-                    continue
             if not whole:
                 raise LedgerError(
-                    f"Neither {self.path} nor its copy {self.copy} is a whole lifetime ledger; put an intact "
-                    "copy there, from another disk or a backup."
+                    f"Neither {self.path} nor its copy {self.copy} is whole; put an intact copy there."
                 )
             longest = max(whole, key=lambda file: len(whole[file]))
             if any(rows != whole[longest][: len(rows)] for rows in whole.values()):
                 raise self._contradiction()
-            rows, name = whole[longest], "ledger" if longest == self.path else "copy"
-            act = {"act": "restored", "source": name, "rows": len(rows), "alone": len(whole) == 1}
+            rows, source = whole[longest], "ledger" if longest == self.path else "copy"
+            act = {"act": "restored", "source": source, "rows": len(rows), "alone": len(whole) == 1}
             rows = _chain(rows, act, why=why)
             for each in missing:
                 if each.run not in _state(rows).runs:  # what may have left is charged, within budget or not
                     rows = _chain(rows, charge_to_row(each, "start"))
                     rows = _chain(rows, {"act": "begun", "run": each.run})
             self._write(rows)
-            return name
+            return source
 
     # ---- reading ---------------------------------------------------------------------------------
 
     def rows(self) -> list[Row]:
         """Return every act, after both copies were checked."""
-        with self._locked():
-            return self._verified()
+        with self._verified_rows() as rows:
+            return rows
 
     @property
     def populations(self) -> dict[str, list[LifetimeBudget]]:
@@ -474,6 +437,10 @@ class LifetimeLedger:
     def runs(self) -> dict[str, RunCharge]:
         """The charges that are runs, by hash."""
         return _state(self.rows()).runs
+
+    def run(self, run: str) -> RunCharge:
+        """Return the charge of a known run, or raise."""
+        return _state(self.rows()).run(run)
 
     @property
     def pinned(self) -> dict[str, str]:
@@ -533,7 +500,7 @@ class LifetimeLedger:
         short = new.run[:16]
         if known.status == "closed":
             raise _run_closed(new.run)
-        if new.population and new.population != known.population:
+        if new.population not in ("", known.population):
             raise ConfigError(
                 f"The run {short} is charged to the population {known.population}, got {new.population}; a "
                 "run stays with the population it began with."
@@ -545,8 +512,7 @@ class LifetimeLedger:
             )
         if new.records != known.records:
             self._write(_records_changed(rows, new.run, new.records, new_records))
-            known = replace(known, records=new.records)
-        return known
+        return replace(known, records=new.records)
 
     def _verified(self) -> list[Row]:
         rows = _read(self.path)
@@ -555,9 +521,8 @@ class LifetimeLedger:
         copied = _read(self.copy)
         if len(copied) > len(rows) and copied[: len(rows)] == rows:
             raise LedgerError(
-                f"The lifetime ledger {self.path} is older than its copy {self.copy} ({len(rows)} rows, the "
-                f"copy has {len(copied)}): it comes from a backup; `peer budget --restore` takes the newer "
-                "one."
+                f"The lifetime ledger {self.path} is older than its copy {self.copy} ({len(rows)} rows, not "
+                f"{len(copied)}): it comes from a backup; `peer budget --restore` takes the newer one."
             )
         if copied != rows[: len(copied)]:
             raise self._contradiction()
@@ -574,28 +539,27 @@ class LifetimeLedger:
 
     def _write(self, rows: Sequence[Row]) -> None:
         """Write both copies; the ledger first, so that a crash in between counts at most too much."""
-        text = "".join(canonical_json(row) + "\n" for row in rows)
+        content = "".join(_canonical_json(row) + "\n" for row in rows)
         try:
-            atomic_write(self.path, text, mode=0o600)
-            atomic_write(self.copy, text, mode=0o600)
+            atomic_write(self.path, content, mode=0o600)
+            atomic_write(self.copy, content, mode=0o600)
         except DataError as error:
-            raise LedgerError(
-                f"The lifetime ledger cannot be written, so nothing was sent: {error}"
-            ) from None
+            raise LedgerError(f"The lifetime ledger cannot be written, nothing was sent: {error}") from None
+
+    @contextmanager
+    def _verified_rows(self) -> Iterator[list[Row]]:
+        with self._locked():
+            yield self._verified()
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with ExitStack() as stack:
             try:
                 stack.enter_context(locked(self._lock, _PATIENCE))
-            except BlockingIOError:
-                raise LedgerError(
-                    f"The lifetime ledger {self.path} is being written by another process; try again."
-                ) from None
-            except OSError as error:
+            except OSError as error:  # another process writes, or the file cannot be opened
                 raise LedgerError(
                     f"The lock {self._lock} of the lifetime ledger cannot be taken ({error.strerror}), so "
-                    "nothing was sent."
+                    "nothing was sent; try again."
                 ) from None
             yield
 
@@ -618,9 +582,7 @@ class _State:
 
     def run(self, run: str) -> RunCharge:
         if run not in self.runs:
-            raise ConfigError(
-                f"The lifetime ledger knows no run {run[:16]}; `peer budget` lists those it knows."
-            )
+            raise ConfigError(f"The lifetime ledger knows no run {run[:16]}; `peer budget` lists its runs.")
         return self.runs[run]
 
     def named(self, population: str | None) -> str:
@@ -656,34 +618,37 @@ class _State:
 
     def apply(self, row: Row) -> None:
         """Add one act."""
-        act = row["act"]
-        if act == "population":
-            budgets = [LifetimeBudget(**each) for each in row["budgets"]]
-            self.populations[row["population"]] = {budget.kind: budget for budget in budgets}
-        elif act == "budget":
-            budget = LifetimeBudget(**row["budget"])
-            self.populations[row["population"]][budget.kind] = budget
-        elif act in ("charge", "start"):
-            self.charges.append(charge_from_row(row))
-        elif act in ("begun", "end"):
-            self._amend(row["run"], status="begun" if act == "begun" else "ended")
-        elif act == "records":
-            self._amend(row["run"], records=row["records"])
-        elif act == "close":
-            changes: dict[str, Any] = {"releases": _releases(row["releases"])} if "releases" in row else {}
-            if "views" in row:
-                changes["views"] = _views(row["views"])
-            self._amend(row["run"], status="closed", **changes)
-        elif act == "trust":
-            self.pinned[row["name"]] = row["fingerprint"]
-        elif act == "restored":
-            if row["alone"]:
-                self.remarks.append(
-                    f"On {row['time'][:10]} the lifetime ledger was restored from one copy alone: releases "
-                    "made after that copy, if any, are not in these totals."
-                )
-        elif act != "created":
-            raise LedgerError(f"The lifetime ledger has an unknown act {act!r}; upgrade this program.")
+        match row["act"]:
+            case "created":
+                pass
+            case "population":
+                budgets = [LifetimeBudget(**each) for each in row["budgets"]]
+                self.populations[row["population"]] = {budget.kind: budget for budget in budgets}
+            case "budget":
+                budget = LifetimeBudget(**row["budget"])
+                self.populations[row["population"]][budget.kind] = budget
+            case "charge" | "start":
+                self.charges.append(charge_from_row(row))
+            case "begun":
+                self._amend(row["run"], status="begun")
+            case "end":
+                self._amend(row["run"], status="ended")
+            case "records":
+                self._amend(row["run"], records=row["records"])
+            case "close":
+                changes: Row = {"releases": _releases(row["releases"])} if "releases" in row else {}
+                changes |= {"views": _views(row["views"])} if "views" in row else {}
+                self._amend(row["run"], status="closed", **changes)
+            case "trust":
+                self.pinned[row["name"]] = row["fingerprint"]
+            case "restored":
+                if row["alone"]:
+                    self.remarks.append(
+                        f"On {row['time'][:10]} the lifetime ledger was restored from one copy alone: "
+                        "releases made after that copy, if any, are not in these totals."
+                    )
+            case act:
+                raise LedgerError(f"The lifetime ledger has an unknown act {act!r}; upgrade this program.")
 
     def _amend(self, run: str, **changes: Any) -> None:
         at = next(i for i, each in enumerate(self.charges) if each.run == run)
@@ -705,7 +670,12 @@ def _closed(rows: list[Row], closure: RunClosure) -> list[Row]:
     """Return the rows with one more that closes a run."""
     if _state(rows).run(closure.run).status == "closed":
         raise ConfigError(f"The run {closure.run[:16]} is closed already; there is nothing left to do.")
-    return _chain(rows, closure.act)
+    act: Row = {"act": "close", "run": closure.run}
+    if closure.releases is not None:
+        act["releases"] = [release.to_dict() for release in closure.releases]
+        if closure.views:
+            act["views"] = _views_to_row(closure.views)
+    return _chain(rows, act, why=closure.why)
 
 
 def _records_changed(rows: list[Row], run: str, records: str, why: str) -> list[Row]:
@@ -725,7 +695,7 @@ def charge_to_row(new: RunCharge, act: str) -> Row:
         "population": new.population,
         "what": new.what,
         "releases": [release.to_dict() for release in new.releases],
-        "views": {name: guarantee.to_dict() for name, guarantee in sorted(new.views.items())},
+        "views": _views_to_row(new.views),
     }
     if new.training:
         row["training"] = new.training
@@ -737,18 +707,17 @@ def charge_to_row(new: RunCharge, act: str) -> Row:
 def charge_from_row(row: Mapping[str, Any]) -> RunCharge:
     """Return the charge that `charge_to_row` wrote."""
     run = row.get("run", "")
+    words = {name: row.get(name, "") for name in ("records", "state", "training")}
     return RunCharge(
         row["population"],
         row["what"],
         _releases(row["releases"]),
         _views(row["views"]),
         run=run,
-        records=row.get("records", ""),
-        state=row.get("state", ""),
         status="started" if run else "ended",
         since=row.get("time", ""),
-        training=row.get("training", ""),
         continues=tuple(row["continues"]) if run else (),
+        **words,
     )
 
 
@@ -760,57 +729,59 @@ def _views(guarantees: Mapping[str, Any]) -> dict[str, Guarantee]:
     return {name: Guarantee.from_dict(each) for name, each in guarantees.items()}
 
 
+def _views_to_row(views: Mapping[str, Guarantee]) -> Row:
+    return {name: guarantee.to_dict() for name, guarantee in sorted(views.items())}
+
+
 def _chain(rows: Sequence[Row], act: Row, why: str | None = None) -> list[Row]:
     """Return the rows with one more, chained to the last."""
     reason = {} if why is None else {"why": _line(why, "the reason")}
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
     place = {"seq": len(rows), "time": now, "previous": rows[-1]["hash"] if rows else _GENESIS}
-    row = json.loads(canonical_json({**act, **reason, **place}))  # as it will be read back
-    return [*rows, {**row, "hash": json_hash(row)}]
+    row = json.loads(_canonical_json({**act, **reason, **place}))  # as it will be read back
+    return [*rows, {**row, "hash": _hash(row)}]
+
+
+def _canonical_json(row: Mapping[str, object]) -> str:
+    return json.dumps(row, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _hash(row: Mapping[str, object]) -> str:
+    return hashlib.sha256(b"sottovoce book\n" + _canonical_json(row).encode()).hexdigest()
 
 
 def _read(path: Path) -> list[Row]:
     """Return the rows of one copy, or raise if a bit of it is not as it was written."""
+    remedy = "so nothing was sent; `peer budget --restore` takes the other copy"
     try:
-        text = path.read_bytes()
-    except FileNotFoundError:
-        raise LedgerError(
-            f"The lifetime ledger {path} is missing although the member directory was used; `peer budget "
-            "--restore` takes the other copy."
-        ) from None
+        raw = path.read_bytes()
     except OSError as error:
         raise LedgerError(
-            f"The lifetime ledger {path} cannot be read ({error.strerror}), so nothing was sent."
+            f"The lifetime ledger {path} is missing or cannot be read ({error.strerror}), {remedy}."
         ) from None
     rows: list[Row] = []
     previous = _GENESIS
     try:
-        lines = text.decode().split("\n")
-        if lines.pop() != "" or not lines:
+        *lines, end = raw.decode().split("\n")
+        if end or not lines:
             raise ValueError("the last row is cut off")
         for number, line in enumerate(lines):
             row = json.loads(line)
             content = {key: value for key, value in row.items() if key != "hash"}
-            whole = canonical_json(row) == line and row["seq"] == number and row["previous"] == previous
-            if not whole or row["hash"] != json_hash(content):
+            whole = _canonical_json(row) == line and row["seq"] == number and row["previous"] == previous
+            if not whole or row["hash"] != _hash(content):
                 raise ValueError(f"row {number} does not fit the chain")
             previous = row["hash"]
             rows.append(row)
         if rows[0]["act"] != "created":
             raise ValueError("the first row is missing")
         if rows[0]["format"] != FORMAT:
-            raise LedgerError(
-                f"The lifetime ledger {path} has format {rows[0]['format']}, this program reads {FORMAT}; "
-                "upgrade it."
-            )
+            raise LedgerError(f"{path} has format {rows[0]['format']}, not {FORMAT}; upgrade this program.")
         _state(rows)
     except LedgerError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, StopIteration, SottovoceError) as error:
-        raise LedgerError(
-            f"The lifetime ledger {path} is damaged ({error}), so nothing was sent; `peer budget --restore` "
-            "takes the other copy."
-        ) from None
+        raise LedgerError(f"The lifetime ledger {path} is damaged ({error}), {remedy}.") from None
     return rows
 
 
@@ -819,12 +790,15 @@ def _read(path: Path) -> list[Row]:
 
 def _forecast(state: _State, new: RunCharge | None, population: str) -> list[Row]:
     before = [each for each in state.charges if each.population == population]
-    after = before if new is None else [*before, new]
+    added = [] if new is None else [new]
     rows = []
     for limit in state.populations[population].values():
-        spent, total = (composed(each, *limit.kind).epsilon(limit.delta) for each in (before, after))
-        adds = 0.0 if new is None else composed([new], *limit.kind).epsilon(limit.delta)
-        rows.append({**asdict(limit), "spent": spent, "adds": adds, "total": total})
+        parts = {"spent": before, "adds": added, "total": before + added}
+        epsilons = {
+            name: composed(charges, *limit.kind).epsilon(limit.delta) if charges else 0.0
+            for name, charges in parts.items()
+        }
+        rows.append({**asdict(limit), **epsilons})
     return rows
 
 
@@ -840,12 +814,11 @@ def _restated(release: Release, adjacency: str) -> Release:
     return replace(release, adjacency=adjacency, sensitivity=share * release.sensitivity)
 
 
-def _draws_by_cost(releases: Iterable[Release]) -> dict[bytes, int]:
+def _draws_by_cost(releases: Iterable[Release]) -> Counter[bytes]:
     """Count draws by what they cost, however they are run-length coded."""
-    draws: dict[bytes, int] = {}
+    draws: Counter[bytes] = Counter()
     for release in releases:
-        key = replace(release, sender=0, step=0, steps=1, count=1, stream=0).to_bytes()
-        draws[key] = draws.get(key, 0) + release.draws
+        draws[replace(release, sender=0, step=0, steps=1, count=1, stream=0).to_bytes()] += release.draws
     return draws
 
 

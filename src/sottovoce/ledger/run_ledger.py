@@ -1,33 +1,36 @@
 """The ledger of one run: every release, and the bytes it paid for, durable before they are sent.
 
-SQLite in WAL mode with ``synchronous=FULL``: a commit returns after the log was synced to the disk. The hash
-chain shows a changed, missing or exchanged row. The chain cannot show that its newest rows are missing; the
-anchor file and the other members do (see `sottovoce.peers.core`). Any doubt is an error, and nothing is sent.
+SQLite in WAL mode with ``synchronous=FULL``: a commit returns after the log was synced to the disk. Rows are
+chained by SHA-256, so a changed, missing or exchanged row is noticed. The chain cannot show that its newest
+rows are missing; the anchor file and the other members do (see `sottovoce.peers.core`). Any doubt is an
+error, and nothing is sent.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import sqlite3
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sottovoce._io import atomic_write, sync_folder
+from sottovoce._io import atomic_write, locked, sync_folder
 from sottovoce.accounting.release import Release
 from sottovoce.errors import DataError, LedgerError
 from sottovoce.ledger.lifetime import RunCharge, charge_from_row
-from sottovoce.ledger.store import TRAILER, Entry, StoredRun, chained_hash, frame_digest, lock_folder
+from sottovoce.ledger.store import TRAILER, Entry, StoredRun, frame_digest
 
 LEDGER, ANCHOR, LOCK, MARK, CONTINUED = "ledger.sqlite", "anchor", "lock", "run", "continued"
 _HEARD = struct.Struct("<QI96s")
 _ANCHOR = struct.Struct("<Q32s")
 _CHECKPOINT = 32  # commits after which the write-ahead log is emptied
+_PATIENCE = 0.15  # seconds: `peer status` holds the lock for a moment
 _FORMAT = 1
 _TABLES = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
@@ -38,6 +41,12 @@ CREATE TABLE heads (member INTEGER PRIMARY KEY, frame BLOB NOT NULL);
 CREATE TABLE outbox (round INTEGER PRIMARY KEY, frame BLOB NOT NULL);
 CREATE TABLE state (id INTEGER PRIMARY KEY CHECK (id = 1), value BLOB NOT NULL);
 """
+_PRAGMAS = """
+PRAGMA journal_mode=WAL;
+PRAGMA synchronous=FULL;
+PRAGMA trusted_schema=OFF;
+PRAGMA secure_delete=ON;
+"""  # deleted rows are overwritten: an old state holds keys that must not outlive it
 
 
 class RunLedger:
@@ -67,28 +76,31 @@ class RunLedger:
         *,
         run: bytes,
         node: int,
-        about: dict[str, Any] | None = None,
+        about: Mapping[str, object] | None = None,
         witness: str | Path | None = None,
         witnessed: bool = False,
     ) -> None:
         self.folder, self.run, self.node = Path(folder), run, node
         self._anchors: list[int] = []
-        self._broken = False
-        self._connection: sqlite3.Connection | None = None
-        self._lock: int | None = self._claim()
-        try:
-            with self._explained():
-                self._open(about or {})
-            self._saved, self._count, self._head, self._state_digest = self._verify()
+        self._failed = self._closed = False
+        with _explained(self.folder), ExitStack() as resources:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.folder.stat().st_mode & 0o022:
+                raise LedgerError(f"The state folder {folder} can be written by others; run chmod 700 on it.")
+            resources.enter_context(locked(self.folder / LOCK, _PATIENCE))
+            self._connection = self._connect(about or {})
+            resources.callback(self._connection.close)
+            content = _read_all(self._connection, run, node, self.folder / LEDGER)
+            self._saved, self._count, self.head, self._state_digest = content
+            # a ledger that cannot be written must be noticed before noise is drawn
+            self._connection.execute(
+                "INSERT INTO meta VALUES ('opened', 1) ON CONFLICT DO UPDATE SET value = value + 1"
+            )
             # the anchor is made before the first row, so a chain with rows and no anchor has lost it
-            self._open_anchor(self.folder / ANCHOR, required=self._count > 0)
+            self._open_anchor(resources, self.folder / ANCHOR, required=self._count > 0)
             if witness is not None:
-                with self._explained():
-                    Path(witness).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                self._open_anchor(Path(witness), required=witnessed)
-        except BaseException:
-            self.close()
-            raise
+                self._open_anchor(resources, Path(witness), required=witnessed)
+            self._resources = resources.pop_all()
 
     def load(self) -> StoredRun:
         """Return the content, checked when the ledger was opened."""
@@ -96,82 +108,53 @@ class RunLedger:
 
     def commit(self, entry: Entry) -> None:
         """Append one row and return when it is on the disk."""
-        if self._broken or self._connection is None:
+        if self._failed:
             raise LedgerError(f"The ledger in {self.folder} failed; nothing more is sent.")
-        self._broken = True  # until the commit has succeeded
-        with self._explained():
-            row = _chained(self._count, self._head, entry, self._state_digest, self._with(entry.heads))
-            cursor = self._connection
-            cursor.execute("BEGIN IMMEDIATE")
-            cursor.execute("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        self._failed = True  # until the commit has succeeded
+        heads = _heads_digest({**self._saved.heads, **dict(entry.heads)})
+        row = _chained(self._count, self.head, entry, self._state_digest, heads)
+        with _explained(self.folder):
+            execute, executemany = self._connection.execute, self._connection.executemany
+            execute("BEGIN IMMEDIATE")
+            execute("INSERT INTO chain VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
             if entry.frame:
-                cursor.execute("INSERT INTO outbox VALUES (?, ?)", (entry.round, entry.frame))
-            cursor.executemany("DELETE FROM outbox WHERE round = ?", [(r,) for r in entry.forget])
-            cursor.executemany("INSERT OR REPLACE INTO heads VALUES (?, ?)", entry.heads)
+                execute("INSERT INTO outbox VALUES (?, ?)", (entry.round, entry.frame))
+            executemany("DELETE FROM outbox WHERE round = ?", [(r,) for r in entry.forget])
+            executemany("INSERT OR REPLACE INTO heads VALUES (?, ?)", entry.heads)
             if entry.state is not None:
-                cursor.execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
-            cursor.execute("COMMIT")
-            self._count, self._head, self._state_digest = self._count + 1, row[-1], row[4]
+                execute("INSERT OR REPLACE INTO state VALUES (1, ?)", (entry.state,))
+            execute("COMMIT")
+            self._count, self.head, self._state_digest = self._count + 1, row[-1], row[4]
             self._saved.heads.update(entry.heads)
             for anchor in self._anchors:
-                _mark_anchor(anchor, self._count, self._head)
+                _mark_anchor(anchor, self._count, self.head)
             if self._count % _CHECKPOINT == 0:
                 self.tidy()
-        self._broken = False
+        self._failed = False
 
     def newest(self) -> tuple[int, bytes]:
-        """Return how many rows there are, and the hash of the last."""
-        return self._count, self._head
+        """Return how many rows there are, and the hash of the last, which stands for the whole ledger."""
+        return self._count, self.head
 
     def row_hash(self, count: int) -> bytes:
         """Return the hash of the last of the first ``count`` rows."""
-        if count == self._count:
-            return self._head
-        if count == 0 or self._connection is None:
-            return _genesis(self.run, self.node)
-        row = self._connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
-        return b"" if row is None else bytes(row[0])
-
-    def _with(self, heads: tuple[tuple[int, bytes], ...]) -> bytes:
-        return _heads_digest({**self._saved.heads, **dict(heads)})
-
-    @property
-    def head(self) -> bytes:
-        """Hash of the newest row: it stands for the whole ledger."""
-        return self._head
+        if count == self._count or self._closed:
+            return self.head if count == self._count else _genesis(self.run, self.node)
+        return _row_hash(self._connection, count, _genesis(self.run, self.node))
 
     def tidy(self) -> None:
         """Empty the log of what was overwritten: keys of past steps are then nowhere in the folder."""
-        if self._connection is not None:
-            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def close(self) -> None:
         """Close the files; the ledger stays."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-        while self._anchors:
-            os.close(self._anchors.pop())
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._failed = self._closed = True
+        self._anchors.clear()
+        self._resources.close()
 
     # ---- opening ---------------------------------------------------------------------------------
 
-    def _claim(self) -> int:
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self.folder.stat().st_mode & 0o022:
-                raise LedgerError(
-                    f"The state folder {self.folder} can be written by others; run chmod 700 on it."
-                )
-            return lock_folder(self.folder / LOCK, self.folder)
-        except OSError as error:
-            raise LedgerError(
-                f"The state folder {self.folder} cannot be written ({error.strerror}); choose another."
-            ) from None
-
-    def _open(self, about: dict[str, Any]) -> None:
+    def _connect(self, about: Mapping[str, object]) -> sqlite3.Connection:
         path, mark, continued = self.folder / LEDGER, self.folder / MARK, self.folder / CONTINUED
         if continued.exists():
             successor = continued.read_text(errors="replace")[:16]
@@ -183,18 +166,15 @@ class RunLedger:
             self._check_run(path, mark)
         elif not path.exists():
             self._create(path, about)
-        self._connection = connection = sqlite3.connect(path, isolation_level=None)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        connection.execute("PRAGMA trusted_schema=OFF")
-        connection.execute("PRAGMA secure_delete=ON")  # an old state holds keys that must not outlive it
-        if not mark.exists():
-            if connection.execute("SELECT count(*) FROM chain").fetchone()[0]:
-                raise LedgerError(f"The mark {mark} of the run is missing; restore the state folder.")
-            try:
+        with ExitStack() as stack:
+            connection = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
+            connection.executescript(_PRAGMAS)
+            if not mark.exists():
+                if connection.execute("SELECT count(*) FROM chain").fetchone()[0]:
+                    raise LedgerError(f"The mark {mark} of the run is missing; restore the state folder.")
                 atomic_write(mark, self.run.hex() + "\n", mode=0o600)
-            except DataError as error:
-                raise LedgerError(f"The state folder failed, so nothing was sent: {error}") from None
+            stack.pop_all()
+        return connection
 
     def _check_run(self, path: Path, mark: Path) -> None:
         """Check that a used folder belongs to this run."""
@@ -207,148 +187,50 @@ class RunLedger:
         if not path.exists() or path.stat().st_size == 0:
             raise LedgerError(f"The ledger {path} is missing although the folder was used; restore it.")
 
-    def _create(self, path: Path, about: dict[str, Any]) -> None:
+    def _create(self, path: Path, about: Mapping[str, object]) -> None:
         """Create an empty ledger under another name first, so that a crash leaves no half ledger."""
         fresh = path.with_suffix(".new")
         for leftover in self.folder.glob(fresh.name + "*"):
             leftover.unlink()
         os.close(os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        connection = sqlite3.connect(fresh, isolation_level=None)
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            for statement in _TABLES.strip().split(";")[:-1]:
-                connection.execute(statement)
-            facts = {"format": str(_FORMAT), "run": self.run.hex(), "node": str(self.node)}
-            facts["about"] = json.dumps(about, sort_keys=True)
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", facts.items())
+        meta = {"format": str(_FORMAT), "run": self.run.hex(), "node": str(self.node)}
+        meta["about"] = json.dumps(about, sort_keys=True)
+        with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+            connection.executescript(f"BEGIN IMMEDIATE;{_TABLES}")
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
             connection.execute("COMMIT")
-        finally:
-            connection.close()
         os.rename(fresh, path)
         sync_folder(self.folder)
 
-    def _verify(self) -> tuple[StoredRun, int, bytes, bytes]:
-        assert self._connection is not None
-        with self._explained():
-            saved, count, head, state = _verified(self._connection, self.run, self.node, self.folder / LEDGER)
-            # a ledger that cannot be written must be noticed before noise is drawn
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.execute(
-                "INSERT INTO meta VALUES ('opened', 1) ON CONFLICT DO UPDATE SET value = value + 1"
-            )
-            self._connection.execute("COMMIT")
-        return saved, count, head, state
-
-    def _open_anchor(self, path: Path, *, required: bool) -> None:
+    def _open_anchor(self, resources: ExitStack, path: Path, *, required: bool) -> None:
         """Open a file that holds the newest head, and check the chain against it."""
-        with self._explained():
-            anchor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._anchors.append(anchor)
-            known = os.pread(anchor, _ANCHOR.size, 0)
-            if not known and required:
-                raise LedgerError(
-                    f"The head of the ledger in {path} is missing although the ledger was used, so nothing "
-                    "shows that the ledger is the newest; restore that file."
-                )
-            assert self._connection is not None
-            if known and not _contains(self._connection, known, _genesis(self.run, self.node)):
-                raise LedgerError(
-                    f"The ledger in {self.folder} is older than its anchor {path}: rows are missing; "
-                    "use the newest folder, or close the run."
-                )
-            if not known:  # synced once; later writes stay within these bytes, so none can tear it
-                try:
-                    _mark_anchor(anchor, self._count, self._head)
-                    os.fsync(anchor)
-                    sync_folder(path.parent)
-                except OSError:
-                    os.ftruncate(anchor, 0)
-                    raise
-            elif len(known) == _ANCHOR.size:
-                # a crash may have left it one row behind
-                _mark_anchor(anchor, self._count, self._head)
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turn errors of the disk and of SQLite into a `LedgerError`."""
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        anchor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        resources.callback(os.close, anchor)
+        self._anchors.append(anchor)
+        known = os.pread(anchor, _ANCHOR.size, 0)
+        if not known and required:
+            raise LedgerError(
+                f"The head of the ledger in {path} is missing although the ledger was used, so nothing shows "
+                "that the ledger is the newest; restore that file."
+            )
+        if known and not _contains(self._connection, known, _genesis(self.run, self.node)):
+            raise LedgerError(
+                f"The ledger in {self.folder} is older than its anchor {path}: rows are missing; "
+                "use the newest folder, or close the run."
+            )
         try:
-            yield
-        except UnicodeDecodeError:  # SQLite quotes what it stumbles over
-            raise LedgerError(
-                f"The ledger {self.folder / LEDGER} is damaged, so nothing was sent; restore the folder."
-            ) from None
-        except sqlite3.Error as error:
-            full = "full" in str(error) or "disk I/O" in str(error)
-            remedy = "make room on the disk and start again" if full else "restore the state folder"
-            raise LedgerError(
-                f"The ledger {self.folder / LEDGER} failed ({error}), so nothing was sent; {remedy}."
-            ) from None
-        except OSError as error:
-            raise LedgerError(
-                f"The state folder {self.folder} failed ({error.strerror}), so nothing was sent; "
-                "make room or restore it, and start again."
-            ) from None
+            _mark_anchor(anchor, self._count, self.head)  # a crash may have left it one row behind
+            if not known:  # synced once; later writes stay within these bytes, so none can tear it
+                os.fsync(anchor)
+                sync_folder(path.parent)
+        except OSError:
+            if not known:
+                os.ftruncate(anchor, 0)
+            raise
 
 
-class _Damaged(Exception):
-    """What is wrong with a stored ledger."""
-
-
-def _verified(
-    connection: sqlite3.Connection, run: bytes, node: int, path: Path
-) -> tuple[StoredRun, int, bytes, bytes]:
-    """Read the whole ledger and check it: chain, digests of frames and state, run and member."""
-    try:
-        return _read_all(connection, run, node, path)
-    except (_Damaged, TypeError, ValueError, struct.error) as error:
-        what = error if isinstance(error, _Damaged) else "a value of another kind"
-        raise LedgerError(
-            f"The ledger {path} is damaged ({what}); restore the state folder, nothing was sent."
-        ) from None
-
-
-def _read_all(
-    connection: sqlite3.Connection, run: bytes, node: int, path: Path
-) -> tuple[StoredRun, int, bytes, bytes]:
-    meta = dict(connection.execute("SELECT key, value FROM meta"))
-    if meta.get("format") != str(_FORMAT):
-        raise LedgerError(
-            f"The ledger {path} has format {str(meta.get('format'))[:20]!r}, this program writes format "
-            f"{_FORMAT}; finish that run with the version that began it, or agree on a new run."
-        )
-    if meta.get("run") != run.hex() or meta.get("node") != str(node):
-        raise LedgerError(
-            f"The ledger {path} belongs to another run or member; choose another folder with --state."
-        )
-    saved, head, count, state_digest, heads = StoredRun(), _genesis(run, node), 0, b"", _heads_digest({})
-    rows = (
-        "SELECT seq, round, releases, frame_digest, state_digest, heard, note, heads_digest, hash "
-        "FROM chain ORDER BY seq"
-    )
-    for row in connection.execute(rows):
-        if row[0] != count or row[-1] != chained_hash(head, row[:-1]):
-            raise _Damaged(f"row {count} does not fit the chain")
-        _, saved.at, releases, sent, state_digest, heard, note, heads, head = row
-        saved.releases += [Release.from_bytes(raw) for raw in releases.split(b"\n") if raw]
-        if sent:
-            saved.sent[saved.at] = sent
-        saved.heard |= {(number, sender): digest for number, sender, digest in _HEARD.iter_unpack(heard)}
-        saved.notes += [note] * bool(note)
-        count += 1
-    for r, frame in connection.execute("SELECT round, frame FROM outbox"):
-        if not saved.sent.get(r) == frame_digest(frame) == hashlib.sha256(frame[:-TRAILER]).digest():
-            raise _Damaged(f"the stored row of round {r}")
-        saved.outbox[r] = frame
-    saved.heads = dict(connection.execute("SELECT member, frame FROM heads"))
-    if _heads_digest(saved.heads) != heads:
-        raise _Damaged("the heads of other members")
-    states = [value for (value,) in connection.execute("SELECT value FROM state")]
-    if [hashlib.sha256(state).digest() for state in states] != [state_digest] * bool(state_digest):
-        raise _Damaged("the saved state")
-    saved.state = states[0] if states else None
-    if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-        raise _Damaged("SQLite's own check")
-    return saved, count, head, state_digest
+# ---- reading -------------------------------------------------------------------------------------------
 
 
 def read_ledger(folder: str | Path, *, witness: str | Path | None = None) -> dict[str, Any]:
@@ -360,57 +242,21 @@ def read_ledger(folder: str | Path, *, witness: str | Path | None = None) -> dic
     path = Path(folder) / LEDGER
     if not path.exists():
         raise LedgerError(f"{folder} is not a state folder: {path} does not exist.")
-    try:
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
-        try:
-            meta = dict(connection.execute("SELECT key, value FROM meta"))
-            run, node = bytes.fromhex(meta["run"]), int(meta["node"])
-            connection.execute("BEGIN")
-            saved, count, head, _ = _verified(connection, run, node, path)
-            if witness is not None:
-                known = Path(witness).read_bytes()
-                if not _contains(connection, known, _genesis(run, node)):
-                    raise LedgerError(f"The ledger {path} is older than its head in {witness}.")
-        finally:
-            connection.close()
-    except (sqlite3.Error, KeyError, ValueError, OSError) as error:
-        raise LedgerError(f"The ledger {path} cannot be read ({error}); restore the state folder.") from None
-    return {
-        "run": run.hex(),
-        "node": node,
-        "about": json.loads(meta["about"]),
-        "saved": saved,
-        "rows": count,
-        "head": head.hex(),
-    }
-
-
-@contextmanager
-def at_rest(folder: str | Path) -> Iterator[None]:
-    """Lock a state folder while its releases are counted; `LedgerError` if a peer is running on it."""
-    try:
-        lock = lock_folder(Path(folder) / LOCK, Path(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        yield
-        return
-    except OSError as error:
-        raise LedgerError(
-            f"The state folder {folder} cannot be locked ({error.strerror}), so a peer may be running on it; "
-            "make it readable."
-        ) from None
-    try:
-        yield
-    finally:
-        os.close(lock)
-
-
-def give_up(folder: str | Path, run: str) -> None:
-    """Mark a state folder as continued by ``run``, so that no peer opens it again."""
-    if (Path(folder) / LEDGER).exists():
-        try:
-            atomic_write(Path(folder) / CONTINUED, run + "\n", mode=0o600)
-        except DataError as error:
-            raise LedgerError(f"The state folder failed, so nothing was sent: {error}") from None
+    with (
+        _explained(Path(folder)),
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        meta = dict(connection.execute("SELECT key, value FROM meta"))
+        run, node = bytes.fromhex(meta["run"]), int(meta["node"])
+        connection.execute("BEGIN")
+        saved, count, head, _ = _read_all(connection, run, node, path)
+        if witness is not None:
+            known = Path(witness).read_bytes()
+            if not _contains(connection, known, _genesis(run, node)):
+                raise LedgerError(f"The ledger {path} is older than its head in {witness}.")
+        about = json.loads(meta["about"])
+    facts = {"run": run.hex(), "node": node, "about": about}
+    return {**facts, "saved": saved, "rows": count, "head": head.hex()}
 
 
 def read_charge(folder: str | Path) -> RunCharge | None:
@@ -419,19 +265,126 @@ def read_charge(folder: str | Path) -> RunCharge | None:
     return None if row is None else charge_from_row(row)
 
 
+def _read_all(
+    connection: sqlite3.Connection, run: bytes, node: int, path: Path
+) -> tuple[StoredRun, int, bytes, bytes]:
+    """Return the content, the number of rows, the last hash and the digest of the state, all checked.
+
+    A ValueError says what is damaged.
+    """
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    if meta.get("format") != str(_FORMAT):
+        raise LedgerError(
+            f"The ledger {path} has format {str(meta.get('format'))[:20]!r}, this program writes format "
+            f"{_FORMAT}; finish that run with the version that began it, or agree on a new run."
+        )
+    if meta.get("run") != run.hex() or meta.get("node") != str(node):
+        raise LedgerError(
+            f"The ledger {path} belongs to another run or member; choose another folder with --state."
+        )
+    saved, head, count, state_digest, heads = StoredRun(), _genesis(run, node), 0, b"", _heads_digest({})
+    for row in connection.execute("SELECT * FROM chain ORDER BY seq"):
+        if row[0] != count or row[-1] != _chained_hash(head, row[:-1]):
+            raise ValueError(f"row {count} does not fit the chain")
+        _, saved.at, releases, sent, state_digest, heard, note, heads, head = row
+        saved.releases += [Release.from_bytes(raw) for raw in releases.split(b"\n") if raw]
+        if sent:
+            saved.sent[saved.at] = sent
+        saved.heard |= {(number, sender): digest for number, sender, digest in _HEARD.iter_unpack(heard)}
+        saved.notes += [note] * bool(note)
+        count += 1
+    for r, frame in connection.execute("SELECT round, frame FROM outbox"):
+        if not saved.sent.get(r) == frame_digest(frame) == hashlib.sha256(frame[:-TRAILER]).digest():
+            raise ValueError(f"the stored row of round {r}")
+        saved.outbox[r] = frame
+    saved.heads = dict(connection.execute("SELECT member, frame FROM heads"))
+    if _heads_digest(saved.heads) != heads:
+        raise ValueError("the heads of other members")
+    states = [value for (value,) in connection.execute("SELECT value FROM state")]
+    if [hashlib.sha256(state).digest() for state in states] != [state_digest] * bool(state_digest):
+        raise ValueError("the saved state")
+    saved.state = states[0] if states else None
+    if connection.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+        raise ValueError("SQLite's own check")
+    return saved, count, head, state_digest
+
+
+def _row_hash(connection: sqlite3.Connection, count: int, genesis: bytes) -> bytes:
+    """Return the hash of the last of the first ``count`` rows; empty if there are fewer."""
+    if count == 0:
+        return genesis
+    row = connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
+    return b"" if row is None else bytes(row[0])
+
+
 def _contains(connection: sqlite3.Connection, known: bytes, genesis: bytes) -> bool:
     """Return whether the chain contains the row that an anchor names."""
     if len(known) != _ANCHOR.size:
         return False
     count, head = _ANCHOR.unpack(known)
-    if count == 0:
-        return bool(head == genesis)
-    row = connection.execute("SELECT hash FROM chain WHERE seq = ?", (count - 1,)).fetchone()
-    return row is not None and row[0] == head
+    return bool(_row_hash(connection, count, genesis) == head)
 
 
-def _heads_digest(heads: dict[int, bytes]) -> bytes:
-    return hashlib.sha256(b"".join(struct.pack("<I", v) + heads[v] for v in sorted(heads))).digest()
+# ---- folders -------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def at_rest(folder: str | Path) -> Iterator[None]:
+    """Lock a state folder while its releases are counted; `LedgerError` if a peer is running on it."""
+    with ExitStack() as stack:
+        with _explained(Path(folder)), suppress(FileNotFoundError, NotADirectoryError):
+            stack.enter_context(locked(Path(folder) / LOCK, _PATIENCE))
+        yield
+
+
+def is_locked(folder: str | Path) -> bool:
+    """Return whether a process holds the lock of a state folder."""
+    try:
+        with open(Path(folder) / LOCK) as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass  # no folder, no peer
+    return False
+
+
+def give_up(folder: str | Path, run: str) -> None:
+    """Mark a state folder as continued by ``run``, so that no peer opens it again."""
+    if (Path(folder) / LEDGER).exists():
+        with _explained(Path(folder)):
+            atomic_write(Path(folder) / CONTINUED, run + "\n", mode=0o600)
+
+
+@contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turn errors of the disk, of SQLite and about stored content into a `LedgerError`."""
+    try:
+        yield
+    except BlockingIOError:
+        raise LedgerError(f"The state folder {folder} is in use by another process; stop it first.") from None
+    except DataError as error:
+        raise LedgerError(f"The state folder cannot be used, so nothing was sent: {error}") from None
+    except OSError as error:
+        raise LedgerError(
+            f"The state folder {folder} cannot be used ({error.strerror}), so nothing was sent; make room or "
+            "restore it and start again, or choose another."
+        ) from None
+    except sqlite3.Error as error:
+        full = "full" in str(error) or "disk I/O" in str(error)
+        remedy = "make room on the disk and start again" if full else "restore the state folder"
+        raise LedgerError(f"The ledger in {folder} failed ({error}), nothing was sent; {remedy}.") from None
+    except (KeyError, TypeError, ValueError, struct.error) as error:
+        raise LedgerError(
+            f"The ledger in {folder} is damaged ({error}), so nothing was sent; restore the state folder."
+        ) from None
+
+
+# ---- rows ----------------------------------------------------------------------------------------------
+
+
+def _genesis(run: bytes, node: int) -> bytes:
+    return hashlib.sha256(b"sottovoce ledger" + run + struct.pack("<I", node)).digest()
 
 
 def _chained(count: int, head: bytes, entry: Entry, state: bytes, heads: bytes) -> tuple[Any, ...]:
@@ -445,11 +398,21 @@ def _chained(count: int, head: bytes, entry: Entry, state: bytes, heads: bytes) 
         entry.note,
         heads,
     )
-    return (*row, chained_hash(head, row))
+    return (*row, _chained_hash(head, row))
 
 
-def _genesis(run: bytes, node: int) -> bytes:
-    return hashlib.sha256(b"sottovoce ledger" + run + struct.pack("<I", node)).digest()
+def _chained_hash(previous: bytes, values: Iterable[bytes | int | str]) -> bytes:
+    """Return the hash of the previous hash and all values, each with its length, so no two rows collide."""
+    total = hashlib.sha256(previous)
+    for value in values:
+        raw = value if isinstance(value, bytes) else str(value).encode()
+        total.update(struct.pack("<Q", len(raw)))
+        total.update(raw)
+    return total.digest()
+
+
+def _heads_digest(heads: Mapping[int, bytes]) -> bytes:
+    return hashlib.sha256(b"".join(struct.pack("<I", v) + heads[v] for v in sorted(heads))).digest()
 
 
 def _mark_anchor(anchor: int, count: int, head: bytes) -> None:

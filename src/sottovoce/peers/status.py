@@ -19,8 +19,7 @@ from typing import Any, Protocol
 from sottovoce.accounting.budget import Budget
 from sottovoce.accounting.release import Spending
 from sottovoce.errors import ConfigError, LedgerError, TryLater
-from sottovoce.ledger.run_ledger import LOCK, read_ledger
-from sottovoce.ledger.store import is_locked
+from sottovoce.ledger.run_ledger import is_locked, read_ledger
 
 LIVE = "live.json"  # the last report of a running peer
 HOST = "127.0.0.1"
@@ -64,7 +63,7 @@ def read_status(folder: str | Path) -> dict[str, Any]:
         "title": about.get("title", ""),
         "member": member,
         "population": about.get("charge", {}).get("population"),
-        "running": is_locked(Path(folder) / LOCK),
+        "running": is_locked(folder),
         "finished": saved.state is not None and saved.at >= rounds,
         "round": saved.at,
         "rounds": rounds,
